@@ -178,10 +178,10 @@ def choose(
         typer.Option(metavar="STRATEGY", help="Only these, each with an --among of its own: names that simlib policies "
                      "lists, several joined by +, or texts such as 'held >= 50us'."),
     ] = None,
-    chunks: Annotated[
+    kernel: Annotated[
         bool,
-        typer.Option("--chunks", help="Compare how much memory one CLEAR covers (QEMU's x-clear-bitmap-shift), beside "
-                     "what --among names."),
+        typer.Option("--kernel", help="Compare what only a patched kernel can do: letting go after a batch or a time, "
+                     "or if anyone waits, clearing with the lock held for read, splitting in other ways."),
     ] = False,
     rings: Annotated[
         bool,
@@ -192,10 +192,11 @@ def choose(
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
 
-    Batches, holds that are bounded in time, letting go if anyone waits, clearing with the lock held for read, eager
-    splitting with and without letting go: all are migrations of the same guest, simulated with costs drawn anew each
-    time from what is known of them. One run answers all objectives: guest time lost, longest stall, 99.9th percentile,
-    time degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled (docs/sampling.md).
+    Compared is what can be set today: how much memory one CLEAR covers (QEMU's x-clear-bitmap-shift), and x86's eager
+    splitting; with --kernel what a patched kernel could do. All are migrations of the same guest, simulated with costs
+    drawn anew each time from what is known of them. One run answers all objectives: guest time lost, longest stall,
+    99.9th percentile, time degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled
+    (docs/sampling.md).
 
     Then: what stalls may cost, and which cost would change the answer if it were known. docs/choose.md tells the rest.
 
@@ -205,7 +206,7 @@ def choose(
 
     simlib choose mine.toml --among whole-ioctl --among every-64 --among "held >= 50us" --max-stall 1ms
 
-    simlib choose --architecture arm64 --memory 256G --chunks
+    simlib choose --architecture arm64 --memory 256G --kernel
 
     simlib choose --architecture x86-tdp --rings
 
@@ -215,7 +216,7 @@ def choose(
     """
 
     def choose_one(case: Scenario, **arguments: Any) -> Choice:
-        more = [*(simlib.decision.CHUNKS if chunks else ()), *(simlib.decision.tracked(case) if rings else ())]
+        more = [*(simlib.decision.patched(case) if kernel else ()), *(simlib.decision.tracked(case) if rings else ())]
         names = list(dict.fromkeys([*(among or []), *more]))
         return simlib.choose(case, among=names or None, **arguments)
 

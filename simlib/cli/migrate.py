@@ -37,6 +37,11 @@ class Who:
         typer.Option(metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: pasted replies to "
                      "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket.", callback=read_file),
     ] = ""  # fmt: skip
+    from_watch: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Take its rates of dirtying from the passes of a migration that simlib host "
+                     "watch saw: its table watch.csv."),
+    ] = ""  # fmt: skip
     vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs.")] = 0
     memory: Annotated[str, typer.Option(help="Memory in all, e.g. 512G.")] = ""
     dirty: Annotated[
@@ -57,18 +62,22 @@ class Who:
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of QEMU's that stands, by its name, e.g. "
-                     "downtime-limit=500, auto-converge=on. Others are QEMU's defaults; the bandwidth is unlimited."),
+                     "downtime-limit=500, auto-converge=on. Others are as QEMU said, or its defaults; the bandwidth "
+                     "is unlimited."),
     ] = None  # fmt: skip
 
     def guest(self, target: Target) -> simlib.migration.Guest:
         """The guest; what its settings are written for tells which VMM it has."""
-        from simlib.migration.guest import Guest, from_running
+        from simlib.migration.guest import Guest, from_running, from_watch
         from simlib.migration.texts import parse_settings
         from simlib.vmm.dirtying import parse_dirty
 
         given: dict[str, Any] = {}
         if self.from_qemu:
             given = from_running(simlib.decision.read_guest(self.from_qemu))
+        if self.from_watch:
+            seen = from_watch(self.from_watch)
+            given |= seen | {"notes": (*given.get("notes", ()), *seen["notes"])}
         if self.vcpus:
             given["vcpus"] = self.vcpus
         if self.memory:
@@ -89,7 +98,8 @@ class Who:
             given["chunk"] = parse_size(self.chunk, "--chunk")
         if target is Target.CLOUD_HYPERVISOR:
             given["vmm"] = "cloud-hypervisor"
-        return Guest(**given, settings=parse_settings(self.setting or ()), ring_entries=self.ring)
+        given["settings"] = parse_settings(self.setting or (), given.get("settings"))
+        return Guest(**given, ring_entries=self.ring)
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,10 @@ def migrate(
             help="For what the settings are written; cloud-hypervisor is another VMM than QEMU, with rules of its own.",
         ),
     ] = Target.VIRSH,
+    kernel: Annotated[
+        bool,
+        typer.Option("--kernel", help="Say what a patched kernel could do about mmu_lock, too: half a minute more."),
+    ] = False,
     draws: Annotated[int, typer.Option(min=1, help="Guests drawn from those that may have been measured.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 1,
     out: Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")] = None,
@@ -143,7 +157,7 @@ def migrate(
     for note in guest.notes:
         say(note)
     with progress_bar() as progress:
-        found = simlib.migrate(guest, wishes, draws=draws, seed=seed, progress=progress)
+        found = simlib.migrate(guest, wishes, draws=draws, seed=seed, kernel=kernel, progress=progress)
     if out is not None:
         files = {"plans.csv": found.frame.to_csv(index=False), "passes.csv": found.passes.to_csv(index=False)}
         write_together(out, {"migrate.json": json.dumps(found.to_dict(), indent=1) + "\n"} | files)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simlib.decision.choice import choose
     from simlib.decision.objectives import OBJECTIVES
     from simlib.decision.qemu import RunningGuest, read_guest
-    from simlib.decision.strategies import CHUNKS, tracked
+    from simlib.decision.strategies import CHUNKS, patched, settable, tracked
 
 __all__ = [
     "CHUNKS",
@@ -40,7 +40,9 @@ __all__ = [
     "comparison_of_batches",
     "guests",
     "named_guest",
+    "patched",
     "read_guest",
+    "settable",
     "standard_architectures",
     "standard_scenario",
     "tracked",
@@ -52,7 +54,7 @@ _HOMES = {
     "batch": ("RULES", "BatchChoice", "choose_batch", "comparison_of_batches"),
     "choice": ("choose",),
     "objectives": ("OBJECTIVES",),
-    "strategies": ("CHUNKS", "tracked"),
+    "strategies": ("CHUNKS", "patched", "settable", "tracked"),
     "qemu": ("RunningGuest", "read_guest"),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""

@@ -70,7 +70,8 @@ def choose(
 
     - `scenario`: a migration, without variants, or its file.
     - `among`: strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and ``"own"``.
-      By default those of `simlib.decision.strategies` that differ for the scenario.
+      By default what can be set on a stock kernel (`simlib.decision.settable`); `simlib.decision.patched` has what
+      only a patched one can do.
     - `fit`: calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
       has are drawn from the priors.
     - `objective`: what counts most: a name of `simlib.decision.objectives.OBJECTIVES`. It leads the sentences and the

@@ -129,7 +129,7 @@ def _shipped(choice: Choice, objective: str) -> str:
     able = [name for name in table["strategy"] if _means(choice, name)[1]]
     best = table[table["strategy"].isin(able)].sort_values(f"{objective}_s", kind="stable").head(1)
     if not able or best["as_it_is"].iloc[0]:
-        return "QEMU can have one CLEAR cover less memory; simlib choose --chunks compares sizes"
+        return "QEMU can have one CLEAR cover less memory; simlib choose without --kernel compares sizes"
     row, what = best.iloc[0], OBJECTIVES[objective]
     text, stall = _means(choice, row["strategy"])[0], say_seconds(row["stall_s"])
     return (f"{row['strategy']} has the least {what.title}, {say_seconds(row[f'{objective}_s'])} (longest stall "

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The numbers of a running guest, from what QEMU says of it.
 
-Three queries of QEMU's machine protocol (QMP) are understood, pasted as text or asked over its socket:
-``query-migrate`` (memory, throughput, what the guest dirties meanwhile), ``query-dirty-rate`` (what ``calc-dirty-rate``
-measured) and ``query-cpus-fast`` (vCPUs, architecture).
+Queries of QEMU's machine protocol (QMP) are understood, pasted as text or asked over its socket: ``query-migrate``
+(memory, throughput, what the guest dirties meanwhile), ``query-dirty-rate`` (what ``calc-dirty-rate`` measured),
+``query-cpus-fast`` (vCPUs, architecture), ``query-migrate-parameters`` and ``-capabilities`` (settings that stand).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import os
 import re
 import stat
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import brentq
 
-from simlib.decision.replies import ASK, DIRTY_RATE, MIGRATE, QUERIES, numbers_in, query_of, replies_in
+from simlib.decision.replies import ASK, CPUS, DIRTY_RATE, MIGRATE, QUERIES, Counted, numbers_in, query_of, replies_in
 from simlib.errors import InputError
 from simlib.lab.qmp import TIMEOUT, Monitor, one_line, refusal
 from simlib.model.pagetable import WORD_PAGES, PageTable
@@ -49,6 +50,10 @@ class RunningGuest:
     """Distinct pages written in `dirty_seconds`, in bytes, over that time."""
     dirty_seconds: float | None = None
     """The time over which they were counted."""
+    counted: tuple[Counted, ...] = ()
+    """All that calc-dirty-rate measured, of each time the last."""
+    settings: Mapping[str, int | bool] = field(default_factory=dict)
+    """Of migrations, by QEMU's names."""
     architecture: str | None = None
     """Its name in `simlib.model.architectures`."""
     notes: tuple[str, ...] = ()
@@ -101,7 +106,8 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     Raises `InputError` if no reply is understood, one is cut off, or a value is impossible or contradicts another.
 
     - `text`: replies in any order, each a JSON value with or without its ``{"return": ...}``. Prompts, commands, events
-      and replies to other queries may stand between them. Of several replies to one query the last counts.
+      and replies to other queries may stand between them. Of several replies to one query the last counts; those to
+      query-dirty-rate are kept in `RunningGuest.counted`, too.
     - `where`: how errors call the text.
 
     >>> guest = parse_guest('''
@@ -126,7 +132,7 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
         if human := _HUMAN.search(text):
             rule = "is the human monitor's text, which rounds, and differs between versions"
             raise InputError(where, one_line(human[0]), rule, ASK)
-        rule = f"has no reply to {', '.join(QUERIES[:-1])} or {QUERIES[-1]}"
+        rule = f"has no reply to {MIGRATE}, {DIRTY_RATE} or {CPUS}"
         raise InputError(where, one_line(text) or "empty", "; ".join([rule, *notes]), ASK)
     return RunningGuest(**numbers_in(replies, notes))
 

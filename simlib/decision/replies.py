@@ -7,15 +7,18 @@ The fields are those of QEMU's qapi/migration.json and qapi/machine.json.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from simlib.errors import InputError
 from simlib.lab.qmp import one_line, refusal
 from simlib.model.quantities import format_bandwidth, say_size
 
-MIGRATE, DIRTY_RATE, CPUS = QUERIES = ("query-migrate", "query-dirty-rate", "query-cpus-fast")
+MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES = QUERIES = (
+    "query-migrate", "query-dirty-rate", "query-cpus-fast", "query-migrate-parameters", "query-migrate-capabilities",
+)  # fmt: skip
 """What is asked over a socket; none of them changes anything."""
 
 ARCHITECTURES = {
@@ -30,6 +33,25 @@ ASK = (
 )
 
 _MIB = 2**20
+_EXACT = 0.02
+"""Standard error of a rate for which every write is counted, as a share of it: guests are never quite steady."""
+
+_SAMPLE_PAGES = 512
+"""Pages of each GiB that calc-dirty-rate compares unless told otherwise: migration/dirtyrate.h."""
+
+
+class Counted(NamedTuple):
+    """What one calc-dirty-rate measured.
+
+    - `bytes_per_s`: distinct pages written in `seconds`, in bytes, over that time.
+    - `error`: its standard error, as a share of it.
+    """
+
+    bytes_per_s: float
+    seconds: float
+    error: float
+
+
 _DIRTY_STATUS = {"unstarted", "measuring", "measured"}
 _SENDING = {"active", "pre-switchover", "device", "completed", "postcopy-active"}
 _MIGRATION_STATUS = _SENDING | {
@@ -47,7 +69,7 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
     Raises `InputError` if one is cut off, or no JSON.
     """
     for value in _values(text, where):
-        for row in value if isinstance(value, list) and value and not _is_cpus(value) else [value]:
+        for row in value if isinstance(value, list) and value and not query_of(value) else [value]:
             known = row if isinstance(row, dict) else {}
             if isinstance(known.get("error"), dict) and "class" in known["error"]:
                 notes.append(refusal("", known["error"]))
@@ -60,8 +82,16 @@ def query_of(reply: Any) -> str:
     """The query that a reply belongs to, by its form; empty for any other."""
     if _is_cpus(reply) and not any("limit-rate" in row for row in reply):
         return CPUS
+    if (
+        isinstance(reply, list)
+        and reply
+        and all(isinstance(r, dict) and {"capability", "state"} <= {*r} for r in reply)
+    ):
+        return CAPABILITIES
     if not isinstance(reply, dict):
         return ""
+    if {"downtime-limit", "max-bandwidth"} <= {*reply}:
+        return PARAMETERS
     status = str(reply.get("status"))
     if status in _DIRTY_STATUS:
         return DIRTY_RATE
@@ -116,8 +146,13 @@ def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> dict
     done = [reply for reply in by_query[DIRTY_RATE] if reply["status"] == "measured"]
     found = _cpus(by_query[CPUS], done, told) | _memory(by_query[MIGRATE], told)
     link = _link(migration, told)
+    rate: dict[str, Any] = {}
     if done:
-        rate = _dirty_rate(done[-1], told)
+        counted = {
+            one.seconds: one for one in (_dirty_rate(reply, told) for reply in done)
+        }  # of a time the last counts
+        last = list(counted.values())[-1] if len(counted) == len(done) else _dirty_rate(done[-1], [])
+        rate = {"dirty_bytes_per_s": last.bytes_per_s, "dirty_seconds": last.seconds, "counted": (*counted.values(),)}
     else:
         why = {"measuring": "still runs: ask again when it is over", "unstarted": "was not started"}
         said = [why[reply["status"]] for reply in by_query[DIRTY_RATE][-1:]]
@@ -125,7 +160,18 @@ def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> dict
         rate = _rate_of_migration(migration, found.get("page_size"), told)
         if not rate:
             told.append("rate of dirtying not known: neither query-dirty-rate nor query-migrate has one")
-    return found | rate | {"link_bits": link, "notes": (*told, *notes)}
+    settings = _settings(by_query[PARAMETERS], by_query[CAPABILITIES], told)
+    return found | rate | {"link_bits": link, "settings": settings, "notes": (*told, *notes)}
+
+
+def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: list[str]) -> dict[str, int | bool]:
+    """Whole numbers and truths of the migration's settings, the last of each."""
+    named = {name: value for reply in parameters for name, value in reply.items() if isinstance(value, int)}
+    named |= {str(row["capability"]): bool(row["state"]) for reply in capabilities for row in reply}
+    for query, told in ((PARAMETERS, parameters), (CAPABILITIES, capabilities)):
+        if told:
+            notes.append(f"settings that stand: {query}")
+    return named
 
 
 def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> dict[str, Any]:
@@ -157,7 +203,7 @@ def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> 
     return {"vcpus": vcpus, "architecture": name}
 
 
-def _dirty_rate(reply: Any, notes: list[str]) -> dict[str, Any]:
+def _dirty_rate(reply: Any, notes: list[str]) -> Counted:
     rate, count = _number(reply, "dirty-rate", DIRTY_RATE), _number(reply, "calc-time", DIRTY_RATE)
     if rate is None or count is None:
         raise InputError(DIRTY_RATE, "measured", "must have dirty-rate and calc-time", _AS_IT_CAME)
@@ -178,7 +224,10 @@ def _dirty_rate(reply: Any, notes: list[str]) -> dict[str, Any]:
         "dirty-ring": ": migrations of this guest use the ring, too (workload.clear_when)",
     }  # fmt: skip
     notes.append(said + about.get(mode, ""))
-    return {"dirty_bytes_per_s": float(rate * _MIB), "dirty_seconds": seconds}
+    sampled = _number(reply, "sample-pages", DIRTY_RATE) if mode == "page-sampling" else 0
+    changed = rate * seconds / 1024 * (sampled or _SAMPLE_PAGES)  # of those that were compared
+    error = max(_EXACT, 1 / math.sqrt(max(changed, 1.0))) if mode == "page-sampling" else _EXACT
+    return Counted(float(rate * _MIB), seconds, error)
 
 
 def _memory(replies: Sequence[Any], notes: list[str]) -> dict[str, Any]:

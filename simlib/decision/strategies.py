@@ -11,16 +11,17 @@ from simlib.model.locks import LOCKS, SHARING
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.policies import OWN, POLICIES, apply
 from simlib.model.policy import Policy
+from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
 from simlib.model.workload import Workload
 
 HOLDS = ("whole-ioctl", "every-64", "every-512", "every-4096", "every-32768", "bounded-hold",
          "bounded-hold-after-progress", "needbreak-preemptible", "yield-after-progress", "doubling-batch")  # fmt: skip
-"""Strategies for the holds of CLEAR that are compared unless others are named."""
+"""Strategies for the holds of CLEAR: but for the first, what only a patched kernel can do."""
 
 SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-split-drop", "every-64+eager-split-drop",
           "no-eager-split")  # fmt: skip
-"""Strategies for splitting blocks, where the guest has any."""
+"""Strategies for splitting blocks, where the guest has any; a stock x86 kernel can only do the last."""
 
 CHUNKS = ("own", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
 """Memory of one CLEAR, as userspace asks for it."""
@@ -28,6 +29,21 @@ CHUNKS = ("own", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G"
 
 RINGS = ("dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536")
 """Dirty rings, as userspace asks for them."""
+
+
+def settable(scenario: Scenario) -> tuple[str, ...]:
+    """What can be set on a stock kernel: memory of one CLEAR; of x86's eager splitting, none; of rings, their size.
+
+    >>> settable(Scenario.parse({"policy": {"architecture": "x86-tdp"}, "guest": {"backing": "thp", "memory": "1G"}}))
+    ('own', 'chunk-16M', 'chunk-64M', 'chunk-256M', 'chunk-1G', 'no-eager-split')
+    """
+    if scenario.workload.rings:
+        return tracked(scenario)
+    splits = scenario.guest.mapped_as_blocks and scenario.policy.resolved().eager_split
+    x86 = scenario.policy.architecture.startswith("x86")
+    memory = scenario.guest.pages * scenario.guest.page_size
+    chunks = [name for name in CHUNKS if name == OWN or parse_size(name.removeprefix("chunk-"), name) <= memory]
+    return (*chunks, *(["no-eager-split"] if splits and x86 else []))
 
 
 def tracked(scenario: Scenario) -> tuple[str, ...]:
@@ -68,9 +84,9 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
 
     Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
 
-    - `among`: their names; by default all of `HOLDS`, and what else makes a difference to this architecture.
+    - `among`: their names; by default those of `settable`.
     """
-    names = list(_all_for(scenario) if among is None else among)
+    names = list(settable(scenario) if among is None else among)
     for name in names:
         if names.count(name) > 1:
             raise InputError("among", name, "is named more than once", "name each once", "", "--among")
@@ -85,19 +101,20 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
     if len(found) < 2:
         raise InputError(
             "among", ", ".join(names) or "none", "there is nothing to choose: they come to the same here",
-            "name two that differ, such as every-64 and whole-ioctl", "", "--among",
+            "name two that differ, such as every-64 and whole-ioctl", "name two, or add --kernel", "--among",
         )  # fmt: skip
     return tuple(found.values())
 
 
-def _all_for(scenario: Scenario) -> list[str]:
+def patched(scenario: Scenario) -> tuple[str, ...]:
+    """What a patched kernel could do: all of `HOLDS`, and what else makes a difference to this architecture."""
     chunk = scenario.workload.clear_chunk
     pages = chunk // scenario.guest.page_size if chunk else scenario.guest.pages
     batches = {f"every-{WORD_PAGES << k}" for k in range(40) if WORD_PAGES << k >= pages}
     names = [name for name in HOLDS if name not in batches]
     if LOCKS[scenario.policy.resolved().lock] in SHARING:
         names += ["read-lock-clear", "every-64+read-lock-clear"]
-    return names + (list(SPLITS) if scenario.guest.mapped_as_blocks else []) + [OWN]
+    return (*names, *(SPLITS if scenario.guest.mapped_as_blocks else ()), OWN)
 
 
 def _essence(scenario: Scenario) -> tuple[Policy, Workload]:

@@ -13,7 +13,7 @@ import pandas as pd
 from simlib import parallel
 from simlib.errors import InputError
 from simlib.migration.guest import Guest, Wishes
-from simlib.migration.lock import Lock, lock_of
+from simlib.migration.lock import Lock, lock_of, patched_of
 from simlib.migration.paste import TARGETS
 from simlib.migration.plans import SURE, Outcome, Plan, plans, simulate_plan, table_of
 from simlib.model.quantities import say_seconds, say_size
@@ -35,6 +35,7 @@ class Migration(Result):
       left_bytes, lost_percent, sent_bytes.
     - `take`: the least drastic plan that keeps to the wishes, or what comes nearest; `keeps`: whether it does.
     - `lock`: what mmu_lock adds, or why that is not told; empty: it was not asked for.
+    - `kernel`: what a patched kernel could do about that; empty: it was not asked for.
     """
 
     guest: Guest
@@ -47,6 +48,7 @@ class Migration(Result):
     keeps: bool
     seed: int
     lock: Lock | str = ""
+    kernel: str = ""
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"migration_passes": lambda one: one.passes}
 
@@ -88,6 +90,8 @@ class Migration(Result):
         said.append(self._stalls(then))
         if self.lock:
             said.append(self.lock if isinstance(self.lock, str) else self.lock.says())
+        if self.kernel:
+            said.append(self.kernel)
         missed = self._missed(then)
         if missed:
             said.append(missed)
@@ -166,12 +170,13 @@ class Migration(Result):
             "keeps": self.keeps, "says": self.says(), "plans": self.frame.to_dict("records"),
             "paste": {name: self.paste(name) for name in TARGETS[self.guest.vmm]}, "seed": self.seed,
             "lock": self.lock if isinstance(self.lock, str) else self.lock.frame.to_dict("records"),
+            "kernel": self.kernel,
         }  # fmt: skip
 
 
 def migrate(
     guest: Guest, wishes: Wishes | None = None, *, draws: int = DRAWS, seed: int = 1, lock: bool = True,
-    progress: parallel.Progress | None = None,
+    kernel: bool = False, progress: parallel.Progress | None = None,
 ) -> Migration:  # fmt: skip
     """Say whether a guest's migration converges, how long it takes, and which settings keep to what is wished.
 
@@ -180,6 +185,7 @@ def migrate(
     - `draws`: guests that are drawn from those that may have been measured.
     - `seed`: root of all random streams.
     - `lock`: whether to say what mmu_lock adds, too, which takes longest.
+    - `kernel`: whether to say what a patched kernel could do about that, which takes half a minute more.
     - `progress`: told what is done and the share that is.
 
     >>> from simlib.vmm.dirtying import parse_dirty
@@ -205,8 +211,11 @@ def migrate(
     adds: Lock | str = ""
     if lock:
         most = passes.groupby("guest")["new_bytes"].max().median() / PAGE
-        adds = lock_of(guest, wishes.max_stall_s, float(most), seed, parallel.portion(progress, 0.4, 1.0))
-    return Migration(guest, wishes, every, outcomes, frame, passes, take, bool(good), seed, adds)
+        adds = lock_of(
+            guest, wishes.max_stall_s, float(most), seed, parallel.portion(progress, 0.4, 0.6 if kernel else 1.0)
+        )
+    could = patched_of(guest, seed, parallel.portion(progress, 0.6, 1.0)) if kernel else ""
+    return Migration(guest, wishes, every, outcomes, frame, passes, take, bool(good), seed, adds, could)
 
 
 def _passes(shown: list[Plan], guest: Guest, seeds: range) -> pd.DataFrame:

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from simlib.decision.qemu import RunningGuest
 from simlib.errors import InputError, nearest
+from simlib.measurements import read
 from simlib.model.quantities import format_bandwidth, format_seconds, say_size
 from simlib.vmm import rules
 from simlib.vmm.dirtying import Known, Measured, draw
 from simlib.vmm.memory import Line, Pages
 from simlib.vmm.rules import PAGE
-from simlib.vmm.settings import VMMS, Settings
+from simlib.vmm.settings import NAMES, VMMS, Settings
 
 _PAYLOAD = (0.94, 0.99)
 """Share of a link that is left for memory: Ethernet's and TCP's headers with frames of 1500 to 9000 bytes."""
@@ -29,6 +32,9 @@ _WAIT_S = (0.3e-3, 6e-3)
 
 _SWITCH_S = (0.005, 0.1)
 """For which the guest stands beside what is sent, s: devices stop, are saved and start. A prior."""
+
+_ALIKE = 1.5
+"""Times of passes that differ by less than this factor are taken together."""
 
 SWITCH_MOST_S = _SWITCH_S[0] * (_SWITCH_S[1] / _SWITCH_S[0]) ** 0.95
 """What that takes at most in 19 of 20 cases, s."""
@@ -162,12 +168,63 @@ class Guest:
 def from_running(running: RunningGuest) -> dict[str, Any]:
     """What QEMU says of a guest, as arguments of `Guest`."""
     rate, seconds = running.dirty_bytes_per_s, running.dirty_seconds
+    points = tuple(
+        Measured(one.bytes_per_s * one.seconds / PAGE, one.seconds, one.error)
+        for one in running.counted
+        if one.bytes_per_s > 0
+    )
+    if not points and rate and seconds:
+        points = (Measured(rate * seconds / PAGE, seconds),)
+    known = {name: value for name, value in running.settings.items() if name in NAMES}
+    if known.get("max-bandwidth", 0) >= 2**62:  # what libvirt sends for no limit
+        known["max-bandwidth"] = 0
+    notes = running.notes
+    if known.get("max-bandwidth") == Settings().max_bandwidth:
+        del known["max-bandwidth"]
+        notes = (*notes, "max-bandwidth is QEMU's default, which libvirt lifts as it migrates: taken as no limit "
+                 "(--set max-bandwidth=134217728 if it stands)")  # fmt: skip
     said = {
         "vcpus": running.vcpus, "memory": running.memory_bytes, "link": running.link_bits,
-        "architecture": running.architecture, "notes": running.notes,
-        "dirty": (Measured(rate * seconds / PAGE, seconds),) if rate and seconds else None,
+        "architecture": running.architecture, "notes": notes, "dirty": points,
+        "settings": Settings.of({"max-bandwidth": 0} | known),
     }  # fmt: skip
     return {name: value for name, value in said.items() if value}
+
+
+def from_watch(path: str | Path) -> dict[str, Any]:
+    """What ``simlib host watch`` saw of a migration under way, as arguments of `Guest`.
+
+    Each synchronisation tells how many pages were dirtied since the one before. Times that are alike are taken
+    together. What was throttled is left out.
+
+    Raises `InputError` if the table has no pass that tells anything.
+
+    - `path`: its table ``watch.csv``.
+    """
+    frame = read(path).frame.dropna(subset=["dirty_sync_count", "dirty_pages_per_s", "total_bytes"])
+    frame = frame[frame["throttle_percent"].fillna(0) == 0]
+    looks = frame[frame["dirty_sync_count"].diff().fillna(0) == 1]
+    times = looks["time_s"].diff()
+    new = looks["dirty_pages_per_s"] * times * looks["page_size_bytes"].fillna(PAGE) / PAGE
+    seen = pd.DataFrame({"seconds": times, "pages": new})[(times > 0) & (new > 0)]
+    if seen.empty:
+        cure = "watch a migration over several passes, or measure with calc-dirty-rate"
+        raise InputError(str(path), "no pass", "has no two synchronisations of an unthrottled guest", cure)
+    each = float(frame["time_s"].diff().median())
+    alike = seen.groupby((np.log(seen["seconds"]) / np.log(_ALIKE)).round())
+    points = tuple(
+        Measured(float(rows["pages"].mean()), float(rows["seconds"].mean()), _error(rows, each)) for _, rows in alike
+    )
+    note = f"{len(points)} rates of dirtying: the passes of {path}, which the migration itself slowed"
+    said = {"memory": int(frame["total_bytes"].iloc[-1]), "dirty": points, "notes": (note,)}
+    reached = frame["throughput_mbit_per_s"].max()
+    return said | ({"link": round(reached * 1e6)} if reached > 0 else {})
+
+
+def _error(rows: pd.DataFrame, each: float) -> float:
+    """Standard error of a mean of pages, as a share of it; `each`: time between two samples, s."""
+    spread = float(rows["pages"].std() / rows["pages"].mean()) if len(rows) > 1 else 0.0
+    return max(0.02, float(np.hypot(spread, each / rows["seconds"].mean()) / np.sqrt(len(rows))))
 
 
 def _log_uniform(random: np.random.Generator, low: float, high: float) -> float:

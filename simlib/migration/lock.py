@@ -10,8 +10,11 @@ import numpy as np
 import pandas as pd
 
 from simlib import parallel
+from simlib.decision.choice import choose
+from simlib.decision.headline import advice
 from simlib.decision.qemu import RunningGuest, apply
 from simlib.decision.standard import standard_scenario
+from simlib.decision.strategies import patched
 from simlib.errors import InputError
 from simlib.fits.choice import choose_fit
 from simlib.fits.uncertain import UncertainCosts
@@ -105,6 +108,16 @@ def lock_of(
     good = frame[frame["stall_high_s"] <= allowed]
     take = int((good if len(good) else frame.nsmallest(1, "stall_high_s"))["chunk_bytes"].iloc[0])
     return Lock(frame, take, allowed, len(good) > 0, own, guest.ring_entries)
+
+
+def patched_of(guest: Guest, seed: int = 1, progress: parallel.Progress | None = None) -> str:
+    """What a kernel that holds the lock in other ways could do for the guest's migration, in a sentence."""
+    try:
+        case = _scenario(guest, min(guest.chunk, guest.memory))
+        found = choose(case, among=patched(case), seed=seed, progress=progress)
+    except InputError as error:
+        return f"What a patched kernel could do is not told: {error}"
+    return f"With a patched kernel: {advice(found, found.objective)['']}"
 
 
 def _whole_slot(guest: Guest, dirtied: float) -> str:

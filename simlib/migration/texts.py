@@ -61,12 +61,15 @@ def parse_wishes(*, downtime: str = "", within: str = "", guest_keeps: str = "",
     )  # fmt: skip
 
 
-def parse_settings(texts: Iterable[str]) -> Settings:
+def parse_settings(texts: Iterable[str], stand: Settings | None = None) -> Settings:
     """QEMU's settings from texts such as ``downtime-limit=500``; the bandwidth is unlimited unless one says otherwise.
 
     Raises `InputError` if a text is no setting.
 
+    - `stand`: those that no text changes.
+
     >>> parse_settings(["auto-converge=on"]).auto_converge
     True
     """
-    return Settings.of({"max-bandwidth": 0, **read_named(texts)})
+    others = {"max-bandwidth": 0} if stand is None else stand.beside(Settings())
+    return Settings.of({**others, **read_named(texts)})

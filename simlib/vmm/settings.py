@@ -129,5 +129,8 @@ class Settings:
         return replace(self, **values)
 
 
+NAMES = frozenset(one.name.replace("_", "-") for one in fields(Settings))
+"""QEMU's names of all of these."""
+
 CAPABILITIES = frozenset(one.name.replace("_", "-") for one in fields(Settings) if one.metadata.get("capability"))
 """What QEMU is told by migrate-set-capabilities, not by migrate-set-parameters."""

@@ -22,7 +22,7 @@ from simlib.decision import (
 )
 from simlib.decision import choice as choosing
 from simlib.decision.information import SHUFFLES
-from simlib.decision.strategies import HOLDS, SPLITS, strategies_of
+from simlib.decision.strategies import CHUNKS, HOLDS, SPLITS, patched, strategies_of
 from simlib.model.policies import OWN
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.model.scenario import Scenario
@@ -84,8 +84,12 @@ def test_the_page_has_all_strategies():
     for name in (*HOLDS, *(part for split in SPLITS for part in split.split("+")), OWN, "read-lock-clear"):
         assert f"`{name}`" in text
     for architecture in standard_architectures():
-        for one in strategies_of(standard_scenario(architecture)):
+        case = standard_scenario(architecture)
+        for one in strategies_of(case, patched(case)):
             assert all(f"`{part}`" in text for part in one.name.split("+"))
+    sizes = "one CLEAR that covers 16M, 64M, 256M, 1G or 4G (`chunk-16M` …"
+    assert sizes in " ".join(text.split())
+    assert CHUNKS[1:] == tuple(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G"))
 
 
 def test_the_page_has_the_numbers_of_the_procedure():

@@ -248,7 +248,9 @@ def by_name(command):
     refused = {"error": {"class": "CommandNotFound", "desc": "not found"}}
     if command["execute"] == "query-dirty-rate" and "arguments" in command:
         return {"return": DIRTY | {"calc-time": 10500, "calc-time-unit": "millisecond"}}
-    known = {"qmp_capabilities": {}, "query-migrate": MIGRATE, "query-dirty-rate": DIRTY, "query-cpus-fast": cpus(8)}
+    known = {"qmp_capabilities": {}, "query-migrate": MIGRATE, "query-dirty-rate": DIRTY, "query-cpus-fast": cpus(8),
+             "query-migrate-parameters": {"downtime-limit": 500, "max-bandwidth": 0},
+             "query-migrate-capabilities": [{"capability": "multifd", "state": True}]}  # fmt: skip
     return {"return": known[command["execute"]]} if command["execute"] in known else refused
 
 
@@ -259,7 +261,9 @@ def test_asking_qemu(tmp_path, monkeypatch, indent):
         guest = read_guest(path)
     assert numbers(guest) == (*ALL[:-1], 10.5)
     assert asked == [("qmp_capabilities", None), ("query-migrate", None), ("query-dirty-rate", None),
-                     ("query-dirty-rate", {"calc-time-unit": "millisecond"}), ("query-cpus-fast", None)]  # fmt: skip
+                     ("query-dirty-rate", {"calc-time-unit": "millisecond"}), ("query-cpus-fast", None),
+                     ("query-migrate-parameters", None), ("query-migrate-capabilities", None)]  # fmt: skip
+    assert guest.settings == {"downtime-limit": 500, "max-bandwidth": 0, "multifd": True}
 
 
 def test_a_query_that_qemu_does_not_know_is_a_note(tmp_path, monkeypatch):

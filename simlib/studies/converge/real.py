@@ -89,7 +89,7 @@ def fitted(built: pd.DataFrame) -> Host:
     host = host._replace(place_s=place_s)
     both = beside(built, pd.DataFrame([expected(row, host) for row in _records(built)], index=built.index))
     same = both[(both["completed"] == 1) & (both["completed_expected"] == 1)]
-    left_over = {name: np.log(same[name] / same[f"{name}_expected"]).to_numpy() for name in QUANTITIES}
+    left_over = {name: np.log((same[name] / same[f"{name}_expected"]).to_numpy()) for name in QUANTITIES}
     return host._replace(left_over=left_over)
 
 
