@@ -117,7 +117,7 @@ def patched_of(guest: Guest, seed: int = 1, progress: parallel.Progress | None =
         found = choose(case, among=patched(case), seed=seed, progress=progress)
     except InputError as error:
         return f"What a patched kernel could do is not told: {error}"
-    return f"With a patched kernel: {advice(found, found.objective)['']}"
+    return f"What a patched kernel could do. {advice(found, found.objective)['']}"
 
 
 def _whole_slot(guest: Guest, dirtied: float) -> str:

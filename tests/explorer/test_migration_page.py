@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from urllib.parse import urlencode
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markupsafe import Markup
 from typer.testing import CliRunner
 
@@ -16,7 +19,7 @@ from simlib.cli import app
 from simlib.errors import InputError
 from simlib.explorer import migration_page
 from simlib.explorer.migration_page import MigrationControls, MigrationPage
-from simlib.explorer.migration_state import DRAWS, MigrationState
+from simlib.explorer.migration_state import BY_NAME, DRAWS, MigrationState
 from simlib.explorer.state import State
 from simlib.explorer.tabs import Tabs
 from simlib.migration.paste import TARGETS
@@ -116,6 +119,21 @@ def test_what_is_pasted_follows_the_list_and_nothing_is_simulated_again(page, mo
         page.controls.set("for", target)
         assert page._pasted.value == Markup("<pre>{}</pre>").format(found.paste(target))
     assert page.findings.parts["found"] is found
+
+
+TEXTS = st.one_of(st.text(max_size=12), st.sampled_from(
+    ["0", "-1", "1e400", "nan", "9" * 30, "512G", "0G", "1/s in 1s", "over 1G", "80%", "on", "5min", "1Gbit/s", "sweep"]
+))  # fmt: skip
+
+
+@given(st.dictionaries(st.one_of(st.sampled_from(sorted(BY_NAME)), st.text(max_size=5)), TEXTS, max_size=6))
+def test_whatever_an_address_says_is_a_question_or_a_sentence(asked):
+    query = urlencode({"page": "migration"} | asked)
+    try:
+        state = MigrationState.from_query(query)
+    except InputError:
+        return
+    assert MigrationState.from_query(state.query) == state
 
 
 def test_only_what_counts_has_a_control():
