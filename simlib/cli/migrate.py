@@ -70,7 +70,6 @@ class Who:
         """The guest; what its settings are written for tells which VMM it has."""
         from simlib.migration.guest import Guest, from_running, from_watch
         from simlib.migration.texts import parse_settings
-        from simlib.vmm.dirtying import parse_dirty
 
         given: dict[str, Any] = {}
         if self.from_qemu:
@@ -85,7 +84,7 @@ class Who:
         if self.link:
             given["link"] = parse_bandwidth(self.link, "--link")
         if self.dirty:
-            given["dirty"] = tuple(parse_dirty(one) for one in self.dirty)
+            given["dirty"] = _by_hand(self.dirty, given.get("dirty", ()))
         for name, cure in (("vcpus", "--vcpus 64"), ("memory", "--memory 512G"), ("link", "--link 25Gbit/s"),
                            ("dirty", "--dirty '250000/s in 10s' (docs/migrate.md: how to measure it)")):  # fmt: skip
             if name not in given:
@@ -100,6 +99,19 @@ class Who:
             given["vmm"] = "cloud-hypervisor"
         given["settings"] = parse_settings(self.setting or (), given.get("settings"))
         return Guest(**given, ring_entries=self.ring)
+
+
+def _by_hand(texts: list[str], known: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is told of the guest's writes, beside what was measured over other times."""
+    from simlib.vmm.dirtying import Measured, parse_dirty
+
+    told = tuple(parse_dirty(one) for one in texts)
+    for text in texts:
+        if text.strip().endswith("/s"):
+            say(f"--dirty {text}: taken as counted over 1 s, as calc-dirty-rate does by default; else '{text} in 10s'")
+    times = [one.seconds for one in told if isinstance(one, Measured)]
+    others = [one for one in known if one.seconds not in times] if len(times) == len(told) else []
+    return (*others, *told)
 
 
 @dataclass(frozen=True)
@@ -157,7 +169,9 @@ def migrate(
     for note in guest.notes:
         say(note)
     with progress_bar() as progress:
-        found = simlib.migrate(guest, wishes, draws=draws, seed=seed, kernel=kernel, progress=progress)
+        found = simlib.migrate(
+            guest, wishes, draws=draws, seed=seed, kernel=kernel, target=str(target.value), progress=progress
+        )
     if out is not None:
         files = {"plans.csv": found.frame.to_csv(index=False), "passes.csv": found.passes.to_csv(index=False)}
         write_together(out, {"migrate.json": json.dumps(found.to_dict(), indent=1) + "\n"} | files)

@@ -16,8 +16,9 @@ from simlib.errors import InputError
 from simlib.lab.qmp import one_line, refusal
 from simlib.model.quantities import format_bandwidth, say_size
 
-MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES = QUERIES = (
+MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY = QUERIES = (
     "query-migrate", "query-dirty-rate", "query-cpus-fast", "query-migrate-parameters", "query-migrate-capabilities",
+    "query-memory-size-summary",
 )  # fmt: skip
 """What is asked over a socket; none of them changes anything."""
 
@@ -58,6 +59,7 @@ _MIGRATION_STATUS = _SENDING | {
     "none", "setup", "cancelling", "cancelled", "postcopy-paused", "postcopy-recover-setup", "postcopy-recover",
     "failed", "wait-unplug",
 }  # fmt: skip
+_BY_KEYS = ((PARAMETERS, {"downtime-limit", "max-bandwidth"}), (MEMORY, {"base-memory"}))
 _VALUE = re.compile(r'\{\s*"|\[\s*\{')
 _AS_IT_CAME = "paste the reply as QEMU gave it"
 _ONE_GUEST = "paste those of one guest"
@@ -80,24 +82,26 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
 
 def query_of(reply: Any) -> str:
     """The query that a reply belongs to, by its form; empty for any other."""
-    if _is_cpus(reply) and not any("limit-rate" in row for row in reply):
-        return CPUS
-    if (
-        isinstance(reply, list)
-        and reply
-        and all(isinstance(r, dict) and {"capability", "state"} <= {*r} for r in reply)
-    ):
-        return CAPABILITIES
+    if isinstance(reply, list):
+        return _query_of_list(reply)
     if not isinstance(reply, dict):
         return ""
-    if {"downtime-limit", "max-bandwidth"} <= {*reply}:
-        return PARAMETERS
+    for query, keys in _BY_KEYS:
+        if keys <= {*reply}:
+            return query
     status = str(reply.get("status"))
     if status in _DIRTY_STATUS:
         return DIRTY_RATE
     ram = reply.get("ram")
     migrating = status in _MIGRATION_STATUS and "running" not in reply
     return MIGRATE if migrating or (isinstance(ram, dict) and "total" in ram) else ""
+
+
+def _query_of_list(reply: list[Any]) -> str:
+    if _is_cpus(reply) and not any("limit-rate" in row for row in reply):
+        return CPUS
+    capabilities = reply and all(isinstance(row, dict) and {"capability", "state"} <= {*row} for row in reply)
+    return CAPABILITIES if capabilities else ""
 
 
 def _is_cpus(value: Any) -> bool:
@@ -144,7 +148,7 @@ def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> dict
     migration = by_query[MIGRATE][-1] if by_query[MIGRATE] else None
     told: list[str] = []
     done = [reply for reply in by_query[DIRTY_RATE] if reply["status"] == "measured"]
-    found = _cpus(by_query[CPUS], done, told) | _memory(by_query[MIGRATE], told)
+    found = _cpus(by_query[CPUS], done, told) | _memory(by_query[MIGRATE], by_query[MEMORY], told)
     link = _link(migration, told)
     rate: dict[str, Any] = {}
     if done:
@@ -230,14 +234,18 @@ def _dirty_rate(reply: Any, notes: list[str]) -> Counted:
     return Counted(float(rate * _MIB), seconds, error)
 
 
-def _memory(replies: Sequence[Any], notes: list[str]) -> dict[str, Any]:
-    """Memory and its pages; all replies must agree."""
+def _memory(replies: Sequence[Any], sizes_told: Sequence[Any], notes: list[str]) -> dict[str, Any]:
+    """Memory and its pages; all replies of a migration must agree. Without one the summary of sizes tells it."""
     rams = [_ram(reply) for reply in replies]
     sizes = [(_number(ram, "total", MIGRATE, "ram."), _number(ram, "page-size", MIGRATE, "ram.")) for ram in rams]
     found = {(total, page) for total, page in sizes if total}
     if len(found) > 1:
         given = " and ".join(str(total) for total, _ in sorted(found, key=str))
         raise InputError(f"{MIGRATE} ram.total", given, "the replies contradict each other", _ONE_GUEST)
+    for reply in [] if found else sizes_told[-1:]:
+        parts = [_number(reply, key, MEMORY) or 0 for key in ("base-memory", "plugged-memory")]
+        notes.append(f"memory {say_size(sum(parts))}: base-memory and plugged-memory of {MEMORY}")
+        return {"memory_bytes": sum(parts)} if sum(parts) else {}
     if not found:
         notes.append(f"memory not known: {f'{MIGRATE} has no ram' if replies else f'no reply of {MIGRATE}'}")
         return {}

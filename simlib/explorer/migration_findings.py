@@ -24,7 +24,7 @@ class MigrationFindings(Known[MigrationState]):
 
 def answer(state: MigrationState, progress: Progress | None = None) -> Migration:
     """The answer that the page shows."""
-    return migrate(state.guest, state.wishes, draws=DRAWS, lock=False, progress=progress)
+    return migrate(state.guest, state.wishes, draws=DRAWS, lock=False, target=state.texts["for"], progress=progress)
 
 
 def find_migration(state: MigrationState, progress: Progress | None = None) -> MigrationFindings:

@@ -18,6 +18,7 @@ from simlib.explorer.migration_state import BY_NAME, GUEST, ROWS, SETTINGS, WISH
 from simlib.figures.explorer import empty
 from simlib.figures.migration import migration_passes
 from simlib.migration import Migration
+from simlib.migration.paste import SETTABLE
 from simlib.parallel import Check
 from simlib.results import html_of, rendered
 
@@ -84,7 +85,7 @@ class MigrationPage(Page[MigrationState, MigrationFindings]):
     FIGURES: ClassVar = {FIGURE: "Passes of the migration"}
     STANDARD = "the first example"
     _answered: Migration | None = None
-    """The last answer: what it is pasted into changes no number of it."""
+    """The last answer: what it is pasted into changes it only where less can be set."""
 
     def change(self, **texts: str) -> None:
         """Ask something else, as the controls do; the parameters are those of `MigrationState.changed`."""
@@ -100,7 +101,8 @@ class MigrationPage(Page[MigrationState, MigrationFindings]):
 
     def _stages(self, state: MigrationState, check: Check) -> Iterator[tuple[str, object]]:
         found = self._answered
-        if found is None or (found.guest, found.wishes) != (state.guest, state.wishes):
+        asked = state.guest, state.wishes, SETTABLE.get(state.texts["for"])
+        if found is None or (found.guest, found.wishes, SETTABLE.get(found.target)) != asked:
             found = self._answered = answer(state, check)
         yield "found", found
 

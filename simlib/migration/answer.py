@@ -14,7 +14,7 @@ from simlib import parallel
 from simlib.errors import InputError
 from simlib.migration.guest import Guest, Wishes
 from simlib.migration.lock import Lock, lock_of, patched_of
-from simlib.migration.paste import TARGETS
+from simlib.migration.paste import SETTABLE, TARGETS
 from simlib.migration.plans import SURE, Outcome, Plan, plans, simulate_plan, table_of
 from simlib.model.quantities import say_seconds, say_size
 from simlib.results import Result, text_of
@@ -36,6 +36,7 @@ class Migration(Result):
     - `take`: the least drastic plan that keeps to the wishes, or what comes nearest; `keeps`: whether it does.
     - `lock`: what mmu_lock adds, or why that is not told; empty: it was not asked for.
     - `kernel`: what a patched kernel could do about that; empty: it was not asked for.
+    - `target`: for what the settings are to be written; empty: for whatever can set all.
     """
 
     guest: Guest
@@ -49,6 +50,7 @@ class Migration(Result):
     seed: int
     lock: Lock | str = ""
     kernel: str = ""
+    target: str = ""
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"migration_passes": lambda one: one.passes}
 
@@ -84,9 +86,11 @@ class Migration(Result):
         else:
             said.append(f"No setting that was tried keeps to what you wish{wished}. Nearest: {self.take.does}")
         if self.take.name != "as it is":
-            said.append(f"It then takes {_range(then, 'total_s', say_seconds)} in {_range(then, 'passes', _whole)} "
-                        f"passes, stands for {_range(then, 'downtime_s', say_seconds)}, and the guest keeps "
-                        f"{_range(then, 'guest_share', _percent)} of its work")  # fmt: skip
+            takes = (f"takes {_range(then, 'total_s', say_seconds)} in {_range(then, 'passes', _whole)} "
+                     f"passes, stands for {_range(then, 'downtime_s', say_seconds)}, and the guest keeps "
+                     f"{_range(then, 'guest_share', _percent)} of its work")  # fmt: skip
+            said.append(f"It then {takes}" if then["converges"] else "It does not converge then, either")
+        said += self._odds(then)
         said.append(self._stalls(then))
         if self.lock:
             said.append(self.lock if isinstance(self.lock, str) else self.lock.says())
@@ -96,6 +100,13 @@ class Migration(Result):
         if missed:
             said.append(missed)
         return said
+
+    def _odds(self, then: dict[str, Any]) -> list[str]:
+        """How sure that is, where it is not nearly."""
+        if self.keeps or not then["converges"] or then["keeps_all"] == then["converges"] == 1:
+            return []
+        return [f"Of the guests that may have been measured, {then['converges']:.0%} converge then, and "
+                f"{then['keeps_all']:.0%} keep to all that is wished"]  # fmt: skip
 
     def _stands(self, now: dict[str, Any]) -> str:
         """What the settings that stand come to."""
@@ -110,7 +121,8 @@ class Migration(Result):
         if share <= 1 - SURE:
             return f"It does not converge as it is: {why}"
         return (f"Whether it converges as it is cannot be told from what was measured: {share:.0%} of the guests that "
-                f"may have been measured do; with the others {why}. Measure over 10 and 60 s, too")  # fmt: skip
+                f"may have been measured do; with the others {why}"
+                + ("" if len(self.guest.dirty) > 2 else ". Measure over 1, 10 and 60 s"))  # fmt: skip
 
     def _stalls(self, then: dict[str, Any]) -> str:
         """What makes vCPUs wait."""
@@ -126,6 +138,13 @@ class Migration(Result):
         """Which wishes are not kept, and what was reached."""
         if self.keeps:
             return ""
+        once = self.guest.memory * 8 / self.guest.link
+        if self.wishes.within_s is not None and once > self.wishes.within_s:
+            return (
+                f"To send all of its memory once takes {say_seconds(once)} at least: give it longer, or a faster link"
+            )
+        if not then["converges"]:
+            return "What is missing is speed: a faster link, or a guest that writes less"
         best: dict[str, tuple[str, Callable[[float], str], str]] = {
             "downtime": ("downtime_s", say_seconds, "a downtime of"),
             "within": ("total_s", say_seconds, "a time of"),
@@ -176,7 +195,7 @@ class Migration(Result):
 
 def migrate(
     guest: Guest, wishes: Wishes | None = None, *, draws: int = DRAWS, seed: int = 1, lock: bool = True,
-    kernel: bool = False, progress: parallel.Progress | None = None,
+    kernel: bool = False, target: str = "", progress: parallel.Progress | None = None,
 ) -> Migration:  # fmt: skip
     """Say whether a guest's migration converges, how long it takes, and which settings keep to what is wished.
 
@@ -185,6 +204,7 @@ def migrate(
     - `draws`: guests that are drawn from those that may have been measured.
     - `seed`: root of all random streams.
     - `lock`: whether to say what mmu_lock adds, too, which takes longest.
+    - `target`: for what the settings will be written (`Migration.paste`): what it cannot set is not tried.
     - `kernel`: whether to say what a patched kernel could do about that, which takes half a minute more.
     - `progress`: told what is done and the share that is.
 
@@ -196,16 +216,17 @@ def migrate(
     if draws < 1:
         raise InputError("draws", draws, "must be at least 1", "64 is usual", flag="--draws")
     wishes = wishes or Wishes()
-    every, outcomes = tuple(plans(guest, wishes)), dict[str, list[Outcome]]()
+    every, outcomes = tuple(plans(guest, wishes, SETTABLE.get(target))), dict[str, list[Outcome]]()
     seeds = range(seed * 10_000, seed * 10_000 + draws)
     for number, plan in enumerate(every):
         if progress is not None:
             progress(f"migrating: {plan.name}", 0.4 * number / len(every))
         outcomes[plan.name] = simulate_plan(plan, guest, wishes, seeds)
     frame = table_of(outcomes, wishes)
-    kept = frame.set_index("plan")["keeps_all"]
+    rows = frame.set_index("plan")
+    kept = rows["keeps_all"]
     good = [plan for plan in every if kept[plan.name] >= SURE]
-    take = good[0] if good else max(every, key=lambda plan: kept[plan.name])
+    take = good[0] if good else max(every, key=lambda plan: _nearness(rows.loc[plan.name]))
     shown = [every[0], take] if take.name != every[0].name else [take]
     passes = _passes(shown, guest, seeds)
     adds: Lock | str = ""
@@ -215,7 +236,13 @@ def migrate(
             guest, wishes.max_stall_s, float(most), seed, parallel.portion(progress, 0.4, 0.6 if kernel else 1.0)
         )
     could = patched_of(guest, seed, parallel.portion(progress, 0.6, 1.0)) if kernel else ""
-    return Migration(guest, wishes, every, outcomes, frame, passes, take, bool(good), seed, adds, could)
+    return Migration(guest, wishes, every, outcomes, frame, passes, take, bool(good), seed, adds, could, target)
+
+
+def _nearness(row: Any) -> tuple[float, float, float]:
+    """How near a plan comes to what is wished: all of it, ending at all, and each of the wishes."""
+    each = [float(row[name]) for name in row.index if str(name).startswith("keeps_") and name != "keeps_all"]
+    return float(row["keeps_all"]), float(row["converges"]), sum(each)
 
 
 def _passes(shown: list[Plan], guest: Guest, seeds: range) -> pd.DataFrame:

@@ -14,6 +14,7 @@ import pandas as pd
 from simlib.decision.qemu import RunningGuest
 from simlib.errors import InputError, nearest
 from simlib.measurements import read
+from simlib.model.architectures import architecture
 from simlib.model.quantities import format_bandwidth, format_seconds, say_size
 from simlib.vmm import rules
 from simlib.vmm.dirtying import Known, Measured, draw
@@ -124,6 +125,7 @@ class Guest:
             if known is not None and name not in known:
                 rule, cure = f"is no setting of {self.vmm}", f"give one of {', '.join(sorted(known))}"
                 raise InputError(name, value, rule, cure, flag="--set")
+        self._check_host()
         if not self.dirty:
             cure = "measure it: calc-dirty-rate over 1, 10 and 60 s (docs/migrate.md), then --dirty '250000/s in 10s'"
             raise InputError("dirty", "nothing", "what the guest writes decides", cure, flag="--dirty")
@@ -131,6 +133,19 @@ class Guest:
             raise InputError(
                 "dirty", "several", "a habit told by hand stands alone", "give one of them", flag="--dirty"
             )
+
+    def _check_host(self) -> None:
+        """Refuse what a scenario of the guest would."""
+        found = architecture(self.architecture)
+        if self.dirty_tracking and self.dirty_tracking not in found.dirty_tracking:
+            raise InputError("dirty_tracking", self.dirty_tracking, f"is not how {found.name} learns of writes",
+                             f"take one of {', '.join(found.dirty_tracking)}", flag="--dirty-tracking")  # fmt: skip
+        if self.ring_entries and (self.ring_entries & (self.ring_entries - 1) or not 128 <= self.ring_entries <= 65536):
+            raise InputError("ring", self.ring_entries, "must be a power of two from 128 to 65536", "QEMU's is 4096",
+                             flag="--ring")  # fmt: skip
+        if self.chunk < 2**21 or self.chunk & (self.chunk - 1):
+            raise InputError("chunk", say_size(self.chunk), "must be a power of two, 2 MiB or more",
+                             "QEMU's is 1G", flag="--chunk")  # fmt: skip
 
     @property
     def pages(self) -> float:
@@ -201,7 +216,11 @@ def from_watch(path: str | Path) -> dict[str, Any]:
 
     - `path`: its table ``watch.csv``.
     """
-    frame = read(path).frame.dropna(subset=["dirty_sync_count", "dirty_pages_per_s", "total_bytes"])
+    try:
+        frame = read(path).frame.dropna(subset=["dirty_sync_count", "dirty_pages_per_s", "total_bytes"])
+    except (InputError, KeyError):
+        cure = "give the watch.csv that simlib host watch --out wrote; replies of QEMU go to --from-qemu"
+        raise InputError(str(path), "another file", "is no table of a watched migration", cure) from None
     frame = frame[frame["throttle_percent"].fillna(0) == 0]
     looks = frame[frame["dirty_sync_count"].diff().fillna(0) == 1]
     times = looks["time_s"].diff()

@@ -28,6 +28,9 @@ _LIBVIRT = frozenset({
 _KUBEVIRT = frozenset({"auto-converge", "postcopy-ram", "max-bandwidth"})
 """Those for which a MigrationPolicy has a key."""
 
+SETTABLE = {"kubevirt": _KUBEVIRT}
+"""What can be set, by target, where that is not all."""
+
 
 def _cannot(plan: Plan, guest: Guest, known: frozenset[str]) -> dict[str, int | bool]:
     """What a plan changes that something has no words for."""
@@ -72,15 +75,17 @@ def virsh(plan: Plan, guest: Guest, wishes: Wishes) -> str:
         words.append(f"--parallel --parallel-connections {own.multifd_channels}")
     if plan.postcopy:
         words.append("--postcopy --postcopy-after-precopy")
-    if wishes.within_s is not None:
-        words.append(f"--timeout {math.ceil(wishes.within_s)} --timeout-suspend")
-    lines = [" ".join([*words, "DOMAIN qemu+ssh://HOST/system"])]
+    before = _cannot(plan, guest, _LIBVIRT)
+    lines = [f"virsh qemu-monitor-command DOMAIN '{one}'" for one in _commands(before)]
+    if before:
+        back = ", ".join(f"{name} {getattr(guest.settings, name.replace('-', '_'))}" for name in before)
+        lines[-1] += f"   # libvirt has no option for it; it was {back}"
     if own.downtime_limit != guest.settings.downtime_limit:
-        lines.append(f"virsh migrate-setmaxdowntime DOMAIN {own.downtime_limit}   # while it migrates")
-    asked = _commands(_cannot(plan, guest, _LIBVIRT))
-    return "\n".join(
-        [*(f"virsh qemu-monitor-command DOMAIN '{one}'   # libvirt has no option for it" for one in asked), *lines]
-    )
+        lines.append(f"virsh migrate-setmaxdowntime DOMAIN {own.downtime_limit}")
+    lines.append(" ".join([*words, "DOMAIN qemu+ssh://HOST/system"]))
+    if wishes.within_s is not None:
+        lines.append(f"# not over after {math.ceil(wishes.within_s)} s? virsh domjobabort DOMAIN leaves it where it is")
+    return "\n".join(lines)
 
 
 def kubevirt(plan: Plan, guest: Guest, wishes: Wishes) -> str:

@@ -83,8 +83,17 @@ class Outcome(NamedTuple):
         return kept | {"all": all(kept.values())}
 
 
-def plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
-    """What may be set, from the least drastic on; the first is what stands."""
+def plans(guest: Guest, wishes: Wishes, settable: frozenset[str] | None = None) -> Iterator[Plan]:
+    """What may be set, from the least drastic on; the first is what stands.
+
+    - `settable`: settings that can be changed, by QEMU's names; None: all.
+    """
+    for plan in _all_plans(guest, wishes):
+        if settable is None or plan.settings.beside(guest.settings).keys() <= settable:
+            yield plan
+
+
+def _all_plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
     own = guest.settings
     yield Plan("as it is", "leave the settings as they are", own)
     base, does = own, []
@@ -99,9 +108,11 @@ def plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
         channels = min(8, 1 + round(guest.link / 8e9))
         base = base.changed(multifd=True, multifd_channels=channels)
         does = [*does, f"send over {channels} channels"]
+    throttled_by_itself = own.auto_converge or VMMS[guest.vmm].whole_passes
+    if not throttled_by_itself:
+        yield Plan("auto-converge", "turn auto-converge on, and nothing else", own.changed(auto_converge=True))
     if does:
-        throttles = own.auto_converge or VMMS[guest.vmm].whole_passes
-        yield Plan("same throttle" if throttles else "no throttle", ", ".join(does), base)
+        yield Plan("same throttle" if throttled_by_itself else "no throttle", ", ".join(does), base)
     if VMMS[guest.vmm].whole_passes:  # it throttles by itself, and has no postcopy
         return
     for most in CEILINGS:
@@ -120,6 +131,8 @@ def plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
             limited = base.changed(dirty_limit=True, vcpu_dirty_limit=quota)
             words = ", ".join([*does, f"let each vCPU dirty {quota} MiB/s"])
             yield Plan(f"limit {quota} MiB/s", words, limited)
+    plain = own.changed(postcopy_ram=True, multifd=False)
+    yield Plan("plain postcopy", "switch to postcopy after the first pass, and nothing else", plain, postcopy=True)
     after = base.changed(postcopy_ram=True, multifd=False)  # QEMU 10.0 does not do both
     alone = [*(word for word in does if "channels" not in word), "switch to postcopy after the first pass"]
     yield Plan("postcopy", ", ".join(alone), after, postcopy=True)

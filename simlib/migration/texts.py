@@ -27,8 +27,12 @@ def parse_time(text: str, flag: str) -> float | None:
     """
     if not text:
         return None
-    minutes = _MINUTES.fullmatch(text)
-    return float(minutes[1]) * 60 if minutes else parse_duration(text, flag) / PS_PER_S
+    if minutes := _MINUTES.fullmatch(text):
+        return float(minutes[1]) * 60
+    try:
+        return parse_duration(text, flag) / PS_PER_S
+    except InputError as error:
+        raise InputError(flag, text, error.rule, "write 300ms, 20s or 15min") from None
 
 
 def parse_share(text: str, flag: str) -> float | None:

@@ -250,7 +250,8 @@ def by_name(command):
         return {"return": DIRTY | {"calc-time": 10500, "calc-time-unit": "millisecond"}}
     known = {"qmp_capabilities": {}, "query-migrate": MIGRATE, "query-dirty-rate": DIRTY, "query-cpus-fast": cpus(8),
              "query-migrate-parameters": {"downtime-limit": 500, "max-bandwidth": 0},
-             "query-migrate-capabilities": [{"capability": "multifd", "state": True}]}  # fmt: skip
+             "query-migrate-capabilities": [{"capability": "multifd", "state": True}],
+             "query-memory-size-summary": {"base-memory": 4 * GIB, "plugged-memory": 0}}  # fmt: skip
     return {"return": known[command["execute"]]} if command["execute"] in known else refused
 
 
@@ -262,7 +263,8 @@ def test_asking_qemu(tmp_path, monkeypatch, indent):
     assert numbers(guest) == (*ALL[:-1], 10.5)
     assert asked == [("qmp_capabilities", None), ("query-migrate", None), ("query-dirty-rate", None),
                      ("query-dirty-rate", {"calc-time-unit": "millisecond"}), ("query-cpus-fast", None),
-                     ("query-migrate-parameters", None), ("query-migrate-capabilities", None)]  # fmt: skip
+                     ("query-migrate-parameters", None), ("query-migrate-capabilities", None),
+                     ("query-memory-size-summary", None)]  # fmt: skip
     assert guest.settings == {"downtime-limit": 500, "max-bandwidth": 0, "multifd": True}
 
 

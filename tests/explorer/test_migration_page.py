@@ -22,7 +22,7 @@ from simlib.explorer.migration_page import MigrationControls, MigrationPage
 from simlib.explorer.migration_state import BY_NAME, DRAWS, MigrationState
 from simlib.explorer.state import State
 from simlib.explorer.tabs import Tabs
-from simlib.migration.paste import TARGETS
+from simlib.migration.paste import SETTABLE
 
 SMALL = "page=migration&memory=8G&working-set=4G&writes=500000&link=10Gbit%2Fs&vcpus=4"
 
@@ -115,10 +115,17 @@ def test_an_unknown_page_is_told_on_the_first(monkeypatch):
 def test_what_is_pasted_follows_the_list_and_nothing_is_simulated_again(page, monkeypatch):
     found = page.findings.parts["found"]
     monkeypatch.setattr(migration_page, "answer", None)
-    for target in TARGETS["qemu"]:
+    for target in ("qmp", "virsh"):
         page.controls.set("for", target)
         assert page._pasted.value == Markup("<pre>{}</pre>").format(found.paste(target))
     assert page.findings.parts["found"] is found
+
+
+def test_what_kubevirt_cannot_set_is_not_recommended_to_it():
+    shown = MigrationPage(f"{SMALL}&for=kubevirt", background=False)
+    found = shown.findings.parts["found"]
+    assert all(plan.settings.beside(found.guest.settings).keys() <= SETTABLE["kubevirt"] for plan in found.plans)
+    assert "cannot set" not in found.paste("kubevirt")
 
 
 TEXTS = st.one_of(st.text(max_size=12), st.sampled_from(
