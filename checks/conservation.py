@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -131,29 +132,29 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
             dirty_tracking=pick(("write_protect", "pml", "pml", "dbm") if when != "ring" else ("write_protect", "pml")),
             log_buffer=pick((20, 1, 3, 60)),
         ),
-        workload=Workload(
-            **{
-                "kind": kind,
-                "iterations": pick((2, 1, 3)),
-                "write_percent": pick((100, 100, 50, 7)),
-                "initially_set": pick((True, False)),
-                "clear_chunk": chunk and 64 * chunk * page_size,
-                "pause": pick((30 * US, 0, 300 * US)),
-                "access": pick(("uniform", "sequential", "zipf")),
-                "access_interval": interval,
-                "shared": pick((False, True)),
-                "warm_up": pick((70 * US, 0)),
-                "link": page_size * 8 * 10**12 // pick((330_000, 3_300_000, 33_000)),
-                "clear_when": when,
-                "ring_entries": pick((128, 256)),
-                "reap_every": pick((500 * US, 0)),
-                "downtime": pick((0, 0, 0, 10 * US)),
-                "pass_limit": pick((3, 2, 4, 3, 1)),
-                "timeout": pick((10**12, 10**12, 10**12, 10**12, 0, 200 * US)),
-                "slow_fault_every": pick((0, 0, 2)),
-                "clear_threads": helpers,
-            }
-            | (throttled(pick, when, interval, page_size) if migrates else {})
+        workload=replace(
+            Workload(
+                kind=kind,
+                iterations=pick((2, 1, 3)),
+                write_percent=pick((100, 100, 50, 7)),
+                initially_set=pick((True, False)),
+                clear_chunk=chunk and 64 * chunk * page_size,
+                pause=pick((30 * US, 0, 300 * US)),
+                access=pick(("uniform", "sequential", "zipf")),
+                access_interval=interval,
+                shared=pick((False, True)),
+                warm_up=pick((70 * US, 0)),
+                link=page_size * 8 * 10**12 // pick((330_000, 3_300_000, 33_000)),
+                clear_when=when,
+                ring_entries=pick((128, 256)),
+                reap_every=pick((500 * US, 0)),
+                downtime=pick((0, 0, 0, 10 * US)),
+                pass_limit=pick((3, 2, 4, 3, 1)),
+                timeout=pick((10**12, 10**12, 10**12, 10**12, 0, 200 * US)),
+                slow_fault_every=pick((0, 0, 2)),
+                clear_threads=helpers,
+            ),
+            **(throttled(pick, when, interval, page_size) if migrates else {}),
         ),
         costs=Costs(**costs, fault_jitter=pick((None, 0.3, 1.5))),
     )

@@ -37,7 +37,8 @@ def next_throttle(
 
     - `now`: percent; 0: none yet.
     - `dirtied`, `allowed`: what the guest dirtied, and might have.
-    - `initial`, `increment`, `tailslow`, `most`: as `simlib.model.throttle.Throttle` has them.
+    - `initial`, `increment`, `most`: as `simlib.model.throttle.Throttle` has them.
+    - `tailslow`: whether less is added where less would do: cpu-throttle-tailslow.
 
     >>> next_throttle(0, 90.0, 50.0, 20, 10, False, 99), next_throttle(20, 90.0, 50.0, 20, 10, False, 99)
     (20, 30)

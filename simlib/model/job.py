@@ -200,13 +200,19 @@ class Job:
             or not ((self.entry >= 0) & (self.entry < n)).all()
         ):
             raise InputError("job", "entry or line times", "must not be negative or out of range")
-        after_sleep = np.flatnonzero(np.isin(self.steps[:-1, 0], _SLEEPS)) + 1
-        if (self.steps[after_sleep, 0] != Step.WAKE).any() or self.steps[-1, 0] in _SLEEPS:
+        self._check_sleeps()
+        self._check_steps()
+
+    def _check_sleeps(self) -> None:
+        kinds = self.steps[:, 0]
+        after_sleep = np.flatnonzero(np.isin(kinds[:-1], _SLEEPS)) + 1
+        if (kinds[after_sleep] != Step.WAKE).any() or kinds[-1] in _SLEEPS:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
-        slows = np.isin(self.steps[:, 0], (Step.JUDGE, Step.THROTTLE, Step.LIMIT)).any()
+        slows = np.isin(kinds, (Step.JUDGE, Step.THROTTLE, Step.LIMIT)).any()
         if slows and (self.throttle is None or self.clock != Clock.WALL):
             raise InputError("job.throttle", self.throttle, "must be given, with a clock of the wall")
-        self._check_steps()
+        if (kinds == Step.LIMIT).any() and self.throttle is not None and not self.throttle.slice:
+            raise InputError("job.throttle.slice", 0, "must be more than 0: LIMIT looks at the rates in it")
 
     def _check_memory(self) -> None:
         kinds = self.steps[:, 0]

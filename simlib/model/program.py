@@ -120,7 +120,7 @@ class Thread(NamedTuple):
     """A thread's program: its first step, and what it does in a word."""
 
     first: int
-    name: str = "clear"
+    name: str = ""
 
 
 class Loop(NamedTuple):
@@ -197,7 +197,7 @@ class Program:
         self._notes.append((len(self._rows), text))
 
     @contextmanager
-    def thread(self, name: str = "clear") -> Iterator[Thread]:
+    def thread(self, name: str = "") -> Iterator[Thread]:
         """All that one thread does, to its end; blocks that were put apart follow behind it."""
         thread = Thread(len(self._rows), name)
         self._counters = 0

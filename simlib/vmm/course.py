@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simlib.engine.throttle import next_sleep_us, next_throttle, sleeps
+from simlib.engine.throttle import full_us, next_sleep_us, next_throttle, rate_mib, sleeps
 from simlib.machine_code import kept
 from simlib.model.quantities import PS_PER_S
 from simlib.model.throttle import Throttle
@@ -125,7 +125,7 @@ def course(pages: Pages, line: Line, settings: Settings, limit_s: float, vmm: Vm
     if vmm.whole_passes:
         named |= {"auto_converge": True, "dirty_limit": False, "throttle_trigger_threshold": rule.trigger,
                   "cpu_throttle_initial": rule.initial, "cpu_throttle_increment": rule.increment,
-                  "cpu_throttle_tailslow": rule.tailslow, "max_cpu_throttle": rule.most}  # fmt: skip
+                  "max_cpu_throttle": rule.most}  # fmt: skip
     sync_every_s = rule.sync_every / PS_PER_S if rule.sync_every else np.inf
     means = _Means(**named, rule=rule, whole_passes=vmm.whole_passes, sync_every_s=sync_every_s)
     passes = np.zeros((MOST_PASSES, 6))
@@ -239,11 +239,9 @@ def _limit(pages: Pages, line: Line, means: _Means, s: Floats, n: Floats) -> Non
     """Look at the vCPUs' rates, and set for how long each sleeps when its ring is full."""
     period, ring = means.x_vcpu_dirty_limit_period, line.ring_entries
     s[_PERIOD] = s[_NOW] + period
-    mib = rules.PAGE / 2**20
-    now = int(distinct_pages(pages, period * s[_RUNS]) / line.vcpus * mib / period)
-    n[_FASTEST] = max(n[_FASTEST], now, 1)
-    full_us = int(ring * mib * 1e6 / n[_FASTEST])
-    n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, full_us)
+    now = rate_mib(int(distinct_pages(pages, period * s[_RUNS]) / line.vcpus), int(period * PS_PER_S))
+    n[_FASTEST] = max(n[_FASTEST], now)
+    n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, full_us(int(ring), n[_FASTEST]))
     naps, fills = n[_SLEEP_US] * 1e-6, ring * line.vcpus * period / max(distinct_pages(pages, period), 1e-9)
     # The rings are emptied at each look, so that each vCPU fills its own once before it sleeps.
     s[_RUNS] = max(fills / (fills + naps), min(1.0, fills / period))

@@ -108,7 +108,7 @@ def _main(kernel: DirtyLog) -> Thread:
 def _helper(kernel: DirtyLog) -> Thread:
     """A thread that clears its part of the slot in every round."""
     program, workload = kernel.program, kernel.scenario.workload
-    with program.thread() as helper, program.repeat(workload.iterations):
+    with program.thread("clear") as helper, program.repeat(workload.iterations):
         program.barrier(_GO, 1 + workload.clear_threads)
         kernel.clear_log()
         program.barrier(_CLEARED, 1 + workload.clear_threads)

@@ -175,7 +175,7 @@ def _helper(kernel: DirtyLog, number: int) -> Thread:
     """A thread that clears its part of each chunk, and waits for the sender before it begins the next but one."""
     program, threads = kernel.program, kernel.scenario.workload.clear_threads
     part = kernel.chunk // threads
-    with program.thread() as helper, program.loop() as passes:
+    with program.thread("clear") as helper, program.loop() as passes:
         program.barrier(_PASS, threads + 1)
         passes.leave_if(raised(_DONE))
         with program.loop(until=REGION.done()), program.extent(kernel.chunk) as chunk:

@@ -250,7 +250,7 @@ class _Writer:
     """Writes the programs of a job; every choice is hypothesis's."""
 
     def __init__(self, draw, threads, locks, own, stamped, logs, slows):
-        self.slows = slows  # whether vCPUs may be throttled
+        self.slows = slows  # the rule by which vCPUs are throttled, or None
         self.roomy = len(logs) < 3  # no access finds a log buffer or a dirty ring full
         self.buffered = "buffer_entries" in logs and "ring_entries" not in logs
         self.draw, self.threads, self.locks, self.own, self.stamped = draw, threads, locks, own, stamped
@@ -421,7 +421,8 @@ class _Writer:
         p = self.program
         for _ in range(self.draw(st.integers(0, 2)) if self.slows else 0):
             begin, judge = partial(p.judge, True), p.judge
-            self.draw(st.sampled_from([begin, judge, p.throttle, p.limit]))()
+            looks = [p.limit] if self.slows.slice else []
+            self.draw(st.sampled_from([begin, judge, p.throttle, *looks]))()
 
     def clear(self, hold):
         """A hold that clears, for as long as its condition says; short, so that a lockless update wins its race."""
@@ -503,7 +504,7 @@ def throttles(draw):
     time = draw(st.sampled_from([3, 1_000, 300_000]))
     own = {"window": time} if rule.window else {"slice": time}
     return rule._replace(
-        times=draw(st.integers(1, 2)), initial=draw(st.sampled_from([1, 20, 99])), tailslow=draw(st.booleans()),
+        times=draw(st.integers(1, 2)), initial=draw(st.sampled_from([1, 20, 99])),
         judge_every=draw(TIMES), trigger=draw(st.sampled_from([0, 50, 100])), **own,
     )  # fmt: skip
 
@@ -519,7 +520,7 @@ def jobs(draw, stamped=False):
     logs = draw(st.sampled_from(LOGS))
     clock = draw(st.sampled_from(CLOCKS))
     throttle = draw(throttles()) if clock["clock"] == Clock.WALL else None
-    writer = _Writer(draw, threads, locks, own, stamped, logs, throttle is not None)
+    writer = _Writer(draw, threads, locks, own, stamped, logs, throttle)
     phases = draw(st.integers(1, 3))
     flagged = draw(st.booleans())
     first = writer.life(phases, True if flagged else None)

@@ -9,7 +9,7 @@ import pytest
 
 from simlib.engine import compiled, reference
 from simlib.engine.result import EVENTS, lap_bin
-from simlib.errors import HorizonError
+from simlib.errors import HorizonError, InputError
 from simlib.model.job import Image, Job
 from simlib.model.locks import Discipline
 from simlib.model.program import REGION, Lock, Program, held
@@ -18,9 +18,10 @@ from simlib.model.throttle import CLOUD_HYPERVISOR, QEMU
 
 BOTH = pytest.mark.parametrize("engine", [reference, compiled])
 READ, WRITE = Lock(0, Mode.READ), Lock(0, Mode.WRITE)
+SPIN = Discipline.QUEUED_SPIN
 
 
-def run(engine, discipline, *lives, vcpus=0):
+def run(engine, discipline, *lives, **more):
     """One thread a life, each of which writes what it does; cache lines cost nothing, each walks 1024 pages."""
     program, entry = Program(), []
     for life in lives:
@@ -29,7 +30,7 @@ def run(engine, discipline, *lives, vcpus=0):
         entry.append(thread.first)
     n = len(lives)
     job = Job(program.steps(), np.array(entry), np.array([[0, 1024]] * n), np.full(n, discipline), 0, 0, 0,
-              np.zeros(n, int), pages=1024, vcpus=vcpus, lock_names=tuple(f"lock {i}" for i in range(n)))  # fmt: skip
+              np.zeros(n, int), pages=1024, lock_names=tuple(f"lock {i}" for i in range(n)), **more)  # fmt: skip
     return engine.run(job)
 
 
@@ -93,7 +94,7 @@ def test_waiters_are_all_threads_that_wait_and_vcpus_the_vcpus_among_them(engine
                 with program.when(condition):
                     program.hold(time)
 
-    found = run(engine, Discipline.QUEUED_SPIN, holder(WRITE, 500, 0), holder(WRITE, 600, 0), asks, vcpus=vcpus)
+    found = run(engine, SPIN, holder(WRITE, 500, 0), holder(WRITE, 600, 0), asks, vcpus=vcpus)
     assert found.end_ps == 1010 + (0, 100, 300)[vcpus]
 
 
@@ -106,7 +107,7 @@ def test_held_counts_from_when_the_lock_was_got(engine):
         with program.holding(WRITE), program.loop(until=held(3000)):
             program.hold(1000)
 
-    result = run(engine, Discipline.QUEUED_SPIN, holder(WRITE, 0, 10_000), patient)
+    result = run(engine, SPIN, holder(WRITE, 0, 10_000), patient)
     assert result.thread_end_ps.tolist() == [10_000, 13_000]
 
 
@@ -160,7 +161,7 @@ def test_a_kick_and_the_fault_that_follows_it_are_one_stall(engine, stalls, laps
             program.run(pause)
             program.kick(300, stalls)
 
-    result = run(engine, Discipline.QUEUED_SPIN, guest, kicker, vcpus=1)
+    result = run(engine, SPIN, guest, kicker, vcpus=1)
     assert result.thread_end_ps.tolist() == [4600, 3000]
     assert result.lap_max_ps.tolist() == [max(laps), 0]
     assert np.flatnonzero(result.lap_histogram[0]).tolist() == sorted({lap_bin(lap) for lap in laps})
@@ -183,7 +184,7 @@ def test_an_adaptive_batch_stays_within_its_bounds(engine, actions, words):
             program.run(1000)
             program.advance(64)
 
-    assert run(engine, Discipline.QUEUED_SPIN, life).end_ps == 1000 * words
+    assert run(engine, SPIN, life).end_ps == 1000 * words
 
 
 @BOTH
@@ -206,7 +207,7 @@ def test_conditions_combine_as_in_logic(engine):
                     with program.when(one):
                         program.run(weight)
 
-    assert run(engine, Discipline.QUEUED_SPIN, life).end_ps == sum(weights)
+    assert run(engine, SPIN, life).end_ps == sum(weights)
 
 
 RUNS = {(0, 63): [2], (0, 64): [1, 1], (63, 0): [2], (64, 0): [1, 1], (100, 163, 99): [2, 1], (100, 162, 99): [3],
@@ -278,20 +279,6 @@ def test_a_page_that_finds_no_room_in_a_ring_ends_the_run(engine):
         engine.run(job)
 
 
-def slowed(engine, rule, *lives, vcpus, ring=0):
-    """One thread a life, each over 1024 pages, which are mapped if there is no `ring`; the first ones are vCPUs."""
-    program, entry = Program(), []
-    for life in lives:
-        with program.thread() as thread:
-            life(program)
-        entry.append(thread.first)
-    n = len(lives)
-    job = Job(program.steps(), np.array(entry), np.array([[0, 1024]] * n), np.zeros(n, int), 0, 0, 0, np.zeros(n, int),
-              pages=1024, vcpus=vcpus, populated=not ring, throttle=rule, ring_entries=ring, ring_full=ring // 2,
-              lock_names=tuple(f"lock {i}" for i in range(n)))  # fmt: skip
-    return engine.run(job)
-
-
 def touch(program, times, interval, **more):
     """Touch one page after another."""
     for _ in range(times):
@@ -324,7 +311,7 @@ def test_a_throttled_vcpu_sleeps_before_its_next_access(engine, rule, ends):
             program.hold(12_000)
         touch(program, 1, 2_000)
 
-    result = slowed(engine, rule, lambda p: touch(p, 14, 1_000), holds, vmm, vcpus=2)
+    result = run(engine, SPIN, lambda p: touch(p, 14, 1_000), holds, vmm, vcpus=2, populated=True, throttle=rule)
     assert result.throttle == 75
     told = 10_000 if rule.slice else 2_500
     slept = ends - 14_000
@@ -360,7 +347,7 @@ def test_a_guest_is_judged_by_what_it_dirtied_beside_what_was_sent(engine):
             for pages, wait in rounds:
                 send_and_dirty(program, pages, wait)
 
-        return slowed(engine, rule, life, vcpus=0).throttle
+        return run(engine, SPIN, life, populated=True, throttle=rule).throttle
 
     assert vmm((64, 1_000), (64, 1_000), (64, 1_000)) == 0
     assert vmm((65, 1_000)) == 0
@@ -393,11 +380,16 @@ def test_a_vcpu_beyond_its_dirty_limit_naps_when_its_ring_is_full(engine):
         program.run(10**9)
         program.limit()
 
-    result = slowed(engine, rule, guest, vmm, vcpus=1, ring=1024)
+    result = run(engine, SPIN, guest, vmm, vcpus=1, throttle=rule, ring_entries=1024, ring_full=512)
     fills = 4 * 10**6 // 2000  # of four MiB, in us
     nap = min(99 * fills, int(fills * 98 / (100 - 98)))
     assert result.throttle == 1
     assert result.thread_ps[0, 5] == 2 * nap * 10**6  # after 512 pages, and after 1024
+
+
+def test_no_rates_are_looked_at_over_no_time():
+    with pytest.raises(InputError, match=r"job.throttle.slice = 0: must be more than 0"):
+        run(reference, SPIN, Program.limit, throttle=CLOUD_HYPERVISOR)
 
 
 @BOTH
@@ -416,5 +408,5 @@ def test_who_is_told_to_sleep_on_the_way_back_from_a_kick_sleeps_first(engine):
         program.run(1_200)
         program.kick(5_000)
 
-    result = slowed(engine, rule, lambda p: touch(p, 2, 1_000), vmm, kicker, vcpus=1)
+    result = run(engine, SPIN, lambda p: touch(p, 2, 1_000), vmm, kicker, vcpus=1, populated=True, throttle=rule)
     assert result.thread_end_ps.tolist() == [11_000, 8_000, 1_200]

@@ -7,7 +7,7 @@ from simlib.engine.compiled import logs
 from simlib.engine.compiled.clock import IDLE, RUN, shown
 from simlib.engine.compiled.inline import small
 from simlib.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, writes
-from simlib.engine.compiled.statistics import FAULT, LEAVE, PAUSE, SLEPT, WRITE, end_kick, enter, note
+from simlib.engine.compiled.statistics import FAULT, LEAVE, PAUSE, PAUSED, WRITE, end_kick, enter, note
 
 
 @small
@@ -25,7 +25,7 @@ def interrupt(run, world, books, thread, number):
         thread.lap_from = shown(world, world.now)
     if pause:
         note(world, books.trace, world.now, number, PAUSE, pause)
-        enter(world, books.ledger, number, SLEPT, kick, pause)
+        enter(world, books.ledger, number, PAUSED, kick, pause)
     return world.now + kick + pause
 
 

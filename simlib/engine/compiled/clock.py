@@ -29,6 +29,13 @@ def starts(world, now, threads):
 
 
 @small
+def fall_asleep(world, thread, time):
+    """Sleep until the clock shows so much more."""
+    thread.alarm = shown(world, world.now) + time
+    starts(world, world.now, -1)
+
+
+@small
 def bits_of(key, number):
     """64 random bits (SplitMix64, as `simlib.engine.random.draw`)."""
     z = np.uint64(key) + np.uint64(number + 1) * np.uint64(GAMMA)

@@ -200,7 +200,7 @@ def rare_step(run, thread, number, step):
         rounds.learn(world, run.steps, run.rounds)
         statistics.note(world, run.books.trace, now, number, statistics.SIGNAL, step.a)
     elif kind == Step.SLEEP:
-        slowing.fall_asleep(world, thread, step.a)
+        clock.fall_asleep(world, thread, step.a)
     elif kind == Step.KICK:
         time = clock.sample(thread, run.quantiles, step.a, step.c)
         for j in range(world.vcpus):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from simlib.engine.compiled import clock
-from simlib.engine.compiled.inline import apart, small
+from simlib.engine.compiled.inline import apart
 from simlib.engine.compiled.statistics import (
     JUDGE,
     JUDGED,
@@ -35,17 +35,10 @@ def judge(world, thread, begins):
             else:
                 world.throttle = next_throttle(
                     world.throttle, float(thread.came), thread.went * world.trigger / 100, world.initial,
-                    world.increment, world.tailslow > 0, world.most,
+                    world.increment, False, world.most,
                 )  # fmt: skip
     thread.judged = world.now
     thread.came = thread.went = 0
-
-
-@small
-def fall_asleep(world, thread, time):
-    """Sleep until the clock shows so much more."""
-    thread.alarm = clock.shown(world, world.now) + time
-    clock.starts(world, world.now, -1)
 
 
 @apart
@@ -61,7 +54,7 @@ def pause(run, thread, number, pauses, entry):
         enter(world, run.books.ledger, number, THROTTLED, world.throttle, time)
     else:
         time = world.slice if world.slice > 0 else world.window - time
-    fall_asleep(world, thread, time)
+    clock.fall_asleep(world, thread, time)
 
 
 @apart
@@ -93,5 +86,5 @@ def slow_down(run, thread, number, step):
         limit(run, number)
     else:
         enter(world, books.ledger, number, NAPPED, number, thread.nap_us)
-        fall_asleep(world, thread, thread.nap_us * _PS_PER_US)
+        clock.fall_asleep(world, thread, thread.nap_us * _PS_PER_US)
     return world.now

@@ -18,7 +18,7 @@ WRITE = LEDGER.index("write")
 FIRST_SCAN = WRITE + 1
 """In the ledger: a scan's kind is this much more than its number."""
 DRAINED, HARVESTED, TAKEN = (LEDGER.index(name) for name in ("drain", "harvest", "reset"))
-SLEPT, JUDGED, THROTTLED, LIMITED, NAPPED = (
+PAUSED, JUDGED, THROTTLED, LIMITED, NAPPED = (
     LEDGER.index(name) for name in ("pause", "judge", "throttle", "limit", "nap")
 )
 

@@ -14,7 +14,7 @@ from simlib.engine.reference.locks import Lockless, Server
 from simlib.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread
 from simlib.engine.reference.turns import Turns
 from simlib.engine.result import EngineResult
-from simlib.engine.throttle import full_us, next_sleep_us, next_throttle, rate_mib
+from simlib.engine.throttle import full_us, next_sleep_us, next_throttle, rate_mib, sleeps
 from simlib.model.steps import EXTENTS, Adapt, Clock, Page, Quantity, Step, Whose
 
 PS_PER_US = 10**6
@@ -386,7 +386,7 @@ class Simulation(Access):
                     thread.high = 0
                     self.throttle = 1 if rule.limit else next_throttle(
                         self.throttle, thread.came, thread.went * rule.trigger / 100, rule.initial, rule.increment,
-                        rule.tailslow, rule.most,
+                        False, rule.most,
                     )  # fmt: skip
             thread.judged, thread.came, thread.went = self.now, 0, 0
         self.note(self.now, thread, "judge", self.throttle)
@@ -396,13 +396,16 @@ class Simulation(Access):
 
     def throttle_vcpus(self, thread: Thread, pauses: int, entry: int, *_: int) -> int:
         """Fall asleep while the vCPUs run, or while they sleep."""
-        time = self.rule.asleep(self.throttle) if pauses else self.rule.awake(self.throttle)
+        rule = self.rule
+        time = sleeps(rule.slice, rule.window, self.throttle)
         if pauses:
             self.pause_entry = entry
             for vcpu in self.threads[: self.job.vcpus]:
                 vcpu.pause = time
             self.note(self.now, thread, "throttle", time)
             self.books.enter(self.now, thread, "throttle", self.throttle, time)
+        else:
+            time = rule.slice or rule.window - time
         return self.rest(thread, time)
 
     def limit(self, thread: Thread, *_: int) -> int:
