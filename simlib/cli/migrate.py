@@ -34,8 +34,8 @@ class Who:
 
     from_qemu: Annotated[
         str,
-        typer.Option(metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: pasted replies to "
-                     "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket.", callback=read_file),
+        typer.Option(metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: its pasted replies "
+                     "(docs/migrate.md says to which queries), or a QMP socket.", callback=read_file),
     ] = ""  # fmt: skip
     from_watch: Annotated[
         str,

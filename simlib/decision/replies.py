@@ -152,11 +152,10 @@ def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> dict
     link = _link(migration, told)
     rate: dict[str, Any] = {}
     if done:
-        counted = {
-            one.seconds: one for one in (_dirty_rate(reply, told) for reply in done)
-        }  # of a time the last counts
-        last = list(counted.values())[-1] if len(counted) == len(done) else _dirty_rate(done[-1], [])
-        rate = {"dirty_bytes_per_s": last.bytes_per_s, "dirty_seconds": last.seconds, "counted": (*counted.values(),)}
+        rates = [_dirty_rate(reply, told) for reply in done]
+        counted = {one.seconds: one for one in rates}  # the last of each time
+        rate = {"dirty_bytes_per_s": rates[-1].bytes_per_s, "dirty_seconds": rates[-1].seconds,
+                "counted": (*counted.values(),)}  # fmt: skip
     else:
         why = {"measuring": "still runs: ask again when it is over", "unstarted": "was not started"}
         said = [why[reply["status"]] for reply in by_query[DIRTY_RATE][-1:]]

@@ -15,12 +15,10 @@ from simlib.errors import InputError
 from simlib.migration.guest import Guest, Wishes
 from simlib.migration.lock import Lock, lock_of, patched_of
 from simlib.migration.paste import SETTABLE, TARGETS
-from simlib.migration.plans import SURE, Outcome, Plan, plans, simulate_plan, table_of
+from simlib.migration.plans import SURE, Outcome, Plan, plans, precopy, simulate_plan, table_of
 from simlib.model.quantities import say_seconds, say_size
 from simlib.results import Result, text_of
-from simlib.vmm.course import course
 from simlib.vmm.rules import PAGE
-from simlib.vmm.settings import VMMS
 
 DRAWS = 64
 """Guests that may have been measured, unless told otherwise."""
@@ -103,7 +101,7 @@ class Migration(Result):
 
     def _odds(self, then: dict[str, Any]) -> list[str]:
         """How sure that is, where it is not nearly."""
-        if self.keeps or not then["converges"] or then["keeps_all"] == then["converges"] == 1:
+        if self.keeps or not then["converges"]:
             return []
         return [f"Of the guests that may have been measured, {then['converges']:.0%} converge then, and "
                 f"{then['keeps_all']:.0%} keep to all that is wished"]  # fmt: skip
@@ -140,9 +138,7 @@ class Migration(Result):
             return ""
         once = self.guest.memory * 8 / self.guest.link
         if self.wishes.within_s is not None and once > self.wishes.within_s:
-            return (
-                f"To send all of its memory once takes {say_seconds(once)} at least: give it longer, or a faster link"
-            )
+            return f"All of its memory takes {say_seconds(once)} to send once: give it longer, or a faster link"
         if not then["converges"]:
             return "What is missing is speed: a faster link, or a guest that writes less"
         best: dict[str, tuple[str, Callable[[float], str], str]] = {
@@ -228,7 +224,7 @@ def migrate(
     good = [plan for plan in every if kept[plan.name] >= SURE]
     take = good[0] if good else max(every, key=lambda plan: _nearness(rows.loc[plan.name]))
     shown = [every[0], take] if take.name != every[0].name else [take]
-    passes = _passes(shown, guest, seeds)
+    passes = _passes(shown, guest, wishes, seeds)
     adds: Lock | str = ""
     if lock:
         most = passes.groupby("guest")["new_bytes"].max().median() / PAGE
@@ -245,16 +241,16 @@ def _nearness(row: Any) -> tuple[float, float, float]:
     return float(row["keeps_all"]), float(row["converges"]), sum(each)
 
 
-def _passes(shown: list[Plan], guest: Guest, seeds: range) -> pd.DataFrame:
-    """Passes of some plans for a few of the guests."""
+def _passes(shown: list[Plan], guest: Guest, wishes: Wishes, seeds: range) -> pd.DataFrame:
+    """Passes of some plans for a few of the guests, before postcopy."""
     rows = []
     for plan in shown:
         for number, seed in enumerate(seeds[:: max(1, len(seeds) // 8)][:8]):
             pages, line, _ = replace(guest, settings=plan.settings).drawn(np.random.default_rng([17, seed]))
-            found = course(pages, line, plan.settings, 3600.0, VMMS[guest.vmm])
+            found = precopy(plan, guest, wishes, pages, line)
             for time, new, left, lost, sent, _ in found.passes:
                 rows.append((plan.name, number, time, new * PAGE, left * PAGE, lost, sent))
-            if not found.completed:  # it goes on like this, though no more of it is simulated
+            if not found.completed and not plan.postcopy:  # it goes on like this, though no more of it is simulated
                 rows.append((plan.name, number, found.total_s, *rows[-1][3:]))
     names = ["plan", "guest", "time_s", "new_bytes", "left_bytes", "lost_percent", "sent_bytes"]
     return pd.DataFrame(rows, columns=names)

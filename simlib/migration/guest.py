@@ -40,6 +40,8 @@ _ALIKE = 1.5
 SWITCH_MOST_S = _SWITCH_S[0] * (_SWITCH_S[1] / _SWITCH_S[0]) ** 0.95
 """What that takes at most in 19 of 20 cases, s."""
 
+_WATCH = "the watch.csv that simlib host watch --out wrote"
+
 _LATE_S = (5e-5, 5e-4)
 """By how much a throttled vCPU sleeps too long, s: from Linux's timer slack (PR_SET_TIMERSLACK) up. A prior."""
 
@@ -216,10 +218,12 @@ def from_watch(path: str | Path) -> dict[str, Any]:
 
     - `path`: its table ``watch.csv``.
     """
+    if not Path(path).is_file():
+        raise InputError("--from-watch", str(path), "is no file", f"give {_WATCH}")
     try:
         frame = read(path).frame.dropna(subset=["dirty_sync_count", "dirty_pages_per_s", "total_bytes"])
     except (InputError, KeyError):
-        cure = "give the watch.csv that simlib host watch --out wrote; replies of QEMU go to --from-qemu"
+        cure = f"give {_WATCH}; replies of QEMU go to --from-qemu"
         raise InputError(str(path), "another file", "is no table of a watched migration", cure) from None
     frame = frame[frame["throttle_percent"].fillna(0) == 0]
     looks = frame[frame["dirty_sync_count"].diff().fillna(0) == 1]

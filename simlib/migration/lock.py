@@ -27,8 +27,8 @@ from simlib.vmm.memory import distinct_pages
 from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import VMMS
 
-WALKS = 4
-"""Walks through the migration."""
+WALKS, DRAWS = 4, 64
+"""Walks through the migration, and draws of the costs where there is no walk."""
 
 CHUNKS = (2**30, 2**28, 2**26, 2**24)
 """Memory of one CLEAR, as QEMU's x-clear-bitmap-shift has it: from its default down, bytes."""
@@ -86,7 +86,7 @@ def lock_of(
     - `dirtied`: pages that a pass finds at most.
     """
     if VMMS[guest.vmm].whole_passes:
-        return _whole_slot(guest, dirtied)
+        return _whole_slot(guest, dirtied, seed)
     allowed = MATTERS_S if max_stall_s is None else max_stall_s
     rows: list[tuple[int, float, float, float, float, float, float]] = []
     own = min(guest.chunk, guest.memory)
@@ -120,13 +120,14 @@ def patched_of(guest: Guest, seed: int = 1, progress: parallel.Progress | None =
     return f"What a patched kernel could do. {advice(found, found.objective)['']}"
 
 
-def _whole_slot(guest: Guest, dirtied: float) -> str:
+def _whole_slot(guest: Guest, dirtied: float, seed: int) -> str:
     """For how long a GET that clears all that it finds holds the lock."""
     case = _scenario(guest, guest.chunk)
-    costs = UncertainCosts.of(case, choose_fit(case)[0]).central().costs
-    held_s = dirtied * (costs.clear_page or 0) / PS_PER_S
+    costs, random = UncertainCosts.of(case, choose_fit(case)[0]), np.random.default_rng(seed)
+    each = [costs.draw(random).costs.clear_page or 0 for _ in range(DRAWS)]
+    low, high = (say_seconds(float(end)) for end in np.quantile(each, [0.05, 0.95]) * dirtied / PS_PER_S)
     return (
-        f"mmu_lock: a pass's GET clears all that it finds in one hold, about {say_seconds(held_s)} for "
+        f"mmu_lock: a pass's GET clears all that it finds in one hold, {low} to {high} for "
         f"{say_size(dirtied * PAGE)}; a fault that needs the lock waits as long, and nothing can be set"
     )
 

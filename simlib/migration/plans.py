@@ -10,10 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from simlib.engine.throttle import sleeps
 from simlib.migration.guest import SWITCH_MOST_S, Guest, Wishes
 from simlib.model.quantities import PS_PER_S
 from simlib.vmm import rules
-from simlib.vmm.course import LEFT, TIME, course
+from simlib.vmm.course import LEFT, TIME, Course, course
+from simlib.vmm.memory import Line, Pages
 from simlib.vmm.postcopy import postcopy
 from simlib.vmm.settings import QEMU, VMMS, Settings
 
@@ -29,6 +31,7 @@ CEILINGS = (20, 30, 40, 50, 60, 70, 80, 90, 99)
 _QUOTAS = (200, 100, 50, 30)
 """Values of vcpu-dirty-limit that are tried, MiB/s."""
 
+_LIFT, _SWITCH = "lift the limit of bandwidth", "switch to postcopy after the first pass"
 
 _SHOWN = ("total_s", "downtime_s", "passes", "throttle", "guest_share", "sleep_s", "fault_s", "sent_bytes")
 """Columns of an outcome of which a table has medians and intervals."""
@@ -102,8 +105,9 @@ def _all_plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
         limit = max(1, round(1000 * max(0.3 * wishes.downtime_s, wishes.downtime_s - SWITCH_MOST_S)))
         if limit != own.downtime_limit:
             base, does = base.changed(downtime_limit=limit), [f"let it stand for {limit} ms"]
-    if 0 < own.max_bandwidth * 8 < guest.link:
-        base, does = base.changed(max_bandwidth=0), [*does, "lift the limit of bandwidth"]
+    lifted = 0 < own.max_bandwidth * 8 < guest.link
+    if lifted:
+        base, does = base.changed(max_bandwidth=0), [*does, _LIFT]
     if not own.multifd and guest.link > 8e9:
         channels = min(8, 1 + round(guest.link / 8e9))
         base = base.changed(multifd=True, multifd_channels=channels)
@@ -115,11 +119,22 @@ def _all_plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
         yield Plan("same throttle" if throttled_by_itself else "no throttle", ", ".join(does), base)
     if VMMS[guest.vmm].whole_passes:  # it throttles by itself, and has no postcopy
         return
+    yield from _slowed(guest, wishes, base, does)
+    after = own.changed(postcopy_ram=True, multifd=False)  # QEMU 10.0 does not do both
+    yield Plan("postcopy", f"{_SWITCH}, and nothing else", after, postcopy=True)
+    if lifted:
+        fast = after.changed(max_bandwidth=0)
+        yield Plan("unlimited postcopy", f"{_LIFT}, {_SWITCH}", fast, postcopy=True)
+
+
+def _slowed(guest: Guest, wishes: Wishes, base: Settings, does: list[str]) -> Iterator[Plan]:
+    """Plans that slow the guest down; `does`: what else `base` changes."""
+    slice_ps = QEMU.throttle.slice
     for most in CEILINGS:
-        if wishes.max_stall_s is not None and QEMU.throttle.asleep(most) > wishes.max_stall_s * PS_PER_S:
+        if wishes.max_stall_s is not None and sleeps(slice_ps, 0, most) > wishes.max_stall_s * PS_PER_S:
             continue
         throttled = base.changed(
-            auto_converge=True, max_cpu_throttle=most, cpu_throttle_initial=min(most, own.cpu_throttle_initial)
+            auto_converge=True, max_cpu_throttle=most, cpu_throttle_initial=min(most, base.cpu_throttle_initial)
         )
         yield Plan(f"throttle <= {most} %", ", ".join([*does, f"throttle vCPUs by up to {most} %"]), throttled)
         if most > 50:
@@ -128,14 +143,18 @@ def _all_plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
             yield Plan(f"fast throttle <= {most} %", words, fast)
     if guest.ring_entries:
         for quota in _QUOTAS:
-            limited = base.changed(dirty_limit=True, vcpu_dirty_limit=quota)
             words = ", ".join([*does, f"let each vCPU dirty {quota} MiB/s"])
-            yield Plan(f"limit {quota} MiB/s", words, limited)
-    plain = own.changed(postcopy_ram=True, multifd=False)
-    yield Plan("plain postcopy", "switch to postcopy after the first pass, and nothing else", plain, postcopy=True)
-    after = base.changed(postcopy_ram=True, multifd=False)  # QEMU 10.0 does not do both
-    alone = [*(word for word in does if "channels" not in word), "switch to postcopy after the first pass"]
-    yield Plan("postcopy", ", ".join(alone), after, postcopy=True)
+            yield Plan(f"limit {quota} MiB/s", words, base.changed(dirty_limit=True, vcpu_dirty_limit=quota))
+
+
+def precopy(plan: Plan, guest: Guest, wishes: Wishes, pages: Pages, line: Line) -> Course:
+    """The course of a plan, up to the switch to postcopy if it has one: when the first pass is over."""
+    settings, vmm, limit = plan.settings, VMMS[guest.vmm], max(LIMIT_S, 2 * (wishes.within_s or 0.0))
+    whole = course(pages, line, settings, limit, vmm)
+    if not plan.postcopy or (whole.completed and whole.synchronisations <= 3):  # over before it could switch
+        return whole
+    first = whole.passes[1][TIME] if len(whole.passes) > 1 else whole.total_s
+    return course(pages, line, settings, first, vmm)
 
 
 def simulate_plan(plan: Plan, guest: Guest, wishes: Wishes, seeds: range) -> list[Outcome]:
@@ -146,26 +165,21 @@ def simulate_plan(plan: Plan, guest: Guest, wishes: Wishes, seeds: range) -> lis
 
 def _simulate(plan: Plan, guest: Guest, wishes: Wishes, random: np.random.Generator) -> Outcome:
     pages, line, wait_s = guest.drawn(random)
-    limit = max(LIMIT_S, 2 * (wishes.within_s or 0.0))
-    if not plan.postcopy:
-        found = course(pages, line, plan.settings, limit, VMMS[guest.vmm])
+    found = precopy(plan, guest, wishes, pages, line)
+    if found.completed or not plan.postcopy:
         left = float(found.passes[-1][LEFT])
         share = found.guest_s / max(found.total_s - found.downtime_s, 1e-9)
         return Outcome(
             found.completed, found.total_s, found.downtime_s, found.synchronisations, float(found.throttle),
             min(1.0, share), found.sleep_s, 0.0, 0.0, found.sent_bytes, left * rules.PAGE, left * line.page_s,
         )  # fmt: skip
-    whole = course(pages, line, plan.settings, limit, VMMS[guest.vmm])
-    first = whole.passes[1][TIME] if len(whole.passes) > 1 else whole.total_s
-    if whole.completed and whole.synchronisations <= 3:
-        first = whole.total_s  # over before it could switch
-    cut = course(pages, line, plan.settings, first, VMMS[guest.vmm])
-    after = postcopy(pages, cut.missing, float(guest.vcpus), line, float(plan.settings.max_postcopy_bandwidth), wait_s)
-    total = cut.total_s + line.switch_s + after.total_s
-    share = (cut.guest_s + after.total_s - after.lost_s) / total
+    bandwidth = float(plan.settings.max_postcopy_bandwidth)
+    after = postcopy(pages, found.missing, float(guest.vcpus), line, bandwidth, wait_s)
+    total = found.total_s + line.switch_s + after.total_s
+    share = (found.guest_s + after.total_s - after.lost_s) / total
     return Outcome(
         True, total, line.switch_s, 2, 0.0, min(1.0, share), 0.0, wait_s + line.page_s, after.slow_s,
-        cut.sent_bytes + after.sent_bytes, 0.0, 0.0,
+        found.sent_bytes + after.sent_bytes, 0.0, 0.0,
     )  # fmt: skip
 
 
