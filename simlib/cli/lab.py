@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import simlib
-from simlib.cli.output import Format, FormatOption, into_folder, progress_bar, say, show
+from simlib.cli.output import Format, FormatOption, into_folder, progress_bar, say, show, write
 from simlib.cli.questions import grouped
 from simlib.errors import InputError, SimlibError
 
@@ -259,6 +259,74 @@ def _list_again(out: Path) -> None:
     if (out.parent / "datapackage.json").is_file():
         simlib.measurements.update_listing(out.parent)
         say(f"{out.parent / 'datapackage.json'}")
+
+
+@app.command("try")
+@grouped
+def lab_try(
+    *,
+    series: Annotated[
+        str,
+        typer.Argument(
+            metavar="SERIES",
+            help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), patches of ours (7, 16-17).",
+        ),
+    ],
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package."),
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arch", help="Architecture, or machine such as x86_64/npt. Default: all that the series touches."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The small matrix: ten minutes on two cores.")] = False,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
+    ] = None,
+    fail_if: Annotated[
+        str, typer.Option(metavar="RULE", help="End with 3 if it holds: 'clear time > 5%', or 'changed'.")
+    ] = "",
+    out: Annotated[Path | None, into_folder("DIR", "Also write mail.txt, numbers.csv and trial.json.")] = None,
+    jobs: JobsOption = 0,
+) -> None:
+    """Try a patch series: boot a kernel without it and one with it, and say what differs, beyond seeds and layout.
+
+    Both are patched to count who takes mmu_lock. Ends with 1 if the kernel with the series fails. docs/try-a-patch.md
+    reads an answer.
+
+    Example: simlib lab try 0001-mine.patch --quick
+    """
+    from simlib.files import write_together
+
+    rule = simlib.lab.Rule.parse(fail_if) if fail_if else None
+    with progress_bar() as progress:
+        found = simlib.lab.try_series(
+            series, source=source, machines=arch or (), quick=quick, parameters=_settings(parameter or []), jobs=jobs,
+            progress=progress,
+        )  # fmt: skip
+    write(f"{found.summary()}\n")
+    if out is not None:
+        files = {"mail.txt": found.summary() + "\n", "numbers.csv": found.frame().to_csv(index=False),
+                 "trial.json": found.json()}  # fmt: skip
+        for path in write_together(out, files):
+            say(f"{path}")
+    if found.failures:
+        raise SimlibError(f"the kernel with the series fails on {', '.join(found.failures)}")
+    if rule is not None and (broken := rule.broken(found)):
+        say(f"--fail-if {fail_if}: {broken}")
+        raise typer.Exit(3)
+
+
+def _settings(given: list[str]) -> dict[str, str]:
+    """Parameters of the form NAME=VALUE."""
+    for text in given:
+        if not all(text.partition("=")[::2]):
+            raise InputError("--set", text, "is not of the form NAME=VALUE", "write --set dirty_log_clear_batch=64")
+    return dict(text.split("=", 1) for text in given)
 
 
 @app.command("costs")

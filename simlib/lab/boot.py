@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
-from simlib.errors import SimlibError
+from simlib.errors import InputError, SimlibError
 from simlib.lab.build import Built, read_symbols
 from simlib.lab.experiment import Cell
 from simlib.lab.initramfs import cpio
 from simlib.lab.process import run
 from simlib.lab.qemu import PROFILE, Qemu, command_line, shown
+from simlib.lab.qmp import Monitor
 from simlib.lab.targets import Target
 
 LOG_BYTES = 32 * 2**20
@@ -33,6 +34,9 @@ LOOK_S = 0.1
 """Time between two looks whether the boot is still wanted, s."""
 
 _FRAME = re.compile(rb"@simlib (?:(?P<time>start|stop) (?P<seconds>\d+\.\d+)|begin \d+|end \d+ (?P<status>\d+))")
+_COUNTER = re.compile(r"\b(?:RIP|PC|pc)[ =]+([0-9a-f]{8,16})\b")
+"""A CPU's place in what QEMU says of its registers, on x86, arm64 and riscv."""
+
 _PANIC = re.compile(
     rb"(?:^|\[ *\d+\.\d+\] )"  # at the beginning of what the kernel says: the test may print such words too
     rb"(?:Kernel panic|Oops|BUG: |Internal error|Unable to handle kernel|general protection fault)",
@@ -78,24 +82,26 @@ def boot(
         initramfs, console = Path(folder) / "initramfs.cpio", Path(folder) / "console"
         initramfs.write_bytes(built.initramfs.read_bytes() + cpio({"experiment": cell.script().encode()}))
         command = command_line(qemu, cell, target, built, str(initramfs))
+        monitor = Path(folder) / "qmp"
+        talking = ["-qmp", f"unix:{monitor},server=on,wait=off"]
         pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
 
         def check(seconds: float) -> None:
             progress(seconds)
             if seconds > cell.experiment.timeout_s or console.stat().st_size > LOG_BYTES:
-                raise TimeoutError
+                raise TimeoutError(_places(monitor, built))
 
         begun = time.monotonic()
         try:
             with console.open("wb") as stream:
-                run([*pinned, *command], check, LOOK_S, stdout=stream, stderr=subprocess.STDOUT)
-            ended = True
-        except TimeoutError:
-            ended = False
+                run([*pinned, *command, *talking], check, LOOK_S, stdout=stream, stderr=subprocess.STDOUT)
+            stuck = ""
+        except TimeoutError as error:
+            stuck = str(error)
         wall = time.monotonic() - begun
         with console.open("rb") as printed:
             log = printed.read(LOG_BYTES)
-        outcome = _read(log, ended, cell, shown(command), wall)
+        outcome = _read(log, stuck, cell, shown(command), wall)
         if cell.experiment.profile:
             counts = initramfs.with_name(PROFILE).read_text("ascii")
             outcome = replace(outcome, functions=read_profile(counts, read_symbols(built)))
@@ -123,7 +129,20 @@ def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[s
     return tuple((name, found[name][0], found[name][1]) for name in kept)
 
 
-def _read(log: bytes, ended: bool, cell: Cell, command: str, wall: float) -> Outcome:
+def _places(monitor: Path, built: Built) -> str:
+    """Where each CPU of a machine that does not end is, in words."""
+    try:
+        with Monitor(str(monitor)) as machine:
+            told = machine.ask("human-monitor-command", {"command-line": "info registers -a"})
+        symbols = read_symbols(built)
+    except (SimlibError, InputError) as error:
+        return f"and nobody can say where its CPUs are ({error})"
+    addresses = [int(found[1], 16) for found in _COUNTER.finditer(str(told.get("return", "")))]
+    names = [symbols[max(0, bisect(symbols, at, key=itemgetter(0)) - 1)][1] for at in addresses]
+    return ", ".join(f"CPU {number} in {name}" for number, name in enumerate(names)) or "and its CPUs say nothing"
+
+
+def _read(log: bytes, stuck: str, cell: Cell, command: str, wall: float) -> Outcome:
     """Take the frames out of the console, or say what went wrong."""
     log = log.replace(b"\r", b"")
     if panic := _PANIC.search(log):  # first: it is why the test failed
@@ -134,11 +153,14 @@ def _read(log: bytes, ended: bool, cell: Cell, command: str, wall: float) -> Out
         raise SimlibError(f"{cell.label}: the console was flooded ({LOG_BYTES >> 20} MiB); it ends: {_tail(log)}")
     if start is None or stop is None or len(outputs) != len(cell.script().splitlines()):
         fault = "the machine ended before the experiment did"
-        if not ended:
-            limit = cell.experiment.timeout_s
-            fault = f"no end after {limit} s (raise timeout_s if it was slow, or look for a livelock)"
+        if stuck:
+            fault = f"no end after {cell.experiment.timeout_s} s (raise timeout_s if it was slow), {stuck}"
         raise SimlibError(f"{cell.label}: {fault}; its last words: {_tail(log)}")
     guest = stop - start
+    if start * 1e9 < cell.experiment.boot_instructions:
+        raise SimlibError(
+            f"{cell.label}: it began after {start * 1e9:.0f} instructions: lower boot_instructions to that"
+        )
     if cell.experiment.clock == "multithreaded" and not guest / CLOCK_RATIO <= wall <= (stop + 5.0) * CLOCK_RATIO:
         raise SimlibError(
             f"{cell.label}: {stop:.1f} s passed inside and {wall:.1f} s outside: the guest's clock is wrong, so are "

@@ -99,9 +99,9 @@ def find_built(target: str, kernel: str) -> Built:
 def read_symbols(built: Built) -> list[tuple[int, str]]:
     """Address and name of each function of a kernel, by address.
 
-    Raises `SimlibError` if its objects are gone.
+    Raises `SimlibError` if they were not kept.
     """
-    path = lab_dir() / "objects" / f"{built.target}-{built.kernel}" / "System.map"
+    path = built.image.with_name("System.map")
     try:
         rows = [line.split() for line in path.read_text("ascii").splitlines()]
     except OSError as error:
@@ -137,7 +137,7 @@ def build(
     need_compiler(what, [] if source or series.archive.is_file() else [series.package])
     with at_work(alone=True):
         tree = prepare_source(lab_dir(), series, source, progress)
-        key = _key(tree, series, what, _fragment(what, kernel))
+        key = _key(tree, series, what, fragment_of(what, kernel))
         if read_built(target, kernel).get("key") == key:
             progress(f"{target}-{kernel} is up to date")
         else:
@@ -149,22 +149,15 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
     """Compile everything and put it, with its record, where `find_built` finds it."""
     target, folder = what.name, built_dir(what.name, kernel)
     record = folder / "build.json"
-    need_space(lab_dir(), OBJECTS_GIB, "the object tree")
     objects = lab_dir() / "objects" / f"{target}-{kernel}"
-    make = _make(what, tree.tree, objects)
-    _configure(make, objects, _fragment(what, kernel), progress)
-    compiling = f"{target}-{kernel}: compiling the kernel (minutes the first time)"
-    progress(compiling)
-    run_logged([*make, os.path.basename(what.image)], objects / "build.log",
-               lambda lines: progress(f"{compiling}, {lines} files so far"))  # fmt: skip
+    compile_image(what, tree.tree, objects, fragment_of(what, kernel), f"{target}-{kernel}", progress)
     progress(f"{target}: compiling the selftests")
-    programs = build_selftests(what, tree.tree, lab_dir() / "objects")
-    init = _compile_init(what, objects)
-    files = {"init": init, **{name: path.read_bytes() for name, path in programs.items()}}
+    packed = pack_programs(what, tree.tree, lab_dir() / "objects")
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)
     shutil.copyfile(objects / what.image, folder / "image")
-    (folder / "initramfs.cpio").write_bytes(cpio(files, _FOLDERS, console=True))
+    (folder / "initramfs.cpio").write_bytes(packed)
+    shutil.copyfile(objects / "System.map", folder / "System.map")
     shutil.copyfile(objects / ".config", folder / "config")
     provenance = {
         **tree.provenance(),
@@ -175,6 +168,34 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
         "kernel": kernel,
     }
     write_text(record, json.dumps({"key": key, "provenance": provenance}, indent=1) + "\n")
+
+
+def compile_image(
+    target: Target, tree: Path, objects: Path, fragment: str, label: str, progress: Callable[[str], None]
+) -> None:
+    """Compile a kernel; its image is ``target.image`` below `objects`.
+
+    Raises `SimlibError` if the configuration loses a line of the fragment or the compilation fails; the log is named.
+
+    `fragment`: configuration, as `fragment_of` gives it. `label`: what `progress` is told that is compiled.
+    """
+    need_space(objects, OBJECTS_GIB, "the object tree")
+    make = _make(target, tree, objects)
+    _configure(make, objects, fragment, progress)
+    compiling = f"{label}: compiling the kernel (minutes the first time)"
+    progress(compiling)
+    run_logged([*make, os.path.basename(target.image)], objects / "build.log",
+               lambda lines: progress(f"{compiling}, {lines} files so far"))  # fmt: skip
+
+
+def pack_programs(target: Target, tree: Path, folder: Path) -> bytes:
+    """Compile the lab's init and the selftests; the archive that a kernel unpacks at boot.
+
+    `tree`, `folder`: as in `build_selftests`.
+    """
+    programs = build_selftests(target, tree, folder)
+    files = {"init": _compile_init(target, folder), **{name: path.read_bytes() for name, path in programs.items()}}
+    return cpio(files, _FOLDERS, console=True)
 
 
 def find_program(target: str, name: str) -> Path:
@@ -213,7 +234,7 @@ def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> 
     need_space(objects, OBJECTS_GIB, "the object tree")
     make = _make(target, tree, objects)
     more = _HERE / "configs" / f"{target.name}-check.config"
-    fragment = _fragment(target, kernel) + (more.read_text("utf-8") if more.is_file() else "")
+    fragment = fragment_of(target, kernel) + (more.read_text("utf-8") if more.is_file() else "")
     _configure(make, objects, fragment, lambda text: None)
     # What is compiled already would not be compiled again, and so would not warn again.
     for old in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")) if again else ():
@@ -319,10 +340,10 @@ def build_selftests(
 
 def _compile_init(target: Target, objects: Path) -> bytes:
     """Compile the lab's own init."""
-    program = objects / "simlib-init"
+    program = objects / f"{target.name}-init"
     run_logged(
         [f"{target.compiler}gcc", "-O2", "-Wall", *STATIC.split(), "-s", "-o", str(program), str(_HERE / "init.c")],
-        objects / "simlib-init.log",
+        program.with_suffix(".log"),
     )
     return program.read_bytes()
 
@@ -333,7 +354,7 @@ def settings_sha256(config: Path) -> str:
     return hashlib.sha256("\n".join(settings).encode()).hexdigest()
 
 
-def _fragment(target: Target, kernel: str) -> str:
+def fragment_of(target: Target, kernel: str) -> str:
     """Configuration of a kernel: the target's own fragment and those of the kernel."""
     names = (f"{target.name}.config", *KERNELS[kernel])
     return "".join((_HERE / "configs" / name).read_text("utf-8") for name in names)

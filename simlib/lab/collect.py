@@ -50,47 +50,69 @@ def collect(
     - `progress`: told the label of the cell that ended last and the share that is done.
     """
     emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
+    with at_work(alone=False):
+        kernels = [(spec, find_built(spec.target, spec.kernel)) for spec in experiments]
+        boots = [Boot(cell, built, emulators[spec.target]) for spec, built in kernels for cell in spec.cells()]
+        found = run_boots(boots, jobs=jobs, fresh=fresh, progress=progress)
+    labels = [one.cell.label for one in boots]
+    failures = {label: one for label, one in zip(labels, found, strict=True) if isinstance(one, str)}
+    return Collected([one for one in found if not isinstance(one, str)], failures)
+
+
+@dataclass(frozen=True)
+class Boot:
+    """A cell, the kernel that it is run on, and what emulates the machine."""
+
+    cell: Cell
+    built: Built
+    qemu: Qemu
+
+    @property
+    def path(self) -> Path:
+        """Where the result lies: named by the hash of all that determines it."""
+        target = find_target(self.cell.experiment.target)
+        command = shown(command_line(self.qemu, self.cell, target, self.built, "initramfs.cpio"))
+        key = self.cell.key({**self.built.provenance, "qemu": self.qemu.text, "command": command})
+        return lab_dir() / "results" / self.cell.experiment.name / f"{key}.json"
+
+
+def run_boots(
+    boots: Sequence[Boot], *, jobs: int = 0, fresh: bool = False, progress: Progress | None = None
+) -> list[Record | str]:
+    """Run cells that have no result yet, while the lab is held (`at_work`).
+
+    Returns: For each its record, or why it failed.
+
+    - `jobs`, `fresh`, `progress`: as in `collect`.
+    """
     cores = sorted(os.sched_getaffinity(0))
     free: queue.Queue[int] = queue.Queue()
     for core in cores[: jobs or len(cores)]:
         free.put(core)
 
-    def work(cell: Cell, built: Built, check: parallel.Check) -> Record | str:
-        """The record of a cell, or why it failed."""
-        target, qemu, repeats = find_target(built.target), emulators[built.target], cell.experiment.repeats
+    def work(one: Boot, check: parallel.Check) -> Record | str:
+        cell, repeats = one.cell, one.cell.experiment.repeats
         try:
             with system_faults():
-                path = record_path(cell, built, qemu)
+                path = one.path
                 if path.is_file() and not fresh:
                     known = load_record(path)
                     if len(known.content["digests"]) >= repeats:
                         return known
                 core = free.get()
                 try:
-                    outcomes = [boot(cell, target, built, qemu, core, check) for _ in range(repeats)]
+                    target = find_target(one.built.target)
+                    outcomes = [boot(cell, target, one.built, one.qemu, core, check) for _ in range(repeats)]
                 finally:
                     free.put(core)
-                return save_record(path, cell, outcomes, {**built.provenance, "qemu": qemu.text})
+                return save_record(path, cell, outcomes, {**one.built.provenance, "qemu": one.qemu.text})
         except RunInterruptedError:
             raise
         except SimlibError as error:
             return str(error)
 
-    with at_work(alone=False):
-        kernels = [(spec, find_built(spec.target, spec.kernel)) for spec in experiments]
-        tasks = [(cell, built) for spec, built in kernels for cell in spec.cells()]
-        labels = [cell.label for cell, _ in tasks]
-        found = parallel.each([partial(work, *task) for task in tasks], labels, progress, workers=free.qsize())
-    failures = {label: one for label, one in zip(labels, found, strict=True) if isinstance(one, str)}
-    return Collected([one for one in found if not isinstance(one, str)], failures)
-
-
-def record_path(cell: Cell, built: Built, qemu: Qemu) -> Path:
-    """Where a cell's result lies: named by the hash of all that determines it."""
-    target = find_target(cell.experiment.target)
-    command = shown(command_line(qemu, cell, target, built, "initramfs.cpio"))
-    key = cell.key({**built.provenance, "qemu": qemu.text, "command": command})
-    return lab_dir() / "results" / cell.experiment.name / f"{key}.json"
+    tasks = [partial(work, one) for one in boots]
+    return parallel.each(tasks, [one.cell.label for one in boots], progress, workers=free.qsize())
 
 
 def collect_native(experiments: Sequence[Experiment], *, progress: Progress = lambda label, share: None) -> Collected:

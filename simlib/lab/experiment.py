@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -88,6 +88,8 @@ class Experiment:
     """``deterministic`` or ``multithreaded``."""
     turn_instructions: int = 200
     """Mean length of a virtual CPU's turn, instructions."""
+    boot_instructions: int = 0
+    """Instructions of the boot in which turns are a hundred times as long; it must not end before."""
     cpus: int = 0
     """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
     machine_memory: str = "768M"
@@ -174,6 +176,27 @@ class Cell:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Row(Cell):
+    """Cells that one boot runs one after the other: it is that of the first, with CPUs for all of them."""
+
+    cells: tuple[Cell, ...] = ()
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell]) -> Row:
+        """The cells in a row."""
+        return cls(cells[0].experiment, cells[0].parameters, cells[0].test, tuple(cells))
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of the emulated host."""
+        return max(cell.cpus for cell in self.cells)
+
+    def script(self) -> str:
+        """Lines for the lab's init."""
+        return "".join(cell.script() for cell in self.cells)
+
+
 def load_experiment(path: str | Path) -> list[Experiment]:
     """Read an experiment file.
 
@@ -244,7 +267,13 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
     for key, known in words.items():
         if key in values and values[key] not in known:
             raise InputError(f"{where}: {key}", values[key], "is not known", nearest(values[key], known))
-    for key, least in (("turn_instructions", 1), ("timeout_s", 1), ("repeats", 1), ("cpus", 0)):
+    for key, least in (
+        ("turn_instructions", 1),
+        ("timeout_s", 1),
+        ("repeats", 1),
+        ("cpus", 0),
+        ("boot_instructions", 0),
+    ):
         if values.get(key, 1) < least:
             raise InputError(f"{where}: {key}", values[key], f"must be at least {least}", "raise it")
     if not _SIZE.fullmatch(values.get("machine_memory", "1M")):

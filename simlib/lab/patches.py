@@ -165,22 +165,30 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     failures = []
     for patch in series.patches:
         text = renames.within(stage).patch(patch.read_text("utf-8"))
-        if output := _apply(text, stage, "--dry-run") or _apply(text, stage):
+        if output := apply_patch(text, stage):
             refuse_full(output)
-            failures.append(_failure(patch.name, output))
+            failures.append(failure_of(patch.name, output, _CURE))
     if failures:
         shutil.rmtree(stage, ignore_errors=True)
         raise SimlibError(_report(failures, len(series.patches)))
     return touched
 
 
-def _apply(text: str, stage: Path, *options: str) -> str:
-    """Apply a patch; what ``patch`` printed if it does not apply."""
-    command = ["patch", "-p1", "--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
+def apply_patch(text: str, stage: Path, fuzz: int = 0) -> str:
+    """Apply a patch to copies of files, or change none; returns what ``patch`` printed if it does not apply, else "".
+
+    - `fuzz`: lines of context that may differ.
+    """
+    return _run_patch(text, stage, fuzz, "--dry-run") or _run_patch(text, stage, fuzz)
+
+
+def _run_patch(text: str, stage: Path, fuzz: int, *options: str) -> str:
+    command = ["patch", "-p1", "--batch", "--forward", f"--fuzz={fuzz}", "--no-backup-if-mismatch", "--reject-file=-"]
     command += options
-    done = subprocess.run(  # noqa: S603  # the program is fixed; the patch is the project's own
-        command, cwd=stage, input=text, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
-    )
+    done = subprocess.run(  # noqa: S603  # the program is fixed; it writes below the stage only
+        command, cwd=stage, input=text, capture_output=True, text=True, check=False, errors="surrogateescape",
+        env={**os.environ, "LC_ALL": "C"},
+    )  # fmt: skip
     return (done.stdout + done.stderr or "patch said nothing") if done.returncode else ""
 
 
@@ -193,20 +201,20 @@ def _report(failures: list[str], of: int) -> str:
     return f"{len(failures)} of {of} patches fail: {'; '.join(short)}{known}, or leave out what does not apply (--skip)"
 
 
-def _failure(patch: str, output: str) -> str:
-    """Say which hunks of which files failed, from what ``patch`` printed."""
+def failure_of(patch: str, output: str, cure: str) -> str:
+    """Say which hunks of which files failed, from what ``patch`` printed; `cure`: what to do then."""
     name, hunks = "the tree", list[str]()
     for line in output.splitlines():
         if found := re.match(r"\|\+\+\+ [ab]/(\S+)", line):
-            return f"{patch} does not apply: {found[1]} is not there; {_CURE}"
+            return f"{patch} does not apply: {found[1]} is not there; {cure}"
         if "previously applied" in line:
             return f"{patch} is applied to {name} already, or something like it: give a tree without the series"
         if found := re.match(r"The next patch would create the file (\S+),", line):
-            return f"{patch} does not apply: {found[1]} is there already; {_CURE}"
+            return f"{patch} does not apply: {found[1]} is there already; {cure}"
         if found := re.match(r"(?:checking|patching) file (\S+)", line):
             name = found[1]
         if found := re.match(r"Hunk #(\d+) FAILED at (\d+)", line):
             hunks.append(f"hunk {found[1]} of {name}, at line {found[2]}")
     if hunks:
-        return f"{patch} does not apply: {', '.join(hunks)}; {_CURE}"
+        return f"{patch} does not apply: {', '.join(hunks)}; {cure}"
     return f"{patch} does not apply to {name}: {output.strip().splitlines()[-1]}"

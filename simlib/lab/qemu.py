@@ -144,11 +144,12 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
     told = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"  # nothing random, nothing printed
     arguments = " ".join([target.console, told, *mode.arguments])
     seed = int(cell.test.get("seed", 1))
+    after = f",after={spec.boot_instructions}" if spec.boot_instructions else ""
     if spec.clock == "deterministic":
         clock = [
             *("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off,align=off"),
             *("-rtc", "base=2026-01-01T00:00:00,clock=vm"),
-            *("-plugin", f"{build_plugin()},quantum={spec.turn_instructions},seed={seed}"),
+            *("-plugin", f"{build_plugin()},quantum={spec.turn_instructions},seed={seed}{after}"),
         ]
         if spec.profile:
             clock += ["-plugin", f"{build_plugin('profile')},out={Path(initramfs).with_name(PROFILE)}"]

@@ -16,7 +16,7 @@ from simlib.errors import SimlibError
 from simlib.files import write_text, write_together
 from simlib.lab.boot import Outcome
 from simlib.lab.cache import system_faults
-from simlib.lab.experiment import Cell, check_name, parameter_text
+from simlib.lab.experiment import Cell, Row, check_name, parameter_text
 from simlib.measurements.importers import Imported, import_text
 from simlib.measurements.importers.kvm_stats import ALL_TIMED
 from simlib.measurements.importers.tables import Column, measured_files
@@ -180,6 +180,18 @@ def save_record(
         raise SimlibError(f"{cell.label}: {'; '.join(warnings)}")
     write_text(path, json.dumps(record.content) + "\n")
     return record
+
+
+def split_record(record: Record, row: Row) -> list[Record]:
+    """The records of the cells that one boot ran one after the other."""
+    found, line = list[Record](), 0
+    for cell in row.cells:
+        own = cell.script().splitlines()
+        at = line + next(number for number, text in enumerate(own) if text.startswith("run "))
+        about = {"label": cell.label, "parameters": dict(cell.parameters), "test": dict(cell.test), "test_line": at}
+        found.append(Record({**record.content, **cell.experiment.about, **about}))
+        line += len(own)
+    return found
 
 
 def load_record(path: Path) -> Record:

@@ -8,8 +8,9 @@ import hashlib
 import lzma
 import os
 import shutil
+import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
 from simlib.lab.cache import need_space
 from simlib.lab.patches import Series, apply_series, check_version, tree_version
+from simlib.lab.process import run
 from simlib.reading import file_sha256
 
 SOURCE_GIB = 2.0
@@ -68,11 +70,35 @@ def prepare_source(
     `folder`: the lab's folder. `given`: a kernel tree of one's own; it is only read. Default: the source package.
     `progress`: told what is being done.
     """
+    origin, sha256 = bring_pristine(folder, series, given, progress)
     pristine = folder / "pristine"
+    version = tree_version(pristine) if given else check_version(pristine, series)
+    progress(f"applying {len(series.patches)} patches to Linux {'.'.join(map(str, version))}")
+    _patch(folder, series, folder / "source", folder / "patched.files")
+    return Source(folder / "source", origin, sha256, version, series.sha256)
+
+
+def bring_pristine(
+    folder: Path,
+    series: Series,
+    given: Path | None = None,
+    progress: Callable[[str], None] = print,
+    commit: str = "",
+) -> tuple[str, str]:
+    """Bring ``pristine`` and ``source`` below a folder to a kernel's source; what stands there already is kept.
+
+    Returns: File name of the source package's archive, ``directory`` or ``commit``; and its hash. Raises as
+    `prepare_source`.
+
+    `commit`: hash of a commit of `given`, which is taken instead of the files that lie there.
+    """
+    pristine, stamp, unpacking = folder / "pristine", folder / "pristine.key", f"copying {given}"
     if given is None:
         archive = find_archive(series)
-        sha256 = file_sha256(archive)
-        origin, key = archive.name, sha256
+        sha256 = key = file_sha256(archive)
+        origin, unpacking = archive.name, f"unpacking {archive.name}"
+    elif commit:
+        origin, sha256, key = "commit", commit, commit
     else:
         if (own := tree_version(given))[:2] != series.version[:2]:
             known = ".".join(map(str, series.version[:2]))
@@ -81,23 +107,36 @@ def prepare_source(
         progress(f"reading {given}")
         origin, sha256 = "directory", _tree_sha256(given, folder)
         key = f"{given.absolute()} {sha256}"
-    stamp = folder / "pristine.key"
-    if not stamp.is_file() or stamp.read_text("utf-8") != key:
-        need_space(folder, SOURCE_GIB, "the kernel source")
-        progress(f"unpacking {origin}" if given is None else f"copying {given}")
-        stamp.unlink(missing_ok=True)
-        for old in ("pristine", "source", "steps", "objects"):  # make would trust objects by their dates
-            shutil.rmtree(folder / old, ignore_errors=True)
-        if given is None:
-            unpack(archive, pristine)
-        else:
-            copy_tree(given, pristine, folder, shutil.copy2)
-        copy_tree(pristine, folder / "source", folder)
-        write_text(stamp, key)
-    version = tree_version(pristine) if given else check_version(pristine, series)
-    progress(f"applying {len(series.patches)} patches to Linux {'.'.join(map(str, version))}")
-    _patch(folder, series, folder / "source", folder / "patched.files")
-    return Source(folder / "source", origin, sha256, version, series.sha256)
+    if stamp.is_file() and stamp.read_text("utf-8") == key:
+        return origin, sha256
+    need_space(folder, SOURCE_GIB, "the kernel source")
+    progress(unpacking)
+    stamp.unlink(missing_ok=True)
+    for old in ("pristine", "source", "steps", "objects"):  # make would trust objects by their dates
+        shutil.rmtree(folder / old, ignore_errors=True)
+    if given is None:
+        unpack(archive, pristine)
+    elif commit:
+        _unpack_commit(given, commit, pristine)
+    else:
+        copy_tree(given, pristine, folder, shutil.copy2)
+    copy_tree(pristine, folder / "source", folder)
+    write_text(stamp, key)
+    return origin, sha256
+
+
+def _unpack_commit(given: Path, commit: str, pristine: Path) -> None:
+    """Take a commit's files out of a git tree, in which nothing is written."""
+    packed = pristine.with_suffix(".tar")
+    packed.parent.mkdir(parents=True, exist_ok=True)
+    command = ["git", "-C", str(given), "archive", "--prefix=linux/", "-o", str(packed), commit]
+    try:
+        done = run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise SimlibError(f"git cannot read commit {commit[:12]} of {given}: {done.stdout.strip()[-200:]}")
+        unpack(packed, pristine)
+    finally:
+        packed.unlink(missing_ok=True)
 
 
 def prepare_step(folder: Path, series: Series, number: int) -> Path:
@@ -179,7 +218,7 @@ def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None
     part = pristine.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        with tarfile.open(archive, "r:xz") as packed:
+        with tarfile.open(archive, "r:xz" if archive.suffix == ".xz" else "r:") as packed:
             members = (member for member in packed if member.name.partition("/")[2].startswith(only))
             packed.extractall(part, members, **safely)  # noqa: S202  # the distribution's own package, or a part of it
         roots = list(part.iterdir())
@@ -191,9 +230,19 @@ def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None
 
 
 def _patch(folder: Path, series: Series, tree: Path, listing: Path) -> None:
-    """Make the tree equal to the pristine one plus the series, touching only files whose content changes."""
-    pristine, stage = folder / "pristine", folder / "stage"
-    touched = apply_series(pristine, series, stage)
+    """Make the tree equal to the pristine one plus the series."""
+    stage = folder / "stage"
+    touched = apply_series(folder / "pristine", series, stage)
+    lay_over(folder / "pristine", stage, touched, tree, listing)
+    shutil.rmtree(stage, ignore_errors=True)
+
+
+def lay_over(pristine: Path, stage: Path, touched: Sequence[str], tree: Path, listing: Path) -> None:
+    """Make a tree equal to the pristine one but for some files; only files whose content changes are written.
+
+    `stage`: holds the `touched` files; one that it does not hold is removed. `listing`: file that keeps what was laid
+    over the tree.
+    """
     before = listing.read_text("utf-8").split() if listing.is_file() else []
     names = sorted({*before, *touched})
     write_text(listing, "\n".join(names))  # first: what an interrupted run has changed is known to the next one
@@ -208,4 +257,3 @@ def _patch(folder: Path, series: Series, tree: Path, listing: Path) -> None:
             shutil.copy(wanted, part)
             os.replace(part, present)
     write_text(listing, "\n".join(touched))
-    shutil.rmtree(stage, ignore_errors=True)

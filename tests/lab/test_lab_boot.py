@@ -19,7 +19,7 @@ from simlib.errors import InputError, SimlibError
 from simlib.lab import boot as module
 from simlib.lab import find_target, needs_qemu, qemu
 from simlib.lab.boot import boot
-from simlib.lab.collect import record_path
+from simlib.lab.collect import Boot
 from simlib.lab.initramfs import cpio
 from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
 
@@ -31,7 +31,7 @@ THREADS = cell(clock="multithreaded")
 
 def read(text: str, of=PLAIN, ended: bool = True, wall: float = 2.0):
     """What is made of a console."""
-    return module._read(text.encode(), ended, of, "qemu", wall)
+    return module._read(text.encode(), "" if ended else "CPU 0 in spin", of, "qemu", wall)
 
 
 def test_a_good_console_gives_the_outputs():
@@ -350,7 +350,7 @@ def test_a_result_is_named_by_all_that_determines_it(tmp_path, monkeypatch, lab)
     emulator, kernel = Qemu("/lab/qemu-system-x86_64", (10, 0, 2)), built(tmp_path)
 
     def path(*given, emulator=emulator, kernel=kernel, **fields):
-        return record_path(cell(*given, **fields), kernel, emulator).name
+        return Boot(cell(*given, **fields), kernel, emulator).path.name
 
     plain = path()
     others = [

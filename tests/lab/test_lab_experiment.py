@@ -69,7 +69,10 @@ BAD = {
         "e.toml = 10100 cells: must be at most 10000; every cell is a boot",
     ),
     "no target": ('name = "one"\n', "e.toml = {}: must have target; add target"),
-    "unknown key": (HEAD + "repeat = 2\n", "e.toml: repeat = 2: is not known; did you mean 'repeats'? known: clock"),
+    "unknown key": (
+        HEAD + "repeat = 2\n",
+        "e.toml: repeat = 2: is not known; did you mean 'repeats'? known: boot_instructions",
+    ),
     "key of a type": (HEAD + 'repeats = "2"\n', "e.toml: repeats = 2: must be int; docs/lab.md lists the keys"),
     "truth as a number": (HEAD + "cpus = true\n", "e.toml: cpus = True: must be int; docs/lab.md lists the keys"),
     "target": (HEAD.replace("x86_64", "x86"), "architecture = x86: the lab cannot emulate it; did you mean 'x86_64'?"),

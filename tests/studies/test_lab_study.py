@@ -307,10 +307,8 @@ def test_counts_are_equal_and_runs_repeat(found):
 
 
 def test_the_pages_say_the_errors_as_they_are(found):
-    """If the data were collected anew: put these rows into docs/lab.md, and the sentence into README.md."""
+    """If the data were collected anew: put these sentences into docs/lab.md and README.md."""
     page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/lab.md", "README.md"))
-    for row in told.errors_rows(found.tables["errors"]):
-        assert row in page, row
     said = told.load_told(found.tables["under-load"])
     assert said in " ".join(page.split()), said
     medians = found.tables["errors"].pivot_table(index="machine", columns="metric", values="median_64")

@@ -59,16 +59,6 @@ def rings_told(rings: pd.DataFrame) -> str:
     )
 
 
-def errors_rows(errors: pd.DataFrame) -> list[str]:
-    """The rows of docs/lab.md's table: a machine's median errors with 64 pages a hold, then those of all batches."""
-    rows = []
-    for machine, found in errors.groupby("machine", sort=False):
-        mine = found.set_index("metric")
-        cells = [_percent(mine[column][name]) for column in ("median_64", "median") for name in SHOWN]
-        rows.append(f"| {machine} | {' | '.join(cells)} |")
-    return rows
-
-
 def ledger_told(cells: pd.DataFrame) -> str:
     """How the predictions of the ledger fared, in words.
 

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The cells that a trial runs, as data: which operations, on which machines, how often."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simlib.lab.experiment import Cell, parse_experiment
+from simlib.lab.targets import TARGETS, Target
+
+
+@dataclass(frozen=True)
+class Design:
+    """Cells that are run alike.
+
+    - `boot`: designs with the same word are run in one boot, one after the other.
+    - `test`: options of the test; a list is a dimension.
+    - `layouts`, `seeds`: each cell is run on each kernel in so many layouts, with so many seeds.
+    - `modes`: where it is run, ``target/mode``; empty: everywhere.
+    - `quick`: whether it belongs to the small matrix, too.
+    """
+
+    name: str
+    what: str
+    boot: str
+    test: Mapping[str, Any]
+    layouts: int
+    seeds: int = 1
+    modes: tuple[str, ...] = ()
+    quick: bool = True
+
+
+_WALK = {"memory_per_vcpu": "4M", "rounds": 2, "flush_accesses": 64}
+_PARKED = {**_WALK, "vcpus": 2, "parked": True}
+_BLOCKS = {"vcpus": 1, "memory_per_vcpu": "32M", "rounds": 1, "flush_accesses": 64, "parked": True,
+           "backing": "anonymous_thp"}  # fmt: skip
+_RINGS = ("x86_64/npt", "x86_64/shadow", "arm64/vhe")
+
+DESIGNS = (
+    Design("check", "no write is lost", "check", {"vcpus": 4, "memory_per_vcpu": "2M", "rounds": 4, "check": True}, 1),
+    Design("parked", "faults, GET, CLEAR, teardown", "parked", _PARKED, 6),
+    Design("enable", "enabling that protects", "parked", {**_PARKED, "protect_at_enable": True}, 6),
+    Design("get", "GET that clears", "parked", {**_PARKED, "get_clears": True}, 6),
+    Design("ring", "dirty rings", "parked", {**_PARKED, "vcpus": 1, "ring_entries": 512}, 6, modes=_RINGS),
+    Design("blocks", "2 MiB blocks, enabling", "parked", {**_BLOCKS, "protect_at_enable": True}, 6),
+    Design("load", "CLEAR while vCPUs write", "load", {**_WALK, "vcpus": 4}, 6, 2),
+    Design("blocks-late", "2 MiB blocks, CLEAR", "sizes", _BLOCKS, 6, quick=False),
+    Design("sizes", "CLEAR in parts", "sizes", {**_PARKED, "vcpus": [1, 4], "chunk_pages": [64, 512]}, 6, quick=False),
+    Design("load-64", "CLEAR of 64 pages an ioctl", "load-64", {**_WALK, "vcpus": 4, "chunk_pages": 64}, 6, 4,
+           quick=False),
+    Design("load-more", "CLEAR, other numbers of vCPUs", "load-more", {**_WALK, "vcpus": [1, 2, 8]}, 6, 3, quick=False),
+    Design("load-get", "GET that clears", "load-get", {**_WALK, "vcpus": 4, "get_clears": True}, 6, 4, quick=False),
+    Design("load-ring", "dirty rings", "load-ring", {**_WALK, "vcpus": 4, "ring_entries": 512}, 6, 4, _RINGS,
+           quick=False),
+)  # fmt: skip
+"""All that a trial runs; `quick`: in ten minutes."""
+
+TURN = 200
+"""Mean length of a CPU's turn, instructions."""
+
+BOOTS = {"x86_64": 480_000_000, "arm64": 70_000_000, "riscv64": 0}
+"""Instructions of a boot, less than the shortest takes, by target."""
+
+TIMEOUT_S = 240
+"""Wall time after which a boot is given up, s: several times what the longest takes."""
+
+_ONLY = (
+    (r"arch/x86/kvm/mmu/tdp_(mmu|iter)\.[ch]", ("x86_64/npt",)),
+    (r"arch/x86/kvm/mmu/(paging_tmpl\.h|page_track\.[ch])", ("x86_64/shadow",)),
+    (r"arch/x86/", ("x86_64/npt", "x86_64/shadow")),
+    (r"arch/arm64/", ("arm64/vhe",)),
+    (r"arch/riscv/", ("riscv64/h",)),
+    (r"arch/|Documentation/|tools/|MAINTAINERS", ()),
+)
+"""Files that only some machines are built from."""
+
+MACHINES = ("x86_64/npt", "x86_64/shadow", "arm64/vhe", "riscv64/h")
+"""What is tried, ``target/mode``."""
+
+
+def machines_for(files: Iterable[str]) -> tuple[str, ...]:
+    """The machines that a series can touch, from the files that it changes; all of them if it changes none.
+
+    >>> machines_for(["arch/x86/kvm/mmu/tdp_mmu.c"]), machines_for(["arch/arm64/kvm/mmu.c", "MAINTAINERS"])
+    (('x86_64/npt',), ('arm64/vhe',))
+    >>> machines_for(["virt/kvm/kvm_main.c"]) == MACHINES
+    True
+    """
+    names = list(files)
+    touched = {machine for name in names for machine in _built_from(name)}
+    return tuple(machine for machine in MACHINES if machine in touched or not names)
+
+
+def _built_from(name: str) -> tuple[str, ...]:
+    return next((machines for pattern, machines in _ONLY if re.match(pattern, name)), MACHINES)
+
+
+def target_of(machine: str) -> Target:
+    """The target of a machine.
+
+    >>> target_of("arm64/vhe").name
+    'arm64'
+    """
+    return TARGETS[machine.partition("/")[0]]
+
+
+def designs(machine: str, quick: bool) -> Iterator[Design]:
+    """What is run on a machine."""
+    for design in DESIGNS:
+        if (design.quick or not quick) and (not design.modes or machine in design.modes):
+            yield design
+
+
+def cells(machine: str, design: Design, layout: int, kernel: str, parameters: Mapping[str, Any]) -> Sequence[Cell]:
+    """The cells of a design for a kernel in one layout; each layout has seeds of its own.
+
+    >>> [cell.test["seed"] for cell in cells("riscv64/h", DESIGNS[6], 1, "statistics", {})]
+    [3, 4]
+    """
+    target, _, mode = machine.partition("/")
+    seeds = [layout * design.seeds + number + 1 for number in range(design.seeds)]
+    own = {"protect_at_enable": True} if target == "riscv64" and not design.test.get("get_clears") else {}
+    table = {
+        "name": f"try.{target}.{mode}.{design.name}", "target": target, "mode": mode, "kernel": kernel,
+        "turn_instructions": TURN, "timeout_s": TIMEOUT_S, "boot_instructions": BOOTS[target],
+        "parameters": dict(parameters), "test": {**own, **design.test, "seed": seeds},
+    }  # fmt: skip
+    return list(parse_experiment(table, "try").cells())

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What one boot of a trial says: counts and times by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from simlib.histogram import quantile
+from simlib.lab.records import Record, ioctl_rows, lock_rows, read_gaps, run_rows, stall_rows
+
+COUNT, TIME = "count", "instructions"
+"""Units. A time in the lab is a number of instructions, of all CPUs together (``docs/lab.md``)."""
+
+POPULATE = "populate"
+_COUNTABLE = ("acquisitions", "calls", "dirty pages", "accesses")
+_GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}
+
+
+class Quantity(NamedTuple):
+    """A name for a number of a boot.
+
+    - `of`: an ioctl or phase of the test, ``vCPUs``, ``TLB``, or a call site of mmu_lock with its mode and when.
+    """
+
+    of: str
+    what: str
+    unit: str
+
+    @property
+    def countable(self) -> bool:
+        """Whether it follows from what the test does, where turns do not decide it.
+
+        Contentions are a matter of turns, and so is which of the vCPUs meet while they fill the memory.
+        """
+        return self.what in _COUNTABLE and not self.of.endswith(f"({POPULATE})")
+
+
+def quantities(record: Record) -> dict[Quantity, float]:
+    """All numbers of a boot that are compared.
+
+    Raises `SimlibError` if its output is damaged.
+    """
+    return dict(_found(record))
+
+
+def _found(record: Record) -> Iterator[tuple[Quantity, float]]:
+    for row in lock_rows(record).to_dict("records"):
+        of = f"{row['site']} {row['lock_mode']} ({row['phase']})"
+        yield Quantity(of, "acquisitions", COUNT), float(row["acquisitions"])
+        yield Quantity(of, "contentions", COUNT), float(row["contentions"])
+        yield Quantity(of, "waits", TIME), float(row["wait_time_ns"])
+        yield Quantity(of, "holds", TIME), float(row["hold_time_ns"])
+    ioctls = ioctl_rows(record)
+    for name, rows in ioctls.groupby("name", sort=False):
+        time, pages = float(rows["total_time_ns"].sum()), float(rows["dirty_pages"].sum())
+        yield Quantity(str(name), "calls", COUNT), float(rows["calls"].sum())
+        yield Quantity(str(name), "time", TIME), time
+        if pages:
+            yield Quantity(str(name), "dirty pages", COUNT), pages
+            yield Quantity(str(name), "time a dirty page", TIME), time / pages
+    stalls = stall_rows(record)
+    if len(stalls):
+        yield Quantity("vCPUs", "accesses", COUNT), float(stalls[["writes", "reads"]].to_numpy().sum())
+        yield Quantity("vCPUs", "longest stall", TIME), float(stalls["longest_stall_in_clear_ns"].max())
+        gaps = read_gaps(stalls["gaps"].dropna())
+        for what, share in _GAPS.items() if len(gaps) else ():
+            yield Quantity("vCPUs", what, TIME), quantile(gaps["from"], gaps["to"], gaps["count"], share)
+    counted = run_rows(record).iloc[0][["flush_requests", "flush_interrupts"]].dropna()
+    for flushes, value in counted.items():
+        yield Quantity("TLB", str(flushes).replace("_", " "), COUNT), float(value)

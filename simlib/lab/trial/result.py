@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a trial found, as a table and as text for a mail."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from simlib.lab.trial.cells import DESIGNS
+from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference
+from simlib.results import Result
+
+WIDTH = 72
+"""Columns of a mail."""
+
+_WHAT = {design.name: design.what for design in DESIGNS}
+
+
+@dataclass(frozen=True, repr=False)
+class Trial(Result):
+    """What a series changes in the lab.
+
+    - `about`: ``patches``, ``series_sha256``, ``parameters``, ``quick``, ``source``, ``images``, ``new_sites`` (by
+      function), ``boots``.
+    - `machines`: what was tried, ``target/mode``.
+    - `same`: those whose image with the series equals the one without it.
+    - `failures`: by machine, what the kernel with the series did wrong.
+    - `differences`: every number that was compared.
+    """
+
+    about: Mapping[str, Any]
+    machines: tuple[str, ...]
+    same: tuple[str, ...]
+    failures: Mapping[str, str]
+    differences: tuple[Difference, ...]
+
+    @property
+    def changed(self) -> tuple[Difference, ...]:
+        """Those that differ."""
+        return tuple(one for one in self.differences if one.verdict == CHANGED)
+
+    def frame(self) -> pd.DataFrame:
+        """All numbers.
+
+        Returns: ``machine``, ``cell``, ``of``, ``what``, ``unit``, ``base``, ``changed`` (medians), ``base_low``,
+        ``base_high``, ``changed_low``, ``changed_high`` (ranges over seeds and layouts), ``ratio``, ``low``, ``high``
+        (95 %), ``p``, ``verdict``, ``runs`` (of each kernel), ``runs_needed``.
+        """
+        rows = [
+            (one.machine, one.cell, *one.quantity, statistics.median(one.base), statistics.median(one.changed),
+             one.base[0], one.base[-1], one.changed[0], one.changed[-1], one.ratio, one.low, one.high, one.p,
+             one.verdict, len(one.base), one.runs)
+            for one in self.differences
+        ]  # fmt: skip
+        names = ["machine", "cell", "of", "what", "unit", "base", "changed", "base_low", "base_high", "changed_low",
+                 "changed_high", "ratio", "low", "high", "p", "verdict", "runs", "runs_needed"]  # fmt: skip
+        return pd.DataFrame(rows, columns=names)
+
+    def json(self) -> str:
+        """All of it, to be read elsewhere."""
+        content = {
+            "about": dict(self.about), "machines": list(self.machines), "same": list(self.same),
+            "failures": dict(self.failures), "numbers": json.loads(self.frame().to_json(orient="records")),
+        }  # fmt: skip
+        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+    def summary(self) -> str:
+        """Text for a mail: 72 columns."""
+        lines = [*self._head(), ""]
+        for machine in self.machines:
+            lines += [*self._on(machine), ""]
+        lines += self._foot()
+        return "\n".join(lines)
+
+    def _head(self) -> list[str]:
+        patches = self.about["patches"]
+        title = f"{len(patches)} patches" if len(patches) != 1 else patches[0]
+        return _wrap(f"Tried in the lab: {title}. Times are instructions of all CPUs together, not seconds.")
+
+    def _on(self, machine: str) -> list[str]:
+        lines = [f"{machine}:"]
+        if machine in self.same:
+            return [*lines, "  the same kernel: the images are equal to the byte."]
+        if machine in self.failures:
+            lines += _wrap(f"the kernel with the series FAILS: {self.failures[machine]}", "  ")
+        own = [one for one in self.differences if one.machine == machine]
+        if not own:
+            return lines
+        changed = [one for one in own if one.verdict == CHANGED]
+        for cell in dict.fromkeys(one.cell for one in changed):
+            lines += [f"  {cell} ({_WHAT[cell.split()[0]]})"]
+            lines += [_row(one) for one in changed if one.cell == cell]
+        if not changed:
+            lines.append("  nothing differs.")
+        return [*lines, *_wrap(_rest(own), "  ")]
+
+    def _foot(self) -> list[str]:
+        source = self.about["source"]
+        names = {"linux": source["version"], "source": f"{source['origin']} {source['sha256'][:12]}",
+                 "series": self.about["series_sha256"][:12], "boots": self.about["boots"]}  # fmt: skip
+        if self.about["parameters"]:
+            names["set for the changed kernel"] = " ".join(f"{k}={v}" for k, v in self.about["parameters"].items())
+        return _wrap("; ".join(f"{name} {value}" for name, value in names.items()))
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _row(one: Difference) -> str:
+    """One line of a table."""
+    before, after = (_number(statistics.median(values)) for values in (one.base, one.changed))
+    name = f"{one.quantity.of}: {one.quantity.what}"
+    share = "new" if one.new else f"{100 * (one.ratio - 1):+.1f} %" if one.ratio < 10 else f"× {one.ratio:.3g}"
+    return f"    {name[:38]:38} {before:>8} {after:>8} {share:>10}"
+
+
+def _number(value: float) -> str:
+    if value >= 1e6:
+        return f"{value / 1e6:.4g} M"
+    return f"{value:.0f}" if value == int(value) or value >= 1000 else f"{value:.4g}"
+
+
+def _rest(own: Sequence[Difference]) -> str:
+    """What does not differ, in a sentence."""
+    count = {verdict: sum(one.verdict == verdict for one in own) for verdict in (EQUAL, ALIKE, TOO_FEW)}
+    said = [f"{count[EQUAL]} other numbers are equal in all runs"]
+    if count[ALIKE]:
+        said.append(f"{count[ALIKE]} cannot be told apart, with {100 * WISHED:.0f} % known")
+    if count[TOO_FEW]:
+        needed = sorted(one.runs for one in own if one.verdict == TOO_FEW)
+        has = max(len(one.base) for one in own)
+        said.append(
+            f"{count[TOO_FEW]} had too few runs ({has} of each kernel at most) to know {100 * WISHED:.0f} %:"
+            f" {needed[len(needed) // 2]} would do for half of them"
+        )
+    return f"{'; '.join(said)} (chance of any false difference: {ALPHA:.0%})."

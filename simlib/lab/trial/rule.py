@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""When a trial shall fail: a rule for a CI."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from simlib.errors import InputError
+from simlib.lab.trial.differences import CHANGED, Difference
+from simlib.lab.trial.result import Trial
+
+_RULE = re.compile(r"(?P<what>[\w .()%-]+?)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\d+(?:\.\d+)?)\s*%")
+ANY = "changed"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A change that is not wanted.
+
+    - `what`: words that the name of a number has, such as ``clear time``; empty: any change at all.
+    - `above`: whether more than `percent` is not wanted, else less.
+    """
+
+    what: str = ""
+    above: bool = True
+    percent: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Read a rule.
+
+        >>> Rule.parse("clear time > 5%"), Rule.parse("changed").what
+        (Rule(what='clear time', above=True, percent=5.0), '')
+        """
+        if text.strip() == ANY:
+            return cls()
+        found = _RULE.fullmatch(text.strip())
+        if found is None:
+            cure = "write 'clear time > 5%', 'longest stall > 10%' or 'changed'"
+            raise InputError("--fail-if", text, "is no rule", cure)
+        return cls(found["what"].strip(), found["sign"] == ">", float(found["percent"]))
+
+    def broken(self, trial: Trial) -> str:
+        """The first number that breaks it, in words; empty if none does.
+
+        A time or count breaks it if it is changed, and by more than the rule allows. Raises `InputError` if no number
+        of the trial has such a name.
+        """
+        named = [one for one in trial.differences if self._names(one)]
+        if not named and not trial.same:
+            names = sorted({f"{one.quantity.of} {one.quantity.what}" for one in trial.differences})
+            cure = f"such as {', '.join(names[:6])}: --out writes all of them"
+            raise InputError("--fail-if", self.what, "is the name of no number of this trial", cure)
+        for one in named:
+            change = 100 * (one.ratio - 1)
+            beyond = not self.what or (change > self.percent if self.above else change < self.percent)
+            if one.verdict == CHANGED and beyond:
+                return f"{one.machine} {one.cell}, {one.quantity.of}: {one.quantity.what} {change:+.1f} %"
+        return ""
+
+    def _names(self, one: Difference) -> bool:
+        """Whether a number's name has all words of the rule, and ends as the rule does."""
+        name, words = f"{one.quantity.of} {one.quantity.what}", self.what.split()
+        return all(word in name for word in words) and name.endswith(words[-1] if words else "")

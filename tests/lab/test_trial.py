@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Somebody's series under the lab's accessors: every place that takes mmu_lock is named, or told."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+
+import pytest
+
+from simlib.errors import InputError, SimlibError
+from simlib.lab.patches import Series
+from simlib.lab.trial.accessors import sites_in, to_accessors
+from simlib.lab.trial.series import hash_of, read_patches
+from simlib.lab.trial.tree import stage
+
+PLAIN = """#include <linux/kvm_host.h>
+
+static int clear(struct kvm *kvm)
+{
+	KVM_MMU_LOCK(kvm);
+	cond_resched_rwlock_write(&kvm->mmu_lock);
+	KVM_MMU_UNLOCK(kvm);
+	return 0;
+}
+
+void age(struct kvm_vcpu *vcpu)
+{
+	read_lock(&vcpu->kvm->mmu_lock);
+	lockdep_assert_held(&vcpu->kvm->mmu_lock);
+	read_unlock(&vcpu->kvm->mmu_lock);
+}
+"""
+
+
+def test_calls_become_accessors_and_unknown_functions_get_a_site_of_their_own():
+    made = to_accessors(PLAIN, {"clear": ["KVM_MMU_LOCK_CLEAR"]})
+    assert "kvm_mmu_write_lock(kvm, KVM_MMU_LOCK_CLEAR);" in made.text
+    assert "kvm_mmu_cond_resched_write(kvm);" in made.text
+    assert "kvm_mmu_read_lock(vcpu->kvm, KVM_MMU_LOCK_IN_AGE);" in made.text
+    assert made.sites == {"age": "KVM_MMU_LOCK_IN_AGE"}
+    assert made.past == ()
+    assert "#include <linux/kvm_mmu_lock.h>" in made.text
+    assert to_accessors(made.text, {}).text == made.text
+    assert sites_in(made.text) == {"clear": ["KVM_MMU_LOCK_CLEAR"], "age": ["KVM_MMU_LOCK_IN_AGE"]}
+
+
+@pytest.mark.parametrize(
+    "call", ["guard(write_lock)(&kvm->mmu_lock)", "spin_trylock(&kvm->mmu_lock)", "mine(&kvm->mmu_lock)"]
+)
+def test_a_call_without_an_accessor_is_told(call):
+    made = to_accessors(f"void f(struct kvm *kvm)\n{{\n\t{call};\n}}\n", {})
+    [past] = made.past
+    assert (past.line, past.function) == (3, "f")
+
+
+LETS_GO = PLAIN.replace("\tKVM_MMU_UNLOCK(kvm);\n", "\tKVM_MMU_UNLOCK(kvm);\n\tKVM_MMU_LOCK(kvm);\n" * 2, 1).replace(
+    "\tKVM_MMU_LOCK(kvm);\n\treturn", "\treturn"
+)
+
+
+def diff(before, after):
+    """A patch of virt/a.c."""
+    rows = difflib.unified_diff(before.splitlines(True), after.splitlines(True), "a/virt/a.c", "b/virt/a.c")
+    return "Subject: [PATCH 1/1] let go\n---\ndiff --git a/virt/a.c b/virt/a.c\n" + "".join(rows)
+
+
+OURS = diff(PLAIN, to_accessors(PLAIN, {"clear": ["KVM_MMU_LOCK_CLEAR"], "age": ["KVM_MMU_LOCK_ZAP"]}).text)
+"""Does not apply where `THEIRS` does: both change the same lines."""
+
+THEIRS = diff(PLAIN, LETS_GO)
+
+
+@pytest.fixture
+def pristine(tmp_path):
+    tree = tmp_path / "pristine"
+    (tree / "virt").mkdir(parents=True)
+    (tree / "virt/a.c").write_text(PLAIN)
+    return tree
+
+
+def ours(tmp_path):
+    patch = tmp_path / "0001-accessors.patch"
+    patch.write_text(OURS)
+    return Series(tmp_path, (patch,), "linux-source-6.12", (6, 12, 0))
+
+
+def test_their_patch_and_ours_meet_without_a_conflict(pristine, tmp_path):
+    (tmp_path / "mine.patch").write_text(THEIRS)
+    found = stage(pristine, read_patches(str(tmp_path / "mine.patch")), ours(tmp_path), tmp_path / "stage")
+    text = (tmp_path / "stage/virt/a.c").read_text()
+    assert text.count("kvm_mmu_write_lock(kvm, KVM_MMU_LOCK_CLEAR);") == 2
+    assert "KVM_MMU_LOCK(" not in text.replace("KVM_MMU_LOCK_", "")
+    assert found.touched == ("virt/a.c",)
+    assert not found.past
+
+
+def test_a_patch_that_does_not_apply_is_named_with_its_hunk(pristine, tmp_path):
+    (tmp_path / "mine.patch").write_text(THEIRS.replace("cond_resched_rwlock_write", "cond_resched"))
+    with pytest.raises(SimlibError, match=r"let go does not apply: hunk 1 of virt/a\.c, at line \d; rebase it"):
+        stage(pristine, read_patches(str(tmp_path / "mine.patch")), ours(tmp_path), tmp_path / "stage")
+
+
+def test_a_series_is_a_folder_a_mailbox_or_a_range_of_commits(tmp_path):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+
+    def git(*words):
+        subprocess.run(["git", "-C", tree, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True,
+                       capture_output=True)  # fmt: skip
+
+    git("init", "-q")
+    for number in range(3):
+        (tree / "a.c").write_text(f"{number}\n")
+        git("add", ".")
+        git("commit", "-q", "-m", f"step {number}")
+    by_range = read_patches("HEAD~2..HEAD", tree)
+    assert [patch.name for patch in by_range] == ["step 1", "step 2"]
+    git("format-patch", "-q", "-o", str(tmp_path / "out"), "HEAD~2..HEAD")
+    by_folder = read_patches(str(tmp_path / "out"))
+    box = tmp_path / "box"
+    box.write_text("".join(path.read_text() for path in sorted((tmp_path / "out").iterdir())))
+    by_mail = read_patches(str(box))
+    assert [patch.name for patch in by_mail] == ["step 1", "step 2"]
+    assert len(by_folder) == 2
+    assert hash_of(by_range[:1]) != hash_of(by_range)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert read_patches(str(empty)) == ()
+
+
+@pytest.mark.parametrize("given", ["no-such-thing", "HEAD~1..HEAD"])
+def test_what_is_no_series_is_one_sentence(given):
+    with pytest.raises(InputError, match="is no folder, no file and no range of commits"):
+        read_patches(given)
