@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -287,6 +287,9 @@ def lab_try(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
     ] = None,
+    each_patch: Annotated[
+        bool, typer.Option("--each-patch", help="Each patch beside the kernel with those before it.")
+    ] = False,
     fail_if: Annotated[
         str, typer.Option(metavar="RULE", help="End with 3 if it holds: 'clear time > 5%', or 'changed'.")
     ] = "",
@@ -303,22 +306,36 @@ def lab_try(
     from simlib.files import write_together
 
     rule = simlib.lab.Rule.parse(fail_if) if fail_if else None
+    settings = _settings(parameter or [])
+    if each_patch and settings:
+        raise InputError("--set", ", ".join(settings), "belongs to one patch", "leave out --each-patch, or --set")
     with progress_bar() as progress:
-        found = simlib.lab.try_series(
-            series, source=source, machines=arch or (), quick=quick, parameters=_settings(parameter or []), jobs=jobs,
-            progress=progress,
-        )  # fmt: skip
-    write(f"{found.summary()}\n")
-    if out is not None:
-        files = {"mail.txt": found.summary() + "\n", "numbers.csv": found.frame().to_csv(index=False),
-                 "trial.json": found.json()}  # fmt: skip
-        for path in write_together(out, files):
-            say(f"{path}")
-    if found.failures:
-        raise SimlibError(f"the kernel with the series fails on {', '.join(found.failures)}")
-    if rule is not None and (broken := rule.broken(found)):
-        say(f"--fail-if {fail_if}: {broken}")
-        raise typer.Exit(3)
+        how: dict[str, Any] = {
+            "source": source,
+            "machines": arch or (),
+            "quick": quick,
+            "jobs": jobs,
+            "progress": progress,
+        }
+        if each_patch:
+            trials = simlib.lab.try_each_patch(series, **how)
+        else:
+            trials = [simlib.lab.try_series(series, parameters=settings, **how)]
+    write("\n\n".join(found.summary() for found in trials) + "\n")
+    files: dict[str, str] = {}
+    for number, found in enumerate(trials, 1):
+        part = f"{number:04}-" if each_patch else ""
+        files |= {f"{part}mail.txt": f"{found.summary()}\n", f"{part}numbers.csv": found.frame().to_csv(index=False),
+                  f"{part}trial.json": found.json()}  # fmt: skip
+    for path in write_together(out, files) if out is not None else ():
+        say(f"{path}")
+    for found in trials:
+        if found.failures:
+            raise SimlibError(f"the kernel with the series fails on {', '.join(found.failures)}")
+    for found in trials:
+        if rule is not None and (broken := rule.broken(found)):
+            say(f"--fail-if {fail_if}: {broken}")
+            raise typer.Exit(3)
 
 
 def _settings(given: list[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.records import tables, write_tables
 from simlib.lab.series_check import check_series
 from simlib.lab.targets import TARGETS, Target, find_target
-from simlib.lab.trial import Rule, Trial, try_series
+from simlib.lab.trial import Rule, Trial, try_each_patch, try_series
 
 __all__ = [
     "TARGETS",
@@ -44,6 +44,7 @@ __all__ = [
     "load_migrations",
     "needs_qemu",
     "tables",
+    "try_each_patch",
     "try_series",
     "write_migrations",
     "write_tables",

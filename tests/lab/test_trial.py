@@ -9,9 +9,11 @@ import subprocess
 import pytest
 
 from simlib.errors import InputError, SimlibError
-from simlib.lab.patches import Series
+from simlib.lab.patches import Series, read_series
 from simlib.lab.trial.accessors import sites_in, to_accessors
-from simlib.lab.trial.series import hash_of, read_patches
+from simlib.lab.trial.cells import machines_for
+from simlib.lab.trial.kernels import SELFTESTS, Source, stage_both
+from simlib.lab.trial.series import hash_of, own_numbers, own_patches, read_patches
 from simlib.lab.trial.tree import stage
 
 PLAIN = """#include <linux/kvm_host.h>
@@ -133,3 +135,55 @@ def test_a_series_is_a_folder_a_mailbox_or_a_range_of_commits(tmp_path):
 def test_what_is_no_series_is_one_sentence(given):
     with pytest.raises(InputError, match="is no folder, no file and no range of commits"):
         read_patches(given)
+
+
+def source(pristine, tmp_path):
+    return Source(tmp_path, "directory", "ab", (6, 12, 0), ours(tmp_path))
+
+
+def test_both_kernels_are_made_alike_and_run_the_same_tests(pristine, tmp_path):
+    (pristine / SELFTESTS).mkdir(parents=True)
+    (pristine / SELFTESTS / "t.c").write_text("int a;\n")
+    theirs = THEIRS + (
+        f"diff --git a/{SELFTESTS}t.c b/{SELFTESTS}t.c\n--- a/{SELFTESTS}t.c\n+++ b/{SELFTESTS}t.c\n"
+        "@@ -1 +1 @@\n-int a;\n+int b;\n"
+    )
+    (tmp_path / "mine.patch").write_text(theirs)
+    patches = read_patches(str(tmp_path / "mine.patch"))
+    base, changed = stage_both(source(pristine, tmp_path), patches)
+    assert (changed.staged.folder / SELFTESTS / "t.c").read_text() == "int a;\n"
+    assert (base.staged.folder / "virt/a.c").read_text().count("KVM_MMU_LOCK_CLEAR") == 1
+    assert (changed.staged.folder / "virt/a.c").read_text().count("KVM_MMU_LOCK_CLEAR") == 2
+    again, same = stage_both(source(pristine, tmp_path), (), patches)
+    assert [(kernel.staged.folder / "virt/a.c").read_text() for kernel in (again, same)] == 2 * [
+        (changed.staged.folder / "virt/a.c").read_text()
+    ]
+
+
+def test_a_lock_that_nothing_would_count_is_refused(pristine, tmp_path):
+    (tmp_path / "mine.patch").write_text(diff(PLAIN, PLAIN.replace("return 0", "guard(write_lock)(&kvm->mmu_lock)")))
+    with pytest.raises(
+        SimlibError, match=r"virt/a\.c, line 8, clear: takes mmu_lock by 'write_lock\)\(&kvm->mmu_lock'"
+    ):
+        stage_both(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")))
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd"])
+def test_a_patch_that_names_a_file_outside_of_the_tree_is_refused(tmp_path, name):
+    (tmp_path / "mine.patch").write_text(THEIRS.replace("+++ b/virt/a.c", f"+++ {name}"))
+    with pytest.raises(InputError, match="which lies outside of the tree"):
+        read_patches(str(tmp_path / "mine.patch"))
+
+
+def test_patches_of_ours_have_numbers_and_those_that_measure_are_refused():
+    assert next(patch.name for patch in own_patches(read_series(), own_numbers("16-17"))).startswith("KVM: x86/mmu")
+    with pytest.raises(InputError, match="SERIES = 5: is no patch of ours that adds a switch; take 7 to 17"):
+        own_patches(read_series(), [5])
+
+
+@pytest.mark.parametrize(
+    ("name", "machines"),
+    [("arch/x86/kvm/mmu/tdp_mmu.c", 1), ("arch/x86/kvm/mmu/mmu.c", 2), ("virt/kvm/kvm_main.c", 4), ("tools/a.c", 0)],
+)
+def test_only_machines_that_a_file_is_built_for_are_tried(name, machines):
+    assert len(machines_for([name])) == machines

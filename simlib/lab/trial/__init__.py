@@ -7,6 +7,6 @@ what is run, `quantities` what a boot says, `differences` which numbers differ, 
 
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.rule import Rule
-from simlib.lab.trial.run import try_series
+from simlib.lab.trial.run import try_each_patch, try_series
 
-__all__ = ["Rule", "Trial", "try_series"]
+__all__ = ["Rule", "Trial", "try_each_patch", "try_series"]

@@ -19,7 +19,7 @@ from simlib.errors import SimlibError
 from simlib.files import write_text
 from simlib.lab.build import Built, compile_image, compiler_version, fragment_of, need_compiler, pack_programs
 from simlib.lab.cache import lab_dir
-from simlib.lab.patches import Series, read_series, tree_version
+from simlib.lab.patches import Series, apply_series, read_series, tree_version
 from simlib.lab.source import bring_pristine, copy_tree, lay_over
 from simlib.lab.targets import Target
 from simlib.lab.trial.series import MEASURES, Patch
@@ -108,16 +108,18 @@ def _archive_key(series: Series) -> str:
     return file_sha256(series.archive) if series.archive.is_file() else ""
 
 
-def stage_both(source: Source, patches: Sequence[Patch], changed: str = "changed") -> tuple[Kernel, Kernel]:
-    """Stage the source without a series and with it, both made alike.
+def stage_both(source: Source, patches: Sequence[Patch], before: Sequence[Patch] = ()) -> tuple[Kernel, Kernel]:
+    """Stage the source without a series and with it, both made alike; both with the patches `before` it.
 
     Raises `SimlibError` if the series does not apply, or takes the lock where nothing would count it.
     """
-    names = [name for patch in patches for name in patch.files if not name.startswith(SELFTESTS)]
-    base = stage(source.pristine, (), source.series, source.folder / "stage" / "base", names)
-    staged = stage(source.pristine, patches, source.series, source.folder / "stage" / changed)
-    for name in [name for name in staged.touched if name.startswith(SELFTESTS)]:
-        _restore(base.folder / name, staged.folder / name, source.pristine / name)
+    every, places = [*before, *patches], source.folder / "stage"
+    names = [name for patch in every for name in patch.files if not name.startswith(SELFTESTS)]
+    base = stage(source.pristine, before, source.series, places / "base", names)
+    staged = stage(source.pristine, every, source.series, places / "changed")
+    for side in (base, staged):
+        for name in [name for name in side.touched if name.startswith(SELFTESTS)]:
+            _bring_ours(source, name, side.folder / name)
     if staged.past:
         name, [first, *others] = next(iter(staged.past.items()))
         more = f" and {len(others)} other places of it" if others else ""
@@ -125,7 +127,7 @@ def stage_both(source: Source, patches: Sequence[Patch], changed: str = "changed
             f"{name}, line {first.line}, {first.function}: takes mmu_lock by '{first.text}'{more}, which the statistics"
             " would not count: use one of the calls that kernel-patches/0001 has an accessor for"
         )
-    return Kernel("base", base), Kernel(changed, staged)
+    return Kernel("base", base), Kernel("changed", staged)
 
 
 def stage_switches(source: Source, numbers: Sequence[int]) -> tuple[Kernel, Kernel]:
@@ -141,18 +143,15 @@ def stage_switches(source: Source, numbers: Sequence[int]) -> tuple[Kernel, Kern
     return Kernel("base", base), Kernel("changed", changed)
 
 
-def _restore(ours: Path, staged: Path, pristine: Path) -> None:
-    """Bring a staged file back to what the base has."""
-    wanted = ours if ours.is_file() else pristine
+def _bring_ours(source: Source, name: str, staged: Path) -> None:
+    """Bring a staged file of the selftests to what it is without anybody's series."""
+    ours = source.folder / "stage" / "selftests"
+    apply_series(source.pristine, source.series, ours)
+    wanted = ours / name if (ours / name).is_file() else source.pristine / name
     if wanted.is_file():
         shutil.copy(wanted, staged)
     else:
         staged.unlink(missing_ok=True)
-
-
-def in_layouts(kernel: Kernel, layouts: int) -> list[Kernel]:
-    """The same kernel in so many layouts."""
-    return [replace(kernel, layout=number) for number in range(layouts)]
 
 
 def build_kernel(source: Source, kernel: Kernel, target: Target, kind: str, progress: Callable[[str], None]) -> Built:

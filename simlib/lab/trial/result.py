@@ -73,6 +73,8 @@ class Trial(Result):
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
         lines = [*self._head(), ""]
+        if not self.machines:
+            lines += ["Nothing that it changes is in the kernels that were asked for.", ""]
         for machine in self.machines:
             lines += [*self._on(machine), ""]
         lines += self._foot()

@@ -56,20 +56,57 @@ def try_series(
     - `jobs`: boots at a time; 0: one for every core.
     - `progress`: told what is being done, and the share that is done.
     """
+    [found] = _trials(str(series), source, machines, quick, parameters or {}, jobs, progress, each=False)
+    return found
+
+
+def try_each_patch(
+    series: str | Path,
+    *,
+    source: str | Path | None = None,
+    machines: Sequence[str] = (),
+    quick: bool = False,
+    jobs: int = 0,
+    progress: Progress = lambda what, share: None,
+) -> list[Trial]:
+    """Try each patch of a series beside the kernel with those before it, so that the one that makes a difference shows.
+
+    Returns: A trial for each patch. Raises as `try_series`.
+
+    - `series`, `source`, `machines`, `quick`, `jobs`, `progress`: as in `try_series`; no patches of ours.
+    """
+    return _trials(str(series), source, machines, quick, {}, jobs, progress, each=True)
+
+
+def _trials(
+    series: str, source: str | Path | None, given: Sequence[str], quick: bool, parameters: Mapping[str, Any],
+    jobs: int, progress: Progress, each: bool,
+) -> list[Trial]:  # fmt: skip
+    """One trial of a series, or one of `each` of its patches."""
     tree = None if source is None else Path(source)
-    numbers = own_numbers(str(series))
-    patches = own_patches(read_series(), numbers) if numbers else read_patches(str(series), tree)
-    commit = base_of(str(series), tree) if tree is not None and ".." in str(series) else ""
-    chosen = _chosen(machines, machines_for([name for patch in patches for name in patch.files]))
+    numbers = own_numbers(series)
+    if numbers and each:
+        raise InputError(
+            "SERIES", series, "names patches of ours, which are tried as a whole", "leave out --each-patch"
+        )
+    patches = own_patches(read_series(), numbers) if numbers else read_patches(series, tree)
+    commit = base_of(series, tree) if tree is not None and ".." in series else ""
+    chosen = _chosen(given, machines_for([name for patch in patches for name in patch.files]))
     emulators = {machine: find_qemu(target_of(machine)) for machine in chosen}
-    build_progress, *shares = portions(progress, [0.2, *(0.8 / max(1, len(chosen)) for _ in chosen)])
+    steps = [(number, number + 1) for number in range(len(patches))] if each else [(0, len(patches))]
+    opening, *shares = portions(progress, [0.1, *(0.9 / max(1, len(steps)) for _ in steps)])
+    found = []
     with at_work(alone=True):
-        origin = open_source(tree, commit, _steps(build_progress))
-        both = stage_switches(origin, numbers) if numbers else stage_both(origin, patches)
-        tried = _Tried(origin, both, patches, quick, parameters or {}, jobs)
-        for machine, share in zip(chosen, shares, strict=True):
-            tried.run(machine, emulators[machine], share)
-    return tried.result()
+        origin = open_source(tree, commit, _steps(opening))
+        for (first, end), share in zip(steps, shares, strict=True):
+            before, mine = patches[:first], patches[first:end]
+            both = stage_switches(origin, numbers) if numbers else stage_both(origin, mine, before)
+            tried = _Tried(origin, both, mine, quick, parameters, jobs)
+            machines = [one for one in chosen if one in machines_for([name for patch in mine for name in patch.files])]
+            for machine, part in zip(machines, portions(share, [1 / len(chosen)] * len(machines)), strict=True):
+                tried.run(machine, emulators[machine], part)
+            found.append(tried.result())
+    return found
 
 
 def _chosen(given: Sequence[str], touched: Sequence[str]) -> tuple[str, ...]:
