@@ -127,7 +127,7 @@ def judge(found: Sequence[Difference]) -> list[Difference]:
 def _judged(one: Difference, rejected: bool) -> Difference:
     enough = one.quantity.unit == COUNT or abs(one.ratio - 1) >= RULER
     if one.decided:
-        return replace(one, verdict=CHANGED if one.p == 0 and enough else EQUAL)
+        return replace(one, verdict=EQUAL if one.base[0] == one.changed[0] else CHANGED)
     if rejected and enough:
         return replace(one, verdict=CHANGED)
     half = math.log(one.high / one.ratio) if math.isfinite(one.high) else math.inf
