@@ -63,8 +63,8 @@ SITE, SMALL = Quantity("clear write (rounds)", "acquisitions", COUNT), Quantity(
 
 @pytest.mark.parametrize(
     ("name", "base", "changed", "verdict"),
-    [(SITE, 2, 3, CHANGED), (SITE, 2, 34, CHANGED), (SITE, 2, 2, EQUAL), (SITE, 0, 1, CHANGED), (SMALL, 1000, 1005, ALIKE),
-     (SMALL, 1000, 1020, CHANGED)],
+    [(SITE, 2, 3, CHANGED), (SITE, 2, 34, CHANGED), (SITE, 2, 2, EQUAL), (SITE, 0, 1, CHANGED),
+     (SMALL, 1000, 1005, ALIKE), (SMALL, 1000, 1020, CHANGED)],
 )  # fmt: skip
 def test_numbers_that_every_run_has_alike_are_compared_by_value(name, base, changed, verdict):
     [one] = judge(compare("m", "parked", [{name: base}] * 6, [{name: changed}] * 6))

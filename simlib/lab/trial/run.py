@@ -103,7 +103,9 @@ def _trials(
             both = stage_switches(origin, numbers) if numbers else stage_both(origin, mine, before)
             tried = _Tried(origin, both, mine, quick, parameters, jobs)
             machines = [one for one in chosen if one in machines_for([name for patch in mine for name in patch.files])]
-            for machine, part in zip(machines, portions(share, [1 / len(chosen)] * len(machines)), strict=True):
+            for machine, part in zip(
+                machines, portions(share, [1 / max(1, len(machines))] * len(machines)), strict=True
+            ):
                 tried.run(machine, emulators[machine], part)
             found.append(tried.result())
     return found
