@@ -279,7 +279,8 @@ def lab_try(
     arch: Annotated[
         list[str] | None,
         typer.Option(
-            "--arch", help="Architecture, or machine such as x86_64/npt. Default: all that the series touches."
+            "--arch",
+            help="Architecture, or machine such as x86_64/npt. Default: all that are built from what it changes.",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The small matrix: ten minutes on two cores.")] = False,
