@@ -8,12 +8,13 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
-from simlib.lab.process import need, refuse_full
+from simlib.lab.process import need, refuse_full, run
 from simlib.lab.renames import find_renames
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
@@ -21,6 +22,7 @@ _CURE = (
     "the tree differs from the one the series was written for: use the source package and version that "
     "kernel-patches/series names"
 )
+_PATCH = ("patch", "-p1", "--batch", "--forward", "--no-backup-if-mismatch", "--reject-file=-")
 _DIFF = re.compile(rb"^(?=diff --git )", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
@@ -179,17 +181,16 @@ def apply_patch(text: str, stage: Path, fuzz: int = 0) -> str:
 
     - `fuzz`: lines of context that may differ.
     """
-    return _run_patch(text, stage, fuzz, "--dry-run") or _run_patch(text, stage, fuzz)
-
-
-def _run_patch(text: str, stage: Path, fuzz: int, *options: str) -> str:
-    command = ["patch", "-p1", "--batch", "--forward", f"--fuzz={fuzz}", "--no-backup-if-mismatch", "--reject-file=-"]
-    command += options
-    done = subprocess.run(  # noqa: S603  # the program is fixed; it writes below the stage only
-        command, cwd=stage, input=text, capture_output=True, text=True, check=False, errors="surrogateescape",
-        env={**os.environ, "LC_ALL": "C"},
-    )  # fmt: skip
-    return (done.stdout + done.stderr or "patch said nothing") if done.returncode else ""
+    with tempfile.TemporaryDirectory(prefix="simlib-patch-") as folder:
+        given = Path(folder) / "given.patch"
+        given.write_text(text, "utf-8", errors="surrogateescape")
+        command = [*_PATCH, f"--fuzz={fuzz}", f"--input={given}"]
+        for options in (["--dry-run"], []):
+            done = run([*command, *options], cwd=stage, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                       env={**os.environ, "LC_ALL": "C"})  # fmt: skip
+            if done.returncode:
+                return str(done.stdout) or "patch said nothing"
+    return ""
 
 
 def _report(failures: list[str], of: int) -> str:

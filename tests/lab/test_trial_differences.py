@@ -12,10 +12,11 @@ import pytest
 from lab_fakes import OUTPUT, built, outcome
 
 from simlib.errors import InputError, SimlibError
+from simlib.lab.experiment import Row
 from simlib.lab.qemu import Qemu
 from simlib.lab.records import load_record, save_record, split_record
 from simlib.lab.trial import Rule, Trial, try_each_patch, try_series
-from simlib.lab.trial.cells import DESIGNS, MACHINES, designs
+from simlib.lab.trial.cells import DESIGNS, MACHINES, cells, designs
 from simlib.lab.trial.differences import ALIKE, CHANGED, EQUAL, TOO_FEW, compare, judge
 from simlib.lab.trial.kernels import Kernel
 from simlib.lab.trial.quantities import COUNT, TIME, Quantity, quantities
@@ -189,9 +190,6 @@ def test_an_unknown_machine_is_refused_and_known_ones_choose(lab, tmp_path):
 
 
 def test_cells_of_one_boot_are_records_of_their_own(lab, tmp_path):
-    from simlib.lab.experiment import Row  # noqa: PLC0415
-    from simlib.lab.trial.cells import cells  # noqa: PLC0415
-
     row = Row.of([cell for design in DESIGNS[1:3] for cell in cells(MACHINES[0], design, 0, "statistics", {"a": 1})])
     path = tmp_path / "row.json"
     save_record(path, row, [outcome(of=row)], {})
