@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -311,25 +311,21 @@ def lab_try(
     if each_patch and settings:
         raise InputError("--set", ", ".join(settings), "belongs to one patch", "leave out --each-patch, or --set")
     with progress_bar() as progress:
-        how: dict[str, Any] = {
-            "source": source,
-            "machines": arch or (),
-            "quick": quick,
-            "jobs": jobs,
-            "progress": progress,
-        }
         if each_patch:
-            trials = simlib.lab.try_each_patch(series, **how)
+            trials = simlib.lab.try_each_patch(
+                series, source=source, machines=arch or (), quick=quick, jobs=jobs, progress=progress
+            )
         else:
-            trials = [simlib.lab.try_series(series, parameters=settings, **how)]
+            found = simlib.lab.try_series(
+                series, source=source, machines=arch or (), quick=quick, parameters=settings, jobs=jobs,
+                progress=progress,
+            )  # fmt: skip
+            trials = [found]
     write("\n\n".join(found.summary() for found in trials) + "\n")
-    files: dict[str, str] = {}
-    for number, found in enumerate(trials, 1):
-        part = f"{number:04}-" if each_patch else ""
-        files |= {f"{part}mail.txt": f"{found.summary()}\n", f"{part}numbers.csv": found.frame().to_csv(index=False),
-                  f"{part}trial.json": found.json()}  # fmt: skip
-    for path in write_together(out, files) if out is not None else ():
-        say(f"{path}")
+    if out is not None:
+        named = [found.files(f"{number:04}-" if each_patch else "") for number, found in enumerate(trials, 1)]
+        for path in write_together(out, {name: text for files in named for name, text in files.items()}):
+            say(f"{path}")
     for found in trials:
         if found.failures:
             raise SimlibError(f"the kernel with the series fails on {', '.join(found.failures)}")

@@ -138,7 +138,8 @@ def _places(monitor: Path, built: Built) -> str:
     except (SimlibError, InputError) as error:
         return f"and nobody can say where its CPUs are ({error})"
     addresses = [int(found[1], 16) for found in _COUNTER.finditer(str(told.get("return", "")))]
-    names = [symbols[max(0, bisect(symbols, at, key=itemgetter(0)) - 1)][1] for at in addresses]
+    found = [bisect(symbols, at, key=itemgetter(0)) - 1 for at in addresses]
+    names = [symbols[at][1] if at >= 0 else "code of a user or a guest" for at in found]
     return ", ".join(f"CPU {number} in {name}" for number, name in enumerate(names)) or "and its CPUs say nothing"
 
 

@@ -39,6 +39,16 @@ class Source:
     version: tuple[int, int, int]
     series_sha256: str
 
+    @property
+    def folder(self) -> Path:
+        """Where the tree lies, beside the pristine one."""
+        return self.tree.parent
+
+    @property
+    def pristine(self) -> Path:
+        """The tree as it was given."""
+        return self.folder / "pristine"
+
     def provenance(self) -> dict[str, object]:
         """What a data set says about its kernel source."""
         known = asdict(self)

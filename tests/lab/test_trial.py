@@ -10,10 +10,12 @@ import pytest
 
 from simlib.errors import InputError, SimlibError
 from simlib.lab.patches import Series, read_series
+from simlib.lab.source import Source
+from simlib.lab.trial import kernels
 from simlib.lab.trial.accessors import sites_in, to_accessors
 from simlib.lab.trial.cells import machines_for
-from simlib.lab.trial.kernels import SELFTESTS, Source, stage_both
-from simlib.lab.trial.series import hash_of, own_numbers, own_patches, read_patches
+from simlib.lab.trial.kernels import stage_both
+from simlib.lab.trial.series import SELFTESTS, hash_of, own_numbers, own_patches, read_patches
 from simlib.lab.trial.tree import stage
 
 PLAIN = """#include <linux/kvm_host.h>
@@ -53,7 +55,7 @@ def test_calls_become_accessors_and_unknown_functions_get_a_site_of_their_own():
 def test_a_call_without_an_accessor_is_told(call):
     made = to_accessors(f"void f(struct kvm *kvm)\n{{\n\t{call};\n}}\n", {})
     [past] = made.past
-    assert (past.line, past.function) == (3, "f")
+    assert (past.number, past.function, past.text) == (3, "f", f"{call};")
 
 
 LETS_GO = PLAIN.replace("\tKVM_MMU_UNLOCK(kvm);\n", "\tKVM_MMU_UNLOCK(kvm);\n\tKVM_MMU_LOCK(kvm);\n" * 2, 1).replace(
@@ -74,7 +76,8 @@ THEIRS = diff(PLAIN, LETS_GO)
 
 
 @pytest.fixture
-def pristine(tmp_path):
+def pristine(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "read_series", lambda: ours(tmp_path))
     tree = tmp_path / "pristine"
     (tree / "virt").mkdir(parents=True)
     (tree / "virt/a.c").write_text(PLAIN)
@@ -138,7 +141,7 @@ def test_what_is_no_series_is_one_sentence(given):
 
 
 def source(pristine, tmp_path):
-    return Source(tmp_path, "directory", "ab", (6, 12, 0), ours(tmp_path))
+    return Source(tmp_path / "source", "directory", "ab", (6, 12, 0), "cd")
 
 
 def test_both_kernels_are_made_alike_and_run_the_same_tests(pristine, tmp_path):
@@ -151,7 +154,7 @@ def test_both_kernels_are_made_alike_and_run_the_same_tests(pristine, tmp_path):
     (tmp_path / "mine.patch").write_text(theirs)
     patches = read_patches(str(tmp_path / "mine.patch"))
     base, changed = stage_both(source(pristine, tmp_path), patches)
-    assert (changed.staged.folder / SELFTESTS / "t.c").read_text() == "int a;\n"
+    assert SELFTESTS + "t.c" not in changed.staged.touched
     assert (base.staged.folder / "virt/a.c").read_text().count("KVM_MMU_LOCK_CLEAR") == 1
     assert (changed.staged.folder / "virt/a.c").read_text().count("KVM_MMU_LOCK_CLEAR") == 2
     again, same = stage_both(source(pristine, tmp_path), (), patches)
@@ -163,7 +166,8 @@ def test_both_kernels_are_made_alike_and_run_the_same_tests(pristine, tmp_path):
 def test_a_lock_that_nothing_would_count_is_refused(pristine, tmp_path):
     (tmp_path / "mine.patch").write_text(diff(PLAIN, PLAIN.replace("return 0", "guard(write_lock)(&kvm->mmu_lock)")))
     with pytest.raises(
-        SimlibError, match=r"virt/a\.c, line 8, clear: takes mmu_lock by 'write_lock\)\(&kvm->mmu_lock'"
+        SimlibError,
+        match=r"virt/a\.c, line 8, clear\(\): 'guard\(write_lock\)\(&kvm->mmu_lock\);' takes mmu_lock where",
     ):
         stage_both(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")))
 

@@ -52,9 +52,9 @@ HEADER = "#include <linux/kvm_mmu_lock.h>"
 
 
 class Past(NamedTuple):
-    """A place at which the lock is taken by a call that has no accessor."""
+    """A line in which the lock is taken by a call that has no accessor."""
 
-    line: int
+    number: int
     function: str
     text: str
 
@@ -130,11 +130,13 @@ def to_accessors(text: str, known: Mapping[str, Sequence[str]]) -> Rewritten:
         out += [text[end : match.start()], becomes.format(**values)]
         end = match.end()
     changed = "".join([*out, text[end:]])
+    lines = text.splitlines()
     past = tuple(
-        Past(text.count("\n", 0, named.start()) + 1, _around(at, named.start()), " ".join(named[0].split()))
+        Past(number, _around(at, named.start()), lines[number - 1].strip())
         for named in _NAMED.finditer(text)
         if not _HARMLESS.fullmatch(named["call"])
         and not any(match.start() <= named.start() < match.end() for match, _ in found)
+        for number in [text.count("\n", 0, named.end()) + 1]
     )
     if found and HEADER not in changed:
         includes = list(_INCLUDE.finditer(changed))

@@ -26,9 +26,9 @@ RULER = 0.01
 """Smallest relative change of a time that is called one: less comes from where a loop lies in a page."""
 
 WISHED = 0.10
-"""Change that a trial should be able to see: if it cannot, its seeds are too few."""
+"""Change that a trial should be able to see: if it cannot, its runs are too few."""
 
-CHANGED, ALIKE, TOO_FEW, EQUAL = "changed", "not distinguishable", "too few seeds", "equal"
+CHANGED, ALIKE, TOO_FEW, EQUAL = "changed", "not distinguishable", "too few runs", "equal"
 
 Runs = Sequence[Mapping[Quantity, float]]
 """The numbers of each run of a kernel, in one cell."""
@@ -73,12 +73,15 @@ class Difference:
 def compare(machine: str, cell: str, base: Runs, changed: Runs) -> list[Difference]:
     """All numbers of a cell, without verdicts (`judge`); what a kernel's boot does not have is 0 there.
 
-    >>> from simlib.lab.trial.quantities import TIME
+    Returns: None of them if a kernel ran only once: that does not tell what is decided.
+
     >>> clear = Quantity("clear write (rounds)", "acquisitions", COUNT)
     >>> [one] = judge(compare("x86_64/npt", "parked", [{clear: 2.0}] * 2, [{clear: 32.0}] * 2))
     >>> one.verdict, round(one.ratio)
     ('changed', 16)
     """
+    if min(len(base), len(changed)) < 2:
+        return []
     names = dict.fromkeys(name for runs in (base, changed) for run in runs for name in run)
     return [
         _compared(machine, cell, name, *(np.sort([run.get(name, 0.0) for run in runs]) for runs in (base, changed)))
@@ -98,12 +101,10 @@ def _compared(
 
 
 def _welch(base: NDArray[np.float64], changed: NDArray[np.float64]) -> tuple[float, float]:
-    """Half of the 95 % interval of the difference of two means, and p; infinite and 1 where one run is all.
+    """Half of the 95 % interval of the difference of two means, and p.
 
     Source: Welch, Biometrika 34 (1947), with the degrees of freedom of Satterthwaite (1946).
     """
-    if min(len(base), len(changed)) < 2:
-        return math.inf, 1.0
     parts = [float(values.var(ddof=1)) / len(values) for values in (base, changed)]
     error = math.sqrt(sum(parts))
     if not error:
@@ -130,9 +131,7 @@ def _judged(one: Difference, rejected: bool) -> Difference:
         return replace(one, verdict=EQUAL if one.base[0] == one.changed[0] else CHANGED)
     if rejected and enough:
         return replace(one, verdict=CHANGED)
-    half = math.log(one.high / one.ratio) if math.isfinite(one.high) else math.inf
-    runs = len(one.base)
-    if half <= math.log1p(WISHED):
-        return replace(one, verdict=ALIKE, runs=runs)
-    needed = math.ceil(runs * (half / math.log1p(WISHED)) ** 2) if math.isfinite(half) else 2 * runs
-    return replace(one, verdict=TOO_FEW, runs=needed)
+    wider = math.log(one.high / one.ratio) / math.log1p(WISHED)
+    if wider <= 1:
+        return replace(one, verdict=ALIKE, runs=len(one.base))
+    return replace(one, verdict=TOO_FEW, runs=math.ceil(len(one.base) * wider**2))

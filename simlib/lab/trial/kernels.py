@@ -11,49 +11,32 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib.errors import SimlibError
 from simlib.files import write_text
-from simlib.lab.build import Built, compile_image, compiler_version, fragment_of, need_compiler, pack_programs
+from simlib.lab.build import Built, compile_image, compiler_version, fragment_of, pack_programs
 from simlib.lab.cache import lab_dir
-from simlib.lab.patches import Series, apply_series, read_series, tree_version
-from simlib.lab.source import bring_pristine, copy_tree, lay_over
+from simlib.lab.patches import read_series, tree_version
+from simlib.lab.source import Source, bring_pristine, lay_over
 from simlib.lab.targets import Target
 from simlib.lab.trial.series import MEASURES, Patch
 from simlib.lab.trial.tree import Staged, measuring, stage, stage_own
 from simlib.reading import file_sha256
 
-SELFTESTS = "tools/testing/selftests/"
-"""Below here nothing of a tried series is taken: both kernels run the same test."""
+WITHOUT, WITH = "the kernel without the series", "the kernel with the series"
+"""What the two are called."""
+
+KIND = "statistics"
+"""What is built (`simlib.lab.build.KERNELS`): the numbers come from the lab's statistics."""
 
 _PADDED = "virt/kvm/kvm_main.c"
 """First object of KVM on every architecture: what it begins with moves all the rest."""
 
 _STEP, _STEPS, _PRIMES = 16, 251, (37, 101)
 """Paddings are multiples of the step, B, below so many; layout n has n times a prime of them, for code and for data."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """The source that a trial begins with, unpacked.
-
-    - `folder`: of this source alone: another one's does not replace it.
-    - `origin`, `sha256`: where it comes from (`simlib.lab.source.bring_pristine`).
-    """
-
-    folder: Path
-    origin: str
-    sha256: str
-    version: tuple[int, int, int]
-    series: Series
-
-    @property
-    def pristine(self) -> Path:
-        """The kernel tree as it was given."""
-        return self.folder / "pristine"
 
 
 @dataclass(frozen=True)
@@ -84,7 +67,7 @@ class Kernel:
 
 
 def open_source(given: Path | None = None, commit: str = "", progress: Callable[[str], None] = print) -> Source:
-    """Unpack the source of a trial, or find it unpacked.
+    """Unpack the source of a trial, or find it unpacked; each source has a folder of its own.
 
     Raises as `simlib.lab.source.prepare_source`.
 
@@ -93,19 +76,8 @@ def open_source(given: Path | None = None, commit: str = "", progress: Callable[
     series = measuring(read_series())
     name = hashlib.sha256(f"{given.absolute() if given else ''} {commit}".encode()).hexdigest()[:12]
     folder = lab_dir() / "trial" / name
-    shared, own = lab_dir() / "pristine.key", folder / "pristine.key"
-    if given is None and shared.is_file() and not own.is_file() and shared.read_text("utf-8") == _archive_key(series):
-        progress("linking the unpacked source")
-        for place in ("pristine", "source"):
-            shutil.rmtree(folder / place, ignore_errors=True)
-            copy_tree(lab_dir() / "pristine", folder / place, lab_dir() / "objects")
-        write_text(own, shared.read_text("utf-8"))
     origin, sha256 = bring_pristine(folder, series, given, progress, commit)
-    return Source(folder, origin, sha256, tree_version(folder / "pristine"), series)
-
-
-def _archive_key(series: Series) -> str:
-    return file_sha256(series.archive) if series.archive.is_file() else ""
+    return Source(folder / "source", origin, sha256, tree_version(folder / "pristine"), series.sha256)
 
 
 def stage_both(source: Source, patches: Sequence[Patch], before: Sequence[Patch] = ()) -> tuple[Kernel, Kernel]:
@@ -113,21 +85,18 @@ def stage_both(source: Source, patches: Sequence[Patch], before: Sequence[Patch]
 
     Raises `SimlibError` if the series does not apply, or takes the lock where nothing would count it.
     """
-    every, places = [*before, *patches], source.folder / "stage"
-    names = [name for patch in every for name in patch.files if not name.startswith(SELFTESTS)]
-    base = stage(source.pristine, before, source.series, places / "base", names)
-    staged = stage(source.pristine, every, source.series, places / "changed")
-    for side in (base, staged):
-        for name in [name for name in side.touched if name.startswith(SELFTESTS)]:
-            _bring_ours(source, name, side.folder / name)
+    every, places, ours = [*before, *patches], source.folder / "stage", measuring(read_series())
+    names = [name for patch in every for name in patch.files]
+    base = stage(source.pristine, before, ours, places / "base", names)
+    staged = stage(source.pristine, every, ours, places / "changed")
     if staged.past:
         name, [first, *others] = next(iter(staged.past.items()))
-        more = f" and {len(others)} other places of it" if others else ""
+        more = f" and {len(others)} more" if others else ""
         raise SimlibError(
-            f"{name}, line {first.line}, {first.function}: takes mmu_lock by '{first.text}'{more}, which the statistics"
-            " would not count: use one of the calls that kernel-patches/0001 has an accessor for"
+            f"{name}, line {first.number}, {first.function}(): '{first.text}'{more} takes mmu_lock where the statistics"
+            " would not count it: use a call that kernel-patches/0001 has an accessor for"
         )
-    return Kernel("base", base), Kernel("changed", staged)
+    return Kernel(WITHOUT, base), Kernel(WITH, staged)
 
 
 def stage_switches(source: Source, numbers: Sequence[int]) -> tuple[Kernel, Kernel]:
@@ -140,54 +109,34 @@ def stage_switches(source: Source, numbers: Sequence[int]) -> tuple[Kernel, Kern
     places = source.folder / "stage"
     base = stage_own(source.pristine, ours, sorted(before), places / "base")
     changed = stage_own(source.pristine, ours, sorted({*before, *numbers}), places / "changed")
-    return Kernel("base", base), Kernel("changed", changed)
+    return Kernel(WITHOUT, base), Kernel(WITH, changed)
 
 
-def _bring_ours(source: Source, name: str, staged: Path) -> None:
-    """Bring a staged file of the selftests to what it is without anybody's series."""
-    ours = source.folder / "stage" / "selftests"
-    apply_series(source.pristine, source.series, ours)
-    wanted = ours / name if (ours / name).is_file() else source.pristine / name
-    if wanted.is_file():
-        shutil.copy(wanted, staged)
-    else:
-        staged.unlink(missing_ok=True)
-
-
-def build_kernel(source: Source, kernel: Kernel, target: Target, kind: str, progress: Callable[[str], None]) -> Built:
+def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Callable[[str], None]) -> Built:
     """Compile a kernel, unless the same source was compiled already.
 
     Raises `SimlibError` if the compilation fails: with the compiler's first error.
-
-    - `kind`: name in `simlib.lab.build.KERNELS`.
     """
-    need_compiler(target)
-    fragment = fragment_of(target, kind)
+    fragment, compiler = fragment_of(target, KIND), compiler_version(target)
     programs = _programs(source, target, kernel, progress)
-    folder = source.folder / "built" / f"{target.name}-{_key(source, kernel, [fragment, compiler_version(target)])}"
+    folder = source.folder / "built" / f"{target.name}-{_key(source, kernel, [fragment, compiler])}"
     record = folder / "build.json"
     if not record.is_file():
-        label = f"{target.name}, {kernel.name}, layout {kernel.layout}"
         _lay(source, kernel)
-        objects = source.folder / "objects" / f"{target.name}-{kind}"
+        objects = source.folder / "objects" / f"{target.name}-{KIND}"
+        label = f"{target.name}, {kernel.name}, layout {kernel.layout}"
         try:
-            compile_image(target, source.folder / "source", objects, fragment, label, progress)
+            compile_image(target, source.tree, objects, fragment, label, progress)
         except SimlibError as error:
-            raise SimlibError(
-                f"{kernel.name} does not compile for {target.name}: {_first_error(objects) or error}"
-            ) from None
+            raise SimlibError(f"{kernel.name} does not compile: {_first_error(objects) or error}") from None
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(objects / target.image, folder / "image")
         shutil.copyfile(objects / "System.map", folder / "System.map")
-        provenance = {
-            "image_sha256": file_sha256(folder / "image"),
-            "compiler": compiler_version(target),
-            "kernel": kind,
-        }
+        provenance = {"image_sha256": file_sha256(folder / "image"), "compiler": compiler, "kernel": KIND}
         write_text(record, json.dumps(provenance) + "\n")
     known = json.loads(record.read_text("utf-8"))
     known["initramfs_sha256"] = file_sha256(programs)
-    return Built(target.name, kind, folder / "image", programs, known)
+    return Built(target.name, KIND, folder / "image", programs, known)
 
 
 def _programs(source: Source, target: Target, kernel: Kernel, progress: Callable[[str], None]) -> Path:
@@ -196,7 +145,7 @@ def _programs(source: Source, target: Target, kernel: Kernel, progress: Callable
     if not made.is_file():
         progress(f"{target.name}: compiling the selftests")
         _lay(source, replace(kernel, layout=0))
-        packed = pack_programs(target, source.folder / "source", source.folder / "objects")
+        packed = pack_programs(target, source.tree, source.folder / "objects")
         made.parent.mkdir(parents=True, exist_ok=True)
         part = made.with_suffix(".part")
         part.write_bytes(packed)
@@ -219,7 +168,7 @@ def _lay(source: Source, kernel: Kernel) -> None:
         padded.parent.mkdir(parents=True, exist_ok=True)
         padded.write_text("".join(lines), "utf-8", errors="surrogateescape")
         touched = sorted({*touched, _PADDED})
-    lay_over(source.pristine, stage_of, touched, source.folder / "source", source.folder / "laid.files")
+    lay_over(source.pristine, stage_of, touched, source.tree, source.folder / "laid.files")
 
 
 def _key(source: Source, kernel: Kernel, more: Sequence[str]) -> str:
@@ -238,9 +187,3 @@ def _first_error(objects: Path) -> str:
     text = log.read_text("utf-8", errors="replace") if log.is_file() else ""
     lines = [line for line in text.splitlines() if ": error: " in line or ": undefined reference" in line]
     return lines[0].rpartition("/source/")[2] if lines else ""
-
-
-def describe(source: Source) -> Mapping[str, object]:
-    """What a report says of the source."""
-    return {"origin": source.origin, "sha256": source.sha256, "version": ".".join(map(str, source.version)),
-            "statistics": source.series.sha256}  # fmt: skip

@@ -12,7 +12,6 @@ from simlib.lab.records import Record, ioctl_rows, lock_rows, read_gaps, run_row
 COUNT, TIME = "count", "instructions"
 """Units. A time in the lab is a number of instructions, of all CPUs together (``docs/lab.md``)."""
 
-POPULATE = "populate"
 _COUNTABLE = ("acquisitions", "calls", "dirty pages", "accesses")
 _GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}
 
@@ -33,7 +32,7 @@ class Quantity(NamedTuple):
 
         Contentions are a matter of turns, and so is which of the vCPUs meet while they fill the memory.
         """
-        return self.what in _COUNTABLE and not self.of.endswith(f"({POPULATE})")
+        return self.what in _COUNTABLE and not self.of.endswith("(populate)")
 
 
 def quantities(record: Record) -> dict[Quantity, float]:

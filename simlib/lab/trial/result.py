@@ -26,8 +26,8 @@ _WHAT = {design.name: design.what for design in DESIGNS}
 class Trial(Result):
     """What a series changes in the lab.
 
-    - `about`: ``patches``, ``series_sha256``, ``parameters``, ``quick``, ``source``, ``images``, ``new_sites`` (by
-      function), ``boots``.
+    - `about`: ``command`` (repeats it), ``patches``, ``series_sha256``, ``parameters``, ``source``, ``images`` (hashes
+      by machine, without the series and with it), ``new_sites`` (by function), ``boots``.
     - `machines`: what was tried, ``target/mode``.
     - `same`: those whose image with the series equals the one without it.
     - `failures`: by machine, what the kernel with the series did wrong.
@@ -70,6 +70,13 @@ class Trial(Result):
         }  # fmt: skip
         return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
+    def files(self, first: str = "") -> dict[str, str]:
+        """Files to keep, by name: the text, the numbers, all of it; `first`: what the names begin with."""
+        return {
+            f"{first}mail.txt": f"{self.summary()}\n", f"{first}numbers.csv": self.frame().to_csv(index=False),
+            f"{first}trial.json": self.json(),
+        }  # fmt: skip
+
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
         lines = [*self._head(), ""]
@@ -104,15 +111,19 @@ class Trial(Result):
 
     def _foot(self) -> list[str]:
         source = self.about["source"]
-        names = {"linux": source["version"], "source": f"{source['origin']} {source['sha256'][:12]}",
-                 "series": self.about["series_sha256"][:12], "boots": self.about["boots"]}  # fmt: skip
-        if self.about["parameters"]:
-            names["set for the changed kernel"] = " ".join(f"{k}={v}" for k, v in self.about["parameters"].items())
-        return _wrap("; ".join(f"{name} {value}" for name, value in names.items()))
+        known = (
+            f"Linux {source['version']} ({source['origin']} {str(source['sha256'])[:12]}); statistics "
+            f"{str(source['series_sha256'])[:12]}; series {self.about['series_sha256'][:12]}; "
+            f"{self.about['boots']} boots"
+        )
+        return [*_wrap(known), f"Repeat it: {self.about['command']}"]
 
 
 def _wrap(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    """Lines of a mail; a number and its % stay together."""
+    lines = textwrap.wrap(text.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, initial_indent=indent,
+                          subsequent_indent=indent, break_on_hyphens=False)  # fmt: skip
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _row(one: Difference) -> str:
@@ -120,7 +131,8 @@ def _row(one: Difference) -> str:
     before, after = (_number(statistics.median(values)) for values in (one.base, one.changed))
     name = f"{one.quantity.of}: {one.quantity.what}"
     share = "new" if one.new else f"{100 * (one.ratio - 1):+.1f} %" if one.ratio < 10 else f"× {one.ratio:.3g}"
-    return f"    {name[:38]:38} {before:>8} {after:>8} {share:>10}"
+    name = f"    {name:39}" if len(name) <= 39 else f"    {name}\n{'':43}"
+    return f"{name} {before:>8} {after:>8} {share:>10}"
 
 
 def _number(value: float) -> str:

@@ -11,7 +11,6 @@ from simlib.lab.trial.differences import CHANGED, Difference
 from simlib.lab.trial.result import Trial
 
 _RULE = re.compile(r"(?P<what>[\w .()%-]+?)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\d+(?:\.\d+)?)\s*%")
-ANY = "changed"
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Rule:
         >>> Rule.parse("clear time > 5%"), Rule.parse("changed").what
         (Rule(what='clear time', above=True, percent=5.0), '')
         """
-        if text.strip() == ANY:
+        if text.strip() == "changed":
             return cls()
         found = _RULE.fullmatch(text.strip())
         if found is None:
@@ -48,7 +47,7 @@ class Rule:
         of the trial has such a name.
         """
         named = [one for one in trial.differences if self._names(one)]
-        if not named and not trial.same:
+        if trial.differences and not named:
             names = sorted({f"{one.quantity.of} {one.quantity.what}" for one in trial.differences})
             cure = f"such as {', '.join(names[:6])}: --out writes all of them"
             raise InputError("--fail-if", self.what, "is the name of no number of this trial", cure)

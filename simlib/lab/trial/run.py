@@ -3,32 +3,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simlib.errors import InputError, SimlibError, nearest
-from simlib.lab.build import Built
+from simlib.lab.build import Built, need_compiler
 from simlib.lab.cache import at_work
 from simlib.lab.collect import Boot, run_boots
 from simlib.lab.experiment import Cell, Row
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import Qemu, find_qemu
 from simlib.lab.records import Record, split_record
-from simlib.lab.trial.cells import MACHINES, Design, cells, designs, machines_for, target_of
+from simlib.lab.source import Source
+from simlib.lab.trial.cells import CHECK, MACHINES, Design, cells, designs, machines_for, target_of
 from simlib.lab.trial.differences import Difference, compare, judge
-from simlib.lab.trial.kernels import Kernel, Source, build_kernel, describe, open_source, stage_both, stage_switches
+from simlib.lab.trial.kernels import Kernel, build_kernel, open_source, stage_both, stage_switches
 from simlib.lab.trial.quantities import Quantity, quantities
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.series import Patch, base_of, hash_of, own_numbers, own_patches, read_patches
 from simlib.parallel import Progress, portions
-
-KERNEL = "statistics"
-"""What is built (`simlib.lab.build.KERNELS`): the numbers come from the lab's statistics."""
-
-_FIRST = "check"
-"""Design that a changed kernel has to pass before it is measured."""
 
 
 def try_series(
@@ -56,7 +52,7 @@ def try_series(
     - `jobs`: boots at a time; 0: one for every core.
     - `progress`: told what is being done, and the share that is done.
     """
-    [found] = _trials(str(series), source, machines, quick, parameters or {}, jobs, progress, each=False)
+    [found] = _trials(str(series), source, machines, _How(quick, parameters or {}, jobs), progress, each=False)
     return found
 
 
@@ -75,40 +71,69 @@ def try_each_patch(
 
     - `series`, `source`, `machines`, `quick`, `jobs`, `progress`: as in `try_series`; no patches of ours.
     """
-    return _trials(str(series), source, machines, quick, {}, jobs, progress, each=True)
+    return _trials(str(series), source, machines, _How(quick, {}, jobs), progress, each=True)
+
+
+@dataclass(frozen=True)
+class _How:
+    """How a machine is tried: as in `try_series`."""
+
+    quick: bool
+    parameters: Mapping[str, Any]
+    jobs: int
 
 
 def _trials(
-    series: str, source: str | Path | None, given: Sequence[str], quick: bool, parameters: Mapping[str, Any],
-    jobs: int, progress: Progress, each: bool,
-) -> list[Trial]:  # fmt: skip
+    series: str, given: str | Path | None, machines: Sequence[str], how: _How, progress: Progress, each: bool
+) -> list[Trial]:
     """One trial of a series, or one of `each` of its patches."""
-    tree = None if source is None else Path(source)
+    tree = None if given is None else Path(given)
     numbers = own_numbers(series)
     if numbers and each:
-        raise InputError(
-            "SERIES", series, "names patches of ours, which are tried as a whole", "leave out --each-patch"
-        )
+        cure = "leave out --each-patch"
+        raise InputError("SERIES", series, "names patches of ours, which are tried as a whole", cure)
     patches = own_patches(read_series(), numbers) if numbers else read_patches(series, tree)
     commit = base_of(series, tree) if tree is not None and ".." in series else ""
-    chosen = _chosen(given, machines_for([name for patch in patches for name in patch.files]))
-    emulators = {machine: find_qemu(target_of(machine)) for machine in chosen}
+    chosen = {name: find_qemu(target_of(name)) for name in _chosen(machines, _machines_for(patches))}
+    for machine in chosen:  # before minutes are spent on another one
+        need_compiler(target_of(machine))
     steps = [(number, number + 1) for number in range(len(patches))] if each else [(0, len(patches))]
-    opening, *shares = portions(progress, [0.1, *(0.9 / max(1, len(steps)) for _ in steps)])
-    found = []
+    opening, *shares = portions(progress, [0.1, *[0.9 / max(1, len(steps))] * len(steps)])
     with at_work(alone=True):
-        origin = open_source(tree, commit, _steps(opening))
+        source = open_source(tree, commit, _steps(opening))
+        found = []
         for (first, end), share in zip(steps, shares, strict=True):
-            before, mine = patches[:first], patches[first:end]
-            both = stage_switches(origin, numbers) if numbers else stage_both(origin, mine, before)
-            tried = _Tried(origin, both, mine, quick, parameters, jobs)
-            machines = [one for one in chosen if one in machines_for([name for patch in mine for name in patch.files])]
-            for machine, part in zip(
-                machines, portions(share, [1 / max(1, len(machines))] * len(machines)), strict=True
-            ):
-                tried.run(machine, emulators[machine], part)
-            found.append(tried.result())
+            mine = patches[first:end]
+            both = stage_switches(source, numbers) if numbers else stage_both(source, mine, patches[:first])
+            touched = [machine for machine in chosen if machine in _machines_for(mine)]
+            each_share = portions(share, [1 / max(1, len(touched))] * len(touched))
+            tried = {
+                machine: _try_on(machine, source, both, chosen[machine], how, part)
+                for machine, part in zip(touched, each_share, strict=True)
+            }
+            about = {
+                "command": _command(series, tree, list(machines), how, each),
+                "patches": [patch.name for patch in mine],
+                "series_sha256": hash_of(mine),
+                "parameters": dict(how.parameters),
+                "source": source.provenance(),
+                "new_sites": dict(both[1].staged.sites),
+            }
+            found.append(_trial(about, tried))
     return found
+
+
+def _command(series: str, tree: Path | None, machines: Sequence[str], how: _How, each: bool) -> str:
+    """What repeats a trial, without this machine's folders."""
+    words = ["simlib", "lab", "try", series if ".." in series else Path(series).name]
+    words += ["--source", tree.absolute().name] if tree is not None else []
+    words += [word for machine in machines for word in ("--arch", machine)]
+    words += [word for name, value in how.parameters.items() for word in ("--set", f"{name}={value}")]
+    return shlex.join([*words, *["--quick"] * how.quick, *["--each-patch"] * each])
+
+
+def _machines_for(patches: Sequence[Patch]) -> tuple[str, ...]:
+    return machines_for([name for patch in patches for name in patch.files], empty=not patches)
 
 
 def _chosen(given: Sequence[str], touched: Sequence[str]) -> tuple[str, ...]:
@@ -134,102 +159,87 @@ def _label(cell: Cell) -> str:
     return " ".join([design, *varied])
 
 
+@dataclass
 class _Tried:
-    """A trial while it runs."""
+    """What one machine said."""
 
-    def __init__(
-        self, source: Source, both: tuple[Kernel, Kernel], patches: Sequence[Patch], quick: bool,
-        parameters: Mapping[str, Any], jobs: int,
-    ) -> None:  # fmt: skip
-        self.source, self.patches, self.quick, self.parameters, self.jobs = source, patches, quick, parameters, jobs
-        self.base, self.changed = both
-        self.same: list[str] = []
-        self.machines: list[str] = []
-        self.failures: dict[str, str] = {}
-        self.found: list[Difference] = []
-        self.boots = 0
-        self.images: dict[str, str] = {}
+    images: tuple[str, str]
+    failed: str = ""
+    found: Sequence[Difference] = ()
+    boots: int = 0
 
-    def run(self, machine: str, qemu: Qemu, progress: Progress | None) -> None:
-        """Try it on one machine."""
-        self.machines.append(machine)
-        own = list(designs(machine, self.quick))
-        layouts = max(design.layouts for design in own)
-        building, checking, booting = portions(progress, [0.3, 0.1, 0.6])
-        base = self._build(self.base, machine, range(1), building)
-        changed = self._build(self.changed, machine, range(1), building)
-        self.images |= {f"{machine} {side}": str(built[0].provenance["image_sha256"])
-                        for side, built in (("base", base), ("changed", changed))}  # fmt: skip
-        if self.images[f"{machine} base"] == self.images[f"{machine} changed"] and not self.parameters:
-            self.same.append(machine)
-            return
-        first = [design for design in own if design.name == _FIRST]
-        if failed := self._boot(machine, first, {"changed": changed}, qemu, checking)[1]:
-            self.failures[machine] = failed
-            return
-        base |= self._build(self.base, machine, range(1, layouts), building)
-        changed |= self._build(self.changed, machine, range(1, layouts), building)
-        runs, failed = self._boot(machine, own, {"base": base, "changed": changed}, qemu, booting)
-        if failed:
-            self.failures[machine] = failed
-        for label in dict.fromkeys(label for _, label in runs):
-            both = (runs.get(("base", label), []), runs.get(("changed", label), []))
-            if min(len(runs) for runs in both) > 1:  # one boot does not tell what is decided
-                self.found += compare(machine, label, *both)
 
-    def _build(self, kernel: Kernel, machine: str, layouts: range, progress: Progress | None) -> dict[int, Built]:
+def _trial(about: Mapping[str, Any], tried: Mapping[str, _Tried]) -> Trial:
+    """What all machines said, corrected for how much was compared."""
+    images = {machine: list(one.images) for machine, one in tried.items()}
+    same = tuple(machine for machine, one in tried.items() if not one.boots)
+    failures = {machine: one.failed for machine, one in tried.items() if one.failed}
+    found = judge([difference for one in tried.values() for difference in one.found])
+    about = {**about, "images": images, "boots": sum(one.boots for one in tried.values())}
+    return Trial(about, tuple(tried), same, failures, tuple(found))
+
+
+def _try_on(
+    machine: str, source: Source, both: tuple[Kernel, Kernel], qemu: Qemu, how: _How, progress: Progress | None
+) -> _Tried:
+    """Try a series on one machine."""
+    own = list(designs(machine, how.quick))
+    building, checking, booting = portions(progress, [0.3, 0.1, 0.6])
+
+    def build(layouts: range) -> list[list[Built]]:
         target = target_of(machine)
-        return {
-            number: build_kernel(self.source, replace(kernel, layout=number), target, KERNEL, _steps(progress))
-            for number in layouts
-        }
+        return [
+            [build_kernel(source, replace(kernel, layout=one), target, _steps(building)) for one in layouts]
+            for kernel in both
+        ]
 
-    def _boot(
-        self, machine: str, own: Sequence[Design], kernels: Mapping[str, Mapping[int, Built]], qemu: Qemu,
-        progress: Progress | None,
-    ) -> tuple[dict[tuple[str, str], list[dict[Quantity, float]]], str]:  # fmt: skip
-        """What each kernel's boots gave, by kernel and cell; and what the changed one did wrong, or nothing.
+    built = build(range(1))
+    images = [str(one.provenance["image_sha256"]) for [one] in built]
+    tried = _Tried((images[0], images[1]))
+    if images[0] == images[1] and not how.parameters:
+        return tried
+    _boot(machine, [CHECK], built, qemu, how, checking, tried)
+    if tried.failed:
+        return tried
+    built = build(range(max(design.layouts for design in own)))
+    runs = _boot(machine, own, built, qemu, how, booting, tried)
+    labels = dict.fromkeys(label for each in runs for label in each)
+    tried.found = [one for label in labels for one in compare(machine, label, *(each.get(label, []) for each in runs))]
+    return tried
 
-        Raises `SimlibError` if the kernel without the series does not run.
-        """
-        todo = list(self._rows(machine, own, kernels))
-        _steps(progress)(f"{machine}: booting {len(todo)} times")
-        records = run_boots([Boot(row, built, qemu) for _, row, built in todo], jobs=self.jobs, progress=progress)
-        self.boots += len(todo)
-        runs: dict[tuple[str, str], list[dict[Quantity, float]]] = {}
-        failed = ""
-        for (side, row, _), record in zip(todo, records, strict=True):
-            if isinstance(record, Record):
-                for one, cell in zip(split_record(record, row), row.cells, strict=True):
-                    runs.setdefault((side, _label(cell)), []).append(quantities(one))
-            elif side == "base":
-                raise SimlibError(f"the kernel without the series fails on {machine}: {record}")
-            else:
-                failed = failed or record
-        return runs, failed
 
-    def _rows(
-        self, machine: str, own: Sequence[Design], kernels: Mapping[str, Mapping[int, Built]]
-    ) -> Iterator[tuple[str, Row, Built]]:
-        """Kernel, cells and image of each boot."""
-        for side, layouts in kernels.items():
-            parameters = self.parameters if side == "changed" else {}
-            for boot in dict.fromkeys(design.boot for design in own):
-                alike = [design for design in own if design.boot == boot]
-                for number in range(min(alike[0].layouts, len(layouts))):
-                    found = [cells(machine, design, number, KERNEL, parameters) for design in alike]
-                    yield side, Row.of([cell for each in found for cell in each]), layouts[number]
+def _boot(
+    machine: str, own: Sequence[Design], built: Sequence[Sequence[Built]], qemu: Qemu, how: _How,
+    progress: Progress | None, tried: _Tried,
+) -> list[dict[str, list[dict[Quantity, float]]]]:  # fmt: skip
+    """What each kernel's boots gave, by cell; counted in `tried`, and what the changed kernel did wrong.
 
-    def result(self) -> Trial:
-        """What it found."""
-        about = {
-            "patches": [patch.name for patch in self.patches],
-            "series_sha256": hash_of(self.patches),
-            "parameters": dict(self.parameters),
-            "quick": self.quick,
-            "source": dict(describe(self.source)),
-            "images": self.images,
-            "new_sites": dict(self.changed.staged.sites),
-            "boots": self.boots,
-        }
-        return Trial(about, tuple(self.machines), tuple(self.same), dict(self.failures), tuple(judge(self.found)))
+    Raises `SimlibError` if the kernel without the series does not run.
+    """
+    todo = list(_rows(machine, own, built, how))
+    tried.boots += len(todo)
+    _steps(progress)(f"{machine}: booting {len(todo)} times")
+    records = run_boots([Boot(row, image, qemu) for _, row, image in todo], jobs=how.jobs, progress=progress)
+    runs: list[dict[str, list[dict[Quantity, float]]]] = [{}, {}]
+    for (side, row, _), record in zip(todo, records, strict=True):
+        if isinstance(record, Record):
+            for one, cell in zip(split_record(record, row), row.cells, strict=True):
+                runs[side].setdefault(_label(cell), []).append(quantities(one))
+        elif side == 0:
+            raise SimlibError(f"the kernel without the series fails on {machine}: {record}")
+        else:
+            tried.failed = tried.failed or record
+    return runs
+
+
+def _rows(
+    machine: str, own: Sequence[Design], built: Sequence[Sequence[Built]], how: _How
+) -> Iterator[tuple[int, Row, Built]]:
+    """Number of the kernel, cells and image of each boot."""
+    for side, layouts in enumerate(built):
+        parameters = how.parameters if side else {}
+        for boot in dict.fromkeys(design.boot for design in own):
+            alike = [design for design in own if design.boot == boot]
+            for number in range(alike[0].layouts):
+                found = [cells(machine, design, number, parameters) for design in alike]
+                yield side, Row.of([cell for each in found for cell in each]), layouts[number]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +17,29 @@ from simlib.lab.process import need, run
 _MAILS = re.compile(r"^(?=From [0-9a-f]{40} |From \S+@\S+ )", re.MULTILINE)
 _SUBJECT = re.compile(r"^Subject: (?:\[[^\]]*\] *)?(.+(?:\n .+)*)", re.MULTILINE)
 _DIFF = re.compile(r"^(?=diff --git )", re.MULTILINE)
-_OF = re.compile(r"^diff --git a/(\S+) b/(\S+)", re.MULTILINE)
+_OF = re.compile(r"diff --git a/(\S+) b/(\S+)")
 _NAMED = re.compile(r"^(?:---|\+\+\+|rename (?:from|to)|copy (?:from|to)) (\S+)", re.MULTILINE)
 _NUMBERS = re.compile(r"(\d{1,2})(?:-(\d{1,2}))?")
 _MOST = 2**24
 """Bytes of the largest file that is read."""
 
-
 MEASURES = (1, 2, 3, 4, 5, 6, 18, 19)
 """Patches of ours that measure: accessors, statistics, tracepoints, selftests. The others are switches."""
+
+
+SELFTESTS = "tools/testing/selftests/"
+"""Below here nothing of a tried series is taken: both kernels run the same test."""
+
+
+def parts(text: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """What a patch does to each file: the file's names before and after, and the text; no message.
+
+    >>> [names for names, _ in parts("Subject: s\\n\\ndiff --git a/x.c b/x.c\\n--- a/x.c\\n+++ b/x.c\\n")]
+    [('x.c', 'x.c')]
+    """
+    for part in _DIFF.split(text):
+        if found := _OF.match(part):
+            yield (found[1], found[2]), part
 
 
 class Patch(NamedTuple):
@@ -36,13 +50,13 @@ class Patch(NamedTuple):
 
     @property
     def changes(self) -> str:
-        """What it changes, without its message."""
-        return "".join(_DIFF.split(self.text)[1:])
+        """What it changes of the kernel, without its message and its selftests."""
+        return "".join(part for names, part in parts(self.text) if not names[1].startswith(SELFTESTS))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files that it changes, relative to the kernel tree."""
-        return tuple(dict.fromkeys(name for pair in _OF.findall(self.changes) for name in pair))
+        """The kernel's files that it changes, relative to the tree."""
+        return tuple(dict.fromkeys(name for names, _ in parts(self.changes) for name in names))
 
 
 def read_patches(given: str, tree: Path | None = None) -> tuple[Patch, ...]:
@@ -93,7 +107,7 @@ def hash_of(patches: Sequence[Patch]) -> str:
     """Of what they change, in order."""
     digest = hashlib.sha256()
     for patch in patches:
-        digest.update(patch.changes.encode() + b"\0")
+        digest.update(patch.changes.encode("utf-8", "surrogateescape") + b"\0")
     return digest.hexdigest()
 
 
@@ -137,17 +151,18 @@ def _read(path: Path) -> str:
 
 def _title(mail: str, otherwise: str) -> str:
     found = _SUBJECT.search(mail)
-    return " ".join(found[1].split()) if found else otherwise
+    title = " ".join(found[1].split()) if found else otherwise
+    return title.encode("utf-8", "replace").decode()  # to be printed, whatever the mail was written in
 
 
 def _checked(patch: Patch) -> Patch:
     """Refuse a patch that changes nothing, and one that names a file outside of the tree."""
-    if not patch.files:
+    named = [name for names, part in parts(patch.text) for name in (*names, *_NAMED.findall(part))]
+    if not named:
         cure = "make it by git format-patch"
         raise InputError("SERIES", patch.name, "changes nothing: it has no line 'diff --git'", cure)
-    named = {*patch.files, *(name for name in _NAMED.findall(patch.changes) if name != "/dev/null")}
     for name in named:
         path = name.removeprefix("a/").removeprefix("b/")
-        if path.startswith("/") or ".." in path.split("/"):
+        if name != "/dev/null" and (path.startswith("/") or ".." in path.split("/")):
             raise InputError("SERIES", patch.name, f"names {name}, which lies outside of the tree", "leave it out")
     return patch

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from simlib.errors import SimlibError
 from simlib.lab.patches import Series, apply_patch, apply_series, failure_of
 from simlib.lab.trial.accessors import Past, sites_in, to_accessors
-from simlib.lab.trial.series import MEASURES, Patch
+from simlib.lab.trial.series import MEASURES, Patch, parts
 
 _BY_RULE = 4
 """Of the first patches so many bring calls to accessors."""
@@ -23,8 +23,6 @@ _BY_HAND = ("include/linux/kvm_types.h", "virt/kvm/kvm_mm.h", "include/linux/kvm
 
 _SITES, _LISTED = "include/linux/kvm_types.h", "include/linux/kvm_mmu_lock_sites.h"
 _LAST = "\tKVM_MMU_LOCK_NR_SITES,"
-_FILE = re.compile(r"^(?=diff --git )", re.MULTILINE)
-_OF = re.compile(r"diff --git a/(\S+) b/(\S+)")
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,7 @@ def stage(
             if name.endswith((".c", ".h")) and name not in _BY_HAND:
                 made = to_accessors(text, sites_in(_text(staged)))
                 sites |= made.sites
-                own = {one.text for one in to_accessors(_text(pristine / name), {}).past}
-                if new := tuple(one for one in made.past if one.text not in own):
+                if new := _added(made.past, to_accessors(_text(pristine / name), {}).past):
                     past[name] = new
                 text = made.text
             staged.parent.mkdir(parents=True, exist_ok=True)
@@ -98,6 +95,17 @@ def stage(
     if sites:
         _name_sites(folder, sites)
     return Staged(folder, tuple(sorted({*ours, *names})), sites, past)
+
+
+def _added(after: Sequence[Past], before: Sequence[Past]) -> tuple[Past, ...]:
+    """The lines that were not there before, as often as they are new."""
+    known = Counter(one.text for one in before)
+    new = []
+    for one in after:
+        known[one.text] -= 1
+        if known[one.text] < 0:
+            new.append(one)
+    return tuple(new)
 
 
 def _text(path: Path) -> str:
@@ -112,7 +120,7 @@ def _apply_theirs(pristine: Path, patches: Sequence[Patch], place: Path, also: S
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(pristine / name, place / name)
     for patch in patches:
-        if said := apply_patch(patch.changes, place):
+        if patch.changes and (said := apply_patch(patch.changes, place)):
             cure = "rebase it to the kernel that is built, or give its own tree with --source"
             raise SimlibError(failure_of(patch.name, said, cure))
     return touched
@@ -123,9 +131,8 @@ def _measure(name: str, series: Series, folder: Path) -> None:
     for patch in series.patches:
         if int(patch.name[:4]) <= _BY_RULE and name not in _BY_HAND:
             continue
-        for part in _FILE.split(patch.read_text("utf-8"))[1:]:
-            found = _OF.match(part)
-            if found is None or found[2] != name:
+        for names, part in parts(patch.read_text("utf-8")):
+            if names[1] != name:
                 continue
             if said := apply_patch(part, folder, fuzz=2):
                 cure = "what it measures there is lost: change that part of your patch, or leave it out"
