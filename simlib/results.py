@@ -54,7 +54,7 @@ class Result:
         """
         from simlib import figures as drawing  # noqa: PLC0415  # Plotly is slow to import
 
-        name = figure or self.figures()[0]
+        name = figure or next(iter(self.figures()), "")
         self.table_for(name)
         return getattr(drawing, name)(self, **options)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,32 @@ def test_a_boot_end_to_end(tmp_path):
     assert found.wall_s >= 0.2
     assert found.command.startswith("qemu -M q35 -cpu max,+svm,+npt -smp 2 -m 768M -accel tcg,thread=multi")
     assert str(tmp_path) not in found.command
+
+
+REGISTERS = """
+CPU#0
+RAX=0000000000000000 RIP=ffffffff81000105 RFL=00000246
+CPU#1
+RIP=0000000000401000
+ PC=ffffffff81000200 X00=1
+ pc       ffffffff81000100
+"""
+
+
+def test_a_machine_that_hangs_says_where_its_cpus_are(tmp_path, monkeypatch):
+    """On x86 (the second one outside of the kernel), arm64 and riscv."""
+    kernel = built(tmp_path)
+    (tmp_path / "System.map").write_text("ffffffff81000100 T spin\nffffffff81000200 t idle\n")
+    assert "nobody can say where its CPUs are" in module._places(tmp_path / "none", kernel)
+    monitor = contextlib.nullcontext(types.SimpleNamespace(ask=lambda *_: {"return": REGISTERS}))
+    monkeypatch.setattr(module, "Monitor", lambda path: monitor)
+    told = module._places(tmp_path / "qmp", kernel)
+    assert told == "CPU 0 in spin, CPU 1 in code of a user or a guest, CPU 2 in idle, CPU 3 in spin"
+
+
+def test_a_test_that_begins_within_the_long_turns_is_no_result():
+    with pytest.raises(SimlibError, match="it began after 500000000 instructions: lower boot_instructions to that"):
+        read(console(cell(boot_instructions=600_000_000)), cell(boot_instructions=600_000_000))
 
 
 @pytest.mark.parametrize("silenced", ["", "exec >/dev/null 2>&1; "])

@@ -92,6 +92,8 @@ def test_the_text_fits_a_mail_and_names_what_differs():
     assert "1 other numbers are equal" in " ".join(text.split())
     assert "the same kernel" in trial(same=("x86_64/npt",)).summary()
     assert "FAILS: it panics" in trial(failures={"x86_64/npt": "it panics"}).summary()
+    with pytest.raises(InputError, match="cannot be drawn of a Trial"):
+        trial(*found).plot()
     content = json.loads(trial(*found).json())
     assert [row["verdict"] for row in content["numbers"]] == [CHANGED, EQUAL]
 

@@ -23,7 +23,7 @@ ALPHA = 0.01
 """Chance that a trial in which nothing changed calls anything changed."""
 
 RULER = 0.01
-"""Smallest relative change of a time that is called one: less comes from where a loop lies in a page."""
+"""Smallest relative change of a time that is told."""
 
 WISHED = 0.10
 """Change that a trial should be able to see: if it cannot, its runs are too few."""
