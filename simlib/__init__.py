@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from simlib.prediction import PredictionResult, predict
     from simlib.sampling import SampleResult
     from simlib.simulation import SimulationResult, programs, sample, simulate
+    from simlib.studies.lab.hardware import OnHardware, on_hardware
 
 __all__ = [
     "BatchChoice",
@@ -43,6 +44,7 @@ __all__ = [
     "HorizonError",
     "InputError",
     "Migration",
+    "OnHardware",
     "PredictionResult",
     "SampleResult",
     "Scenario",
@@ -58,6 +60,7 @@ __all__ = [
     "load_scenario",
     "measurements",
     "migrate",
+    "on_hardware",
     "perfetto_trace",
     "predict",
     "programs",
@@ -83,6 +86,7 @@ _HOMES = {
     "prediction": ("PredictionResult", "predict"),
     "sampling": ("SampleResult",),
     "simulation": ("SimulationResult", "programs", "sample", "simulate"),
+    "studies.lab.hardware": ("OnHardware", "on_hardware"),
     "sweep": (),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""

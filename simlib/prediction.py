@@ -9,7 +9,7 @@ the logarithms) and the model's own discrepancy from the data it was fitted to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -226,6 +226,8 @@ class Asked:
     pages_per_vcpu: int
     costs: Known
     progress: Progress | None
+    factors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By the name of a scenario: how many times as large some of its costs are as those that are known."""
 
 
 CHANGES = ("change_percent", "change_low", "change_high")
@@ -329,7 +331,7 @@ def _cases_of(named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked)
             estimate, known = choose_fit(scenario, fit)
             notes += known
             for n in vcpus:
-                costs = UncertainCosts.of(scenario.with_vcpus(n), estimate)
+                costs = UncertainCosts.of(scenario.with_vcpus(n), estimate).scaled(asked.factors.get(name, {}))
                 if asked.costs == "exact":
                     costs.exact()
                 notes += told(costs)

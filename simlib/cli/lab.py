@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import simlib
-from simlib.cli.output import Format, FormatOption, into_folder, progress_bar, say, show, write
+from simlib.cli.output import Format, FormatOption, into_folder, progress_bar, say, show, whole_numbers, write
 from simlib.cli.questions import grouped
 from simlib.errors import InputError, SimlibError
 
@@ -261,6 +261,35 @@ def _list_again(out: Path) -> None:
         say(f"{out.parent / 'datapackage.json'}")
 
 
+@dataclass(frozen=True)
+class Ways:
+    """How a series is taken apart, and when it is refused."""
+
+    each_patch: Annotated[
+        bool, typer.Option("--each-patch", help="Each patch beside the kernel with those before it.")
+    ] = False
+    bisect: Annotated[
+        str, typer.Option(metavar="METRIC", help="Which patch changes a number, by halves: 'clear time'.")
+    ] = ""
+    fail_if: Annotated[
+        str, typer.Option(metavar="RULE", help="End with 3 if it holds: 'clear time > 5%', or 'changed'.")
+    ] = ""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """To which hardware a trial is carried."""
+
+    on: Annotated[
+        Path | None,
+        typer.Option(metavar="SCENARIO.toml", help="Predict this scenario without the series and with it."),
+    ] = None
+    fit: Annotated[Path | None, typer.Option(metavar="FIT.json", help="Calibrated costs of a host of one's own.")] = (
+        None
+    )
+    vcpus: Annotated[str, typer.Option(help="Numbers of vCPUs to predict.")] = "1,4,16,64"
+
+
 @app.command("try")
 @grouped
 def lab_try(
@@ -288,51 +317,65 @@ def lab_try(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
     ] = None,
-    each_patch: Annotated[
-        bool, typer.Option("--each-patch", help="Each patch beside the kernel with those before it.")
-    ] = False,
-    fail_if: Annotated[
-        str, typer.Option(metavar="RULE", help="End with 3 if it holds: 'clear time > 5%', or 'changed'.")
-    ] = "",
-    out: Annotated[Path | None, into_folder("DIR", "Also write mail.txt, numbers.csv and trial.json.")] = None,
+    ways: Ways,
+    hardware: Hardware,
+    out: Annotated[
+        Path | None, into_folder("DIR", "Also write mail.txt, trial.md, numbers.csv, trial.json and trial.html.")
+    ] = None,
     jobs: JobsOption = 0,
 ) -> None:
     """Try a patch series: boot a kernel without it and one with it, and say what differs, beyond seeds and layout.
 
-    Both are patched to count who takes mmu_lock. Ends with 1 if the kernel with the series fails. docs/try-a-patch.md
-    reads an answer.
+    Both are patched to count who takes mmu_lock. What differs is carried to calibrated hosts. Ends with 1 if the kernel
+    with the series fails. docs/try-a-patch.md reads an answer.
 
     Example: simlib lab try 0001-mine.patch --quick
     """
-    from simlib.files import write_together
-
-    rule = simlib.lab.Rule.parse(fail_if) if fail_if else None
-    settings = _settings(parameter or [])
-    if each_patch and settings:
-        raise InputError("--set", ", ".join(settings), "belongs to one patch", "leave out --each-patch, or --set")
+    rule = simlib.lab.Rule.parse(ways.fail_if) if ways.fail_if else None
+    settings, vcpus = _settings(parameter or []), whole_numbers(hardware.vcpus, "--vcpus")
+    if settings and (ways.each_patch or ways.bisect):
+        cure = "leave out --each-patch and --bisect, or --set"
+        raise InputError("--set", ", ".join(settings), "belongs to one patch", cure)
+    tried: dict[str, Any] = {"source": source, "machines": arch or (), "quick": quick, "jobs": jobs}
     with progress_bar() as progress:
-        if each_patch:
-            trials = simlib.lab.try_each_patch(
-                series, source=source, machines=arch or (), quick=quick, jobs=jobs, progress=progress
-            )
+        if ways.bisect:
+            bisection = simlib.lab.bisect_series(series, ways.bisect, progress=progress, **tried)
+            trials = [bisection.trial]
+        elif ways.each_patch:
+            trials = simlib.lab.try_each_patch(series, progress=progress, **tried)
         else:
-            found = simlib.lab.try_series(
-                series, source=source, machines=arch or (), quick=quick, parameters=settings, jobs=jobs,
-                progress=progress,
-            )  # fmt: skip
-            trials = [found]
-    write("\n\n".join(found.summary() for found in trials) + "\n")
+            trials = [simlib.lab.try_series(series, parameters=settings, progress=progress, **tried)]
+        carried = [
+            simlib.on_hardware(found, hardware.on, fit=hardware.fit, vcpus=vcpus, progress=progress) for found in trials
+        ]
+    for found, meant in zip(trials, carried, strict=True):
+        write(f"{found.summary()}\n\n{meant.summary()}\n\n")
+    if ways.bisect:
+        write(f"{bisection.summary()}\n")
     if out is not None:
-        named = [found.files(f"{number:04}-" if each_patch else "") for number, found in enumerate(trials, 1)]
-        for path in write_together(out, {name: text for files in named for name, text in files.items()}):
-            say(f"{path}")
+        _write_trials(out, trials, carried)
     for found in trials:
         if found.failures:
             raise SimlibError(f"the kernel with the series fails on {', '.join(found.failures)}")
     for found in trials:
         if rule is not None and (broken := rule.broken(found)):
-            say(f"--fail-if {fail_if}: {broken}")
+            say(f"--fail-if {ways.fail_if}: {broken}")
             raise typer.Exit(3)
+
+
+def _write_trials(out: Path, trials: Sequence[lab.Trial], carried: Sequence[simlib.OnHardware]) -> None:
+    """Write each trial's files, those of several with a number before their names."""
+    from simlib.files import write_together
+    from simlib.report.answer import result_report
+
+    texts = dict[str, str]()
+    for number, (found, meant) in enumerate(zip(trials, carried, strict=True), 1):
+        first = f"{number:04}-" if len(trials) > 1 else ""
+        page = result_report({"Lab": found, "Hardware": meant}, found.about["command"])
+        texts |= found.files(first) | {f"{first}hardware.csv": meant.frame.to_csv(index=False),
+                                       f"{first}trial.html": page.to_html()}  # fmt: skip
+    for path in write_together(out, texts):
+        say(f"{path}")
 
 
 def _settings(given: list[str]) -> dict[str, str]:

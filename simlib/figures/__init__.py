@@ -11,6 +11,7 @@ from simlib.figures.fit import correlation, cost_intervals, held_out_errors, pub
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
 from simlib.figures.migration import degradation_over_time, migration_passes
 from simlib.figures.ownership import lock_ownership
+from simlib.figures.trial import differences
 
 __all__ = [
     "batch_costs",
@@ -19,6 +20,7 @@ __all__ = [
     "correlation",
     "cost_intervals",
     "degradation_over_time",
+    "differences",
     "dirty_memory_time",
     "held_out_errors",
     "histogram",

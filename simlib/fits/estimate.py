@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,12 @@ class CostEstimate:
             if cost not in given and (not rest or rest.removesuffix("]") == scenario.group):
                 mine[cost] = value
         return scenario.with_costs(**mine)
+
+    def scaled(self, factors: Mapping[str, float]) -> CostEstimate:
+        """The same, with some costs, of all groups, so many times as large; how far they are known stays."""
+        more = [math.log(factors.get(name.partition("[")[0], 1.0)) for name in self.names]
+        held = {name: value * factors.get(name, 1.0) for name, value in self.held.items()}
+        return replace(self, logs=self.logs + np.array(more), held=held)
 
     def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
         """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,6 +67,21 @@ class UncertainCosts:
                 )  # fmt: skip
         priors, settled = load_priors(scenario.policy.architecture), {*known, *kind_of(scenario).contained}
         return cls(scenario, estimate, {name: prior for name, prior in priors.items() if name not in settled})
+
+    def scaled(self, factors: Mapping[str, float]) -> UncertainCosts:
+        """The same, with some costs so many times as large, wherever each comes from.
+
+        >>> costs = UncertainCosts.of(Scenario.parse({"costs": {"reacquire": "60ns"}}))
+        >>> twice = costs.scaled({"reacquire": 2.0, "clear_page": 2.0})
+        >>> twice.scenario.costs.reacquire, twice.priors["clear_page"].median / costs.priors["clear_page"].median
+        (120000, 2.0)
+        """
+        given = self.scenario.costs.given()
+        scenario = self.scenario.with_costs(**{name: given[name] * by for name, by in factors.items() if name in given})
+        priors = {
+            name: replace(prior, median=prior.median * factors.get(name, 1.0)) for name, prior in self.priors.items()
+        }
+        return UncertainCosts(scenario, self.estimate.scaled(factors) if self.estimate else None, priors)
 
     @cached_property
     def best(self) -> Scenario:

@@ -21,15 +21,17 @@ from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.records import tables, write_tables
 from simlib.lab.series_check import check_series
 from simlib.lab.targets import TARGETS, Target, find_target
-from simlib.lab.trial import Rule, Trial, try_each_patch, try_series
+from simlib.lab.trial import Bisection, Rule, Trial, bisect_series, load_trial, try_each_patch, try_series
 
 __all__ = [
     "TARGETS",
+    "Bisection",
     "Collected",
     "Migrated",
     "Rule",
     "Target",
     "Trial",
+    "bisect_series",
     "build",
     "check_host",
     "check_name",
@@ -42,6 +44,7 @@ __all__ = [
     "has_migrations",
     "load_experiment",
     "load_migrations",
+    "load_trial",
     "needs_qemu",
     "tables",
     "try_each_patch",

@@ -88,8 +88,10 @@ class Experiment:
     """``deterministic`` or ``multithreaded``."""
     turn_instructions: int = 200
     """Mean length of a virtual CPU's turn, instructions."""
-    boot_instructions: int = 0
-    """Instructions of the boot in which turns are a hundred times as long; it must not end before."""
+    turns_from: str = ""
+    """Functions of the kernel: until one is called, turns are a hundred times as long. Empty: they never are."""
+    turns_to: str = ""
+    """Functions of the kernel from whose call on they are so again."""
     cpus: int = 0
     """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
     machine_memory: str = "768M"
@@ -267,13 +269,7 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
     for key, known in words.items():
         if key in values and values[key] not in known:
             raise InputError(f"{where}: {key}", values[key], "is not known", nearest(values[key], known))
-    for key, least in (
-        ("turn_instructions", 1),
-        ("timeout_s", 1),
-        ("repeats", 1),
-        ("cpus", 0),
-        ("boot_instructions", 0),
-    ):
+    for key, least in (("turn_instructions", 1), ("timeout_s", 1), ("repeats", 1), ("cpus", 0)):
         if values.get(key, 1) < least:
             raise InputError(f"{where}: {key}", values[key], f"must be at least {least}", "raise it")
     if not _SIZE.fullmatch(values.get("machine_memory", "1M")):

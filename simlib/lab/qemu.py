@@ -14,9 +14,9 @@ from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
-from simlib.lab.build import Built, run_logged
+from simlib.lab.build import Built, read_symbols, run_logged
 from simlib.lab.cache import at_work, check_own, lab_dir, need_space
-from simlib.lab.experiment import Cell
+from simlib.lab.experiment import Cell, Experiment
 from simlib.lab.process import built_once
 from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
@@ -144,12 +144,11 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
     told = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"  # nothing random, nothing printed
     arguments = " ".join([target.console, told, *mode.arguments])
     seed = int(cell.test.get("seed", 1))
-    after = f",after={spec.boot_instructions}" if spec.boot_instructions else ""
     if spec.clock == "deterministic":
         clock = [
             *("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off,align=off"),
             *("-rtc", "base=2026-01-01T00:00:00,clock=vm"),
-            *("-plugin", f"{build_plugin()},quantum={spec.turn_instructions},seed={seed}{after}"),
+            *("-plugin", f"{build_plugin()},quantum={spec.turn_instructions},seed={seed}{_turns(spec, built)}"),
         ]
         if spec.profile:
             clock += ["-plugin", f"{build_plugin('profile')},out={Path(initramfs).with_name(PROFILE)}"]
@@ -164,6 +163,19 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
         *("-seed", str(seed), "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-monitor", "none"),
         *("-kernel", str(built.image), "-initrd", initramfs, "-append", arguments),
     ]
+
+
+def _turns(spec: Experiment, built: Built) -> str:
+    """The plugin's arguments for functions of an experiment; nothing if the kernel has none of the first kind.
+
+    Raises `SimlibError` if its symbols were not kept.
+    """
+    if not spec.turns_from:
+        return ""
+    at = {name: address for address, name in read_symbols(built)}
+    kinds = [[at[name] for name in names.split() if name in at] for names in (spec.turns_from, spec.turns_to)]
+    words = (f",{kind}={one:x}" for kind, found in zip(("from", "to"), kinds, strict=True) for one in found)
+    return "".join(words) if kinds[0] else ""
 
 
 def shown(command: Sequence[str]) -> str:

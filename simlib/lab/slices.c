@@ -10,10 +10,11 @@
  * A turn is ended by asking for a clock update that changes nothing: QEMU does it outside of the CPU's loop, so it
  * has to leave that loop first.
  *
- * Until so many instructions were executed, while the machine boots, turns are a hundred times as long: short ones take
- * three times as long to emulate.
+ * Short turns take three times as long to emulate. Where functions are given, turns are a hundred times as long from the
+ * boot on until a CPU runs one of the first kind, and again from when one runs one of the second kind.
  *
- * Arguments: quantum=INSTRUCTIONS,seed=NUMBER and, optionally, after=INSTRUCTIONS. QEMU 9.1 or later.
+ * Arguments: quantum=INSTRUCTIONS,seed=NUMBER and, optionally, from=ADDRESS and to=ADDRESS, each as often as there are
+ * functions; addresses are hexadecimal. QEMU 9.1 or later.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -24,6 +25,7 @@
 struct qemu_plugin_tb;
 int qemu_plugin_version = 4;
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *block);
+uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *block);
 void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t id, void (*translated)(uint64_t, struct qemu_plugin_tb *));
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *block, void (*executed)(unsigned int, void *),
 					  int flags, void *data);
@@ -34,8 +36,11 @@ static const void *clock_handle;
 static uint64_t quantum = 2000;
 static uint64_t state = 1;
 static uint64_t left;
-static uint64_t after;
-static uint64_t passed;
+static uint64_t stretch = 1;
+
+#define MOST 8
+static uint64_t addresses[2][MOST];
+static int known[2];
 
 static uint64_t draw(void)
 {
@@ -56,17 +61,26 @@ static void executed(unsigned int cpu, void *instructions)
 		left -= ran;
 		return;
 	}
-	left = quantum / 2 + draw() % quantum;
-	if (passed < after) {
-		left *= 100;
-		passed += left;
-	}
+	left = stretch * (quantum / 2 + draw() % quantum);
 	qemu_plugin_update_ns(clock_handle, 0);
+}
+
+static void entered(unsigned int cpu, void *factor)
+{
+	(void)cpu;
+	if (stretch == (uintptr_t)factor)
+		return;
+	stretch = (uintptr_t)factor;
+	left = 0;
 }
 
 static void translated(uint64_t id, struct qemu_plugin_tb *block)
 {
 	(void)id;
+	for (int kind = 0; kind < 2; kind++)
+		for (int i = 0; i < known[kind]; i++)
+			if (qemu_plugin_tb_vaddr(block) == addresses[kind][i])
+				qemu_plugin_register_vcpu_tb_exec_cb(block, entered, 0, (void *)(uintptr_t)(kind ? 100 : 1));
 	qemu_plugin_register_vcpu_tb_exec_cb(block, executed, 0, (void *)(uintptr_t)qemu_plugin_tb_n_insns(block));
 }
 
@@ -78,14 +92,18 @@ int qemu_plugin_install(uint64_t id, const void *info, int count, char **argumen
 			quantum = strtoull(arguments[i] + 8, NULL, 10);
 		else if (!strncmp(arguments[i], "seed=", 5))
 			state = strtoull(arguments[i] + 5, NULL, 10) * 0x9e3779b97f4a7c15u + 1;
-		else if (!strncmp(arguments[i], "after=", 6))
-			after = strtoull(arguments[i] + 6, NULL, 10);
+		else if (!strncmp(arguments[i], "from=", 5) && known[0] < MOST)
+			addresses[0][known[0]++] = strtoull(arguments[i] + 5, NULL, 16);
+		else if (!strncmp(arguments[i], "to=", 3) && known[1] < MOST)
+			addresses[1][known[1]++] = strtoull(arguments[i] + 3, NULL, 16);
 		else
 			return -1;
 	}
+	if (known[0])
+		stretch = 100;
 	if (!quantum || !state)
 		return -1;
-	left = quantum;
+	left = stretch * quantum;
 	clock_handle = qemu_plugin_request_time_control();
 	if (!clock_handle)
 		return -1;

@@ -18,6 +18,7 @@ from simlib.errors import InputError
 from simlib.figures.style import signed
 from simlib.fits import Fit
 from simlib.fits.tables import numbered
+from simlib.lab import Trial
 from simlib.model.quantities import say_seconds
 from simlib.model.scenario import Scenario
 from simlib.prediction import PredictionResult
@@ -26,10 +27,21 @@ from simlib.report.page import Report, Section
 from simlib.results import Result
 from simlib.sampling import SampleResult
 from simlib.simulation import SimulationResult
+from simlib.studies.lab.hardware import OnHardware
 from simlib.version import __version__
 
 LONG = 40
 """Rows of a table above which it is folded."""
+
+
+SIMULATED = (
+    "Every number here is simulated or predicted by simlib, with costs that were calibrated or given; nothing is "
+    "measured unless it says so. The version, the seed and the scenario give the same numbers again."
+)
+TRIED = (
+    "Every number is measured on kernels that were booted under emulation. A time is a number of instructions of all "
+    "CPUs together: it is no time of hardware. The same tree, series and seeds give the same numbers again."
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,8 @@ class Shown:
     captions: Mapping[str, str]
     """The figures that are drawn, and what each shows."""
     facts: Mapping[str, object] = field(default_factory=dict)
+    origin: str = SIMULATED
+    """What kind of numbers these are."""
 
 
 @singledispatch
@@ -73,7 +87,9 @@ def result_report(
         notes += [f"- {label}{flag}" for flag in getattr(found, "flags", ())]
     if notes:
         sections.append(Section("What to know", ["\n".join(notes)]))
-    sections.append(Section("Where it comes from", _origin(one, scenario)))
+    sections.append(
+        Section("Where it comes from", _origin(one, scenario, list(dict.fromkeys(each.origin for each in answers))))
+    )
     if seed is None:
         seed = getattr(one.choice if isinstance(one, BatchChoice) else one, "seed", None)
     facts = {"asked": asked} if asked else {}
@@ -95,13 +111,10 @@ def _charts(result: Result, captions: Mapping[str, str]) -> list[Block]:
     return [*charts, *[Prose(f"Nothing to draw: {', '.join(left)}.")] * bool(left)]
 
 
-def _origin(result: Result, scenario: Scenario | None) -> list[Block | str]:
-    """Scenario and costs, and what kind of numbers these are."""
+def _origin(result: Result, scenario: Scenario | None, kinds: Sequence[str]) -> list[Block | str]:
+    """Scenario and costs, and what kinds of numbers these are."""
     found = scenario if scenario is not None else getattr(result, "scenario", None)
-    blocks: list[Block | str] = [
-        "Every number here is simulated or predicted by simlib, with costs that were calibrated or given; nothing is "
-        "measured unless it says so. The version, the seed and the scenario give the same numbers again."
-    ]
+    blocks: list[Block | str] = [*kinds]
     if isinstance(result, Choice | BatchChoice):
         blocks.append(Table(result.costs, "The costs, and what each rests on.", folded=True))
     if found is not None:
@@ -315,6 +328,41 @@ def _lost(curve: pd.DataFrame) -> str:
         f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a bin of time, "
         f"and more than half of it for {say_seconds(half)} in all."
     )
+
+
+@answer_of.register
+def _trial(result: Trial) -> Shown:
+    changed = result.frame().query("verdict == 'changed'")
+    columns = ["machine", "cell", "of", "what", "base", "changed", "unit", "ratio", "low", "high"]
+    blocks: list[Block] = [
+        Listing(result.summary(), "The answer as text for a mail."),
+        Table(
+            changed[columns],
+            "What is changed: medians, and the ratio with its 95 % interval.",
+            folded=len(changed) > LONG,
+        ),
+        Table(result.frame(), "All numbers that were compared.", folded=True),
+    ]
+    about = result.about
+    facts = {"series": str(about["series_sha256"])[:12], "kernel": about["source"]["version"], "boots": about["boots"]}
+    caption = f"Measured under emulation. {len(changed)} of {len(result.differences)} numbers are changed."
+    title = f"Tried: {', '.join(about['patches']) or 'no patch'}"
+    return Shown(title, "two kernels booted under emulation, without the series and with it", blocks,
+                 {"differences": caption}, facts, TRIED)  # fmt: skip
+
+
+@answer_of.register
+def _on_hardware(result: OnHardware) -> Shown:
+    shown = result.frame.drop(columns=["machine"])
+    blocks: list[Block] = [
+        Prose("What the lab counted, carried to calibrated hosts by the model."),
+        Table(result.effects, "What was carried."),
+        Table(shown, "Predicted, with 90 % intervals; the change is that to the kernel without the series.",
+              folded=len(shown) > LONG),
+        *[Prose("\n".join(f"- Not seen: {note}." for note in result.notes))] * bool(result.notes),
+    ]  # fmt: skip
+    names = {"over_vcpus": "Predicted; bands are 90 % intervals."} if len(shown) else {}
+    return Shown("On hardware", "predicted from what the lab counted", blocks, names)
 
 
 @answer_of.register

@@ -71,7 +71,7 @@ BAD = {
     "no target": ('name = "one"\n', "e.toml = {}: must have target; add target"),
     "unknown key": (
         HEAD + "repeat = 2\n",
-        "e.toml: repeat = 2: is not known; did you mean 'repeats'? known: boot_instructions",
+        "e.toml: repeat = 2: is not known; did you mean 'repeats'? known: clock",
     ),
     "key of a type": (HEAD + 'repeats = "2"\n', "e.toml: repeats = 2: must be int; docs/lab.md lists the keys"),
     "truth as a number": (HEAD + "cpus = true\n", "e.toml: cpus = True: must be int; docs/lab.md lists the keys"),

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +16,16 @@ from simlib.lab.experiment import Row
 from simlib.lab.qemu import Qemu
 from simlib.lab.records import load_record, save_record, split_record
 from simlib.lab.source import Source
-from simlib.lab.trial import Rule, Trial, try_each_patch, try_series
+from simlib.lab.trial import Rule, Trial, bisect_series, load_trial, try_each_patch, try_series
 from simlib.lab.trial.cells import DESIGNS, MACHINES, cells, designs
 from simlib.lab.trial.differences import ALIKE, CHANGED, EQUAL, TOO_FEW, compare, judge
 from simlib.lab.trial.kernels import WITH, WITHOUT, Kernel
 from simlib.lab.trial.quantities import COUNT, TIME, Quantity, quantities
 from simlib.lab.trial.tree import Staged
 
-running = importlib.import_module("simlib.lab.trial.run")
+asking, machine_of = (importlib.import_module(f"simlib.lab.trial.{name}") for name in ("asked", "machine"))
 
+KNOWN = '"when":"end","name":"mmu_lock_clear_write_acquired","value":'
 NUMBERS = [Quantity(f"site{number}", "time", TIME) for number in range(100)]
 
 
@@ -92,10 +93,21 @@ def test_the_text_fits_a_mail_and_names_what_differs():
     assert "1 other numbers are equal" in " ".join(text.split())
     assert "the same kernel" in trial(same=("x86_64/npt",)).summary()
     assert "FAILS: it panics" in trial(failures={"x86_64/npt": "it panics"}).summary()
-    with pytest.raises(InputError, match="cannot be drawn of a Trial"):
-        trial(*found).plot()
-    content = json.loads(trial(*found).json())
-    assert [row["verdict"] for row in content["numbers"]] == [CHANGED, EQUAL]
+    assert trial(*found).plot().data[0].x.tolist() == [pytest.approx(16)]
+    with pytest.raises(InputError, match="has no rows"):
+        trial(same=("x86_64/npt",)).plot()
+    assert "| parked | clear write (rounds): acquisitions | 2 | 32 | × 16 |" in trial(*found).markdown()
+
+
+def test_a_trial_that_was_written_is_read_again(tmp_path):
+    found = trial(*compare("x86_64/npt", "parked", [{SITE: 2.0, SMALL: 5.0}] * 3, [{SITE: 32.0, SMALL: 5.0}] * 3))
+    path = tmp_path / "trial.json"
+    path.write_text(found.json())
+    assert load_trial(path) == found
+    for broken in ("[]", "{}", '{"differences": [{"quantity": 1}]}', found.json().replace('"p"', '"q"')):
+        path.write_text(broken)
+        with pytest.raises(InputError, match="is no trial"):
+            load_trial(path)
 
 
 def test_one_run_does_not_tell_what_is_decided():
@@ -139,12 +151,12 @@ def lab(tmp_path, monkeypatch):
 
     staged = Staged(Path(), (), {}, {})
     source = Source(tmp_path / "source", "directory", "ab", (6, 12, 0), "cd")
-    monkeypatch.setattr(running, "open_source", lambda *_: source)
-    monkeypatch.setattr(running, "need_compiler", lambda _: "gcc")
-    monkeypatch.setattr(running, "stage_both", lambda *_: (Kernel(WITHOUT, staged), Kernel(WITH, staged)))
-    monkeypatch.setattr(running, "find_qemu", lambda _: Qemu("qemu-system-x86_64", (10, 0), "10.0"))
-    monkeypatch.setattr(running, "build_kernel", build)
-    monkeypatch.setattr(running, "run_boots", run)
+    monkeypatch.setattr(asking, "open_source", lambda *_: source)
+    monkeypatch.setattr(asking, "need_compiler", lambda _: "gcc")
+    monkeypatch.setattr(asking, "stage_both", lambda *_: (Kernel(WITHOUT, staged), Kernel(WITH, staged)))
+    monkeypatch.setattr(asking, "find_qemu", lambda _: Qemu("qemu-system-x86_64", (10, 0), "10.0"))
+    monkeypatch.setattr(machine_of, "build_kernel", build)
+    monkeypatch.setattr(machine_of, "run_boots", run)
     (tmp_path / "mine.patch").write_text(
         "Subject: mine\n\ndiff --git a/arch/x86/kvm/mmu/tdp_mmu.c b/arch/x86/kvm/mmu/tdp_mmu.c\n"
     )
@@ -157,16 +169,15 @@ def test_a_trial_boots_both_kernels_and_tells_the_difference(lab, tmp_path):
     assert not same.changed
     assert "nothing differs" in same.summary()
     assert {one.cell for one in same.differences} == {d.name for d in designs("x86_64/npt", True)}
-    known = '"when":"end","name":"mmu_lock_clear_write_acquired","value":'
-    lab[WITH] = OUTPUT.replace(known, f"{known}1")  # another digit
+    lab[WITH] = OUTPUT.replace(KNOWN, f"{KNOWN}1")  # another digit
     other = try_series(tmp_path / "mine.patch", quick=True)
     assert {one.quantity for one in other.changed} == {Quantity("clear write (rounds)", "acquisitions", COUNT)}
 
 
 def test_each_patch_is_tried_beside_those_before_it(lab, tmp_path, monkeypatch):
     told = []
-    kernels = running.stage_both(None, ())
-    monkeypatch.setattr(running, "stage_both", lambda _, mine, before: told.append((len(before), len(mine))) or kernels)
+    kernels = asking.stage_both(None, ())
+    monkeypatch.setattr(asking, "stage_both", lambda _, mine, before: told.append((len(before), len(mine))) or kernels)
     series = tmp_path / "series"
     series.mkdir()
     for number in range(3):
@@ -176,6 +187,30 @@ def test_each_patch_is_tried_beside_those_before_it(lab, tmp_path, monkeypatch):
     assert [one.about["patches"] for one in found] == [["0.patch"], ["1.patch"], ["2.patch"]]
     with pytest.raises(InputError, match="names patches of ours"):
         try_each_patch("7")
+
+
+@pytest.mark.parametrize("guilty", [1, 2, 4, 5])
+def test_the_patch_that_changes_a_number_is_found_by_halves(lab, tmp_path, monkeypatch, guilty):
+    kernels = asking.stage_both(None, ())
+    changed = OUTPUT.replace(KNOWN, f"{KNOWN}1")
+
+    def stage(_, mine, before):
+        name = f"{WITH} {len(before) + len(mine)}"
+        lab[name] = changed if len(before) + len(mine) >= guilty else OUTPUT
+        lab[f"the kernel with {len(before) + len(mine)} patches"] = lab[name]
+        return kernels[0], dataclasses.replace(kernels[1], name=name)
+
+    monkeypatch.setattr(asking, "stage_both", stage)
+    series = tmp_path / "series"
+    series.mkdir()
+    for number in range(1, 6):
+        (series / f"{number}.patch").write_text((tmp_path / "mine.patch").read_text())
+    found = bisect_series(series, "clear acquisitions", quick=True)
+    assert found.patches[found.found - 1] == f"{guilty}.patch"
+    assert len(found.values) <= 2 + 3
+    assert f"Patch {guilty} changes it: {guilty}.patch" in found.summary()
+    with pytest.raises(InputError, match="does not change such a number"):
+        bisect_series(series, "get calls", quick=True)
 
 
 def test_equal_images_are_not_booted_and_a_kernel_that_fails_once_is_not_measured(lab, tmp_path):

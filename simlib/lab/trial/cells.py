@@ -50,25 +50,25 @@ CHECK = Design(
 """What a kernel has to pass before it is measured."""
 
 DESIGNS = (
-    Design("parked", "faults, GET, CLEAR, teardown", "parked", _PARKED, 6),
-    Design("enable", "enabling that protects", "parked", {**_PARKED, "protect_at_enable": True}, 6),
-    Design("get", "GET that clears", "parked", {**_PARKED, "get_clears": True}, 6),
-    Design("ring", "dirty rings", "parked", {**_PARKED, "vcpus": 1, "ring_entries": 512}, 6, modes=_RINGS),
-    Design("blocks", "2 MiB blocks, enabling", "parked", {**_BLOCKS, "protect_at_enable": True}, 6),
-    Design("load", "CLEAR while vCPUs write", "load", _WALK, 6, 2),
-    Design("blocks-late", "2 MiB blocks, CLEAR", "sizes", _BLOCKS, 6, quick=False),
-    Design("sizes", "CLEAR in parts", "sizes", {**_PARKED, "vcpus": [1, 4], "chunk_pages": [64, 512]}, 6, quick=False),
-    Design("load-64", "CLEAR of 64 pages an ioctl", "load-64", {**_WALK, "chunk_pages": 64}, 6, 4,
+    Design("parked", "faults, GET, CLEAR, teardown", "parked", _PARKED, 5),
+    Design("enable", "enabling that protects", "parked", {**_PARKED, "protect_at_enable": True}, 5),
+    Design("get", "GET that clears", "parked", {**_PARKED, "get_clears": True}, 5),
+    Design("ring", "dirty rings", "parked", {**_PARKED, "vcpus": 1, "ring_entries": 512}, 5, modes=_RINGS),
+    Design("blocks", "2 MiB blocks, enabling", "parked", {**_BLOCKS, "protect_at_enable": True}, 5),
+    Design("load", "CLEAR while vCPUs write", "load", _WALK, 5, 2),
+    Design("blocks-late", "2 MiB blocks, CLEAR", "sizes", _BLOCKS, 5, quick=False),
+    Design("sizes", "CLEAR in parts", "sizes", {**_PARKED, "vcpus": [1, 4], "chunk_pages": [64, 512]}, 5, quick=False),
+    Design("load-64", "CLEAR of 64 pages an ioctl", "load-64", {**_WALK, "chunk_pages": 64}, 5, 4,
            quick=False),
-    Design("load-more", "CLEAR, other numbers of vCPUs", "load-more", {**_WALK, "vcpus": [1, 2, 8]}, 6, 3, quick=False),
-    Design("load-get", "GET that clears", "load-get", {**_WALK, "get_clears": True}, 6, 4, quick=False),
-    Design("load-ring", "dirty rings", "load-ring", {**_WALK, "ring_entries": 512}, 6, 4, _RINGS,
+    Design("load-more", "CLEAR, other numbers of vCPUs", "load-more", {**_WALK, "vcpus": [1, 2, 8]}, 5, 3, quick=False),
+    Design("load-get", "GET that clears", "load-get", {**_WALK, "get_clears": True}, 5, 4, quick=False),
+    Design("load-ring", "dirty rings", "load-ring", {**_WALK, "ring_entries": 512}, 5, 4, _RINGS,
            quick=False),
 )  # fmt: skip
 """All that a trial runs; `quick`: in ten minutes."""
 
-BOOTS = {"x86_64": 400_000_000, "arm64": 60_000_000, "riscv64": 0}
-"""Instructions of a boot by target: three quarters of what Linux 6.12.117 took here with 3 CPUs; 0: not known."""
+TURNS_FROM, TURNS_TO = "kvm_arch_sync_dirty_log kvm_dirty_ring_reset", "kvm_vm_release"
+"""Functions between whose calls vCPUs and the thread that clears meet: the first GET, CLEAR or reset, and the end."""
 
 CHECK_TIMEOUT_S = 120
 """Wall time after which the boot that checks is given up, s: one that ends takes 20 to 30; others have the usual."""
@@ -130,7 +130,7 @@ def cells(machine: str, design: Design, layout: int, parameters: Mapping[str, An
     own = {"protect_at_enable": True} if target == "riscv64" and not design.test.get("get_clears") else {}
     table = {
         "name": f"try.{target}.{mode}.{design.name}", "target": target, "mode": mode,
-        "turn_instructions": design.turn, "boot_instructions": BOOTS[target],
+        "turn_instructions": design.turn, "turns_from": TURNS_FROM, "turns_to": TURNS_TO,
         "parameters": dict(parameters), "test": {**own, **design.test, "seed": seeds},
     }  # fmt: skip
     limit = {"timeout_s": CHECK_TIMEOUT_S} if design is CHECK else {}

@@ -6,14 +6,19 @@ from __future__ import annotations
 import json
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas as pd
 
+from simlib.errors import InputError
 from simlib.lab.trial.cells import DESIGNS
-from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference
+from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference, judge
+from simlib.lab.trial.machine import Tried
+from simlib.lab.trial.quantities import Quantity
+from simlib.reading import read_json
 from simlib.results import Result
 
 WIDTH = 72
@@ -40,6 +45,8 @@ class Trial(Result):
     failures: Mapping[str, str]
     differences: tuple[Difference, ...]
 
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"differences": lambda found: found.drawn()}
+
     @property
     def changed(self) -> tuple[Difference, ...]:
         """Those that differ."""
@@ -62,20 +69,39 @@ class Trial(Result):
                  "changed_high", "ratio", "low", "high", "p", "verdict", "runs", "runs_needed"]  # fmt: skip
         return pd.DataFrame(rows, columns=names)
 
+    def drawn(self) -> pd.DataFrame:
+        """The table of the figure `simlib.figures.differences`: of what is changed.
+
+        Returns: ``machine``, ``cell``, ``name``, ``ratio``, ``low``, ``high``.
+        """
+        frame = self.frame().query("verdict == @CHANGED")
+        return frame.assign(name=frame["of"] + ": " + frame["what"])[
+            ["machine", "cell", "name", "ratio", "low", "high"]
+        ]
+
     def json(self) -> str:
-        """All of it, to be read elsewhere."""
-        content = {
-            "about": dict(self.about), "machines": list(self.machines), "same": list(self.same),
-            "failures": dict(self.failures), "numbers": json.loads(self.frame().to_json(orient="records")),
-        }  # fmt: skip
-        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+        """All of it, to be read elsewhere, or again by `load_trial`; ``differences`` has the value of every run."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     def files(self, first: str = "") -> dict[str, str]:
         """Files to keep, by name: the text, the numbers, all of it; `first`: what the names begin with."""
         return {
             f"{first}mail.txt": f"{self.summary()}\n", f"{first}numbers.csv": self.frame().to_csv(index=False),
-            f"{first}trial.json": self.json(),
+            f"{first}trial.json": self.json(), f"{first}trial.md": self.markdown(),
         }  # fmt: skip
+
+    def markdown(self) -> str:
+        """The text for a page: what is changed as a table a machine."""
+        lines = [*self._head(), ""]
+        for machine in self.machines:
+            said = self._said(machine)
+            own = [one for one in self.changed if one.machine == machine]
+            lines += [f"**{machine}** {' '.join(said)}".rstrip(), ""]
+            if own:
+                lines += ["| cell | number | without | with | change |", "|---|---|---:|---:|---:|"]
+                lines += [f"| {one.cell} | {' | '.join(text.strip() for text in _texts(one))} |" for one in own]
+                lines.append("")
+        return "\n".join([*lines, *(f"{line}  " for line in self._foot())]) + "\n"
 
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
@@ -92,22 +118,23 @@ class Trial(Result):
         title = f"{len(patches)} patches" if len(patches) != 1 else patches[0]
         return _wrap(f"Tried in the lab: {title}. Times are instructions of all CPUs together, not seconds.")
 
+    def _said(self, machine: str) -> list[str]:
+        """What is said of a machine beside the table of what is changed, in sentences."""
+        if machine in self.same:
+            return ["the same kernel: the images are equal to the byte."]
+        said = [f"the kernel with the series FAILS: {self.failures[machine]}"] if machine in self.failures else []
+        own = [one for one in self.differences if one.machine == machine]
+        if own and all(one.verdict != CHANGED for one in own):
+            said.append("nothing differs.")
+        return [*said, _rest(own)] if own else said
+
     def _on(self, machine: str) -> list[str]:
         lines = [f"{machine}:"]
-        if machine in self.same:
-            return [*lines, "  the same kernel: the images are equal to the byte."]
-        if machine in self.failures:
-            lines += _wrap(f"the kernel with the series FAILS: {self.failures[machine]}", "  ")
-        own = [one for one in self.differences if one.machine == machine]
-        if not own:
-            return lines
-        changed = [one for one in own if one.verdict == CHANGED]
-        for cell in dict.fromkeys(one.cell for one in changed):
+        own = [one for one in self.changed if one.machine == machine]
+        for cell in dict.fromkeys(one.cell for one in own):
             lines += [f"  {cell} ({_WHAT[cell.split()[0]]})"]
-            lines += [_row(one) for one in changed if one.cell == cell]
-        if not changed:
-            lines.append("  nothing differs.")
-        return [*lines, *_wrap(_rest(own), "  ")]
+            lines += [_row(one) for one in own if one.cell == cell]
+        return [*lines, *(line for text in self._said(machine) for line in _wrap(text, "  "))]
 
     def _foot(self) -> list[str]:
         source = self.about["source"]
@@ -119,6 +146,35 @@ class Trial(Result):
         return [*_wrap(known), f"Repeat it: {self.about['command']}"]
 
 
+def load_trial(path: str | Path) -> Trial:
+    """Read a trial that was written (``trial.json``).
+
+    Raises `InputError` if the file is not there, or is none.
+    """
+    content = read_json(path, "a trial (trial.json of simlib lab try --out)")
+    try:
+        found = [
+            Difference(**{**row, "quantity": Quantity(*row["quantity"]), "base": tuple(row["base"]),
+                          "changed": tuple(row["changed"])})
+            for row in content.pop("differences")
+        ]  # fmt: skip
+        return Trial(
+            content["about"], tuple(content["machines"]), tuple(content["same"]), content["failures"], tuple(found)
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(str(path), str(error), "is no trial", "give trial.json of simlib lab try --out") from error
+
+
+def trial_of(about: Mapping[str, Any], tried: Mapping[str, Tried]) -> Trial:
+    """What all machines said, corrected for how much was compared."""
+    images = {machine: list(one.images) for machine, one in tried.items()}
+    same = tuple(machine for machine, one in tried.items() if not one.boots)
+    failures = {machine: one.failed for machine, one in tried.items() if one.failed}
+    found = judge([difference for one in tried.values() for difference in one.found])
+    about = {**about, "images": images, "boots": sum(one.boots for one in tried.values())}
+    return Trial(about, tuple(tried), same, failures, tuple(found))
+
+
 def _wrap(text: str, indent: str = "") -> list[str]:
     """Lines of a mail; a number and its % stay together."""
     lines = textwrap.wrap(text.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, initial_indent=indent,
@@ -126,11 +182,16 @@ def _wrap(text: str, indent: str = "") -> list[str]:
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
+def _texts(one: Difference) -> tuple[str, str, str, str]:
+    """Name, both values and the change of a number."""
+    before, after = (_number(statistics.median(values)) for values in (one.base, one.changed))
+    share = "new" if one.new else f"{100 * (one.ratio - 1):+.1f} %" if one.ratio < 10 else f"× {one.ratio:.3g}"
+    return f"{one.quantity.of}: {one.quantity.what}", before, after, share
+
+
 def _row(one: Difference) -> str:
     """One line of a table."""
-    before, after = (_number(statistics.median(values)) for values in (one.base, one.changed))
-    name = f"{one.quantity.of}: {one.quantity.what}"
-    share = "new" if one.new else f"{100 * (one.ratio - 1):+.1f} %" if one.ratio < 10 else f"× {one.ratio:.3g}"
+    name, before, after, share = _texts(one)
     name = f"    {name:39}" if len(name) <= 39 else f"    {name}\n{'':43}"
     return f"{name} {before:>8} {after:>8} {share:>10}"
 

@@ -46,19 +46,26 @@ class Rule:
         A time or count breaks it if it is changed, and by more than the rule allows. Raises `InputError` if no number
         of the trial has such a name.
         """
-        named = [one for one in trial.differences if self._names(one)]
-        if trial.differences and not named:
-            names = sorted({f"{one.quantity.of} {one.quantity.what}" for one in trial.differences})
-            cure = f"such as {', '.join(names[:6])}: --out writes all of them"
-            raise InputError("--fail-if", self.what, "is the name of no number of this trial", cure)
-        for one in named:
+        for one in self.named(trial):
             change = 100 * (one.ratio - 1)
             beyond = not self.what or (change > self.percent if self.above else change < self.percent)
             if one.verdict == CHANGED and beyond:
                 return f"{one.machine} {one.cell}, {one.quantity.of}: {one.quantity.what} {change:+.1f} %"
         return ""
 
-    def _names(self, one: Difference) -> bool:
+    def named(self, trial: Trial) -> list[Difference]:
+        """The numbers of a trial that it names.
+
+        Raises `InputError` if there is none.
+        """
+        found = [one for one in trial.differences if self.names(one)]
+        if trial.differences and not found:
+            names = sorted({f"{one.quantity.of} {one.quantity.what}" for one in trial.differences})
+            cure = f"such as {', '.join(names[:6])}: --out writes all of them"
+            raise InputError("metric", self.what, "is the name of no number of this trial", cure)
+        return found
+
+    def names(self, one: Difference) -> bool:
         """Whether a number's name has all words of the rule, and ends as the rule does."""
         name, words = f"{one.quantity.of} {one.quantity.what}", self.what.split()
         return all(word in name for word in words) and name.endswith(words[-1] if words else "")

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a trial's differences (`simlib.lab.try_series`) mean on hardware: curves without the series and with it.
+
+The lab says when a changed kernel takes `mmu_lock`, in which mode, for how many pages, and how many instructions it
+executes there. When and in which mode become the model's policy. Instructions become time by what one takes of that
+kind of action on that hardware (`simlib.studies.lab.translation`). What no instruction counter sees is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from simlib.fits import AnyFit, UncertainCosts, choose_fit
+from simlib.lab import Trial
+from simlib.lab.records import FAULT_SITES
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.quantities import say_seconds
+from simlib.model.scenario import Scenario, as_scenario
+from simlib.model.strategy import every
+from simlib.parallel import Progress, portions
+from simlib.prediction import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, curves_of
+from simlib.results import Result
+from simlib.studies.lab.translation import KINDS, instructions, ratio_table, statistics_own, translate
+
+VCPUS = (1, 4, 16, 64)
+"""Points of a curve."""
+
+WITHOUT, WITH = "without", "with"
+"""Names of both curves."""
+
+MODES = ("write", "read")
+"""In which the lock is taken."""
+
+_NOISE = 3.0
+"""Instructions: a difference below it is none of a path."""
+
+
+class Host(NamedTuple):
+    """Hardware that a machine of the lab stands for.
+
+    - `lab`: the machine, as in `simlib.studies.lab.machines.LABS`.
+    - `name`: the calibrated host; empty: none is published, and costs are drawn from their priors.
+    """
+
+    lab: str
+    name: str
+    group: str
+    architecture: str
+
+    @property
+    def words(self) -> str:
+        """What it is called in a table."""
+        return self.name or f"{self.architecture}, costs from priors"
+
+    def scenario(self, workload: Mapping[str, Any]) -> Scenario:
+        """A guest of one vCPU there, with a workload."""
+        host = {"machine": {"name": self.name}, "group": self.group} if self.name else {}
+        guest = {"memory_per_vcpu": "8M", "backing": "4k"}
+        return Scenario.parse({**host, "guest": guest, "policy": {"architecture": self.architecture},
+                               "workload": dict(workload)})  # fmt: skip
+
+
+HOSTS = {
+    "x86_64/npt": Host("x86-npt", "x86-published", "tdp", "x86-tdp"),
+    "x86_64/shadow": Host("x86-shadow", "x86-published", "shadow", "x86-shadow-paging"),
+    "arm64/vhe": Host("arm64-read", "ampere-altra", "fixed test", "arm64"),
+    "riscv64/h": Host("riscv", "", "", "riscv"),
+}
+"""By the lab's machine."""
+
+WORKLOADS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
+    "CLEAR while vCPUs write": ({"kind": "clear_under_load"}, ("clear_dirty_log_time", "longest_stall", "gap_p999")),
+    "dirty_log_perf_test": ({"kind": "dirty_log_perf_test"}, ("dirty_memory_time",)),
+}
+"""What is predicted unless a scenario is given, and which metrics of it."""
+
+UNSEEN = {
+    "letting go": "each time that CLEAR lets go, the lock's cache line moves to a waiter and back: the model has that "
+    "as calibrated (line_transfer); an order of waiters that the series changes is as the emulator's",
+    "hold": "instructions that miss the cache take longer than those that the path had: the interval has how far "
+    "architectures lie apart, not this series' own misses",
+    "exit": "an exit from the guest costs hardware time that no instruction shows: only what the host executes is "
+    "translated",
+    "clear": "write-protecting a page that the cache does not hold takes a miss, here as often as before",
+    "flush": "TLB invalidations: their number changes, and what each costs on hardware (interrupts on x86, broadcasts "
+    "on arm64) is not in the lab's times",
+    "mode": "readers of a rwlock share its line: the model has the host's calibrated transfers, not the emulator's",
+}
+"""What an emulator cannot see, by what changes."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a series changes in terms of the model, on one machine.
+
+    - `policies`: of the scenario without the series and with it, as tables of a scenario file.
+    - `costs`: by cost: instructions more, with the ends of their 95 % interval.
+    - `walk`: instructions a page of a walk without the lock over those with it; 0: it takes the lock.
+    - `unseen`: keys of `UNSEEN`.
+    """
+
+    policies: tuple[Mapping[str, Any], Mapping[str, Any]]
+    costs: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    walk: float = 0.0
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to carry."""
+        return self.policies[0] == self.policies[1] and not self.costs
+
+
+def effect_of(trial: Trial, machine: str) -> Effect:
+    """What a trial's differences say of the model's policy and costs.
+
+    - `machine`: one of `HOSTS`.
+    """
+    parked, sides = _Cell.of(trial, machine, "parked"), (0, 1)
+    before, after = ({**_clearing(parked, side), **_faults(parked, side)} for side in sides)
+    unseen = ["mode"] * any(before.get(key) != after.get(key) for key in (before.keys() | after.keys()) - {"lets_go"})
+    unseen += ["letting go"] * (before.get("lets_go") != after.get("lets_go"))
+    alone = _Cell.of(trial, machine, "blocks")  # one vCPU: the clock is that of whoever runs
+    costs = {name: value for name, value in _costs(alone, machine) if abs(value[0]) >= _NOISE}
+    walk = 0.0
+    if after.get("clear_lock") == "lockless" != before.get("clear_lock"):
+        pages = [parked.value("clear", "time a dirty page", side) for side in sides]
+        walk = pages[1] / pages[0]
+        costs.pop("clear_page", None)
+    unseen += [kind for kind, cost in KINDS.items() if cost in costs]
+    unseen += ["flush"] * any(one.quantity.of == "TLB" for one in trial.changed if one.machine == machine)
+    return Effect((before, after), costs, walk, tuple(dict.fromkeys(unseen)))
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """The numbers of one cell of a trial: (of, what) to those of both kernels; only what differs is told apart."""
+
+    numbers: Mapping[tuple[str, str], tuple[float, float, float, float]]
+
+    @classmethod
+    def of(cls, trial: Trial, machine: str, cell: str) -> _Cell:
+        """Medians without and with the series, and the ends of the ratio; one that did not change is as without it."""
+        frame = trial.frame().query("machine == @machine and cell == @cell")
+        found = {}
+        for row in frame.to_dict("records"):
+            differs = row["verdict"] == "changed"
+            other = (row["changed"], row["low"], row["high"]) if differs else (row["base"], 1.0, 1.0)
+            found[row["of"], row["what"]] = (row["base"], *other)
+        return cls(found)
+
+    def value(self, of: str, what: str, side: int) -> float:
+        """A number of one kernel; 0 if its boot has none."""
+        return self.numbers.get((of, what), (0.0, 0.0))[side]
+
+    def sum(self, sites: Sequence[str], what: str, side: int) -> float:
+        """Of the rounds, over call sites and modes."""
+        return sum(self.value(f"{site} {mode} (rounds)", what, side) for site in sites for mode in MODES)
+
+    def more(self, of: str, what: str) -> tuple[float, float, float]:
+        """How much more the changed kernel has, with the ends of the interval."""
+        base, changed, low, high = self.numbers.get((of, what), (0.0, 0.0, 1.0, 1.0))
+        return changed - base, (low - 1) * base, (high - 1) * base
+
+
+def _clearing(cell: _Cell, side: int) -> dict[str, Any]:
+    """How CLEAR takes the lock on one side: what differs from a hold of the whole ioctl for write."""
+    taken = {mode: cell.value(f"clear {mode} (rounds)", "acquisitions", side) for mode in MODES}
+    pages, calls = cell.value("clear", "dirty pages", side), cell.value("clear", "calls", side)
+    total = sum(taken.values())
+    if not total:
+        return {"clear_lock": "lockless"} if pages and cell.sum(["clear"], "acquisitions", 1 - side) else {}
+    mode = max(taken, key=lambda one: taken[one])
+    lets_go = every(max(1, round(pages / total / WORD_PAGES)) * WORD_PAGES) if total > calls else every(0)
+    return {"clear_lock": mode, "lets_go": lets_go}
+
+
+def _faults(cell: _Cell, side: int) -> dict[str, Any]:
+    """In which mode faults take the lock on one side, if that differs between both."""
+    found: dict[str, Any] = {}
+    fields = {"fault_fast": ("write_protect_fault",), "fault_slow": ("translation_fault", "split_fault")}
+    for site, names in fields.items():
+        modes = [_mode(cell, site, one) for one in (0, 1)]
+        if modes[0] != modes[1]:
+            found |= dict.fromkeys(names, modes[side])
+    if "translation_fault" in found and not cell.sum(["fault_fast"], "acquisitions", 0):
+        found.setdefault("write_protect_fault", found["translation_fault"])  # as every fault does
+    return found
+
+
+def _mode(cell: _Cell, site: str, side: int) -> str:
+    """In which a site takes the lock; ``lockless`` if it does not."""
+    taken = {mode: cell.value(f"{site} {mode} (rounds)", "acquisitions", side) for mode in MODES}
+    return max(taken, key=lambda one: taken[one]) if any(taken.values()) else "lockless"
+
+
+def _costs(cell: _Cell, machine: str) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """Costs that differ: instructions more, and the ends of the interval."""
+    pages = cell.value("clear", "dirty pages", 1)
+    if not pages:
+        return
+    taken = cell.sum(FAULT_SITES, "acquisitions", 1)
+    held = [sum(cell.more(f"{site} {mode} (rounds)", "holds")[end] for site in FAULT_SITES for mode in MODES)
+            for end in range(3)]  # fmt: skip
+    if taken and taken == cell.sum(FAULT_SITES, "acquisitions", 0):
+        yield "fault_hold", _ordered([value / taken for value in held])
+        written = cell.more("write", "time")
+        yield "fault_exit", _ordered([(value - held[0]) / pages for value in written])
+    host, more = HOSTS[machine], cell.more("clear", "time a dirty page")
+    extra = cell.sum(["clear"], "acquisitions", 1) - cell.sum(["clear"], "acquisitions", 0)
+    own = instructions(host.lab)["letting go"] + statistics_own(host.lab)["letting go"]
+    if not extra:
+        yield "clear_page", more
+    elif (rest := _ordered([value - own * extra / pages for value in more]))[1] > 0 or rest[2] < 0:
+        yield "clear_page", rest
+
+
+def _ordered(values: Sequence[float]) -> tuple[float, float, float]:
+    middle, low, high = values
+    return middle, min(low, high), max(low, high)
+
+
+@dataclass(frozen=True, repr=False)
+class OnHardware(Result):
+    """What a series is predicted to change on hardware.
+
+    - `frame`: ``machine`` (the lab's), ``host``, ``workload``, ``policy`` (``without``, ``with``), ``vcpus``,
+      ``metric``, ``estimate``, ``low``, ``high``, ``unit``, ``change_percent``, ``change_low``, ``change_high``:
+      intervals of `simlib.prediction.LEVEL`, of the costs and of what an instruction takes.
+    - `effects`: ``machine``, ``host``, ``what``, ``without``, ``with``, ``how``: what was carried.
+    - `notes`: what an emulator cannot see of this series, and where nothing could be carried.
+    """
+
+    frame: pd.DataFrame
+    effects: pd.DataFrame
+    notes: tuple[str, ...]
+
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"over_vcpus": lambda found: found.curves()}
+
+    def curves(self) -> pd.DataFrame:
+        """The frame as the figure of curves takes it: a policy is a host and a kernel."""
+        names = self.frame["host"] + ", " + self.frame["policy"]
+        return self.frame.assign(policy=names, variant="")
+
+    def summary(self) -> str:
+        """Text for a mail: 72 columns."""
+        lines = [f"On hardware (PREDICTED from what the lab counted, {LEVEL:.0%} intervals):"]
+        lines += [
+            f"  {row['host']}: {row['what']}: {row['without']} -> {row['with']}"
+            for row in self.effects.to_dict("records")
+        ]
+        for (host, workload), rows in self.frame.groupby(["host", "workload"], sort=False):
+            lines.append(f"  {host}, {workload}")
+            before = rows[rows["policy"] == WITHOUT].set_index(["vcpus", "metric"])["estimate"]
+            lines += [
+                _line(one, float(before.loc[one["vcpus"], one["metric"]]))
+                for one in rows[rows["policy"] == WITH].to_dict("records")
+            ]
+        return "\n".join([*lines, *(f"  Not seen: {note}." for note in self.notes)])
+
+
+def _line(row: Mapping[Any, Any], before: float) -> str:
+    """One line of a table: vCPUs and metric, both values, the change and its interval."""
+    values = [say_seconds(value) if row["unit"] == "s" else f"{value:.4g}" for value in (before, row["estimate"])]
+    change = "" if np.isnan(row["change_percent"]) else (
+        f"{row['change_percent']:+.0f} % ({row['change_low']:+.0f} to {row['change_high']:+.0f})"
+    )  # fmt: skip
+    return f"    {row['vcpus']:3} {row['metric']:20} {values[0]:>9} {values[1]:>9} {change}"
+
+
+def on_hardware(
+    trial: Trial,
+    scenario: Scenario | str | Path | None = None,
+    *,
+    fit: AnyFit | None = None,
+    vcpus: Sequence[int] = VCPUS,
+    metrics: Sequence[str] | None = None,
+    seed: int = 1,
+    progress: Progress = lambda what, share: None,
+) -> OnHardware:
+    """Predict what a tried series does on the calibrated hosts: curves without it and with it, by one set of costs.
+
+    Raises `InputError` for what `simlib.predict` refuses.
+
+    - `scenario`: of one's own, or its file, instead of `WORKLOADS`: for the machines whose architecture it has.
+    - `fit`: calibrated costs of one's own host. Default: the shipped ones.
+    - `vcpus`, `metrics`, `seed`, `progress`: as in `simlib.predict`.
+    """
+    found = [machine for machine in trial.machines if machine in HOSTS]
+    frames, effects, notes = list[pd.DataFrame](), list[tuple[str, ...]](), list[str]()
+    for machine, share in zip(found, portions(progress, [1 / max(1, len(found))] * len(found)), strict=True):
+        host, effect = HOSTS[machine], effect_of(trial, machine)
+        asked = list(_asked(host, scenario, metrics))
+        if not asked:
+            continue
+        if effect.nothing:
+            why = "it FAILS there" if machine in trial.failures else "no count and no time of an action differs"
+            notes.append(f"{machine}: nothing to carry, as {why}")
+            continue
+        notes += [UNSEEN[kind] for kind in effect.unseen]
+        for workload, its, wanted in asked:
+            carried, told = _carried(host, effect, its, wanted, (fit, vcpus, seed, share))
+            frames.append(carried.assign(machine=machine, host=host.words, workload=workload))
+            effects += [(machine, host.words, *row) for row in told]
+    columns = ["machine", "host", "workload", "policy", "vcpus", "metric", "estimate", "low", "high", "unit",
+               "change_percent", "change_low", "change_high"]  # fmt: skip
+    frame = pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+    table = pd.DataFrame(effects, columns=["machine", "host", "what", "without", "with", "how"])
+    return OnHardware(frame, table.drop_duplicates(ignore_index=True), tuple(dict.fromkeys(notes)))
+
+
+def _asked(
+    host: Host, scenario: Scenario | str | Path | None, metrics: Sequence[str] | None
+) -> Iterator[tuple[str, Scenario, Sequence[str] | None]]:
+    """What is predicted on a host: a name, the scenario without a series, and metrics."""
+    if scenario is None:
+        for name, (workload, usual) in WORKLOADS.items():
+            yield name, host.scenario(workload), metrics or usual
+        return
+    own = as_scenario(scenario)
+    for label, case in (dict(own.variants) or {"": own}).items():
+        if case.policy.architecture == host.architecture:
+            yield label or case.workload.kind, case, metrics
+
+
+def _carried(
+    host: Host, effect: Effect, scenario: Scenario, metrics: Sequence[str] | None,
+    how: tuple[AnyFit | None, Sequence[int], int, Progress | None],
+) -> tuple[pd.DataFrame, list[tuple[str, str, str, str]]]:  # fmt: skip
+    """The curves of one scenario, and what was carried to it."""
+    fit, vcpus, seed, progress = how
+    estimate, _ = choose_fit(scenario, fit)
+    known = UncertainCosts.of(scenario, estimate).central().costs.given()
+    before, after = (scenario.changed({"policy": dict(policy)}) if policy else scenario for policy in effect.policies)
+    told = [(key, str(effect.policies[0].get(key, "")), str(value), "counted")
+            for key, value in effect.policies[1].items() if effect.policies[0].get(key) != value]  # fmt: skip
+    if effect.walk:
+        page = known["clear_page"] * effect.walk
+        after = after.with_costs(lockless_page=page)
+        told.append(
+            ("a page of the walk", f"{known['clear_page'] / 1000:.3g} ns", f"{page / 1000:.3g} ns", "instructions")
+        )
+    factors: dict[str, dict[str, float]] = {}
+    table = ratio_table()
+    for cost, counts in effect.costs.items():
+        kind = next(kind for kind, name in KINDS.items() if name == cost)
+        each, spread = _time_each(kind, host, table)
+        middle = counts[0] * each
+        ends = sorted(count * each * by for count in counts[1:] for by in (1 / spread, spread))
+        for name, more in ((WITH, middle), ("low", ends[0]), ("high", ends[-1])):
+            factors.setdefault(name, {})[cost] = max(0.05, 1 + 1000 * more / known[cost])
+        before_ns, after_ns = (f"{value / 1000:.4g} ns" for value in (known[cost], known[cost] + 1000 * middle))
+        words = f"{counts[0]:+.3g} instructions, {each:.2g} ns each (within × {spread:.2g})"
+        told.append((cost, before_ns, after_ns, words))
+    named = {WITHOUT: before, WITH: after} | ({"low": after, "high": after} if factors else {})
+    asked = Asked(fit, metrics, LEVEL, seed, REPLICATIONS, PAGES_PER_VCPU, "drawn", progress, factors)
+    frame, _, _ = curves_of(named, vcpus, asked)
+    return _widened(frame), told
+
+
+def _time_each(kind: str, host: Host, table: pd.DataFrame) -> tuple[float, float]:
+    """Nanoseconds an instruction of a kind of action on a host, and the factor within which a new one lies."""
+    own = table.query("kind == @kind and architecture == @host.architecture")
+    translated = translate(kind, 1.0, table)
+    return float(own["ns_per_instruction"].iloc[0]) if len(own) else translated.time_ns, translated.factor
+
+
+def _widened(frame: pd.DataFrame) -> pd.DataFrame:
+    """The curves with the doubt of what an instruction takes added, in squares of logarithms."""
+    key = ["variant", "vcpus", "metric"]
+    parts = {name: rows.set_index(key) for name, rows in frame.groupby("policy", sort=False)}
+    if "low" not in parts:
+        return frame
+    mine = parts[WITH].copy()
+    for low, centre, high in (("low", "estimate", "high"), ("change_low", "change_percent", "change_high")):
+        base = 100.0 if centre == "change_percent" else 0.0
+        at, ends = np.log(base + mine[centre]), [np.log(base + parts[name][centre]) for name in ("low", "high")]
+        down = np.hypot(at - np.log(base + mine[low]), np.maximum(0, at - np.minimum(*ends)))
+        up = np.hypot(np.log(base + mine[high]) - at, np.maximum(0, np.maximum(*ends) - at))
+        mine[low], mine[high] = np.exp(at - down) - base, np.exp(at + up) - base
+    rows = pd.concat([parts[WITHOUT].reset_index(), mine.reset_index()], ignore_index=True)
+    return rows[list(frame.columns)]

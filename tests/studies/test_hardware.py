@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a trial's counts and instructions become on hardware: policies, costs, and curves with intervals."""
+
+from __future__ import annotations
+
+import pytest
+
+from simlib.lab.trial import Trial
+from simlib.lab.trial.differences import compare, judge
+from simlib.lab.trial.quantities import COUNT, TIME, Quantity
+from simlib.studies.lab.hardware import UNSEEN, WITH, effect_of, on_hardware
+from simlib.studies.lab.translation import ratio_table
+
+PAGES = 4096.0
+
+
+def numbers(**values):
+    """Numbers of a cell: ``clear_write=32`` is acquisitions of a site; ioctls by name and unit."""
+    found = {Quantity("clear", "calls", COUNT): 2.0, Quantity("clear", "dirty pages", COUNT): PAGES}
+    times = {"clear_time": 600_000.0, "write_time": 9e6, **values}
+    for name, value in times.items():
+        of, _, what = name.rpartition("_")
+        if what == "time":
+            found[Quantity(of, "time", TIME)] = value
+        elif what == "holds":
+            site, _, mode = of.rpartition("_")
+            found[Quantity(f"{site} {mode} (rounds)", "holds", TIME)] = value
+        else:
+            found[Quantity(f"{of} {what} (rounds)", "acquisitions", COUNT)] = value
+    found[Quantity("clear", "time a dirty page", TIME)] = times["clear_time"] / PAGES
+    return found
+
+
+def trial(machine, before, after, *more, noise=0.01):
+    """A trial of which the cell that is parked and the one with blocks say the same."""
+    scattered = [
+        [{key: value * (1 + noise * (n - 2.5) / 5 if key.unit == TIME else 1) for key, value in one.items()}
+         for n in range(6)]
+        for one in (before, after)
+    ]  # fmt: skip
+    found = [one for cell in ("parked", "blocks") for one in compare(machine, cell, *scattered)]
+    return Trial({}, (machine,), (), {}, tuple(judge([*found, *more])))
+
+
+def test_more_acquisitions_of_clear_are_a_batch():
+    tried = trial("x86_64/shadow", numbers(clear_write=2), numbers(clear_write=32, clear_time=608_000))
+    effect = effect_of(tried, "x86_64/shadow")
+    assert [policy["lets_go"] for policy in effect.policies] == ["never", "pages >= 128"]
+    assert not effect.costs  # its own instructions are those of letting go, which the host's calibration has
+    assert effect.unseen == ("letting go",)
+    found = on_hardware(tried, vcpus=[4])
+    frame = found.frame.set_index(["policy", "metric"])
+    stall, clear = (frame.loc[WITH, name] for name in ("longest_stall", "clear_dirty_log_time"))
+    assert stall["change_high"] < 0 < clear["change_low"] < clear["change_percent"] < clear["change_high"]
+    assert "lets_go: never -> pages >= 128" in found.summary()
+    assert UNSEEN["letting go"] in found.summary()
+    assert found.plot("over_vcpus").data
+
+
+def test_instructions_of_an_action_become_time_with_its_doubt():
+    before = numbers(clear_write=2, fault_slow_write=2048, fault_slow_write_holds=2048 * 1000.0)
+    after = numbers(clear_write=2, fault_slow_write=2048, fault_slow_write_holds=2048 * 1200.0, write_time=9.41e6)
+    tried = trial("x86_64/shadow", before, after)
+    effect = effect_of(tried, "x86_64/shadow")
+    middle, low, high = effect.costs["fault_hold"]
+    assert (middle, low < middle < high) == (pytest.approx(200, rel=0.02), True)
+    assert effect.policies[0] == effect.policies[1]
+    found = on_hardware(tried, vcpus=[1])
+    [row] = found.effects.query("what == 'fault_hold'").to_dict("records")
+    each = ratio_table().query("kind == 'hold' and architecture == 'x86-shadow-paging'")["ns_per_instruction"].iloc[0]
+    more = float(row["with"].split()[0]) - float(row["without"].split()[0])
+    assert more == pytest.approx(middle * each, rel=0.02)
+    [curve] = found.frame.query("policy == 'with' and metric == 'dirty_memory_time'").to_dict("records")
+    assert 0 < curve["change_low"] < curve["change_percent"] < curve["change_high"]
+
+
+def test_a_mode_and_a_lock_that_is_gone_are_policies():
+    read, write = numbers(clear_write=2, fault_fast_read=4096), numbers(clear_write=2, fault_fast_write=4096)
+    effect = effect_of(trial("arm64/vhe", read, write), "arm64/vhe")
+    assert [policy["write_protect_fault"] for policy in effect.policies] == ["read", "write"]
+    gone = effect_of(
+        trial("x86_64/shadow", numbers(clear_write=2), numbers(clear_write=0, clear_time=400_000)), "x86_64/shadow"
+    )
+    assert gone.policies[1]["clear_lock"] == "lockless"
+    assert gone.walk == pytest.approx(2 / 3, rel=0.02)
+    assert "clear_page" not in gone.costs
+
+
+def test_nothing_is_carried_where_nothing_differs_and_why_is_said():
+    same = trial("riscv64/h", numbers(clear_write=2), numbers(clear_write=2))
+    found = on_hardware(same)
+    assert found.frame.empty
+    assert "riscv64/h: nothing to carry, as no count and no time of an action differs" in found.summary()
+    failed = Trial({}, ("arm64/vhe",), (), {"arm64/vhe": "panic"}, ())
+    assert "as it FAILS there" in on_hardware(failed).summary()
