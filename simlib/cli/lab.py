@@ -345,11 +345,13 @@ def lab_try(
             trials = simlib.lab.try_each_patch(series, progress=progress, **tried)
         else:
             trials = [simlib.lab.try_series(series, parameters=settings, progress=progress, **tried)]
-        carried = [
-            simlib.on_hardware(found, hardware.on, fit=hardware.fit, vcpus=vcpus, progress=progress) for found in trials
-        ]
-    for found, meant in zip(trials, carried, strict=True):
-        write(f"{found.summary()}\n\n{meant.summary()}\n\n")
+    carried = []
+    for found in trials:  # what was measured is told before it is predicted from
+        write(f"{found.summary()}\n\n")
+        with progress_bar() as progress:
+            meant = simlib.on_hardware(found, hardware.on, fit=hardware.fit, vcpus=vcpus, progress=progress)
+        write(f"{meant.summary()}\n\n")
+        carried.append(meant)
     if ways.bisect:
         write(f"{bisection.summary()}\n")
     if out is not None:

@@ -353,12 +353,12 @@ def _trial(result: Trial) -> Shown:
 
 @answer_of.register
 def _on_hardware(result: OnHardware) -> Shown:
-    shown = result.frame.drop(columns=["machine"])
+    shown = result.readable()
     blocks: list[Block] = [
         Prose("What the lab counted, carried to calibrated hosts by the model."),
         Table(result.effects, "What was carried."),
-        Table(shown, "Predicted, with 90 % intervals; the change is that to the kernel without the series.",
-              folded=len(shown) > LONG),
+        Table(shown, "Predicted; the change has its 90 % interval. What does not change is left out."),
+        Table(result.frame, "All of it, with 90 % intervals.", folded=True),
         *[Prose("\n".join(f"- Not seen: {note}." for note in result.notes))] * bool(result.notes),
     ]  # fmt: skip
     names = {"over_vcpus": "Predicted; bands are 90 % intervals."} if len(shown) else {}

@@ -116,7 +116,7 @@ class Trial(Result):
     def _head(self) -> list[str]:
         patches = self.about["patches"]
         title = f"{len(patches)} patches" if len(patches) != 1 else patches[0]
-        return _wrap(f"Tried in the lab: {title}. Times are instructions of all CPUs together, not seconds.")
+        return wrapped(f"Tried in the lab: {title}. Times are instructions of all CPUs together, not seconds.")
 
     def _said(self, machine: str) -> list[str]:
         """What is said of a machine beside the table of what is changed, in sentences."""
@@ -134,7 +134,7 @@ class Trial(Result):
         for cell in dict.fromkeys(one.cell for one in own):
             lines += [f"  {cell} ({_WHAT[cell.split()[0]]})"]
             lines += [_row(one) for one in own if one.cell == cell]
-        return [*lines, *(line for text in self._said(machine) for line in _wrap(text, "  "))]
+        return [*lines, *(line for text in self._said(machine) for line in wrapped(text, "  "))]
 
     def _foot(self) -> list[str]:
         source = self.about["source"]
@@ -143,7 +143,7 @@ class Trial(Result):
             f"{str(source['series_sha256'])[:12]}; series {self.about['series_sha256'][:12]}; "
             f"{self.about['boots']} boots"
         )
-        return [*_wrap(known), f"Repeat it: {self.about['command']}"]
+        return [*wrapped(known), f"Repeat it: {self.about['command']}"]
 
 
 def load_trial(path: str | Path) -> Trial:
@@ -175,7 +175,7 @@ def trial_of(about: Mapping[str, Any], tried: Mapping[str, Tried]) -> Trial:
     return Trial(about, tuple(tried), same, failures, tuple(found))
 
 
-def _wrap(text: str, indent: str = "") -> list[str]:
+def wrapped(text: str, indent: str = "") -> list[str]:
     """Lines of a mail; a number and its % stay together."""
     lines = textwrap.wrap(text.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, initial_indent=indent,
                           subsequent_indent=indent, break_on_hyphens=False)  # fmt: skip

@@ -19,12 +19,13 @@ import pandas as pd
 from simlib.fits import AnyFit, UncertainCosts, choose_fit
 from simlib.lab import Trial
 from simlib.lab.records import FAULT_SITES
+from simlib.lab.trial.result import wrapped
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import say_seconds
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.model.strategy import every
 from simlib.parallel import Progress, portions
-from simlib.prediction import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, curves_of
+from simlib.prediction import CHANGES, LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, curves_of
 from simlib.results import Result
 from simlib.studies.lab.translation import KINDS, instructions, ratio_table, statistics_own, translate
 
@@ -46,12 +47,14 @@ class Host(NamedTuple):
 
     - `lab`: the machine, as in `simlib.studies.lab.machines.LABS`.
     - `name`: the calibrated host; empty: none is published, and costs are drawn from their priors.
+    - `architecture`: of the model; `alike`: others whose CLEAR is the same code.
     """
 
     lab: str
     name: str
     group: str
     architecture: str
+    alike: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -68,8 +71,8 @@ class Host(NamedTuple):
 
 HOSTS = {
     "x86_64/npt": Host("x86-npt", "x86-published", "tdp", "x86-tdp"),
-    "x86_64/shadow": Host("x86-shadow", "x86-published", "shadow", "x86-shadow-paging"),
-    "arm64/vhe": Host("arm64-read", "ampere-altra", "fixed test", "arm64"),
+    "x86_64/shadow": Host("x86-shadow", "x86-published", "shadow", "x86-shadow-paging", ("x86-shadow",)),
+    "arm64/vhe": Host("arm64-read", "ampere-altra", "fixed test", "arm64", ("arm64-2022",)),
     "riscv64/h": Host("riscv", "", "", "riscv"),
 }
 """By the lab's machine."""
@@ -247,30 +250,47 @@ class OnHardware(Result):
         names = self.frame["host"] + ", " + self.frame["policy"]
         return self.frame.assign(policy=names, variant="")
 
+    def readable(self) -> pd.DataFrame:
+        """The frame for people to read: a row a point, both kernels beside each other, and only what changes.
+
+        Returns: ``host``, ``workload``, ``vcpus``, ``metric``, ``without``, ``with``, ``change`` (with its interval).
+        """
+        key = ["host", "workload", "vcpus", "metric"]
+        parts = [self.frame[self.frame["policy"] == name].set_index(key) for name in (WITHOUT, WITH)]
+        shown = parts[1][[]].assign(
+            **{name: list(map(_value, part["estimate"], part["unit"]))
+               for name, part in zip((WITHOUT, WITH), (parts[0].loc[parts[1].index], parts[1]), strict=True)},
+            change=[_change(*ends) for ends in parts[1][list(CHANGES)].to_numpy().tolist()],
+        )  # fmt: skip
+        return shown[shown["change"] != ""].reset_index()
+
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
         lines = [f"On hardware (PREDICTED from what the lab counted, {LEVEL:.0%} intervals):"]
         lines += [
-            f"  {row['host']}: {row['what']}: {row['without']} -> {row['with']}"
+            f"  {row['host']}: {row['what']} {row['without']} -> {row['with']}"
             for row in self.effects.to_dict("records")
         ]
+        shown = self.readable()
         for (host, workload), rows in self.frame.groupby(["host", "workload"], sort=False):
-            lines.append(f"  {host}, {workload}")
-            before = rows[rows["policy"] == WITHOUT].set_index(["vcpus", "metric"])["estimate"]
+            mine = shown[(shown["host"] == host) & (shown["workload"] == workload)]
+            same = [name for name in rows["metric"].unique() if name not in set(mine["metric"])]
+            lines.append(f"  {host}, {workload}" + (f": no change of {', '.join(same)}" if same else ""))
             lines += [
-                _line(one, float(before.loc[one["vcpus"], one["metric"]]))
-                for one in rows[rows["policy"] == WITH].to_dict("records")
+                f"    {row['vcpus']:3} {row['metric']:20} {row['without']:>9} {row['with']:>9} {row['change']}"
+                for row in mine.to_dict("records")
             ]
-        return "\n".join([*lines, *(f"  Not seen: {note}." for note in self.notes)])
+        notes = (f"{'Not seen: ' * (note in UNSEEN.values())}{note}." for note in self.notes)
+        return "\n".join([*lines, *(line for note in notes for line in wrapped(note, "  "))])
 
 
-def _line(row: Mapping[Any, Any], before: float) -> str:
-    """One line of a table: vCPUs and metric, both values, the change and its interval."""
-    values = [say_seconds(value) if row["unit"] == "s" else f"{value:.4g}" for value in (before, row["estimate"])]
-    change = "" if np.isnan(row["change_percent"]) else (
-        f"{row['change_percent']:+.0f} % ({row['change_low']:+.0f} to {row['change_high']:+.0f})"
-    )  # fmt: skip
-    return f"    {row['vcpus']:3} {row['metric']:20} {values[0]:>9} {values[1]:>9} {change}"
+def _value(estimate: float, unit: str) -> str:
+    return say_seconds(estimate) if unit == "s" else f"{estimate:.4g}"
+
+
+def _change(percent: float, low: float, high: float) -> str:
+    """A change with its interval; nothing if it is none."""
+    return "" if max(abs(low), abs(high)) < 0.5 else f"{percent:+.0f} % ({low:+.0f} to {high:+.0f})"
 
 
 def on_hardware(
@@ -308,7 +328,7 @@ def on_hardware(
             frames.append(carried.assign(machine=machine, host=host.words, workload=workload))
             effects += [(machine, host.words, *row) for row in told]
     columns = ["machine", "host", "workload", "policy", "vcpus", "metric", "estimate", "low", "high", "unit",
-               "change_percent", "change_low", "change_high"]  # fmt: skip
+               *CHANGES]  # fmt: skip
     frame = pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
     table = pd.DataFrame(effects, columns=["machine", "host", "what", "without", "with", "how"])
     return OnHardware(frame, table.drop_duplicates(ignore_index=True), tuple(dict.fromkeys(notes)))
@@ -324,7 +344,7 @@ def _asked(
         return
     own = as_scenario(scenario)
     for label, case in (dict(own.variants) or {"": own}).items():
-        if case.policy.architecture == host.architecture:
+        if case.policy.architecture in (host.architecture, *host.alike):
             yield label or case.workload.kind, case, metrics
 
 
