@@ -12,7 +12,7 @@ from simlib.lab.trial.differences import compare, judge
 from simlib.lab.trial.quantities import Quantity
 from simlib.lab.trial.result import Trial
 from simlib.measurements import MeasurementTable
-from simlib.measurements.importers import Column, measured_files
+from simlib.measurements.importers.tables import Column, measured_files
 
 COLUMNS = (
     Column("trial", "text", "name of the trial"),
