@@ -8,7 +8,9 @@ series that others posted. A trial that is kept in ``build/tried`` is not run ag
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from simlib.cli.output import progress_bar
@@ -27,13 +29,14 @@ class Try(NamedTuple):
     series: str
     machines: tuple[str, ...]
     parameters: dict[str, Any]
+    of_both: Mapping[str, Any] = MappingProxyType({})
 
 
 TRIES = {
     "clear-batch": Try("7", ("x86_64", "arm64", "riscv64"), {"dirty_log_clear_batch": 64}),
     "arch-lock": Try("8", ("x86_64/shadow",), {"dirty_log_arch_lock": "Y"}),
     "fault-mode": Try("10", ("arm64",), {"permission_fault_lock": "write", "translation_fault_lock": "write"}),
-    "split-walk": Try("13-15", ("arm64",), {"split_skip_levels": "Y", "eager_split_chunk": 2 << 20}),
+    "split-walk": Try("15", ("arm64",), {"split_skip_levels": "Y"}, {"eager_split_chunk": 2 << 20}),
     "rmap-lock": Try("16", ("x86_64/shadow",), {}),
     "lockless": Try("16-17", ("x86_64/shadow",), {"lockless_write_protect": "Y"}),
     "clear-two-words": Try("clear-two-words", ("x86_64/shadow",), {}),
@@ -55,7 +58,8 @@ def main(names: list[str]) -> None:
         series = one.series if own else ROOT / "kernel-patches" / "tried" / f"{one.series}.patch"
         with progress_bar() as progress:
             found = try_series(
-                series, machines=one.machines, quick=True, parameters=one.parameters, progress=progress
+                series, machines=one.machines, quick=True, parameters=one.parameters, of_both=one.of_both,
+                progress=progress,
             )  # fmt: skip
         write_text(kept, found.json())
         print(found.summary(), flush=True)

@@ -262,6 +262,32 @@ def _list_again(out: Path) -> None:
 
 
 @dataclass(frozen=True)
+class On:
+    """Which kernels are tried, and where."""
+
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package."),
+    ] = None
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arch",
+            help="Architecture, or machine such as x86_64/npt. Default: all that are built from what it changes.",
+        ),
+    ] = None
+    quick: Annotated[bool, typer.Option("--quick", help="The small matrix: minutes on two cores.")] = False
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
+    ] = None
+    both: Annotated[
+        list[str] | None, typer.Option("--both", metavar="NAME=VALUE", help="The same, for both kernels.")
+    ] = None
+    jobs: JobsOption = 0
+
+
+@dataclass(frozen=True)
 class Ways:
     """How a series is taken apart, and when it is refused."""
 
@@ -301,28 +327,12 @@ def lab_try(
             help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), patches of ours (7, 16-17).",
         ),
     ],
-    source: Annotated[
-        Path | None,
-        typer.Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package."),
-    ] = None,
-    arch: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arch",
-            help="Architecture, or machine such as x86_64/npt. Default: all that are built from what it changes.",
-        ),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The small matrix: ten minutes on two cores.")] = False,
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
-    ] = None,
+    on: On,
     ways: Ways,
     hardware: Hardware,
     out: Annotated[
         Path | None, into_folder("DIR", "Also write mail.txt, trial.md, numbers.csv, trial.json and trial.html.")
     ] = None,
-    jobs: JobsOption = 0,
 ) -> None:
     """Try a patch series: boot a kernel without it and one with it, and say what differs, beyond seeds and layout.
 
@@ -332,19 +342,8 @@ def lab_try(
     Example: simlib lab try 0001-mine.patch --quick
     """
     rule = simlib.lab.Rule.parse(ways.fail_if) if ways.fail_if else None
-    settings, vcpus = _settings(parameter or []), whole_numbers(hardware.vcpus, "--vcpus")
-    if settings and (ways.each_patch or ways.bisect):
-        cure = "leave out --each-patch and --bisect, or --set"
-        raise InputError("--set", ", ".join(settings), "belongs to one patch", cure)
-    tried: dict[str, Any] = {"source": source, "machines": arch or (), "quick": quick, "jobs": jobs}
-    with progress_bar() as progress:
-        if ways.bisect:
-            bisection = simlib.lab.bisect_series(series, ways.bisect, progress=progress, **tried)
-            trials = [bisection.trial]
-        elif ways.each_patch:
-            trials = simlib.lab.try_each_patch(series, progress=progress, **tried)
-        else:
-            trials = [simlib.lab.try_series(series, parameters=settings, progress=progress, **tried)]
+    vcpus = whole_numbers(hardware.vcpus, "--vcpus")
+    trials, more = _trials_of(series, on, ways)
     carried = []
     for found in trials:  # what was measured is told before it is predicted from
         write(f"{found.summary()}\n\n")
@@ -352,8 +351,7 @@ def lab_try(
             meant = simlib.on_hardware(found, hardware.on, fit=hardware.fit, vcpus=vcpus, progress=progress)
         write(f"{meant.summary()}\n\n")
         carried.append(meant)
-    if ways.bisect:
-        write(f"{bisection.summary()}\n")
+    write(more)
     if out is not None:
         _write_trials(out, trials, carried)
     for found in trials:
@@ -363,6 +361,23 @@ def lab_try(
         if rule is not None and (broken := rule.broken(found)):
             say(f"--fail-if {ways.fail_if}: {broken}")
             raise typer.Exit(3)
+
+
+def _trials_of(series: str, on: On, ways: Ways) -> tuple[list[lab.Trial], str]:
+    """The trials of a series, and what is to be said beside them."""
+    settings, of_both = _settings("--set", on.parameter or []), _settings("--both", on.both or [])
+    if (settings or of_both) and (ways.each_patch or ways.bisect):
+        cure = "leave out --each-patch and --bisect, or --set and --both"
+        raise InputError("--set", ", ".join(settings | of_both), "belongs to one patch", cure)
+    tried: dict[str, Any] = {"source": on.source, "machines": on.arch or (), "quick": on.quick, "jobs": on.jobs}
+    with progress_bar() as progress:
+        tried["progress"] = progress
+        if ways.bisect:
+            bisection = simlib.lab.bisect_series(series, ways.bisect, **tried)
+            return [bisection.trial], f"{bisection.summary()}\n"
+        if ways.each_patch:
+            return simlib.lab.try_each_patch(series, **tried), ""
+        return [simlib.lab.try_series(series, parameters=settings, of_both=of_both, **tried)], ""
 
 
 def _write_trials(out: Path, trials: Sequence[lab.Trial], carried: Sequence[simlib.OnHardware]) -> None:
@@ -380,11 +395,11 @@ def _write_trials(out: Path, trials: Sequence[lab.Trial], carried: Sequence[siml
         say(f"{path}")
 
 
-def _settings(given: list[str]) -> dict[str, str]:
+def _settings(option: str, given: list[str]) -> dict[str, str]:
     """Parameters of the form NAME=VALUE."""
     for text in given:
         if not all(text.partition("=")[::2]):
-            raise InputError("--set", text, "is not of the form NAME=VALUE", "write --set dirty_log_clear_batch=64")
+            raise InputError(option, text, "is not of the form NAME=VALUE", f"write {option} dirty_log_clear_batch=64")
     return dict(text.split("=", 1) for text in given)
 
 

@@ -95,6 +95,7 @@ class Asked:
             "patches": [patch.name for patch in mine],
             "series_sha256": hash_of(mine),
             "parameters": dict(self.how.parameters),
+            "parameters_of_both": dict(self.how.of_both),
             "source": source.provenance(),
             "new_sites": dict(both[1].staged.sites),
         }
@@ -105,7 +106,8 @@ class Asked:
         words = ["simlib", "lab", "try", self.series if ".." in self.series else Path(self.series).name]
         words += ["--source", self.tree.absolute().name] if self.tree is not None else []
         words += [word for machine in self.named for word in ("--arch", machine)]
-        words += [word for name, value in self.how.parameters.items() for word in ("--set", f"{name}={value}")]
+        for option, values in (("--set", self.how.parameters), ("--both", self.how.of_both)):
+            words += [word for name, value in values.items() for word in (option, f"{name}={value}")]
         return shlex.join([*words, *["--quick"] * self.how.quick, *more])
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simlib.errors import SimlibError
@@ -31,6 +31,7 @@ class How:
     quick: bool
     parameters: Mapping[str, Any]
     jobs: int
+    of_both: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -115,7 +116,7 @@ def _rows(
 ) -> Iterator[tuple[int, Row, Built]]:
     """Number of the kernel, cells and image of each boot."""
     for side, layouts in enumerate(built):
-        parameters = how.parameters if side else {}
+        parameters = {**how.of_both, **(how.parameters if side else {})}
         for word in dict.fromkeys(design.boot for design in own):
             alike = [design for design in own if design.boot == word]
             for number, image in zip(range(alike[0].layouts), layouts, strict=False):

@@ -31,8 +31,9 @@ _WHAT = {design.name: design.what for design in DESIGNS}
 class Trial(Result):
     """What a series changes in the lab.
 
-    - `about`: ``command`` (repeats it), ``patches``, ``series_sha256``, ``parameters``, ``source``, ``images`` (hashes
-      by machine, without the series and with it), ``new_sites`` (by function), ``boots``.
+    - `about`: ``command`` (repeats it), ``patches``, ``series_sha256``, ``parameters``, ``parameters_of_both``,
+      ``source``, ``images`` (hashes by machine, without the series and with it), ``new_sites`` (by function) and
+      ``boots``.
     - `machines`: what was tried, ``target/mode``.
     - `same`: those whose image with the series equals the one without it.
     - `failures`: by machine, what the kernel with the series did wrong.

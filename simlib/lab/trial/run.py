@@ -21,6 +21,7 @@ def try_series(
     machines: Sequence[str] = (),
     quick: bool = False,
     parameters: Mapping[str, Any] | None = None,
+    of_both: Mapping[str, Any] | None = None,
     jobs: int = 0,
     progress: Progress = lambda what, share: None,
 ) -> Trial:
@@ -36,10 +37,11 @@ def try_series(
     - `machines`: of `simlib.lab.trial.cells.MACHINES`, or architectures. Default: those that the series can touch.
     - `quick`: the small matrix: ten minutes on two cores.
     - `parameters`: of the module kvm, set for the changed kernel.
+    - `of_both`: those that are set for both kernels.
     - `jobs`: boots at a time; 0: one for every core.
     - `progress`: told what is being done, and the share that is done.
     """
-    asked = Asked.read(str(series), source, machines, How(quick, parameters or {}, jobs))
+    asked = Asked.read(str(series), source, machines, How(quick, parameters or {}, jobs, of_both or {}))
     [found] = _tried(asked, [(0, len(asked.patches))], (), progress)
     return found
 

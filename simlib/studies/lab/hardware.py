@@ -301,7 +301,7 @@ def on_hardware(
     vcpus: Sequence[int] = VCPUS,
     metrics: Sequence[str] | None = None,
     seed: int = 1,
-    progress: Progress = lambda what, share: None,
+    progress: Progress | None = None,
 ) -> OnHardware:
     """Predict what a tried series does on the calibrated hosts: curves without it and with it, by one set of costs.
 
