@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help env python reproduce notebooks test test-studies wheel docs conservation mutations mutants same-results endurance interruptions kills sweep-faults fuzz audit
 .PHONY: strategy-map sampling coverage bench picture pins clean
-.PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
+.PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab lab-tries lab-control
 
 help:
 	@echo "make reproduce   compute every study and run every notebook on what was found: writes build/report (6 to 10 minutes)"
@@ -44,6 +44,8 @@ help:
 	@echo "make strategy-map  sweep 100 800 points for the map of notebook 13; writes data/sweeps (10 minutes)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's; migrate two guests (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (hours)"
+	@echo "make lab-tries   try series of patches in the lab: writes data/collected/tried.csv (an hour; keeps what it has in build/tried)"
+	@echo "make lab-control  see how often lab try calls something changed where nothing changed (10 minutes)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
 	@echo "make check-each-patch  the same for all architectures, and each patch by itself (30 minutes)"
 	@echo "make claims      compare the numbers in the patches' messages with the collected data"
@@ -213,6 +215,14 @@ lab-smoke: .venv/.simlib
 	@.venv/bin/simlib lab build --arch x86_64
 	@.venv/bin/simlib lab compare data/experiments/smoke.toml
 	@.venv/bin/simlib lab migrate data/experiments/migrate-smoke.toml
+
+lab-tries: .venv/.simlib
+	@.venv/bin/simlib lab qemu --if-needed
+	@.venv/bin/python checks/lab_tries.py
+
+lab-control: .venv/.simlib
+	@.venv/bin/simlib lab qemu --arch x86_64 --if-needed
+	@.venv/bin/python checks/lab_control.py
 
 EXPERIMENTS := load fine odd even turns counts memory rings plain ticks waiting switches
 lab: .venv/.simlib

@@ -22,6 +22,7 @@ NAMES = (
     "hardware_logs",
     "converge",
     "decision",
+    "trial",
 )
 """Every study, in the order in which it is read. A new one is its folder, its notebook, and its name here."""
 

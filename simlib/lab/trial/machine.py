@@ -61,7 +61,7 @@ def try_on(
     Raises `SimlibError` if a kernel does not compile, or the one without the series does not run.
     """
     own = list(designs(machine, how.quick))
-    building, checking, booting = portions(progress, [0.3, 0.1, 0.6])
+    building, checking, booting = portions(progress, [0.1, 0.1, 0.8])  # as where the kernels were compiled before
     built = [layouts_of(machine, source, kernel, 1, building) for kernel in both]
     images = [str(one.provenance["image_sha256"]) for [one] in built]
     tried = Tried((images[0], images[1]))
@@ -72,6 +72,8 @@ def try_on(
         return tried
     most = max(design.layouts for design in own)
     built = [layouts_of(machine, source, kernel, most, building) for kernel in both]
+    if building:
+        building(f"{machine}: built", 1.0)
     runs = boot(machine, own, built, qemu, how, booting, tried)
     labels = dict.fromkeys(label for each in runs for label in each)
     tried.found = [one for label in labels for one in compare(machine, label, *(each.get(label, []) for each in runs))]

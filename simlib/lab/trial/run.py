@@ -68,7 +68,7 @@ def try_each_patch(
 
 def _tried(asked: Asked, parts: Sequence[tuple[int, int]], more: Sequence[str], progress: Progress) -> list[Trial]:
     """A trial of each part of a series: from which patch, and before which."""
-    opening, *shares = portions(progress, [0.1, *[0.9 / max(1, len(parts))] * len(parts)])
+    opening, *shares = portions(progress, [0.02, *[0.98 / max(1, len(parts))] * len(parts)])
     with at_work(alone=True):
         source = asked.open(opening)
         return [asked.trial(source, *part, more, share) for part, share in zip(parts, shares, strict=True)]

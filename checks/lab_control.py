@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How often `simlib lab try` calls something changed though nothing changed: one kernel in many layouts, divided.
+
+The kernel without a series is built in 12 layouts and booted as a trial boots it. Random divisions into two halves, each
+of as many layouts as a trial has, are then compared as two kernels are. They share their boots, so that they are no
+independent trials.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+
+from simlib.cli.output import progress_bar
+from simlib.lab.cache import at_work
+from simlib.lab.patches import read_series
+from simlib.lab.qemu import find_qemu
+from simlib.lab.trial.cells import designs, target_of
+from simlib.lab.trial.differences import ALPHA, CHANGED, compare, judge
+from simlib.lab.trial.kernels import WITHOUT, Kernel, open_source
+from simlib.lab.trial.machine import How, Runs, Tried, boot, layouts_of, steps
+from simlib.lab.trial.series import MEASURES
+from simlib.lab.trial.tree import stage_own
+
+LAYOUTS, DIVISIONS, MOST = 12, 300, 3 * ALPHA
+"""Layouts, divisions of them, and the share of the latter that may call anything changed."""
+
+
+def booted(machine: str) -> Runs:
+    """What all layouts gave, by cell."""
+    with progress_bar() as progress, at_work(alone=True):
+        source = open_source(progress=steps(progress))
+        staged = stage_own(source.pristine, read_series(), MEASURES, source.folder / "stage" / "control")
+        built = layouts_of(machine, source, Kernel(WITHOUT, staged), LAYOUTS, progress)
+        own = [replace(design, layouts=LAYOUTS) for design in designs(machine, quick=True)]
+        return boot(machine, own, [built], find_qemu(target_of(machine)), How(True, {}, 0), progress, Tried())[0]
+
+
+def divide(runs: Runs, machine: str, layouts: int, generator: random.Random) -> list[str]:
+    """What a random division into two halves calls changed, in words."""
+    picked = generator.sample(range(LAYOUTS), 2 * layouts)
+    found = []
+    for cell, mine in runs.items():
+        each = len(mine) // LAYOUTS
+        halves = [
+            [mine[layout * each + seed] for layout in half for seed in range(each)]
+            for half in (picked[:layouts], picked[layouts:])
+        ]
+        found += compare(machine, cell, *halves)
+    return [f"{one.cell}, {one.quantity.of}: {one.quantity.what}" for one in judge(found) if one.verdict == CHANGED]
+
+
+def main(machine: str) -> None:
+    """Count the divisions that call anything changed. Ends with 1 if they are too many."""
+    runs, generator = booted(machine), random.Random(1)  # noqa: S311  # no secret
+    layouts = max(design.layouts for design in designs(machine, quick=True))
+    wrong = [found for _ in range(DIVISIONS) if (found := divide(runs, machine, layouts, generator))]
+    for found in wrong:
+        print("; ".join(found))
+    print(f"{machine}: {len(wrong)} of {DIVISIONS} divisions call something changed ({ALPHA:.0%} is meant)")
+    if len(wrong) > MOST * DIVISIONS:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "x86_64/shadow")
