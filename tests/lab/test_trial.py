@@ -49,8 +49,18 @@ def test_calls_become_accessors_and_unknown_functions_get_a_site_of_their_own():
     assert sites_in(made.text) == {"clear": ["KVM_MMU_LOCK_CLEAR"], "age": ["KVM_MMU_LOCK_IN_AGE"]}
 
 
+def test_a_guard_takes_the_lock_at_a_site_and_lets_it_go_at_the_end_of_its_block():
+    plain = "#include <a.h>\n\nvoid age(struct kvm *kvm)\n{\n\tguard(read_lock)(&kvm->mmu_lock);\n}\n"
+    made = to_accessors(plain, {})
+    assert "kvm_mmu_read_lock(kvm, KVM_MMU_LOCK_IN_AGE);\n\tstruct kvm *kvm_read_guard" in made.text
+    assert made.text.count("void kvm_mmu_read_unguard(struct kvm **kvm)\n{\n\tkvm_mmu_read_unlock(*kvm);") == 1
+    assert "write_unguard" not in made.text
+    assert made.past == ()
+    assert to_accessors(made.text, {}).text == made.text
+
+
 @pytest.mark.parametrize(
-    "call", ["guard(write_lock)(&kvm->mmu_lock)", "spin_trylock(&kvm->mmu_lock)", "mine(&kvm->mmu_lock)"]
+    "call", ["scoped_guard(write_lock, &kvm->mmu_lock)", "spin_trylock(&kvm->mmu_lock)", "mine(&kvm->mmu_lock)"]
 )
 def test_a_call_without_an_accessor_is_told(call):
     made = to_accessors(f"void f(struct kvm *kvm)\n{{\n\t{call};\n}}\n", {})
@@ -164,10 +174,10 @@ def test_both_kernels_are_made_alike_and_run_the_same_tests(pristine, tmp_path):
 
 
 def test_a_lock_that_nothing_would_count_is_refused(pristine, tmp_path):
-    (tmp_path / "mine.patch").write_text(diff(PLAIN, PLAIN.replace("return 0", "guard(write_lock)(&kvm->mmu_lock)")))
+    (tmp_path / "mine.patch").write_text(diff(PLAIN, PLAIN.replace("return 0", "scoped_guard(write_lock, &kvm->mmu_lock)")))
     with pytest.raises(
         SimlibError,
-        match=r"virt/a\.c, line 8, clear\(\): 'guard\(write_lock\)\(&kvm->mmu_lock\);' takes mmu_lock where",
+        match=r"virt/a\.c, line 8, clear\(\): 'scoped_guard\(write_lock, &kvm->mmu_lock\);' takes mmu_lock where",
     ):
         stage_both(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")))
 

@@ -19,8 +19,16 @@ _TAKES = (
     (rf"\b(?:write|spin)_lock{_OF}\)", "kvm_mmu_write_lock({kvm}, {site})"),
     (rf"\bread_lock{_OF}\)", "kvm_mmu_read_lock({kvm}, {site})"),
     (rf"\bwrite_lock_irqsave{_OF},\s*(?P<flags>\w+)\)", "kvm_mmu_write_lock_irqsave({kvm}, {site}, {flags})"),
-)
+    *(
+        (rf"\bguard\((?:{lock})\){_OF}\)", f"kvm_mmu_{mode}_lock({{kvm}}, {{site}});\n\tstruct kvm *kvm_{mode}_guard "
+         f"__cleanup(kvm_mmu_{mode}_unguard) = {{kvm}}")
+        for lock, mode in (("write_lock|spinlock", "write"), ("read_lock", "read"))
+    ),
+)  # fmt: skip
 """Calls that take the lock, and what they become."""
+
+_UNGUARD = "static inline void kvm_mmu_{0}_unguard(struct kvm **kvm)\n{{\n\tkvm_mmu_{0}_unlock(*kvm);\n}}"
+"""What ends a guard, by its mode."""
 
 _OTHERS = (
     (r"\bKVM_MMU_UNLOCK\(\s*(?P<kvm>[\w>\-.]+)\s*\)", "kvm_mmu_write_unlock({kvm})"),
@@ -138,10 +146,12 @@ def to_accessors(text: str, known: Mapping[str, Sequence[str]]) -> Rewritten:
         and not any(match.start() <= named.start() < match.end() for match, _ in found)
         for number in [text.count("\n", 0, named.end()) + 1]
     )
-    if found and HEADER not in changed:
+    added = [HEADER] if found and HEADER not in changed else []
+    ends = (_UNGUARD.format(mode) for mode in ("write", "read") if f"(kvm_mmu_{mode}_unguard)" in changed)
+    if added := [*added, *(end for end in ends if end not in changed)]:
         includes = list(_INCLUDE.finditer(changed))
         place = includes[-1].end() if includes else 0
-        changed = f"{changed[:place]}\n{HEADER}{changed[place:]}"
+        changed = "\n".join([changed[:place], *added]) + changed[place:]
     return Rewritten(changed, new, past)
 
 
