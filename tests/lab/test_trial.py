@@ -174,7 +174,9 @@ def test_both_kernels_are_made_alike_and_run_the_same_tests(pristine, tmp_path):
 
 
 def test_a_lock_that_nothing_would_count_is_refused(pristine, tmp_path):
-    (tmp_path / "mine.patch").write_text(diff(PLAIN, PLAIN.replace("return 0", "scoped_guard(write_lock, &kvm->mmu_lock)")))
+    (tmp_path / "mine.patch").write_text(
+        diff(PLAIN, PLAIN.replace("return 0", "scoped_guard(write_lock, &kvm->mmu_lock)"))
+    )
     with pytest.raises(
         SimlibError,
         match=r"virt/a\.c, line 8, clear\(\): 'scoped_guard\(write_lock, &kvm->mmu_lock\);' takes mmu_lock where",

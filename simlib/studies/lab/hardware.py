@@ -124,12 +124,15 @@ def effect_of(trial: Trial, machine: str) -> Effect:
 
     - `machine`: one of `HOSTS`.
     """
-    parked, sides = _Cell.of(trial, machine, "parked"), (0, 1)
+    parked, loaded, sides = _Cell.of(trial, machine, "parked"), _Cell.of(trial, machine, "load"), (0, 1)
     before, after = ({**_clearing(parked, side), **_faults(parked, side)} for side in sides)
+    alone, met = ([cell.sum(["clear"], "acquisitions", side) for side in sides] for cell in (parked, loaded))
+    if alone[0] == alone[1] and met[1] > met[0]:  # only where somebody waits
+        after["lets_go"] = "waiters >= 1"
     unseen = ["mode"] * any(before.get(key) != after.get(key) for key in (before.keys() | after.keys()) - {"lets_go"})
     unseen += ["letting go"] * (before.get("lets_go") != after.get("lets_go"))
-    alone = _Cell.of(trial, machine, "blocks")  # one vCPU: the clock is that of whoever runs
-    costs = {name: value for name, value in _costs(alone, machine) if abs(value[0]) >= _NOISE}
+    single = _Cell.of(trial, machine, "blocks")  # one vCPU: the clock is that of whoever runs
+    costs = {name: value for name, value in _costs(single, machine) if abs(value[0]) >= _NOISE}
     walk = 0.0
     if after.get("clear_lock") == "lockless" != before.get("clear_lock"):
         pages = [parked.value("clear", "time a dirty page", side) for side in sides]
