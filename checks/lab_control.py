@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How often `simlib lab try` calls something changed though nothing changed: one kernel in many layouts, divided.
 
-The kernel without a series is built in 12 layouts and booted as a trial boots it. Random divisions into two halves, each
-of as many layouts as a trial has, are then compared as two kernels are. They share their boots, so that they are no
+The kernel without a series is built in 12 layouts and booted as a trial boots it. Random divisions into two halves, of
+as many layouts as a trial has, are then compared as two kernels are. They share their boots, so that they are no
 independent trials.
 """
 

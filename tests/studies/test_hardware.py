@@ -48,6 +48,8 @@ def test_more_acquisitions_of_clear_are_a_batch():
     assert [policy["lets_go"] for policy in effect.policies] == ["never", "pages >= 128"]
     assert not effect.costs  # its own instructions are those of letting go, which the host's calibration has
     assert effect.unseen == ("letting go",)
+    unmoved = trial("x86_64/shadow", numbers(clear_write=2), numbers(clear_write=64))
+    assert not effect_of(unmoved, "x86_64/shadow").costs
     found = on_hardware(tried, vcpus=[4])
     frame = found.frame.set_index(["policy", "metric"])
     stall, clear = (frame.loc[WITH, name] for name in ("longest_stall", "clear_dirty_log_time"))

@@ -186,15 +186,16 @@ def wrapped(text: str, indent: str = "") -> list[str]:
 def _texts(one: Difference) -> tuple[str, str, str, str]:
     """Name, both values and the change of a number."""
     before, after = (_number(statistics.median(values)) for values in (one.base, one.changed))
-    share = "new" if one.new else f"{100 * (one.ratio - 1):+.1f} %" if one.ratio < 10 else f"× {one.ratio:.3g}"
+    share = f"{100 * (one.ratio - 1):+.1f} %" if one.ratio < 10 else f"× {one.ratio:.{3 if one.ratio < 1000 else 2}g}"
+    share = "new" if one.new else "gone" if any(one.base) and not any(one.changed) else share
     return f"{one.quantity.of}: {one.quantity.what}", before, after, share
 
 
 def _row(one: Difference) -> str:
     """One line of a table."""
     name, before, after, share = _texts(one)
-    name = f"    {name:39}" if len(name) <= 39 else f"    {name}\n{'':43}"
-    return f"{name} {before:>8} {after:>8} {share:>10}"
+    name = f"    {name:41}" if len(name) <= 41 else f"    {name}\n{'':45}"
+    return f"{name}{before:>8} {after:>8} {share:>9}"
 
 
 def _number(value: float) -> str:

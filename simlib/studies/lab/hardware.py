@@ -201,7 +201,10 @@ def _faults(cell: _Cell, side: int) -> dict[str, Any]:
 
 def _mode(cell: _Cell, site: str, side: int) -> str:
     """In which a site takes the lock; ``lockless`` if it does not."""
-    taken = {mode: cell.value(f"{site} {mode} (rounds)", "acquisitions", side) for mode in MODES}
+    taken = {
+        mode: sum(cell.value(f"{site} {mode} ({when})", "acquisitions", side) for when in ("populate", "rounds"))
+        for mode in MODES
+    }
     return max(taken, key=lambda one: taken[one]) if any(taken.values()) else "lockless"
 
 
@@ -220,6 +223,8 @@ def _costs(cell: _Cell, machine: str) -> Iterator[tuple[str, tuple[float, float,
     host, more = HOSTS[machine], cell.more("clear", "time a dirty page")
     extra = cell.sum(["clear"], "acquisitions", 1) - cell.sum(["clear"], "acquisitions", 0)
     own = instructions(host.lab)["letting go"] + statistics_own(host.lab)["letting go"]
+    if not any(more):
+        return
     if not extra:
         yield "clear_page", more
     elif (rest := _ordered([value - own * extra / pages for value in more]))[1] > 0 or rest[2] < 0:
