@@ -94,7 +94,7 @@ def test_the_text_fits_a_mail_and_names_what_differs():
     assert "the same kernel" in trial(same=("x86_64/npt",)).summary()
     assert "FAILS: it panics" in trial(failures={"x86_64/npt": "it panics"}).summary()
     assert trial(*found).plot().data[0].x.tolist() == [pytest.approx(16)]
-    with pytest.raises(InputError, match="has no rows"):
+    with pytest.raises(InputError, match="no rows: the figure needs at least one row"):
         trial(same=("x86_64/npt",)).plot()
     assert "| parked | clear write (rounds): acquisitions | 2 | 32 | × 16 |" in trial(*found).markdown()
 

@@ -12,6 +12,9 @@ from simlib.lab.records import Record, ioctl_rows, lock_rows, read_gaps, run_row
 COUNT, TIME = "count", "instructions"
 """Units. A time in the lab is a number of instructions, of all CPUs together (``docs/lab.md``)."""
 
+A_PAGE = "time a dirty page"
+"""An ioctl's time over the pages that it found or cleared."""
+
 _COUNTABLE = ("acquisitions", "calls", "dirty pages", "accesses")
 _GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}
 
@@ -57,7 +60,7 @@ def _found(record: Record) -> Iterator[tuple[Quantity, float]]:
         yield Quantity(str(name), "time", TIME), time
         if pages:
             yield Quantity(str(name), "dirty pages", COUNT), pages
-            yield Quantity(str(name), "time a dirty page", TIME), time / pages
+            yield Quantity(str(name), A_PAGE, TIME), time / pages
     stalls = stall_rows(record)
     if len(stalls):
         yield Quantity("vCPUs", "accesses", COUNT), float(stalls[["writes", "reads"]].to_numpy().sum())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from simlib.errors import InputError
 from simlib.lab.trial.cells import DESIGNS
 from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference, judge
 from simlib.lab.trial.machine import Tried
-from simlib.lab.trial.quantities import Quantity
+from simlib.lab.trial.quantities import A_PAGE, Quantity
 from simlib.reading import read_json
 from simlib.results import Result
 
@@ -53,6 +54,17 @@ class Trial(Result):
         """Those that differ."""
         return tuple(one for one in self.differences if one.verdict == CHANGED)
 
+    @property
+    def told(self) -> tuple[Difference, ...]:
+        """Those of `changed` that are shown: a time a dirty page only where it says other than the time itself."""
+        times = {(one.machine, one.cell, one.quantity.of): one for one in self.changed if one.quantity.what == "time"}
+
+        def twice(one: Difference) -> bool:
+            time = times.get((one.machine, one.cell, one.quantity.of))
+            return one.quantity.what == A_PAGE and time is not None and math.isclose(time.ratio, one.ratio)
+
+        return tuple(one for one in self.changed if not twice(one))
+
     def frame(self) -> pd.DataFrame:
         """All numbers.
 
@@ -75,10 +87,11 @@ class Trial(Result):
 
         Returns: ``machine``, ``cell``, ``name``, ``ratio``, ``low``, ``high``.
         """
-        frame = self.frame().query("verdict == @CHANGED")
-        return frame.assign(name=frame["of"] + ": " + frame["what"])[
-            ["machine", "cell", "name", "ratio", "low", "high"]
+        rows = [
+            (one.machine, one.cell, f"{one.quantity.of}: {one.quantity.what}", one.ratio, one.low, one.high)
+            for one in self.told
         ]
+        return pd.DataFrame(rows, columns=["machine", "cell", "name", "ratio", "low", "high"])
 
     def json(self) -> str:
         """All of it, to be read elsewhere, or again by `load_trial`; ``differences`` has the value of every run."""
@@ -96,7 +109,7 @@ class Trial(Result):
         lines = [*self._head(), ""]
         for machine in self.machines:
             said = self._said(machine)
-            own = [one for one in self.changed if one.machine == machine]
+            own = [one for one in self.told if one.machine == machine]
             lines += [f"**{machine}** {' '.join(said)}".rstrip(), ""]
             if own:
                 lines += ["| cell | number | without | with | change |", "|---|---|---:|---:|---:|"]
@@ -131,7 +144,7 @@ class Trial(Result):
 
     def _on(self, machine: str) -> list[str]:
         lines = [f"{machine}:"]
-        own = [one for one in self.changed if one.machine == machine]
+        own = [one for one in self.told if one.machine == machine]
         for cell in dict.fromkeys(one.cell for one in own):
             lines += [f"  {cell} ({_WHAT[cell.split()[0]]})"]
             lines += [_row(one) for one in own if one.cell == cell]
