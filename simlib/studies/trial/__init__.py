@@ -20,7 +20,7 @@ SEED_001, SEED_002 = "clear-batch", "lockless"
 """The trials of what the April 2024 mail and the 2013 series change."""
 
 SAID = {
-    "yield-order": "no change but one check less",
+    "yield-order": "no change but one check less for each entry of a walk",
     "collapse-flush": "one flush of all TLBs where there was one for each table",
     "arm64-destroy": "the same time, and no soft lockup of a large VM",
     "ring-resched": "no stall of the CPU that resets a ring",

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Series that were tried in the lab: patches of ours change what they name, and others are told as they are."""
+
+import pytest
+
+from simlib.lab.trial.quantities import TIME
+from simlib.measurements import load
+from simlib.studies.trial import SAID, SEED_001, SEED_002, STUDY, read_trials
+from simlib.studies.trial.beside import own_patches
+
+PARKED = ("parked", "enable", "blocks")
+"""Cells in which nobody meets."""
+
+
+@pytest.fixture(scope="module")
+def trials():
+    return read_trials(load("tried"))
+
+
+def changed(trial, machine, cells=PARKED):
+    return {one.quantity.of for one in trial.changed if one.machine == machine and one.cell in cells}
+
+
+def test_a_batch_changes_clear_alone_where_nobody_meets(trials):
+    trial = trials[SEED_001]
+    assert set(trial.machines) == {"x86_64/npt", "x86_64/shadow", "arm64/vhe", "riscv64/h"}
+    for machine in trial.machines:
+        assert changed(trial, machine) <= {"clear write (rounds)", "clear"}
+        counts = trial.frame().query("machine == @machine and cell == 'parked' and of == 'clear write (rounds)'")
+        [count] = counts.query("what == 'acquisitions'")["changed"]
+        pages = trial.frame().query("machine == @machine and cell == 'parked' and what == 'dirty pages'")
+        assert count == pages["base"].iloc[0] / 64
+
+
+def test_a_fault_mode_moves_every_fault_and_nothing_of_clear(trials):
+    found = changed(trials["fault-mode"], "arm64/vhe")
+    assert {"fault_fast read (rounds)", "fault_fast write (rounds)"} <= found
+    assert not {of for of in found if of.startswith(("clear", "enable", "get"))}
+
+
+def test_without_the_lock_clear_takes_it_no_more(trials):
+    gone = [one for one in trials[SEED_002].changed if one.quantity.of == "clear write (rounds)"]
+    assert all(not any(one.changed) for one in gone)
+    assert {one.cell for one in gone} >= {"parked", "enable", "blocks", "load"}
+
+
+def test_the_walk_that_skips_a_level_splits_faster(trials):
+    frame = trials["split-walk"].frame().query("verdict == 'changed' and of.str.startswith('enable')")
+    assert len(frame)
+    assert (frame["ratio"] < 1).all()
+
+
+def test_directions_are_those_that_were_collected(trials):
+    table = own_patches(trials)
+    assert ((table["tried"] > 1) == (table["collected"] > 1)).all()
+
+
+def test_a_check_less_changes_no_count_and_the_walk_that_enables_by_little(trials):
+    changed = trials["yield-order"].changed
+    assert all(one.quantity.unit == TIME and abs(one.ratio - 1) < 0.1 for one in changed)
+    [walk] = [one for one in changed if one.quantity.of == "enable read (enable)" and one.cell == "blocks"]
+    assert walk.high < 1
+
+
+def test_every_series_of_others_has_a_patch_or_is_ours(trials):
+    assert set(SAID) <= set(trials)
+    assert set(STUDY.tables) >= {"tried"}
