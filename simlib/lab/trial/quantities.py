@@ -64,7 +64,7 @@ def _found(record: Record) -> Iterator[tuple[Quantity, float]]:
     stalls = stall_rows(record)
     if len(stalls):
         yield Quantity("vCPUs", "accesses", COUNT), float(stalls[["writes", "reads"]].to_numpy().sum())
-        yield Quantity("vCPUs", "longest stall", TIME), float(stalls["longest_stall_in_clear_ns"].max())
+        yield Quantity("vCPUs", "longest stall", TIME), float(stalls["longest_stall_ns"].max())
         gaps = read_gaps(stalls["gaps"].dropna())
         for what, share in _GAPS.items() if len(gaps) else ():
             yield Quantity("vCPUs", what, TIME), quantile(gaps["from"], gaps["to"], gaps["count"], share)

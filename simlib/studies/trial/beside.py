@@ -21,7 +21,7 @@ from simlib.studies.x86.hosts import PUBLISHED_CHANGE, configurations
 class Beside(NamedTuple):
     """A number of a trial, and the same of an experiment of ``data/experiments/switches.toml``.
 
-    - `settings`: words of the experiment's settings without the switch and with it.
+    - `settings`: the experiment's settings without the switch and with it.
     """
 
     trial: str
@@ -34,14 +34,19 @@ class Beside(NamedTuple):
     settings: tuple[str, str]
 
 
+_ARCH, _LOCKLESS = (
+    tuple(f"{name}={word}" for word in "NY") for name in ("dirty_log_arch_lock", "lockless_write_protect")
+)
+_SPLIT = tuple(f"eager_split_chunk=2097152 split_skip_levels={word}, enable" for word in "NY")
 OWN = (
-    Beside("arch-lock", "x86_64/shadow", "load", "clear write (rounds)", "acquisitions", "lock-inside",
-           "acquisitions", ("N", "Y")),
-    Beside("lockless", "x86_64/shadow", "load", "vCPUs", "longest stall", "lockless-write-protect",
-           "longest_stall_s", ("N", "Y")),
-    Beside("lockless", "x86_64/shadow", "load", "clear", "time", "lockless-write-protect", "clear_time_s", ("N", "Y")),
+    Beside("arch-lock", "x86_64/shadow", "load", "clear", "time", "lock-inside", "clear_time_s", _ARCH),
+    Beside("arch-lock", "x86_64/shadow", "load", "vCPUs", "longest stall", "lock-inside", "longest_stall_s", _ARCH),
+    Beside("lockless", "x86_64/shadow", "load", "clear", "time", "lockless-write-protect", "clear_time_s", _LOCKLESS),
+    Beside("lockless", "x86_64/shadow", "load", "vCPUs", "longest stall", "lockless-write-protect", "longest_stall_s",
+           _LOCKLESS),
+    Beside("split-walk", "arm64/vhe", "blocks", "enable", "time", "split-arm64", "enable_hold_s", _SPLIT),
 )  # fmt: skip
-"""What both have."""
+"""What both have; where enabling splits, nearly all of its time is a hold."""
 
 
 def own_patches(trials: dict[str, Trial]) -> pd.DataFrame:
@@ -56,7 +61,7 @@ def own_patches(trials: dict[str, Trial]) -> pd.DataFrame:
         mine = frame[(frame["machine"] == one.machine) & (frame["cell"] == one.cell)
                      & (frame["of"] == one.of) & (frame["what"] == one.what)].iloc[0]  # fmt: skip
         effects = switch_effects(one.experiment).query("metric == @one.metric")
-        values = [float(effects[effects["setting"].str.endswith(f"={word}")]["value"].iloc[0]) for word in one.settings]
+        values = [float(effects[effects["setting"] == setting]["value"].iloc[0]) for setting in one.settings]
         number = f"{one.of}: {one.what}"
         rows.append((one.trial, one.machine, number, mine["ratio"], mine["low"], mine["high"], values[1] / values[0]))
     return pd.DataFrame(rows, columns=["trial", "machine", "number", "tried", "low", "high", "collected"])
