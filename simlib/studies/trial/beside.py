@@ -34,10 +34,12 @@ class Beside(NamedTuple):
     settings: tuple[str, str]
 
 
-_ARCH, _LOCKLESS = (
-    tuple(f"{name}={word}" for word in "NY") for name in ("dirty_log_arch_lock", "lockless_write_protect")
+_ARCH = ("dirty_log_arch_lock=N", "dirty_log_arch_lock=Y")
+_LOCKLESS = ("lockless_write_protect=N", "lockless_write_protect=Y")
+_SPLIT = (
+    "eager_split_chunk=2097152 split_skip_levels=N, enable",
+    "eager_split_chunk=2097152 split_skip_levels=Y, enable",
 )
-_SPLIT = tuple(f"eager_split_chunk=2097152 split_skip_levels={word}, enable" for word in "NY")
 OWN = (
     Beside("arch-lock", "x86_64/shadow", "load", "clear", "time", "lock-inside", "clear_time_s", _ARCH),
     Beside("arch-lock", "x86_64/shadow", "load", "vCPUs", "longest stall", "lock-inside", "longest_stall_s", _ARCH),
