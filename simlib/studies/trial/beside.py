@@ -36,10 +36,8 @@ class Beside(NamedTuple):
 
 _ARCH = ("dirty_log_arch_lock=N", "dirty_log_arch_lock=Y")
 _LOCKLESS = ("lockless_write_protect=N", "lockless_write_protect=Y")
-_SPLIT = (
-    "eager_split_chunk=2097152 split_skip_levels=N, enable",
-    "eager_split_chunk=2097152 split_skip_levels=Y, enable",
-)
+_CHUNK = "eager_split_chunk=2097152 split_skip_levels"
+_SPLIT = (f"{_CHUNK}=N, enable", f"{_CHUNK}=Y, enable")
 OWN = (
     Beside("arch-lock", "x86_64/shadow", "load", "clear", "time", "lock-inside", "clear_time_s", _ARCH),
     Beside("arch-lock", "x86_64/shadow", "load", "vCPUs", "longest stall", "lock-inside", "longest_stall_s", _ARCH),
