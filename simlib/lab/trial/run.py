@@ -35,7 +35,7 @@ def try_series(
       patches of ours by number (``7``, ``16-17``), on top of those before them.
     - `source`: a kernel tree, in which nothing is written. Default: the source package.
     - `machines`: of `simlib.lab.trial.cells.MACHINES`, or architectures. Default: those that the series can touch.
-    - `quick`: the small matrix: ten minutes on two cores.
+    - `quick`: the small matrix: minutes on two cores.
     - `parameters`: of the module kvm, set for the changed kernel.
     - `of_both`: those that are set for both kernels.
     - `jobs`: boots at a time; 0: one for every core.
