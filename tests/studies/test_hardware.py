@@ -95,6 +95,16 @@ def test_letting_go_under_load_alone_is_a_condition_on_waiters():
     assert effect.policies[1]["lets_go"] == "waiters >= 1"
 
 
+def test_two_machines_of_one_host_are_told_apart():
+    parts = [
+        trial(machine, numbers(clear_write=2), numbers(clear_write=64)) for machine in ("x86_64/npt", "x86_64/shadow")
+    ]
+    both = Trial({}, ("x86_64/npt", "x86_64/shadow"), (), {}, parts[0].differences + parts[1].differences)
+    shown = on_hardware(both, vcpus=[1]).readable()
+    assert len(shown) == len(shown.drop_duplicates(["host", "workload", "vcpus", "metric"]))
+    assert set(shown["host"]) == {"x86-published x86-tdp", "x86-published x86-shadow-paging"}
+
+
 def test_nothing_is_carried_where_nothing_differs_and_why_is_said():
     same = trial("riscv64/h", numbers(clear_write=2), numbers(clear_write=2))
     found = on_hardware(same)

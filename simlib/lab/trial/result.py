@@ -61,7 +61,9 @@ class Trial(Result):
 
         def twice(one: Difference) -> bool:
             time = times.get((one.machine, one.cell, one.quantity.of))
-            return one.quantity.what == A_PAGE and time is not None and math.isclose(time.ratio, one.ratio)
+            return (
+                one.quantity.what == A_PAGE and time is not None and math.isclose(time.ratio, one.ratio, rel_tol=1e-6)
+            )
 
         return tuple(one for one in self.changed if not twice(one))
 

@@ -58,8 +58,8 @@ class Host(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it is called in a table."""
-        return self.name or f"{self.architecture}, costs from priors"
+        """What it is called in a table: one host may have two architectures of the model."""
+        return f"{self.name} {self.architecture}" if self.name else f"{self.architecture}, costs from priors"
 
     def scenario(self, workload: Mapping[str, Any]) -> Scenario:
         """A guest of one vCPU there, with a workload."""
