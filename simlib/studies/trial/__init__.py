@@ -57,14 +57,15 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Tried:
 def tries(trials: dict[str, Trial]) -> pd.DataFrame:
     """What came of each trial: ``trial``, ``machine``, ``compared``, ``changed``, ``too_few``, ``most``, ``said``.
 
-    ``most`` is the number that changed most, ``said`` what its author said.
+    ``most`` is the number that changed most of those that both kernels have, ``said`` what its author said.
     """
     rows = []
     for name, trial in trials.items():
         for machine in trial.machines:
             own = [one for one in trial.differences if one.machine == machine]
             changed = [one for one in own if one.verdict == CHANGED]
-            most = max(changed, key=lambda one: max(one.ratio, 1 / max(one.ratio, 1e-9)), default=None)
+            both = [one for one in changed if any(one.base) and any(one.changed)]  # neither new nor gone
+            most = max(both, key=lambda one: max(one.ratio, 1 / one.ratio), default=None)
             words = "" if most is None else f"{most.cell}, {most.quantity.of}: {most.quantity.what} × {most.ratio:.3g}"
             few = sum(one.verdict == TOO_FEW for one in own)
             rows.append((name, machine, len(own), len(changed), few, words, SAID.get(name, "")))
