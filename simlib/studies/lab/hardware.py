@@ -32,6 +32,9 @@ from simlib.studies.lab.translation import KINDS, instructions, ratio_table, sta
 VCPUS = (1, 4, 16, 64)
 """Points of a curve."""
 
+MEMORY = "8M"
+"""Of each vCPU: with the most of them a curve takes half a minute."""
+
 WITHOUT, WITH = "without", "with"
 """Names of both curves."""
 
@@ -64,7 +67,7 @@ class Host(NamedTuple):
     def scenario(self, workload: Mapping[str, Any]) -> Scenario:
         """A guest of one vCPU there, with a workload."""
         host = {"machine": {"name": self.name}, "group": self.group} if self.name else {}
-        guest = {"memory_per_vcpu": "8M", "backing": "4k"}
+        guest = {"memory_per_vcpu": MEMORY, "backing": "4k"}
         return Scenario.parse({**host, "guest": guest, "policy": {"architecture": self.architecture},
                                "workload": dict(workload)})  # fmt: skip
 
@@ -78,8 +81,11 @@ HOSTS = {
 """By the lab's machine."""
 
 WORKLOADS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-    "CLEAR while vCPUs write": ({"kind": "clear_under_load"}, ("clear_dirty_log_time", "longest_stall", "gap_p999")),
-    "dirty_log_perf_test": ({"kind": "dirty_log_perf_test"}, ("dirty_memory_time",)),
+    f"CLEAR, vCPUs write {MEMORY} each": (
+        {"kind": "clear_under_load"},
+        ("clear_dirty_log_time", "longest_stall", "gap_p999"),
+    ),
+    f"dirty_log_perf_test -b {MEMORY}": ({"kind": "dirty_log_perf_test"}, ("dirty_memory_time",)),
 }
 """What is predicted unless a scenario is given, and which metrics of it."""
 
@@ -123,6 +129,11 @@ def effect_of(trial: Trial, machine: str) -> Effect:
     """What a trial's differences say of the model's policy and costs.
 
     - `machine`: one of `HOSTS`.
+
+    >>> from simlib.lab.trial.data import read_trials
+    >>> from simlib.measurements import load
+    >>> effect_of(read_trials(load("tried"))["clear-batch"], "x86_64/shadow").policies[1]["lets_go"]
+    'pages >= 64'
     """
     parked, loaded, sides = _Cell.of(trial, machine, "parked"), _Cell.of(trial, machine, "load"), (0, 1)
     before, after = ({**_clearing(parked, side), **_faults(parked, side)} for side in sides)
@@ -130,7 +141,7 @@ def effect_of(trial: Trial, machine: str) -> Effect:
     if alone[0] == alone[1] and met[1] > met[0]:  # only where somebody waits
         after["lets_go"] = "waiters >= 1"
     unseen = ["mode"] * any(before.get(key) != after.get(key) for key in (before.keys() | after.keys()) - {"lets_go"})
-    unseen += ["letting go"] * (before.get("lets_go") != after.get("lets_go"))
+    unseen += ["letting go"] * ("lets_go" in after and before.get("lets_go") != after["lets_go"])
     single = _Cell.of(trial, machine, "blocks")  # one vCPU: the clock is that of whoever runs
     costs = {name: value for name, value in _costs(single, machine) if abs(value[0]) >= _NOISE}
     walk = 0.0
