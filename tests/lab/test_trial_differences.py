@@ -23,7 +23,7 @@ from simlib.lab.trial.kernels import WITH, WITHOUT, Kernel
 from simlib.lab.trial.quantities import COUNT, TIME, Quantity, quantities
 from simlib.lab.trial.tree import Staged
 
-asking, machine_of = (importlib.import_module(f"simlib.lab.trial.{name}") for name in ("asked", "machine"))
+asking, machine_of = (importlib.import_module(f"simlib.lab.trial.{name}") for name in ("request", "machine"))
 
 KNOWN = '"when":"end","name":"mmu_lock_clear_write_acquired","value":'
 NUMBERS = [Quantity(f"site{number}", "time", TIME) for number in range(100)]

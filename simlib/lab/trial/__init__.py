@@ -3,7 +3,7 @@
 
 `series` reads the patches, `tree` and `accessors` bring them under the lab's statistics, `kernels` builds, `cells` says
 what is run, `machine` runs it, `quantities` says what a boot gave, `differences` which numbers differ, `result` tells
-it, `rule` judges it. `asked`, `run` and `bisect` are what somebody calls.
+it, `rule` judges it. `request`, `run` and `bisect` are what somebody calls.
 """
 
 from simlib.lab.trial.bisect import Bisection, bisect_series

@@ -15,7 +15,7 @@ from simlib.errors import InputError
 from simlib.lab.cache import at_work
 from simlib.lab.qemu import Qemu
 from simlib.lab.source import Source
-from simlib.lab.trial.asked import Asked
+from simlib.lab.trial.request import Request
 from simlib.lab.trial.cells import designs
 from simlib.lab.trial.differences import Difference
 from simlib.lab.trial.machine import How, Tried, boot, layouts_of
@@ -77,7 +77,7 @@ def bisect_series(
     - `metric`: words that the number's name has, such as ``clear time``.
     - `series`, `source`, `machines`, `quick`, `jobs`, `progress`: as in `simlib.lab.try_series`.
     """
-    asked = Asked.read(str(series), source, machines, How(quick, {}, jobs)).piecewise("--bisect")
+    asked = Request.read(str(series), source, machines, How(quick, {}, jobs)).piecewise("--bisect")
     opening, whole, halving = portions(progress, [0.1, 0.6, 0.3])
     with at_work(alone=True):
         tree = asked.open(opening)
@@ -106,7 +106,7 @@ def _clearest(trial: Trial, metric: str) -> Difference:
     return min(found, key=lambda one: (one.p, -abs(math.log(one.ratio))))
 
 
-def _value(asked: Asked, source: Source, count: int, number: Difference, progress: Progress | None) -> float:
+def _value(asked: Request, source: Source, count: int, number: Difference, progress: Progress | None) -> float:
     """The number with so many patches applied: median over layouts and seeds.
 
     Raises `InputError` if the kernel with them does not run, or does not give it.

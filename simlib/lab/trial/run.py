@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simlib.lab.cache import at_work
-from simlib.lab.trial.asked import Asked
+from simlib.lab.trial.request import Request
 from simlib.lab.trial.machine import How
 from simlib.lab.trial.result import Trial
 from simlib.parallel import Progress, portions
@@ -41,7 +41,7 @@ def try_series(
     - `jobs`: boots at a time; 0: one for every core.
     - `progress`: told what is being done, and the share that is done.
     """
-    asked = Asked.read(str(series), source, machines, How(quick, parameters or {}, jobs, of_both or {}))
+    asked = Request.read(str(series), source, machines, How(quick, parameters or {}, jobs, of_both or {}))
     [found] = _tried(asked, [(0, len(asked.patches))], (), progress)
     return found
 
@@ -62,11 +62,11 @@ def try_each_patch(
     - `series`, `source`, `machines`, `quick`, `jobs`, `progress`: as in `try_series`; no patches of ours.
     """
     each = "--each-patch"
-    asked = Asked.read(str(series), source, machines, How(quick, {}, jobs)).piecewise(each)
+    asked = Request.read(str(series), source, machines, How(quick, {}, jobs)).piecewise(each)
     return _tried(asked, [(number, number + 1) for number in range(len(asked.patches))], [each], progress)
 
 
-def _tried(asked: Asked, parts: Sequence[tuple[int, int]], more: Sequence[str], progress: Progress) -> list[Trial]:
+def _tried(asked: Request, parts: Sequence[tuple[int, int]], more: Sequence[str], progress: Progress) -> list[Trial]:
     """A trial of each part of a series: from which patch, and before which."""
     opening, *shares = portions(progress, [0.02, *[0.98 / max(1, len(parts))] * len(parts)])
     with at_work(alone=True):

@@ -23,7 +23,7 @@ from simlib.parallel import Progress, portions
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A series to try.
 
     - `series`, `tree`, `named`: as they were given: the series, the kernel tree, and the machines.
@@ -40,7 +40,7 @@ class Asked:
     machines: Mapping[str, Qemu]
 
     @classmethod
-    def read(cls, series: str, source: str | Path | None, machines: Sequence[str], how: How) -> Asked:
+    def read(cls, series: str, source: str | Path | None, machines: Sequence[str], how: How) -> Request:
         """Read a series, and find what its machines need before minutes are spent on one.
 
         Raises `InputError` for what is no series, no tree or no machine, and `SimlibError` if a compiler or an
@@ -53,7 +53,7 @@ class Asked:
             need_compiler(target_of(machine))
         return cls(series, tree, tuple(machines), how, numbers, patches, chosen)
 
-    def piecewise(self, flag: str) -> Asked:
+    def piecewise(self, flag: str) -> Request:
         """The same, if its patches can be tried one by one.
 
         Raises `InputError` if they cannot.
