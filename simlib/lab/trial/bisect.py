@@ -15,10 +15,10 @@ from simlib.errors import InputError
 from simlib.lab.cache import at_work
 from simlib.lab.qemu import Qemu
 from simlib.lab.source import Source
-from simlib.lab.trial.request import Request
 from simlib.lab.trial.cells import designs
 from simlib.lab.trial.differences import Difference
 from simlib.lab.trial.machine import How, Tried, boot, layouts_of
+from simlib.lab.trial.request import Request
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.rule import Rule
 from simlib.parallel import Progress, portions

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from simlib.lab.cache import at_work
-from simlib.lab.trial.request import Request
 from simlib.lab.trial.machine import How
+from simlib.lab.trial.request import Request
 from simlib.lab.trial.result import Trial
 from simlib.parallel import Progress, portions
 
