@@ -156,6 +156,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(asking, "stage_both", lambda *_: (Kernel(WITHOUT, staged), Kernel(WITH, staged)))
     monkeypatch.setattr(asking, "find_qemu", lambda _: Qemu("qemu-system-x86_64", (10, 0), "10.0"))
     monkeypatch.setattr(machine_of, "build_kernel", build)
+    monkeypatch.setattr(machine_of, "made_with", lambda *_: {"configuration_sha256": "ef"})
     monkeypatch.setattr(machine_of, "run_boots", run)
     (tmp_path / "mine.patch").write_text(
         "Subject: mine\n\ndiff --git a/arch/x86/kvm/mmu/tdp_mmu.c b/arch/x86/kvm/mmu/tdp_mmu.c\n"
@@ -189,7 +190,7 @@ def test_each_patch_is_tried_beside_those_before_it(lab, tmp_path, monkeypatch):
         try_each_patch("7")
 
 
-@pytest.mark.parametrize("guilty", [1, 2, 4, 5])
+@pytest.mark.parametrize("guilty", [1, 4])
 def test_the_patch_that_changes_a_number_is_found_by_halves(lab, tmp_path, monkeypatch, guilty):
     kernels = asking.stage_both(None, ())
     changed = OUTPUT.replace(KNOWN, f"{KNOWN}1")

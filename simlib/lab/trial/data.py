@@ -42,7 +42,7 @@ def trial_files(trials: Mapping[str, Trial], name: str) -> dict[str, str]:
         "source": {"subject": "simlib lab try", "author": "simlib"},
         "hardware": "QEMU, TCG, one thread, icount: one instruction a nanosecond",
         "command": "make lab-tries",
-        "setup": {"trials": {label: _about(trial) for label, trial in trials.items()}},
+        "setup": {"kernels": _kernels(trials), "trials": {label: _about(trial) for label, trial in trials.items()}},
         "notes": ["A trial's own command repeats it (setup).", "Times are instructions, summed over all CPUs."],
         "caveats": ["Emulated: no caches, no line transfers, no IPI cost."],
     }
@@ -55,7 +55,7 @@ def read_trials(table: MeasurementTable) -> dict[str, Trial]:
 
     >>> from simlib.measurements import load
     >>> sorted(read_trials(load("tried")))[:2]
-    ['arm64-destroy', 'clear-batch']
+    ['arch-lock', 'arm64-destroy']
     """
     found = {}
     for label, known in table.descriptor["setup"]["trials"].items():
@@ -71,8 +71,18 @@ def read_trials(table: MeasurementTable) -> dict[str, Trial]:
     return found
 
 
+def _kernels(trials: Mapping[str, Trial]) -> dict[str, dict[str, Any]]:
+    """What the kernels of each machine are made of and with, once."""
+    return {
+        machine: {**trial.about["source"], **kernel}
+        for trial in trials.values()
+        for machine, kernel in trial.about["kernels"].items()
+    }
+
+
 def _about(trial: Trial) -> dict[str, Any]:
-    return {"about": dict(trial.about), "machines": list(trial.machines), "same": list(trial.same),
+    known = {key: value for key, value in trial.about.items() if key != "kernels"}
+    return {"about": known, "machines": list(trial.machines), "same": list(trial.same),
             "failures": dict(trial.failures)}  # fmt: skip
 
 

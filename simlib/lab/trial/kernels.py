@@ -17,7 +17,7 @@ from pathlib import Path
 
 from simlib.errors import SimlibError
 from simlib.files import write_text
-from simlib.lab.build import Built, compile_image, compiler_version, fragment_of, pack_programs
+from simlib.lab.build import Built, compile_image, compiler_version, fragment_of, pack_programs, settings_sha256
 from simlib.lab.cache import lab_dir
 from simlib.lab.patches import read_series, tree_version
 from simlib.lab.source import Source, bring_pristine, lay_over
@@ -123,7 +123,7 @@ def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Calla
     record = folder / "build.json"
     if not record.is_file():
         _lay(source, kernel)
-        objects = source.folder / "objects" / f"{target.name}-{KIND}"
+        objects = _objects(source, target)
         label = f"{target.name}, {kernel.name}, layout {kernel.layout}"
         try:
             compile_image(target, source.tree, objects, fragment, label, progress)
@@ -137,6 +137,16 @@ def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Calla
     known = json.loads(record.read_text("utf-8"))
     known["initramfs_sha256"] = file_sha256(programs)
     return Built(target.name, KIND, folder / "image", programs, known)
+
+
+def made_with(source: Source, target: Target) -> dict[str, str]:
+    """What all kernels of a source have on a target, once one was compiled: the configuration's hash, the compiler."""
+    configuration = settings_sha256(_objects(source, target) / ".config")
+    return {"configuration_sha256": configuration, "compiler": compiler_version(target)}
+
+
+def _objects(source: Source, target: Target) -> Path:
+    return source.folder / "objects" / f"{target.name}-{KIND}"
 
 
 def _programs(source: Source, target: Target, kernel: Kernel, progress: Callable[[str], None]) -> Path:

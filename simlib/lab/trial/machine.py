@@ -16,7 +16,7 @@ from simlib.lab.records import Record, split_record
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import CHECK, Design, cells, designs, target_of
 from simlib.lab.trial.differences import Difference, compare
-from simlib.lab.trial.kernels import Kernel, build_kernel
+from simlib.lab.trial.kernels import Kernel, build_kernel, made_with
 from simlib.lab.trial.quantities import Quantity, quantities
 from simlib.parallel import Progress, portions
 
@@ -40,12 +40,14 @@ class Tried:
 
     - `images`: hashes of the kernel without the series and the one with it.
     - `failed`: what the latter did wrong.
+    - `kernel`: what both are made with and booted by: ``configuration_sha256``, ``compiler``, ``qemu``, ``command``.
     """
 
     images: tuple[str, str] = ("", "")
     failed: str = ""
     found: Sequence[Difference] = ()
     boots: int = 0
+    kernel: Mapping[str, str] = field(default_factory=dict)
 
 
 def steps(progress: Progress | None) -> Callable[[str], None]:
@@ -67,6 +69,7 @@ def try_on(
     tried = Tried((images[0], images[1]))
     if images[0] == images[1] and not how.parameters:
         return tried
+    tried.kernel = {**made_with(source, target_of(machine)), "qemu": qemu.text}
     boot(machine, [CHECK], built, qemu, how, checking, tried)
     if tried.failed:
         return tried
@@ -104,6 +107,7 @@ def boot(
     runs: tuple[Runs, Runs] = ({}, {})
     for (side, row, _), record in zip(todo, records, strict=True):
         if isinstance(record, Record):
+            tried.kernel = {"command": str(record.content["command"]), **tried.kernel}
             for one, cell in zip(split_record(record, row), row.cells, strict=True):
                 runs[side].setdefault(_label(cell), []).append(quantities(one))
         elif side == 0:

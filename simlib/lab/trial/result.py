@@ -33,8 +33,8 @@ class Trial(Result):
     """What a series changes in the lab.
 
     - `about`: ``command`` (repeats it), ``patches``, ``series_sha256``, ``parameters``, ``parameters_of_both``,
-      ``source``, ``images`` (hashes by machine, without the series and with it), ``new_sites`` (by function) and
-      ``boots``.
+      ``source``, ``images`` (hashes by machine, without the series and with it), ``new_sites`` (by function),
+      ``kernels`` (by machine: what they are made with) and ``boots``.
     - `machines`: what was tried, ``target/mode``.
     - `same`: those whose image with the series equals the one without it.
     - `failures`: by machine, what the kernel with the series did wrong.
@@ -187,7 +187,8 @@ def trial_of(about: Mapping[str, Any], tried: Mapping[str, Tried]) -> Trial:
     same = tuple(machine for machine, one in tried.items() if not one.boots)
     failures = {machine: one.failed for machine, one in tried.items() if one.failed}
     found = judge([difference for one in tried.values() for difference in one.found])
-    about = {**about, "images": images, "boots": sum(one.boots for one in tried.values())}
+    kernels = {machine: dict(one.kernel) for machine, one in tried.items()}
+    about = {**about, "images": images, "kernels": kernels, "boots": sum(one.boots for one in tried.values())}
     return Trial(about, tuple(tried), same, failures, tuple(found))
 
 
