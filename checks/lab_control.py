@@ -8,9 +8,10 @@ independent trials.
 
 from __future__ import annotations
 
-import random
 import sys
 from dataclasses import replace
+
+import numpy as np
 
 from simlib.cli.output import progress_bar
 from simlib.lab.cache import at_work
@@ -37,9 +38,9 @@ def booted(machine: str) -> Runs:
         return boot(machine, own, [built], find_qemu(target_of(machine)), How(True, {}, 0), progress, Tried())[0]
 
 
-def divide(runs: Runs, machine: str, layouts: int, generator: random.Random) -> list[str]:
+def divide(runs: Runs, machine: str, layouts: int, generator: np.random.Generator) -> list[str]:
     """What a random division into two halves calls changed, in words."""
-    picked = generator.sample(range(LAYOUTS), 2 * layouts)
+    picked = generator.permutation(LAYOUTS)[: 2 * layouts].tolist()
     found = []
     for cell, mine in runs.items():
         each = len(mine) // LAYOUTS
@@ -53,7 +54,7 @@ def divide(runs: Runs, machine: str, layouts: int, generator: random.Random) -> 
 
 def main(machine: str) -> None:
     """Count the divisions that call anything changed. Ends with 1 if they are too many."""
-    runs, generator = booted(machine), random.Random(1)  # noqa: S311  # no secret
+    runs, generator = booted(machine), np.random.default_rng(1)
     layouts = max(design.layouts for design in designs(machine, quick=True))
     wrong = [found for _ in range(DIVISIONS) if (found := divide(runs, machine, layouts, generator))]
     for found in wrong:
