@@ -39,6 +39,9 @@ ArchitectureOption = Annotated[
     list[str] | None, typer.Option("--arch", help="Architecture; may be given again. Default: all three.")
 ]
 ExperimentArgument = Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")]
+SourceOption = Annotated[
+    Path | None, typer.Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package.")
+]
 JobsOption = Annotated[int, typer.Option(min=0, help="Boots at a time, each on a core of its own. 0: all cores.")]
 
 
@@ -46,10 +49,7 @@ JobsOption = Annotated[int, typer.Option(min=0, help="Boots at a time, each on a
 class Tree:
     """The kernel that is patched, and with what."""
 
-    source: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A Linux tree of one's own; it is only read. Default: the source package."),
-    ] = None
+    source: SourceOption = None
     skip: Annotated[
         list[str] | None,
         typer.Option(metavar="PATCH", help="Leave out a patch, by number or file name; may be given again."),
@@ -262,13 +262,10 @@ def _list_again(out: Path) -> None:
 
 
 @dataclass(frozen=True)
-class On:
+class Kernels:
     """Which kernels are tried, and where."""
 
-    source: Annotated[
-        Path | None,
-        typer.Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package."),
-    ] = None
+    source: SourceOption = None
     arch: Annotated[
         list[str] | None,
         typer.Option(
@@ -310,9 +307,7 @@ class Hardware:
         Path | None,
         typer.Option(metavar="SCENARIO.toml", help="Predict this scenario without the series and with it."),
     ] = None
-    fit: Annotated[Path | None, typer.Option(metavar="FIT.json", help="Calibrated costs of a host of one's own.")] = (
-        None
-    )
+    fit: Annotated[Path | None, typer.Option(metavar="FIT.json", help="Costs of a host of one's own.")] = None
     vcpus: Annotated[str, typer.Option(help="Numbers of vCPUs to predict.")] = "1,4,16,64"
 
 
@@ -327,11 +322,12 @@ def lab_try(
             help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), patches of ours (7, 16-17).",
         ),
     ],
-    on: On,
+    kernels: Kernels,
     ways: Ways,
     hardware: Hardware,
     out: Annotated[
-        Path | None, into_folder("DIR", "Also write mail.txt, trial.md, numbers.csv, trial.json and trial.html.")
+        Path | None,
+        into_folder("DIR", "Also write a page, the text, as Markdown too, and all numbers as CSV and JSON."),
     ] = None,
 ) -> None:
     """Try a patch series: boot a kernel without it and one with it, and say what differs, beyond seeds and layout.
@@ -343,7 +339,7 @@ def lab_try(
     """
     rule = simlib.lab.Rule.parse(ways.fail_if) if ways.fail_if else None
     vcpus = whole_numbers(hardware.vcpus, "--vcpus")
-    trials, more = _trials_of(series, on, ways)
+    trials, more = _trials_of(series, kernels, ways)
     carried = []
     for found in trials:  # what was measured is told before it is predicted from
         write(f"{found.summary()}\n\n")
@@ -363,15 +359,17 @@ def lab_try(
             raise typer.Exit(3)
 
 
-def _trials_of(series: str, on: On, ways: Ways) -> tuple[list[lab.Trial], str]:
+def _trials_of(series: str, kernels: Kernels, ways: Ways) -> tuple[list[lab.Trial], str]:
     """The trials of a series, and what is to be said beside them."""
-    settings, of_both = _settings("--set", on.parameter or []), _settings("--both", on.both or [])
+    settings, of_both = _settings("--set", kernels.parameter or []), _settings("--both", kernels.both or [])
     if (settings or of_both) and (ways.each_patch or ways.bisect):
         cure = "leave out --each-patch and --bisect, or --set and --both"
         raise InputError("--set", ", ".join(settings | of_both), "belongs to one patch", cure)
-    tried: dict[str, Any] = {"source": on.source, "machines": on.arch or (), "quick": on.quick, "jobs": on.jobs}
     with progress_bar() as progress:
-        tried["progress"] = progress
+        tried: dict[str, Any] = {
+            "source": kernels.source, "machines": kernels.arch or (), "quick": kernels.quick, "jobs": kernels.jobs,
+            "progress": progress,
+        }  # fmt: skip
         if ways.bisect:
             bisection = simlib.lab.bisect_series(series, ways.bisect, **tried)
             return [bisection.trial], f"{bisection.summary()}\n"

@@ -104,7 +104,7 @@ def test_a_trial_that_was_written_is_read_again(tmp_path):
     path = tmp_path / "trial.json"
     path.write_text(found.json())
     assert load_trial(path) == found
-    for broken in ("[]", "{}", '{"differences": [{"quantity": 1}]}', found.json().replace('"p"', '"q"')):
+    for broken in ("[]", "{}", '{"differences": [{"quantity": 1}]}', found.json().replace('"base"', '"first"')):
         path.write_text(broken)
         with pytest.raises(InputError, match="is no trial"):
             load_trial(path)
@@ -184,7 +184,7 @@ def test_each_patch_is_tried_beside_those_before_it(lab, tmp_path, monkeypatch):
     for number in range(3):
         (series / f"{number}.patch").write_text((tmp_path / "mine.patch").read_text())
     found = try_each_patch(series, quick=True)
-    assert told == [(0, 1), (1, 1), (2, 1)]
+    assert told == [(0, 3), (0, 1), (1, 1), (2, 1)]  # first whether all of them apply
     assert [one.about["patches"] for one in found] == [["0.patch"], ["1.patch"], ["2.patch"]]
     with pytest.raises(InputError, match="names patches of ours"):
         try_each_patch("7")

@@ -54,6 +54,7 @@ def test_more_acquisitions_of_clear_are_a_batch():
     frame = found.frame.set_index(["policy", "metric"])
     stall, clear = (frame.loc[WITH, name] for name in ("longest_stall", "clear_dirty_log_time"))
     assert stall["change_high"] < 0 < clear["change_low"] < clear["change_percent"] < clear["change_high"]
+    assert max(map(len, found.summary().splitlines())) <= 72
     text = " ".join(found.summary().split())
     assert "lets_go never -> pages >= 128" in text
     assert UNSEEN["letting go"] in text
@@ -65,8 +66,8 @@ def test_instructions_of_an_action_become_time_with_its_doubt():
     after = numbers(clear_write=2, fault_slow_write=2048, fault_slow_write_holds=2048 * 1200.0, write_time=9.41e6)
     tried = trial("x86_64/shadow", before, after)
     effect = effect_of(tried, "x86_64/shadow")
-    middle, low, high = effect.costs["fault_hold"]
-    assert (middle, low < middle < high) == (pytest.approx(200, rel=0.02), True)
+    middle, half = effect.costs["fault_hold"]
+    assert (middle, half < middle / 2) == (pytest.approx(200, rel=0.02), True)
     assert effect.policies[0] == effect.policies[1]
     found = on_hardware(tried, vcpus=[1])
     [row] = found.effects.query("what == 'fault_hold'").to_dict("records")
@@ -79,7 +80,10 @@ def test_instructions_of_an_action_become_time_with_its_doubt():
 
 def test_a_mode_and_a_lock_that_is_gone_are_policies():
     read, write = numbers(clear_write=2, fault_fast_read=4096), numbers(clear_write=2, fault_fast_write=4096)
-    effect = effect_of(trial("arm64/vhe", read, write), "arm64/vhe")
+    held = [one | {Quantity(f"fault_fast {mode} (rounds)", "holds", TIME): 4096e3}
+            for one, mode in ((read, "read"), (write, "write"))]  # fmt: skip
+    effect = effect_of(trial("arm64/vhe", *held), "arm64/vhe")
+    assert not effect.costs  # the holds have moved, and are as long
     assert [policy["write_protect_fault"] for policy in effect.policies] == ["read", "write"]
     gone = effect_of(
         trial("x86_64/shadow", numbers(clear_write=2), numbers(clear_write=0, clear_time=400_000)), "x86_64/shadow"
@@ -109,8 +113,6 @@ def test_nothing_is_carried_where_nothing_differs_and_why_is_said():
     same = trial("riscv64/h", numbers(clear_write=2), numbers(clear_write=2))
     found = on_hardware(same)
     assert found.frame.empty
-    assert "riscv64/h: nothing to carry, as no count and no time of an action differs" in " ".join(
-        found.summary().split()
-    )
+    assert "riscv64/h: nothing to carry, as nothing that the model has differs" in " ".join(found.summary().split())
     failed = Trial({}, ("arm64/vhe",), (), {"arm64/vhe": "panic"}, ())
     assert "as it FAILS there" in " ".join(on_hardware(failed).summary().split())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from simlib.lab.trial.differences import compare, judge
+from simlib.lab.trial.differences import difference, judge
 from simlib.lab.trial.quantities import Quantity
 from simlib.lab.trial.result import Trial
 from simlib.measurements import MeasurementTable
@@ -61,10 +61,10 @@ def read_trials(table: MeasurementTable) -> dict[str, Trial]:
     for label, known in table.descriptor["setup"]["trials"].items():
         rows = table.frame[table.frame["trial"] == label]
         differences = [
-            one
-            for (machine, cell), cells in rows.groupby(["machine", "cell"], sort=False)
-            for one in compare(str(machine), str(cell), *(_runs(cells, side) for side in ("base", "changed")))
-        ]
+            difference(row["machine"], row["cell"], Quantity(row["of"], row["what"], row["measured_in"]),
+                       *([float(value) for value in row[side].split()] for side in ("base", "changed")))
+            for row in rows.to_dict("records")
+        ]  # fmt: skip
         found[label] = Trial(
             known["about"], tuple(known["machines"]), tuple(known["same"]), known["failures"], tuple(judge(differences))
         )
@@ -88,13 +88,3 @@ def _about(trial: Trial) -> dict[str, Any]:
 
 def _text(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:.9g}" for value in values)
-
-
-def _runs(cells: pd.DataFrame, side: str) -> list[dict[Quantity, float]]:
-    """The numbers of a cell's runs; which run had which of them is not kept, and nothing asks for it."""
-    values = {
-        Quantity(row["of"], row["what"], row["measured_in"]): [float(value) for value in row[side].split()]
-        for row in cells.to_dict("records")
-    }
-    count = max(len(each) for each in values.values())
-    return [{name: each[run] for name, each in values.items()} for run in range(count)]

@@ -84,24 +84,29 @@ def compare(machine: str, cell: str, base: Runs, changed: Runs) -> list[Differen
         return []
     names = dict.fromkeys(name for runs in (base, changed) for run in runs for name in run)
     return [
-        _compared(machine, cell, name, *(np.sort([run.get(name, 0.0) for run in runs]) for runs in (base, changed)))
+        difference(machine, cell, name, *([run.get(name, 0.0) for run in runs] for runs in (base, changed)))
         for name in names
     ]
 
 
-def _compared(
-    machine: str, cell: str, name: Quantity, base: NDArray[np.float64], changed: NDArray[np.float64]
-) -> Difference:
+def difference(machine: str, cell: str, name: Quantity, *values: Sequence[float]) -> Difference:
+    """One number, without a verdict.
+
+    - `values`: of each run of the kernel without the series, and of the one with it.
+    """
+    base, changed = (np.sort(np.asarray(each, dtype=float)) for each in values)
     shift = 0.0 if min(base.min(), changed.min()) > 0 else 1.0
     logs = [np.log(values + shift) for values in (base, changed)]
     middle = float(logs[1].mean() - logs[0].mean())
-    half, p = _welch(*logs)
+    half, p = welch(*logs)
     ratio, low, high = (math.exp(value) for value in (middle, middle - half, middle + half))
     return Difference(machine, cell, name, tuple(base.tolist()), tuple(changed.tolist()), ratio, low, high, p)
 
 
-def _welch(base: NDArray[np.float64], changed: NDArray[np.float64]) -> tuple[float, float]:
+def welch(base: NDArray[np.float64], changed: NDArray[np.float64]) -> tuple[float, float]:
     """Half of the 95 % interval of the difference of two means, and p.
+
+    - `base`, `changed`, shapes (runs,): values of each kernel; at least two.
 
     Source: Welch, Biometrika 34 (1947), with the degrees of freedom of Satterthwaite (1946).
     """

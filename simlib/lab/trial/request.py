@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from simlib.errors import InputError, nearest
 from simlib.lab.build import need_compiler
@@ -15,9 +14,10 @@ from simlib.lab.patches import read_series
 from simlib.lab.qemu import Qemu, find_qemu
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import MACHINES, machines_for, target_of
+from simlib.lab.trial.differences import judge
 from simlib.lab.trial.kernels import Kernel, open_source, stage_both, stage_switches
 from simlib.lab.trial.machine import How, steps, try_on
-from simlib.lab.trial.result import Trial, trial_of
+from simlib.lab.trial.result import Trial
 from simlib.lab.trial.series import Patch, base_of, hash_of, own_numbers, own_patches, read_patches
 from simlib.parallel import Progress, portions
 
@@ -81,6 +81,8 @@ class Request:
     def trial(self, source: Source, first: int, end: int, more: Sequence[str], progress: Progress | None) -> Trial:
         """Try the patches from number `first` to before `end` on every machine that they touch.
 
+        What all machines said is corrected for how much was compared.
+
         - `more`: options of the command that repeats it, such as ``--each-patch``.
         """
         mine, both = self.patches[first:end], self.both(source, first, end)
@@ -90,7 +92,7 @@ class Request:
             machine: try_on(machine, source, both, self.machines[machine], self.how, part)
             for machine, part in zip(touched, each, strict=True)
         }
-        about: dict[str, Any] = {
+        about = {
             "command": self.command(more),
             "patches": [patch.name for patch in mine],
             "series_sha256": hash_of(mine),
@@ -98,8 +100,14 @@ class Request:
             "parameters_of_both": dict(self.how.of_both),
             "source": source.provenance(),
             "new_sites": dict(both[1].staged.sites),
+            "images": {machine: list(one.images) for machine, one in tried.items()},
+            "kernels": {machine: dict(one.kernel) for machine, one in tried.items()},
+            "boots": sum(one.boots for one in tried.values()),
         }
-        return trial_of(about, tried)
+        same = tuple(machine for machine, one in tried.items() if not one.boots)
+        failures = {machine: one.failed for machine, one in tried.items() if one.failed}
+        found = judge([difference for one in tried.values() for difference in one.found])
+        return Trial(about, tuple(tried), same, failures, tuple(found))
 
     def command(self, more: Sequence[str] = ()) -> str:
         """What repeats it, without this machine's folders."""

@@ -16,8 +16,7 @@ import pandas as pd
 
 from simlib.errors import InputError
 from simlib.lab.trial.cells import DESIGNS
-from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference, judge
-from simlib.lab.trial.machine import Tried
+from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference, difference, judge
 from simlib.lab.trial.quantities import A_PAGE, Quantity
 from simlib.reading import read_json
 from simlib.results import Result
@@ -163,33 +162,20 @@ class Trial(Result):
 
 
 def load_trial(path: str | Path) -> Trial:
-    """Read a trial that was written (``trial.json``).
+    """Read a trial that was written (``trial.json``): the values of its runs, judged again.
 
     Raises `InputError` if the file is not there, or is none.
     """
     content = read_json(path, "a trial (trial.json of simlib lab try --out)")
     try:
         found = [
-            Difference(**{**row, "quantity": Quantity(*row["quantity"]), "base": tuple(row["base"]),
-                          "changed": tuple(row["changed"])})
-            for row in content.pop("differences")
-        ]  # fmt: skip
-        return Trial(
-            content["about"], tuple(content["machines"]), tuple(content["same"]), content["failures"], tuple(found)
-        )
-    except (KeyError, TypeError, AttributeError) as error:
+            difference(row["machine"], row["cell"], Quantity(*row["quantity"]), row["base"], row["changed"])
+            for row in content["differences"]
+        ]
+        machines, same = (tuple(content[name]) for name in ("machines", "same"))
+        return Trial(content["about"], machines, same, content["failures"], tuple(judge(found)))
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(str(path), str(error), "is no trial", "give trial.json of simlib lab try --out") from error
-
-
-def trial_of(about: Mapping[str, Any], tried: Mapping[str, Tried]) -> Trial:
-    """What all machines said, corrected for how much was compared."""
-    images = {machine: list(one.images) for machine, one in tried.items()}
-    same = tuple(machine for machine, one in tried.items() if not one.boots)
-    failures = {machine: one.failed for machine, one in tried.items() if one.failed}
-    found = judge([difference for one in tried.values() for difference in one.found])
-    kernels = {machine: dict(one.kernel) for machine, one in tried.items()}
-    about = {**about, "images": images, "kernels": kernels, "boots": sum(one.boots for one in tried.values())}
-    return Trial(about, tuple(tried), same, failures, tuple(found))
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:

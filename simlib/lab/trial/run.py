@@ -71,4 +71,5 @@ def _tried(asked: Request, parts: Sequence[tuple[int, int]], more: Sequence[str]
     opening, *shares = portions(progress, [0.02, *[0.98 / max(1, len(parts))] * len(parts)])
     with at_work(alone=True):
         source = asked.open(opening)
+        asked.both(source, 0, len(asked.patches))  # all of them apply, before minutes are spent on the first
         return [asked.trial(source, *part, more, share) for part, share in zip(parts, shares, strict=True)]

@@ -8,6 +8,8 @@ kind of action on that hardware (`simlib.studies.lab.translation`). What no inst
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +18,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 
-from simlib.fits import AnyFit, UncertainCosts, choose_fit
+from simlib.fits import BOUNDS, AnyFit, UncertainCosts, choose_fit
 from simlib.lab import Trial
 from simlib.lab.records import FAULT_SITES
+from simlib.lab.trial.differences import CHANGED, RULER, Difference, welch
 from simlib.lab.trial.result import wrapped
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import say_seconds
@@ -41,8 +44,16 @@ WITHOUT, WITH = "without", "with"
 MODES = ("write", "read")
 """In which the lock is taken."""
 
-_NOISE = 3.0
-"""Instructions: a difference below it is none of a path."""
+
+class More(NamedTuple):
+    """Instructions more, and half of their 95 % interval."""
+
+    middle: float
+    half: float
+
+    def over(self, count: float) -> More:
+        """Of each of so many."""
+        return More(self.middle / count, self.half / count)
 
 
 class Host(NamedTuple):
@@ -109,13 +120,13 @@ class Effect:
     """What a series changes in terms of the model, on one machine.
 
     - `policies`: of the scenario without the series and with it, as tables of a scenario file.
-    - `costs`: by cost: instructions more, with the ends of their 95 % interval.
+    - `costs`: by cost: instructions more.
     - `walk`: instructions a page of a walk without the lock over those with it; 0: it takes the lock.
     - `unseen`: keys of `UNSEEN`.
     """
 
     policies: tuple[Mapping[str, Any], Mapping[str, Any]]
-    costs: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    costs: Mapping[str, More] = field(default_factory=dict)
     walk: float = 0.0
     unseen: tuple[str, ...] = ()
 
@@ -143,7 +154,7 @@ def effect_of(trial: Trial, machine: str) -> Effect:
     unseen = ["mode"] * any(before.get(key) != after.get(key) for key in (before.keys() | after.keys()) - {"lets_go"})
     unseen += ["letting go"] * ("lets_go" in after and before.get("lets_go") != after["lets_go"])
     single = _Cell.of(trial, machine, "blocks")  # one vCPU: the clock is that of whoever runs
-    costs = {name: value for name, value in _costs(single, machine) if abs(value[0]) >= _NOISE}
+    costs = _costs(single, machine)
     walk = 0.0
     if after.get("clear_lock") == "lockless" != before.get("clear_lock"):
         pages = [parked.value("clear", "time a dirty page", side) for side in sides]
@@ -156,33 +167,33 @@ def effect_of(trial: Trial, machine: str) -> Effect:
 
 @dataclass(frozen=True)
 class _Cell:
-    """The numbers of one cell of a trial: (of, what) to those of both kernels; only what differs is told apart."""
+    """The numbers of one cell of a trial, by what they are of; one that is not changed is as without the series."""
 
-    numbers: Mapping[tuple[str, str], tuple[float, float, float, float]]
+    numbers: Mapping[tuple[str, str], Difference]
 
     @classmethod
     def of(cls, trial: Trial, machine: str, cell: str) -> _Cell:
-        """Medians without and with the series, and the ends of the ratio; one that did not change is as without it."""
-        frame = trial.frame().query("machine == @machine and cell == @cell")
-        found = {}
-        for row in frame.to_dict("records"):
-            differs = row["verdict"] == "changed"
-            other = (row["changed"], row["low"], row["high"]) if differs else (row["base"], 1.0, 1.0)
-            found[row["of"], row["what"]] = (row["base"], *other)
-        return cls(found)
+        """The numbers of a machine's cell."""
+        own = (one for one in trial.differences if (one.machine, one.cell) == (machine, cell))
+        return cls({(one.quantity.of, one.quantity.what): one for one in own})
 
     def value(self, of: str, what: str, side: int) -> float:
-        """A number of one kernel; 0 if its boot has none."""
-        return self.numbers.get((of, what), (0.0, 0.0))[side]
+        """A number of the kernel without the series (side 0) or with it; 0 if no boot has it."""
+        one = self.numbers.get((of, what))
+        if one is None:
+            return 0.0
+        return statistics.median(one.changed if side and one.verdict == CHANGED else one.base)
 
     def sum(self, sites: Sequence[str], what: str, side: int) -> float:
         """Of the rounds, over call sites and modes."""
         return sum(self.value(f"{site} {mode} (rounds)", what, side) for site in sites for mode in MODES)
 
-    def more(self, of: str, what: str) -> tuple[float, float, float]:
-        """How much more the changed kernel has, with the ends of the interval."""
-        base, changed, low, high = self.numbers.get((of, what), (0.0, 0.0, 1.0, 1.0))
-        return changed - base, (low - 1) * base, (high - 1) * base
+    def more(self, *numbers: tuple[str, str]) -> More:
+        """How much more the kernel with the series has of some numbers together."""
+        found = [one for at in numbers if (one := self.numbers.get(at)) is not None and one.verdict == CHANGED]
+        middles = (statistics.median(one.changed) - statistics.median(one.base) for one in found)
+        halves = (welch(np.array(one.base), np.array(one.changed))[0] for one in found)
+        return More(sum(middles), math.hypot(*halves))
 
 
 def _clearing(cell: _Cell, side: int) -> dict[str, Any]:
@@ -219,32 +230,27 @@ def _mode(cell: _Cell, site: str, side: int) -> str:
     return max(taken, key=lambda one: taken[one]) if any(taken.values()) else "lockless"
 
 
-def _costs(cell: _Cell, machine: str) -> Iterator[tuple[str, tuple[float, float, float]]]:
-    """Costs that differ: instructions more, and the ends of the interval."""
+def _costs(cell: _Cell, machine: str) -> dict[str, More]:
+    """Costs that differ, by as much as a trial tells at all, and by more than their intervals leave open."""
     pages = cell.value("clear", "dirty pages", 1)
     if not pages:
-        return
-    taken = cell.sum(FAULT_SITES, "acquisitions", 1)
-    held = [sum(cell.more(f"{site} {mode} (rounds)", "holds")[end] for site in FAULT_SITES for mode in MODES)
-            for end in range(3)]  # fmt: skip
-    if taken and taken == cell.sum(FAULT_SITES, "acquisitions", 0):
-        yield "fault_hold", _ordered([value / taken for value in held])
-        written = cell.more("write", "time")
-        yield "fault_exit", _ordered([(value - held[0]) / pages for value in written])
-    host, more = HOSTS[machine], cell.more("clear", "time a dirty page")
-    extra = cell.sum(["clear"], "acquisitions", 1) - cell.sum(["clear"], "acquisitions", 0)
-    own = instructions(host.lab)["letting go"] + statistics_own(host.lab)["letting go"]
-    if not any(more):
-        return
-    if not extra:
-        yield "clear_page", more
-    elif (rest := _ordered([value - own * extra / pages for value in more]))[1] > 0 or rest[2] < 0:
-        yield "clear_page", rest
-
-
-def _ordered(values: Sequence[float]) -> tuple[float, float, float]:
-    middle, low, high = values
-    return middle, min(low, high), max(low, high)
+        return {}
+    found: dict[str, tuple[float, More]] = {}  # with the whole that each is more of
+    taken, held = (cell.sum(FAULT_SITES, what, 0) for what in ("acquisitions", "holds"))
+    if taken and taken == cell.sum(FAULT_SITES, "acquisitions", 1):
+        sites = [f"{site} {mode} (rounds)" for site in FAULT_SITES for mode in MODES]
+        longer, written = cell.more(*((site, "holds") for site in sites)), cell.more(("write", "time"))
+        outside = More(written.middle - longer.middle, math.hypot(written.half, longer.half))
+        found["fault_hold"] = held / taken, longer.over(taken)
+        found["fault_exit"] = (cell.value("write", "time", 0) - held) / pages, outside.over(pages)
+    cleared = cell.more(("clear", "time"))
+    if cleared.middle:  # what letting go takes is no part of a page
+        let_go = cell.sum(["clear"], "acquisitions", 1) - cell.sum(["clear"], "acquisitions", 0)
+        lab = HOSTS[machine].lab
+        each = instructions(lab)["letting go"] + statistics_own(lab)["letting go"]
+        left = More(cleared.middle - let_go * each, cleared.half)
+        found["clear_page"] = cell.value("clear", "time", 0) / pages, left.over(pages)
+    return {name: more for name, (whole, more) in found.items() if abs(more.middle) > max(more.half, RULER * whole)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -275,13 +281,15 @@ class OnHardware(Result):
         Returns: ``host``, ``workload``, ``vcpus``, ``metric``, ``without``, ``with``, ``change`` (with its interval).
         """
         key = ["host", "workload", "vcpus", "metric"]
-        parts = [self.frame[self.frame["policy"] == name].set_index(key) for name in (WITHOUT, WITH)]
-        shown = parts[1][[]].assign(
-            **{name: list(map(_value, part["estimate"], part["unit"]))
-               for name, part in zip((WITHOUT, WITH), (parts[0].loc[parts[1].index], parts[1]), strict=True)},
-            change=[_change(*ends) for ends in parts[1][list(CHANGES)].to_numpy().tolist()],
-        )  # fmt: skip
-        return shown[shown["change"] != ""].reset_index()
+        points = self.frame.to_dict("records")
+        before = {tuple(row[name] for name in key): row for row in points if row["policy"] == WITHOUT}
+        rows = [
+            (*at, _value(before[at]), _value(row), change)
+            for row in points
+            for at in [tuple(row[name] for name in key)]
+            if row["policy"] == WITH and (change := _change(row))
+        ]
+        return pd.DataFrame(rows, columns=[*key, WITHOUT, WITH, "change"])
 
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
@@ -294,7 +302,7 @@ class OnHardware(Result):
         for (host, workload), rows in self.frame.groupby(["host", "workload"], sort=False):
             mine = shown[(shown["host"] == host) & (shown["workload"] == workload)]
             same = [name for name in rows["metric"].unique() if name not in set(mine["metric"])]
-            lines.append(f"  {host}, {workload}" + (f": no change of {', '.join(same)}" if same else ""))
+            lines += wrapped(f"{host}, {workload}" + (f": no change of {', '.join(same)}" if same else ""), "  ")
             lines += [
                 f"    {row['vcpus']:3} {row['metric']:20} {row['without']:>9} {row['with']:>9} {row['change']}"
                 for row in mine.to_dict("records")
@@ -303,13 +311,14 @@ class OnHardware(Result):
         return "\n".join([*lines, *(line for note in notes for line in wrapped(note, "  "))])
 
 
-def _value(estimate: float, unit: str) -> str:
-    return say_seconds(estimate) if unit == "s" else f"{estimate:.4g}"
+def _value(row: Mapping[Any, Any]) -> str:
+    return say_seconds(row["estimate"]) if row["unit"] == "s" else f"{row['estimate']:.4g}"
 
 
-def _change(percent: float, low: float, high: float) -> str:
+def _change(row: Mapping[Any, Any]) -> str:
     """A change with its interval; nothing if it is none."""
-    return "" if max(abs(low), abs(high)) < 0.5 else f"{percent:+.0f} % ({low:+.0f} to {high:+.0f})"
+    value, low, high = (row[name] for name in CHANGES)
+    return "" if max(abs(low), abs(high)) < 0.5 else f"{value:+.0f} % ({low:+.0f} to {high:+.0f})"
 
 
 def on_hardware(
@@ -337,11 +346,11 @@ def on_hardware(
         asked = list(_asked(host, scenario, metrics))
         if not asked:
             continue
+        notes += [UNSEEN[kind] for kind in effect.unseen]
         if effect.nothing:
-            why = "it FAILS there" if machine in trial.failures else "no count and no time of an action differs"
+            why = "it FAILS there" if machine in trial.failures else "nothing that the model has differs"
             notes.append(f"{machine}: nothing to carry, as {why}")
             continue
-        notes += [UNSEEN[kind] for kind in effect.unseen]
         for workload, its, wanted in asked:
             carried, told = _carried(host, effect, its, wanted, (fit, vcpus, seed, share))
             frames.append(carried.assign(machine=machine, host=host.words, workload=workload))
@@ -386,15 +395,15 @@ def _carried(
         )
     factors: dict[str, dict[str, float]] = {}
     table = ratio_table()
-    for cost, counts in effect.costs.items():
+    for cost, more in effect.costs.items():
         kind = next(kind for kind, name in KINDS.items() if name == cost)
         each, spread = _time_each(kind, host, table)
-        middle = counts[0] * each
-        ends = sorted(count * each * by for count in counts[1:] for by in (1 / spread, spread))
-        for name, more in ((WITH, middle), ("low", ends[0]), ("high", ends[-1])):
-            factors.setdefault(name, {})[cost] = max(0.05, 1 + 1000 * more / known[cost])
+        middle = more.middle * each
+        ends = [(more.middle + side * more.half) * each * by for side in (-1, 1) for by in (1 / spread, spread)]
+        for name, longer in ((WITH, middle), ("low", min(ends)), ("high", max(ends))):
+            factors.setdefault(name, {})[cost] = max(BOUNDS[cost][0], known[cost] + 1000 * longer) / known[cost]
         before_ns, after_ns = (f"{value / 1000:.4g} ns" for value in (known[cost], known[cost] + 1000 * middle))
-        words = f"{counts[0]:+.3g} instructions, {each:.2g} ns each (within × {spread:.2g})"
+        words = f"{more.middle:+.3g} instructions, {each:.2g} ns each (within × {spread:.2g})"
         told.append((cost, before_ns, after_ns, words))
     named = {WITHOUT: before, WITH: after} | ({"low": after, "high": after} if factors else {})
     asked = Asked(fit, metrics, LEVEL, seed, REPLICATIONS, PAGES_PER_VCPU, "drawn", progress, factors)
