@@ -45,7 +45,7 @@ help:
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's; migrate two guests (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (hours)"
 	@echo "make lab-tries   try series of patches in the lab: writes data/collected/tried.csv (an hour; keeps what it has in build/tried)"
-	@echo "make lab-control  see how often lab try calls something changed where nothing changed (10 minutes)"
+	@echo "make lab-control  see whether lab try finds kernels that lose writes, and how often it calls something changed where nothing is (10 minutes)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
 	@echo "make check-each-patch  the same for all architectures, and each patch by itself (30 minutes)"
 	@echo "make claims      compare the numbers in the patches' messages with the collected data"

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How often `simlib lab try` calls something changed though nothing changed: one kernel in many layouts, divided.
+"""Whether `simlib lab try` finds what is wrong, and how often it calls something changed where nothing is.
+
+Kernels that lose writes (`kernel-patches/tried/wrong`) have to be found.
 
 The kernel without a series is built in 12 layouts and booted as a trial boots it. Random divisions into two halves, of
 as many layouts as a trial has, are then compared as two kernels are. They share their boots, so that they are no
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -21,8 +24,11 @@ from simlib.lab.trial.cells import designs, target_of
 from simlib.lab.trial.differences import ALPHA, CHANGED, compare, judge
 from simlib.lab.trial.kernels import WITHOUT, Kernel, open_source
 from simlib.lab.trial.machine import How, Runs, Tried, boot, layouts_of, steps
+from simlib.lab.trial.run import try_series
 from simlib.lab.trial.series import MEASURES
 from simlib.lab.trial.tree import stage_own
+
+WRONG = Path(__file__).parents[1] / "kernel-patches" / "tried" / "wrong"
 
 LAYOUTS, DIVISIONS, MOST = 12, 300, 3 * ALPHA
 """Layouts, divisions of them, and the share of the latter that may call anything changed."""
@@ -52,15 +58,27 @@ def divide(runs: Runs, machine: str, layouts: int, generator: np.random.Generato
     return [f"{one.cell}, {one.quantity.of}: {one.quantity.what}" for one in judge(found) if one.verdict == CHANGED]
 
 
+def not_found(machine: str) -> list[str]:
+    """The wrong kernels in which no lost write was found."""
+    missed = []
+    for patch in sorted(WRONG.glob("*.patch")):
+        with progress_bar() as progress:
+            failed = try_series(patch, machines=[machine], quick=True, progress=progress).failures.get(machine, "")
+        print(f"{machine}, {patch.name}: {failed or 'nothing found'}")
+        missed += [patch.name] * ("Lost a write" not in failed)
+    return missed
+
+
 def main(machine: str) -> None:
-    """Count the divisions that call anything changed. Ends with 1 if they are too many."""
+    """Try the wrong kernels, and count divisions that call anything changed. Ends with 1 if either is not as meant."""
+    missed = not_found(machine)
     runs, generator = booted(machine), np.random.default_rng(1)
     layouts = max(design.layouts for design in designs(machine, quick=True))
     wrong = [found for _ in range(DIVISIONS) if (found := divide(runs, machine, layouts, generator))]
     for found in wrong:
         print("; ".join(found))
     print(f"{machine}: {len(wrong)} of {DIVISIONS} divisions call something changed ({ALPHA:.0%} is meant)")
-    if len(wrong) > MOST * DIVISIONS:
+    if missed or len(wrong) > MOST * DIVISIONS:
         sys.exit(1)
 
 
