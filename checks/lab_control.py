@@ -41,7 +41,7 @@ def booted(machine: str) -> Runs:
         staged = stage_own(source.pristine, read_series(), MEASURES, source.folder / "stage" / "control")
         built = layouts_of(machine, source, Kernel(WITHOUT, staged), LAYOUTS, progress)
         own = [replace(design, layouts=LAYOUTS) for design in designs(machine, quick=True)]
-        return boot(machine, own, [built], find_qemu(target_of(machine)), How(True, {}, 0), progress, Tried())[0]
+        return boot(machine, own, [built], find_qemu(target_of(machine)), How(quick=True), progress, Tried())[0]
 
 
 def divide(runs: Runs, machine: str, layouts: int, generator: np.random.Generator) -> list[str]:

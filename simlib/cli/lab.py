@@ -281,6 +281,9 @@ class Kernels:
     both: Annotated[
         list[str] | None, typer.Option("--both", metavar="NAME=VALUE", help="The same, for both kernels.")
     ] = None
+    kernel: Annotated[
+        str, typer.Option(help="statistics; plain: times alone; lock-stat: counts by lock, whatever lock it is.")
+    ] = "statistics"
     jobs: JobsOption = 0
 
 
@@ -367,8 +370,8 @@ def _trials_of(series: str, kernels: Kernels, ways: Ways) -> tuple[list[lab.Tria
         raise InputError("--set", ", ".join(settings | of_both), "belongs to one patch", cure)
     with progress_bar() as progress:
         tried: dict[str, Any] = {
-            "source": kernels.source, "machines": kernels.arch or (), "quick": kernels.quick, "jobs": kernels.jobs,
-            "progress": progress,
+            "source": kernels.source, "machines": kernels.arch or (), "quick": kernels.quick,
+            "kernel": kernels.kernel, "jobs": kernels.jobs, "progress": progress,
         }  # fmt: skip
         if ways.bisect:
             bisection = simlib.lab.bisect_series(series, ways.bisect, **tried)

@@ -57,11 +57,12 @@ def test_a_guard_takes_the_lock_at_a_site_and_lets_it_go_at_the_end_of_its_block
     assert "write_unguard" not in made.text
     assert made.past == ()
     assert to_accessors(made.text, {}).text == made.text
+    scoped = to_accessors(plain.replace("guard(read_lock)(", "scoped_guard(read_lock, "), {})
+    assert "({ kvm_mmu_read_lock(kvm, KVM_MMU_LOCK_IN_AGE); kvm; }), *kvm_once = NULL; !kvm_once;" in scoped.text
+    assert scoped.past == ()
 
 
-@pytest.mark.parametrize(
-    "call", ["scoped_guard(write_lock, &kvm->mmu_lock)", "spin_trylock(&kvm->mmu_lock)", "mine(&kvm->mmu_lock)"]
-)
+@pytest.mark.parametrize("call", ["down_write(&kvm->mmu_lock)", "spin_trylock(&kvm->mmu_lock)", "mine(&kvm->mmu_lock)"])
 def test_a_call_without_an_accessor_is_told(call):
     made = to_accessors(f"void f(struct kvm *kvm)\n{{\n\t{call};\n}}\n", {})
     [past] = made.past
@@ -174,14 +175,16 @@ def test_both_kernels_are_made_alike_and_run_the_same_tests(pristine, tmp_path):
 
 
 def test_a_lock_that_nothing_would_count_is_refused(pristine, tmp_path):
-    (tmp_path / "mine.patch").write_text(
-        diff(PLAIN, PLAIN.replace("return 0", "scoped_guard(write_lock, &kvm->mmu_lock)"))
-    )
+    (tmp_path / "mine.patch").write_text(diff(PLAIN, PLAIN.replace("return 0", "down_write(&kvm->mmu_lock)")))
     with pytest.raises(
         SimlibError,
-        match=r"virt/a\.c, line 8, clear\(\): 'scoped_guard\(write_lock, &kvm->mmu_lock\);' takes mmu_lock where",
+        match=r"virt/a\.c, line 8, clear\(\): 'down_write\(&kvm->mmu_lock\);' takes mmu_lock where .* --kernel lock",
     ):
         stage_both(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")))
+    _, changed = stage_both(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")), kind="lock-stat")
+    text = (changed.staged.folder / "virt/a.c").read_text()
+    assert "KVM_MMU_LOCK(kvm);" in text  # as it was
+    assert "down_write" in text
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd"])

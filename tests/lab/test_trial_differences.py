@@ -178,7 +178,12 @@ def test_a_trial_boots_both_kernels_and_tells_the_difference(lab, tmp_path):
 def test_each_patch_is_tried_beside_those_before_it(lab, tmp_path, monkeypatch):
     told = []
     kernels = asking.stage_both(None, ())
-    monkeypatch.setattr(asking, "stage_both", lambda _, mine, before: told.append((len(before), len(mine))) or kernels)
+
+    def stage(_, mine, before, kind):
+        told.append((len(before), len(mine)))
+        return kernels
+
+    monkeypatch.setattr(asking, "stage_both", stage)
     series = tmp_path / "series"
     series.mkdir()
     for number in range(3):
@@ -195,7 +200,7 @@ def test_the_patch_that_changes_a_number_is_found_by_halves(lab, tmp_path, monke
     kernels = asking.stage_both(None, ())
     changed = OUTPUT.replace(KNOWN, f"{KNOWN}1")
 
-    def stage(_, mine, before):
+    def stage(_, mine, before, kind):
         name = f"{WITH} {len(before) + len(mine)}"
         lab[name] = changed if len(before) + len(mine) >= guilty else OUTPUT
         lab[f"the kernel with {len(before) + len(mine)} patches"] = lab[name]
@@ -234,7 +239,7 @@ def test_an_unknown_machine_is_refused_and_known_ones_choose(lab, tmp_path):
 
 
 def test_cells_of_one_boot_are_records_of_their_own(lab, tmp_path):
-    row = Row.of([cell for design in DESIGNS[:2] for cell in cells(MACHINES[0], design, 0, {"a": 1})])
+    row = Row.of([cell for design in DESIGNS[:2] for cell in cells(MACHINES[0], design, 0, {"a": 1}, "statistics")])
     path = tmp_path / "row.json"
     save_record(path, row, [outcome(of=row)], {})
     first, second = split_record(load_record(path), row)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _OF = r"\(\s*&\s*(?P<kvm>[\w>\-.]+?)->mmu_lock"
+_GUARDED = (("write_lock|spinlock", "write"), ("read_lock", "read"))
 _TAKES = (
     (r"\bKVM_MMU_LOCK\(\s*(?P<kvm>[\w>\-.]+)\s*\)", "kvm_mmu_write_lock({kvm}, {site})"),
     (rf"\b(?:write|spin)_lock{_OF}\)", "kvm_mmu_write_lock({kvm}, {site})"),
@@ -22,7 +23,14 @@ _TAKES = (
     *(
         (rf"\bguard\((?:{lock})\){_OF}\)", f"kvm_mmu_{mode}_lock({{kvm}}, {{site}});\n\tstruct kvm *kvm_{mode}_guard "
          f"__cleanup(kvm_mmu_{mode}_unguard) = {{kvm}}")
-        for lock, mode in (("write_lock|spinlock", "write"), ("read_lock", "read"))
+        for lock, mode in _GUARDED
+    ),
+    *(
+        (rf"\bscoped_guard\((?:{lock}),\s*&\s*(?P<kvm>[\w>\-.]+?)->mmu_lock\)",
+         f"for (struct kvm *kvm_{mode}_guard __cleanup(kvm_mmu_{mode}_unguard) = "
+         f"({{{{ kvm_mmu_{mode}_lock({{kvm}}, {{site}}); {{kvm}}; }}}}), *kvm_once = NULL; "
+         "!kvm_once; kvm_once = {kvm})")
+        for lock, mode in _GUARDED
     ),
 )  # fmt: skip
 """Calls that take the lock, and what they become."""

@@ -17,6 +17,7 @@ from simlib.lab.qemu import Qemu
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import designs
 from simlib.lab.trial.differences import Difference
+from simlib.lab.trial.kernels import COUNTED
 from simlib.lab.trial.machine import How, Tried, boot, layouts_of
 from simlib.lab.trial.request import Request
 from simlib.lab.trial.result import Trial
@@ -66,6 +67,7 @@ def bisect_series(
     source: str | Path | None = None,
     machines: Sequence[str] = (),
     quick: bool = False,
+    kernel: str = COUNTED,
     jobs: int = 0,
     progress: Progress = lambda what, share: None,
 ) -> Bisection:
@@ -75,9 +77,9 @@ def bisect_series(
     patches change it, the one that is found changes it from nearer the value without the series to nearer the other.
 
     - `metric`: words that the number's name has, such as ``clear time``.
-    - `series`, `source`, `machines`, `quick`, `jobs`, `progress`: as in `simlib.lab.try_series`.
+    - `series`, `source`, `machines`, `quick`, `kernel`, `jobs`, `progress`: as in `simlib.lab.try_series`.
     """
-    asked = Request.read(str(series), source, machines, How(quick, {}, jobs)).piecewise("--bisect")
+    asked = Request.read(str(series), source, machines, How(quick, kernel=kernel, jobs=jobs)).piecewise("--bisect")
     opening, whole, halving = portions(progress, [0.1, 0.6, 0.3])
     with at_work(alone=True):
         tree = asked.open(opening)

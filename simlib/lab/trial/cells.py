@@ -126,17 +126,17 @@ def designs(machine: str, quick: bool) -> Iterator[Design]:
             yield design
 
 
-def cells(machine: str, design: Design, layout: int, parameters: Mapping[str, Any]) -> Sequence[Cell]:
-    """The cells of a design for a kernel in one layout; each layout has seeds of its own.
+def cells(machine: str, design: Design, layout: int, parameters: Mapping[str, Any], kernel: str) -> Sequence[Cell]:
+    """The cells of a design for a kernel of some kind in one layout; each layout has seeds of its own.
 
-    >>> [cell.test["seed"] for cell in cells("riscv64/h", DESIGNS[5], 1, {})]
+    >>> [cell.test["seed"] for cell in cells("riscv64/h", DESIGNS[5], 1, {}, "statistics")]
     [3, 4]
     """
     target, _, mode = machine.partition("/")
     seeds = [layout * design.seeds + number + 1 for number in range(design.seeds)]
     own = {"protect_at_enable": True} if target == "riscv64" and not design.test.get("get_clears") else {}
     table = {
-        "name": f"try.{target}.{mode}.{design.name}", "target": target, "mode": mode,
+        "name": f"try.{target}.{mode}.{design.name}", "target": target, "mode": mode, "kernel": kernel,
         "turn_instructions": design.turn, "turns_from": TURNS_FROM, "turns_to": TURNS_TO,
         "parameters": dict(parameters), "test": {**own, **design.test, "seed": seeds},
     }  # fmt: skip

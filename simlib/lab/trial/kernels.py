@@ -23,14 +23,14 @@ from simlib.lab.patches import read_series, tree_version
 from simlib.lab.source import Source, bring_pristine, lay_over
 from simlib.lab.targets import Target
 from simlib.lab.trial.series import MEASURES, Patch
-from simlib.lab.trial.tree import Staged, measuring, stage, stage_own
+from simlib.lab.trial.tree import OTHERWISE, Staged, measuring, stage, stage_own, testing
 from simlib.reading import file_sha256
 
 WITHOUT, WITH = "the kernel without the series", "the kernel with the series"
 """What the two are called."""
 
-KIND = "statistics"
-"""What is built (`simlib.lab.build.KERNELS`): the numbers come from the lab's statistics."""
+COUNTED = "statistics"
+"""The kind of kernel (`simlib.lab.build.KERNELS`) whose numbers come from the lab's statistics: what is usual."""
 
 _PADDED = "virt/kvm/kvm_main.c"
 """First object of KVM on every architecture: what it begins with moves all the rest."""
@@ -45,11 +45,13 @@ class Kernel:
 
     - `staged`: its source files that differ from the given tree's.
     - `layout`: 0: as it is compiled; others: padded.
+    - `kind`: as in `simlib.lab.build.KERNELS`.
     """
 
     name: str
     staged: Staged
     layout: int = 0
+    kind: str = COUNTED
 
     def padding(self) -> str:
         """What is put behind the includes of KVM's first file.
@@ -80,12 +82,17 @@ def open_source(given: Path | None = None, commit: str = "", progress: Callable[
     return Source(folder / "source", origin, sha256, tree_version(folder / "pristine"), series.sha256)
 
 
-def stage_both(source: Source, patches: Sequence[Patch], before: Sequence[Patch] = ()) -> tuple[Kernel, Kernel]:
+def stage_both(
+    source: Source, patches: Sequence[Patch], before: Sequence[Patch] = (), kind: str = COUNTED
+) -> tuple[Kernel, Kernel]:
     """Stage the source without a series and with it, both made alike; both with the patches `before` it.
 
-    Raises `SimlibError` if the series does not apply, or takes the lock where nothing would count it.
+    Raises `SimlibError` if the series does not apply, or takes the lock where the statistics would not count it.
+
+    - `kind`: of both kernels; only `COUNTED` has the statistics.
     """
-    every, places, ours = [*before, *patches], source.folder / "stage", measuring(read_series())
+    ours = (measuring if kind == COUNTED else testing)(read_series())
+    every, places = [*before, *patches], source.folder / "stage"
     names = [name for patch in every for name in patch.files]
     base = stage(source.pristine, before, ours, places / "base", names)
     staged = stage(source.pristine, every, ours, places / "changed")
@@ -94,12 +101,12 @@ def stage_both(source: Source, patches: Sequence[Patch], before: Sequence[Patch]
         more = f" and {len(others)} more" if others else ""
         raise SimlibError(
             f"{name}, line {first.number}, {first.function}(): '{first.text}'{more} takes mmu_lock where the statistics"
-            " would not count it: use a call that kernel-patches/0001 has an accessor for"
+            f" would not count it: use a call that kernel-patches/0001 has an accessor for, or {OTHERWISE}"
         )
-    return Kernel(WITHOUT, base), Kernel(WITH, staged)
+    return Kernel(WITHOUT, base, kind=kind), Kernel(WITH, staged, kind=kind)
 
 
-def stage_switches(source: Source, numbers: Sequence[int]) -> tuple[Kernel, Kernel]:
+def stage_switches(source: Source, numbers: Sequence[int], kind: str = COUNTED) -> tuple[Kernel, Kernel]:
     """Stage the source with patches of ours: all before the first of some numbers, and these, too.
 
     With its switches at their defaults each patch changes nothing: what is tried is a parameter of the changed kernel.
@@ -109,7 +116,7 @@ def stage_switches(source: Source, numbers: Sequence[int]) -> tuple[Kernel, Kern
     places = source.folder / "stage"
     base = stage_own(source.pristine, ours, sorted(before), places / "base")
     changed = stage_own(source.pristine, ours, sorted({*before, *numbers}), places / "changed")
-    return Kernel(WITHOUT, base), Kernel(WITH, changed)
+    return Kernel(WITHOUT, base, kind=kind), Kernel(WITH, changed, kind=kind)
 
 
 def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Callable[[str], None]) -> Built:
@@ -117,13 +124,13 @@ def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Calla
 
     Raises `SimlibError` if the compilation fails: with the compiler's first error.
     """
-    fragment, compiler = fragment_of(target, KIND), compiler_version(target)
+    fragment, compiler = fragment_of(target, kernel.kind), compiler_version(target)
     programs = _programs(source, target, kernel, progress)
     folder = source.folder / "built" / f"{target.name}-{_key(source, kernel, [fragment, compiler])}"
     record = folder / "build.json"
     if not record.is_file():
         _lay(source, kernel)
-        objects = _objects(source, target)
+        objects = _objects(source, target, kernel.kind)
         label = f"{target.name}, {kernel.name}, layout {kernel.layout}"
         try:
             compile_image(target, source.tree, objects, fragment, label, progress)
@@ -132,21 +139,21 @@ def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Calla
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(objects / target.image, folder / "image")
         shutil.copyfile(objects / "System.map", folder / "System.map")
-        provenance = {"image_sha256": file_sha256(folder / "image"), "compiler": compiler, "kernel": KIND}
+        provenance = {"image_sha256": file_sha256(folder / "image"), "compiler": compiler, "kernel": kernel.kind}
         write_text(record, json.dumps(provenance) + "\n")
     known = json.loads(record.read_text("utf-8"))
     known["initramfs_sha256"] = file_sha256(programs)
-    return Built(target.name, KIND, folder / "image", programs, known)
+    return Built(target.name, kernel.kind, folder / "image", programs, known)
 
 
-def made_with(source: Source, target: Target) -> dict[str, str]:
+def made_with(source: Source, target: Target, kind: str) -> dict[str, str]:
     """What all kernels of a source have on a target, once one was compiled: the configuration's hash, the compiler."""
-    configuration = settings_sha256(_objects(source, target) / ".config")
+    configuration = settings_sha256(_objects(source, target, kind) / ".config")
     return {"configuration_sha256": configuration, "compiler": compiler_version(target)}
 
 
-def _objects(source: Source, target: Target) -> Path:
-    return source.folder / "objects" / f"{target.name}-{KIND}"
+def _objects(source: Source, target: Target, kind: str) -> Path:
+    return source.folder / "objects" / f"{target.name}-{kind}"
 
 
 def _programs(source: Source, target: Target, kernel: Kernel, progress: Callable[[str], None]) -> Path:

@@ -16,7 +16,7 @@ from simlib.lab.records import Record, split_record
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import CHECK, Design, cells, designs, target_of
 from simlib.lab.trial.differences import Difference, compare
-from simlib.lab.trial.kernels import Kernel, build_kernel, made_with
+from simlib.lab.trial.kernels import COUNTED, Kernel, build_kernel, made_with
 from simlib.lab.trial.quantities import Quantity, quantities
 from simlib.parallel import Progress, portions
 
@@ -29,9 +29,10 @@ class How:
     """How a machine is tried: as in `simlib.lab.try_series`."""
 
     quick: bool
-    parameters: Mapping[str, Any]
-    jobs: int
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     of_both: Mapping[str, Any] = field(default_factory=dict)
+    kernel: str = COUNTED
+    jobs: int = 0
 
 
 @dataclass
@@ -69,7 +70,7 @@ def try_on(
     tried = Tried((images[0], images[1]))
     if images[0] == images[1] and not how.parameters:
         return tried
-    tried.kernel = {**made_with(source, target_of(machine)), "qemu": qemu.text}
+    tried.kernel = {**made_with(source, target_of(machine), how.kernel), "qemu": qemu.text}
     boot(machine, [CHECK], built, qemu, how, checking, tried)
     if tried.failed:
         return tried
@@ -126,7 +127,7 @@ def _rows(
         for word in dict.fromkeys(design.boot for design in own):
             alike = [design for design in own if design.boot == word]
             for number, image in zip(range(alike[0].layouts), layouts, strict=False):
-                found = [cells(machine, design, number, parameters) for design in alike]
+                found = [cells(machine, design, number, parameters, how.kernel) for design in alike]
                 yield side, Row.of([cell for each in found for cell in each]), image
 
 

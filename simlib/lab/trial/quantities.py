@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ COUNT, TIME = "count", "instructions"
 A_PAGE = "time a dirty page"
 """An ioctl's time over the pages that it found or cleared."""
 
+_OF_KVM = re.compile(r"kvm|mmu|vcpu|slot")
+"""Names of locks that are told."""
+
 _COUNTABLE = ("acquisitions", "calls", "dirty pages", "accesses")
 _GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}
 
@@ -22,7 +26,8 @@ _GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}
 class Quantity(NamedTuple):
     """A name for a number of a boot.
 
-    - `of`: an ioctl or phase of the test, ``vCPUs``, ``TLB``, or a call site of mmu_lock with its mode and when.
+    - `of`: an ioctl or phase of the test, ``vCPUs``, ``TLB``, or a call site of mmu_lock with its mode and when; of
+      a kernel with lock_stat a class of locks with its mode.
     """
 
     of: str
@@ -47,12 +52,36 @@ def quantities(record: Record) -> dict[Quantity, float]:
 
 
 def _found(record: Record) -> Iterator[tuple[Quantity, float]]:
+    if record.content["kernel"] == "lock-stat":  # which makes all times longer, by what nobody knows
+        yield from _by_lock(record)
+        yield from ((name, value) for name, value in _of_test(record) if name.unit == COUNT)
+    else:
+        yield from _by_site(record)
+        yield from _of_test(record)
+
+
+def _by_lock(record: Record) -> Iterator[tuple[Quantity, float]]:
+    """What ``/proc/lock_stat`` says of KVM's locks, over the whole test."""
+    for row in record.lock_classes.to_dict("records"):
+        if _OF_KVM.search(row["lock"]):
+            of = f"{row['lock']} {row['mode']}"
+            yield Quantity(of, "acquisitions", COUNT), float(row["acquisitions"])
+            yield Quantity(of, "contentions", COUNT), float(row["contentions"])
+            yield Quantity(of, "waits", TIME), 1000 * float(row["wait_total_us"])
+
+
+def _by_site(record: Record) -> Iterator[tuple[Quantity, float]]:
+    """What the statistics say of mmu_lock; nothing where there are none."""
     for row in lock_rows(record).to_dict("records"):
         of = f"{row['site']} {row['lock_mode']} ({row['phase']})"
         yield Quantity(of, "acquisitions", COUNT), float(row["acquisitions"])
         yield Quantity(of, "contentions", COUNT), float(row["contentions"])
         yield Quantity(of, "waits", TIME), float(row["wait_time_ns"])
         yield Quantity(of, "holds", TIME), float(row["hold_time_ns"])
+
+
+def _of_test(record: Record) -> Iterator[tuple[Quantity, float]]:
+    """What the test measures itself, and the kernel's flushes."""
     ioctls = ioctl_rows(record)
     for name, rows in ioctls.groupby("name", sort=False):
         time, pages = float(rows["total_time_ns"].sum()), float(rows["dirty_pages"].sum())

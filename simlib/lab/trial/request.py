@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simlib.errors import InputError, nearest
-from simlib.lab.build import need_compiler
+from simlib.lab.build import KERNELS, need_compiler
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import Qemu, find_qemu
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import MACHINES, machines_for, target_of
 from simlib.lab.trial.differences import judge
-from simlib.lab.trial.kernels import Kernel, open_source, stage_both, stage_switches
+from simlib.lab.trial.kernels import COUNTED, Kernel, open_source, stage_both, stage_switches
 from simlib.lab.trial.machine import How, steps, try_on
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.series import Patch, base_of, hash_of, own_numbers, own_patches, read_patches
@@ -46,6 +46,8 @@ class Request:
         Raises `InputError` for what is no series, no tree or no machine, and `SimlibError` if a compiler or an
         emulator is missing.
         """
+        if how.kernel not in KERNELS:
+            raise InputError("kernel", how.kernel, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
         tree, numbers = None if source is None else Path(source), own_numbers(series)
         patches = own_patches(read_series(), numbers) if numbers else read_patches(series, tree)
         chosen = {name: find_qemu(target_of(name)) for name in _chosen(machines, _machines_for(patches))}
@@ -75,8 +77,8 @@ class Request:
     def both(self, source: Source, first: int, end: int) -> tuple[Kernel, Kernel]:
         """The kernel with the patches before number `first`, from 0, and the one with those before `end`."""
         if self.numbers:
-            return stage_switches(source, self.numbers)
-        return stage_both(source, self.patches[first:end], self.patches[:first])
+            return stage_switches(source, self.numbers, self.how.kernel)
+        return stage_both(source, self.patches[first:end], self.patches[:first], self.how.kernel)
 
     def trial(self, source: Source, first: int, end: int, more: Sequence[str], progress: Progress | None) -> Trial:
         """Try the patches from number `first` to before `end` on every machine that they touch.
@@ -98,6 +100,7 @@ class Request:
             "series_sha256": hash_of(mine),
             "parameters": dict(self.how.parameters),
             "parameters_of_both": dict(self.how.of_both),
+            "kernel": self.how.kernel,
             "source": source.provenance(),
             "new_sites": dict(both[1].staged.sites),
             "images": {machine: list(one.images) for machine, one in tried.items()},
@@ -116,6 +119,7 @@ class Request:
         words += [word for machine in self.named for word in ("--arch", machine)]
         for option, values in (("--set", self.how.parameters), ("--both", self.how.of_both)):
             words += [word for name, value in values.items() for word in (option, f"{name}={value}")]
+        words += ["--kernel", self.how.kernel] if self.how.kernel != COUNTED else []
         return shlex.join([*words, *["--quick"] * self.how.quick, *more])
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from simlib.errors import InputError
 from simlib.lab.trial.cells import DESIGNS
 from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference, difference, judge
+from simlib.lab.trial.kernels import COUNTED
 from simlib.lab.trial.quantities import A_PAGE, Quantity
 from simlib.reading import read_json
 from simlib.results import Result
@@ -32,8 +33,8 @@ class Trial(Result):
     """What a series changes in the lab.
 
     - `about`: ``command`` (repeats it), ``patches``, ``series_sha256``, ``parameters``, ``parameters_of_both``,
-      ``source``, ``images`` (hashes by machine, without the series and with it), ``new_sites`` (by function),
-      ``kernels`` (by machine: what they are made with) and ``boots``.
+      ``kernel`` (its kind), ``source``, ``images`` (hashes by machine, without the series and with it), ``new_sites``
+      (by function), ``kernels`` (by machine: what they are made with) and ``boots``.
     - `machines`: what was tried, ``target/mode``.
     - `same`: those whose image with the series equals the one without it.
     - `failures`: by machine, what the kernel with the series did wrong.
@@ -47,6 +48,11 @@ class Trial(Result):
     differences: tuple[Difference, ...]
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"differences": lambda found: found.drawn()}
+
+    @property
+    def kernel(self) -> str:
+        """The kind of both kernels."""
+        return str(self.about.get("kernel", COUNTED))
 
     @property
     def changed(self) -> tuple[Difference, ...]:
@@ -154,7 +160,7 @@ class Trial(Result):
     def _foot(self) -> list[str]:
         source = self.about["source"]
         known = (
-            f"Linux {source['version']} ({source['origin']} {str(source['sha256'])[:12]}); statistics "
+            f"Linux {source['version']} ({source['origin']} {str(source['sha256'])[:12]}); {self.kernel} "
             f"{str(source['series_sha256'])[:12]}; series {self.about['series_sha256'][:12]}; "
             f"{self.about['boots']} boots"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simlib.lab.cache import at_work
+from simlib.lab.trial.kernels import COUNTED
 from simlib.lab.trial.machine import How
 from simlib.lab.trial.request import Request
 from simlib.lab.trial.result import Trial
@@ -22,6 +23,7 @@ def try_series(
     quick: bool = False,
     parameters: Mapping[str, Any] | None = None,
     of_both: Mapping[str, Any] | None = None,
+    kernel: str = COUNTED,
     jobs: int = 0,
     progress: Progress = lambda what, share: None,
 ) -> Trial:
@@ -38,10 +40,12 @@ def try_series(
     - `quick`: the small matrix: minutes on two cores.
     - `parameters`: of the module kvm, set for the changed kernel.
     - `of_both`: those that are set for both kernels.
+    - `kernel`: of `simlib.lab.build.KERNELS`: with the statistics of the lab; ``plain``, for times without any; or
+      ``lock-stat``, which counts by lock where the statistics do not fit, and has no times but waits.
     - `jobs`: boots at a time; 0: one for every core.
     - `progress`: told what is being done, and the share that is done.
     """
-    asked = Request.read(str(series), source, machines, How(quick, parameters or {}, jobs, of_both or {}))
+    asked = Request.read(str(series), source, machines, How(quick, parameters or {}, of_both or {}, kernel, jobs))
     [found] = _tried(asked, [(0, len(asked.patches))], (), progress)
     return found
 
@@ -52,6 +56,7 @@ def try_each_patch(
     source: str | Path | None = None,
     machines: Sequence[str] = (),
     quick: bool = False,
+    kernel: str = COUNTED,
     jobs: int = 0,
     progress: Progress = lambda what, share: None,
 ) -> list[Trial]:
@@ -59,10 +64,10 @@ def try_each_patch(
 
     Returns: A trial for each patch. Raises as `try_series`.
 
-    - `series`, `source`, `machines`, `quick`, `jobs`, `progress`: as in `try_series`; no patches of ours.
+    - `series`, `source`, `machines`, `quick`, `kernel`, `jobs`, `progress`: as in `try_series`; no patches of ours.
     """
     each = "--each-patch"
-    asked = Request.read(str(series), source, machines, How(quick, {}, jobs)).piecewise(each)
+    asked = Request.read(str(series), source, machines, How(quick, kernel=kernel, jobs=jobs)).piecewise(each)
     return _tried(asked, [(number, number + 1) for number in range(len(asked.patches))], [each], progress)
 
 

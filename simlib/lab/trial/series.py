@@ -23,9 +23,11 @@ _NUMBERS = re.compile(r"(\d{1,2})(?:-(\d{1,2}))?")
 _MOST = 2**24
 """Bytes of the largest file that is read."""
 
-MEASURES = (1, 2, 3, 4, 5, 6, 18, 19)
-"""Patches of ours that measure: accessors, statistics, tracepoints, selftests. The others are switches."""
+TESTS = (18, 19)
+"""Patches of ours that are selftests."""
 
+MEASURES = (1, 2, 3, 4, 5, 6, *TESTS)
+"""Patches of ours that measure: accessors, statistics, tracepoints, selftests. The others are switches."""
 
 SELFTESTS = "tools/testing/selftests/"
 """Below here nothing of a tried series is taken: both kernels run the same test."""

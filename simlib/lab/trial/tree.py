@@ -13,7 +13,7 @@ from pathlib import Path
 from simlib.errors import SimlibError
 from simlib.lab.patches import Series, apply_patch, apply_series, failure_of
 from simlib.lab.trial.accessors import Past, sites_in, to_accessors
-from simlib.lab.trial.series import MEASURES, Patch, parts
+from simlib.lab.trial.series import MEASURES, TESTS, Patch, parts
 
 _BY_RULE = 4
 """Of the first patches so many bring calls to accessors."""
@@ -23,6 +23,9 @@ _BY_HAND = ("include/linux/kvm_types.h", "virt/kvm/kvm_mm.h", "include/linux/kvm
 
 _SITES, _LISTED = "include/linux/kvm_types.h", "include/linux/kvm_mmu_lock_sites.h"
 _LAST = "\tKVM_MMU_LOCK_NR_SITES,"
+
+OTHERWISE = "take --kernel lock-stat, which counts by lock"
+"""What is left where the statistics do not fit."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,16 @@ class Staged:
 
 def measuring(series: Series) -> Series:
     """The patches of ours that measure."""
-    numbers = {int(patch.name[:4]): patch for patch in series.patches}
-    return replace(series, patches=tuple(numbers[number] for number in MEASURES if number in numbers))
+    return _taken(series, MEASURES)
+
+
+def testing(series: Series) -> Series:
+    """The patches of ours that are tests: they change nothing of the kernel."""
+    return _taken(series, TESTS)
+
+
+def _taken(series: Series, numbers: Sequence[int]) -> Series:
+    return replace(series, patches=tuple(patch for patch in series.patches if int(patch.name[:4]) in numbers))
 
 
 def stage_own(pristine: Path, series: Series, numbers: Sequence[int], folder: Path) -> Staged:
@@ -52,8 +63,7 @@ def stage_own(pristine: Path, series: Series, numbers: Sequence[int], folder: Pa
     - `series`: all of them.
     - `numbers`: which are taken.
     """
-    chosen = replace(series, patches=tuple(patch for patch in series.patches if int(patch.name[:4]) in numbers))
-    return Staged(folder, tuple(apply_series(pristine, chosen, folder)), {}, {})
+    return Staged(folder, tuple(apply_series(pristine, _taken(series, numbers), folder)), {}, {})
 
 
 def stage(
@@ -65,12 +75,13 @@ def stage(
     not go on top of it.
 
     - `pristine`: the kernel's source.
-    - `series`: ours, as `measuring` has it.
+    - `series`: ours, as `measuring` or `testing` has it: without accessors in it, calls stay as they are.
     - `by_rule`: files that are brought to the accessors by rule even if none of `patches` changes them, so that two
       kernels that are compared were made alike.
     """
     shutil.rmtree(folder, ignore_errors=True)
     ours = apply_series(pristine, series, folder)
+    named = any(int(patch.name[:4]) <= _BY_RULE for patch in series.patches)
     with tempfile.TemporaryDirectory(prefix="simlib-series-") as place:
         theirs = Path(place)
         names = _apply_theirs(pristine, patches, theirs, by_rule)
@@ -82,7 +93,7 @@ def stage(
                 staged.unlink(missing_ok=True)
                 continue
             text = _text(changed)
-            if name.endswith((".c", ".h")) and name not in _BY_HAND:
+            if named and name.endswith((".c", ".h")) and name not in _BY_HAND:
                 made = to_accessors(text, sites_in(_text(staged)))
                 sites |= made.sites
                 if new := _added(made.past, to_accessors(_text(pristine / name), {}).past):
@@ -135,7 +146,7 @@ def _measure(name: str, series: Series, folder: Path) -> None:
             if names[1] != name:
                 continue
             if said := apply_patch(part, folder, fuzz=2):
-                cure = "what it measures there is lost: change that part of your patch, or leave it out"
+                cure = f"what it measures there is lost: change that part of your patch, or {OTHERWISE}"
                 raise SimlibError(f"on top of the series, {failure_of(patch.name, said, cure)}")
 
 

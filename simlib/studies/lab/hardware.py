@@ -22,6 +22,7 @@ from simlib.fits import BOUNDS, AnyFit, UncertainCosts, choose_fit
 from simlib.lab import Trial
 from simlib.lab.records import FAULT_SITES
 from simlib.lab.trial.differences import CHANGED, RULER, Difference, welch
+from simlib.lab.trial.kernels import COUNTED
 from simlib.lab.trial.result import wrapped
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import say_seconds
@@ -146,6 +147,8 @@ def effect_of(trial: Trial, machine: str) -> Effect:
     >>> effect_of(read_trials(load("tried"))["clear-batch"], "x86_64/shadow").policies[1]["lets_go"]
     'pages >= 64'
     """
+    if trial.kernel != COUNTED:
+        return Effect(({}, {}))
     parked, loaded, sides = _Cell.of(trial, machine, "parked"), _Cell.of(trial, machine, "load"), (0, 1)
     before, after = ({**_clearing(parked, side), **_faults(parked, side)} for side in sides)
     alone, met = ([cell.sum(["clear"], "acquisitions", side) for side in sides] for cell in (parked, loaded))
@@ -348,7 +351,9 @@ def on_hardware(
             continue
         notes += [UNSEEN[kind] for kind in effect.unseen]
         if effect.nothing:
-            why = "it FAILS there" if machine in trial.failures else "nothing that the model has differs"
+            why = "nothing that the model has differs"
+            why = f"a {trial.kernel} kernel does not say who takes mmu_lock" if trial.kernel != COUNTED else why
+            why = "it FAILS there" if machine in trial.failures else why
             notes.append(f"{machine}: nothing to carry, as {why}")
             continue
         for workload, its, wanted in asked:
