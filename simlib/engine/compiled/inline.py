@@ -12,16 +12,21 @@ from llvmlite import ir
 
 from simlib.machine_code import config, intrinsic, njit, types
 
-part = njit(inline="always", _nrt=False, error_model="numpy")
-"""For the few large functions that become part of their one caller: the whole run can be handed to them."""
-
-small = njit(forceinline=True, _nrt=False, error_model="numpy")
-"""For small functions of records, arrays and numbers, which are compiled once and then become part of their callers.
+_INNER: dict[str, Any] = {
+    "_nrt": False, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+}  # fmt: skip
+"""Of functions that only compiled ones call: what Python and C would call them by is a third of all compiling.
 
 Without Numba's run-time (`_nrt`) arrays are not reference counted whenever a function gets them.
 """
 
-apart = njit(_nrt=False, error_model="numpy")
+part = njit(inline="always", **_INNER)
+"""For the few large functions that become part of their one caller: the whole run can be handed to them."""
+
+small = njit(forceinline=True, **_INNER)
+"""For small functions of records, arrays and numbers, which are compiled once and then become part of their callers."""
+
+apart = njit(**_INNER)
 """For what happens seldom."""
 
 
