@@ -27,6 +27,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)
 
 
+ASK_FOR_ALL = ("test_published", "test_validation_and_limits")
+"""Modules that ask for every study: they come last, as two processes that ask for one at a time compute it twice."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring the tests into their order."""
+    items.sort(key=lambda item: ASK_FOR_ALL.index(item.path.stem) + 1 if item.path.stem in ASK_FOR_ALL else 0)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def hangups_are_heard() -> Iterator[None]:
     """Under nohup, what tests start hears SIGHUP as anywhere else; the tests themselves go on.

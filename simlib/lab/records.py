@@ -79,12 +79,6 @@ class Record:
         output = self.content["outputs"][int(self.content["test_line"])]
         return import_text(PROGRAM_KINDS[self.content["program"]], output + "\n")
 
-    @cached_property
-    def lock_classes(self) -> pd.DataFrame:
-        """Of a kernel with lock_stat: what it says after the test, a row a class of locks and mode."""
-        output = self.content["outputs"][int(self.content["test_line"]) + 1]  # `Cell.script`
-        return import_text("lock-stat", output + "\n", lock="all").tables["classes"].frame
-
     @property
     def keys(self) -> dict[str, object]:
         """What tells one cell from another, as columns that every table begins with."""

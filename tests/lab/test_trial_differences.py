@@ -126,6 +126,20 @@ def test_a_rule_fails_on_what_it_names():
         Rule.parse("clear time 5")
 
 
+def test_a_kernel_with_lock_stat_is_counted_by_lock_and_has_no_times_but_waits(tmp_path):
+    [one, *_] = cells(MACHINES[0], DESIGNS[0], 0, {}, "lock-stat")
+    gave = outcome(OUTPUT, one)
+    sample = (Path(__file__).parents[1] / "measurements" / "samples" / "lock_stat.txt").read_text("utf-8")
+    gave = dataclasses.replace(gave, outputs=(*gave.outputs[:-1], sample))
+    record = save_record(tmp_path / "one.json", one, [gave], {})
+    found = quantities(record)
+    assert found[Quantity("&(kvm)->mmu_lock write", "contentions", COUNT)] == 1204
+    assert found[Quantity("&(kvm)->mmu_lock read", "waits", TIME)] > 0
+    assert found[Quantity("clear", "calls", COUNT)] > 0
+    assert not any(name.of.startswith("&rq") for name in found)  # no lock of KVM's
+    assert {name.what for name in found if name.unit == TIME} == {"waits"}
+
+
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     """A lab in which nothing is compiled or booted; a dictionary says what each kernel prints."""
