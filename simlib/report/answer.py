@@ -83,7 +83,8 @@ def result_report(
     sections, notes = [], []
     for label, found, answer in zip(labels, results.values(), answers, strict=True):
         sections.append(Section(f"{label}Answer", answer.blocks))
-        sections.append(Section(f"{label}Figures", _charts(found, answer.captions)))
+        if answer.captions:
+            sections.append(Section(f"{label}Figures", _charts(found, answer.captions)))
         notes += [f"- {label}{flag}" for flag in getattr(found, "flags", ())]
     if notes:
         sections.append(Section("What to know", ["\n".join(notes)]))
@@ -354,12 +355,15 @@ def _trial(result: Trial) -> Shown:
 @answer_of.register
 def _on_hardware(result: OnHardware) -> Shown:
     shown = result.readable()
-    blocks: list[Block] = [
-        Prose("What the lab counted, carried to calibrated hosts by the model."),
+    tables: list[Block] = [
         Table(result.effects, "What was carried."),
         Table(shown, "Predicted; the change has its 90 % interval. What does not change is left out."),
         Table(result.frame, "All of it, with 90 % intervals.", folded=True),
-        *[Prose("\n".join(f"- Not seen: {note}." for note in result.notes))] * bool(result.notes),
+    ]
+    blocks: list[Block] = [
+        Prose("What the lab counted, carried to calibrated hosts by the model."),
+        *(tables if len(result.frame) else []),
+        *[Prose("\n".join(f"- {note}" for note in result.said))] * bool(result.said),
     ]  # fmt: skip
     names = {"over_vcpus": "Predicted; bands are 90 % intervals."} if len(shown) else {}
     return Shown("On hardware", "predicted from what the lab counted", blocks, names)

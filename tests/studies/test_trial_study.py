@@ -2,6 +2,7 @@
 """Series that were tried in the lab: patches of ours change what they name, and others are told as they are."""
 
 import pytest
+from notebook_run import ROOT, answer_of, assert_ran_without_complaint
 
 from simlib.lab.trial.quantities import COUNT, TIME, Quantity
 from simlib.measurements import load
@@ -66,3 +67,12 @@ def test_every_series_of_others_was_tried(trials):
     assert set(SAID) <= set(trials)
     assert trials["collapse-flush"].changed[0].quantity == Quantity("TLB", "flush requests", COUNT)
     assert not [one for name in ("ring-resched", "arm64-destroy") for one in trials[name].changed]
+
+
+@pytest.mark.study
+def test_the_notebook_says_what_its_cells_compute(ran):
+    run = ran(ROOT / "notebooks" / "16-a-patch-tried.ipynb")
+    assert_ran_without_complaint(run)
+    tries = run["found"].tables["tries"]
+    none = tries[tries["trial"].isin(SAID) & (tries["changed"] == 0)]
+    assert f"Of {len(SAID)} series of others, {len(none)} changed none" in answer_of(run)

@@ -273,6 +273,11 @@ class OnHardware(Result):
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"over_vcpus": lambda found: found.curves()}
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """`notes` as sentences."""
+        return tuple(f"{'Not seen: ' * (note in UNSEEN.values())}{note}." for note in self.notes)
+
     def curves(self) -> pd.DataFrame:
         """The frame as the figure of curves takes it: a policy is a host and a kernel."""
         names = self.frame["host"] + ", " + self.frame["policy"]
@@ -310,8 +315,7 @@ class OnHardware(Result):
                 f"    {row['vcpus']:3} {row['metric']:20} {row['without']:>9} {row['with']:>9} {row['change']}"
                 for row in mine.to_dict("records")
             ]
-        notes = (f"{'Not seen: ' * (note in UNSEEN.values())}{note}." for note in self.notes)
-        return "\n".join([*lines, *(line for note in notes for line in wrapped(note, "  "))])
+        return "\n".join([*lines, *(line for note in self.said for line in wrapped(note, "  "))])
 
 
 def _value(row: Mapping[Any, Any]) -> str:
