@@ -29,6 +29,8 @@ from simlib.lab.trial.series import MEASURES
 from simlib.lab.trial.tree import stage_own
 
 WRONG = Path(__file__).parents[1] / "kernel-patches" / "tried" / "wrong"
+RIGHT_THERE = {("riscv64/h", "lost-flush.patch")}
+"""Machines on which such a kernel loses nothing: riscv flushes in its own code, too."""
 
 LAYOUTS, DIVISIONS, MOST = 12, 300, 3 * ALPHA
 """Layouts, divisions of them, and the share of the latter that may call anything changed."""
@@ -61,7 +63,7 @@ def divide(runs: Runs, machine: str, layouts: int, generator: np.random.Generato
 def not_found(machine: str) -> list[str]:
     """The wrong kernels in which no lost write was found."""
     missed = []
-    for patch in sorted(WRONG.glob("*.patch")):
+    for patch in sorted(path for path in WRONG.glob("*.patch") if (machine, path.name) not in RIGHT_THERE):
         with progress_bar() as progress:
             failed = try_series(patch, machines=[machine], quick=True, progress=progress).failures.get(machine, "")
         print(f"{machine}, {patch.name}: {failed or 'nothing found'}")

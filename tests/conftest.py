@@ -33,7 +33,7 @@ ASK_FOR_ALL = ("test_published", "test_validation_and_limits")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring the tests into their order."""
-    items.sort(key=lambda item: ASK_FOR_ALL.index(item.path.stem) + 1 if item.path.stem in ASK_FOR_ALL else 0)
+    items.sort(key=lambda item: item.path.stem in ASK_FOR_ALL)
 
 
 @pytest.fixture(autouse=True, scope="session")

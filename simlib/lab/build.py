@@ -66,6 +66,12 @@ class Built:
     """Source, patches, configuration and compiler, with their hashes."""
 
 
+def check_kernel(name: str) -> None:
+    """Raise `InputError` if a kernel is none of `KERNELS`."""
+    if name not in KERNELS:
+        raise InputError("kernel", name, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
+
+
 def built_dir(target: str, kernel: str) -> Path:
     """Where a built kernel lies."""
     return lab_dir() / "built" / f"{target}-{kernel}"
@@ -131,8 +137,7 @@ def build(
     - `skip`: patches to leave out, by number or file name.
     """
     what = find_target(target)
-    if kernel not in KERNELS:
-        raise InputError("kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
+    check_kernel(kernel)
     series = read_series().without(skip)
     need_compiler(what, [] if source or series.archive.is_file() else [series.package])
     with at_work(alone=True):

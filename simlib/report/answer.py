@@ -363,7 +363,7 @@ def _on_hardware(result: OnHardware) -> Shown:
     blocks: list[Block] = [
         Prose("What the lab counted, carried to calibrated hosts by the model."),
         *(tables if len(result.frame) else []),
-        *[Prose("\n".join(f"- {note}" for note in result.said))] * bool(result.said),
+        *[Prose("\n".join(f"- {note}" for note in result.notes))] * bool(result.notes),
     ]  # fmt: skip
     names = {"over_vcpus": "Predicted; bands are 90 % intervals."} if len(shown) else {}
     return Shown("On hardware", "predicted from what the lab counted", blocks, names)

@@ -52,13 +52,14 @@ def test_calls_become_accessors_and_unknown_functions_get_a_site_of_their_own():
 def test_a_guard_takes_the_lock_at_a_site_and_lets_it_go_at_the_end_of_its_block():
     plain = "#include <a.h>\n\nvoid age(struct kvm *kvm)\n{\n\tguard(read_lock)(&kvm->mmu_lock);\n}\n"
     made = to_accessors(plain, {})
-    assert "kvm_mmu_read_lock(kvm, KVM_MMU_LOCK_IN_AGE);\n\tstruct kvm *kvm_read_guard" in made.text
+    begins = "kvm_read_guard __cleanup(kvm_mmu_read_unguard) = ({ kvm_mmu_read_lock(kvm, KVM_MMU_LOCK_IN_AGE); kvm; })"
+    assert f"\tstruct kvm *{begins};" in made.text
     assert made.text.count("void kvm_mmu_read_unguard(struct kvm **kvm)\n{\n\tkvm_mmu_read_unlock(*kvm);") == 1
     assert "write_unguard" not in made.text
     assert made.past == ()
     assert to_accessors(made.text, {}).text == made.text
     scoped = to_accessors(plain.replace("guard(read_lock)(", "scoped_guard(read_lock, "), {})
-    assert "({ kvm_mmu_read_lock(kvm, KVM_MMU_LOCK_IN_AGE); kvm; }), *kvm_once = NULL; !kvm_once;" in scoped.text
+    assert f"for (struct kvm *{begins}, *kvm_once = NULL; !kvm_once; kvm_once = kvm);" in scoped.text
     assert scoped.past == ()
 
 

@@ -15,7 +15,7 @@ from simlib.machine_code import config, intrinsic, njit, types
 _INNER: dict[str, Any] = {
     "_nrt": False, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
 }  # fmt: skip
-"""Of functions that only compiled ones call: what Python and C would call them by is a third of all compiling.
+"""Of functions that only compiled ones call: by what Python and C would call them is not compiled.
 
 Without Numba's run-time (`_nrt`) arrays are not reference counted whenever a function gets them.
 """

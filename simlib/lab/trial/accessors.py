@@ -13,26 +13,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_OF = r"\(\s*&\s*(?P<kvm>[\w>\-.]+?)->mmu_lock"
-_GUARDED = (("write_lock|spinlock", "write"), ("read_lock", "read"))
+_LOCK = r"\s*&\s*(?P<kvm>[\w>\-.]+?)->mmu_lock"
+_OF = rf"\({_LOCK}"
+
+
+def _guards(lock: str, mode: str) -> Iterator[tuple[str, str]]:
+    """A guard and a scoped one (``include/linux/cleanup.h``): the lock is let go where a variable goes out of scope."""
+    begins = (
+        f"struct kvm *kvm_{mode}_guard __cleanup(kvm_mmu_{mode}_unguard) = "
+        f"({{{{ kvm_mmu_{mode}_lock({{kvm}}, {{site}}); {{kvm}}; }}}})"
+    )
+    yield rf"\bguard\((?:{lock})\){_OF}\)", begins
+    yield rf"\bscoped_guard\((?:{lock}),{_LOCK}\)", f"for ({begins}, *kvm_once = NULL; !kvm_once; kvm_once = {{kvm}})"
+
+
 _TAKES = (
     (r"\bKVM_MMU_LOCK\(\s*(?P<kvm>[\w>\-.]+)\s*\)", "kvm_mmu_write_lock({kvm}, {site})"),
     (rf"\b(?:write|spin)_lock{_OF}\)", "kvm_mmu_write_lock({kvm}, {site})"),
     (rf"\bread_lock{_OF}\)", "kvm_mmu_read_lock({kvm}, {site})"),
     (rf"\bwrite_lock_irqsave{_OF},\s*(?P<flags>\w+)\)", "kvm_mmu_write_lock_irqsave({kvm}, {site}, {flags})"),
-    *(
-        (rf"\bguard\((?:{lock})\){_OF}\)", f"kvm_mmu_{mode}_lock({{kvm}}, {{site}});\n\tstruct kvm *kvm_{mode}_guard "
-         f"__cleanup(kvm_mmu_{mode}_unguard) = {{kvm}}")
-        for lock, mode in _GUARDED
-    ),
-    *(
-        (rf"\bscoped_guard\((?:{lock}),\s*&\s*(?P<kvm>[\w>\-.]+?)->mmu_lock\)",
-         f"for (struct kvm *kvm_{mode}_guard __cleanup(kvm_mmu_{mode}_unguard) = "
-         f"({{{{ kvm_mmu_{mode}_lock({{kvm}}, {{site}}); {{kvm}}; }}}}), *kvm_once = NULL; "
-         "!kvm_once; kvm_once = {kvm})")
-        for lock, mode in _GUARDED
-    ),
-)  # fmt: skip
+    *_guards("write_lock|spinlock", "write"),
+    *_guards("read_lock", "read"),
+)
 """Calls that take the lock, and what they become."""
 
 _UNGUARD = "static inline void kvm_mmu_{0}_unguard(struct kvm **kvm)\n{{\n\tkvm_mmu_{0}_unlock(*kvm);\n}}"

@@ -22,8 +22,8 @@ from simlib.lab.cache import lab_dir
 from simlib.lab.patches import read_series, tree_version
 from simlib.lab.source import Source, bring_pristine, lay_over
 from simlib.lab.targets import Target
-from simlib.lab.trial.series import MEASURES, Patch
-from simlib.lab.trial.tree import OTHERWISE, Staged, measuring, stage, stage_own, testing
+from simlib.lab.trial.series import MEASURES, TESTS, Patch
+from simlib.lab.trial.tree import OTHERWISE, Staged, stage, stage_own, taken
 from simlib.reading import file_sha256
 
 WITHOUT, WITH = "the kernel without the series", "the kernel with the series"
@@ -75,7 +75,7 @@ def open_source(given: Path | None = None, commit: str = "", progress: Callable[
 
     - `given`: a kernel tree, or a git tree of which `commit` is taken. Default: the source package.
     """
-    series = measuring(read_series())
+    series = taken(read_series(), MEASURES)
     name = hashlib.sha256(f"{given.absolute() if given else ''} {commit}".encode()).hexdigest()[:12]
     folder = lab_dir() / "trial" / name
     origin, sha256 = bring_pristine(folder, series, given, progress, commit)
@@ -91,7 +91,7 @@ def stage_both(
 
     - `kind`: of both kernels; only `COUNTED` has the statistics.
     """
-    ours = (measuring if kind == COUNTED else testing)(read_series())
+    ours = taken(read_series(), MEASURES if kind == COUNTED else TESTS)
     every, places = [*before, *patches], source.folder / "stage"
     names = [name for patch in every for name in patch.files]
     base = stage(source.pristine, before, ours, places / "base", names)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simlib.errors import InputError, nearest
-from simlib.lab.build import KERNELS, need_compiler
+from simlib.lab.build import check_kernel, need_compiler
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import Qemu, find_qemu
 from simlib.lab.source import Source
@@ -46,8 +46,7 @@ class Request:
         Raises `InputError` for what is no series, no tree or no machine, and `SimlibError` if a compiler or an
         emulator is missing.
         """
-        if how.kernel not in KERNELS:
-            raise InputError("kernel", how.kernel, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
+        check_kernel(how.kernel)
         tree, numbers = None if source is None else Path(source), own_numbers(series)
         patches = own_patches(read_series(), numbers) if numbers else read_patches(series, tree)
         chosen = {name: find_qemu(target_of(name)) for name in _chosen(machines, _machines_for(patches))}

@@ -51,7 +51,7 @@ class Trial(Result):
 
     @property
     def kernel(self) -> str:
-        """The kind of both kernels."""
+        """The kind of both kernels; older trials have the usual one and do not say so."""
         return str(self.about.get("kernel", COUNTED))
 
     @property

@@ -13,7 +13,7 @@ from pathlib import Path
 from simlib.errors import SimlibError
 from simlib.lab.patches import Series, apply_patch, apply_series, failure_of
 from simlib.lab.trial.accessors import Past, sites_in, to_accessors
-from simlib.lab.trial.series import MEASURES, TESTS, Patch, parts
+from simlib.lab.trial.series import Patch, parts
 
 _BY_RULE = 4
 """Of the first patches so many bring calls to accessors."""
@@ -43,17 +43,8 @@ class Staged:
     past: Mapping[str, tuple[Past, ...]]
 
 
-def measuring(series: Series) -> Series:
-    """The patches of ours that measure."""
-    return _taken(series, MEASURES)
-
-
-def testing(series: Series) -> Series:
-    """The patches of ours that are tests: they change nothing of the kernel."""
-    return _taken(series, TESTS)
-
-
-def _taken(series: Series, numbers: Sequence[int]) -> Series:
+def taken(series: Series, numbers: Sequence[int]) -> Series:
+    """Some patches of a series."""
     return replace(series, patches=tuple(patch for patch in series.patches if int(patch.name[:4]) in numbers))
 
 
@@ -63,7 +54,7 @@ def stage_own(pristine: Path, series: Series, numbers: Sequence[int], folder: Pa
     - `series`: all of them.
     - `numbers`: which are taken.
     """
-    return Staged(folder, tuple(apply_series(pristine, _taken(series, numbers), folder)), {}, {})
+    return Staged(folder, tuple(apply_series(pristine, taken(series, numbers), folder)), {}, {})
 
 
 def stage(
@@ -75,7 +66,7 @@ def stage(
     not go on top of it.
 
     - `pristine`: the kernel's source.
-    - `series`: ours, as `measuring` or `testing` has it: without accessors in it, calls stay as they are.
+    - `series`: of ours those that measure, or the tests alone: then calls stay as they are.
     - `by_rule`: files that are brought to the accessors by rule even if none of `patches` changes them, so that two
       kernels that are compared were made alike.
     """

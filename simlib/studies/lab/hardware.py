@@ -273,11 +273,6 @@ class OnHardware(Result):
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"over_vcpus": lambda found: found.curves()}
 
-    @property
-    def said(self) -> tuple[str, ...]:
-        """`notes` as sentences."""
-        return tuple(f"{'Not seen: ' * (note in UNSEEN.values())}{note}." for note in self.notes)
-
     def curves(self) -> pd.DataFrame:
         """The frame as the figure of curves takes it: a policy is a host and a kernel."""
         names = self.frame["host"] + ", " + self.frame["policy"]
@@ -315,7 +310,7 @@ class OnHardware(Result):
                 f"    {row['vcpus']:3} {row['metric']:20} {row['without']:>9} {row['with']:>9} {row['change']}"
                 for row in mine.to_dict("records")
             ]
-        return "\n".join([*lines, *(line for note in self.said for line in wrapped(note, "  "))])
+        return "\n".join([*lines, *(line for note in self.notes for line in wrapped(note, "  "))])
 
 
 def _value(row: Mapping[Any, Any]) -> str:
@@ -353,12 +348,9 @@ def on_hardware(
         asked = list(_asked(host, scenario, metrics))
         if not asked:
             continue
-        notes += [UNSEEN[kind] for kind in effect.unseen]
+        notes += [f"Not seen: {UNSEEN[kind]}." for kind in effect.unseen]
         if effect.nothing:
-            why = "nothing that the model has differs"
-            why = f"a {trial.kernel} kernel does not say who takes mmu_lock" if trial.kernel != COUNTED else why
-            why = "it FAILS there" if machine in trial.failures else why
-            notes.append(f"{machine}: nothing to carry, as {why}")
+            notes.append(f"{machine}: nothing to carry, as {_why(trial, machine)}.")
             continue
         for workload, its, wanted in asked:
             carried, told = _carried(host, effect, its, wanted, (fit, vcpus, seed, share))
@@ -369,6 +361,15 @@ def on_hardware(
     frame = pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
     table = pd.DataFrame(effects, columns=["machine", "host", "what", "without", "with", "how"])
     return OnHardware(frame, table.drop_duplicates(ignore_index=True), tuple(dict.fromkeys(notes)))
+
+
+def _why(trial: Trial, machine: str) -> str:
+    """Why a trial has nothing to carry."""
+    if machine in trial.failures:
+        return "it FAILS there"
+    if trial.kernel != COUNTED:
+        return f"a {trial.kernel} kernel does not say who takes mmu_lock"
+    return "nothing that the model has differs"
 
 
 def _asked(
