@@ -190,6 +190,11 @@ class Row(Cell):
         return cls(cells[0].experiment, cells[0].parameters, cells[0].test, tuple(cells))
 
     @property
+    def label(self) -> str:
+        """The first cell's experiment; where there is no other, the cell."""
+        return self.cells[0].label if len(self.cells) == 1 else self.experiment.name
+
+    @property
     def cpus(self) -> int:
         """CPUs of the emulated host."""
         return max(cell.cpus for cell in self.cells)
