@@ -15,6 +15,7 @@ split.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from simlib.engine.compiled import inline
 from simlib.engine.random import zipf_classes
 from simlib.engine.result import PS
 from simlib.machine_code import kept
@@ -39,6 +41,11 @@ def machine_code(function: Function) -> Function:
     return cast("Function", kept(nogil=True)(function))
 
 
+def part(function: Function) -> Function:
+    """Compiled as a part of who calls it; for type checkers what it was."""
+    return cast("Function", inline.small(function))
+
+
 GOLDEN = 0.6180339887498949
 """Golden ratio less one: its multiples fill an interval as evenly as can be, however many there are."""
 
@@ -53,8 +60,14 @@ PARTS = len(ENDS)
 FADES = 0.1
 """Part of the faulting accesses that may fade in one stride of the integration."""
 
+NOTHING = 1e-200
+"""Of a share: less is none. Processors are slow with numbers that are almost too small for them."""
+
 NEAR = 0.01
 """Share of a part's time that may be left over for the next."""
+
+STEADY = 2e-3
+"""Part of the faulting accesses that may fade while a chunk is sent whose parts are alike: one stride does for all."""
 
 
 def cost_of(scenario: Scenario, *names: str) -> float:
@@ -118,7 +131,7 @@ class Pace(NamedTuple):
         >>> round(Pace(4, 1.0, (0.5,), (100.0,), (100.0,)).between(0.25))  # four vCPUs, one of them served at a time
         100
         """
-        return _between(self.arrays(), faulting, splitting)
+        return _between_once(self.arrays(), faulting, splitting)
 
     def arrays(self) -> Pace:
         """The same for Numba, whose code is then one for any number of shares."""
@@ -126,18 +139,29 @@ class Pace(NamedTuple):
         return self._replace(faulting=faulting, delay=delay, service=service)
 
 
-@machine_code
+@part
+def _at(place: float, places: Any, values: Any) -> float:
+    """Linear interpolation of few values, the first and the last beyond them (`numpy.interp`, without its arrays)."""
+    if place <= places[0]:
+        return float(values[0])
+    for i in range(1, places.shape[0]):
+        if place < places[i]:
+            slope = (values[i] - values[i - 1]) / (places[i] - places[i - 1])
+            return float(slope * (place - places[i - 1]) + values[i - 1])
+    return float(values[places.shape[0] - 1])
+
+
+@part
 def _between(pace: Pace, faulting: float, splitting: float) -> float:
     """`Pace.between`."""
-    delay = np.interp(faulting, pace.faulting, pace.delay)
-    service = np.interp(faulting, pace.faulting, pace.service)
+    delay, service = _at(faulting, pace.faulting, pace.delay), _at(faulting, pace.faulting, pace.service)
     part = splitting / faulting if faulting > 0 else 0.0
     delay, service = delay + part * pace.flush, service + part * pace.held
     waiting = _waiting(pace.vcpus, pace.interval, faulting, delay, service)
-    return float(pace.interval + faulting * delay + waiting)
+    return pace.interval + faulting * delay + waiting
 
 
-@machine_code
+@part
 def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service: float) -> float:
     """Time in queues an access, s: vCPUs that fault now and then, of which one is served at a time.
 
@@ -150,6 +174,12 @@ def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service
     if others > cycle:
         return float(0.5 * (others - cycle + root))
     return float(2 * others * service * faulting / (cycle - others + root))
+
+
+@machine_code
+def _between_once(pace: Pace, faulting: float, splitting: float) -> float:
+    """`Pace.between`, called from Python."""
+    return float(_between(pace, faulting, splitting))
 
 
 def service_of(vcpus: int, interval: float, faulting: float, delay: float, queued: float) -> float:
@@ -214,6 +244,7 @@ class Terrain:
         self.leaves_blocks = guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
         self.splitting = self.block_pages * self.written / pages if self.leaves_blocks else 0.0
         """Share of the accesses that would split one block: writes to any of its pages."""
+        self._clean_now: Floats | None = None
 
     def copy(self) -> Terrain:
         """The same, to go another way from here."""
@@ -223,8 +254,9 @@ class Terrain:
 
     def clean_now(self) -> Floats:
         """`clean`, at this moment."""
-        faded: Floats = self.clean * np.exp(-np.outer(self.accesses - self.since, self.touches.rate))
-        return faded
+        if self._clean_now is None:
+            self._clean_now = self.clean * np.exp(-np.outer(self.accesses - self.since, self.touches.rate))
+        return self._clean_now
 
     def dirty(self) -> Floats:
         """Share of each chunk's pages that GET would find now; before the first pass all."""
@@ -257,8 +289,15 @@ class Terrain:
         at_get = self.clean_now() if self.passes else np.zeros_like(self.clean)
         law = _Law(self.touches, pace.arrays(), self.written, self.splitting)
         weights = self.chunks / self.chunks.sum()
-        _walk(law, weights, self.passes == 0, at_get, self.clean, self.since, self.whole_since, self.accesses,
-              self.time, cycles)  # fmt: skip
+        unsplit = np.flatnonzero(np.isfinite(self.whole_since))
+        ages = self.accesses - self.whole_since[unsplit]
+        missing, whole = (
+            weights[unsplit] @ np.exp(-np.outer(ages, rates))
+            for rates in (self.touches.rate, np.array([self.splitting]))
+        )
+        _walk(law, weights @ at_get, missing, float(whole[0]), weights, self.passes == 0, at_get, self.clean,
+              self.since, self.whole_since, self.accesses, self.time, cycles)  # fmt: skip
+        self._clean_now = None
         self.accesses = float(cycles.accesses[-1, -1])
         self.time = float(cycles.begin[-1] + clear[-1] + send[-1])
         self.passes += 1
@@ -278,112 +317,149 @@ class _Memory(NamedTuple):
     """Sums over all chunks, which fade by one factor for each class.
 
     `protected`, `missing`: share of the memory whose pages are clean, and never were touched, of each class; `whole`:
-    whose blocks are not split, shape (1,).
+    whose blocks are not split, shape (1,). `fades`, shape (classes + 1,): the factors of a stride, the last of `whole`.
     """
 
     protected: Floats
     missing: Floats
     whole: Floats
+    fades: Floats
 
 
 @machine_code
 def _walk(
-    law: _Law, weight: Floats, first: bool, at_get: Floats, clean: Floats, since: Floats, whole_since: Floats,
-    accesses: float, time: float, cycles: Cycles,
+    law: _Law, protected: Floats, missing: Floats, whole: float, weight: Floats, first: bool, at_get: Floats,
+    clean: Floats, since: Floats, whole_since: Floats, accesses: float, time: float, cycles: Cycles,
 ) -> None:  # fmt: skip
     """`Terrain.walk`."""
+    memory = _Memory(protected, missing, np.array([whole]), np.zeros(len(protected) + 1))
+    _chunks(law, memory, weight, first, at_get, clean, since, whole_since, accesses, time, cycles)
+
+
+@part
+def _chunks(
+    law: _Law, memory: _Memory, weight: Floats, first: bool, at_get: Floats, clean: Floats, since: Floats,
+    whole_since: Floats, accesses: float, time: float, cycles: Cycles,
+) -> None:  # fmt: skip
+    """Each chunk is cleared and sent."""
     begin, clear, drain, send, count, shares, faults = cycles
-    get, classes = accesses, len(law.touches.rate)
-    memory = _Memory(np.zeros(classes), np.zeros(classes), np.zeros(1))
-    for j in range(len(weight)):
-        memory.protected[:] += weight[j] * at_get[j]
-        if whole_since[j] < np.inf:
-            memory.missing[:] += weight[j] * np.exp(-law.touches.rate * (accesses - whole_since[j]))
-            memory.whole[0] += weight[j] * np.exp(-law.splitting * (accesses - whole_since[j]))
-    for j in range(len(weight)):
+    get, rate = accesses, law.touches.rate
+    for j in range(weight.shape[0]):
         begin[j], count[j, 0] = time, accesses
-        _shares(law, memory, shares[j, 0])
+        shares[j, 0, 0], shares[j, 0, 1], shares[j, 0, 2] = _shares(law, memory)
         during = law.pace.working * law.pace.vcpus / law.pace.interval * (clear[j] + drain[j])
         half = 0.0
         if clear[j] > 0:
             # Its pages are protected one after another: as if all at once, halfway.
             half = 0.5 * during * clear[j] / (clear[j] + drain[j])
-            _fade(law, memory, half)
+            _factors(law, memory, half)
+            _fade(memory)
             since[j] = accesses + half
-            added = np.ones(classes) if first else 1 - at_get[j]
-            clean[j] = added + at_get[j] * np.exp(-law.touches.rate * (since[j] - get))
-            memory.protected[:] += weight[j] * added
+            for kind in range(rate.shape[0]):
+                added = 1.0 if first else 1.0 - at_get[j, kind]
+                clean[j, kind] = added + at_get[j, kind] * math.exp(-rate[kind] * (since[j] - get))
+                memory.protected[kind] += weight[j] * added
+                if first and law.splitting > 0:
+                    memory.missing[kind] += weight[j]
             if first and law.splitting > 0:
-                memory.missing[:] += weight[j]
                 memory.whole[0] += weight[j]
                 whole_since[j] = since[j]
-        _fade(law, memory, during - half)
+        _factors(law, memory, during - half)
+        _fade(memory)
         accesses += during
-        count[j, 1:] = accesses
+        for part in range(PARTS + 1):
+            count[j, 1 + part] = accesses
         accesses = _send(law, memory, accesses, send[j] - drain[j], shares[j], faults[j], count[j])
         time += clear[j] + send[j]
 
 
-@machine_code
+@part
 def _send(
     law: _Law, memory: _Memory, accesses: float, time: float, shares: Floats, faults: Floats, count: Floats
 ) -> float:
     """A chunk is sent, part by part; returns the guest's accesses so far."""
-    now = np.empty(3)
-    shares[1:] = 0.0
-    faults[:] = 0.0
+    shares[1:], faults[:] = 0.0, 0.0
     if time <= 0:
         return accesses
-    _shares(law, memory, now)
-    between = _between(law.pace, now.sum(), now[1]) / law.pace.vcpus
+    clean, unsplit, missing = _shares(law, memory)
+    faulting = clean + unsplit + missing
+    between = _between(law.pace, faulting, unsplit) / law.pace.vcpus
+    if _fading(law, memory) * time / between < STEADY * faulting:
+        _factors(law, memory, 0.5 * time / between)
+        _fade(memory)
+        clean, unsplit, missing = _shares(law, memory)
+        faulting = clean + unsplit + missing
+        between = _between(law.pace, faulting, unsplit) / law.pace.vcpus
+        _fade(memory)
+        begun = 0.0
+        for part in range(PARTS):
+            count[2 + part] = accesses + ENDS[part] * time / between
+            faults[part] = faulting * (ENDS[part] - begun) * time / between
+            shares[1 + part, 0], shares[1 + part, 1], shares[1 + part, 2] = clean, unsplit, missing
+            begun = ENDS[part]
+        return accesses + time / between
     left, begun = 0.0, 0.0
     for part in range(PARTS):
         length = (ENDS[part] - begun) * time
         begun, made = ENDS[part], 0.0
         left += length
         while left > NEAR * length:
-            moved = min(left / between, FADES * now.sum() / max(_fading(law, memory), 1e-300))
-            _fade(law, memory, 0.5 * moved)
-            _shares(law, memory, now)
-            between = _between(law.pace, now.sum(), now[1]) / law.pace.vcpus
-            _fade(law, memory, 0.5 * moved)
+            moved = min(left / between, FADES * faulting / max(_fading(law, memory), 1e-300))
+            _factors(law, memory, 0.5 * moved)
+            _fade(memory)
+            clean, unsplit, missing = _shares(law, memory)
+            faulting = clean + unsplit + missing
+            between = _between(law.pace, faulting, unsplit) / law.pace.vcpus
+            _fade(memory)
             left -= moved * between
-            shares[1 + part] += now * moved
+            shares[1 + part, 0] += clean * moved
+            shares[1 + part, 1] += unsplit * moved
+            shares[1 + part, 2] += missing * moved
             made += moved
         accesses += made
         count[2 + part] = accesses + left / between
-        faults[part] = shares[1 + part].sum()
-        shares[1 + part] /= made
-    return float(accesses + left / between)
+        faults[part] = shares[1 + part, 0] + shares[1 + part, 1] + shares[1 + part, 2]
+        for kind in range(3):
+            shares[1 + part, kind] /= made
+    return accesses + left / between
 
 
-@machine_code
-def _fade(law: _Law, memory: _Memory, accesses: float) -> None:
-    """So many accesses pass."""
-    for kind in range(len(law.touches.rate)):  # loops, as Numba makes an array of each step of an array's expression
-        faded = np.exp(-law.touches.rate[kind] * accesses)
-        memory.protected[kind] *= faded
-        memory.missing[kind] *= faded
-    memory.whole[0] *= np.exp(-law.splitting * accesses)
+@part
+def _factors(law: _Law, memory: _Memory, accesses: float) -> None:
+    """By what factors the sums fade while so many accesses pass."""
+    classes = law.touches.rate.shape[0]
+    for kind in range(classes):
+        memory.fades[kind] = math.exp(-law.touches.rate[kind] * accesses)
+    memory.fades[classes] = math.exp(-law.splitting * accesses)
 
 
-@machine_code
+@part
+def _fade(memory: _Memory) -> None:
+    """As many accesses pass as the factors are of."""
+    classes = memory.protected.shape[0]
+    for kind in range(classes):
+        protected, missing = memory.protected[kind] * memory.fades[kind], memory.missing[kind] * memory.fades[kind]
+        memory.protected[kind] = protected if protected > NOTHING else 0.0
+        memory.missing[kind] = missing if missing > NOTHING else 0.0
+    memory.whole[0] *= memory.fades[classes]
+
+
+@part
 def _fading(law: _Law, memory: _Memory) -> float:
     """By how much the shares of `_shares` change with an access, at most."""
     found = law.splitting * memory.whole[0]
-    for kind in range(len(law.touches.rate)):
+    for kind in range(law.touches.rate.shape[0]):
         pages = law.written * memory.protected[kind] + (1 - law.written) * memory.missing[kind]
         found += law.touches.share[kind] * law.touches.rate[kind] * pages
     return float(found)
 
 
-@machine_code
-def _shares(law: _Law, memory: _Memory, out: Floats) -> None:
+@part
+def _shares(law: _Law, memory: _Memory) -> tuple[float, float, float]:
     """Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page."""
     there, gone = 0.0, 0.0
-    for kind in range(len(law.touches.share)):
+    for kind in range(law.touches.share.shape[0]):
         there += law.touches.share[kind] * memory.protected[kind]
         gone += law.touches.share[kind] * memory.missing[kind]
-    out[0] = max(0.0, law.written * (there - gone))
-    out[1] = law.written * memory.whole[0]
-    out[2] = max(0.0, gone - memory.whole[0])
+    whole = memory.whole[0]
+    return max(0.0, law.written * (there - gone)), law.written * whole, max(0.0, gone - whole)

@@ -192,13 +192,14 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
         chunk = int(np.searchsorted(np.cumsum(alone), place * alone.sum(), side="right"))
         number, assumed, sender = seed * MOST_PASSES + terrain.passes, np.zeros(0), -1
         for round_ in range(ROUNDS):
-            cycles = terrain.copy().walk(dirty, pace)
+            walked = terrain.copy()
+            cycles = walked.walk(dirty, pace)
             if sender < 0:
                 faults = np.cumsum(cycles.faults.sum(axis=1))
                 sender = int(np.searchsorted(faults, (place + 0.5) % 1.0 * faults[-1], side="right"))
                 sender = min(sender, len(alone) - 1)
             found = np.concatenate([cycles.faulting[chunk, :1], cycles.faulting[sender, 1:]])
-            if round_ and _agree(found, assumed):
+            if settled := round_ > 0 and _agree(found, assumed):
                 break
             assumed = found
             clearing = window(_clear(terrain, chunk, cycles, pace), number, check)
@@ -211,7 +212,10 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
         if alone[longest] > (1 + AGREES) * alone[chunk]:
             worst = window(_clear(terrain, longest, cycles, pace), number, check)
             windows, events = windows + 1, events + worst.events
-        cycles = terrain.walk(dirty, pace)
+        if not settled:
+            walked = terrain.copy()
+            cycles = walked.walk(dirty, pace)
+        terrain = walked
         sent = [one._replace(times=_times(cycles, one)) for one in sent]
         passes.append(_Pass(cycles, clearing, worst, sent, float(alone.sum() / alone[chunk])))
         if workload.warm_up * PS + terrain.time >= workload.timeout * PS:
