@@ -8,15 +8,16 @@ anybody's and could name a cache of their code. ``NUMBA_…`` of the environment
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from simlib.interruption import writing
 
-__all__ = ["config", "intrinsic", "kept", "njit", "types"]
+__all__ = ["address_of", "compiled_elsewhere", "config", "intrinsic", "kept", "njit", "types"]
 
 
 def _import_numba() -> Any:
@@ -65,6 +66,44 @@ def kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return found
 
     return compiled
+
+
+def address_of(function: Any, arguments: tuple[Any, ...]) -> int:
+    """Where the machine code of a `kept` function is for such arguments; it is loaded or compiled, but not called.
+
+    >>> @kept(nogil=True)
+    ... def twice(x):
+    ...     return 2 * x
+    >>> address_of(twice, (4,)) > 0
+    True
+    """
+    signature = tuple(_numba.typeof(argument) for argument in arguments)
+    function.compile(signature)
+    found = function.overloads[signature]
+    return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+
+
+@contextmanager
+def compiled_elsewhere(function: Any, arguments: tuple[Any, ...], *module: str) -> Iterator[None]:
+    """While the block compiles something else, another process compiles this, if it is not kept yet and can be.
+
+    Numba compiles under Python's global lock, so that threads would take turns. If the process fails, who needs the
+    function compiles it.
+
+    - `function`: a `kept` one.
+    - `module`: what ``python -m`` runs, with its arguments; it compiles the function.
+    """
+    cache, signature = function._cache, tuple(_numba.typeof(argument) for argument in arguments)
+    if cache.cache_path is None or cache.load_overload(signature, function.targetctx) is not None:
+        yield
+        return
+    command, quiet = [sys.executable, "-P", "-m", *module], subprocess.DEVNULL  # -P: nothing of the current folder
+    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as helper:  # noqa: S603  # our own module
+        try:
+            yield
+        except BaseException:
+            helper.kill()
+            raise
 
 
 def _or_nothing(call: Callable[..., Any], fault: type[Exception]) -> Callable[..., Any]:

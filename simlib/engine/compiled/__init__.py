@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from simlib.engine import limits
 from simlib.engine.compiled.calendar import first_calendar
 from simlib.engine.compiled.inline import loops_as_written
-from simlib.engine.compiled.interpreter import advance
+from simlib.engine.compiled.interpreter import advance, aside
 from simlib.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAWAY, RUNNING, Run, run_of
 from simlib.engine.result import EngineResult
+from simlib.machine_code import address_of, compiled_elsewhere
 from simlib.model.job import Job
 
 _compiling = Lock()
-_compiled: set[bool] = set()
+_aside: dict[bool, int] = {}
 
 BUDGET = 500_000
 """Work between two looks at the keyboard and the progress display, in events; well below a tenth of a second."""
@@ -66,7 +67,7 @@ def run(
     limits.check_size(job)
     state = run_of(job, seed, trace, ledger, first_calendar(len(job.entry), job.turn_ps > 0))
     world = state.worlds[0]
-    _compile_for(state)
+    compile_for(state)
     while world["status"] == RUNNING and world["overflow_at"] < 0:
         advance(state, BUDGET)
         if progress is not None:
@@ -84,14 +85,22 @@ def run(
     return _result(state)
 
 
-def _compile_for(state: Run) -> None:
-    """Compile the engine, or load it, if it has not been for such a run: with records or without."""
-    with _compiling:
-        recorded = state.books.trace is not None
-        if recorded not in _compiled:
-            with loops_as_written():
-                advance(state, 0)
-            _compiled.add(recorded)
+def compile_for(state: Run, *, only_aside: bool = False) -> None:
+    """Compile the engine, or load it, if it has not been for such a run: with records or without.
+
+    Where nothing is kept yet, another process compiles a half of it meanwhile.
+
+    - `only_aside`: that half.
+    """
+    recorded = state.books.trace is not None
+    with _compiling, loops_as_written():
+        if recorded not in _aside:
+            if not only_aside:
+                kind = "recorded" if recorded else "plain"
+                with compiled_elsewhere(aside, (state, -1), "simlib.engine.compiled", "aside", kind):
+                    address_of(advance, (state, BUDGET))
+            _aside[recorded] = address_of(aside, (state, -1))
+    state.worlds["aside"] = _aside[recorded]
 
 
 def _written(rows: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:

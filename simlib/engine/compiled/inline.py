@@ -59,3 +59,20 @@ def bit_length(typingctx: Any, value: Any) -> Any:
         return builder.sub(ir.Constant(ir.IntType(64), 64), zeros)
 
     return types.int64(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def call_at(typingctx: Any, address: Any, run: Any, number: Any) -> Any:
+    """Call a function of a run and a number, which returns an int64, by the address of its machine code.
+
+    It has an error model without errors, so that no status is looked at.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        given = signature.args[1:]
+        kind = context.call_conv.get_function_type(types.int64, given)
+        function = builder.inttoptr(args[0], kind.as_pointer())
+        _, found = context.call_conv.call_function(builder, function, types.int64, given, args[1:])
+        return found
+
+    return types.int64(types.int64, run, types.int64), codegen

@@ -23,7 +23,7 @@ from simlib.engine.compiled import (
     turns,
 )
 from simlib.engine.compiled.access import access
-from simlib.engine.compiled.inline import apart, item, part, small
+from simlib.engine.compiled.inline import apart, call_at, item, part, small
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
 from simlib.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
@@ -245,7 +245,7 @@ def shared_step(run, thread, number, step, now):
         statistics.lap(world, books, thread, number, step.a)
         thread.pc += 1
         return now
-    return rare_step(run, thread, number, step)
+    return call_at(world.aside, run, number)
 
 
 @small
@@ -321,15 +321,27 @@ def fingerprint() -> int:
     return int.from_bytes(digest.digest()[:6], "big")
 
 
-def _compile(version: int) -> Any:
-    """The engine's loop; `version` is part of the key under which Numba keeps it."""
+def _compile(version: int) -> tuple[Any, Any]:
+    """The engine's loop, and what it does seldom; `version` is part of the key under which Numba keeps them."""
+
+    @kept(nogil=True, error_model="numpy", _nrt=False)
+    def aside(run, number):
+        """What happens seldom: a step that a thread takes now and then, or what comes before the first event (-1).
+
+        Half of the engine's code, so that two processes can compile it. The loop calls it by its address.
+        """
+        if number < 0:
+            ahead.prepare(run)
+            return version
+        thread = item(run.threads, number)
+        return rare_step(run, thread, number, item(run.steps, thread.pc))
 
     @kept(nogil=True, error_model="numpy", _nrt=False)
     def advance(run, budget):
         """Run until every thread ended, nothing can happen, or as much was done as so many events take."""
         world = run.worlds[0]
         if not world.prepared:
-            ahead.prepare(run)
+            call_at(world.aside, run, -1)
         world.stop_at = world.events + budget
         while world.events < world.stop_at:
             key = run.tree[1]
@@ -357,7 +369,7 @@ def _compile(version: int) -> Any:
                 calendar.wake(run.tree, number, calendar.key_of(time, number))
         return version
 
-    return advance
+    return advance, aside
 
 
-advance = _compile(fingerprint())
+advance, aside = _compile(fingerprint())

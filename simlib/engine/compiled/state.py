@@ -100,21 +100,21 @@ LINE = record("free", "owner")
 WORLD = record(
     "now", "woken", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
     "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
-    "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
+    "recorded", "as_blocks", "aside", "stop_at", "prepared", "changers", "withdrawn",
     "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "turn_key", "turn_draws", "turn_of", "turn_end", "vain",
     "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
     "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full", "overflow_at", "throttle", "fastest",
     "pause_entry", *Throttle._fields, flags=FLAGS,
 )  # fmt: skip
 """What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
-`local_ps` to `as_blocks` nothing changes during a run; `stop_at`: events at which to look up from it; `changers`: how
-many there are; `withdrawn`: how often an entry of the page table was, so that a hit may have become a fault;
-`sweep_at`: the SCAN whose pages to clear, up to `sweep_end`, were counted (`Run.sweep`), or -1, and `sweep_page`, where
-it comes next; `fluid`: whether a serial clock's turns have no length; `turn_of`: whose turn it is, until `turn_end`,
-which without turns is for ever; `vain`: how many threads one after another looked for a lock that they have not;
-`overflow_at`: when a page found no room in a dirty ring, or -1; `throttle`: of the vCPUs, percent, and `fastest` the
-highest rate of one, MiB/s; `pause_entry`: what a page of a log buffer takes before a vCPU sleeps; then
-`Job.throttle`."""
+`local_ps` to `aside` nothing changes during a run; `aside`: where the machine code is of what happens seldom;
+`stop_at`: events at which to look up from it; `changers`: how many there are; `withdrawn`: how often an entry of the
+page table was, so that a hit may have become a fault; `sweep_at`: the SCAN whose pages to clear, up to `sweep_end`,
+were counted (`Run.sweep`), or -1, and `sweep_page`, where it comes next; `fluid`: whether a serial clock's turns
+have no length; `turn_of`: whose turn it is, until `turn_end`, which without turns is for ever; `vain`: how many
+threads one after another looked for a lock that they have not; `overflow_at`: when a page found no room in a dirty
+ring, or -1; `throttle`: of the vCPUs, percent, and `fastest` the highest rate of one, MiB/s; `pause_entry`: what a
+page of a log buffer takes before a vCPU sleeps; then `Job.throttle`."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -231,9 +231,11 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
 
 def _cpus_of(job: Job) -> Cpus:
     cluster, within = (job.socket, job.near_ps) if job.cluster is None else (job.cluster, job.cluster_ps)
-    places, place = np.unique(np.column_stack([job.socket, cluster]), axis=0, return_inverse=True)
-    same = places[:, None] == places[None, :]
-    transfer = np.where(same[:, :, 1], within, np.where(same[:, :, 0], job.near_ps, job.far_ps))
+    clusters = int(cluster.max()) + 1
+    places, place = np.unique(job.socket * clusters + cluster, return_inverse=True)
+    same_socket = places[:, None] // clusters == places // clusters
+    same_cluster = places[:, None] % clusters == places % clusters
+    transfer = np.where(same_cluster, within, np.where(same_socket, job.near_ps, job.far_ps))
     place = place.reshape(-1).astype(np.int64)
     return Cpus(
         place, place * len(places), transfer.astype(np.int64).reshape(-1),
