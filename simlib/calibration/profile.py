@@ -53,8 +53,8 @@ def profiled(
         width = max(t * float(np.sqrt(estimate.covariance[k, k])), 1e-3)
         for side, sign in enumerate((-1.0, 1.0)):
             farthest = min(abs(float(bounds[k, side] - logs[k])), 4 * width)
-            way = _Way(0.0, logs, jacobian)
-            profile = _Profile(objective, lead, k, sign, float(base @ base), t**2 * estimate.discrepancy**2, way)
+            ways = [_Way(0.0, logs, jacobian)]
+            profile = _Profile(objective, lead, k, sign, float(base @ base), t**2 * estimate.discrepancy**2, ways)
             limits[k, side] = logs[k] + sign * profile.end(width / 4, farthest)
         tell("profile intervals", 0.6 + 0.4 * (k + 1) / len(logs))
     return np.clip(limits, bounds[:, :1], bounds[:, 1:])
@@ -71,7 +71,10 @@ class _Way:
 
 @dataclass
 class _Profile:
-    """One cost's profile on one side: `least` sum of squares at the optimum, `room` for its growth to the end."""
+    """One cost's profile on one side: `least` sum of squares at the optimum, `room` for its growth to the end.
+
+    - `ways`: where it went so far; the first is the optimum.
+    """
 
     objective: Objective
     lead: Led
@@ -79,32 +82,40 @@ class _Profile:
     sign: float
     least: float
     room: float
-    way: _Way
+    ways: list[_Way]
 
     def end(self, start: float, farthest: float) -> float:
         """How far the interval's end is from the optimum."""
         reach = start
         for _ in range(CORRECTIONS):
             reach = _where_one(self.of_few_pages, reach, farthest)
-            residuals, ratio = self.root_of_growth(reach, self.objective)
+            ratio = self.of_all_pages(reach)
             if ratio < 1 and reach == farthest:
-                break
+                return reach
             if abs(ratio - 1) < AGREES:
                 return min(reach / ratio, farthest)
-            self.lead = self.lead.corrected(self.way.point, residuals)
-        return reach
+        return _where_one(self.of_all_pages, reach, farthest)
 
     def of_few_pages(self, reach: float) -> float:
-        """The root of the growth so far away, by the lead."""
-        return self.root_of_growth(reach, self.lead)[1]
+        """The root of the growth so far away, over that at the end; by the lead."""
+        return self._go(reach, self.lead)[0]
 
-    def root_of_growth(self, reach: float, of: Residuals) -> tuple[FloatArray, float]:
-        """Residuals so far away, and the root of the growth over that at the end; goes there, unless that is far."""
-        residuals, way = _least_others(of, self.way, self.k, self.sign * (reach - self.way.reach), ENOUGH * self.room)
+    def of_all_pages(self, reach: float) -> float:
+        """The same by the objective, by which the lead is corrected."""
+        ratio, way, residuals = self._go(reach, self.objective)
+        if reach > 0:
+            self.lead = self.lead.corrected(way.point, residuals)
+        return ratio
+
+    def _go(self, reach: float, of: Residuals) -> tuple[float, _Way, FloatArray]:
+        """From the nearest way so far."""
+        near = min(self.ways, key=lambda way: abs(way.reach - reach))
+        residuals, way = _least_others(of, near, self.k, self.sign * (reach - near.reach), ENOUGH * self.room)
+        way = replace(way, reach=reach)
         ratio = float(np.sqrt(max(float(residuals @ residuals) - self.least, 1e-12) / self.room))
         if ratio < FAR:
-            self.way = replace(way, reach=reach)
-        return residuals, ratio
+            self.ways.append(way)
+        return ratio, way, residuals
 
 
 def _where_one(function: Callable[[float], float], start: float, farthest: float) -> float:
