@@ -54,7 +54,7 @@ help:
 	@echo "make env         only set up .venv from requirements/dev.txt (reproduce and test do it by themselves)"
 	@echo "make sampling    compare sampled migrations with whole ones; writes the table of docs/sampling.md (15 minutes)"
 	@echo "make coverage    see that 90 % intervals cover 85 to 95 % of synthetic data sets; writes docs/statistics.md (5 minutes)"
-	@echo "make bench       compare speed with other simulators (installs requirements/bench.txt)"
+	@echo "make bench       compare speed with other simulators; with BEFORE=COMMIT, waits with that version"
 	@echo "make picture     draw the README's picture, and those of the notebooks that were run (needs Chrome or Chromium)"
 	@echo "make pins        compile requirements/*.txt from pyproject.toml (needs uv; PINS_FLAGS=--upgrade for new versions)"
 	@echo "make clean       remove .venv, build and the caches"
@@ -245,7 +245,7 @@ coverage: .venv/.simlib
 	@.venv/bin/python checks/interval_coverage.py --write
 
 bench: .venv/.simlib .venv/.bench
-	@.venv/bin/python benchmarks/run.py --write
+	@.venv/bin/python benchmarks/run.py --write $(if $(BEFORE),--before $(BEFORE))
 
 picture: .venv/.simlib
 	@.venv/bin/python docs/make_picture.py

@@ -3,6 +3,7 @@
 
 usage: child.py first-call
        child.py point SECTIONS MEMORY_PER_VCPU
+       child.py growth whole|sampled SCENARIO
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from typing import Any
 from loops import lock_loop, published_point
 
 from simlib.engine import compiled
+from simlib.fits import complete
+from simlib.model.scenario import Scenario
+from simlib.sampling.travel import travel
+from simlib.simulation import run_scenario
 from simlib.workloads.dirty_log_perf_test import build
 
 
@@ -62,6 +67,22 @@ def point(sections: int, memory_per_vcpu: str) -> dict[str, Any]:
     }
 
 
+def growth(how: str, tables: dict[str, Any]) -> dict[str, float]:
+    """Time and memory of one run, the compiler's apart, and the faults that it simulated or stands for."""
+    scenario = complete(Scenario.parse(tables))
+    if how == "sampled":
+        travel(scenario.changed({"guest": {"memory": "16G"}}))  # compile, or load what was compiled
+    else:
+        run_scenario(scenario.changed({"guest": {"vcpus": 1, "memory": "64M"}}))
+    begin = time.perf_counter()
+    if how == "sampled":
+        travel(scenario)
+        work = float(scenario.guest.pages)
+    else:
+        work = float(run_scenario(scenario).raw.faults.sum())
+    return {"seconds": time.perf_counter() - begin, "gib": peak_bytes() / 2**30, "work": work}
+
+
 def main(arguments: list[str]) -> int:
     """Do what the arguments ask for."""
     match arguments:
@@ -69,6 +90,8 @@ def main(arguments: list[str]) -> int:
             found: dict[str, Any] = first_call()
         case ["point", sections, memory_per_vcpu]:
             found = point(int(sections), memory_per_vcpu)
+        case ["growth", how, scenario]:
+            found = growth(how, json.loads(scenario))
         case _:
             print(__doc__, file=sys.stderr)
             return 2
