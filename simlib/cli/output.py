@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
 
+STARTING = "starting (the first run compiles the engine)"
+"""Said until anything else is."""
+
 PATIENCE_S = 2.0
 """What is read faster than this shows no progress, s."""
 
@@ -268,7 +271,7 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 def _display() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
         began = timed = last_time = time.monotonic()
-        last, last_share, stages = "working", 0.0, set[str]()
+        last, last_share, stages = STARTING, 0.0, set[str]()
         ended = threading.Event()
 
         def line(what: str, share: float) -> None:
@@ -307,7 +310,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(),
                TextColumn("left:"), TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting (the first run compiles the engine)", total=1.0)
+        task = bar.add_task(STARTING, total=1.0)
         yield lambda what, share: bar.update(task, description=printable(what), completed=share)
 
 
