@@ -7,7 +7,7 @@ that two trial points differ by their costs only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -33,9 +33,6 @@ CONTINUED = 5
 
 SETTLED = 1e-5
 """Part of the sum of squares below which a gain is none."""
-
-ROUGHLY = 1e-3
-"""The same for coarse runs, from whose minima others go on."""
 
 STEP = 0.05
 """Step in the logarithm of a cost for a derivative. Common random numbers leave some roughness, on which descents with
@@ -75,44 +72,6 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Led:
-    """Runs of few pages, moved so that at one point values and slopes are those of an objective of more pages.
-
-    The additive correction of Alexandrov and Lewis (2001, Optimization and Engineering 2(4)).
-
-    - `shift`, shape (rows,), `slopes`, shape (rows, costs): what the coarse runs lack at the point.
-    """
-
-    coarse: Objective
-    point: FloatArray
-    shift: FloatArray
-    slopes: FloatArray
-
-    @classmethod
-    def at(cls, point: FloatArray, fine: Objective, jacobian: FloatArray, pages: int) -> Led:
-        """What leads near a point, where `jacobian` is the fine one's; the fine one itself if it has no more pages."""
-        coarse = replace(fine, pages=min(pages, fine.pages))
-        return cls(coarse, point, fine(point) - coarse(point), jacobian - coarse.jacobian(point))
-
-    @property
-    def problem(self) -> Problem:
-        """What is calibrated."""
-        return self.coarse.problem
-
-    def corrected(self, point: FloatArray, residuals: FloatArray) -> Led:
-        """The same with the values of more pages at another point, too: Broyden's update of the slopes."""
-        way = point - self.point
-        return replace(self, slopes=self.slopes + np.outer(residuals - self(point), way) / (way @ way))
-
-    def __call__(self, points: FloatArray) -> FloatArray:
-        """Residuals, shapes as those of `Objective`."""
-        return self.coarse(points) + self.shift + (points - self.point) @ self.slopes.T
-
-
-Residuals = Objective | Led
-
-
-@dataclass(frozen=True)
 class Minimum:
     """Where a descent ended: the sum of squares of its residuals, of which its last steps took off the part `gain`."""
 
@@ -129,9 +88,8 @@ def minimise(
     step: float = STEP,
     descents: int | None = None,
     check: parallel.Check | None = None,
-    settled: float = SETTLED,
 ) -> Minimum:
-    """Go down from a point until it converges: no longer by `settled` of the sum, or by steps below about 0.05 %.
+    """Go down from a point until it converges: no longer by 1e-5 of the sum, or by steps below about 0.05 %.
 
     It goes on by itself where the steps of one descent do not suffice: `CONTINUED` descents, or so many, at most.
     """
@@ -146,12 +104,12 @@ def minimise(
     for _ in range(descents or CONTINUED):
         inside = np.clip(point, low + 1e-9, high - 1e-9)
         found = optimize.least_squares(
-            residuals, inside, jac=partial(objective.derivative, step=step), bounds=(low, high), ftol=settled,
+            residuals, inside, jac=partial(objective.derivative, step=step), bounds=(low, high), ftol=SETTLED,
             xtol=1e-5, gtol=1e-12, x_scale=0.3, max_nfev=STEPS,
         )  # fmt: skip
         gain = 1.0 - 2 * found.cost / squares if np.isfinite(squares) and squares > 0 else 1.0
         point, squares, steps = found.x, 2 * float(found.cost), steps + int(found.nfev)
-        if found.status > 0 or gain < settled:
+        if found.status > 0 or gain < SETTLED:
             return Minimum(point, squares, True, steps, gain)
     return Minimum(point, squares, False, steps, gain)
 
@@ -228,6 +186,6 @@ def explore(objective: Objective, tell: parallel.Progress) -> tuple[pd.DataFrame
 
 def _descend(objective: Objective, start: FloatArray, check: parallel.Check) -> Minimum:
     try:
-        return minimise(objective, start, WIDE_STEP, 2, check, ROUGHLY)
+        return minimise(objective, start, WIDE_STEP, 2, check)
     except HorizonError:  # on the way; another start may do better
         return Minimum(start, np.inf, False, 0)
