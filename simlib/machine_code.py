@@ -94,16 +94,21 @@ def compiled_elsewhere(function: Any, arguments: tuple[Any, ...], *module: str) 
     - `module`: what ``python -m`` runs, with its arguments; it compiles the function.
     """
     cache, signature = function._cache, tuple(_numba.typeof(argument) for argument in arguments)
-    if cache.cache_path is None or cache.load_overload(signature, function.targetctx) is not None:
+    if cache.cache_path is None or _is_kept(cache, signature, function.targetctx):
         yield
         return
     command, quiet = [sys.executable, "-P", "-m", *module], subprocess.DEVNULL  # -P: nothing of the current folder
-    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as helper:  # noqa: S603  # our own module
+    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as helper:  # noqa: S603  # no shell: a module of ours
         try:
             yield
         except BaseException:
             helper.kill()
             raise
+
+
+def _is_kept(cache: Any, signature: tuple[Any, ...], target: Any) -> bool:
+    """Whether the cache's index has machine code for such arguments; none of it is loaded."""
+    return cache._index_key(signature, target.codegen()) in cache._cache_file._load_index()
 
 
 def _or_nothing(call: Callable[..., Any], fault: type[Exception]) -> Callable[..., Any]:

@@ -288,20 +288,34 @@ class Terrain:
                         np.empty((chunks, 1 + PARTS, 3)), np.empty((chunks, PARTS)))  # fmt: skip
         at_get = self.clean_now() if self.passes else np.zeros_like(self.clean)
         law = _Law(self.touches, pace.arrays(), self.written, self.splitting)
-        weights = self.chunks / self.chunks.sum()
-        unsplit = np.flatnonzero(np.isfinite(self.whole_since))
-        ages = self.accesses - self.whole_since[unsplit]
-        missing, whole = (
-            weights[unsplit] @ np.exp(-np.outer(ages, rates))
-            for rates in (self.touches.rate, np.array([self.splitting]))
-        )
-        _walk(law, weights @ at_get, missing, float(whole[0]), weights, self.passes == 0, at_get, self.clean,
-              self.since, self.whole_since, self.accesses, self.time, cycles)  # fmt: skip
+        known = _Chunks(self.chunks / self.chunks.sum(), at_get, self.clean, self.since, self.whole_since)
+        _walk(law, self._memory(known), known, self.passes == 0, self.accesses, self.time, cycles)
         self._clean_now = None
         self.accesses = float(cycles.accesses[-1, -1])
         self.time = float(cycles.begin[-1] + clear[-1] + send[-1])
         self.passes += 1
         return cycles
+
+    def _memory(self, known: _Chunks) -> _Memory:
+        """What all chunks are together when a pass begins."""
+        there = np.flatnonzero(np.isfinite(self.whole_since))
+        weight, ages = known.weight[there], self.accesses - self.whole_since[there]
+        missing = weight @ np.exp(-np.outer(ages, self.touches.rate))
+        whole = weight @ np.exp(-self.splitting * ages)
+        return _Memory(known.weight @ known.at_get, missing, np.array([whole]), np.zeros(len(missing) + 1))
+
+
+class _Chunks(NamedTuple):
+    """What is known of each chunk in a pass; `clean`, `since` and `whole_since` are `Terrain`'s, and change.
+
+    - `weight`, shape (chunks,): its share of the memory; `at_get`, shape (chunks, classes): `clean` at GET.
+    """
+
+    weight: Floats
+    at_get: Floats
+    clean: Floats
+    since: Floats
+    whole_since: Floats
 
 
 class _Law(NamedTuple):
@@ -328,20 +342,10 @@ class _Memory(NamedTuple):
 
 @machine_code
 def _walk(
-    law: _Law, protected: Floats, missing: Floats, whole: float, weight: Floats, first: bool, at_get: Floats,
-    clean: Floats, since: Floats, whole_since: Floats, accesses: float, time: float, cycles: Cycles,
-) -> None:  # fmt: skip
-    """`Terrain.walk`."""
-    memory = _Memory(protected, missing, np.array([whole]), np.zeros(len(protected) + 1))
-    _chunks(law, memory, weight, first, at_get, clean, since, whole_since, accesses, time, cycles)
-
-
-@part
-def _chunks(
-    law: _Law, memory: _Memory, weight: Floats, first: bool, at_get: Floats, clean: Floats, since: Floats,
-    whole_since: Floats, accesses: float, time: float, cycles: Cycles,
-) -> None:  # fmt: skip
-    """Each chunk is cleared and sent."""
+    law: _Law, memory: _Memory, known: _Chunks, first: bool, accesses: float, time: float, cycles: Cycles
+) -> None:
+    """`Terrain.walk`: each chunk is cleared and sent."""
+    weight, at_get, clean, since, whole_since = known
     begin, clear, drain, send, count, shares, faults = cycles
     get, rate = accesses, law.touches.rate
     for j in range(weight.shape[0]):
@@ -367,8 +371,7 @@ def _chunks(
         _factors(law, memory, during - half)
         _fade(memory)
         accesses += during
-        for part in range(PARTS + 1):
-            count[j, 1 + part] = accesses
+        count[j, 1:] = accesses
         accesses = _send(law, memory, accesses, send[j] - drain[j], shares[j], faults[j], count[j])
         time += clear[j] + send[j]
 
@@ -381,16 +384,9 @@ def _send(
     shares[1:], faults[:] = 0.0, 0.0
     if time <= 0:
         return accesses
-    clean, unsplit, missing = _shares(law, memory)
-    faulting = clean + unsplit + missing
-    between = _between(law.pace, faulting, unsplit) / law.pace.vcpus
+    clean, unsplit, missing, faulting, between = _stride(law, memory, 0.0)
     if _fading(law, memory) * time / between < STEADY * faulting:
-        _factors(law, memory, 0.5 * time / between)
-        _fade(memory)
-        clean, unsplit, missing = _shares(law, memory)
-        faulting = clean + unsplit + missing
-        between = _between(law.pace, faulting, unsplit) / law.pace.vcpus
-        _fade(memory)
+        clean, unsplit, missing, faulting, between = _stride(law, memory, time / between)
         begun = 0.0
         for part in range(PARTS):
             count[2 + part] = accesses + ENDS[part] * time / between
@@ -405,12 +401,7 @@ def _send(
         left += length
         while left > NEAR * length:
             moved = min(left / between, FADES * faulting / max(_fading(law, memory), 1e-300))
-            _factors(law, memory, 0.5 * moved)
-            _fade(memory)
-            clean, unsplit, missing = _shares(law, memory)
-            faulting = clean + unsplit + missing
-            between = _between(law.pace, faulting, unsplit) / law.pace.vcpus
-            _fade(memory)
+            clean, unsplit, missing, faulting, between = _stride(law, memory, moved)
             left -= moved * between
             shares[1 + part, 0] += clean * moved
             shares[1 + part, 1] += unsplit * moved
@@ -422,6 +413,17 @@ def _send(
         for kind in range(3):
             shares[1 + part, kind] /= made
     return accesses + left / between
+
+
+@part
+def _stride(law: _Law, memory: _Memory, accesses: float) -> tuple[float, float, float, float, float]:
+    """So many accesses pass; halfway, `_shares`, their sum, and the time from one of them to the next, s."""
+    _factors(law, memory, 0.5 * accesses)
+    _fade(memory)
+    clean, unsplit, missing = _shares(law, memory)
+    faulting = clean + unsplit + missing
+    _fade(memory)
+    return clean, unsplit, missing, faulting, _between(law.pace, faulting, unsplit) / law.pace.vcpus
 
 
 @part

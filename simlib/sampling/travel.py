@@ -212,10 +212,10 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
         if alone[longest] > (1 + AGREES) * alone[chunk]:
             worst = window(_clear(terrain, longest, cycles, pace), number, check)
             windows, events = windows + 1, events + worst.events
-        if not settled:
-            walked = terrain.copy()
-            cycles = walked.walk(dirty, pace)
-        terrain = walked
+        if settled:
+            terrain = walked
+        else:
+            cycles = terrain.walk(dirty, pace)
         sent = [one._replace(times=_times(cycles, one)) for one in sent]
         passes.append(_Pass(cycles, clearing, worst, sent, float(alone.sum() / alone[chunk])))
         if workload.warm_up * PS + terrain.time >= workload.timeout * PS:

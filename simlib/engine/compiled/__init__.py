@@ -26,7 +26,8 @@ from simlib.machine_code import address_of, compiled_elsewhere
 from simlib.model.job import Job
 
 _compiling = Lock()
-_aside: dict[bool, int] = {}
+_addresses: dict[bool, int] = {}
+"""Of `aside`, for runs with records and without, as soon as the engine is compiled for them."""
 
 BUDGET = 500_000
 """Work between two looks at the keyboard and the progress display, in events; well below a tenth of a second."""
@@ -94,13 +95,13 @@ def compile_for(state: Run, *, only_aside: bool = False) -> None:
     """
     recorded = state.books.trace is not None
     with _compiling, loops_as_written():
-        if recorded not in _aside:
+        if recorded not in _addresses:
             if not only_aside:
                 kind = "recorded" if recorded else "plain"
                 with compiled_elsewhere(aside, (state, -1), "simlib.engine.compiled", "aside", kind):
                     address_of(advance, (state, BUDGET))
-            _aside[recorded] = address_of(aside, (state, -1))
-    state.worlds["aside"] = _aside[recorded]
+            _addresses[recorded] = address_of(aside, (state, -1))
+    state.worlds["aside"] = _addresses[recorded]
 
 
 def _written(rows: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
