@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compute anew what data/fits ships of studies, and write it there.
 
-    python checks/shipped.py x86-published | x86-growth | april-2024-settings
+    python checks/shipped.py ampere-altra | x86-published | x86-growth | april-2024-settings
 
-The costs of the published x86 hosts; each reading of why x86's faults take longer with more vCPUs (minutes); every
-setting of its workload that the April 2024 mail does not state (twenty minutes on two cores).
+The costs of the Ampere Altra; those of the published x86 hosts; each reading of why x86's faults take longer with more
+vCPUs (minutes); every setting of its workload that the April 2024 mail does not state (twenty minutes on two cores).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from simlib.cli.output import progress_bar
 from simlib.files import write_text, write_together
 from simlib.fits import Fit
 from simlib.fits.file import fit_text
+from simlib.studies.arm64 import altra
 from simlib.studies.migrations import settings
 from simlib.studies.study import shipped_fit
 from simlib.studies.x86 import growth
@@ -62,8 +63,11 @@ def april_2024_settings(progress: parallel.Progress) -> pd.DataFrame:
 def main(name: str) -> None:
     """Compute and write."""
     with progress_bar() as progress:
-        if name == "x86-published":
-            write_text(FITS / f"{name}.json", fit_text(x86_fit(progress)))
+        if name in ("ampere-altra", "x86-published"):
+            write_text(
+                FITS / f"{name}.json",
+                fit_text((altra.calibrated if name == "ampere-altra" else x86_fit)(progress=progress)),
+            )
         elif name == "x86-growth":
             write_together(FITS / name, {f"{key}.json": fit_text(fit) for key, fit in growth_fits(progress).items()})
         elif name == "april-2024-settings":

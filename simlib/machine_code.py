@@ -17,7 +17,7 @@ from typing import Any
 
 from simlib.interruption import writing
 
-__all__ = ["address_of", "compiled_elsewhere", "config", "intrinsic", "kept", "njit", "types"]
+__all__ = ["address_of", "compiled_elsewhere", "config", "intrinsic", "is_kept", "kept", "njit", "types"]
 
 
 def _import_numba() -> Any:
@@ -93,8 +93,7 @@ def compiled_elsewhere(function: Any, arguments: tuple[Any, ...], *module: str) 
     - `function`: a `kept` one.
     - `module`: what ``python -m`` runs, with its arguments; it compiles the function.
     """
-    cache, signature = function._cache, tuple(_numba.typeof(argument) for argument in arguments)
-    if cache.cache_path is None or _is_kept(cache, signature, function.targetctx):
+    if function._cache.cache_path is None or is_kept(function, arguments):
         yield
         return
     command, quiet = [sys.executable, "-P", "-m", *module], subprocess.DEVNULL  # -P: nothing of the current folder
@@ -106,9 +105,12 @@ def compiled_elsewhere(function: Any, arguments: tuple[Any, ...], *module: str) 
             raise
 
 
-def _is_kept(cache: Any, signature: tuple[Any, ...], target: Any) -> bool:
-    """Whether the cache's index has machine code for such arguments; none of it is loaded."""
-    return cache._index_key(signature, target.codegen()) in cache._cache_file._load_index()
+def is_kept(function: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether the cache of a `kept` function has machine code for such arguments; none of it is loaded."""
+    cache, signature = function._cache, tuple(_numba.typeof(argument) for argument in arguments)
+    if cache.cache_path is None:
+        return False
+    return cache._index_key(signature, function.targetctx.codegen()) in cache._cache_file._load_index()
 
 
 def _or_nothing(call: Callable[..., Any], fault: type[Exception]) -> Callable[..., Any]:

@@ -340,9 +340,12 @@ def lab_try(
 
     Example: simlib lab try 0001-mine.patch --quick
     """
+    from simlib.engine.compiled import compiling_meanwhile
+
     rule = simlib.lab.Rule.parse(ways.fail_if) if ways.fail_if else None
     vcpus = whole_numbers(hardware.vcpus, "--vcpus")
-    trials, more = _trials_of(series, kernels, ways)
+    with compiling_meanwhile():
+        trials, more = _trials_of(series, kernels, ways)
     carried = []
     for found in trials:  # what was measured is told before it is predicted from
         write(f"{found.summary()}\n\n")

@@ -11,6 +11,7 @@ log buffers and dirty rings hold, `statistics` what is written down, and `interp
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from threading import Lock
 
 import numpy as np
@@ -22,8 +23,9 @@ from simlib.engine.compiled.inline import loops_as_written
 from simlib.engine.compiled.interpreter import advance, aside
 from simlib.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAWAY, RUNNING, Run, run_of
 from simlib.engine.result import EngineResult
-from simlib.machine_code import address_of, compiled_elsewhere
+from simlib.machine_code import address_of, compiled_elsewhere, is_kept
 from simlib.model.job import Job
+from simlib.model.program import Program
 
 _compiling = Lock()
 _addresses: dict[bool, int] = {}
@@ -84,6 +86,34 @@ def run(
     limits.check_room("trace events", int(world["traced"]), trace)
     limits.check_room("ledger entries", int(world["ledgered"]), ledger)
     return _result(state)
+
+
+def is_compiled() -> bool:
+    """Whether nothing has to be compiled before a run without records."""
+    if False in _addresses:
+        return True
+    state = _smallest()
+    return is_kept(advance, (state, BUDGET)) and is_kept(aside, (state, -1))
+
+
+def compiling_meanwhile() -> AbstractContextManager[None]:
+    """While the block does something else, another process compiles the engine, unless it is kept already."""
+    return compiled_elsewhere(advance, (_smallest(), BUDGET), "simlib.engine.compiled", "plain")
+
+
+def compile_ahead(*, recorded: bool = False, only_aside: bool = False) -> None:
+    """Compile the engine for runs with records or without, or only what happens seldom, before there is one."""
+    compile_for(_smallest(8 if recorded else 0), only_aside=only_aside)
+
+
+def _smallest(records: int = 0) -> Run:
+    """A run of one thread and one step, before it begins."""
+    program = Program()
+    with program.thread():
+        program.run(1000)
+    none = np.zeros(1, dtype=int)
+    job = Job(program.steps(), none, np.zeros((1, 2), dtype=int), none, 0, 0, 0, none)
+    return run_of(job, 1, records, 0, first_calendar(1))
 
 
 def compile_for(state: Run, *, only_aside: bool = False) -> None:

@@ -20,7 +20,7 @@ from simlib.model.steps import EXTENTS, Adapt, Clock, Page, Quantity, Step, Whos
 PS_PER_US = 10**6
 """Picoseconds in a microsecond."""
 
-PROGRESS_EVENTS = 50_000
+PROGRESS_EVENTS = 5_000
 """Events between two calls of the progress function."""
 
 
