@@ -452,15 +452,6 @@ def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArra
     """The guest's throughput in time bins as wide as those of a whole simulation; also that width."""
     if not passes:
         return np.array([[time, 1.0]]), time
-    times, counts = [np.zeros(1)], [np.zeros(1)]
-    for one in passes:
-        begin, clear, drain, send, accesses, _, _ = one.cycles
-        moments = np.linspace(0, 1, len(one.clearing.profile))
-        inner = begin[:, None] + (clear + drain)[:, None] * moments
-        during = accesses[:, :1] + (accesses[:, 1] - accesses[:, 0])[:, None] * one.clearing.profile
-        later = (begin + clear + drain)[:, None] + (send - drain)[:, None] * np.array(ENDS)
-        times.append(np.column_stack([inner, later]).ravel())
-        counts.append(np.column_stack([during, accesses[:, 2:]]).ravel())
     warm_up = scenario.workload.warm_up * PS
     end = round((warm_up + time) / PS)
     bins = bin_width(end)
@@ -468,6 +459,9 @@ def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArra
     edges = np.arange(np.ceil(warm_up / width), end // bins + 1) * width - warm_up
     if len(edges) < 2:
         edges = np.array([0.0, time])
-    done = np.diff(np.interp(edges, np.concatenate(times), np.concatenate(counts)))
-    throughput = done / np.maximum(1e-300, undisturbed_rate(scenario) * np.diff(edges))
+    made = np.zeros(len(edges))
+    for one in passes:
+        later = edges >= one.cycles.begin[0]
+        made[later] = one.cycles.accesses_at(edges[later], one.clearing.profile)
+    throughput = np.diff(made) / np.maximum(1e-300, undisturbed_rate(scenario) * np.diff(edges))
     return np.column_stack([edges[1:], throughput]), width
