@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from scipy import stats
 from simlib.calibration.advice import advice, repeats
 from simlib.calibration.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
 from simlib.calibration.problem import FloatArray, Problem
+from simlib.calibration.profile import profiled
 from simlib.calibration.search import Minimum, Objective, explore, minimise
 from simlib.fits import CostEstimate, Fit, UncertainCosts, conventions
 from simlib.fits.priors import LEVEL as PRIOR_LEVEL
@@ -67,7 +67,7 @@ def calibrate(
     estimate = CostEstimate(
         problem.names, logs, covariance, dof, float(np.sqrt(variance)), noise.spread, **conventions(problem.scenario)
     )
-    limits = _profile(objective, estimate, jacobian, base, level, tell) if profile else None
+    limits = profiled(objective, coarse.pages, estimate, jacobian, level, tell) if profile else None
     t = float(stats.t.ppf(0.5 + level / 2, dof))
     lows = logs - t * deviations if limits is None else limits[:, 0]
     highs = logs + t * deviations if limits is None else limits[:, 1]
@@ -173,99 +173,3 @@ def _simulation_variance(objective: Objective, logs: FloatArray) -> float:
     """Largest variance of a residual over seeds: what simulating a sample of the pages leaves open."""
     again = [replace(objective, seed=objective.seed + k)(logs) for k in range(1, 5)]
     return float(np.max(np.var(again, axis=0, ddof=1)))
-
-
-def _profile(
-    residuals: Objective,
-    estimate: CostEstimate,
-    jacobian: FloatArray,
-    base: FloatArray,
-    level: float,
-    tell: Progress,
-) -> FloatArray:
-    """Where the sum of squares, minimised over the other costs, has grown by t² times the variance."""
-    n, bounds = len(estimate.logs), residuals.problem.bounds
-    t = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
-    room = t**2 * estimate.discrepancy**2
-    least = float(base @ base)
-    limits = np.empty((n, 2))
-    for k in range(n):
-        width = max(t * float(np.sqrt(estimate.covariance[k, k])), 1e-3)
-        for side, sign in enumerate((-1.0, 1.0)):
-            farthest = abs(float(bounds[k, side] - estimate.logs[k]))
-            point = estimate.logs
-
-            def root_of_growth(reach: float, k: int = k, sign: float = sign) -> float:
-                nonlocal point
-                moved = point.copy()
-                moved[k] = estimate.logs[k] + sign * reach
-                squares, point = _least_others(residuals, moved, k, jacobian, 0.01 * room)
-                return float(np.sqrt(max(squares - least, 1e-12) / room))
-
-            limits[k, side] = estimate.logs[k] + sign * _where_one(root_of_growth, width, min(farthest, 4 * width))
-        tell("profile intervals", 0.6 + 0.4 * (k + 1) / n)
-    return np.clip(limits, bounds[:, :1], bounds[:, 1:])
-
-
-def _where_one(function: Callable[[float], float], start: float, farthest: float) -> float:
-    """Where a function that grows from 0 comes to 1, to 5 %, or how far one may go if it does not.
-
-    The root of a sum of squares is close to linear in the distance, unless it bends: then the bracket is halved, too.
-
-    >>> round(_where_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_where_one(np.expm1, 7.0, 9.0)), 1)
-    (3.0, 0.7)
-    >>> round(float(_where_one(lambda x: np.sinh(x * x), 4.0, 5.0)), 2)  # far from linear
-    0.95
-    >>> _where_one(lambda x: x / 100, 1.0, 10.0)
-    10.0
-    """
-    inside, outside = (0.0, 0.0), (np.inf, np.inf)
-    reach = min(start, farthest)
-    for turn in range(10):
-        ratio = function(reach)
-        if abs(ratio - 1) < 0.05:
-            return reach / ratio if reach / ratio < farthest else reach
-        if ratio < 1:
-            inside = (reach, ratio)
-            if reach >= farthest:
-                return farthest
-        else:
-            outside = (reach, ratio)
-        if not np.isfinite(outside[0]):
-            reach = min(reach / max(ratio, 0.25), farthest)
-            continue
-        share = 0.5 if turn % 2 else (1 - inside[1]) / (outside[1] - inside[1])
-        reach = inside[0] + float(np.clip(share, 0.05, 0.95)) * (outside[0] - inside[0])
-    return reach
-
-
-def _least_others(
-    residuals: Objective, start: FloatArray, k: int, jacobian: FloatArray, enough: float
-) -> tuple[float, FloatArray]:
-    """Least sum of squares over all costs but the k-th, and where it is.
-
-    Gauss-Newton with Broyden's updates of the optimum's Jacobian (1965, Mathematics of Computation 19(92)), which cost
-    no run. Without them the search stops far up a curved valley, such as that of `fault_hold` against a
-    `line_transfer` that goes to zero, and intervals come out too short.
-    """
-    bounds, slopes = residuals.problem.bounds, jacobian.copy()
-    others = [i for i in range(len(start)) if i != k]
-    point = np.clip(start, bounds[:, 0], bounds[:, 1])
-    r = residuals(point)
-    best, squares = point, float(r @ r)
-    for _ in range(8):
-        step = np.zeros(len(point))
-        step[others] = -np.linalg.pinv(slopes[:, others], rcond=1e-6) @ r
-        new = np.clip(point + np.clip(step, -0.7, 0.7), bounds[:, 0], bounds[:, 1])
-        step = new - point
-        if not step.any():
-            break
-        r_new = residuals(new)
-        slopes += np.outer(r_new - r - slopes @ step, step) / (step @ step)
-        gain = float(r @ r) - float(r_new @ r_new)
-        point, r = new, r_new  # uphill, too: the updated slopes lead back
-        if float(r @ r) < squares:
-            best, squares = point, float(r @ r)
-        if abs(gain) < enough:
-            break
-    return squares, best

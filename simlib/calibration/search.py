@@ -7,7 +7,7 @@ that two trial points differ by their costs only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -69,6 +69,44 @@ class Objective:
         steps = STEP * np.eye(len(point))
         up, down = self(point + steps), self(point - steps)
         return np.asarray((up - down).T / (2 * STEP))
+
+
+@dataclass(frozen=True)
+class Led:
+    """Runs of few pages, moved so that at one point values and slopes are those of an objective of more pages.
+
+    The additive correction of Alexandrov and Lewis (2001, Optimization and Engineering 2(4)).
+
+    - `shift`, shape (rows,), `slopes`, shape (rows, costs): what the coarse runs lack at the point.
+    """
+
+    coarse: Objective
+    point: FloatArray
+    shift: FloatArray
+    slopes: FloatArray
+
+    @classmethod
+    def at(cls, point: FloatArray, fine: Objective, jacobian: FloatArray, pages: int) -> Led:
+        """What leads near a point, where `jacobian` is the fine one's; the fine one itself if it has no more pages."""
+        coarse = replace(fine, pages=min(pages, fine.pages))
+        return cls(coarse, point, fine(point) - coarse(point), jacobian - coarse.jacobian(point))
+
+    @property
+    def problem(self) -> Problem:
+        """What is calibrated."""
+        return self.coarse.problem
+
+    def corrected(self, point: FloatArray, residuals: FloatArray) -> Led:
+        """The same with the values of more pages at another point, too: Broyden's update of the slopes."""
+        way = point - self.point
+        return replace(self, slopes=self.slopes + np.outer(residuals - self(point), way) / (way @ way))
+
+    def __call__(self, points: FloatArray) -> FloatArray:
+        """Residuals, shapes as those of `Objective`."""
+        return self.coarse(points) + self.shift + (points - self.point) @ self.slopes.T
+
+
+Residuals = Objective | Led
 
 
 @dataclass(frozen=True)
