@@ -90,6 +90,10 @@ class UncertainCosts:
 
     def central(self) -> Scenario:
         """The scenario with each cost at its median: given, else calibrated, else from the priors."""
+        return self._central
+
+    @cached_property
+    def _central(self) -> Scenario:
         return at_medians(self.best, self.priors)
 
     @cached_property
@@ -243,7 +247,7 @@ def told(known: UncertainCosts) -> tuple[str, ...]:
 
 def at_medians(scenario: Scenario, priors: Mapping[str, Prior]) -> Scenario:
     """The scenario with some costs at the medians of their priors."""
-    return scenario.with_costs(**{name: prior.median for name, prior in priors.items()})
+    return scenario.with_costs(**{name: prior.median for name, prior in priors.items()}) if priors else scenario
 
 
 def complete(scenario: Scenario) -> Scenario:
