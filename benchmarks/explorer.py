@@ -27,9 +27,9 @@ from simlib.explorer.state import State
 MOVES = {
     "vCPUs": ("32", "64", "96", "128", "160", "48"),
     "chunk of a CLEAR": ("512M", "1G", "2G", "256M"),
-    "between accesses": ("10us", "20us", "50us", "15us"),
+    "access every": ("10us", "20us", "50us", "15us"),
     "share written, %": ("10", "30", "60", "100"),
-    "strategy": ("every-64", "own", "pages >= 512 and waiters >= 1", "every-4096"),
+    "strategy": ("every-64", "bounded-hold", "every-512", "every-4096"),
 }
 """Values that each control is moved to in turn."""
 
@@ -93,11 +93,16 @@ def move(page: Page, moves: int) -> tuple[list[float], list[float]]:
         text = next(values[label])
         if control.input_value() == text:
             text = next(values[label])
-        control.fill(text)
+        listed = control.evaluate("element => element.tagName") == "SELECT"
         page.evaluate(
-            "addEventListener('keydown', event => { window.letGo = performance.now(); }, {once: true, capture: true})"
+            "name => addEventListener(name, () => { window.letGo = performance.now(); }, {once: true, capture: true})",
+            "change" if listed else "keydown",
         )
-        control.press("Enter")
+        if listed:
+            control.select_option(label=text)
+        else:
+            control.fill(text)
+            control.press("Enter")
         shown = page.evaluate(ANSWERED, [before, ""])
         done = page.evaluate(ANSWERED, [before, "done"])
         let_go = page.evaluate("window.letGo")
