@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from simlib import parallel
-from simlib.engine import compiled, reference
+from simlib.engine import reference, sooner
 from simlib.engine.result import ACTIVITIES, FAULTS, PS, EngineResult
 from simlib.errors import InputError
 from simlib.fits import AnyFit, Spread, UncertainCosts, choose_fit, complete, decisive, told, variations
@@ -29,10 +29,7 @@ from simlib.workloads.horizon import check_length, how_long
 
 Engine = Literal["compiled", "reference"]
 Known = Literal["drawn", "median", "exact"]
-_ENGINES = {"compiled": compiled.run, "reference": reference.run}
-
-UNCOMPILED = 500_000
-"""Events for which the reference engine takes less time than compiling the other one."""
+_ENGINES = {"compiled": sooner.run, "reference": reference.run}
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +45,6 @@ class SimulationResult(Result):
     - `known`: the costs as they are known, of the whole scenario; None: as the scenario has them.
     - `ranges`: whether the metrics are shown with the range over the costs that are drawn.
     - `pages_per_vcpu`: pages a vCPU that were simulated at most; None: every page.
-    - `engine`: by which.
     """
 
     scenario: Scenario
@@ -60,7 +56,6 @@ class SimulationResult(Result):
     known: UncertainCosts | None = None
     ranges: bool = False
     pages_per_vcpu: int | None = None
-    engine: Engine = "compiled"
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
         "degradation_over_time": lambda run: run.degradation().assign(series=run.scenario.policy.architecture),
@@ -122,8 +117,7 @@ class SimulationResult(Result):
         if known is None or not self.ranges or not known.drawn:
             return None
         if "_spread" not in self.__dict__:
-            runs = partial(_metrics_of, self.engine, self.seed, self.pages_per_vcpu)
-            tasks = [partial(runs, case) for case in variations(known)]
+            tasks = [partial(_metrics_of, case, self.seed, self.pages_per_vcpu) for case in variations(known)]
             found = parallel.each(tasks, "simulating what is not known", progress)
             ends = np.array([[metrics[name] for name in self.metrics] for metrics in found])
             self.__dict__["_spread"] = Spread.of(known.drawn, np.array(list(self.metrics.values())), ends)
@@ -259,8 +253,8 @@ def simulate(
     - `policy`: a way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
     - `fit`: calibrated costs; by default the shipped fit of the machine, if there is one. Costs that the scenario gives
       keep their values.
-    - `engine`: both give the same result; the reference engine is some hundred times slower. While the compiled one is
-      not compiled yet, small runs are left to the reference engine, which is done before that.
+    - `engine`: both give the same result; the reference engine is some hundred times slower. Small runs are left to it
+      while the other is not compiled yet (`simlib.engine.sooner`).
     - `trace`: keep up to this many trace events (the run fails if there are more).
     - `pages_per_vcpu`: simulate at most so many pages a vCPU and scale; by default every page.
     - `costs`: a cost that the programs spend and that neither the scenario nor a fit has is ``"drawn"`` from its prior:
@@ -279,14 +273,18 @@ def simulate(
     True
     """
     known, notes = _case(scenario, variant, vcpus, policy, fit)
-    runs = 1 + (2 * len(known.drawn) if costs == "drawn" else 0)
-    if announce is not None and pages_per_vcpu is None and (long := how_long(known.scenario, runs, parallel.cpus())):
-        announce(long)
-    full = known.exact() if costs == "exact" else known.central()
-    run = partial(run_scenario, full, seed=seed, trace=trace, pages_per_vcpu=pages_per_vcpu)
-    found = _sooner(run, full.guest.pages, runs) if engine == "compiled" and not trace else None
-    if found is None:
-        found = run(engine=engine, progress=progress)
+    if announce is not None and pages_per_vcpu is None:
+        runs = 1 + (2 * len(known.drawn) if costs == "drawn" else 0)
+        if long := how_long(known.scenario, runs, parallel.cpus()):
+            announce(long)
+    found = run_scenario(
+        known.exact() if costs == "exact" else known.central(),
+        engine=engine,
+        seed=seed,
+        trace=trace,
+        pages_per_vcpu=pages_per_vcpu,
+        progress=progress,
+    )
     return dataclasses.replace(found, known=known, ranges=costs == "drawn", flags=(*notes, *told(known), *found.flags))
 
 
@@ -417,43 +415,8 @@ def run_scenario(
     job = build(small)
     raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
     flags = (*kind.warnings(small, job, raw, scale), *flags_of(scenario, scale))
-    return SimulationResult(small, job, raw, seed, scale, flags, pages_per_vcpu=pages_per_vcpu, engine=engine)
+    return SimulationResult(small, job, raw, seed, scale, flags, pages_per_vcpu=pages_per_vcpu)
 
 
-class _Uncompiled:
-    """Events that are left to the reference engine in this process; then compiling pays."""
-
-    left: float = UNCOMPILED
-
-
-def _sooner(run: Callable[..., SimulationResult], pages: int, runs: int) -> SimulationResult | None:
-    """The first of some runs by the reference engine, if it does all before the other engine is compiled; else None.
-
-    - `run`: given an engine and a progress function.
-    - `pages`: of the guest.
-    """
-    share = _Uncompiled.left / runs
-    if pages > share or compiled.is_compiled():
-        return None
-
-    def stop(events: int, now: int) -> None:
-        if events > share:
-            raise _TooLongError
-
-    try:
-        found = run(engine="reference", progress=stop)
-    except _TooLongError:
-        return None
-    _Uncompiled.left -= runs * found.raw.events
-    return found
-
-
-class _TooLongError(Exception):
-    """A run has more events than were left."""
-
-
-def _metrics_of(
-    engine: Engine, seed: int, pages_per_vcpu: int | None, scenario: Scenario, check: parallel.Check
-) -> dict[str, float]:
-    found = run_scenario(scenario, engine=engine, seed=seed, pages_per_vcpu=pages_per_vcpu, progress=check)
-    return found.metrics
+def _metrics_of(scenario: Scenario, seed: int, pages_per_vcpu: int | None, check: parallel.Check) -> dict[str, float]:
+    return run_scenario(scenario, seed=seed, pages_per_vcpu=pages_per_vcpu, progress=check).metrics

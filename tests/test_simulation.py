@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 import simlib
-from simlib import InputError, Scenario, simulation
+from simlib import InputError, Scenario
 from simlib.fits import CostEstimate, find_fit
 from simlib.simulation import run_scenario
 
@@ -120,15 +120,3 @@ def test_tables_over_time_hold_the_whole_run(contended):
     for table in (queue, pages):
         assert table["time_s"].min() == pytest.approx(raw.bin_ps / 2 * 1e-12)
         assert abs(table["time_s"].max() - raw.end_ps * 1e-12) <= raw.bin_ps / 2 * 1e-12
-
-
-def test_small_runs_wait_for_no_compiler(mine, monkeypatch):
-    monkeypatch.setattr(simulation.compiled, "is_compiled", lambda: False)
-    monkeypatch.setattr(simulation._Uncompiled, "left", simulation.UNCOMPILED)
-    first = simlib.simulate(mine)
-    assert first.engine == "reference"
-    assert simulation._Uncompiled.left <= simulation.UNCOMPILED - first.raw.events
-    monkeypatch.setattr(simulation._Uncompiled, "left", first.raw.events)  # too little, since some costs are drawn
-    second = simlib.simulate(mine)
-    assert (second.engine, second.raw) == ("compiled", first.raw)
-    assert second.table().equals(first.table())
