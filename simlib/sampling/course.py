@@ -66,9 +66,6 @@ NOTHING = 1e-200
 NEAR = 0.01
 """Share of a part's time that may be left over for the next."""
 
-HALF, REST, STRIDE = range(3)
-"""Of `_Memory.fades`."""
-
 STEADY = 2e-3
 """Part of the faulting accesses that may fade while a chunk is sent whose parts are alike: one stride does for all."""
 
@@ -218,7 +215,7 @@ class Cycles(NamedTuple):
     faults: Floats
 
     def accesses_at(self, times: Floats, profile: Floats) -> Floats:
-        """The guest's accesses so far at some times, none before the pass.
+        """The guest's accesses so far at some times, from the pass's begin on.
 
         - `profile`: share of those of CLEAR and `drain` that were made at moments which divide these evenly.
         """
@@ -266,8 +263,7 @@ class Terrain:
         self.leaves_blocks = guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
         self.splitting = self.block_pages * self.written / pages if self.leaves_blocks else 0.0
         """Share of the accesses that would split one block: writes to any of its pages."""
-        self._now: dict[str, Any] = {}
-        """What was found out of this moment; copies share it until one walks on."""
+        self._clean_now: Floats | None = None
 
     def copy(self) -> Terrain:
         """The same, to go another way from here."""
@@ -277,10 +273,9 @@ class Terrain:
 
     def clean_now(self) -> Floats:
         """`clean`, at this moment."""
-        if "clean" not in self._now:
-            self._now["clean"] = self.clean * np.exp(-np.outer(self.accesses - self.since, self.touches.rate))
-        found: Floats = self._now["clean"]
-        return found
+        if self._clean_now is None:
+            self._clean_now = self.clean * np.exp(-np.outer(self.accesses - self.since, self.touches.rate))
+        return self._clean_now
 
     def dirty(self) -> Floats:
         """Share of each chunk's pages that GET would find now; before the first pass all."""
@@ -314,7 +309,7 @@ class Terrain:
         law = _Law(self.touches, pace.arrays(), self.written, self.splitting)
         known = _Chunks(self.chunks / self.chunks.sum(), at_get, self.clean, self.since, self.whole_since)
         _walk(law, self._memory(known), known, self.passes == 0, self.accesses, self.time, cycles)
-        self._now = {}
+        self._clean_now = None
         self.accesses = float(cycles.accesses[-1, -1])
         self.time = float(cycles.begin[-1] + clear[-1] + send[-1])
         self.passes += 1
@@ -322,15 +317,11 @@ class Terrain:
 
     def _memory(self, known: _Chunks) -> _Memory:
         """What all chunks are together when a pass begins."""
-        if "untouched" not in self._now:
-            there = np.flatnonzero(np.isfinite(self.whole_since))
-            weight, ages = known.weight[there], self.accesses - self.whole_since[there]
-            missing = weight @ np.exp(-np.outer(ages, self.touches.rate))
-            self._now["untouched"] = missing, weight @ np.exp(-self.splitting * ages)
-        missing, whole = self._now["untouched"]
-        return _Memory(
-            known.weight @ known.at_get, missing.copy(), np.array([whole]), np.ones((3, len(missing) + 1)), np.zeros(3)
-        )
+        there = np.flatnonzero(np.isfinite(self.whole_since))
+        weight, ages = known.weight[there], self.accesses - self.whole_since[there]
+        missing = weight @ np.exp(-np.outer(ages, self.touches.rate))
+        whole = weight @ np.exp(-self.splitting * ages)
+        return _Memory(known.weight @ known.at_get, missing, np.array([whole]), np.zeros(len(missing) + 1))
 
 
 class _Chunks(NamedTuple):
@@ -366,7 +357,6 @@ class _Memory(NamedTuple):
     missing: Floats
     whole: Floats
     fades: Floats
-    lengths: Floats
 
 
 @machine_code
@@ -385,21 +375,20 @@ def _walk(
         if clear[j] > 0:
             # Its pages are protected one after another: as if all at once, halfway.
             half = 0.5 * during * clear[j] / (clear[j] + drain[j])
-            _fade(law, memory, HALF, half)
+            _factors(law, memory, half)
+            _fade(memory)
             since[j] = accesses + half
             for kind in range(rate.shape[0]):
-                added, still = 1.0, 0.0
-                if not first and at_get[j, kind] > NOTHING:
-                    added -= at_get[j, kind]
-                    still = at_get[j, kind] * math.exp(-rate[kind] * (since[j] - get))
-                clean[j, kind] = added + still
+                added = 1.0 if first else 1.0 - at_get[j, kind]
+                clean[j, kind] = added + at_get[j, kind] * math.exp(-rate[kind] * (since[j] - get))
                 memory.protected[kind] += weight[j] * added
                 if first and law.splitting > 0:
                     memory.missing[kind] += weight[j]
             if first and law.splitting > 0:
                 memory.whole[0] += weight[j]
                 whole_since[j] = since[j]
-        _fade(law, memory, REST, during - half)
+        _factors(law, memory, during - half)
+        _fade(memory)
         accesses += during
         count[j, 1:] = accesses
         accesses = _send(law, memory, accesses, send[j] - drain[j], shares[j], faults[j], count[j])
@@ -448,29 +437,32 @@ def _send(
 @part
 def _stride(law: _Law, memory: _Memory, accesses: float) -> tuple[float, float, float, float, float]:
     """So many accesses pass; halfway, `_shares`, their sum, and the time from one of them to the next, s."""
-    if accesses > 0:
-        _fade(law, memory, STRIDE, 0.5 * accesses)
+    _factors(law, memory, 0.5 * accesses)
+    _fade(memory)
     clean, unsplit, missing = _shares(law, memory)
     faulting = clean + unsplit + missing
-    if accesses > 0:
-        _fade(law, memory, STRIDE, 0.5 * accesses)
+    _fade(memory)
     return clean, unsplit, missing, faulting, _between(law.pace, faulting, unsplit) / law.pace.vcpus
 
 
 @part
-def _fade(law: _Law, memory: _Memory, what: int, accesses: float) -> None:
-    """So many accesses pass. Chunks that are alike have the same factors: they are computed once."""
-    classes, fades = memory.protected.shape[0], memory.fades[what]
-    if memory.lengths[what] != accesses:
-        memory.lengths[what] = accesses
-        for kind in range(classes):
-            fades[kind] = math.exp(-law.touches.rate[kind] * accesses)
-        fades[classes] = math.exp(-law.splitting * accesses)
+def _factors(law: _Law, memory: _Memory, accesses: float) -> None:
+    """By what factors the sums fade while so many accesses pass."""
+    classes = law.touches.rate.shape[0]
     for kind in range(classes):
-        protected, missing = memory.protected[kind] * fades[kind], memory.missing[kind] * fades[kind]
+        memory.fades[kind] = math.exp(-law.touches.rate[kind] * accesses)
+    memory.fades[classes] = math.exp(-law.splitting * accesses)
+
+
+@part
+def _fade(memory: _Memory) -> None:
+    """As many accesses pass as the factors are of."""
+    classes = memory.protected.shape[0]
+    for kind in range(classes):
+        protected, missing = memory.protected[kind] * memory.fades[kind], memory.missing[kind] * memory.fades[kind]
         memory.protected[kind] = protected if protected > NOTHING else 0.0
         memory.missing[kind] = missing if missing > NOTHING else 0.0
-    memory.whole[0] *= fades[classes]
+    memory.whole[0] *= memory.fades[classes]
 
 
 @part
