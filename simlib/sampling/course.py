@@ -66,6 +66,9 @@ NOTHING = 1e-200
 NEAR = 0.01
 """Share of a part's time that may be left over for the next."""
 
+HALF, REST, STRIDE = range(3)
+"""Of `_Memory.fades`."""
+
 STEADY = 2e-3
 """Part of the faulting accesses that may fade while a chunk is sent whose parts are alike: one stride does for all."""
 
@@ -321,7 +324,8 @@ class Terrain:
         weight, ages = known.weight[there], self.accesses - self.whole_since[there]
         missing = weight @ np.exp(-np.outer(ages, self.touches.rate))
         whole = weight @ np.exp(-self.splitting * ages)
-        return _Memory(known.weight @ known.at_get, missing, np.array([whole]), np.zeros(len(missing) + 1))
+        fades = np.empty((3, len(missing) + 1))
+        return _Memory(known.weight @ known.at_get, missing, np.array([whole]), fades, np.zeros(3))
 
 
 class _Chunks(NamedTuple):
@@ -357,6 +361,7 @@ class _Memory(NamedTuple):
     missing: Floats
     whole: Floats
     fades: Floats
+    lengths: Floats
 
 
 @machine_code
@@ -375,20 +380,19 @@ def _walk(
         if clear[j] > 0:
             # Its pages are protected one after another: as if all at once, halfway.
             half = 0.5 * during * clear[j] / (clear[j] + drain[j])
-            _factors(law, memory, half)
-            _fade(memory)
+            _fade(law, memory, HALF, half)
             since[j] = accesses + half
             for kind in range(rate.shape[0]):
-                added = 1.0 if first else 1.0 - at_get[j, kind]
-                clean[j, kind] = added + at_get[j, kind] * math.exp(-rate[kind] * (since[j] - get))
+                was = at_get[j, kind]
+                added = 1.0 - was
+                clean[j, kind] = added + (was * math.exp(-rate[kind] * (since[j] - get)) if was > NOTHING else 0.0)
                 memory.protected[kind] += weight[j] * added
                 if first and law.splitting > 0:
                     memory.missing[kind] += weight[j]
             if first and law.splitting > 0:
                 memory.whole[0] += weight[j]
                 whole_since[j] = since[j]
-        _factors(law, memory, during - half)
-        _fade(memory)
+        _fade(law, memory, REST, during - half)
         accesses += during
         count[j, 1:] = accesses
         accesses = _send(law, memory, accesses, send[j] - drain[j], shares[j], faults[j], count[j])
@@ -437,32 +441,29 @@ def _send(
 @part
 def _stride(law: _Law, memory: _Memory, accesses: float) -> tuple[float, float, float, float, float]:
     """So many accesses pass; halfway, `_shares`, their sum, and the time from one of them to the next, s."""
-    _factors(law, memory, 0.5 * accesses)
-    _fade(memory)
+    _fade(law, memory, STRIDE, 0.5 * accesses)
     clean, unsplit, missing = _shares(law, memory)
     faulting = clean + unsplit + missing
-    _fade(memory)
+    _fade(law, memory, STRIDE, 0.5 * accesses)
     return clean, unsplit, missing, faulting, _between(law.pace, faulting, unsplit) / law.pace.vcpus
 
 
 @part
-def _factors(law: _Law, memory: _Memory, accesses: float) -> None:
-    """By what factors the sums fade while so many accesses pass."""
-    classes = law.touches.rate.shape[0]
+def _fade(law: _Law, memory: _Memory, what: int, accesses: float) -> None:
+    """So many accesses pass. Chunks that are alike have the same factors: they are computed once."""
+    if accesses == 0:
+        return
+    classes, fades = memory.protected.shape[0], memory.fades[what]
+    if memory.lengths[what] != accesses:
+        memory.lengths[what] = accesses
+        for kind in range(classes):
+            fades[kind] = math.exp(-law.touches.rate[kind] * accesses)
+        fades[classes] = math.exp(-law.splitting * accesses)
     for kind in range(classes):
-        memory.fades[kind] = math.exp(-law.touches.rate[kind] * accesses)
-    memory.fades[classes] = math.exp(-law.splitting * accesses)
-
-
-@part
-def _fade(memory: _Memory) -> None:
-    """As many accesses pass as the factors are of."""
-    classes = memory.protected.shape[0]
-    for kind in range(classes):
-        protected, missing = memory.protected[kind] * memory.fades[kind], memory.missing[kind] * memory.fades[kind]
+        protected, missing = memory.protected[kind] * fades[kind], memory.missing[kind] * fades[kind]
         memory.protected[kind] = protected if protected > NOTHING else 0.0
         memory.missing[kind] = missing if missing > NOTHING else 0.0
-    memory.whole[0] *= memory.fades[classes]
+    memory.whole[0] *= fades[classes]
 
 
 @part
