@@ -266,7 +266,8 @@ class Terrain:
         self.leaves_blocks = guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
         self.splitting = self.block_pages * self.written / pages if self.leaves_blocks else 0.0
         """Share of the accesses that would split one block: writes to any of its pages."""
-        self._clean_now: Floats | None = None
+        self._now: dict[str, Any] = {}
+        """What was found out of this moment; copies share it until one walks on."""
 
     def copy(self) -> Terrain:
         """The same, to go another way from here."""
@@ -276,9 +277,10 @@ class Terrain:
 
     def clean_now(self) -> Floats:
         """`clean`, at this moment."""
-        if self._clean_now is None:
-            self._clean_now = self.clean * np.exp(-np.outer(self.accesses - self.since, self.touches.rate))
-        return self._clean_now
+        if "clean" not in self._now:
+            self._now["clean"] = self.clean * np.exp(-np.outer(self.accesses - self.since, self.touches.rate))
+        found: Floats = self._now["clean"]
+        return found
 
     def dirty(self) -> Floats:
         """Share of each chunk's pages that GET would find now; before the first pass all."""
@@ -312,7 +314,7 @@ class Terrain:
         law = _Law(self.touches, pace.arrays(), self.written, self.splitting)
         known = _Chunks(self.chunks / self.chunks.sum(), at_get, self.clean, self.since, self.whole_since)
         _walk(law, self._memory(known), known, self.passes == 0, self.accesses, self.time, cycles)
-        self._clean_now = None
+        self._now = {}
         self.accesses = float(cycles.accesses[-1, -1])
         self.time = float(cycles.begin[-1] + clear[-1] + send[-1])
         self.passes += 1
@@ -320,12 +322,15 @@ class Terrain:
 
     def _memory(self, known: _Chunks) -> _Memory:
         """What all chunks are together when a pass begins."""
-        there = np.flatnonzero(np.isfinite(self.whole_since))
-        weight, ages = known.weight[there], self.accesses - self.whole_since[there]
-        missing = weight @ np.exp(-np.outer(ages, self.touches.rate))
-        whole = weight @ np.exp(-self.splitting * ages)
-        fades = np.empty((3, len(missing) + 1))
-        return _Memory(known.weight @ known.at_get, missing, np.array([whole]), fades, np.zeros(3))
+        if "untouched" not in self._now:
+            there = np.flatnonzero(np.isfinite(self.whole_since))
+            weight, ages = known.weight[there], self.accesses - self.whole_since[there]
+            missing = weight @ np.exp(-np.outer(ages, self.touches.rate))
+            self._now["untouched"] = missing, weight @ np.exp(-self.splitting * ages)
+        missing, whole = self._now["untouched"]
+        return _Memory(
+            known.weight @ known.at_get, missing.copy(), np.array([whole]), np.ones((3, len(missing) + 1)), np.zeros(3)
+        )
 
 
 class _Chunks(NamedTuple):
@@ -383,9 +388,11 @@ def _walk(
             _fade(law, memory, HALF, half)
             since[j] = accesses + half
             for kind in range(rate.shape[0]):
-                was = at_get[j, kind]
-                added = 1.0 - was
-                clean[j, kind] = added + (was * math.exp(-rate[kind] * (since[j] - get)) if was > NOTHING else 0.0)
+                added, still = 1.0, 0.0
+                if not first and at_get[j, kind] > NOTHING:
+                    added -= at_get[j, kind]
+                    still = at_get[j, kind] * math.exp(-rate[kind] * (since[j] - get))
+                clean[j, kind] = added + still
                 memory.protected[kind] += weight[j] * added
                 if first and law.splitting > 0:
                     memory.missing[kind] += weight[j]
@@ -441,18 +448,18 @@ def _send(
 @part
 def _stride(law: _Law, memory: _Memory, accesses: float) -> tuple[float, float, float, float, float]:
     """So many accesses pass; halfway, `_shares`, their sum, and the time from one of them to the next, s."""
-    _fade(law, memory, STRIDE, 0.5 * accesses)
+    if accesses > 0:
+        _fade(law, memory, STRIDE, 0.5 * accesses)
     clean, unsplit, missing = _shares(law, memory)
     faulting = clean + unsplit + missing
-    _fade(law, memory, STRIDE, 0.5 * accesses)
+    if accesses > 0:
+        _fade(law, memory, STRIDE, 0.5 * accesses)
     return clean, unsplit, missing, faulting, _between(law.pace, faulting, unsplit) / law.pace.vcpus
 
 
 @part
 def _fade(law: _Law, memory: _Memory, what: int, accesses: float) -> None:
     """So many accesses pass. Chunks that are alike have the same factors: they are computed once."""
-    if accesses == 0:
-        return
     classes, fades = memory.protected.shape[0], memory.fades[what]
     if memory.lengths[what] != accesses:
         memory.lengths[what] = accesses
