@@ -63,11 +63,10 @@ def april_2024_settings(progress: parallel.Progress) -> pd.DataFrame:
 def main(name: str) -> None:
     """Compute and write."""
     with progress_bar() as progress:
-        if name in ("ampere-altra", "x86-published"):
-            write_text(
-                FITS / f"{name}.json",
-                fit_text((altra.calibrated if name == "ampere-altra" else x86_fit)(progress=progress)),
-            )
+        if name == "ampere-altra":
+            write_text(FITS / f"{name}.json", fit_text(altra.calibrated(progress=progress)))
+        elif name == "x86-published":
+            write_text(FITS / f"{name}.json", fit_text(x86_fit(progress)))
         elif name == "x86-growth":
             write_together(FITS / name, {f"{key}.json": fit_text(fit) for key, fit in growth_fits(progress).items()})
         elif name == "april-2024-settings":

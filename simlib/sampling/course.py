@@ -328,9 +328,8 @@ class Terrain:
             missing = weight @ np.exp(-np.outer(ages, self.touches.rate))
             self._now["untouched"] = missing, weight @ np.exp(-self.splitting * ages)
         missing, whole = self._now["untouched"]
-        return _Memory(
-            known.weight @ known.at_get, missing.copy(), np.array([whole]), np.ones((3, len(missing) + 1)), np.zeros(3)
-        )
+        fades = np.empty((3, len(missing) + 1))
+        return _Memory(known.weight @ known.at_get, missing.copy(), np.array([whole]), fades, np.zeros(3))
 
 
 class _Chunks(NamedTuple):
@@ -388,11 +387,9 @@ def _walk(
             _fade(law, memory, HALF, half)
             since[j] = accesses + half
             for kind in range(rate.shape[0]):
-                added, still = 1.0, 0.0
-                if not first and at_get[j, kind] > NOTHING:
-                    added -= at_get[j, kind]
-                    still = at_get[j, kind] * math.exp(-rate[kind] * (since[j] - get))
-                clean[j, kind] = added + still
+                was = at_get[j, kind]
+                added = 1.0 - was
+                clean[j, kind] = added + (was * math.exp(-rate[kind] * (since[j] - get)) if was > NOTHING else 0.0)
                 memory.protected[kind] += weight[j] * added
                 if first and law.splitting > 0:
                     memory.missing[kind] += weight[j]
@@ -448,18 +445,18 @@ def _send(
 @part
 def _stride(law: _Law, memory: _Memory, accesses: float) -> tuple[float, float, float, float, float]:
     """So many accesses pass; halfway, `_shares`, their sum, and the time from one of them to the next, s."""
-    if accesses > 0:
-        _fade(law, memory, STRIDE, 0.5 * accesses)
+    _fade(law, memory, STRIDE, 0.5 * accesses)
     clean, unsplit, missing = _shares(law, memory)
     faulting = clean + unsplit + missing
-    if accesses > 0:
-        _fade(law, memory, STRIDE, 0.5 * accesses)
+    _fade(law, memory, STRIDE, 0.5 * accesses)
     return clean, unsplit, missing, faulting, _between(law.pace, faulting, unsplit) / law.pace.vcpus
 
 
 @part
 def _fade(law: _Law, memory: _Memory, what: int, accesses: float) -> None:
     """So many accesses pass. Chunks that are alike have the same factors: they are computed once."""
+    if accesses == 0:
+        return
     classes, fades = memory.protected.shape[0], memory.fades[what]
     if memory.lengths[what] != accesses:
         memory.lengths[what] = accesses
