@@ -28,7 +28,7 @@ DRAWING_S, LOADING_S = 0.5, 5.0
 
 PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
-SLOW = "Still simulating … (after an installation the simulator is compiled once, for a minute or two)"
+SLOW = "Still simulating … (after an installation the simulator is compiled once, for up to half a minute)"
 
 Q = TypeVar("Q", bound=Question)
 K = TypeVar("K", bound=Known[Any])
