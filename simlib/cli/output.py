@@ -271,21 +271,23 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 def _display() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
         began = timed = last_time = time.monotonic()
-        last, last_share, stages = STARTING, 0.0, set[str]()
+        last, last_share, first, stages = STARTING, 0.0, 0.0, set[str]()
         ended = threading.Event()
 
         def line(what: str, share: float) -> None:
             """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage.
 
-            A share of 0 says that nobody knows it, or that the work begins: what is left is told from there.
+            A share of 0 says that nobody knows it, or that the work begins. What is left is told by what was done since
+            then, or since the stage began: the time before it was for something else.
             """
-            nonlocal timed, last_time, last, last_share
+            nonlocal timed, first, last_time, last, last_share
             stage, now, last, last_share = what.partition(":")[0], time.monotonic(), what, share
-            timed = timed if share else now
+            if stage not in stages or not share:
+                timed, first = now, share
             if stage not in stages or now - last_time > QUIET_S:
                 stages.add(stage)
                 last_time = now
-                say(f"{what} …{time_left(now - timed, share)}")
+                say(f"{what} …{time_left(now - timed, share, first)}")
 
         def remind() -> None:
             """Say the same again, with the time since the beginning, while nothing else is said."""
@@ -294,7 +296,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
                 now = time.monotonic()
                 if now - last_time > QUIET_S:
                     last_time = now
-                    say(f"{last} … {now - began:.0f} s{time_left(now - timed, last_share)}")
+                    say(f"{last} … {now - began:.0f} s{time_left(now - timed, last_share, first)}")
 
         reminder = threading.Thread(target=remind, daemon=True)
         reminder.start()
@@ -314,15 +316,15 @@ def _display() -> Iterator[Callable[[str, float], None]]:
         yield lambda what, share: bar.update(task, description=printable(what), completed=share)
 
 
-def time_left(elapsed: float, share: float) -> str:
-    """How much longer it will take, in words, if that can be told.
+def time_left(elapsed: float, share: float, first: float = 0.0) -> str:
+    """How much longer it will take, in words, if that can be told from the time since a first share of it was done.
 
-    >>> time_left(30.0, 0.25), time_left(0.5, 0.25), time_left(30.0, 0.0)
-    (', about 90 s left', '', '')
+    >>> time_left(30.0, 0.25), time_left(30.0, 0.75, 0.5), time_left(0.5, 0.25), time_left(30.0, 0.0)
+    (', about 90 s left', ', about 30 s left', '', '')
     """
-    if elapsed < PATIENCE_S or not 0.02 <= share < 1:
+    if elapsed < PATIENCE_S or share - first < 0.02 or share >= 1:
         return ""
-    return f", about {elapsed * (1 - share) / share:.0f} s left"
+    return f", about {elapsed * (1 - share) / (share - first):.0f} s left"
 
 
 @contextmanager
