@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Names of a package that are imported when they are first used."""
+"""Imports that wait until they are needed, or are done without: names of a package, and what others would import."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 
 TYPE_CHECKING = False  # typing and importlib take longer than all the rest of `import simlib`
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 def names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
@@ -33,3 +34,26 @@ def names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str],
         return value
 
     return found
+
+
+@contextmanager
+def without(module: str) -> Iterator[None]:
+    """Import others as if a module that they can do without were not there, unless it was imported before.
+
+    For ``rfc3987_syntax``: it makes a parser of IRIs, more than a second's work, whenever jsonschema is imported, which
+    checks no IRI without it. Afterwards it can be imported as ever.
+
+    >>> with without("turtle"):
+    ...     import turtle
+    Traceback (most recent call last):
+        ...
+    ModuleNotFoundError: import of turtle halted; None in sys.modules
+    """
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]  # so Python notes what is not to be found
+    try:
+        yield
+    finally:
+        del sys.modules[module]

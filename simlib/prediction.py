@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from simlib import parallel
 from simlib.errors import InputError
@@ -431,14 +431,14 @@ def interval(
         centre = float(points.mean())
         if len(points) < 2:
             return (centre, *spread.interval(column, centre)) if values.drawn else (centre, float("nan"), float("nan"))
-        half = float(stats.t.ppf(0.5 + level / 2, len(points) - 1) * points.std(ddof=1) / np.sqrt(len(points)))
+        half = float(stdtrit(len(points) - 1, 0.5 + level / 2) * points.std(ddof=1) / np.sqrt(len(points)))
         if values.drawn:
             return centre, *spread.interval(column, centre, half / centre if spread.logs[column] else half)
         low = centre - half
         return centre, low if (points < 0).any() else max(0.0, low), centre + half
     centre = float(points[0])
     own = estimate.discrepancy * estimate.spread.get(metric, 1.0) if metric else 0.0
-    reach = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
+    reach = float(stdtrit(estimate.dof, 0.5 + level / 2))
     logs = bool((points > 0).all()) and bool(spread.logs[column])
     told = np.log(points) if logs else points
     gradient = (told[2::2] - told[1::2]) / (2 * values.steps)

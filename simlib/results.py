@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -72,12 +73,17 @@ def rendered(package: str, template: str, *, filters: Mapping[str, Any] | None =
     >>> print(rendered("simlib", "result.html.j2", kind="Simulated", what=": <b>", notes=(), tables=()).strip())
     <p><b>Simulated</b>: &lt;b&gt;</p>
     """
+    return _template(package, template, tuple((filters or {}).items())).render(**values)
+
+
+@lru_cache(maxsize=16)
+def _template(package: str, name: str, filters: tuple[tuple[str, Any], ...]) -> jinja2.Template:
+    """A template, compiled once."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(filters or {})
-    text = resources.files(package).joinpath(template).read_text(encoding="utf-8")
-    return environment.from_string(text).render(**values)
+    environment.filters.update(filters)
+    return environment.from_string(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFrame) -> str:

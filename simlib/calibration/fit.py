@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from simlib.calibration.advice import advice, repeats
 from simlib.calibration.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
@@ -68,12 +68,12 @@ def calibrate(
         problem.names, logs, covariance, dof, float(np.sqrt(variance)), noise.spread, **conventions(problem.scenario)
     )
     limits = profiled(objective, coarse.pages, estimate, jacobian, level, tell) if profile else None
-    t = float(stats.t.ppf(0.5 + level / 2, dof))
+    t = float(stdtrit(dof, 0.5 + level / 2))
     lows = logs - t * deviations if limits is None else limits[:, 0]
     highs = logs + t * deviations if limits is None else limits[:, 1]
     held, moved = held_at_medians(objective, estimate, jacobian)
     estimate = replace(estimate, covariance=covariance + moved @ moved.T)
-    far = float(stats.norm.ppf(0.5 + level / 2)) * np.sqrt((moved**2).sum(axis=1))
+    far = float(ndtri(0.5 + level / 2)) * np.sqrt((moved**2).sum(axis=1))
     lows, highs = logs - np.hypot(logs - lows, far), logs + np.hypot(highs - logs, far)
     lows, highs, at_bound, determined = _within(problem.bounds, logs, lows, highs, jacobian)
     parameters = pd.DataFrame(
@@ -117,7 +117,7 @@ def calibrate(
 
 def _untold(bounds: FloatArray, jacobian: FloatArray, level: float) -> FloatArray:
     """Variances of the costs of which no row tells anything: they may be anywhere within their bounds."""
-    half = (bounds[:, 1] - bounds[:, 0]) / 2 / float(stats.norm.ppf(0.5 + level / 2))
+    half = (bounds[:, 1] - bounds[:, 0]) / 2 / float(ndtri(0.5 + level / 2))
     return np.diag(np.where(np.abs(jacobian).max(axis=0) < TELLS_NOTHING, half, 0.0) ** 2)
 
 
@@ -141,7 +141,7 @@ def held_at_medians(
     Returns: their names, and what a standard deviation of each moves the logarithms of the calibrated costs, to first
     order, shape (calibrated costs, names); those that move nothing are left out.
     """
-    problem, spread = objective.problem, float(stats.norm.ppf(0.5 + PRIOR_LEVEL / 2))
+    problem, spread = objective.problem, float(ndtri(0.5 + PRIOR_LEVEL / 2))
     cases = [problem.scenario.variants[name] if name else problem.scenario for name in set(problem.train["variant"])]
     ends: dict[str, tuple[float, float]] = {}
     for case in cases:

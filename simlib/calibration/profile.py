@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from simlib.calibration.problem import FloatArray
 from simlib.calibration.search import Led, Objective, Residuals
@@ -46,7 +46,7 @@ def profiled(
     Returns: ndarray, shape (costs, 2), logarithms.
     """
     logs, bounds = estimate.logs, objective.problem.bounds
-    t = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
+    t = float(stdtrit(estimate.dof, 0.5 + level / 2))
     base, lead = objective(logs), Led.at(logs, objective, jacobian, few_pages)
     limits = np.empty((len(logs), 2))
     for k in range(len(logs)):

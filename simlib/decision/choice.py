@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from simlib import parallel
 from simlib.decision.advice import Choice
@@ -176,7 +176,7 @@ def stall_bounds(stalls: Floats) -> Floats:
     """
     logs = np.log(np.maximum(stalls, 1e-12))
     n = len(logs)
-    reach = float(stats.t.ppf(STALL_LEVEL, n - 1)) * np.sqrt(1 + 1 / n)
+    reach = float(stdtrit(n - 1, STALL_LEVEL)) * np.sqrt(1 + 1 / n)
     bounds: Floats = np.exp(logs.mean(axis=0) + reach * logs.std(axis=0, ddof=1))
     return bounds
 

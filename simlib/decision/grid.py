@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from simlib import parallel
 from simlib.decision.closed_form import chunk_pages, closed_form
@@ -68,7 +68,7 @@ def best_strategy_grid(
         best = int(np.argmin(values.mean(axis=0)))
         more = values - values[:, [best]]
         error = (1 - LEVEL) / (len(cells) * (len(strategies) - 1))
-        half = stats.t.ppf(1 - error, runs - 1) * more.std(axis=0, ddof=1) / np.sqrt(runs)
+        half = stdtrit(runs - 1, 1 - error) * more.std(axis=0, ddof=1) / np.sqrt(runs)
         least = more.mean(axis=0) - half
         rivals = [one.name for i, one in enumerate(strategies) if i != best and least[i] <= 0]
         matters = bool((least > ZONE * values[:, best].mean()).any())

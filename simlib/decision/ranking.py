@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from simlib.decision.objectives import OBJECTIVES, Objective
 from simlib.decision.strategies import Strategy
@@ -121,8 +121,8 @@ class Ranking:
         """By objective: paired t intervals, Bonferroni over all pairs, objectives and looks."""
         n, count, kinds = self.simulated.shape
         error = (1 - self.terms.confidence) / (count * (count - 1) * kinds * self.looks)
-        reach = float(stats.t.ppf(1 - error, n - 1)) / np.sqrt(n)
-        alone = float(stats.t.ppf(0.5 + self.terms.confidence / 2, n - 1)) / np.sqrt(n)
+        reach = float(stdtrit(n - 1, 1 - error)) / np.sqrt(n)
+        alone = float(stdtrit(n - 1, 0.5 + self.terms.confidence / 2)) / np.sqrt(n)
         found = {}
         for o, what in enumerate(OBJECTIVES.values()):
             values = self.simulated[:, :, o]

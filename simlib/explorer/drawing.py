@@ -58,5 +58,5 @@ def measured(found: Findings, others: bool) -> pd.DataFrame:
     """The curves that were measured on the machine that is shown with its kernel; others only if they are wanted."""
     table = found.theory.published
     if others:
-        return table if len(table) else answers.published(standard("arm64"))
+        return table if len(table) else answers.published(standard("arm64").machine.name)
     return table[table["kernel"] == found.state.architecture]

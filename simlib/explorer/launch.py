@@ -8,9 +8,10 @@ import os
 import runpy
 import shutil
 import signal
-import sys
 import threading
 from pathlib import Path
+
+from simlib import later
 
 
 def main(folder: str) -> None:
@@ -22,13 +23,12 @@ def main(folder: str) -> None:
     threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    # jsonschema has parsers of IRIs made when it is imported, most of a second's work for a check that nobody asks for.
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # so Python notes what is not to be found
     # No user's and no system's configuration of Jupyter is read: it could open the server to everybody.
     from jupyter_core import paths  # noqa: PLC0415  # before those who take this function from it
 
     paths.jupyter_config_path = lambda: [folder]
-    runpy.run_module("jupyterlab", run_name="__main__")
+    with later.without("rfc3987_syntax"):
+        runpy.run_module("jupyterlab", run_name="__main__")
 
 
 def _end_with(starter: int, folder: str) -> None:

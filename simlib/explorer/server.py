@@ -46,6 +46,9 @@ INTERRUPTED = 130
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
 """What a browser may load: Voilà's template asks other hosts for icons and MathJax, which the page does not need."""
 
+_SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")
+"""What the page needs of JupyterLab's extensions; all others would be loaded with it, another Plotly among them."""
+
 _GRACE_S = 0.5
 """How long JupyterLab may take to end its kernels and itself, s: the command is to end within a second."""
 
@@ -148,7 +151,7 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
     silent = {"news_url": None, "check_for_updates_class": "jupyterlab.NeverCheckForUpdate"}
     page = {
         "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO", "show_tracebacks": False,
-        "file_allowlist": [], "show_margins": False,
+        "file_allowlist": [], "show_margins": False, "extension_allowlist": list(_SHOWN),
     }  # fmt: skip
     return {
         "ServerApp": server,

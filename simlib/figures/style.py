@@ -15,6 +15,7 @@ import plotly.io as pio
 from plotly.colors import hex_to_rgb
 from plotly.subplots import make_subplots
 
+from simlib import later
 from simlib.figures.frame import in_order
 
 TEMPLATE = "simlib"
@@ -452,8 +453,9 @@ def _template() -> go.layout.Template:
 
 
 pio.templates[TEMPLATE] = _template()
-for _name in ("plotly_mimetype", "notebook", "notebook_connected"):  # what JupyterLab and exported pages show
-    pio.renderers[_name].config = MODEBAR
+with later.without("rfc3987_syntax"):  # renderers import nbformat, and that jsonschema
+    for _name in ("plotly_mimetype", "notebook", "notebook_connected"):  # what JupyterLab and exported pages show
+        pio.renderers[_name].config = MODEBAR
 
 if pio.renderers.default in ("plotly_mimetype", "vscode") and "PLOTLY_RENDERER" not in os.environ:
     pio.renderers.default += "+notebook"  # as HTML too, which an export by nbconvert keeps
