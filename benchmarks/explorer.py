@@ -22,8 +22,6 @@ from itertools import cycle
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
-from simlib.explorer.state import State
-
 MOVES = {
     "vCPUs": ("32", "64", "96", "128", "160", "48"),
     "chunk of a CLEAR": ("512M", "1G", "2G", "256M"),
@@ -46,10 +44,10 @@ def main() -> int:
     """Start, move, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=100, help="how often a control is let go (default: 100)")
-    parser.add_argument("--guest", default="architecture=arm64", metavar="QUERY", help="what is asked first")
+    parser.add_argument("--guest", default="", metavar="QUERY", help="what is asked first")
     given = parser.parse_args()
-    asked = State.from_query(given.guest).query
-    command = [sys.executable, "-m", "simlib", "explore", "--no-browser", "--query", asked]
+    asked = ["--query", given.guest] if given.guest else []
+    command = [sys.executable, "-m", "simlib", "explore", "--no-browser", *asked]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         began = time.perf_counter()
@@ -64,7 +62,7 @@ def main() -> int:
                 page.evaluate(ANSWERED, [0, ""])
                 usable = time.perf_counter() - began
                 page.evaluate(ANSWERED, [0, "done"])
-                report(asked, usable, *move(page, given.moves))
+                report(given.guest or "the first page", usable, *move(page, given.moves))
                 browser.close()
         finally:
             server.send_signal(signal.SIGTERM)

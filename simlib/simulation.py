@@ -254,7 +254,7 @@ def simulate(
     - `fit`: calibrated costs; by default the shipped fit of the machine, if there is one. Costs that the scenario gives
       keep their values.
     - `engine`: both give the same result; the reference engine is some hundred times slower. Small runs are left to it
-      while the other is not compiled yet (`simlib.engine.sooner`).
+      while the other is not compiled or loaded yet (`simlib.engine.sooner`).
     - `trace`: keep up to this many trace events (the run fails if there are more).
     - `pages_per_vcpu`: simulate at most so many pages a vCPU and scale; by default every page.
     - `costs`: a cost that the programs spend and that neither the scenario nor a fit has is ``"drawn"`` from its prior:

@@ -356,15 +356,16 @@ def explore(
     Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
     """
     from simlib import explorer
+    from simlib.explorer.server import explore as run
+
+    if not query and scenario is None and table is None:
+        raise typer.Exit(run(port=port, browser=browser, lab=lab))
     from simlib.explorer.state import PAGES, State, page_of
 
     asks, finds = PAGES[page_of(query) if scenario is None else ""]
     state = State(simlib.load_scenario(scenario)) if scenario is not None else getattr(explorer, asks).from_query(query)
     if table is None:
-        from simlib.explorer.server import explore as run
-
-        asked = state.query if scenario is not None or query else ""
-        raise typer.Exit(run(port=port, browser=browser, query=asked, lab=lab))
+        raise typer.Exit(run(port=port, browser=browser, query=state.query, lab=lab))
     with progress_bar() as progress:
         found = getattr(explorer, finds)(state, progress)
     write_text(table, found.table().to_csv(index=False))

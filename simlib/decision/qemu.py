@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy  # its parts are imported when they are first used
 
 from simlib.decision.replies import ASK, CPUS, DIRTY_RATE, MIGRATE, QUERIES, Counted, numbers_in, query_of, replies_in
 from simlib.errors import InputError
@@ -217,7 +217,7 @@ def _interval(scenario: Scenario, rate: float, seconds: float) -> int:
     high = wanted
     while distinct_pages(scenario, high) <= wanted:
         high *= 2
-    accesses = float(brentq(lambda n: distinct_pages(scenario, n) - wanted, 0.0, high, rtol=1e-12))
+    accesses = float(scipy.optimize.brentq(lambda n: distinct_pages(scenario, n) - wanted, 0.0, high, rtol=1e-12))
     interval = round(guest.vcpus * seconds * PS_PER_S / accesses)
     if not interval:
         raise InputError(

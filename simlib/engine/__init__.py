@@ -8,7 +8,7 @@ Without a trace or a ledger the compiled engine lets a thread run ahead of the c
 meanwhile; the rule, and why it is exact, stand in `compiled.ahead`. They share no rule: what both import (`limits`,
 `random`, `result`) is the horizon, the random numbers and the shape of a result.
 
-`sooner` asks which of them is done first with a run, where nothing is compiled yet.
+`sooner` asks which of them is done first with a run, while one is not compiled or loaded yet.
 
 Two engines that run the same wrong program agree. So each can keep a ledger (``run(job, ledger=N)``): who wrote which
 page, which word was collected, cleared, sent. Tests replay it with a few sets in plain Python that know KVM's dirty log

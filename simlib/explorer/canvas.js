@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Draws the explorer's figures with one Plotly, saves files, keeps the page's address, and says when the kernel is gone.
-// Plotly itself stands before this text (simlib/explorer/canvas.py).
+// Plotly is there already (simlib/explorer/jupyter), or the kernel sends it.
 
 const CONFIG = { displaylogo: false, responsive: true, showSendToCloud: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
 const PULSE_MS = 5000;
@@ -22,8 +22,23 @@ function download(key) {
   };
 }
 
-function render({ model, el }) {
-  const plotly = globalThis.Plotly;
+function fetched(model) {
+  return new Promise((done) => {
+    function take(message, buffers) {
+      if (message.kind !== "plotly") return;
+      model.off("msg:custom", take);
+      const script = document.createElement("script");
+      script.src = URL.createObjectURL(new Blob(buffers, { type: "text/javascript" }));
+      script.onload = () => done(globalThis.Plotly);
+      document.head.append(script);
+    }
+    model.on("msg:custom", take);
+    model.send({ kind: "plotly" });
+  });
+}
+
+async function render({ model, el }) {
+  const plotly = globalThis.Plotly ?? (await fetched(model));
   const grid = document.createElement("div");
   grid.className = "simlib-figures";
   const notice = document.createElement("div");

@@ -22,7 +22,7 @@ IMAGES = ("svg", "png")
 class Canvas(anywidget.AnyWidget):
     """Figures in a grid, by their names."""
 
-    _esm = f"{get_plotlyjs()}\n{(_HERE / 'canvas.js').read_text(encoding='utf-8')}"
+    _esm = (_HERE / "canvas.js").read_text(encoding="utf-8")
     _css = (_HERE / "canvas.css").read_text(encoding="utf-8")
 
     figures = traitlets.Dict().tag(sync=True)
@@ -57,6 +57,8 @@ class Canvas(anywidget.AnyWidget):
     def _heed(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:
         if content.get("kind") == "pulse":
             self.send({"kind": "alive"})
+        elif content.get("kind") == "plotly":
+            self.send({"kind": "plotly"}, [get_plotlyjs().encode()])
         elif content.get("kind") == "drawn":
             with self._drawn:
                 self._seen = int(content["generation"])

@@ -156,7 +156,9 @@ class Fields(ABC, Generic[S]):
         self._notes[name].value = escape(why)
 
     def _adopt(self, fresh: S) -> None:
-        """Show all that follows from a change, but leave what is wrong as it stands."""
+        """Ask about a change, then show all that follows from it, but leave what is wrong as it stands."""
+        self._state = fresh
+        self._changed(fresh)  # first: an answer is waited for
         wrong = dict(self.errors)
         typed = {name: self._widgets[name].value for name in wrong if name in self._widgets}
         self.show(fresh)
@@ -166,7 +168,6 @@ class Fields(ABC, Generic[S]):
                 self._widgets[name].value = typed[name]
             self._refuse(name, why)
         self._quiet = False
-        self._changed(fresh)
 
 
 def auto() -> widgets.Layout:

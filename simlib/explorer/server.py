@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ COPIES = "simlib-notebooks"
 INTERRUPTED = 130
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
 """What a browser may load: Voilà's template asks other hosts for icons and MathJax, which the page does not need."""
+
+_TEMPLATES = Path(__file__).with_name("jupyter")
+"""Where Voilà looks for the page's template."""
 
 _SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")
 """What the page needs of JupyterLab's extensions; all others would be loaded with it, another Plotly among them."""
@@ -144,14 +148,15 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
         "ip": ADDRESS, "port": port, "port_retries": 0, "allow_remote_access": False, "root_dir": str(served),
         "open_browser": browser, "log_level": "WARN",
         "allow_root": os.geteuid() == 0,  # containers; JupyterLab refuses otherwise
+        "extra_static_paths": [str(resources.files("plotly").joinpath("package_data"))],
         "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
         "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
     }  # fmt: skip
     # It would ask jupyter.org for news, and whether there is a newer version.
     silent = {"news_url": None, "check_for_updates_class": "jupyterlab.NeverCheckForUpdate"}
     page = {
-        "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO", "show_tracebacks": False,
-        "file_allowlist": [], "show_margins": False, "extension_allowlist": list(_SHOWN),
+        "template": "simlib", "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO",
+        "show_tracebacks": False, "file_allowlist": [], "show_margins": False, "extension_allowlist": list(_SHOWN),
     }  # fmt: skip
     return {
         "ServerApp": server,
@@ -205,7 +210,9 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     kept = {"JUPYTERLAB_SETTINGS_DIR": "user-settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}
     settings = {name: os.path.join(home, "lab", part) for name, part in kept.items() if name not in environment}
     given = {name: value for name, value in environment.items() if name not in ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE")}
-    return {**given, **settings, "JUPYTER_CONFIG_DIR": str(folder), "JUPYTER_CONFIG_PATH": str(folder)}
+    paths = os.pathsep.join([str(_TEMPLATES), *filter(None, [environment.get("JUPYTER_PATH")])])
+    private = {"JUPYTER_CONFIG_DIR": str(folder), "JUPYTER_CONFIG_PATH": str(folder), "JUPYTER_PATH": paths}
+    return {**given, **settings, **private}
 
 
 def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:

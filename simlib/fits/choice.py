@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simlib.fits.estimate import CostEstimate
-from simlib.fits.file import find_fit, load_fit
+from simlib.fits.file import load_fit, shipped_fit
 from simlib.fits.fit import Fit
 from simlib.model.scenario import Scenario
 
@@ -31,7 +31,7 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
         fit = load_fit(fit)
     notes = [f"warning: {fit.doubt}"] if fit is not None and fit.doubt else []
     if fit is None:
-        fit = find_fit(scenario)
+        fit = shipped_fit(scenario)
         if fit is None:
             return None, ()
         dataset, date = fit.meta["dataset"], fit.meta["date"]

@@ -139,12 +139,14 @@ def fit_path(machine: str) -> Path | None:
 
 
 def find_fit(scenario: Scenario) -> Fit | None:
-    """The shipped fit for a scenario's machine, if there is one."""
+    """The shipped fit for a scenario's machine, if there is one; the caller's own."""
+    return copy.deepcopy(shipped_fit(scenario))
+
+
+def shipped_fit(scenario: Scenario) -> Fit | None:
+    """The same, but everybody's: it stays as it was read."""
     path = fit_path(scenario.machine.name)
-    if path is None:
-        return None
-    # The caller's own: what is kept for the next one stays as it was read.
-    return copy.deepcopy(_shipped(path, path.stat().st_mtime_ns))
+    return None if path is None else _shipped(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)

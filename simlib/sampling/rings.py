@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy  # its parts are imported when they are first used
 
 from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, BINS, FAULTS, LOCK_COLUMNS, PS, EngineResult, bin_width
@@ -96,7 +96,7 @@ def reaps_every(scenario: Scenario) -> float:
     full, most = scenario.ring_full * scenario.guest.vcpus, scenario.workload.reap_every * PS or 10.0
     if logged(scenario, most) <= full:
         return most
-    return float(brentq(lambda time: logged(scenario, time) - full, 0.0, most))
+    return float(scipy.optimize.brentq(lambda time: logged(scenario, time) - full, 0.0, most))
 
 
 def look(scenario: Scenario) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import brentq, nnls
+import scipy  # its parts are imported when they are first used
 
 from simlib.engine.random import zipf_classes
 from simlib.errors import InputError
@@ -133,7 +133,7 @@ def draw(measured: Sequence[Measured], memory: float, random: np.random.Generato
         seen, seconds = points[0].pages, points[0].seconds
         size = seen * (memory / seen) ** random.random()
         size = min(memory, max(size, 1.0001 * seen))
-        rate = brentq(lambda r: size * -np.expm1(-r * seconds) - seen, 1e-12, 50 / seconds)
+        rate = scipy.optimize.brentq(lambda r: size * -np.expm1(-r * seconds) - seen, 1e-12, 50 / seconds)
         return classes(np.array([size]), np.array([rate]), memory)
     return _mixture(points, memory, random)
 
@@ -157,7 +157,7 @@ def _mixture(points: Sequence[Measured], memory: float, random: np.random.Genera
     rows = np.vstack([seen_of, np.full((1, RATES + 1), 1 / (_WHOLE * memory))]) * supposed
     rows = np.vstack([rows, _LOOSE * np.eye(RATES + 1)])
     goal = np.concatenate([seen * exact, [1 / _WHOLE], np.full(RATES + 1, _LOOSE)])
-    found = (supposed * nnls(rows, goal)[0])[:-1]
+    found = (supposed * scipy.optimize.nnls(rows, goal)[0])[:-1]
     found *= min(1.0, memory / max(found.sum(), 1e-300))
     kept = found > 1e-9 * memory
     return classes(found[kept], rates[kept], memory)

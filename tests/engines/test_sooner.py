@@ -10,7 +10,7 @@ from simlib.workloads import build
 
 @pytest.fixture
 def began(monkeypatch):
-    """The engines that began a run, in turn; nothing is compiled."""
+    """The engines that began a run, in turn; nothing is loaded or compiled."""
     runs = []
 
     def noted(engine):
@@ -24,13 +24,16 @@ def began(monkeypatch):
 
     for engine in (compiled, reference):
         monkeypatch.setattr(engine, "run", noted(engine))
-    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    for known in ("is_loaded", "is_compiled"):
+        monkeypatch.setattr(compiled, known, lambda: False)
     monkeypatch.setattr(sooner._Spent, "events", 0)
     return runs
 
 
-def job_of(memory):
-    return build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": memory}}))
+def job_of(memory, iterations=2):
+    return build(
+        Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": memory}, "workload": {"iterations": iterations}})
+    )
 
 
 def test_a_small_run_waits_for_no_compiler_until_compiling_pays(began):
@@ -43,8 +46,20 @@ def test_a_small_run_waits_for_no_compiler_until_compiling_pays(began):
 
 
 def test_a_longer_run_does_not(began):
-    sooner.run(job_of("32M"))
+    sooner.run(job_of("4M", iterations=8))
     assert began == [reference, compiled], "its events say so"
-    sooner.run(job_of("128M"))
+    sooner.run(job_of("32M"))
     assert began[2:] == [compiled], "its memory says so"
     assert sooner._Spent.events == 0
+
+
+def test_what_is_compiled_is_loaded_for_less(began, monkeypatch):
+    monkeypatch.setattr(compiled, "is_compiled", lambda: True)
+    job = job_of("2M")
+    sooner.run(job)
+    sooner.run(job)
+    assert began == [reference, compiled], "the second would take longer than loading"
+    monkeypatch.setattr(compiled, "is_loaded", lambda: True)
+    monkeypatch.setattr(sooner._Spent, "events", 0)
+    sooner.run(job)
+    assert began[-1] is compiled

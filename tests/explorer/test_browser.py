@@ -272,6 +272,14 @@ def test_a_first_visit_answers_in_a_sentence_and_fits_the_window(served, browser
     page.close()
 
 
+def test_where_there_is_no_plotly_as_in_a_notebook_the_kernel_sends_it(served, browser):
+    page = browser.new_page()
+    page.route("**/plotly.min.js", lambda route: route.abort())
+    page.goto(served, timeout=PATIENCE_MS)
+    page.locator(".simlib-figure .main-svg").first.wait_for(timeout=PATIENCE_MS)
+    page.close()
+
+
 def test_the_page_about_a_migration_answers_fits_and_is_a_button_away(shown):
     before = shown.page.url
     shown.page.get_by_role("button", name="A migration", exact=True).click()

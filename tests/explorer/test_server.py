@@ -232,9 +232,10 @@ def test_missing_notebooks_are_named(tmp_path: Path) -> None:
 
 
 def test_defaults_are_quiet_and_the_user_s_own_paths_stay(tmp_path: Path) -> None:
-    environment = server.quiet(tmp_path, {"HOME": "/home/me"})
+    environment = server.quiet(tmp_path, {"HOME": "/home/me", "JUPYTER_PATH": "/mine"})
     assert environment == {
-        "HOME": "/home/me", "JUPYTER_CONFIG_PATH": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path),
+        "HOME": "/home/me", "JUPYTER_PATH": f"{server._TEMPLATES}:/mine",
+        "JUPYTER_CONFIG_PATH": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path),
         "JUPYTERLAB_SETTINGS_DIR": "/home/me/.jupyter/lab/user-settings",
         "JUPYTERLAB_WORKSPACES_DIR": "/home/me/.jupyter/lab/workspaces",
     }  # fmt: skip

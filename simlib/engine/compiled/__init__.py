@@ -88,10 +88,13 @@ def run(
     return _result(state)
 
 
+def is_loaded() -> bool:
+    """Whether this process has what a run without records needs."""
+    return False in _addresses
+
+
 def is_compiled() -> bool:
     """Whether nothing has to be compiled before a run without records."""
-    if False in _addresses:
-        return True
     state = _smallest()
     return is_kept(advance, (state, BUDGET)) and is_kept(aside, (state, -1))
 
