@@ -15,6 +15,7 @@ _ALL_DIRTY = Page.DIRTY | Page.COLLECTED
 _ABSENT, _PROTECTED, _WRITABLE = int(Page.ABSENT), int(Page.PROTECTED), int(Page.WRITABLE)
 _DIRTY_BEFORE, _DIRTY_SINCE = int(Page.WRITABLE | _ALL_DIRTY), int(Page.WRITABLE | Page.DIRTY)
 _TABLE, _BLOCK_PROTECTED = int(Block.TABLE), int(Block.PROTECTED)
+_GOLDEN = np.uint64(round(GOLDEN * 2**64))
 _STEPS = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
 
 
@@ -104,25 +105,30 @@ def _background(
 ) -> None:
     """Pages of each kind as often as their share of the accesses says, evenly spread over what is split.
 
-    Multiples of the golden ratio fill every interval as evenly as it can be.
+    Multiples of the golden ratio fill every interval as evenly as it can be. A place is in units of 2^-64: adding two
+    goes round by itself.
     """
     pages, blocks = found
     tables = max(1e-9, 1 - whole)
-    place = _uniform(seed, -1)
+    absent, clean = _share(missing / tables), _share((missing + protected) / tables)
+    place = np.uint64(_uniform(seed, -1) * 2.0**53) << np.uint64(11)
     due = first * percent % 100
-    for page in range(first, len(pages)):
-        place = (place + GOLDEN) % 1.0
-        due += percent
-        written = due >= 100
-        if written:
-            due -= 100
-        pages[page] = _WRITABLE
-        if blocks[page // size] != _TABLE:
-            continue
-        if place < missing / tables:
-            pages[page] = _ABSENT
-        elif (written and place < (missing + protected) / tables) or not written:
-            pages[page] = _PROTECTED
+    for block in range(first // size, len(blocks)):
+        split = blocks[block] == _TABLE
+        for page in range(max(first, block * size), min(len(pages), (block + 1) * size)):
+            place += _GOLDEN
+            due += percent
+            written = due >= 100
+            due -= 100 if written else 0
+            kind = _WRITABLE if written and place >= clean else _PROTECTED
+            kind = _ABSENT if place < absent else kind
+            pages[page] = kind if split else _WRITABLE
+
+
+@machine_code
+def _share(share: float) -> np.uint64:
+    """A share of all places."""
+    return np.uint64(min(share, 1 - 2.0**-53) * 2.0**64)
 
 
 def pages_of_classes(terrain: Terrain, chunk: int | None, random: np.random.Generator) -> NDArray[np.int64]:
