@@ -15,7 +15,7 @@ import typer
 
 import simlib
 from simlib.cli.output import Format, into_folder, paragraph, progress_bar, read_file, say, show, write
-from simlib.cli.questions import FitOption, Output, Processes, grouped
+from simlib.cli.questions import Elsewhere, FitOption, Output, grouped
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
@@ -125,7 +125,7 @@ class Question:
     numbers: Numbers
     criteria: Criteria
     out: OutOption = None
-    elsewhere: Processes
+    elsewhere: Elsewhere
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all that was found.")] = False
     output: Output
 

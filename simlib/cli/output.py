@@ -278,11 +278,11 @@ def _display() -> Iterator[Callable[[str, float], None]]:
             """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage.
 
             A share of 0 says that nobody knows it, or that the work begins. What is left is told by what was done since
-            then, or since the stage began: the time before it was for something else.
+            then, or since the first line: the time before it was for something else.
             """
             nonlocal timed, first, last_time, last, last_share
             stage, now, last, last_share = what.partition(":")[0], time.monotonic(), what, share
-            if stage not in stages or not share:
+            if not stages or not share:
                 timed, first = now, share
             if stage not in stages or now - last_time > QUIET_S:
                 stages.add(stage)

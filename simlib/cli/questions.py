@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, is_dataclass
 from enum import StrEnum
 from functools import wraps
-from importlib.util import find_spec
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -31,7 +30,7 @@ from simlib.cli.output import (
     writable_file,
 )
 from simlib.errors import InputError
-from simlib.parallel import MOST_WORKERS, cpus
+from simlib.parallel import MOST_WORKERS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,42 +154,21 @@ class Elsewhere:
     """Processes, or a cluster; neither: threads of this process."""
 
     workers: Annotated[
-        int | None,
-        typer.Option(min=0, max=MOST_WORKERS, help="Simulate in so many processes; 0: in this one's threads."),
+        int, typer.Option(min=0, max=MOST_WORKERS, help="Simulate in so many processes; 0: in this one's threads.")
     ] = 0
     cluster: ClusterOption = ""
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Within the block, simulations run there."""
-        workers = _one_a_cpu() if self.workers is None else self.workers
-        if not workers and not self.cluster:
+        if not self.workers and not self.cluster:
             yield
             return
         from simlib.parallel import using
         from simlib.sweep import Cluster, Pool
 
-        with Cluster(self.cluster) if self.cluster else Pool(workers) as executor, using(executor):
+        with Cluster(self.cluster) if self.cluster else Pool(self.workers) as executor, using(executor):
             yield
-
-
-@dataclass(frozen=True)
-class Processes(Elsewhere):
-    """The same where as much is Python as simulation: threads would take turns."""
-
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=MOST_WORKERS, show_default="one a CPU",
-            help="Simulate in so many processes; 0: in this one's threads.",
-        ),
-    ] = None  # fmt: skip
-
-
-def _one_a_cpu() -> int:
-    """A process for each CPU, if there are several and processes can be given work; else threads."""
-    count = cpus()
-    return count if count > 1 and find_spec("cloudpickle") is not None else 0
 
 
 asked: ContextVar[Sequence[str]] = ContextVar("asked", default=())
