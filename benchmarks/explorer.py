@@ -44,7 +44,9 @@ def main() -> int:
     """Start, move, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=100, help="how often a control is let go (default: 100)")
-    parser.add_argument("--guest", default="", metavar="QUERY", help="what is asked first")
+    parser.add_argument(
+        "--guest", default="", metavar="QUERY", help="what is asked first (default: what a first visit shows)"
+    )
     given = parser.parse_args()
     asked = ["--query", given.guest] if given.guest else []
     command = [sys.executable, "-m", "simlib", "explore", "--no-browser", *asked]

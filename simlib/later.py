@@ -40,8 +40,8 @@ def names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str],
 def without(module: str) -> Iterator[None]:
     """Import others as if a module that they can do without were not there, unless it was imported before.
 
-    For ``rfc3987_syntax``: it makes a parser of IRIs, more than a second's work, whenever jsonschema is imported, which
-    checks no IRI without it. Afterwards it can be imported as ever.
+    For ``rfc3987_syntax``: when jsonschema imports it, it makes a parser of IRIs, more than a second's work. Without it
+    jsonschema checks no IRI, as long as the process lives; it itself can be imported afterwards as ever.
 
     >>> with without("turtle"):
     ...     import turtle
@@ -52,7 +52,7 @@ def without(module: str) -> Iterator[None]:
     if module in sys.modules:
         yield
         return
-    sys.modules[module] = None  # type: ignore[assignment]  # so Python notes what is not to be found
+    sys.modules[module] = None  # type: ignore[assignment]  # documented for import, but typeshed has modules alone
     try:
         yield
     finally:

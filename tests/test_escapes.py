@@ -121,6 +121,17 @@ def test_what_is_left_is_told_from_where_shares_are_known(capsys, monkeypatch):
     ]  # fmt: skip
 
 
+def test_what_came_before_the_first_line_does_not_make_it_slow(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("simlib.cli.output.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with progress_bar() as progress:
+        for at, what, share in ((160.0, "first", 0.25), (170.0, "second", 0.5)):
+            now[0] = at
+            progress(what, share)
+    told = [line.removeprefix("simlib: ") for line in capsys.readouterr().err.splitlines()]
+    assert told == ["first …", "second …, about 20 s left"]
+
+
 def test_a_progress_bar_takes_names_as_they_are(capsys):
     say("[/]")
     with progress_bar() as progress:

@@ -358,7 +358,7 @@ def explore(
     from simlib import explorer
     from simlib.explorer.server import explore as run
 
-    if not query and scenario is None and table is None:
+    if not query and scenario is None and table is None:  # nothing to check, for which half of simlib is imported
         raise typer.Exit(run(port=port, browser=browser, lab=lab))
     from simlib.explorer.state import PAGES, State, page_of
 

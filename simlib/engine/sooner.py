@@ -22,9 +22,6 @@ PAYS = 500_000
 LOADS = 10_000
 """Events of all of them after which loading pays, where the engine is compiled already."""
 
-PER_PAGE = 8
-"""Events of a page, about: a run that has more pages than its events may be is not begun."""
-
 
 class _Spent:
     """Events that the reference engine simulated so far."""
@@ -39,7 +36,7 @@ class _TooLongError(Exception):
 def run(job: Job, seed: int = 1, *, trace: int = 0, progress: Callable[[int, int], None] | None = None) -> EngineResult:
     """Run a job; arguments, result and errors as `simlib.engine.compiled.run`."""
     most = 0 if trace else _most()
-    if 0 < most >= job.pages * PER_PAGE:
+    if 0 < most >= job.pages:  # a page has an event at least
 
         def stop(events: int, now: int) -> None:
             if events > most:

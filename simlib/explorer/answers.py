@@ -19,7 +19,8 @@ from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.engine.timeline import ownership_over_time, timeline
 from simlib.errors import RunInterruptedError, SimlibError
 from simlib.explorer.state import State
-from simlib.fits import UncertainCosts, choose_fit, fit_path, load_fit, told
+from simlib.fits import UncertainCosts, choose_fit, told
+from simlib.fits.file import shipped_fit
 from simlib.fits.spread import decisive, variations
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
@@ -141,10 +142,9 @@ def published(machine: str) -> pd.DataFrame:
     >>> len(published("nobody-s"))
     0
     """
-    path = fit_path(machine)
+    fit = shipped_fit(machine)
     parts = [pd.DataFrame(columns=["variant", "kernel", "vcpus", "times"])]
-    if path is not None:
-        fit = load_fit(path)
+    if fit is not None:
         rows = fit.observations
         rows = rows[rows["metric"].str.startswith("dirty_memory_time")]
         for variant, part in rows.groupby("variant", sort=False):

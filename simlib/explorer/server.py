@@ -148,7 +148,7 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
         "ip": ADDRESS, "port": port, "port_retries": 0, "allow_remote_access": False, "root_dir": str(served),
         "open_browser": browser, "log_level": "WARN",
         "allow_root": os.geteuid() == 0,  # containers; JupyterLab refuses otherwise
-        "extra_static_paths": [str(resources.files("plotly").joinpath("package_data"))],
+        "extra_static_paths": [str(resources.files("plotly").joinpath("package_data"))],  # for the template
         "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
         "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
     }  # fmt: skip

@@ -31,7 +31,7 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
         fit = load_fit(fit)
     notes = [f"warning: {fit.doubt}"] if fit is not None and fit.doubt else []
     if fit is None:
-        fit = shipped_fit(scenario)
+        fit = shipped_fit(scenario.machine.name)
         if fit is None:
             return None, ()
         dataset, date = fit.meta["dataset"], fit.meta["date"]

@@ -140,12 +140,12 @@ def fit_path(machine: str) -> Path | None:
 
 def find_fit(scenario: Scenario) -> Fit | None:
     """The shipped fit for a scenario's machine, if there is one; the caller's own."""
-    return copy.deepcopy(shipped_fit(scenario))
+    return copy.deepcopy(shipped_fit(scenario.machine.name))
 
 
-def shipped_fit(scenario: Scenario) -> Fit | None:
-    """The same, but everybody's: it stays as it was read."""
-    path = fit_path(scenario.machine.name)
+def shipped_fit(machine: str) -> Fit | None:
+    """The same by the machine's name, but everybody's: it stays as it was read."""
+    path = fit_path(machine)
     return None if path is None else _shipped(path, path.stat().st_mtime_ns)
 
 

@@ -148,6 +148,7 @@ def shown(visited):
 
 def test_the_page_answers_shows_all_figures_and_no_code(shown):
     assert f"{server.PAGE}?{ASKED}" in shown.page.url
+    assert shown.page.locator("script[src^='blob:']").count() == 0, "Plotly is the page's own, not sent by the kernel"
     assert "token" not in shown.page.url
     drawn = shown.page.eval_on_selector_all(
         ".simlib-figure", "all => all.map(one => [one.dataset.figure, one.data.length])"
