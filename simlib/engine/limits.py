@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.errors import DeadlockError, HorizonError, InputError
-from simlib.model.job import Image, Job
+from simlib.model.job import Image, Job, having
 from simlib.model.steps import Block, Page, Step
 
 MAX_THREADS = 1 << 10
@@ -21,6 +21,8 @@ OWN_STEPS = 1 << 26
 
 _BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
 """Steps that take time for each entry of a log buffer or of dirty rings."""
+
+_TIMED, _SLEEPS = having(Step.RUN, Step.HOLD, Step.SCAN, *_BY_ENTRY), having(Step.SLEEP)
 
 PADDING = 64
 """Pages beyond the last one, absent for ever, which a thread that is done with its region may look at."""
@@ -41,8 +43,8 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     Raises `HorizonError`.
     """
     kinds, a, b, c, d, _ = job.steps.T
-    timed = (kinds <= Step.HOLD) | (kinds == Step.SCAN) | (kinds == Step.SLEEP) | np.isin(kinds, _BY_ENTRY)
-    if int(job.steps[timed, 1:].max(initial=0)) * int(draws.max()) < HORIZON_PS // 256:
+    longest, asleep = (int(job.steps[which[kinds], 1:].max(initial=0)) for which in (_TIMED, _SLEEPS))
+    if longest * int(draws.max()) < HORIZON_PS // 256 and asleep <= HORIZON_PS:
         return  # as nearly always: nothing comes near
     runs, scans = kinds <= Step.HOLD, kinds == Step.SCAN
     most = np.full(len(kinds), HORIZON_PS)
@@ -109,7 +111,7 @@ def check_room(what: str, found: int, room: int) -> None:
 
 def vcpu_pages(job: Job) -> int:
     """Pages of the smallest region: that of a vCPU, which is whose pages are sought."""
-    return max(1, int(np.diff(job.region, axis=1).min()))
+    return max(1, int((job.region[:, 1] - job.region[:, 0]).min()))
 
 
 def first_memory(job: Job) -> Image:

@@ -15,12 +15,14 @@ whose last bit may differ between mathematical libraries.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from simlib.errors import InputError
+from simlib.model.job import Places
 
 TABLE_BITS = 11
 """A table has 2**TABLE_BITS values."""
@@ -177,8 +179,7 @@ def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDA
     return np.diff(below) / below[-1], np.diff(edges)
 
 
-@functools.lru_cache(maxsize=64)
-def quantile_places(quantiles: tuple[float, ...]) -> NDArray[np.int64]:
+def quantile_places(quantiles: Sequence[float] | NDArray[np.float64]) -> NDArray[np.int64]:
     """A distribution over a region by its quantiles at equally likely steps, as `zipf_table` gives it.
 
     Raises `InputError` if they are not 4097 numbers that go from 0 to 1 and never down.
@@ -190,8 +191,7 @@ def quantile_places(quantiles: tuple[float, ...]) -> NDArray[np.int64]:
     return table
 
 
-@functools.lru_cache(maxsize=64)
-def seek_tables(places: tuple[float | tuple[float, ...], ...], pages: int) -> NDArray[np.int64]:
+def seek_tables(places: Sequence[Places], pages: int) -> NDArray[np.int64]:
     """One table of places a row: exponents of Zipf's law, or quantiles.
 
     The last column says whether ranks are scattered over the region.
@@ -199,9 +199,13 @@ def seek_tables(places: tuple[float | tuple[float, ...], ...], pages: int) -> ND
     >>> seek_tables((0.0, 0.99), 100).shape
     (2, 4098)
     """
-    rows = [quantile_places(row) if isinstance(row, tuple) else zipf_table(row, pages) for row in places]
-    scattered = [int(number > 0 and not isinstance(row, tuple)) for number, row in enumerate(places)]
-    return np.column_stack([rows, scattered])
+    found = np.zeros((len(places), (1 << SEEK_BITS) + 2), dtype=np.int64)
+    for number, row in enumerate(places):
+        if isinstance(row, (int, float)):
+            found[number, :-1], found[number, -1] = zipf_table(row, pages), number > 0
+        else:
+            found[number, :-1] = quantile_places(row)
+    return found
 
 
 def spread_table(values: tuple[float, ...]) -> NDArray[np.int64]:

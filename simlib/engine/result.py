@@ -129,7 +129,7 @@ class EngineResult:
     - `stamp_own`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
     - `stamp_waits`, shape (n_stamps,): for how long the vCPUs that wait for a lock at each stamp have waited so far, ps
       in all; their time by activity has a wait only when it is over.
-    - `lap_histogram`, shape (n_threads, 1888): laps (`Step.LAP`) by `lap_bin`.
+    - `lap_histogram`, shape (1888,): laps (`Step.LAP`) of all threads by `lap_bin`.
     - `lap_max_ps`, shape (n_threads,): longest lap of each thread; of accesses to memory: its longest stall.
     - `throttle`: of the vCPUs at the end, percent; 1 if they are limited.
     - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock's event its mode; empty

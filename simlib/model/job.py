@@ -20,6 +20,21 @@ from simlib.model.throttle import Throttle
 _NO_LIMIT = 2**63 - 1
 
 
+Places = float | Sequence[float] | NDArray[np.float64]
+"""A distribution of places that SEEK names: an exponent, or quantiles (`Job.places`)."""
+
+
+def having(*kinds: Step) -> NDArray[np.bool_]:
+    """Whether a step is of one of some kinds, by its number: a table for arrays of numbers.
+
+    >>> having(Step.HOLD)[np.array([0, 1])].tolist()
+    [False, True]
+    """
+    table = np.zeros(len(Step), dtype=np.bool_)
+    table[list(kinds)] = True
+    return table
+
+
 class _Ranges(NamedTuple):
     """The ranges of the arguments of some kinds: `least` and which of `_BELOW_NAMES`, shape (kinds, arguments)."""
 
@@ -54,7 +69,8 @@ class Image(NamedTuple):
 
 
 _TIMES = (Quantity.HELD, Quantity.CLOCK, Quantity.JUDGED)
-_SLEEPS = (Step.SLEEP, Step.THROTTLE, Step.NAP)
+_WALKS, _SLEEPS = having(Step.ACCESS, Step.MAP, Step.SCAN), having(Step.SLEEP, Step.THROTTLE, Step.NAP)
+_SLOWS, _LOCKS = having(Step.JUDGE, Step.THROTTLE, Step.LIMIT), having(Step.TAKE, Step.DROP)
 _OF_STEPS = [step.arguments for step in Step]
 _OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
 _BELOW_NAMES = list(dict.fromkeys([None, *(_below(a) for mine in (*_OF_STEPS, *_OF_QUANTITIES) for a in mine)]))
@@ -125,7 +141,7 @@ class Job:
     far_ps: int
     socket: NDArray[np.int64]
     cvs: tuple[float | tuple[float, ...], ...] = (0.0,)
-    places: tuple[float | tuple[float, ...], ...] = (0.0,)
+    places: tuple[Places, ...] = (0.0,)
     pages: int = 64
     block_pages: int = 512
     mapped_as_blocks: bool = False
@@ -168,7 +184,11 @@ class Job:
         n, threads = len(self.steps), len(self.entry)
         if not n or not threads or self.steps.shape != (n, 6) or self.region.shape != (threads, 2):
             raise InputError("job", f"{n} steps, {threads} threads", "must have steps of six numbers and threads")
-        if self.steps[-1, 0] not in (Step.END, Step.JUMP):
+        kinds = self.steps[:, 0]
+        if kinds.min() < 0 or kinds.max() >= len(Step):
+            index = int(np.argmax((kinds < 0) | (kinds >= len(Step))))
+            raise InputError(f"job.steps[{index}]", self.steps[index].tolist(), f"kind must be 0 to {len(Step) - 1}")
+        if kinds[-1] not in (Step.END, Step.JUMP):
             raise InputError("job", "last step", "must be END or JUMP", "end every program with END")
         self._check_memory()
         if len(self.socket) != threads:
@@ -205,19 +225,17 @@ class Job:
 
     def _check_sleeps(self) -> None:
         kinds = self.steps[:, 0]
-        after_sleep = np.flatnonzero(np.isin(kinds[:-1], _SLEEPS)) + 1
-        if (kinds[after_sleep] != Step.WAKE).any() or kinds[-1] in _SLEEPS:
+        if (kinds[1:][_SLEEPS[kinds[:-1]]] != Step.WAKE).any() or _SLEEPS[kinds[-1]]:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
-        slows = np.isin(kinds, (Step.JUDGE, Step.THROTTLE, Step.LIMIT)).any()
-        if slows and (self.throttle is None or self.clock != Clock.WALL):
+        if _SLOWS[kinds].any() and (self.throttle is None or self.clock != Clock.WALL):
             raise InputError("job.throttle", self.throttle, "must be given, with a clock of the wall")
-        if (kinds == Step.LIMIT).any() and self.throttle is not None and not self.throttle.slice:
+        if self.throttle is not None and not self.throttle.slice and (kinds == Step.LIMIT).any():
             raise InputError("job.throttle.slice", 0, "must be more than 0: LIMIT looks at the rates in it")
 
     def _check_memory(self) -> None:
         kinds = self.steps[:, 0]
         first, last = self.region[:, 0], self.region[:, 1]
-        if ((kinds == Step.ACCESS) | (kinds == Step.MAP) | (kinds == Step.SCAN)).any():
+        if _WALKS[kinds].any():
             inside = (first >= 0) & (first < last) & (last <= self.pages)
             if not inside.all():
                 raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
@@ -245,9 +263,6 @@ class Job:
     def _check_steps(self) -> None:
         """Check every argument against the declarations of its kind, all at once."""
         kinds = self.steps[:, 0]
-        if ((kinds < 0) | (kinds >= len(Step))).any():
-            index = int(np.argmax((kinds < 0) | (kinds >= len(Step))))
-            raise InputError(f"job.steps[{index}]", self.steps[index].tolist(), f"kind must be 0 to {len(Step) - 1}")
         limits = [_NO_LIMIT if below is None else self._count(below) for below in _BELOW_NAMES]
         self._check_arguments(np.arange(len(kinds)), kinds, _STEPS, self.steps[:, 1:], limits)
         tests = np.flatnonzero(kinds == Step.TEST)
@@ -271,7 +286,7 @@ class Job:
 
     def _check_locks(self) -> None:
         """Check that the locks by thread and by region, which a number is added to, are all there."""
-        uses = np.flatnonzero((self.steps[:, 0] == Step.TAKE) | (self.steps[:, 0] == Step.DROP))
+        uses = np.flatnonzero(_LOCKS[self.steps[:, 0]])
         span = np.array([1, len(self.entry), -(-self.pages // self.lock_pages)])  # in the order of Whose
         last = self.steps[uses, 1] + span[self.steps[uses, 3]]
         if (last > len(self.locks)).any():

@@ -141,7 +141,7 @@ def pages_of_classes(terrain: Terrain, chunk: int | None, random: np.random.Gene
     return counts
 
 
-def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: float) -> tuple[float, ...]:
+def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: float) -> Floats:
     """Where the guest touches a window of so many pages: quantiles, as `simlib.model.job.Job.places` has them.
 
     - `counts`, shape (classes,): the chunk's pages of each class.
@@ -157,4 +157,6 @@ def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: floa
     if shares[-1] < 1:
         shares, edges = np.append(shares, 1.0), np.append(edges, 1.0)
     shares[-1] = 1.0
-    return (*np.interp(_STEPS, shares, edges)[:-1].tolist(), 1.0)
+    found: Floats = np.interp(_STEPS, shares, edges)
+    found[-1] = 1.0
+    return found

@@ -181,7 +181,7 @@ def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since:
         acquisitions=float(locks[_ACQUIRED]),
         contended=float(locks[_CONTENDED]),
     )
-    laps, longest = raw.lap_histogram[:vcpus].sum(axis=0), raw.lap_max_ps[:vcpus].astype(np.float64) * PS
+    laps, longest = raw.lap_histogram, raw.lap_max_ps[:vcpus].astype(np.float64) * PS
     progress = np.concatenate([[0], np.cumsum(raw.progress[:vcpus].sum(axis=0))])
     moments = (np.arange(len(progress)) * raw.bin_ps - int(raw.stamp_ps[0])) * PS
     working = seen.working(vcpus, interval)

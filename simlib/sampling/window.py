@@ -8,7 +8,6 @@ so many changes its page there, since each page stands for that many: the backgr
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -126,6 +125,8 @@ class OpenKernel(DirtyLog):
 class WindowKernel(OpenKernel):
     """A kernel whose memory is a chunk, page by page, and a background."""
 
+    window_pages: int = 0
+    """All of its pages."""
     chunk_pages: int = 0
     stands_for: int = 1
     """Pages of the memory for each page of the background."""
@@ -133,6 +134,11 @@ class WindowKernel(OpenKernel):
     """One write in so many changes the background, which only programs can do."""
     owner: bool = True
     """Whether the vCPU whose program is being written touches the chunk."""
+
+    @property
+    def slot_pages(self) -> int:
+        """Pages of the window, in place of the scenario's."""
+        return self.window_pages
 
     def seek(self) -> None:
         """A page of the chunk, or of the background."""
@@ -194,11 +200,8 @@ def window_job(view: View, seed: int) -> Job:
     memory = float(terrain.chunks.sum())
     owners = guest.vcpus if scenario.workload.shared else max(1, -(-pages // guest.pages_per_vcpu))
     kernel = WindowKernel(
-        dataclasses.replace(
-            scenario,
-            guest=dataclasses.replace(guest, memory_per_vcpu=None, memory=total * guest.page_size),
-            workload=dataclasses.replace(scenario.workload, clear_chunk=(pages or total) * guest.page_size),
-        ),
+        scenario,
+        window_pages=total,
         chunk_pages=pages,
         stands_for=max(1, round((memory - pages) / (total - pages))),
         places=(places(terrain.touches, counts, total, owners / guest.vcpus), _beyond(pages, total)),
@@ -222,9 +225,9 @@ def _filled(kernel: WindowKernel, logged: tuple[float, float], random: np.random
 
 
 @lru_cache(maxsize=16)
-def _beyond(pages: int, total: int) -> tuple[float, ...]:
+def _beyond(pages: int, total: int) -> Floats:
     """Quantiles of places all over the background, as likely each."""
-    return (0.0, *np.linspace(pages / total, 1.0, 1 << SEEK_BITS).tolist())
+    return np.concatenate([[0.0], np.linspace(pages / total, 1.0, 1 << SEEK_BITS)])
 
 
 def _main(kernel: WindowKernel, settle: int, look: int, after: int) -> Thread:
@@ -277,7 +280,7 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
         measured=spell(opened, closed),
         clear=float(times[cleared] - times[opened]) * PS,
         profile=(profile - profile[0]) / max(1.0, profile[-1] - profile[0]),
-        laps=raw.lap_histogram[: job.vcpus].sum(axis=0),
+        laps=raw.lap_histogram,
         longest=raw.lap_max_ps[: job.vcpus].astype(np.float64) * PS,
         hold=float(raw.lock_stats[0, :, _HOLD_MAX].max()) * PS,
         events=raw.events,

@@ -135,7 +135,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         access += round((costs.guest_flush or 0) / workload.flush_accesses)
     # What a vCPU touches as it is preempted it touches again later; the first time stands for the one under way.
     again = workload.preempted_vcpus * (workload.iterations - 1)
-    laps = raw.lap_histogram[: scenario.guest.vcpus].sum(axis=0)
+    laps = raw.lap_histogram
     return {
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,

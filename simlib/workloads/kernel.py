@@ -14,7 +14,7 @@ from simlib.model import strategy
 from simlib.model.architectures import TRACKING
 from simlib.model.conditions import Condition
 from simlib.model.costs import Costs
-from simlib.model.job import Image, Job
+from simlib.model.job import Image, Job, Places
 from simlib.model.locks import LOCKS, SHARING, Discipline
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
@@ -95,7 +95,7 @@ class Kernel:
     """What actions cost on the scenario's machine."""
     first_batch: int = 64
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
-    places: tuple[float | tuple[float, ...], ...] = ()
+    places: tuple[Places, ...] = ()
     """Which pages the guest touches, as `Job.places` has it, where it is not uniform; by default Zipf's law."""
     kicks_stall: bool = field(default=False, init=False)
     """Whether a kick is a stall of the guest by itself: its stopwatch stands between two faults."""
@@ -423,7 +423,7 @@ class Kernel:
 
     def _jitter(self, steps: NDArray[np.int64]) -> float:
         """Coefficient of variation of what faults take, if anything of the program varies so."""
-        timed = np.isin(steps[:, 0], (Step.RUN, Step.HOLD)) & (steps[:, 2] == JITTER)
+        timed = (steps[:, 0] <= Step.HOLD) & (steps[:, 2] == JITTER)
         return float(self.costs.fault_jitter) if timed.any() else 0.0
 
     def _transfers(self) -> tuple[int, int]:
@@ -449,7 +449,7 @@ class Kernel:
     def _regions(self, shared: bool, helpers: int, parts: int) -> np.ndarray:
         """First and last page of what each thread walks."""
         vcpus, per_vcpu, pages = self.scenario.guest.vcpus, self.scenario.guest.pages_per_vcpu, self.slot_pages
-        mine = [(0, pages) if shared else (i * per_vcpu, (i + 1) * per_vcpu) for i in range(vcpus)]
+        mine = [(0, pages)] * vcpus if shared else [(i * per_vcpu, (i + 1) * per_vcpu) for i in range(vcpus)]
         part = pages // parts
         walks = [(i % parts * part, (i % parts + 1) * part) for i in range(helpers)]
         return np.array([*mine, (0, pages), *walks], dtype=np.int64)

@@ -210,11 +210,11 @@ def count_progress(world, progress, queue, number, at, every, times, pages):
 
 
 @small
-def count_laps(thread, laps, number, gap, times):
+def count_laps(thread, laps, gap, times):
     """Write down the same lap so many times."""
     if times > 0:
         thread.lap_max = max(thread.lap_max, gap)
-        laps[number, lap_bin(gap)] += times
+        laps[lap_bin(gap)] += times
 
 
 @small
@@ -264,8 +264,8 @@ def skip(run, thread, number, time, horizon):
     thread.spent[HOLD] += rounds * usual.hold
     if usual.lap != _NONE:
         if usual.lap:
-            count_laps(thread, books.laps, number, time + usual.lap_at - thread.lap_from, 1)
-            count_laps(thread, books.laps, number, usual.time, rounds - 1)
+            count_laps(thread, books.laps, time + usual.lap_at - thread.lap_from, 1)
+            count_laps(thread, books.laps, usual.time, rounds - 1)
         thread.lap_from = time + (rounds - 1) * usual.time + usual.lap_at
     events = rounds * usual.events + turn_counters(usual, thread, rounds)
     world.events += events

@@ -189,7 +189,7 @@ def books_of(job: Job, trace: int, ledger: int) -> Books:
         stamp_sums=zeros(stamps, len(ACTIVITIES) + 6),
         stamp_own=zeros(stamps, len(ACTIVITIES) + 1),
         stamp_waits=zeros(stamps),
-        laps=zeros(threads, LAP_BINS),
+        laps=zeros(LAP_BINS),
         trace=zeros(trace, 5) if trace or ledger else None,
         ledger=zeros(ledger, 5) if trace or ledger else None,
     )
@@ -202,12 +202,13 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
     locks = aligned(len(job.locks), LOCK)
     locks["kind"], locks["line_owner"] = job.locks, -1
     memory, count = limits.first_memory(job), len(job.steps)
+    keys = thread_keys(seed, len(job.entry) + 1)
     return Run(
         steps=_steps_of(job),
         quantiles=quantiles.astype(np.int32),  # less than 2**27 each; they stay in the nearest cache
         places=seek_tables(job.places, limits.vcpu_pages(job)),
-        worlds=_world_of(job, seed, trace, ledger),
-        threads=_threads_of(job, seed),
+        worlds=_world_of(job, keys[-1], trace, ledger),
+        threads=_threads_of(job, keys),
         cpus=_cpus_of(job),
         locks=locks,
         lines=_lines_of(job),
@@ -232,11 +233,12 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
 def _cpus_of(job: Job) -> Cpus:
     cluster, within = (job.socket, job.near_ps) if job.cluster is None else (job.cluster, job.cluster_ps)
     clusters = int(cluster.max()) + 1
-    places, place = np.unique(job.socket * clusters + cluster, return_inverse=True)
+    each = job.socket * clusters + cluster
+    used = np.bincount(each) > 0
+    places, place = np.flatnonzero(used), (np.cumsum(used) - 1)[each]
     same_socket = places[:, None] // clusters == places // clusters
     same_cluster = places[:, None] % clusters == places % clusters
     transfer = np.where(same_cluster, within, np.where(same_socket, job.near_ps, job.far_ps))
-    place = place.reshape(-1).astype(np.int64)
     return Cpus(
         place, place * len(places), transfer.astype(np.int64).reshape(-1),
         np.array(job.socket, dtype=np.int64), job.crowding(),
@@ -255,7 +257,7 @@ def _steps_of(job: Job) -> Records:
     return table.view(STEP).reshape(-1)
 
 
-def _world_of(job: Job, seed: int, trace: int, ledger: int) -> Records:
+def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records:
     count = len(job.entry)
     world = np.zeros(1, dtype=WORLD)
     for name in ("local_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
@@ -271,19 +273,20 @@ def _world_of(job: Job, seed: int, trace: int, ledger: int) -> Records:
     for name, value in job.throttle._asdict().items() if job.throttle is not None else ():
         world[name] = value
     world["turn_of"] = count - 1
-    world["turn_key"] = thread_keys(seed, count + 1)[-1:].view(np.int64)
+    world["turn_key"] = turn_key.view(np.int64)
     world["turn_end"] = 0 if job.turn_ps else limits.HORIZON_PS
     world["recorded"] = trace > 0 or ledger > 0
     world["as_blocks"] = job.mapped_as_blocks
     return world
 
 
-def _threads_of(job: Job, seed: int) -> Records:
+def _threads_of(job: Job, keys: NDArray[np.uint64]) -> Records:
+    """`keys`: of each thread, and of the turns."""
     threads = aligned(len(job.entry), THREAD)
     threads["pc"], threads["batch"] = job.entry, job.first_batch
-    threads["key"] = thread_keys(seed, len(threads)).view(np.int64)
+    threads["key"] = keys[:-1].view(np.int64)
     threads["ended"], threads["parked"] = -1, -1
-    threads["tick_at"] = first_tick(int(thread_keys(seed, len(threads) + 1)[-1]), job.tick_ps)
+    threads["tick_at"] = first_tick(int(keys[-1]), job.tick_ps)
     threads["begin"][:, 0], threads["end"][:, 0] = job.region.T
     threads["page"] = job.region[:, 0]
     if job.logged is not None:

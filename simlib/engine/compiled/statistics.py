@@ -116,9 +116,11 @@ def stamp(run, thread, which):
             books.stamp_sums[which, activity] += other.spent[activity]
         for fault in range(_FAULTS):
             books.stamp_sums[which, _ACTIVITIES + fault] += other.faults[fault]
+    done = 0
     for number in range(world.vcpus):
         for time_bin in range(BINS):
-            books.stamp_sums[which, _ACTIVITIES + _FAULTS] += books.progress[number, time_bin]
+            done += books.progress[number, time_bin]
+    books.stamp_sums[which, _ACTIVITIES + _FAULTS] = done
     for activity in range(_ACTIVITIES):
         books.stamp_own[which, activity] = thread.spent[activity]
     books.stamp_own[which, _ACTIVITIES] = thread.bitmap
@@ -140,7 +142,7 @@ def lap(world, books, thread, number, reads):
     if reads:
         gap = now - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
-        books.laps[np.uint64(number), np.uint64(lap_bin(gap))] += 1
+        books.laps[np.uint64(lap_bin(gap))] += 1
         note(world, books.trace, world.now, number, LAP, gap)
     if reads or not thread.kicked:
         thread.lap_from = now

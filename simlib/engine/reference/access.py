@@ -93,7 +93,7 @@ class Access(World):
         """Write down the time since the stopwatch was last looked at, and go on."""
         gap = self.clock() - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
-        thread.laps[lap_bin(gap)] += 1
+        self.books.laps[lap_bin(gap)] += 1
         self.note(self.now, thread, "lap", gap)
         thread.kicked, thread.lap_from = False, self.clock()
 

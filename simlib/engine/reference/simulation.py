@@ -463,7 +463,7 @@ class Simulation(Access):
             stamp_sums=books.stamp_sums,
             stamp_own=books.stamp_own,
             stamp_waits=books.stamp_waits,
-            lap_histogram=np.array([t.laps for t in self.threads]),
+            lap_histogram=books.laps,
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
             throttle=self.throttle,
             trace=np.array(books.trace, dtype=np.int64).reshape(-1, 5),

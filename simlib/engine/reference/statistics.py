@@ -10,7 +10,7 @@ import numpy as np
 from simlib.engine import limits
 from simlib.engine.reference.locks import Lock
 from simlib.engine.reference.threads import Thread
-from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LEDGER
+from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, LEDGER
 from simlib.model.job import Job
 from simlib.model.steps import Mode
 
@@ -27,6 +27,7 @@ class Statistics:
         self.shift = FIRST_SHIFT
         self.queue = np.zeros((locks, BINS), dtype=np.int64)
         self.progress = np.zeros((threads, BINS), dtype=np.int64)
+        self.laps = np.zeros(LAP_BINS, dtype=np.int64)
         self.stamp_ps = np.zeros(stamps, dtype=np.int64)
         self.stamp_sums = np.zeros((stamps, 12), dtype=np.int64)
         self.stamp_own = np.zeros((stamps, 7), dtype=np.int64)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from simlib.engine.result import LAP_BINS
 from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS
 
@@ -69,7 +68,6 @@ class Thread:
     """Whether its stopwatch runs since a kick."""
     lap_from: int = 0
     lap_max: int = 0
-    laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
     ended: int = -1
     tick_at: int = 0
     """When a timer interrupts it next."""
