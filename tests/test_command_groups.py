@@ -11,8 +11,9 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from simlib.cli import app
-from simlib.cli.questions import grouped
+from simlib import parallel
+from simlib.cli import app, questions
+from simlib.cli.questions import Processes, grouped
 from simlib.errors import InputError
 
 
@@ -98,3 +99,12 @@ def test_the_choices_take_the_same_options_in_the_same_order():
         "write_interval link chunk objective weight zone confidence max_stall seed out workers cluster verbose plot how"
     )
     assert choose[3:] == batch
+
+
+@pytest.mark.parametrize(("cpus", "workers"), [(1, None), (3, 3), (64, 16)])
+def test_choices_have_a_process_a_cpu_unless_told_otherwise(cpus, workers, monkeypatch):
+    monkeypatch.setattr(questions, "cpus", lambda: cpus)
+    with Processes().in_use():
+        assert getattr(parallel._task.executor, "workers", None) == workers
+    with Processes(workers=0).in_use():
+        assert parallel._task.executor is None

@@ -15,7 +15,7 @@ import typer
 
 import simlib
 from simlib.cli.output import Format, into_folder, paragraph, progress_bar, read_file, say, show, write
-from simlib.cli.questions import Elsewhere, FitOption, Output, grouped
+from simlib.cli.questions import FitOption, Output, Processes, grouped
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
@@ -125,21 +125,23 @@ class Question:
     numbers: Numbers
     criteria: Criteria
     out: OutOption = None
-    elsewhere: Elsewhere
+    elsewhere: Processes
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all that was found.")] = False
     output: Output
 
     def answers(self, command: str, choose_one: Callable[..., Found]) -> dict[str, Found]:
         """The choices by architecture, one after another, with progress and what to know of each on stderr."""
-        cases, choices = _cases(command, self.subject, self.numbers, self.fit), {}
-        with self.elsewhere.in_use(), progress_bar() as progress:
-            for done, (name, case) in enumerate(cases.items()):
-                label = f"{name}: " if len(cases) > 1 else ""
-                choices[name] = choose_one(
-                    case, fit=self.fit, announce=None if done else _labelled(say, label),
-                    progress=_labelled(portion(progress, done / len(cases), (done + 1) / len(cases)), label),
-                    **self.criteria.arguments(),
-                )  # fmt: skip
+        choices = {}
+        with self.elsewhere.in_use():  # its processes import while the question is read
+            cases = _cases(command, self.subject, self.numbers, self.fit)
+            with progress_bar() as progress:
+                for done, (name, case) in enumerate(cases.items()):
+                    label = f"{name}: " if len(cases) > 1 else ""
+                    choices[name] = choose_one(
+                        case, fit=self.fit, announce=None if done else _labelled(say, label),
+                        progress=_labelled(portion(progress, done / len(cases), (done + 1) / len(cases)), label),
+                        **self.criteria.arguments(),
+                    )  # fmt: skip
         for name, choice in choices.items():
             for flag in choice.flags:
                 say(f"{name}: {flag}" if len(cases) > 1 else flag)
@@ -244,7 +246,11 @@ def choose_batch(
 
     simlib choose-batch --all
     """
-    choices = question.answers("choose-batch", simlib.choose_batch)
+
+    def choose_one(case: Scenario, **arguments: Any) -> BatchChoice:
+        return simlib.choose_batch(case, **arguments)
+
+    choices = question.answers("choose-batch", choose_one)
     joined = simlib.decision.comparison_of_batches
     question.give("choose-batch", choices, _print_batch, joined, _readable_batches, "architectures")
 

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, is_dataclass
 from enum import StrEnum
 from functools import wraps
+from importlib.util import find_spec
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -30,7 +31,7 @@ from simlib.cli.output import (
     writable_file,
 )
 from simlib.errors import InputError
-from simlib.parallel import MOST_WORKERS
+from simlib.parallel import MOST_WORKERS, cpus
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,21 +155,46 @@ class Elsewhere:
     """Processes, or a cluster; neither: threads of this process."""
 
     workers: Annotated[
-        int, typer.Option(min=0, max=MOST_WORKERS, help="Simulate in so many processes; 0: in this one's threads.")
+        int | None,
+        typer.Option(min=0, max=MOST_WORKERS, help="Simulate in so many processes; 0: in this one's threads."),
     ] = 0
     cluster: ClusterOption = ""
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Within the block, simulations run there."""
-        if not self.workers and not self.cluster:
+        workers = _one_a_cpu() if self.workers is None else self.workers
+        if not workers and not self.cluster:
             yield
             return
         from simlib.parallel import using
         from simlib.sweep import Cluster, Pool
 
-        with Cluster(self.cluster) if self.cluster else Pool(self.workers) as executor, using(executor):
+        with Cluster(self.cluster) if self.cluster else Pool(workers) as executor, using(executor):
             yield
+
+
+ENOUGH_WORKERS = 16
+"""Processes that a command starts unasked, at most; each takes 80 MiB."""
+
+
+@dataclass(frozen=True)
+class Processes(Elsewhere):
+    """The same where a half of the work is Python, at which threads take turns: processes unless told otherwise."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=MOST_WORKERS, show_default=f"one a CPU, {ENOUGH_WORKERS} at most",
+            help="Simulate in so many processes; 0: in this one's threads.",
+        ),
+    ] = None  # fmt: skip
+
+
+def _one_a_cpu() -> int:
+    """A process for each CPU, if there are several and processes can be given work; else threads."""
+    count = min(cpus(), ENOUGH_WORKERS)
+    return count if count > 1 and find_spec("cloudpickle") is not None else 0
 
 
 asked: ContextVar[Sequence[str]] = ContextVar("asked", default=())

@@ -63,8 +63,12 @@ class Pool(AbstractContextManager["Pool"]):
                 return self._processes.submit(_run, pickled)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """End the workers, at once if what they do is no longer wanted."""
+        """End the workers, at once if what they do is no longer wanted; then the fork server, too, as it may import."""
         self._end()
+        server = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        if kind is not None and server is not None:
+            os.kill(server, signal.SIGTERM)
+            forkserver._forkserver._stop()  # type: ignore[attr-defined]  # so that the next pool starts another one
 
     def _started(self) -> ProcessPoolExecutor:
         with _apart(), self._starting():

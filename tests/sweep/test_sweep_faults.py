@@ -7,16 +7,18 @@ import random
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
 from distributed.protocol.utils import pack_frames
 from processes import DASK, at_work, dask_worker, port, rows_on_disk, scheduler, started, until
 from sweep_faults import Bench, worker_killed
 
 from simlib.errors import SimlibError
-from simlib.sweep import Cluster, cluster, run
+from simlib.sweep import Cluster, Pool, cluster, run
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +28,24 @@ def bench(tmp_path_factory):
 
 def test_a_worker_that_is_killed_costs_only_what_was_under_way(bench):
     assert "1 kills" in worker_killed(bench, 1, random.Random(1))  # noqa: S311  # moments, not secrets
+
+
+def test_an_interrupt_leaves_no_process_behind():
+    """Not the fork server, either, which may be importing: who waits for the end of the output would wait for it."""
+
+    def interrupted() -> None:
+        with Pool(2) as pool:
+            pool.submit(time.sleep, 60)
+            raise KeyboardInterrupt
+
+    def left() -> list[str]:
+        children = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+        return [command for command in children if "forkserver" in command]
+
+    for _ in range(2):  # the next pool starts another one
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        until(lambda: not left(), "the end of the fork server")
 
 
 @pytest.mark.study
