@@ -149,7 +149,7 @@ def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: floa
     - `owners`: share of the vCPUs that touch the chunk at all, of which these are.
 
     >>> everywhere = Touches(np.ones(1), np.ones(1), np.full(1, 1 / 4096))
-    >>> places(everywhere, np.array([1024]), 2048, owners=1.0)[1024]  # a quarter of all accesses go to the chunk
+    >>> float(places(everywhere, np.array([1024]), 2048, owners=1.0)[1024])  # a quarter of all accesses go to the chunk
     0.5
     """
     shares = np.concatenate([[0.0], np.cumsum(counts * touches.rate) / owners])
