@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -73,7 +73,7 @@ class SimulationResult(Result):
 
         `simlib.workloads.KINDS` has their definitions.
         """
-        return {name: float(np.sum(value)) for name, value in self._values().items()}
+        return {name: float(np.sum(value)) for name, value in self._values.items()}
 
     def value(self, name: str) -> float:
         """One metric by its name, or of a single iteration: ``dirty_memory_time[2]``.
@@ -86,12 +86,13 @@ class SimulationResult(Result):
         (0.0, True)
         """
         metric, number = kind_of(self.scenario).find(name, self.scenario.workload.iterations)
-        values = self._values()
+        values = self._values
         if metric.name not in values:
             raise InputError("metric", name, "a part of the memory does not tell it", "simulate without pages_per_vcpu",
                              "simulate without --pages")  # fmt: skip
         return float(np.sum(values[metric.name])) if number == 0 else float(np.asarray(values[metric.name])[number - 1])
 
+    @cached_property
     def _values(self) -> dict[str, np.ndarray]:
         """Every metric, of the whole memory; those by rounds as one value each."""
         kind = kind_of(self.scenario)

@@ -51,8 +51,13 @@ class Problem:
 
     def case(self, variant: str, vcpus: int) -> Scenario:
         """The scenario of one observation."""
-        base = self.scenario.variants[variant] if variant else self.scenario
-        return base.with_vcpus(vcpus)
+        return self._cases[variant, vcpus]
+
+    @cached_property
+    def _cases(self) -> dict[tuple[str, int], Scenario]:
+        asked = dict.fromkeys(zip(self.observations["variant"], self.observations["vcpus"], strict=True))
+        known = {"": self.scenario, **self.scenario.variants}
+        return {(variant, vcpus): known[variant].with_vcpus(vcpus) for variant, vcpus in asked}
 
     def with_cost(self, name: str, value: float) -> Problem:
         """The same problem where a cost has another value."""

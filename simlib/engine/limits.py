@@ -22,7 +22,10 @@ OWN_STEPS = 1 << 26
 _BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
 """Steps that take time for each entry of a log buffer or of dirty rings."""
 
-_TIMED, _SLEEPS = having(Step.RUN, Step.HOLD, Step.SCAN, *_BY_ENTRY), having(Step.SLEEP)
+_TIMED = having(Step.RUN, Step.HOLD, Step.SCAN, Step.SLEEP, *_BY_ENTRY)
+
+_OF_A_SCAN = 2 * 64 + 1
+"""Times that a SCAN takes at most: of 64 pages, of as many that are not split, and of the word."""
 
 PADDING = 64
 """Pages beyond the last one, absent for ever, which a thread that is done with its region may look at."""
@@ -43,8 +46,9 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     Raises `HorizonError`.
     """
     kinds, a, b, c, d, _ = job.steps.T
-    longest, asleep = (int(job.steps[which[kinds], 1:].max(initial=0)) for which in (_TIMED, _SLEEPS))
-    if longest * int(draws.max()) < HORIZON_PS // 256 and asleep <= HORIZON_PS:
+    longest = int(job.steps[_TIMED[kinds], 1:].max(initial=0))
+    entries = max(job.buffer_entries, job.ring_entries * max(1, job.vcpus))
+    if longest * max(entries, _OF_A_SCAN) <= HORIZON_PS and longest * int(draws.max()) <= 2**62:
         return  # as nearly always: nothing comes near
     runs, scans = kinds <= Step.HOLD, kinds == Step.SCAN
     most = np.full(len(kinds), HORIZON_PS)
@@ -53,7 +57,6 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     # In floating point, as a product may be too large; then it is by far.
     worst = np.where(runs | (kinds == Step.SLEEP), a.astype(float), 0.0)
     worst[scans] = 64.0 * (b[scans].astype(float) + d[scans]) + c[scans]
-    entries = max(job.buffer_entries, job.ring_entries * max(1, job.vcpus))
     for kind, each in zip(_BY_ENTRY, (d, a, a, b), strict=True):
         worst[kinds == kind] = float(entries) * each[kinds == kind]
     if (worst > most).any():

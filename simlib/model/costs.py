@@ -113,8 +113,7 @@ class Costs(rules.Checked):
 
     def given(self) -> dict[str, float]:
         """Costs that have a value."""
-        every = ((f.name, getattr(self, f.name)) for f in rules.fields_of(Costs))
-        return {name: value for name, value in every if value is not None}
+        return {f.name: value for f in rules.fields_of(Costs) if (value := getattr(self, f.name)) is not None}
 
 
 MEANINGS: dict[str, str] = {

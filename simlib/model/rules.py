@@ -155,11 +155,18 @@ def fields_of(section: type) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(section)
 
 
+@functools.cache
+def _checks_of(section: type) -> tuple[tuple[str, str, Parser, bool], ...]:
+    """Of each field of a section: its name, what an error calls it, its check, and whether it may be None."""
+    where = section.__name__.lower()
+    return tuple((f.name, f"{where}.{f.name}", f.metadata["check"], f.default is None) for f in fields_of(section))
+
+
 class Checked:
     """A section whose fields are checked however it is made: from a file, or by a program."""
 
     def __post_init__(self) -> None:
-        for f in fields_of(type(self)):  # type: ignore[arg-type]  # mypy takes instances' __hash__ for the class's
-            value = getattr(self, f.name)
-            if value is not None or f.default is not None:
-                f.metadata["check"](value, f"{type(self).__name__.lower()}.{f.name}")
+        for name, what, check, optional in _checks_of(type(self)):  # type: ignore[arg-type]  # mypy takes instances' __hash__ for the class's
+            value = getattr(self, name)
+            if value is not None or not optional:
+                check(value, what)

@@ -78,6 +78,9 @@ _OF_A_WALK = ("clear_page", "lockless_page", "clear_word", "clear_unsplit", "ena
               "unmap_entry", "clean_line", "walk_entry", "protect_entry", "table_entry")  # fmt: skip
 """Costs of what one thread does to all of the memory's page table and to what KVM keeps beside it."""
 
+_COSTS = {f.name: f.metadata["parse"] for f in dataclasses.fields(Costs)}
+"""How each cost is read."""
+
 OF_AN_ENTRY = ("fault_hold", "split_hold", "clear_page", "enable_page")
 """Costs of what changes an entry of which a TLB may know."""
 
@@ -178,7 +181,7 @@ class Scenario:
         if self.policy.facts.page_fence:
             fences = vcpus * (self.costs.fence_vcpu or 0)
             changed |= {name: changed.get(name, round(given[name])) + fences for name in OF_AN_ENTRY if name in given}
-        return dataclasses.replace(self.costs, **changed)
+        return dataclasses.replace(self.costs, **changed) if changed else self.costs
 
     @classmethod
     def parse(cls, tables: Mapping[str, Any], where: str = "") -> Scenario:
@@ -248,13 +251,12 @@ class Scenario:
         >>> Scenario().with_costs(fault_hold="1us", reacquire=60_000).costs.given()
         {'fault_hold': 1000000, 'reacquire': 60000}
         """
-        parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(Costs)}
         values = {}
         for name, value in costs.items():
-            if name not in parsers:
-                raise InputError(f"costs.{name}", value, "unknown cost", nearest(name, parsers))
+            if name not in _COSTS:
+                raise InputError(f"costs.{name}", value, "unknown cost", nearest(name, _COSTS))
             if isinstance(value, str):
-                values[name] = parsers[name](value, f"costs.{name}")
+                values[name] = _COSTS[name](value, f"costs.{name}")
             else:
                 values[name] = value if name == "fault_jitter" else round(value)
         return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **values))

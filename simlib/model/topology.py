@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +13,13 @@ from simlib.model.machine import Machine
 
 
 class Placement(NamedTuple):
-    """Where each thread runs; both int64 of shape (threads,). `cluster` is None where the machine has none."""
+    """Where each thread runs; both int64 of shape (threads,), to be read. `cluster` is None if the machine has none."""
 
     socket: NDArray[np.int64]
     cluster: NDArray[np.int64] | None
 
 
+@lru_cache(maxsize=256)
 def placement(machine: Machine, threads: int) -> Placement:
     """Threads by their number, socket after socket: first one on every core of it, then on the cores' next threads.
 
