@@ -76,6 +76,15 @@ def cpus() -> int:
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
+def at_a_time() -> int:
+    """Tasks that `each` runs at a time in this thread: as many as there are CPUs, or workers in use.
+
+    >>> at_a_time() == cpus()
+    True
+    """
+    return cpus() if _task.executor is None else _task.executor.workers
+
+
 @contextmanager
 def using(executor: Executor) -> Iterator[None]:
     """Within the block, what `each` is given in this thread runs on an executor: other processes, or a cluster.

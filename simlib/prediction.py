@@ -357,7 +357,7 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
     order = list(jobs.values())
     whole = [job[0] for job in order if job[1] is None and job[3] is None and not by_windows(job[0], metrics)]
     longest = max(whole, key=least_accesses, default=None)
-    if longest and asked.progress and (long := how_long(longest, len(whole), parallel.cpus())):
+    if longest and asked.progress and (long := how_long(longest, len(whole), parallel.at_a_time())):
         asked.progress(f"{long}; {_why_whole(longest, metrics)}", 0.0)
     found = dict(zip(jobs, _evaluate_each(order, partial(_read, metrics=metrics), asked.progress), strict=True))
     flags = {flag for case in cases for flag in flags_of(case.known.central())}

@@ -276,7 +276,7 @@ def simulate(
     known, notes = _case(scenario, variant, vcpus, policy, fit)
     if announce is not None and pages_per_vcpu is None:
         runs = 1 + (2 * len(known.drawn) if costs == "drawn" else 0)
-        if long := how_long(known.scenario, runs, parallel.cpus()):
+        if long := how_long(known.scenario, runs, parallel.at_a_time()):
             announce(long)
     found = run_scenario(
         known.exact() if costs == "exact" else known.central(),

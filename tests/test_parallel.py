@@ -167,3 +167,12 @@ def test_tasks_of_a_task_take_turns_in_its_thread_and_end_with_it():
     with pytest.raises(ValueError, match="this one"):
         parallel.both(lambda: parallel.each([endless, endless]), lambda: fail(None))
     assert endless.ended.wait(1.0)
+
+
+def test_the_workers_in_use_are_how_many_run_at_a_time():
+    class Many:
+        workers = 7
+
+    with parallel.using(Many()):
+        assert parallel.at_a_time() == 7
+    assert parallel.at_a_time() == parallel.cpus()

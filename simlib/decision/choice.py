@@ -199,7 +199,7 @@ def _first(trials: Trials, announce: Callable[[str], None] | None, progress: par
     first = trials.run(SELECTION, [0], "trying each once", parallel.portion(progress, 0.0, 0.02))
     each = (time.monotonic() - began) / count
     if announce is not None:
-        announce(f"{each * least:.0f} to {each * most:.0f} s on this machine, {parallel.cpus()} at a time")
+        announce(f"{each * least:.0f} to {each * most:.0f} s on this machine, {parallel.at_a_time()} at a time")
     return first
 
 
