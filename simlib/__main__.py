@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command: ``simlib``, and ``python -m simlib``."""
 
-import gc
 import os
 import sys
 
-from simlib import interruption
-
-OBJECTS = 20_000
-"""New objects after which Python looks for garbage: after 700, as by default, a tenth of what imports take is that."""
+from simlib import garbage, interruption
 
 
 def open_closed_streams() -> None:
@@ -28,7 +24,7 @@ def main() -> None:
     interruption.listen()
     interruption.state.at_once = True
     interruption.insist()
-    gc.set_threshold(OBJECTS)
+    garbage.seldom()
     try:
         from simlib.cli import main as command  # noqa: PLC0415  # signals are heard first
 
@@ -40,7 +36,7 @@ def main() -> None:
             interruption.leave(interruption.state.asked)
         raise
     finally:
-        gc.freeze()  # what is left is the system's to free, which takes Python a quarter of a second
+        garbage.no_more()
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from make_map import drawing, imported_parts
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "simlib"
 ORDER = [
-    "interruption", "later", "errors", "histogram", "extras", "version", "parallel", "files", "reading", "machine_code",
-    "model", "figures", "results", "engine", "vmm", "workloads", "sampling", "measurements", "fits", "simulation",
-    "theory", "lab", "prediction", "comparison", "calibration", "host", "decision", "migration", "sweep", "studies",
-    "explorer", "report", "cli",
+    "interruption", "garbage", "later", "errors", "histogram", "extras", "version", "parallel", "files", "reading",
+    "machine_code", "model", "figures", "results", "engine", "vmm", "workloads", "sampling", "measurements", "fits",
+    "simulation", "theory", "lab", "prediction", "comparison", "calibration", "host", "decision", "migration", "sweep",
+    "studies", "explorer", "report", "cli",
 ]  # fmt: skip
 """From the ground up; a part imports only from parts before it."""
 

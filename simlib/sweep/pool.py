@@ -18,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 
+from simlib import garbage
 from simlib.errors import SimlibError
 from simlib.model import rules
 from simlib.parallel import MOST_WORKERS, cpus
@@ -134,6 +135,7 @@ def _unheard() -> Iterator[None]:
 
 def _begin() -> None:
     """Leave Ctrl-C to the parent, and end when it ends, however that comes about."""
+    garbage.seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
