@@ -35,8 +35,6 @@ def main() -> None:
             interruption.state.told |= isinstance(error, SystemExit)
             interruption.leave(interruption.state.asked)
         raise
-    finally:
-        garbage.no_more()
 
 
 if __name__ == "__main__":

@@ -248,7 +248,7 @@ def choose_batch(
     """
 
     def choose_one(case: Scenario, **arguments: Any) -> BatchChoice:
-        return simlib.choose_batch(case, **arguments)
+        return simlib.choose_batch(case, **arguments)  # imported here, while the processes import, too
 
     choices = question.answers("choose-batch", choose_one)
     joined = simlib.decision.comparison_of_batches

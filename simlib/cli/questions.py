@@ -150,14 +150,14 @@ ClusterOption = Annotated[
 ]
 
 
+_WORKERS = "Simulate in so many processes; 0: in this one's threads."
+
+
 @dataclass(frozen=True)
 class Elsewhere:
     """Processes, or a cluster; neither: threads of this process."""
 
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, max=MOST_WORKERS, help="Simulate in so many processes; 0: in this one's threads."),
-    ] = 0
+    workers: Annotated[int | None, typer.Option(min=0, max=MOST_WORKERS, help=_WORKERS)] = 0
     cluster: ClusterOption = ""
 
     @contextmanager
@@ -184,11 +184,8 @@ class Processes(Elsewhere):
 
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=MOST_WORKERS, show_default=f"one a CPU, {ENOUGH_WORKERS} at most",
-            help="Simulate in so many processes; 0: in this one's threads.",
-        ),
-    ] = None  # fmt: skip
+        typer.Option(min=0, max=MOST_WORKERS, show_default=f"one a CPU, {ENOUGH_WORKERS} at most", help=_WORKERS),
+    ] = None
 
 
 def _one_a_cpu() -> int:

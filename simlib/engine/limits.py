@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from simlib.errors import DeadlockError, HorizonError, InputError
 from simlib.model.job import Image, Job, having
+from simlib.model.pagetable import WORD_PAGES
 from simlib.model.steps import Block, Page, Step
 
 MAX_THREADS = 1 << 10
@@ -24,8 +25,8 @@ _BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
 
 _TIMED = having(Step.RUN, Step.HOLD, Step.SCAN, Step.SLEEP, *_BY_ENTRY)
 
-_OF_A_SCAN = 2 * 64 + 1
-"""Times that a SCAN takes at most: of 64 pages, of as many that are not split, and of the word."""
+_OF_A_SCAN = 2 * WORD_PAGES + 1
+"""Times that a SCAN takes at most: of each page, of each that is not split, and of the word."""
 
 PADDING = 64
 """Pages beyond the last one, absent for ever, which a thread that is done with its region may look at."""

@@ -70,9 +70,7 @@ class Image(NamedTuple):
 
 _TIMES = (Quantity.HELD, Quantity.CLOCK, Quantity.JUDGED)
 _WALKS, _SLEEPS = having(Step.ACCESS, Step.MAP, Step.SCAN), having(Step.SLEEP, Step.THROTTLE, Step.NAP)
-_SCANS, _TESTS, _WAKES = having(Step.SCAN), having(Step.TEST), having(Step.WAKE)
 _SLOWS, _LOCKS = having(Step.JUDGE, Step.THROTTLE, Step.LIMIT), having(Step.TAKE, Step.DROP)
-_CLOCKS = frozenset(Clock)
 _OF_STEPS = [step.arguments for step in Step]
 _OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
 _BELOW_NAMES = list(dict.fromkeys([None, *(_below(a) for mine in (*_OF_STEPS, *_OF_QUANTITIES) for a in mine)]))
@@ -203,7 +201,7 @@ class Job:
             raise InputError(
                 "job.logged", self.logged.tolist(), f"must be 0 to {self.buffer_entries} for each of {threads} threads"
             )
-        if self.clock not in _CLOCKS:
+        if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
         if not 0 <= self.turn_ps < MOST_TURN_PS or (self.turn_ps and self.clock == Clock.WALL):
             raise InputError(
@@ -227,7 +225,7 @@ class Job:
 
     def _check_sleeps(self) -> None:
         kinds = self.steps[:, 0]
-        if (_SLEEPS[kinds[:-1]] & ~_WAKES[kinds[1:]]).any() or _SLEEPS[kinds[-1]]:
+        if (kinds[1:][_SLEEPS[kinds[:-1]]] != Step.WAKE).any() or _SLEEPS[kinds[-1]]:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
         if _SLOWS[kinds].any() and (self.throttle is None or self.clock != Clock.WALL):
             raise InputError("job.throttle", self.throttle, "must be given, with a clock of the wall")
@@ -241,7 +239,7 @@ class Job:
             inside = (first >= 0) & (first < last) & (last <= self.pages)
             if not inside.all():
                 raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
-        if _SCANS[kinds].any() and (self.region % WORD_PAGES).any():
+        if (kinds == Step.SCAN).any() and (self.region % WORD_PAGES).any():
             raise InputError("job.region", self.region.tolist(), "must be multiples of 64 pages for SCAN")
         if self.pages % WORD_PAGES or self.block_pages < WORD_PAGES or self.block_pages & (self.block_pages - 1):
             raise InputError(
@@ -267,7 +265,7 @@ class Job:
         kinds = self.steps[:, 0]
         limits = [_NO_LIMIT if below is None else self._count(below) for below in _BELOW_NAMES]
         self._check_arguments(np.arange(len(kinds)), kinds, _STEPS, self.steps[:, 1:], limits)
-        tests = np.flatnonzero(_TESTS[kinds])
+        tests = np.flatnonzero(kinds == Step.TEST)
         self._check_arguments(tests, self.steps[tests, 2], _QUANTITIES, self.steps[tests, 3:4], limits)
         self._check_locks()
 

@@ -166,7 +166,8 @@ class Checked:
     """A section whose fields are checked however it is made: from a file, or by a program."""
 
     def __post_init__(self) -> None:
-        for name, what, check, optional in _checks_of(type(self)):  # type: ignore[arg-type]  # mypy takes instances' __hash__ for the class's
+        section: type = type(self)
+        for name, what, check, optional in _checks_of(section):
             value = getattr(self, name)
             if value is not None or not optional:
                 check(value, what)

@@ -66,10 +66,8 @@ class Pool(AbstractContextManager["Pool"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """End the workers, at once if what they do is no longer wanted; then the fork server, too, as it may import."""
         self._end()
-        server = getattr(forkserver._forkserver, "_forkserver_pid", None)
-        if kind is not None and server is not None:
-            os.kill(server, signal.SIGTERM)
-            forkserver._forkserver._stop()  # type: ignore[attr-defined]  # so that the next pool starts another one
+        if kind is not None:
+            _end_fork_server(forkserver._forkserver)
 
     def _started(self) -> ProcessPoolExecutor:
         with _apart(), self._starting():
@@ -131,6 +129,13 @@ def _unheard() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_fork_server(server: Any) -> None:
+    """End it, if there is one; the next pool starts another. multiprocessing has only private names for that."""
+    if server._forkserver_pid is not None:
+        os.kill(server._forkserver_pid, signal.SIGTERM)
+        server._stop()
 
 
 def _begin() -> None:
