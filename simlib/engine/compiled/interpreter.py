@@ -245,7 +245,13 @@ def shared_step(run, thread, number, step, now):
         statistics.lap(world, books, thread, number, step.a)
         thread.pc += 1
         return now
-    return call_at(world.aside, run, number)
+    return call_aside(run, number)
+
+
+@apart
+def call_aside(run, number):
+    """Do what the other half of the engine is for (`_compile`)."""
+    return call_at(run.worlds[0].aside, run, number)
 
 
 @small
@@ -341,7 +347,7 @@ def _compile(version: int) -> tuple[Any, Any]:
         """Run until every thread ended, nothing can happen, or as much was done as so many events take."""
         world = run.worlds[0]
         if not world.prepared:
-            call_at(world.aside, run, -1)
+            call_aside(run, -1)
         world.stop_at = world.events + budget
         while world.events < world.stop_at:
             key = run.tree[1]
