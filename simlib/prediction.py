@@ -3,7 +3,7 @@
 
 A curve's points are simulated by the compiled engine with a sample of the pages (where its metrics are proportional to
 them), on common random numbers. The interval joins what the calibration leaves open in the costs (first order, in
-the logarithms) and the model's own discrepancy from the data it was fitted to.
+the logarithms, from runs of fewer pages) and the model's own discrepancy from the data it was fitted to.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -47,6 +47,9 @@ PAGES_PER_VCPU = 4096
 FEW_VCPUS = 8
 """With fewer vCPUs each simulates more pages, as many in all as these would: random spread falls with all pages."""
 
+MOVED_PART = 4
+"""What moves with a cost is found on one page in so many of a point's, beside the same run at the best costs."""
+
 LEVEL = 0.90
 """Probability that an interval is meant to cover."""
 
@@ -57,8 +60,8 @@ Progress = parallel.Progress
 Floats = NDArray[np.float64]
 Read = TypeVar("Read")
 
-STEP = 0.02
-"""Step in the logarithm of a cost for a derivative."""
+STEPS = 0.1, 1.0
+"""Least and most that the logarithm of a cost is moved for a derivative: what less changes is mostly chance."""
 
 
 def evaluate(
@@ -75,8 +78,13 @@ def evaluate(
 
 def _simulated(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> SimulationResult:
     """A run of all memory, or of so many pages a vCPU."""
-    each = None if pages is None else pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
+    each = None if pages is None else _pages_of(scenario, pages)
     return run_scenario(scenario, seed=seed, pages_per_vcpu=each, progress=check)
+
+
+def _pages_of(scenario: Scenario, pages: int) -> int:
+    """Pages that each vCPU of a scenario simulates where others simulate so many (`FEW_VCPUS`)."""
+    return pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
 
 
 def _evaluate_each(
@@ -86,7 +94,7 @@ def _evaluate_each(
 ) -> list[Read]:
     """Simulate scenarios, each with its pages a vCPU, its seed, and what else `one` takes before its check."""
     # The dearest first, so that the last one to end is short.
-    order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
+    order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus * (jobs[i][1] or 1))
     found = parallel.each([partial(one, *jobs[i]) for i in order], "predicting", progress)
     return [read for _, read in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
@@ -144,17 +152,14 @@ class Case:
         """Calibrated costs."""
         return self.known.estimate
 
-    def steps(self, windows: bool) -> Floats:
-        """How far each calibrated logarithm is moved for a derivative.
-
-        Windows differ by chance where a small step moves a cost: there it is moved as far as it may be off.
-        """
+    @property
+    def steps(self) -> Floats:
+        """How far each calibrated logarithm is moved for a derivative: as far as it may be off."""
         if self.estimate is None:
             return np.zeros(0)
-        deviations = np.sqrt(np.diag(self.estimate.covariance)) if windows else np.zeros(len(self.estimate.names))
-        return np.maximum(STEP, deviations)
+        return np.clip(np.sqrt(np.diag(self.estimate.covariance)), *STEPS)
 
-    def runs(self, asked: Asked, windows: bool) -> list[tuple[Scenario, int]]:
+    def runs(self, asked: Asked) -> list[tuple[Scenario, int]]:
         """Scenarios and seeds: the best costs, then each logarithm a step down and a step up, or seeds; then the ends.
 
         These are each cost that is drawn at both ends of its prior, if that is wanted.
@@ -163,7 +168,7 @@ class Case:
         ends = [(case, asked.seed) for case in variations(self.known, asked.level)] if asked.costs == "drawn" else []
         if self.estimate is None:
             return [*((best, asked.seed + r) for r in range(asked.replications)), *ends]
-        steps = np.kron(np.diag(self.steps(windows)), [[-1.0], [1.0]])
+        steps = np.kron(np.diag(self.steps), [[-1.0], [1.0]])
         rest = {name: value for name, value in best.costs.given().items() if name in self.known.priors}
         moved = [self.estimate.apply(self.known.scenario, logs) for logs in self.estimate.logs + steps]
         return [(best, asked.seed), *((case.with_costs(**rest), asked.seed) for case in moved), *ends]
@@ -339,37 +344,86 @@ def _cases_of(named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked)
     return cases, tuple(dict.fromkeys(notes))
 
 
+@dataclass(frozen=True)
+class Run:
+    """One run: what is simulated, its seed, its pages a vCPU (None: all) and, by windows, which walk it is."""
+
+    scenario: Scenario
+    seed: int
+    pages: int | None
+    walk: int | None
+
+    @property
+    def key(self) -> tuple[Costs, int, int, int | None]:
+        """What tells it from others of its case: a cost that is not its own changes nothing."""
+        return self.scenario.costs, self.scenario.guest.pages, self.seed, self.walk
+
+
+class Point(NamedTuple):
+    """What one of `Case.runs` is read from: the mean of `runs`, or what a run differs by from `beside`."""
+
+    runs: list[Run]
+    beside: Run | None = None
+
+
+def _points_of(case: Case, metrics: Sequence[str], asked: Asked) -> list[Point]:
+    """Each of a case's runs; what moves with a cost is read from fewer pages, or one walk, beside the best costs."""
+    best = case.known.central()
+    windows = by_windows(best, metrics)
+    # What a part of the memory does not tell is asked of all of it.
+    part = all(find_metric(best, metric).memory != "whole" for metric in metrics)
+    pages = asked.pages_per_vcpu if part and not windows else None
+    alone = asked.replications if case.estimate is None else 1
+    points = []
+    for n, (its, seed) in enumerate(case.runs(asked)):
+        if n < alone:
+            points.append(Point([Run(its, seed, pages, walk) for walk in (range(WALKS) if windows else [None])]))
+        else:
+            walk = n % WALKS if windows else None
+            run, beside = (Run(_fewer(scenario, pages), seed, pages, walk) for scenario in (its, best))
+            points.append(Point([run], beside if windows or beside.scenario is not best else None))
+    return points
+
+
+def _fewer(scenario: Scenario, pages: int | None) -> Scenario:
+    """A scenario with one page in `MOVED_PART` of those that a point of it simulates; itself if it cannot be so."""
+    if pages is None:
+        return scenario
+    each, sample = _pages_of(scenario, pages), kind_of(scenario).sample
+    few, factor = sample(scenario, each, MOVED_PART)
+    return few if factor > sample(scenario, each)[1] else scenario
+
+
 def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tuple[list[Values], tuple[str, ...]]:
     """What each case gives, and what to know before believing it."""
-    jobs: dict[tuple[int, Costs, int, int | None], tuple[Scenario, int | None, int, int | None]] = {}
-    keys: list[list[tuple[int, Costs, int, int | None]]] = []
-    for i, case in enumerate(cases):
-        scenario = case.known.central()
-        # What a part of the memory does not tell is asked of all of it.
-        part = all(find_metric(scenario, metric).memory != "whole" for metric in metrics)
-        windows = by_windows(scenario, metrics)
-        keys.append([])
-        for n, (its, seed) in enumerate(case.runs(asked, windows)):
-            walk = None if not windows or n == 0 or (case.estimate is None and n < asked.replications) else n % WALKS
-            key = (i, its.costs, seed, walk)  # a cost that is not its own changes nothing
-            jobs[key] = its, asked.pages_per_vcpu if part else None, seed, walk
-            keys[-1].append(key)
-    order = list(jobs.values())
-    whole = [job[0] for job in order if job[1] is None and job[3] is None and not by_windows(job[0], metrics)]
+    points = [_points_of(case, metrics, asked) for case in cases]
+    runs = {
+        (i, run.key): run
+        for i, own in enumerate(points)
+        for point in own
+        for run in (*point.runs, *([point.beside] if point.beside else []))
+    }
+    whole = [run.scenario for run in runs.values() if run.pages is None and run.walk is None]
     longest = max(whole, key=least_accesses, default=None)
     if longest and asked.progress and (long := how_long(longest, len(whole), parallel.at_a_time())):
         asked.progress(f"{long}; {_why_whole(longest, metrics)}", 0.0)
-    found = dict(zip(jobs, _evaluate_each(order, partial(_read, metrics=metrics), asked.progress), strict=True))
+    jobs = [(run.scenario, run.pages, run.seed, run.walk) for run in runs.values()]
+    found = dict(zip(runs, _evaluate_each(jobs, partial(_read, metrics=metrics), asked.progress), strict=True))
     flags = {flag for case in cases for flag in flags_of(case.known.central())}
-    scales = sorted({scale for _, scale in found.values() if scale > 1})
-    if scales:
-        span = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "")
+    scales = sorted({found[i, own[0].runs[0].key][1] for i, own in enumerate(points)})
+    scaled = [scale for scale in scales if scale > 1]
+    if scaled:
+        span = f"{scaled[0]:g}" + (f" to {scaled[-1]:g}" if len(scaled) > 1 else "")
         flags.add(f"one page in {span} was simulated; times and counts are scaled")
-    if any(scale == 0 for _, scale in found.values()):
+    if 0 in scales:
         flags.add(f"sampled: windows of {WALKS} walks through each migration (docs/sampling.md)")
     if any(case.estimate is None and not (asked.costs == "drawn" and case.known.drawn) for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
-    return [_values(case, its, found, asked) for case, its in zip(cases, keys, strict=True)], tuple(sorted(flags))
+    values = [
+        _values(case, own, {key: row for (which, key), (row, _) in found.items() if which == i}, asked)
+        for i, (case, own) in enumerate(zip(cases, points, strict=True))
+    ]
+    return values, tuple(sorted(flags))
 
 
 def _why_whole(scenario: Scenario, metrics: Sequence[str]) -> str:
@@ -382,35 +436,29 @@ def _why_whole(scenario: Scenario, metrics: Sequence[str]) -> str:
 def _read(
     scenario: Scenario, pages: int | None, seed: int, walk: int | None, check: parallel.Check, metrics: Sequence[str]
 ) -> tuple[Floats, float]:
-    """Metrics of a run, shape (1, metrics), or of each walk through it, or of one of them; and the scale of its pages.
-
-    A scale of 0: windows.
-    """
-    if by_windows(scenario, metrics):
-        walks = walk_several(scenario, WALKS, seed, check, walk)
-        return np.array([[one.metrics[metric] for metric in metrics] for one in walks]), 0.0
+    """Metrics of a run, or of a walk, shape (metrics,); and the scale of its pages, 0 of a walk."""
+    if walk is not None:
+        (one,) = walk_several(scenario, WALKS, seed, check, walk)
+        return np.array([one.metrics[metric] for metric in metrics]), 0.0
     run = _simulated(scenario, pages, seed, check)
-    return np.array([[run.value(metric) for metric in metrics]]), run.scale
+    return np.array([run.value(metric) for metric in metrics]), run.scale
 
 
-def _values(case: Case, keys: Sequence[Any], found: Mapping[Any, tuple[Floats, float]], asked: Asked) -> Values:
-    """What a case gives; one walk tells what moves beside the same walk at the best costs, as all walks would."""
-    walks, _ = found[keys[0]]
-    centre = walks.mean(axis=0)
-    rows = []
-    for key in keys:
-        values, _ = found[key]
-        if key[-1] is not None:
-            same = walks[key[-1]]
+def _values(case: Case, points: Sequence[Point], found: Mapping[Any, Floats], asked: Asked) -> Values:
+    """What a case gives; what moves beside the best costs with fewer pages, or on one walk, moves so with all."""
+    rows: list[Floats] = []
+    for point in points:
+        value = np.mean([found[run.key] for run in point.runs], axis=0)
+        if point.beside is not None:
+            centre, same = rows[0], found[point.beside.key]
             with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = np.where((same > 0) & (values > 0), centre * values / same, centre + values - same)
-            values = np.maximum(ratio, 0.0)
-        rows.append(values.mean(axis=0))
+                ratio = np.where((same > 0) & (value > 0), centre * value / same, centre + value - same)
+            value = np.maximum(ratio, 0.0)
+        rows.append(value)
     drawn = case.known.drawn if asked.costs == "drawn" else ()
-    points = len(keys) - 2 * len(drawn)
+    alone = len(points) - 2 * len(drawn)
     table = np.array(rows)
-    windows = found[keys[0]][1] == 0
-    return Values(table[:points], table[points:], drawn, case.steps(windows))
+    return Values(table[:alone], table[alone:], drawn, case.steps)
 
 
 def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:

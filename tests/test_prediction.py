@@ -10,7 +10,7 @@ import simlib
 from simlib import InputError, Scenario
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir
-from simlib.prediction import STEP, Values, interval
+from simlib.prediction import Values, interval
 
 COSTS = {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "others": "0ns"}
 SMALL = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": COSTS})
@@ -50,6 +50,22 @@ def test_each_variant_gets_the_fit_of_its_own_machine(monkeypatch):
 def test_a_single_iteration_can_be_asked_for():
     found = simlib.predict(SMALL, [2], metrics=["dirty_memory_time", "dirty_memory_time[2]"]).frame
     assert found["estimate"].nunique() == 1  # the first iteration takes no fault
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "metric"),
+    [("arm64-ampere-altra", "rwlock-fixed-test", "dirty_memory_time"),
+     ("x86-three-configurations", "config-3", "clear_cpu_time")],
+)  # fmt: skip
+def test_fewer_pages_tell_how_far_costs_move_a_prediction(monkeypatch, name, variant, metric):
+    monkeypatch.setattr("simlib.workloads.scaled.SAMPLE_PAGES", 2**16)
+    scenario = simlib.load_scenario(data_dir() / "scenarios" / f"{name}.toml")
+    few = simlib.predict(scenario, [16], variant=variant, metrics=[metric]).frame.iloc[0]
+    monkeypatch.setattr("simlib.prediction.MOVED_PART", 1)
+    every = simlib.predict(scenario, [16], variant=variant, metrics=[metric]).frame.iloc[0]
+    assert few["estimate"] == every["estimate"]
+    assert few["high"] != every["high"]
+    assert np.log(few["high"] / few["low"]) == pytest.approx(np.log(every["high"] / every["low"]), rel=0.1)
 
 
 def test_a_single_stall_is_asked_of_all_memory(monkeypatch):
@@ -92,7 +108,7 @@ def test_a_sentence_for_each_fault(arguments, message):
 
 def test_what_can_be_zero_has_an_interval_without_logarithms():
     known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.0, {})
-    values = Values(np.array([[1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]), np.empty((0, 2)), (), np.array([STEP]))
+    values = Values(np.array([[1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]), np.empty((0, 2)), (), np.array([0.1]))
     centre, low, high = interval(values, 0, known, 0.9, values.spread(), "dirty_left")
     assert (centre, low) == (1.0, 0.0)
     assert 1 < high < 100

@@ -98,15 +98,15 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 _OF_AN_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu")
 
 
-def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
-    """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
+def sample(scenario: Scenario, pages_per_vcpu: int, part: int = 1) -> tuple[Scenario, float]:
+    """The scenario with at most so many pages a vCPU, or one in `part` of these, and what scales times and counts back.
 
     The steady state makes them proportional to the pages; what is lost is the relative weight of start and end. With
     dirty rings all of it is simulated: what they have at a round's end does not grow with the pages.
     """
     guest = scenario.guest
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
-    pages = max(unit, pages_per_vcpu // unit * unit)
+    pages = max(unit, pages_per_vcpu // part // unit * unit)
     if pages >= guest.pages_per_vcpu or scenario.workload.rings:
         return scenario, 1.0
     small = dataclasses.replace(guest, memory=None, memory_per_vcpu=pages * guest.page_size)

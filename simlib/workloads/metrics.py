@@ -91,7 +91,7 @@ class Kind:
     - `default`: those that `simlib.predict` gives unless told otherwise.
     - `measure`: (scenario, job, result) to `Values`.
     - `check_horizon`: raises `simlib.errors.HorizonError` for a scenario that would run past the simulated time.
-    - `sample`: (scenario, pages a vCPU) to a scenario of less memory and the factor between both.
+    - `sample`: (scenario, pages a vCPU, one in how many of these) to a scenario of less memory and the factor between.
     - `warnings`: (scenario, job, result, factor of the sample) to what a reader of the result must know.
     - `curve`: (scenario, job, result) to the guest's throughput over time, if it works on.
     - `dirtying`: the phase in which the guest dirties its memory, if it has one of its own.
@@ -105,7 +105,7 @@ class Kind:
     default: tuple[str, ...]
     measure: Callable[[Scenario, Job, EngineResult], Values]
     check_horizon: Callable[[Scenario], object] = check_walks
-    sample: Callable[[Scenario, int], tuple[Scenario, float]] = lambda scenario, _: (scenario, 1.0)
+    sample: Callable[..., tuple[Scenario, float]] = lambda scenario, *_: (scenario, 1.0)
     warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = nothing
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
     dirtying: str = ""

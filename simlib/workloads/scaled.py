@@ -66,8 +66,10 @@ def _undivided(scenario: Scenario, unit: int) -> int:
     return guest.pages if guest.pages % (guest.vcpus * unit) else guest.pages_per_vcpu
 
 
-def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
+def sample(scenario: Scenario, pages_per_vcpu: int, part: int = 1) -> tuple[Scenario, float]:
     """The migration of a part of the memory with so many pages a vCPU, or `SAMPLE_PAGES` in all, and the factor.
+
+    Of these only one in `part`, for what is read beside another run with as few.
 
     The part is as near to that as the memory and its chunks can be divided. Zipf's law is another with fewer pages, and
     neither the time between slow faults nor that of a throttle shrinks with the memory: such a migration stays whole.
@@ -81,7 +83,7 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     if workload.access == "zipf" or workload.slow_fault_every or workload.throttle != "none":
         return scenario, 1.0
     pages = guest.pages
-    wanted = pages / max(SAMPLE_PAGES, pages_per_vcpu * guest.vcpus)
+    wanted = part * pages / max(SAMPLE_PAGES, pages_per_vcpu * guest.vcpus)
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
     parts = _undivided(scenario, unit) // unit
     part = workload.clear_chunk // guest.page_size if workload.clear_chunk else pages
