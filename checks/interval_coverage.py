@@ -29,7 +29,7 @@ from simlib.files import write_text
 from simlib.fits import BOUNDS, CostEstimate, Fit, load_fit
 from simlib.measurements import data_dir
 from simlib.parallel import Progress
-from simlib.prediction import LEVEL, STEP, Values, interval
+from simlib.prediction import LEVEL, Values, interval, steps_of
 from simlib.workloads.metrics import split_name
 
 ROOT = Path(__file__).parents[1]
@@ -162,9 +162,11 @@ def _covered(
     problem: Problem, estimate: CostEstimate, rows: pd.DataFrame, values: FloatArray, level: float
 ) -> NDArray[np.bool_]:
     """Which values lie in the intervals that a prediction gives with these costs."""
-    steps = np.kron(np.eye(len(estimate.logs)), [[-STEP], [STEP]])
-    model = problem.model(np.vstack([estimate.logs, estimate.logs + steps]), rows, 0, 0)
-    all_known = Values(model, np.empty((0, len(rows))), (), np.full(len(estimate.logs), STEP))
+    steps = steps_of(estimate)
+    moved = estimate.logs + np.kron(np.diag(steps), [[-1.0], [1.0]])
+    all_known = Values(
+        problem.model(np.vstack([estimate.logs, moved]), rows, 0, 0), np.empty((0, len(rows))), (), steps
+    )
     spread = all_known.spread()
     found = [interval(all_known, i, estimate, level, spread, metric) for i, metric in enumerate(rows["metric"])]
     return np.array([low <= value <= high for (_, low, high), value in zip(found, values, strict=True)])

@@ -152,13 +152,6 @@ class Case:
         """Calibrated costs."""
         return self.known.estimate
 
-    @property
-    def steps(self) -> Floats:
-        """How far each calibrated logarithm is moved for a derivative: as far as it may be off."""
-        if self.estimate is None:
-            return np.zeros(0)
-        return np.clip(np.sqrt(np.diag(self.estimate.covariance)), *STEPS)
-
     def runs(self, asked: Asked) -> list[tuple[Scenario, int]]:
         """Scenarios and seeds: the best costs, then each logarithm a step down and a step up, or seeds; then the ends.
 
@@ -168,10 +161,15 @@ class Case:
         ends = [(case, asked.seed) for case in variations(self.known, asked.level)] if asked.costs == "drawn" else []
         if self.estimate is None:
             return [*((best, asked.seed + r) for r in range(asked.replications)), *ends]
-        steps = np.kron(np.diag(self.steps), [[-1.0], [1.0]])
+        steps = np.kron(np.diag(steps_of(self.estimate)), [[-1.0], [1.0]])
         rest = {name: value for name, value in best.costs.given().items() if name in self.known.priors}
         moved = [self.estimate.apply(self.known.scenario, logs) for logs in self.estimate.logs + steps]
         return [(best, asked.seed), *((case.with_costs(**rest), asked.seed) for case in moved), *ends]
+
+
+def steps_of(estimate: CostEstimate | None) -> Floats:
+    """How far each calibrated logarithm is moved for a derivative: as far as it may be off, within `STEPS`."""
+    return np.zeros(0) if estimate is None else np.clip(np.sqrt(np.diag(estimate.covariance)), *STEPS)
 
 
 def predict(
@@ -292,7 +290,7 @@ class Values:
     - `points`, shape (points, metrics): of `Case.runs`, the best costs first.
     - `ends`, shape (2 costs, metrics): the rest of them.
     - `drawn`: the costs that are drawn.
-    - `steps`: `Case.steps`.
+    - `steps`: of `steps_of`.
     """
 
     points: Floats
@@ -458,7 +456,7 @@ def _values(case: Case, points: Sequence[Point], found: Mapping[Any, Floats], as
     drawn = case.known.drawn if asked.costs == "drawn" else ()
     alone = len(points) - 2 * len(drawn)
     table = np.array(rows)
-    return Values(table[:alone], table[alone:], drawn, case.steps)
+    return Values(table[:alone], table[alone:], drawn, steps_of(case.estimate))
 
 
 def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:

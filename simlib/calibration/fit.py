@@ -71,7 +71,8 @@ def calibrate(
     t = float(stdtrit(dof, 0.5 + level / 2))
     lows = logs - t * deviations if limits is None else limits[:, 0]
     highs = logs + t * deviations if limits is None else limits[:, 1]
-    held, moved = held_at_medians(objective, estimate, jacobian)
+    few = replace(objective, pages=coarse.pages)
+    held, moved = held_at_medians(few, estimate, jacobian, variance / _anywhere(problem.bounds, level))
     estimate = replace(estimate, covariance=covariance + moved @ moved.T)
     far = float(ndtri(0.5 + level / 2)) * np.sqrt((moved**2).sum(axis=1))
     lows, highs = logs - np.hypot(logs - lows, far), logs + np.hypot(highs - logs, far)
@@ -117,8 +118,12 @@ def calibrate(
 
 def _untold(bounds: FloatArray, jacobian: FloatArray, level: float) -> FloatArray:
     """Variances of the costs of which no row tells anything: they may be anywhere within their bounds."""
-    half = (bounds[:, 1] - bounds[:, 0]) / 2 / float(ndtri(0.5 + level / 2))
-    return np.diag(np.where(np.abs(jacobian).max(axis=0) < TELLS_NOTHING, half, 0.0) ** 2)
+    return np.diag(np.where(np.abs(jacobian).max(axis=0) < TELLS_NOTHING, _anywhere(bounds, level), 0.0))
+
+
+def _anywhere(bounds: FloatArray, level: float) -> FloatArray:
+    """Variances of costs that are within their bounds with that probability."""
+    return np.asarray(((bounds[:, 1] - bounds[:, 0]) / 2 / float(ndtri(0.5 + level / 2))) ** 2)
 
 
 def _within(
@@ -134,9 +139,12 @@ def _within(
 
 
 def held_at_medians(
-    objective: Objective, estimate: CostEstimate, jacobian: FloatArray
+    objective: Objective, estimate: CostEstimate, jacobian: FloatArray, weights: FloatArray
 ) -> tuple[tuple[str, ...], FloatArray]:
     """Costs that the programs spend and that stand at the medians of their priors, and what that leaves open.
+
+    - `weights`, shape (calibrated costs,): of the squares of their moves beside those of the residuals, so that what
+      the rows hardly tell apart does not go further than to its bounds.
 
     Returns: their names, and what a standard deviation of each moves the logarithms of the calibrated costs, to first
     order, shape (calibrated costs, names); those that move nothing are left out.
@@ -147,10 +155,10 @@ def held_at_medians(
     for case in cases:
         known = UncertainCosts.of(estimate.apply(case))
         ends |= {name: known.ends(name) for name in known.drawn}
-    moved = {}
+    moved, moves = {}, np.linalg.pinv(jacobian.T @ jacobian + np.diag(weights), hermitian=True) @ jacobian.T
     for name, pair in sorted(ends.items()):
         low, high = (replace(objective, problem=problem.with_cost(name, end))(estimate.logs) for end in pair)
-        moved[name] = -np.linalg.pinv(jacobian, rcond=1e-8) @ (high - low) / (2 * spread)
+        moved[name] = -moves @ (high - low) / (2 * spread)
     names = tuple(name for name, step in moved.items() if np.abs(step).max() > MOVES)
     return names, np.array([moved[name] for name in names]).reshape(len(names), len(estimate.logs)).T
 

@@ -41,6 +41,9 @@ smaller ones stop."""
 WIDE_STEP = 0.1
 """The same for coarse runs, which are rougher."""
 
+CENTRAL_STEP = 0.2
+"""The same on both sides, for the slopes on which intervals rest: from smaller ones, costs look better known."""
+
 GUESS = "guess from the asymptotes"
 
 
@@ -66,9 +69,9 @@ class Objective:
 
     def jacobian(self, point: FloatArray) -> FloatArray:
         """The same from steps on both sides, which is twice the work."""
-        steps = STEP * np.eye(len(point))
+        steps = CENTRAL_STEP * np.eye(len(point))
         up, down = self(point + steps), self(point - steps)
-        return np.asarray((up - down).T / (2 * STEP))
+        return np.asarray((up - down).T / (2 * CENTRAL_STEP))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ import pytest
 from simlib import calibrate, measurements, predict
 from simlib.calibration import build_problem, sobol_indices, strongest_correlations
 from simlib.calibration import fit as fitting
-from simlib.calibration.search import first_guess
+from simlib.calibration.search import Objective, first_guess
 from simlib.errors import CalibrationError, InputError
+from simlib.fits import CostEstimate
+from simlib.measurements import as_table
 from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario
 
@@ -253,6 +255,22 @@ def test_what_is_neither_given_nor_sought_is_drawn_when_predicted():
     )
     assert drawn["estimate"] == pytest.approx(exact["estimate"], rel=1e-9)  # that is the prior's median
     assert drawn["high"] - drawn["low"] > 2 * (exact["high"] - exact["low"])
+
+
+def test_what_the_rows_hardly_tell_apart_moves_no_further_than_to_its_bounds():
+    """With slopes of two costs that are nearly the same, chance in them would decide how far."""
+    problem = build_problem(
+        Scenario.parse(ONE | {"policy": {"architecture": "arm64-2022"}}), as_table(one_iteration(0))
+    )
+    rows, costs = len(problem.train), len(problem.names)
+    objective = Objective(problem, np.ones(rows), 512, 1)
+    estimate = CostEstimate(problem.names, first_guess(problem), np.zeros((costs, costs)), 2, 0.02, {})
+    slopes = np.linspace(0.5, 0.6, rows)[:, None] + 1e-7 * np.random.default_rng(1).standard_normal((rows, costs))
+    half = np.diff(problem.bounds).ravel() / 2
+    names, moved = fitting.held_at_medians(objective, estimate, slopes, 0.02**2 / half**2)
+    assert "tlb_invalidate" in names
+    assert (np.abs(moved) < half[:, None]).all()
+    assert np.abs(np.linalg.pinv(slopes)).max() > 1e3
 
 
 def test_a_bad_data_frame_is_refused_as_a_bad_file_is():
