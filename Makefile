@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab lab-tries lab-control
 
 help:
-	@echo "make reproduce   compute every study and run every notebook on what was found: writes build/report (6 to 15 minutes)"
+	@echo "make reproduce   compute every study and run every notebook on what was found: writes build/report (5 to 15 minutes)"
 	@echo "make notebooks   execute notebooks alone: writes build/notebooks (ONLY=\"04 08\" for those with such a part in their name)"
 	@echo "make test        format, lint, types, tests, doctests and the first notebook (4 to 15 minutes)"
 	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 to 20 minutes)"

@@ -96,5 +96,5 @@ STUDY = Study(
     ("tried", "x86-clear-lock-drop-configurations", "x86-get-dirty-log-lockless"),
     compute,
     answer,
-    takes_s=90,
+    takes_s=55,
 )
