@@ -162,11 +162,9 @@ def _covered(
     problem: Problem, estimate: CostEstimate, rows: pd.DataFrame, values: FloatArray, level: float
 ) -> NDArray[np.bool_]:
     """Which values lie in the intervals that a prediction gives with these costs."""
-    steps = steps_of(estimate)
-    moved = estimate.logs + np.kron(np.diag(steps), [[-1.0], [1.0]])
-    all_known = Values(
-        problem.model(np.vstack([estimate.logs, moved]), rows, 0, 0), np.empty((0, len(rows))), (), steps
-    )
+    moved = estimate.logs + np.kron(np.diag(steps_of(estimate)), [[-1.0], [1.0]])
+    model = problem.model(np.vstack([estimate.logs, moved]), rows, 0, 0)
+    all_known = Values(model, np.empty((0, len(rows))), ())
     spread = all_known.spread()
     found = [interval(all_known, i, estimate, level, spread, metric) for i, metric in enumerate(rows["metric"])]
     return np.array([low <= value <= high for (_, low, high), value in zip(found, values, strict=True)])

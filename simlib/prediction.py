@@ -76,15 +76,12 @@ def evaluate(
     return _evaluate_each(jobs, _simulated, progress)
 
 
-def _simulated(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> SimulationResult:
-    """A run of all memory, or of so many pages a vCPU."""
-    each = None if pages is None else _pages_of(scenario, pages)
-    return run_scenario(scenario, seed=seed, pages_per_vcpu=each, progress=check)
-
-
-def _pages_of(scenario: Scenario, pages: int) -> int:
-    """Pages that each vCPU of a scenario simulates where others simulate so many (`FEW_VCPUS`)."""
-    return pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
+def _simulated(
+    scenario: Scenario, pages: int | None, seed: int, check: parallel.Check, part: int = 1
+) -> SimulationResult:
+    """A run of all memory, or of so many pages a vCPU, or of one in `part` of these."""
+    each = None if pages is None else pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
+    return run_scenario(scenario, seed=seed, pages_per_vcpu=each, part=part, progress=check)
 
 
 def _evaluate_each(
@@ -167,9 +164,9 @@ class Case:
         return [(best, asked.seed), *((case.with_costs(**rest), asked.seed) for case in moved), *ends]
 
 
-def steps_of(estimate: CostEstimate | None) -> Floats:
+def steps_of(estimate: CostEstimate) -> Floats:
     """How far each calibrated logarithm is moved for a derivative: as far as it may be off, within `STEPS`."""
-    return np.zeros(0) if estimate is None else np.clip(np.sqrt(np.diag(estimate.covariance)), *STEPS)
+    return np.clip(np.sqrt(np.diag(estimate.covariance)), *STEPS)
 
 
 def predict(
@@ -290,13 +287,11 @@ class Values:
     - `points`, shape (points, metrics): of `Case.runs`, the best costs first.
     - `ends`, shape (2 costs, metrics): the rest of them.
     - `drawn`: the costs that are drawn.
-    - `steps`: of `steps_of`.
     """
 
     points: Floats
     ends: Floats
     drawn: tuple[str, ...]
-    steps: Floats
 
     def spread(self) -> Spread:
         """What the costs that are drawn move."""
@@ -312,7 +307,7 @@ class Values:
         names = tuple(dict.fromkeys((*self.drawn, *other.drawn)))
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = self._ends_of(names) / other._ends_of(names)
-            return Values(self.points / other.points, ends, names, self.steps)
+            return Values(self.points / other.points, ends, names)
 
     def _ends_of(self, names: Sequence[str]) -> Floats:
         pairs = [
@@ -342,26 +337,26 @@ def _cases_of(named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked)
     return cases, tuple(dict.fromkeys(notes))
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run: what is simulated, its seed, its pages a vCPU (None: all) and, by windows, which walk it is."""
+class Run(NamedTuple):
+    """One run: pages a vCPU (None: all), one in `part` of which is simulated, and by windows, which walk it is."""
 
     scenario: Scenario
-    seed: int
     pages: int | None
+    seed: int
+    part: int
     walk: int | None
 
     @property
     def key(self) -> tuple[Costs, int, int, int | None]:
         """What tells it from others of its case: a cost that is not its own changes nothing."""
-        return self.scenario.costs, self.scenario.guest.pages, self.seed, self.walk
+        return self.scenario.costs, self.seed, self.part, self.walk
 
 
 class Point(NamedTuple):
-    """What one of `Case.runs` is read from: the mean of `runs`, or what a run differs by from `beside`."""
+    """What one of `Case.runs` is read from: the mean of `runs`, or what these differ by from `beside`."""
 
-    runs: list[Run]
-    beside: Run | None = None
+    runs: Sequence[Run]
+    beside: Sequence[Run] = ()
 
 
 def _points_of(case: Case, metrics: Sequence[str], asked: Asked) -> list[Point]:
@@ -369,44 +364,30 @@ def _points_of(case: Case, metrics: Sequence[str], asked: Asked) -> list[Point]:
     best = case.known.central()
     windows = by_windows(best, metrics)
     # What a part of the memory does not tell is asked of all of it.
-    part = all(find_metric(best, metric).memory != "whole" for metric in metrics)
-    pages = asked.pages_per_vcpu if part and not windows else None
+    whole = windows or any(find_metric(best, metric).memory == "whole" for metric in metrics)
+    pages, part = (None, 1) if whole else (asked.pages_per_vcpu, MOVED_PART)
+    walks: Sequence[int | None] = range(WALKS) if windows else [None]
     alone = asked.replications if case.estimate is None else 1
     points = []
     for n, (its, seed) in enumerate(case.runs(asked)):
         if n < alone:
-            points.append(Point([Run(its, seed, pages, walk) for walk in (range(WALKS) if windows else [None])]))
+            points.append(Point([Run(its, pages, seed, 1, walk) for walk in walks]))
         else:
-            walk = n % WALKS if windows else None
-            run, beside = (Run(_fewer(scenario, pages), seed, pages, walk) for scenario in (its, best))
-            points.append(Point([run], beside if windows or beside.scenario is not best else None))
+            run = Run(its, pages, seed, part, walks[n % len(walks)])
+            points.append(Point([run], [run._replace(scenario=best)]))
     return points
-
-
-def _fewer(scenario: Scenario, pages: int | None) -> Scenario:
-    """A scenario with one page in `MOVED_PART` of those that a point of it simulates; itself if it cannot be so."""
-    if pages is None:
-        return scenario
-    each, sample = _pages_of(scenario, pages), kind_of(scenario).sample
-    few, factor = sample(scenario, each, MOVED_PART)
-    return few if factor > sample(scenario, each)[1] else scenario
 
 
 def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tuple[list[Values], tuple[str, ...]]:
     """What each case gives, and what to know before believing it."""
     points = [_points_of(case, metrics, asked) for case in cases]
-    runs = {
-        (i, run.key): run
-        for i, own in enumerate(points)
-        for point in own
-        for run in (*point.runs, *([point.beside] if point.beside else []))
-    }
+    runs = {(i, run.key): run for i, own in enumerate(points) for point in own for run in (*point.runs, *point.beside)}
     whole = [run.scenario for run in runs.values() if run.pages is None and run.walk is None]
     longest = max(whole, key=least_accesses, default=None)
     if longest and asked.progress and (long := how_long(longest, len(whole), parallel.at_a_time())):
         asked.progress(f"{long}; {_why_whole(longest, metrics)}", 0.0)
-    jobs = [(run.scenario, run.pages, run.seed, run.walk) for run in runs.values()]
-    found = dict(zip(runs, _evaluate_each(jobs, partial(_read, metrics=metrics), asked.progress), strict=True))
+    each = _evaluate_each(list(runs.values()), partial(_read, metrics=metrics), asked.progress)
+    found = dict(zip(runs, each, strict=True))
     flags = {flag for case in cases for flag in flags_of(case.known.central())}
     scales = sorted({found[i, own[0].runs[0].key][1] for i, own in enumerate(points)})
     scaled = [scale for scale in scales if scale > 1]
@@ -417,11 +398,8 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
         flags.add(f"sampled: windows of {WALKS} walks through each migration (docs/sampling.md)")
     if any(case.estimate is None and not (asked.costs == "drawn" and case.known.drawn) for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
-    values = [
-        _values(case, own, {key: row for (which, key), (row, _) in found.items() if which == i}, asked)
-        for i, (case, own) in enumerate(zip(cases, points, strict=True))
-    ]
-    return values, tuple(sorted(flags))
+    rows = {key: row for key, (row, _) in found.items()}
+    return [_values(i, case, points[i], rows, asked) for i, case in enumerate(cases)], tuple(sorted(flags))
 
 
 def _why_whole(scenario: Scenario, metrics: Sequence[str]) -> str:
@@ -432,23 +410,24 @@ def _why_whole(scenario: Scenario, metrics: Sequence[str]) -> str:
 
 
 def _read(
-    scenario: Scenario, pages: int | None, seed: int, walk: int | None, check: parallel.Check, metrics: Sequence[str]
-) -> tuple[Floats, float]:
+    scenario: Scenario, pages: int | None, seed: int, part: int, walk: int | None, check: parallel.Check,
+    metrics: Sequence[str],
+) -> tuple[Floats, float]:  # fmt: skip
     """Metrics of a run, or of a walk, shape (metrics,); and the scale of its pages, 0 of a walk."""
     if walk is not None:
         (one,) = walk_several(scenario, WALKS, seed, check, walk)
         return np.array([one.metrics[metric] for metric in metrics]), 0.0
-    run = _simulated(scenario, pages, seed, check)
+    run = _simulated(scenario, pages, seed, check, part)
     return np.array([run.value(metric) for metric in metrics]), run.scale
 
 
-def _values(case: Case, points: Sequence[Point], found: Mapping[Any, Floats], asked: Asked) -> Values:
+def _values(i: int, case: Case, points: Sequence[Point], found: Mapping[Any, Floats], asked: Asked) -> Values:
     """What a case gives; what moves beside the best costs with fewer pages, or on one walk, moves so with all."""
     rows: list[Floats] = []
     for point in points:
-        value = np.mean([found[run.key] for run in point.runs], axis=0)
-        if point.beside is not None:
-            centre, same = rows[0], found[point.beside.key]
+        value = np.mean([found[i, run.key] for run in point.runs], axis=0)
+        for run in point.beside:
+            centre, same = rows[0], found[i, run.key]
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = np.where((same > 0) & (value > 0), centre * value / same, centre + value - same)
             value = np.maximum(ratio, 0.0)
@@ -456,7 +435,7 @@ def _values(case: Case, points: Sequence[Point], found: Mapping[Any, Floats], as
     drawn = case.known.drawn if asked.costs == "drawn" else ()
     alone = len(points) - 2 * len(drawn)
     table = np.array(rows)
-    return Values(table[:alone], table[alone:], drawn, steps_of(case.estimate))
+    return Values(table[:alone], table[alone:], drawn)
 
 
 def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:
@@ -487,6 +466,6 @@ def interval(
     reach = float(stdtrit(estimate.dof, 0.5 + level / 2))
     logs = bool((points > 0).all()) and bool(spread.logs[column])
     told = np.log(points) if logs else points
-    gradient = (told[2::2] - told[1::2]) / (2 * values.steps)
+    gradient = (told[2::2] - told[1::2]) / (2 * steps_of(estimate))
     half = reach * float(np.sqrt(gradient @ estimate.covariance @ gradient + (own if logs else own * centre) ** 2))
     return centre, *spread.interval(column, centre, half)

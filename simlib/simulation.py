@@ -395,6 +395,7 @@ def run_scenario(
     seed: int = 1,
     trace: int = 0,
     pages_per_vcpu: int | None = None,
+    part: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationResult:
     """Run a scenario as it is: no calibrated cost is looked for; one without a value has the median of its prior.
@@ -403,14 +404,15 @@ def run_scenario(
 
     - `scenario`: without variants.
     - `engine`, `seed`, `trace`, `pages_per_vcpu`, `progress`: see `simulate`.
+    - `part`: of those pages simulate only one in so many.
 
     >>> result = run_scenario(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}}))
     >>> result.scenario.costs.fault_hold
     600000
     """
     scenario = complete(scenario)
-    small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind_of(scenario).sample(scenario, pages_per_vcpu)
-    kind = kind_of(small)
+    kind = kind_of(scenario)
+    small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind.sample(scenario, pages_per_vcpu, part)
     kind.check_horizon(small)
     check_length(small)
     job = build(small)

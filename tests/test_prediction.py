@@ -108,7 +108,7 @@ def test_a_sentence_for_each_fault(arguments, message):
 
 def test_what_can_be_zero_has_an_interval_without_logarithms():
     known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.0, {})
-    values = Values(np.array([[1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]), np.empty((0, 2)), (), np.array([0.1]))
+    values = Values(np.array([[1.0, 0.0], [0.0, 0.0], [2.0, 0.0]]), np.empty((0, 2)), ())
     centre, low, high = interval(values, 0, known, 0.9, values.spread(), "dirty_left")
     assert (centre, low) == (1.0, 0.0)
     assert 1 < high < 100

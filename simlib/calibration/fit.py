@@ -155,7 +155,8 @@ def held_at_medians(
     for case in cases:
         known = UncertainCosts.of(estimate.apply(case))
         ends |= {name: known.ends(name) for name in known.drawn}
-    moved, moves = {}, np.linalg.pinv(jacobian.T @ jacobian + np.diag(weights), hermitian=True) @ jacobian.T
+    moves = np.linalg.pinv(jacobian.T @ jacobian + np.diag(weights), hermitian=True) @ jacobian.T
+    moved = {}
     for name, pair in sorted(ends.items()):
         low, high = (replace(objective, problem=problem.with_cost(name, end))(estimate.logs) for end in pair)
         moved[name] = -moves @ (high - low) / (2 * spread)

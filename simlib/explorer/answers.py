@@ -248,7 +248,7 @@ def ranges(state: State, strategies: Sequence[str], check: Check) -> Ranges:
 
     def values(name: str) -> Values:
         rows = walked.to_numpy(dtype=float)[[apart.index(case) for case in cases[name]]]
-        return Values(rows[:1], rows[1:], known[name].drawn, np.empty(0))
+        return Values(rows[:1], rows[1:], known[name].drawn)
 
     walked = pd.DataFrame(each([partial(one_walk, case) for case in apart])).drop(columns="strategy")
     most, parts = np.where(walked.columns == "guest_throughput", 1.0, np.inf), []

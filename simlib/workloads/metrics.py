@@ -105,7 +105,7 @@ class Kind:
     default: tuple[str, ...]
     measure: Callable[[Scenario, Job, EngineResult], Values]
     check_horizon: Callable[[Scenario], object] = check_walks
-    sample: Callable[..., tuple[Scenario, float]] = lambda scenario, *_: (scenario, 1.0)
+    sample: Callable[[Scenario, int, int], tuple[Scenario, float]] = lambda scenario, *_: (scenario, 1.0)
     warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = nothing
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
     dirtying: str = ""
