@@ -91,7 +91,7 @@ def _evaluate_each(
 ) -> list[Read]:
     """Simulate scenarios, each with its pages a vCPU, its seed, and what else `one` takes before its check."""
     # The dearest first, so that the last one to end is short.
-    order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus * (jobs[i][1] or 1))
+    order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
     found = parallel.each([partial(one, *jobs[i]) for i in order], "predicting", progress)
     return [read for _, read in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
