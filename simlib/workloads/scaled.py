@@ -76,8 +76,8 @@ def sample(scenario: Scenario, pages_per_vcpu: int, part: int = 1) -> tuple[Scen
 
     >>> whole = Scenario.parse({"guest": {"vcpus": 16, "memory": "64G"},
     ...                         "workload": {"kind": "migration", "clear_chunk": "1G"}})
-    >>> sample(whole, 4096)[1]
-    64.0
+    >>> sample(whole, 4096)[1], sample(whole, 4096, part=4)[1]
+    (64.0, 256.0)
     """
     guest, workload = scenario.guest, scenario.workload
     if workload.access == "zipf" or workload.slow_fault_every or workload.throttle != "none":

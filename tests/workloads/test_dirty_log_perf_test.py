@@ -222,6 +222,7 @@ def test_a_sample_of_the_pages_scales_to_all_of_them(architecture):
     assert full.keys() == part.keys()
     for name, value in full.items():
         assert part[name] == pytest.approx(value, rel=0.01), name
+    assert simulate(scenario, pages_per_vcpu=8192, part=2).metrics == part
 
 
 def test_a_sample_scales_the_flush_of_one_ioctl_no_further_than_it_happens():
