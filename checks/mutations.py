@@ -224,7 +224,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(ROUNDS, "if thread.kick or thread.pause or thread", "if thread.kick or thread"),
     ],
     "who was kicked does not sleep before its next access": [
-        Edit(ACCESS, "(thread.pause and thread.interrupted != 2)", "(thread.pause and not thread.interrupted)"),
+        Edit(ACCESS, "(thread.pause > 0 and thread.interrupted != 2)", "(thread.pause > 0 and not thread.interrupted)"),
     ],
     "in both engines a vCPU sleeps with pages in its log buffer": [
         Edit(OTHER_ACCESS, "kick += self.empty_buffer(thread) * self.pause_entry", "kick += 0"),

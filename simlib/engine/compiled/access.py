@@ -5,14 +5,21 @@ from __future__ import annotations
 
 from simlib.engine.compiled import logs
 from simlib.engine.compiled.clock import IDLE, RUN, shown
-from simlib.engine.compiled.inline import small
+from simlib.engine.compiled.inline import apart, small
 from simlib.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, writes
 from simlib.engine.compiled.statistics import FAULT, LEAVE, PAUSE, PAUSED, WRITE, end_kick, enter, note
 
 
 @small
-def interrupt(run, world, books, thread, number):
+def is_interrupted(thread):
+    """Whether the vCPU must leave the guest before its access, which is then made afterwards."""
+    return (thread.kick > 0 and not thread.interrupted) or (thread.pause > 0 and thread.interrupted != 2)
+
+
+@apart
+def interrupt(run, thread, number):
     """The vCPU leaves the guest, as a kick or a throttle asked for, and enters it again; returns its clock."""
+    world, books = run.worlds[0], run.books
     kick, pause = thread.kick, thread.pause
     if pause:
         kick += logs.drain(run, thread, number) * world.pause_entry
@@ -41,13 +48,8 @@ def target_of(step, fault):
 
 @small
 def access(run, thread, number, step):
-    """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock.
-
-    An access that is interrupted is made afterwards.
-    """
+    """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock."""
     world, books = run.worlds[0], run.books
-    if (thread.kick and not thread.interrupted) or (thread.pause and thread.interrupted != 2):
-        return interrupt(run, world, books, thread, number)
     if thread.interrupted == 2:
         thread.pause = 0
     thread.interrupted = 0

@@ -26,8 +26,8 @@ part = njit(inline="always", **_INNER)
 small = njit(forceinline=True, **_INNER)
 """For small functions of records, arrays and numbers, which are compiled once and then become part of their callers."""
 
-apart = njit(**_INNER)
-"""For what happens seldom."""
+apart = njit(forceinline=False, **_INNER)
+"""For what happens seldom; said of each, since what a `small` function calls would else become part of it, too."""
 
 
 @contextmanager
@@ -62,16 +62,27 @@ def bit_length(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
-def call_at(typingctx: Any, address: Any, run: Any, number: Any) -> Any:
-    """Call a function of a run and a number, which returns an int64, by the address of its machine code.
+def stays_apart(typingctx: Any) -> Any:
+    """The function that this stands in does not become part of its callers, however small it is.
 
-    It has an error model without errors, so that no status is looked at. The function that this stands in does not
-    become part of its own callers: were the copies of a whole run made in the engine's loop, that would be slower by a
-    fifth.
+    So the engine's loop has neither copies of a whole run nor addresses that only a seldom step needs.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def call_at(typingctx: Any, address: Any, run: Any, number: Any) -> Any:
+    """Call a function of a run and a number, which returns an int64, by the address of its machine code.
+
+    It has an error model without errors, so that no status is looked at.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         given = signature.args[1:]
         kind = context.call_conv.get_function_type(types.int64, given)
         function = builder.inttoptr(args[0], kind.as_pointer())

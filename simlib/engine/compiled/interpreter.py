@@ -22,8 +22,8 @@ from simlib.engine.compiled import (
     statistics,
     turns,
 )
-from simlib.engine.compiled.access import access
-from simlib.engine.compiled.inline import apart, call_at, item, part, small
+from simlib.engine.compiled.access import access, interrupt, is_interrupted
+from simlib.engine.compiled.inline import apart, call_at, item, part, small, stays_apart
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
 from simlib.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
@@ -179,10 +179,27 @@ def sleep_on(run, thread):
 
 
 @apart
+def kick_vcpus(run, thread, number, step):
+    """Interrupt all vCPUs that are in the guest."""
+    world = run.worlds[0]
+    time = clock.sample(thread, run.quantiles, step.a, step.c)
+    for j in range(world.vcpus):
+        other = run.threads[j]
+        if j != number and in_guest(other):
+            other.kick = time + logs.drain(run, other, j) * step.d
+            other.kick_stalls = step.b
+    statistics.note(world, run.books.trace, world.now, number, statistics.KICK, time)
+
+
+@apart
 def rare_step(run, thread, number, step):
     """Steps that a program takes now and then; returns the thread's clock, or ASLEEP."""
     world, kind = run.worlds[0], step.kind
     now = world.now
+    if kind == Step.ACCESS:
+        return interrupt(run, thread, number)
+    if kind == Step.TAKE:
+        return locks.look(run, thread, number, step)
     if kind == Step.BARRIER:
         return wait_for_all(run, thread, number, step)
     if kind == Step.WAKE:
@@ -202,13 +219,7 @@ def rare_step(run, thread, number, step):
     elif kind == Step.SLEEP:
         clock.fall_asleep(world, thread, step.a)
     elif kind == Step.KICK:
-        time = clock.sample(thread, run.quantiles, step.a, step.c)
-        for j in range(world.vcpus):
-            other = run.threads[j]
-            if j != number and in_guest(other):
-                other.kick = time + logs.drain(run, other, j) * step.d
-                other.kick_stalls = step.b
-        statistics.note(world, run.books.trace, now, number, statistics.KICK, time)
+        kick_vcpus(run, thread, number, step)
     else:  # END
         thread.ended = now
         thread.asleep = 1
@@ -224,9 +235,9 @@ def shared_step(run, thread, number, step, now):
     """A step that others can see, at its time; returns the thread's clock, or ASLEEP."""
     kind, world, books, pages, blocks = step.kind, run.worlds[0], run.books, run.pages, run.blocks
     if kind == Step.ACCESS:
-        return access(run, thread, number, step)
+        return call_aside(run, number) if is_interrupted(thread) else access(run, thread, number, step)
     if kind == Step.TAKE:
-        return locks.take(run, thread, number, step, now)
+        return call_aside(run, number) if thread.asleep else locks.take(run, thread, number, step, now)
     if kind == Step.DROP:
         return locks.drop(run, thread, number, step, now)
     if kind == Step.MAP:
@@ -251,13 +262,8 @@ def shared_step(run, thread, number, step, now):
 @apart
 def call_aside(run, number):
     """Do what the other half of the engine is for (`_compile`)."""
+    stays_apart()
     return call_at(run.worlds[0].aside, run, number)
-
-
-@small
-def is_shared(step):
-    """Whether others see what a step does, or change what it asks for."""
-    return step.kind >= Step.TAKE or (step.kind == Step.TEST and step.b >= Quantity.WAITERS)
 
 
 @part
@@ -273,25 +279,25 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move 
     runs_ahead = thread.runs_ahead
     while True:
         step = item(run.steps, thread.pc)
-        own_steps += 1
-        if own_steps > OWN_STEPS:
-            if now > turn:
-                return time  # nobody has come so far yet
-            world.status = RUNAWAY
-            return ASLEEP
         if step.kind <= Step.HOLD:
             time = clock.spend(run.quantiles, thread, step, time)
             if time > world.turn_end:
                 return time
             continue
-        if not is_shared(step):
+        if not step.shared:
+            own_steps += 1
+            if own_steps > OWN_STEPS:
+                if now > turn:
+                    return time  # nobody has come so far yet
+                world.status = RUNAWAY
+                return ASLEEP
             own_step(run, thread, number, step, time)
             continue
         may = step.ahead if runs_ahead else reach.NEVER
         if may == reach.NEVER:
             if time > turn:
-                alone = time <= world.turn_end and calendar.is_next(run.tree, number, time)
-                if time > done or not alone or world.events >= world.stop_at:
+                too_far = time > done or time > world.turn_end or world.events >= world.stop_at
+                if too_far or not calendar.is_next(run.tree, number, time):
                     return time  # come back at that time
                 own_steps = 1
                 turn = now = time

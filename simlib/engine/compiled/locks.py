@@ -183,11 +183,9 @@ def unguarded(run, index, lock, mode, at):
 @small
 def lock_index(thread, number, step):
     """Which lock a TAKE or DROP means."""
-    if step.c == Whose.THREAD:
-        return step.a + number
-    if step.c == Whose.REGION:
-        return thread.region_lock
-    return step.a
+    if step.c == Whose.ALL:
+        return step.a
+    return step.a + number if step.c == Whose.THREAD else thread.region_lock
 
 
 @part
@@ -198,8 +196,6 @@ def take(run, thread, number, step, now):
         thread.region_lock = step.a + min(thread.page, world.pages - 1) // world.lock_pages
     index = lock_index(thread, number, step)
     lock, mode = item(run.locks, index), step.b
-    if thread.asleep:
-        return look(run, index, lock, number, thread, now)
     thread.tried = now
     thread.mode = mode
     note(world, books.trace, now, number, TRY, index, mode)
@@ -271,8 +267,10 @@ def drop(run, thread, number, step, now):
 
 
 @apart
-def look(run, index, lock, number, thread, now):
+def look(run, thread, number, step):
     """A thread that waits for a lock looks whether it has it now, when it is its turn; returns its clock, or ASLEEP."""
+    index, now = lock_index(thread, number, step), run.worlds[0].now
+    lock = item(run.locks, index)
     by = lock.last
     place = successor(run.cpus, run.waiting, index, lock, by)
     if waiter(run.waiting, index, lock, place) != number:
@@ -297,6 +295,8 @@ def grant(run, index, lock, by, now, at):
         at = let_in(run, index, lock, place, number, thread, by, now, at)
         clock = run_ahead(run.steps, run.quantiles, thread, at)
         calendar.wake(run.tree, number, calendar.key_of(clock, number))
+        if thread.mode == Mode.WRITE:
+            return
 
 
 @small

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from simlib.engine.compiled.clock import RUN
-from simlib.engine.compiled.inline import apart, small
+from simlib.engine.compiled.inline import apart, small, stays_apart
 from simlib.engine.compiled.memory import LOGGED, WORD_PAGES
 from simlib.engine.compiled.statistics import DRAIN, DRAINED, HARVEST, HARVESTED, RESET, TAKEN, enter, note
 from simlib.model.steps import STATE, Page, Step
@@ -24,9 +24,10 @@ def leaves(world, thread, fault):
     return (fault == LOGGED and 0 < world.buffer_entries <= thread.logged) or ring_is_full(world, thread)
 
 
-@small
+@apart
 def put(logs, thread, number, page):
     """A page goes into a thread's log buffer, which has room."""
+    stays_apart()
     logs[np.uint64(number), np.uint64(thread.logged)] = page
     thread.logged += 1
 
@@ -41,6 +42,14 @@ def write(world, pages, logs, thread, number, page):
         put(logs, thread, number, page)
 
 
+@apart
+def push(world, rings, thread, number, page):
+    """A page goes into a thread's ring, which has room."""
+    stays_apart()
+    rings[np.uint64(number), np.uint64(thread.pushed % world.ring_entries)] = page
+    thread.pushed += 1
+
+
 @small
 def mark(world, pages, rings, thread, number, page):
     """A page goes into the dirty log, or the ring."""
@@ -50,8 +59,7 @@ def mark(world, pages, rings, thread, number, page):
         if world.overflow_at < 0:
             world.overflow_at = world.now
     else:
-        rings[number, thread.pushed % world.ring_entries] = page
-        thread.pushed += 1
+        push(world, rings, thread, number, page)
 
 
 @apart

@@ -141,7 +141,7 @@ def protect_run(world, pages, blocks, thread):
     return found, entries, unsplit
 
 
-@small
+@apart
 def scan(world, trace, ledger, pages, blocks, thread, number, step):
     """Walk the 64 pages of a bitmap word; returns the thread's clock."""
     action = step.a

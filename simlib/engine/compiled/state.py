@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.engine import limits
-from simlib.engine.random import first_tick, seek_tables, tables, thread_keys
+from simlib.engine.random import first_draws, first_tick, seek_tables, tables, thread_keys
 from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS, LOCK_COLUMNS
 from simlib.model.job import Job
-from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
+from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock, Quantity, Step
 from simlib.model.throttle import Throttle
 
 CACHE_LINE = 64
@@ -31,8 +31,9 @@ def record(*fields: str, **arrays: int) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in fields] + [(name, np.int64, (n,)) for name, n in arrays.items()])
 
 
-STEP = record("kind", "a", "b", "c", "d", "e", "ahead")
-"""A step; `ahead`: who may take it ahead of the calendar (`simlib.engine.compiled.ahead`)."""
+STEP = record("kind", "a", "b", "c", "d", "e", "ahead", "shared")
+"""A step; `ahead`: who may take it ahead of the calendar (`simlib.engine.compiled.ahead`); `shared`: whether others see
+what it does, or change what it asks for. With eight numbers it is found without a multiplication."""
 
 ROUND = record(
     "known", "time", "events", "run", "hold", "stride", "extent", "advance_at", "lap", "lap_at",
@@ -52,7 +53,7 @@ def aligned(count: int, fields: np.dtype[Any]) -> Records:
 
 
 _OFTEN = record(
-    "pc", "key", "draws", "tried", "acquired", "holds", "mode", "runs_ahead", "asleep",
+    "pc", "stream", "bits", "tried", "acquired", "holds", "mode", "runs_ahead", "asleep",
     "served", "outer", "kick", spent=len(ACTIVITIES),
 )  # fmt: skip
 _IN_FAULTS = record(
@@ -66,19 +67,19 @@ _SELDOM = record(
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
-"""A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it took last; `holds`: locks
-that it has, and updates without one; `outer`: when it got the one around the other;
-`parked`: the barrier at which it waits, or -1; `interrupted`: 1 if it is on its way back from an interrupt, 2 from a
-sleep; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of `kick`;
-`runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what `simlib.engine.compiled.ahead`
-found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used
-often lies together, in few cache lines of its own. Where turns have a length, `left` is what time the thread has to
-spend before it does something, while others have their turns, `rests` says that it sleeps until its alarm, and
-`tick_at` when a timer interrupts it next. `logged`: pages in its log buffer; `pushed`, `harvested`, `reset`: entries of
-its dirty ring that ever were; `run_first`, `run_mask`: the run that it took out of a ring last. `pause`: for how long
-it sleeps before its next access, or does so now; `came`, `went`: pages that came into its bitmap and were sent since it
-judged the guest, at `judged`, and `high` how often that dirtied too much; `looked`: `pushed` at the last LIMIT, and
-`nap_us` for how long it sleeps when its ring is full."""
+"""A thread's registers. `stream`: the state of its random stream, at the draw whose `bits` come next; `acquired`,
+`served`: when it got the lock, and the server, that it took last; `holds`: locks that it has, and updates without one;
+`outer`: when it got the one around the other; `parked`: the barrier at which it waits, or -1; `interrupted`: 1 if it is
+on its way back from an interrupt, 2 from a sleep; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said
+of `kick`; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what
+`simlib.engine.compiled.ahead` found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry was
+withdrawn since; what is used often lies together, in few cache lines of its own. Where turns have a length, `left` is
+what time the thread has to spend before it does something, while others have their turns, `rests` says that it sleeps
+until its alarm, and `tick_at` when a timer interrupts it next. `logged`: pages in its log buffer; `pushed`,
+`harvested`, `reset`: entries of its dirty ring that ever were; `run_first`, `run_mask`: the run that it took out of a
+ring last. `pause`: for how long it sleeps before its next access, or does so now; `came`, `went`: pages that came into
+its bitmap and were sent since it judged the guest, at `judged`, and `high` how often that dirtied too much; `looked`:
+`pushed` at the last LIMIT, and `nap_us` for how long it sleeps when its ring is full."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -254,7 +255,10 @@ def _lines_of(job: Job) -> Records:
 def _steps_of(job: Job) -> Records:
     table = np.zeros((len(job.steps), len(STEP.names or ())), dtype=np.int64)
     table[:, : job.steps.shape[1]] = job.steps
-    return table.view(STEP).reshape(-1)
+    steps = table.view(STEP).reshape(-1)
+    asks_others = (steps["kind"] == Step.TEST) & (steps["b"] >= Quantity.WAITERS)
+    steps["shared"] = (steps["kind"] >= Step.TAKE) | asks_others
+    return steps
 
 
 def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records:
@@ -284,7 +288,7 @@ def _threads_of(job: Job, keys: NDArray[np.uint64]) -> Records:
     """`keys`: of each thread, and of the turns."""
     threads = aligned(len(job.entry), THREAD)
     threads["pc"], threads["batch"] = job.entry, job.first_batch
-    threads["key"] = keys[:-1].view(np.int64)
+    threads["stream"], threads["bits"] = (array.view(np.int64) for array in first_draws(keys[:-1]))
     threads["ended"], threads["parked"] = -1, -1
     threads["tick_at"] = first_tick(int(keys[-1]), job.tick_ps)
     threads["begin"][:, 0], threads["end"][:, 0] = job.region.T
