@@ -81,19 +81,6 @@ def draw(key: int, number: int) -> int:
     return mix((key + (number + 1) * GAMMA) & _MASK)
 
 
-def first_draws(keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """State of each thread's stream at its first draw, and that draw's bits.
-
-    Returns: two ndarrays of uint64, shape (threads,). The next draw's bits are those of the state plus GAMMA.
-
-    >>> keys = thread_keys(0, 3)
-    >>> first_draws(keys)[1].tolist() == [draw(int(key), 0) for key in keys]
-    True
-    """
-    states = keys + np.uint64(GAMMA)
-    return states, _mix_all(states)
-
-
 def first_tick(key: int, period: int) -> int:
     """When a timer ticks first: any time within its period.
 

@@ -32,11 +32,12 @@ from __future__ import annotations
 import numpy as np
 
 from simlib.engine.compiled import calendar, reach
+from simlib.engine.compiled.clock import next_bits
 from simlib.engine.compiled.inline import apart, item, small
 from simlib.engine.compiled.memory import NO_FAULT, WORD_PAGES, fault_of
 from simlib.engine.compiled.rounds import learn
 from simlib.engine.limits import HORIZON_PS
-from simlib.model.steps import Clock, Page
+from simlib.model.steps import Clock, Page, Quantity, Step
 
 _ALL_DIRTY = Page.DIRTY * 0x0101010101010101
 _FROM_COLLECTED = 1
@@ -45,9 +46,13 @@ _FROM_COLLECTED = 1
 
 @apart
 def prepare(run):
-    """Before the first event: what follows from the programs alone."""
+    """Before the first event: what follows from the programs alone, and the bits of each thread's first draw."""
     world = run.worlds[0]
     world.prepared = 1
+    for step in run.steps:
+        step.shared = step.kind >= Step.TAKE or (step.kind == Step.TEST and step.b >= Quantity.WAITERS)
+    for thread in run.threads:
+        next_bits(thread)
     if world.recorded or world.clock != Clock.WALL:
         return
     steps, locks, threads = run.steps, run.locks, run.threads

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.engine import limits
-from simlib.engine.random import first_draws, first_tick, seek_tables, tables, thread_keys
+from simlib.engine.random import first_tick, seek_tables, tables, thread_keys
 from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS, LOCK_COLUMNS
 from simlib.model.job import Job
-from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock, Quantity, Step
+from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
 from simlib.model.throttle import Throttle
 
 CACHE_LINE = 64
@@ -255,10 +255,7 @@ def _lines_of(job: Job) -> Records:
 def _steps_of(job: Job) -> Records:
     table = np.zeros((len(job.steps), len(STEP.names or ())), dtype=np.int64)
     table[:, : job.steps.shape[1]] = job.steps
-    steps = table.view(STEP).reshape(-1)
-    asks_others = (steps["kind"] == Step.TEST) & (steps["b"] >= Quantity.WAITERS)
-    steps["shared"] = (steps["kind"] >= Step.TAKE) | asks_others
-    return steps
+    return table.view(STEP).reshape(-1)
 
 
 def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records:
@@ -288,7 +285,7 @@ def _threads_of(job: Job, keys: NDArray[np.uint64]) -> Records:
     """`keys`: of each thread, and of the turns."""
     threads = aligned(len(job.entry), THREAD)
     threads["pc"], threads["batch"] = job.entry, job.first_batch
-    threads["stream"], threads["bits"] = (array.view(np.int64) for array in first_draws(keys[:-1]))
+    threads["stream"] = keys[:-1].view(np.int64)
     threads["ended"], threads["parked"] = -1, -1
     threads["tick_at"] = first_tick(int(keys[-1]), job.tick_ps)
     threads["begin"][:, 0], threads["end"][:, 0] = job.region.T
