@@ -295,7 +295,7 @@ def grant(run, index, lock, by, now, at):
         at = let_in(run, index, lock, place, number, thread, by, now, at)
         clock = run_ahead(run.steps, run.quantiles, thread, at)
         calendar.wake(run.tree, number, calendar.key_of(clock, number))
-        if thread.mode == Mode.WRITE:
+        if thread.mode == Mode.WRITE:  # nobody beside it
             return
 
 
