@@ -38,7 +38,8 @@ def _import_numba() -> Any:
 
 
 _numba = _import_numba()
-config, njit, types, intrinsic = _numba.config, _numba.njit, _numba.types, _numba.extending.intrinsic
+config, njit, types = _numba.config, _numba.njit, _numba.types
+intrinsic: Callable[[Callable[..., Any]], Any] = _numba.extending.intrinsic
 
 
 def kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -426,8 +426,8 @@ def _values(i: int, case: Case, points: Sequence[Point], found: Mapping[Any, Flo
     rows: list[Floats] = []
     for point in points:
         value = np.mean([found[i, run.key] for run in point.runs], axis=0)
-        for run in point.beside:
-            centre, same = rows[0], found[i, run.key]
+        if point.beside:
+            centre, same = rows[0], np.mean([found[i, run.key] for run in point.beside], axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratio = np.where((same > 0) & (value > 0), centre * value / same, centre + value - same)
             value = np.maximum(ratio, 0.0)

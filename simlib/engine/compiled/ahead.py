@@ -46,11 +46,12 @@ _FROM_COLLECTED = 1
 
 @apart
 def prepare(run):
-    """Before the first event: what follows from the programs alone, and the bits of each thread's first draw."""
+    """Before the first event: what follows from the programs alone, and the bits of each stream's first draw."""
     world = run.worlds[0]
     world.prepared = 1
     for step in run.steps:
         step.shared = step.kind >= Step.TAKE or (step.kind == Step.TEST and step.b >= Quantity.WAITERS)
+    next_bits(world)
     for thread in run.threads:
         next_bits(thread)
     if world.recorded or world.clock != Clock.WALL:

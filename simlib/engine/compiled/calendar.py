@@ -43,10 +43,10 @@ def least_rival(tree, number):
     """The least key of all other threads."""
     node = np.uint64((tree.shape[0] >> 1) + number)
     least = NEVER
-    while node > np.uint64(3):
-        least = min(least, tree[node ^ np.uint64(1)], tree[(node >> np.uint64(1)) ^ np.uint64(1)])
-        node >>= np.uint64(2)
-    return min(least, tree[node ^ np.uint64(1)]) if node > np.uint64(1) else least
+    while node > np.uint64(1):
+        least = min(least, tree[node ^ np.uint64(1)])
+        node >>= np.uint64(1)
+    return least
 
 
 @small

@@ -37,23 +37,17 @@ def fall_asleep(world, thread, time):
 
 @small
 def mix(z):
-    """SplitMix64's output (`simlib.engine.random.mix`)."""
+    """64 random bits of a state (SplitMix64, as `simlib.engine.random.mix`)."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
 @small
-def bits_of(key, number):
-    """64 random bits (`simlib.engine.random.draw`)."""
-    return mix(np.uint64(key) + np.uint64(number + 1) * np.uint64(GAMMA))
-
-
-@small
-def next_bits(thread):
-    """The thread's next random bits; those after them are made here, where nothing waits for them."""
-    bits, state = np.uint64(thread.bits), np.uint64(thread.stream) + np.uint64(GAMMA)
-    thread.stream, thread.bits = np.int64(state), np.int64(mix(state))
+def next_bits(whose):
+    """A thread's next random bits, or the turns'; those after them are made here, where nothing waits for them."""
+    bits, state = np.uint64(whose.bits), np.uint64(whose.stream) + np.uint64(GAMMA)
+    whose.stream, whose.bits = np.int64(state), np.int64(mix(state))
     return bits
 
 

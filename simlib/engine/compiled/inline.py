@@ -50,7 +50,7 @@ def item(array, index):
     return array[np.uint64(index)]
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@intrinsic
 def bit_length(typingctx: Any, value: Any) -> Any:
     """Bits that a non-negative int64 needs (`int.bit_length`)."""
 
@@ -61,7 +61,7 @@ def bit_length(typingctx: Any, value: Any) -> Any:
     return types.int64(types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@intrinsic
 def stays_apart(typingctx: Any) -> Any:
     """The function that this stands in does not become part of its callers, however small it is.
 
@@ -75,7 +75,7 @@ def stays_apart(typingctx: Any) -> Any:
     return types.none(), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@intrinsic
 def call_at(typingctx: Any, address: Any, run: Any, number: Any) -> Any:
     """Call a function of a run and a number, which returns an int64, by the address of its machine code.
 

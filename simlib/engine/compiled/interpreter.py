@@ -193,7 +193,7 @@ def kick_vcpus(run, thread, number, step):
 
 @apart
 def rare_step(run, thread, number, step):
-    """Steps that a program takes now and then; returns the thread's clock, or ASLEEP."""
+    """What a thread does now and then; returns its clock, or ASLEEP."""
     world, kind = run.worlds[0], step.kind
     now = world.now
     if kind == Step.ACCESS:

@@ -102,20 +102,21 @@ WORLD = record(
     "now", "woken", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
     "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
     "recorded", "as_blocks", "aside", "stop_at", "prepared", "changers", "withdrawn",
-    "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "turn_key", "turn_draws", "turn_of", "turn_end", "vain",
+    "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "stream", "bits", "turn_of", "turn_end", "vain",
     "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
     "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full", "overflow_at", "throttle", "fastest",
     "pause_entry", *Throttle._fields, flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
-`local_ps` to `aside` nothing changes during a run; `aside`: where the machine code is of what happens seldom;
+"""What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin.
+From `local_ps` to `aside` nothing changes during a run; `aside`: where the machine code is of what happens seldom;
 `stop_at`: events at which to look up from it; `changers`: how many there are; `withdrawn`: how often an entry of the
 page table was, so that a hit may have become a fault; `sweep_at`: the SCAN whose pages to clear, up to `sweep_end`,
 were counted (`Run.sweep`), or -1, and `sweep_page`, where it comes next; `fluid`: whether a serial clock's turns
-have no length; `turn_of`: whose turn it is, until `turn_end`, which without turns is for ever; `vain`: how many
-threads one after another looked for a lock that they have not; `overflow_at`: when a page found no room in a dirty
-ring, or -1; `throttle`: of the vCPUs, percent, and `fastest` the highest rate of one, MiB/s; `pause_entry`: what a
-page of a log buffer takes before a vCPU sleeps; then `Job.throttle`."""
+have no length; `stream`, `bits`: of the turns, as of a thread; `turn_of`: whose turn it is, until `turn_end`, which
+without turns is for ever; `vain`: how many threads one after another looked for a lock that they have not;
+`overflow_at`: when a page found no room in a dirty ring, or -1; `throttle`: of the vCPUs, percent, and `fastest` the
+highest rate of one, MiB/s; `pause_entry`: what a page of a log buffer takes before a vCPU sleeps; then
+`Job.throttle`."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -274,7 +275,7 @@ def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records
     for name, value in job.throttle._asdict().items() if job.throttle is not None else ():
         world[name] = value
     world["turn_of"] = count - 1
-    world["turn_key"] = turn_key.view(np.int64)
+    world["stream"] = turn_key.view(np.int64)
     world["turn_end"] = 0 if job.turn_ps else limits.HORIZON_PS
     world["recorded"] = trace > 0 or ledger > 0
     world["as_blocks"] = job.mapped_as_blocks

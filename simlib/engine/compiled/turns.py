@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from simlib.engine.compiled import calendar
-from simlib.engine.compiled.clock import bits_of, sample
+from simlib.engine.compiled.clock import next_bits, sample
 from simlib.engine.compiled.inline import apart, item, small
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON
 from simlib.engine.limits import HORIZON_PS
@@ -60,9 +60,8 @@ def pass_on(world, threads, tree, quantiles):
 def begin(world, tree, quantiles, number, thread, now):
     """It is this thread's turn; where the last turn is over, another one begins."""
     if now >= world.turn_end:
-        bits = np.int64(bits_of(world.turn_key, world.turn_draws) >> np.uint64(64 - TURN_BITS))
+        bits = np.int64(next_bits(world) >> np.uint64(64 - TURN_BITS))
         world.turn_end = now + max(1, (world.turn_ps >> 1) + ((bits * world.turn_ps) >> TURN_BITS))
-        world.turn_draws += 1
     if world.tick_ps > 0 and now >= thread.tick_at:
         thread.left += sample(thread, quantiles, world.tick_work_ps, world.tick_table)
         thread.tick_at += ((now - thread.tick_at) // world.tick_ps + 1) * world.tick_ps
