@@ -107,13 +107,13 @@ env: .venv/.simlib
 
 # Of the two kinds of machine code one is compiled beside the other.
 reproduce: .venv/.simlib
-	@.venv/bin/python -m simlib.engine.compiled recorded & recorded=$$!; \
+	@.venv/bin/python -m simlib.simulator.engine.compiled recorded & recorded=$$!; \
 	.venv/bin/simlib reproduce --out build/report; wait $$recorded
 
 # All of them, each computing what it needs; ONLY="04 08" makes those whose names have such a part.
 ONLY ?=
 notebooks: .venv/.simlib
-	@.venv/bin/python -m simlib.report.books build/notebooks $(ONLY)
+	@.venv/bin/python -m studies.notebook_pages build/notebooks $(ONLY)
 
 # A file's tests stay in one process, as they share what takes long. The examples come last, which even out the end.
 BY_FILE := --dist loadfile --no-loadscope-reorder
@@ -125,7 +125,7 @@ test: .venv/.simlib
 	@.venv/bin/ruff check .
 	@echo "Tests, doctests and notebooks: several minutes; beside them the types."
 	@mkdir -p build; .venv/bin/mypy >build/types.txt 2>&1 & types=$$!; \
-	.venv/bin/python -m simlib.engine.compiled && \
+	.venv/bin/python -m simlib.simulator.engine.compiled && \
 	.venv/bin/python -m pytest -n 4 $(BY_FILE) -m "not study" $(PYTEST_ARGS); tests=$$?; \
 	wait $$types || { cat build/types.txt; exit 1; }; exit $$tests
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from loops import lock_loop, published_point
 
-from simlib.engine import compiled
-from simlib.fits import complete
+from simlib.analysis.simulate import run_scenario
+from simlib.measurements.fits import complete
 from simlib.model.scenario import Scenario
-from simlib.sampling.travel import travel
-from simlib.simulation import run_scenario
-from simlib.workloads.dirty_log_perf_test import build
+from simlib.simulator.engine import compiled
+from simlib.simulator.sampling.estimator import travel
+from simlib.simulator.workloads.dirty_log_perf_test import build
 
 
 def peak_bytes() -> int:

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 import simpy
 
-from simlib.engine import compiled
-from simlib.engine.result import EngineResult
+from simlib.analysis.theory.machine_repairman import machine_repairman
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Mode
-from simlib.theory.machine_repairman import machine_repairman
+from simlib.simulator.engine import compiled
+from simlib.simulator.engine.result import EngineResult
 
 THREADS = 64
 THINK_PS, HOLD_PS = 6_400_000, 100_000

@@ -43,11 +43,11 @@ from loops import (
 )
 
 import simlib
-from simlib.engine import compiled, reference
-from simlib.engine.result import EngineResult
+from simlib.analysis.simulate import simulate
 from simlib.model.job import Job
-from simlib.simulation import simulate
-from simlib.workloads.dirty_log_perf_test import build
+from simlib.simulator.engine import compiled, reference
+from simlib.simulator.engine.result import EngineResult
+from simlib.simulator.workloads.dirty_log_perf_test import build
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "performance.md"

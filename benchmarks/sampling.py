@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simlib import Scenario, parallel
-from simlib.decision.standard import standard_scenario
-from simlib.files import write_text
-from simlib.fits import UncertainCosts, choose_fit
-from simlib.sampling import sample_migration
-from simlib.simulation import run_scenario
+from simlib import Scenario
+from simlib._lib import parallel
+from simlib._lib.files import write_text
+from simlib.analysis.choose.presets import standard_scenario
+from simlib.analysis.simulate import run_scenario
+from simlib.measurements.fits import UncertainCosts, choose_fit
+from simlib.simulator.sampling import sample_migration
 
 ROOT = Path(__file__).parents[1]
 DONE = ROOT / "build" / "sampling"

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from simlib.errors import InputError, SimlibError
-from simlib.files import write_text
+from simlib._lib.errors import InputError, SimlibError
+from simlib._lib.files import write_text
 from simlib.lab.cache import at_work, lab_dir
 from simlib.lab.patches import read_series
 from simlib.lab.source import prepare_source

@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from simlib.files import write_together
-from simlib.sweep import load
-from simlib.sweep.strategies import best_policies
+from simlib._lib.files import write_together
+from simlib.analysis.sweep import load
+from simlib.analysis.sweep.strategies import best_policies
 
 COLUMNS = {
     "variant": ("string", "none", "architecture, with its machine and its costs"),

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from simlib.sweep import Grid, batch, read_grid, run
+from simlib.analysis.sweep import Grid, batch, read_grid, run
 
 
 def grid(points: int) -> Grid:

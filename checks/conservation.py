@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from witness import Account, Mark, Setting, Slow, Violation, Witness
 
-from simlib.engine import compiled
-from simlib.engine.result import ACTIVITIES, EVENTS, LEDGER, EngineResult
+from simlib.analysis.simulate import SimulationResult
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.grammar import leaves
@@ -33,10 +32,11 @@ from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
-from simlib.simulation import SimulationResult
-from simlib.workloads import build
-from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.migration import page_time
+from simlib.simulator.engine import compiled
+from simlib.simulator.engine.result import ACTIVITIES, EVENTS, LEDGER, EngineResult
+from simlib.simulator.workloads import build
+from simlib.simulator.workloads.dirty_log import DirtyLog
+from simlib.simulator.workloads.migration import page_time
 
 ROOM = 1_000_000
 """Entries that a run may have; none made here has as many."""

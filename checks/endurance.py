@@ -27,7 +27,7 @@ import psutil
 import pyarrow
 from kills import ROOT, commands
 
-from simlib.cli import main as run
+from simlib.ui.cli import main as run
 
 MOST = 0.05
 """By how much memory may grow."""

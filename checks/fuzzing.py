@@ -2,9 +2,9 @@
 """Gives every parser, importer and command inputs that somebody broke: ``make fuzz``.
 
 Each input is a valid one of the repository, changed by some mutations: bytes, lines, values of a table, values that
-nobody has. It must be read, or refused by one of `simlib.errors`, within `LIMIT_S` and `LIMIT_BYTES`, and nothing may
-stand half-written. Input N is the same each time. A million takes an hour: it is done in pieces, each in a process of
-its own, and goes on where it was ended. ``python checks/fuzzing.py 1000000``
+nobody has. It must be read, or refused by one of `simlib._lib.errors`, within `LIMIT_S` and `LIMIT_BYTES`, and nothing
+may stand half-written. Input N is the same each time. A million takes an hour: it is done in pieces, each in a process
+of its own, and goes on where it was ended. ``python checks/fuzzing.py 1000000``
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from typing import Any
 
 import tomli_w
 
-from simlib.cli import main as command
-from simlib.decision.qemu import parse_guest
-from simlib.errors import SimlibError
-from simlib.explorer.state import State
-from simlib.fits import load_fit
-from simlib.fits.file import fit_text
+from simlib._lib.errors import SimlibError
+from simlib.analysis.simulate import run_scenario
 from simlib.lab import load_experiment
 from simlib.measurements import as_table, check, import_text, importers
 from simlib.measurements.condition import parse_condition
+from simlib.measurements.fits import load_fit
+from simlib.measurements.fits.file import fit_text
 from simlib.measurements.importers import write_imported
 from simlib.model import quantities, strategy
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.simulation import run_scenario
-from simlib.workloads import KINDS, build, kind_of
+from simlib.simulator.workloads import KINDS, build, kind_of
+from simlib.ui.cli import main as command
+from simlib.ui.explorer.state import State
+from simlib.vmm.running_guest import parse_guest
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "tests" / "measurements" / "samples"

@@ -3,7 +3,7 @@
 
 The costs fitted to the January 2022 series are the truth. A synthetic data set is the model's values times lognormal
 deviations, each metric's own: noise and what the model lacks are not told apart in a calibration, and so not here.
-Calibrations run on polynomials in place of the engine (surrogate.py); all else is `simlib.calibration` as it is.
+Calibrations run on polynomials in place of the engine (surrogate.py); all else is `simlib.analysis.calibrate` as it is.
 ``--write`` puts the table into docs/statistics.md. Ends with status 1 if a coverage lies outside 85 to 95 %.
 """
 
@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from scipy import stats
 from surrogate import CHECKED, DEGREE, RUNS, fit_surrogate
 
-from simlib.calibration.fit import calibrate
-from simlib.calibration.problem import Problem
-from simlib.files import write_text
-from simlib.fits import BOUNDS, CostEstimate, Fit, load_fit
+from simlib._lib.files import write_text
+from simlib._lib.parallel import Progress
+from simlib.analysis.calibrate.fit import calibrate
+from simlib.analysis.calibrate.problem import Problem
+from simlib.analysis.predict import LEVEL, Values, interval, steps_of
 from simlib.measurements import data_dir
-from simlib.parallel import Progress
-from simlib.prediction import LEVEL, Values, interval, steps_of
-from simlib.workloads.metrics import split_name
+from simlib.measurements.fits import BOUNDS, CostEstimate, Fit, load_fit
+from simlib.simulator.workloads.metrics import split_name
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "statistics.md"

@@ -24,19 +24,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import simlib.calibration
-import simlib.comparison
-import simlib.decision
-import simlib.explorer.findings
-import simlib.figures
-import simlib.host
-import simlib.lab
-import simlib.measurements.importers
-import simlib.prediction
-import simlib.report.answer
-import simlib.simulation
-import simlib.studies.x86.growth  # noqa: F401  # all that commands import, once
-from simlib.cli import main as run
+import studies.x86.growth  # noqa: F401  # all that commands import, once
+from simlib.ui.cli import main as run
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from simlib.cli.output import progress_bar
 from simlib.lab.cache import at_work
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import find_qemu
@@ -27,6 +26,7 @@ from simlib.lab.trial.machine import How, Runs, Tried, boot, layouts_of, steps
 from simlib.lab.trial.run import try_series
 from simlib.lab.trial.series import MEASURES
 from simlib.lab.trial.tree import stage_own
+from simlib.ui.cli.output import progress_bar
 
 WRONG = Path(__file__).parents[1] / "kernel-patches" / "tried" / "wrong"
 RIGHT_THERE = {("riscv64/h", "lost-flush.patch")}

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from simlib.cli.output import progress_bar
-from simlib.files import write_text, write_together
+from simlib._lib.files import write_text, write_together
 from simlib.lab import load_trial, try_series
 from simlib.lab.trial.data import trial_files
 from simlib.measurements import update_listing
+from simlib.ui.cli.output import progress_bar
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "tried"

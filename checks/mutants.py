@@ -35,7 +35,7 @@ from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
 from scipy import stats
 
-from simlib.files import write_text
+from simlib._lib.files import write_text
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "checks.md"
@@ -44,10 +44,16 @@ REASONS = Path(__file__).with_name("survivors.toml")
 """Why no test notices a mutant."""
 
 TESTS = {
-    "theory": (("tests/theory",), ("tests/engines/test_theory_agreement.py",)),
-    "engine": (("tests/engines/test_identity.py",), ("tests/engines", "tests/workloads", "tests/test_simulation.py")),
-    "decision": (("tests/decision",), ("tests/test_cli.py", "tests/report")),
-    "calibration": (("tests/calibration",), ("tests/fits", "tests/studies", "tests/report", "tests/test_cli.py")),
+    "theory": (("tests/analysis/theory",), ("tests/simulator/engine/test_theory_agreement.py",)),
+    "engine": (
+        ("tests/simulator/engine/test_identity.py",),
+        ("tests/simulator/engine", "tests/simulator/workloads", "tests/analysis/test_simulate.py"),
+    ),
+    "decision": (("tests/analysis/choose",), ("tests/ui/cli/test_cli.py", "tests/ui/report")),
+    "calibration": (
+        ("tests/analysis/calibrate",),
+        ("tests/measurements/fits", "tests/studies", "tests/ui/report", "tests/ui/cli/test_cli.py"),
+    ),
 }
 """Which tests may notice a fault in a package, besides the examples of the module that has it: first these, then those.
 

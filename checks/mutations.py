@@ -313,7 +313,7 @@ def faults_in(edit: Edit) -> str:
 def copy_to(folder: Path) -> None:
     """What the tests of the engines need."""
     shutil.copytree(ROOT / "simlib", folder / "simlib", ignore=shutil.ignore_patterns("__pycache__", "_*data"))
-    for part in ("checks", "tests/engines"):
+    for part in ("checks", "tests/simulator/engine"):
         shutil.copytree(ROOT / part, folder / part)
     for name in ("tests/conftest.py", "tests/notebook_run.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
@@ -341,7 +341,7 @@ def run_tests(folder: Path) -> tuple[list[str], str]:
             "-rfE",
             "--tb=line",
             f"--maxfail={ENOUGH}",
-            *(f"tests/engines/{test}" for test in TESTS),
+            *(f"tests/simulator/engine/{test}" for test in TESTS),
         )
     except subprocess.TimeoutExpired:
         return ["(it does not end)"], ""

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from simlib import parallel
-from simlib.calibration.fit import calibrate
-from simlib.calibration.problem import Problem
-from simlib.cli.output import progress_bar
-from simlib.files import write_text, write_together
-from simlib.fits import Fit
-from simlib.fits.file import fit_text
-from simlib.studies.arm64 import altra
-from simlib.studies.migrations import settings
-from simlib.studies.study import shipped_fit
-from simlib.studies.x86 import growth
-from simlib.studies.x86.hosts import configurations, x86_fit
+from simlib._lib import parallel
+from simlib._lib.files import write_text, write_together
+from simlib.analysis.calibrate.fit import calibrate
+from simlib.analysis.calibrate.problem import Problem
+from simlib.measurements.fits import Fit
+from simlib.measurements.fits.file import fit_text
+from simlib.ui.cli.output import progress_bar
+from studies.arm64 import altra
+from studies.migrations import settings
+from studies.study import shipped_fit
+from studies.x86 import growth
+from studies.x86.hosts import configurations, x86_fit
 
 FITS = Path(__file__).parents[1] / "data" / "fits"
 

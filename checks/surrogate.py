@@ -21,8 +21,8 @@ from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
-from simlib import parallel
-from simlib.calibration.problem import Problem
+from simlib._lib import parallel
+from simlib.analysis.calibrate.problem import Problem
 
 DEGREE = 3
 """Of the polynomials, in all costs together; 4 is hardly closer (docs/statistics.md)."""

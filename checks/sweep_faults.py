@@ -36,7 +36,7 @@ from processes import (
 )
 from small_sweep import TABLES, rows
 
-from simlib.sweep import read_grid, run
+from simlib.analysis.sweep import read_grid, run
 
 
 class Bench:

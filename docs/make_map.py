@@ -14,9 +14,6 @@ HERE = Path(__file__).parent
 CODE = HERE.parent / "simlib"
 TARGET = HERE / "architecture.svg"
 
-BASE = "base"
-"""The modules that stand right in simlib/ and import nothing of a folder are one box."""
-
 WIDTH, ROW, BOX, HIGH, GAP = 760, 62, 108, 30, 24
 """Of the picture, a row, a box and what is between boxes; pixels."""
 
@@ -36,23 +33,13 @@ def imported_parts(path: Path) -> set[str]:
 
 
 def parts() -> dict[str, set[str]]:
-    """Each part, and those that it imports; the modules on which everything stands are `BASE`."""
-    names = {path.stem for path in CODE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    names -= {"__init__", "__main__"}
+    """Each folder right in simlib/, and those that its modules import."""
+    names = {path.name for path in CODE.iterdir() if (path / "__init__.py").is_file()}
     found: dict[str, set[str]] = {name: set() for name in names}
-    for path in CODE.rglob("*.py"):
-        part = path.relative_to(CODE).parts[0].removesuffix(".py")
-        if part in names:
-            found[part] |= imported_parts(path) & names - {part}
-    ground = {name for name in names if (CODE / f"{name}.py").is_file() and found[name].isdisjoint(folders(names))}
-    return {BASE: set()} | {
-        name: {BASE if other in ground else other for other in found[name]} for name in names - ground
-    }
-
-
-def folders(names: set[str]) -> set[str]:
-    """Those that are folders."""
-    return {name for name in names if (CODE / name).is_dir()}
+    for name in names:
+        for path in (CODE / name).rglob("*.py"):
+            found[name] |= imported_parts(path) & names - {name}
+    return found
 
 
 def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:

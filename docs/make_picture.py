@@ -13,8 +13,8 @@ import nbformat
 import plotly.graph_objects as go
 
 from simlib import figures
-from simlib.report.books import FIGURE
-from simlib.studies.arm64 import STUDY
+from studies.arm64 import STUDY
+from studies.notebook_pages import FIGURE
 
 HERE = Path(__file__).parent
 TARGET = HERE / "arm64-curves.svg"

@@ -6,31 +6,25 @@ Names are imported when they are first used, so that ``import simlib`` and the c
 
 from __future__ import annotations
 
-from simlib import later
-from simlib.version import __version__
+from simlib._lib import lazy_imports
+from simlib._lib.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from simlib import calibration as calibration
-    from simlib import decision as decision
-    from simlib import figures, measurements
-    from simlib import fits as fits
-    from simlib import host as host
-    from simlib import lab as lab
-    from simlib import migration as migration
-    from simlib import sweep as sweep
-    from simlib.calibration import Calibrated, calibrate
-    from simlib.comparison import Comparison, compare
-    from simlib.decision import BatchChoice, Choice, choose, choose_batch, standard_scenario
-    from simlib.engine.timeline import perfetto_trace
-    from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
-    from simlib.fits import CostEstimate, Fit, load_fit, save_fit
-    from simlib.migration import Migration, migrate
+    from simlib import figures, lab, measurements
+    from simlib._lib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
+    from simlib.analysis import sweep
+    from simlib.analysis.calibrate import Calibrated, calibrate
+    from simlib.analysis.choose import BatchChoice, Choice, choose, choose_batch, standard_scenario
+    from simlib.analysis.compare import Comparison, compare
+    from simlib.analysis.migrate import Migration, migrate
+    from simlib.analysis.predict import PredictionResult, predict
+    from simlib.analysis.simulate import SimulationResult, programs, sample, simulate
+    from simlib.lab.hardware.prediction import OnHardware, on_hardware
+    from simlib.measurements.fits import CostEstimate, Fit, load_fit, save_fit
     from simlib.model.scenario import Scenario, load_scenario
-    from simlib.prediction import PredictionResult, predict
-    from simlib.sampling import SampleResult
-    from simlib.simulation import SimulationResult, programs, sample, simulate
-    from simlib.studies.lab.hardware import OnHardware, on_hardware
+    from simlib.simulator.engine.timeline import perfetto_trace
+    from simlib.simulator.sampling import SampleResult
 
 __all__ = [
     "BatchChoice",
@@ -56,6 +50,7 @@ __all__ = [
     "choose_batch",
     "compare",
     "figures",
+    "lab",
     "load_fit",
     "load_scenario",
     "measurements",
@@ -68,30 +63,30 @@ __all__ = [
     "save_fit",
     "simulate",
     "standard_scenario",
+    "sweep",
 ]
 
 _HOMES = {
-    "calibration": ("Calibrated", "calibrate"),
-    "comparison": ("Comparison", "compare"),
-    "decision": ("BatchChoice", "Choice", "choose", "choose_batch", "standard_scenario"),
-    "engine.timeline": ("perfetto_trace",),
-    "errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
+    "_lib.errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
+    "analysis": ("sweep",),
+    "analysis.calibrate": ("Calibrated", "calibrate"),
+    "analysis.choose": ("BatchChoice", "Choice", "choose", "choose_batch", "standard_scenario"),
+    "analysis.compare": ("Comparison", "compare"),
+    "analysis.migrate": ("Migration", "migrate"),
+    "analysis.predict": ("PredictionResult", "predict"),
+    "analysis.simulate": ("SimulationResult", "programs", "sample", "simulate"),
     "figures": (),
-    "fits": ("CostEstimate", "Fit", "load_fit", "save_fit"),
-    "host": (),
     "lab": (),
+    "lab.hardware.prediction": ("OnHardware", "on_hardware"),
     "measurements": (),
-    "migration": ("Migration", "migrate"),
+    "measurements.fits": ("CostEstimate", "Fit", "load_fit", "save_fit"),
     "model.scenario": ("Scenario", "load_scenario"),
-    "prediction": ("PredictionResult", "predict"),
-    "sampling": ("SampleResult",),
-    "simulation": ("SimulationResult", "programs", "sample", "simulate"),
-    "studies.lab.hardware": ("OnHardware", "on_hardware"),
-    "sweep": (),
+    "simulator.engine.timeline": ("perfetto_trace",),
+    "simulator.sampling": ("SampleResult",),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 
-__getattr__ = later.names(__name__, _HOMES)
+__getattr__ = lazy_imports.names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

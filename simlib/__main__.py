@@ -4,7 +4,7 @@
 import os
 import sys
 
-from simlib import garbage, interruption
+from simlib._lib import gc_tuning, signals
 
 
 def open_closed_streams() -> None:
@@ -21,19 +21,19 @@ def open_closed_streams() -> None:
 def main() -> None:
     """Entry point: hear signals first, then import and run the command."""
     open_closed_streams()
-    interruption.listen()
-    interruption.state.at_once = True
-    interruption.insist()
-    garbage.seldom()
+    signals.listen()
+    signals.state.at_once = True
+    signals.insist()
+    gc_tuning.seldom()
     try:
-        from simlib.cli import main as command  # noqa: PLC0415  # signals are heard first
+        from simlib.ui.cli import main as command  # noqa: PLC0415  # signals are heard first
 
         command()
     except BaseException as error:
-        if interruption.state.asked:
+        if signals.state.asked:
             # At once: threads that are compiling would be waited for, or disturbed by Python's own end.
-            interruption.state.told |= isinstance(error, SystemExit)
-            interruption.leave(interruption.state.asked)
+            signals.state.told |= isinstance(error, SystemExit)
+            signals.leave(signals.state.asked)
         raise
 
 

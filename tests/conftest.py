@@ -13,8 +13,8 @@ import notebook_run
 import pytest
 from hypothesis import settings
 
-from simlib.cli import main
-from simlib.studies.study import KEPT
+from simlib.ui.cli import main
+from studies.study import KEPT
 
 # No deadline: a first call compiles. The same examples each time: a failure in CI is the same failure here.
 settings.register_profile("simlib", deadline=None, derandomize=True)

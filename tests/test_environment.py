@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from simlib.extras import MODULES
+from simlib._lib.extras import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -150,7 +150,9 @@ def test_each_package_of_an_extra_is_told_as_missing_by_that_extra():
 
 def test_a_command_whose_extra_is_missing_says_which(monkeypatch, ask, tmp_path):
     (tmp_path / "grid.toml").write_text("", encoding="utf-8")
-    for name in [name for name in sys.modules if name.partition(".")[:1] == ("pyarrow",) or "simlib.sweep" in name]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[:1] == ("pyarrow",) or "simlib.analysis.sweep" in name
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     code, _, said = ask("sweep", tmp_path / "grid.toml", "--out", tmp_path / "out")

@@ -9,12 +9,12 @@ import fuzzing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simlib.explorer.state import State
+from simlib._lib.reading import parse_json, parse_toml
 from simlib.measurements import import_text, importers
 from simlib.measurements.condition import parse_condition
 from simlib.model import quantities, strategy
 from simlib.model.scenario import FILE, Scenario
-from simlib.reading import parse_json, parse_toml
+from simlib.ui.explorer.state import State
 
 READERS = (
     quantities.parse_duration, quantities.parse_size, quantities.parse_bandwidth, parse_condition, strategy.strategy,

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from simlib.cli import app
-from simlib.decision import OBJECTIVES
+from simlib.analysis.choose import OBJECTIVES
 from simlib.figures.style import ACTIVITY_COLOURS, ACTIVITY_NAMES
 from simlib.model.quantities import format_seconds
-from simlib.studies.arm64.sliders import SLIDERS
-from simlib.studies.lab.figures import metric_title
-from simlib.studies.migrations.told import METRIC_NAMES
+from simlib.ui.cli import app
+from studies.arm64.sliders import SLIDERS
+from studies.lab.figures import metric_title
+from studies.migrations.told import METRIC_NAMES
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import simlib
-from simlib.cli import app
+from simlib.ui.cli import app
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

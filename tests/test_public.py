@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import simlib
-from simlib.cli import questions
+from simlib.ui.cli import questions
 
 HEAVY = {"numba", "pandas", "plotly", "scipy", "numpy", "simpy"}
 
@@ -27,7 +27,7 @@ def imported(code: str) -> set[str]:
 
 @pytest.mark.parametrize("command", ["--version", "--help", "predict --help", "lab --help"])
 def test_help_imports_nothing_heavy(command):
-    run = f"from simlib.cli import main\ntry: main({command.split()})\nexcept SystemExit: pass"
+    run = f"from simlib.ui.cli import main\ntry: main({command.split()})\nexcept SystemExit: pass"
     assert imported(run) == set()
 
 
@@ -44,16 +44,16 @@ def test_every_public_name_is_there_and_listed():
 
 
 def test_the_server_of_the_explorer_waits_for_nothing_that_its_page_needs():
-    assert imported("import simlib.explorer.server, simlib.explorer.launch") == set()
+    assert imported("import simlib.ui.explorer.server, simlib.ui.explorer.launch") == set()
 
 
 def test_a_question_in_an_address_needs_no_simulator():
-    assert imported("from simlib.explorer.state import State; State.from_query('guest.vcpus=8')") <= {
+    assert imported("from simlib.ui.explorer.state import State; State.from_query('guest.vcpus=8')") <= {
         "pandas", "numpy", "scipy",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("package", ["simlib", "simlib.decision", "simlib.explorer"])
+@pytest.mark.parametrize("package", ["simlib", "simlib.analysis.choose", "simlib.figures", "simlib.ui.explorer"])
 def test_type_checkers_are_told_the_names_of_a_package(package):
     part = importlib.import_module(package)
     tree = ast.parse(Path(str(part.__file__)).read_text(encoding="utf-8"))
@@ -72,8 +72,8 @@ def test_type_checkers_are_told_the_names_of_a_package(package):
 
 
 def test_functions_are_not_shadowed_by_modules_of_their_names():
-    for part in ("simulation", "prediction", "comparison", "calibration"):
-        importlib.import_module(f"simlib.{part}")
+    for part in ("simulate", "predict", "compare", "calibrate"):
+        importlib.import_module(f"simlib.analysis.{part}")
     assert all(inspect.isfunction(getattr(simlib, name)) for name in ("simulate", "predict", "compare", "calibrate"))
 
 

@@ -2,16 +2,30 @@
 """Figures: one function a figure, a tidy table in, a Plotly figure out.
 
 Nothing is computed here beyond scaling and sorting. Points are measured, lines are the
-model; what was simulated says so.
+model; what was simulated says so. Names are imported when they are first used: Plotly takes long to import.
 """
 
-from simlib.figures.curves import contentions, dirty_memory_time, over_vcpus, speed_up
-from simlib.figures.decision import batch_costs, best_strategy_map, pareto, policy_map
-from simlib.figures.fit import correlation, cost_intervals, held_out_errors, published_errors, residuals, sensitivity
-from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
-from simlib.figures.migration import degradation_over_time, migration_passes
-from simlib.figures.ownership import lock_ownership
-from simlib.figures.trial import differences
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simlib._lib import lazy_imports
+
+if TYPE_CHECKING:
+    from simlib.figures.curves import contentions, dirty_memory_time, over_vcpus, speed_up
+    from simlib.figures.decision import batch_costs, best_strategy_map, pareto, policy_map
+    from simlib.figures.fit import (
+        correlation,
+        cost_intervals,
+        held_out_errors,
+        published_errors,
+        residuals,
+        sensitivity,
+    )
+    from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
+    from simlib.figures.migration import degradation_over_time, migration_passes
+    from simlib.figures.ownership import lock_ownership
+    from simlib.figures.trial import differences
 
 __all__ = [
     "batch_costs",
@@ -37,3 +51,41 @@ __all__ = [
     "speed_up",
     "time_per_page",
 ]
+
+_HOMES = {
+    "curves": (
+        "contentions",
+        "dirty_memory_time",
+        "over_vcpus",
+        "speed_up",
+    ),
+    "decision": (
+        "batch_costs",
+        "best_strategy_map",
+        "pareto",
+        "policy_map",
+    ),
+    "fit": (
+        "correlation",
+        "cost_intervals",
+        "held_out_errors",
+        "published_errors",
+        "residuals",
+        "sensitivity",
+    ),
+    "lock": (
+        "histogram",
+        "lock_over_time",
+        "progress",
+        "time_per_page",
+    ),
+    "migration": (
+        "degradation_over_time",
+        "migration_passes",
+    ),
+    "ownership": ("lock_ownership",),
+    "trial": ("differences",),
+}
+"""Modules, and the public names that they hold."""
+
+__getattr__ = lazy_imports.names(__name__, _HOMES)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 from simlib.figures import style
 from simlib.figures.frame import TEXT, TRUTH, checked, in_order, number, reads, word
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.figures import style
 from simlib.figures.frame import TEXT, TRUTH, in_order, number, reads
 from simlib.model.quantities import format_size, say_seconds

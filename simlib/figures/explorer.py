@@ -182,8 +182,8 @@ def time_by_class(table: pd.DataFrame) -> go.Figure:
 def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) -> go.Figure:
     """Who owns mmu_lock around one CLEAR.
 
-    - `shares`: ``time_s``, ``width_s``, ``owner``, ``share``, as `simlib.engine.timeline.ownership_over_time` gives
-      them; may be empty.
+    - `shares`: ``time_s``, ``width_s``, ``owner``, ``share``, as `simlib.simulator.engine.timeline.ownership_over_time`
+      gives them; may be empty.
     - `span`: when CLEAR began and ended, s.
 
     >>> shares = pd.DataFrame({"time_s": [0.5], "width_s": 1.0, "owner": "read", "share": 1.0})

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.figures import style
 from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 
 Options = ParamSpec("Options")
 Draw = Callable[Concatenate[pd.DataFrame, Options], go.Figure]
@@ -23,7 +23,7 @@ Draw = Callable[Concatenate[pd.DataFrame, Options], go.Figure]
 
 @runtime_checkable
 class Drawable(Protocol):
-    """A result that knows the table of each figure that can be drawn of it, such as `simlib.results.Result`."""
+    """A result that knows the table of each figure that can be drawn of it, such as `simlib.figures.results.Result`."""
 
     def table_for(self, figure: str) -> pd.DataFrame:
         """The table that the figure of this name draws."""
@@ -95,7 +95,7 @@ def reads(what: str, columns: Mapping[str, Rule] | Rule, **optional: Any) -> Cal
     >>> counted(pd.DataFrame({"vcpus": [0]}))
     Traceback (most recent call last):
     ...
-    simlib.errors.InputError: counts.vcpus = 0.0: must be at least 1
+    simlib.InputError: counts.vcpus = 0.0: must be at least 1
     """
 
     def decorated(draw: Draw[Options]) -> Drawn[Options]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
 from simlib.figures.style import MODE_COLOURS, legend_below, row_axis, spans, subplots, time_unit, titled
 from simlib.model.quantities import say_seconds
@@ -26,7 +26,7 @@ OWNER_COLOURS = {
     "read": MODE_COLOURS["read"],
     "free": "#F1F3F4",
 }
-"""Who owns a lock (`simlib.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
+"""Who owns a lock (`simlib.simulator.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
 
 _SPANS = {
     "thread": TEXT,
@@ -51,9 +51,9 @@ def lock_ownership(
     Raises `InputError` if the lock is not in the table.
 
     - `table`: columns ``thread``, ``lock``, ``mode`` (``read`` or ``write``), ``what`` (``wait`` or
-      ``hold``), ``begin_s``, ``end_s``: simulated seconds, as `simlib.engine.timeline.timeline` gives them.
+      ``hold``), ``begin_s``, ``end_s``: simulated seconds, as `simlib.simulator.engine.timeline.timeline` gives them.
     - `shares`: columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
-      `simlib.engine.timeline.ownership_over_time` gives them.
+      `simlib.simulator.engine.timeline.ownership_over_time` gives them.
     - `title`: ``{lock}`` stands for the lock's name.
 
     >>> table = pd.DataFrame({"thread": ["main", "vcpu 0"], "lock": "mmu_lock", "mode": "write",

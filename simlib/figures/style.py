@@ -15,7 +15,7 @@ import plotly.io as pio
 from plotly.colors import hex_to_rgb
 from plotly.subplots import make_subplots
 
-from simlib import later
+from simlib._lib import lazy_imports
 from simlib.figures.frame import in_order
 
 TEMPLATE = "simlib"
@@ -453,7 +453,7 @@ def _template() -> go.layout.Template:
 
 
 pio.templates[TEMPLATE] = _template()
-with later.without("rfc3987_syntax"):  # renderers import nbformat, and that jsonschema
+with lazy_imports.without("rfc3987_syntax"):  # renderers import nbformat, and that jsonschema
     for _name in ("plotly_mimetype", "notebook", "notebook_connected"):  # what JupyterLab and exported pages show
         pio.renderers[_name].config = MODEBAR
 

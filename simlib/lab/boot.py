@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.build import Built, read_symbols
 from simlib.lab.experiment import Cell
 from simlib.lab.initramfs import cpio
 from simlib.lab.process import run
 from simlib.lab.qemu import PROFILE, Qemu, command_line, shown
-from simlib.lab.qmp import Monitor
 from simlib.lab.targets import Target
+from simlib.vmm.qmp import Monitor
 
 LOG_BYTES = 32 * 2**20
 """Longest console log that is kept; a failed selftest can print every page-table entry."""

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simlib.errors import InputError, SimlibError
-from simlib.files import write_text
+from simlib._lib.errors import InputError, SimlibError
+from simlib._lib.files import write_text
+from simlib._lib.reading import file_sha256
 from simlib.lab.cache import at_work, lab_dir, need_space
 from simlib.lab.initramfs import cpio
 from simlib.lab.patches import Series, read_series
 from simlib.lab.process import need, refuse_full, run
 from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
-from simlib.reading import file_sha256
 
 KERNELS = {"plain": (), "statistics": ("statistics.config",), "lock-stat": ("lock-stat.config",)}
 """Kernels by name, with the fragments that each adds to the target's own.

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from simlib.errors import SimlibError
-from simlib.files import FULL
+from simlib._lib.errors import SimlibError
+from simlib._lib.files import FULL
 
 MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place"
 """What to do about a full disk."""
@@ -47,7 +47,7 @@ def system_faults() -> Iterator[None]:
     >>> with system_faults():
     ...     open("/no/such/file")
     Traceback (most recent call last):
-    simlib.errors.SimlibError: /no/such/file: No such file or directory
+    simlib.SimlibError: /no/such/file: No such file or directory
     """
     try:
         yield

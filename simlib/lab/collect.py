@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from simlib import parallel
-from simlib.errors import InputError, RunInterruptedError, SimlibError
+from simlib._lib import parallel
+from simlib._lib.errors import InputError, RunInterruptedError, SimlibError
+from simlib._lib.parallel import Progress
 from simlib.lab.boot import boot
 from simlib.lab.build import Built, find_built, find_program
 from simlib.lab.cache import at_work, lab_dir, system_faults
@@ -20,7 +21,6 @@ from simlib.lab.native import host_provenance, native_target, run_native
 from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
 from simlib.lab.records import Record, load_record, save_record
 from simlib.lab.targets import find_target
-from simlib.parallel import Progress
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
+from simlib._lib.reading import read_toml
 from simlib.lab.build import KERNELS
 from simlib.lab.targets import find_target
-from simlib.reading import read_toml
 
 CLOCKS = ("deterministic", "multithreaded")
 """``deterministic``: one host thread, one instruction a nanosecond. ``multithreaded``: smoke tests only."""
@@ -287,7 +287,7 @@ def check_name(what: str, name: str) -> None:
 
     >>> check_name("--name", "../mine")
     Traceback (most recent call last):
-    simlib.errors.InputError: --name = ../mine: must be letters, digits, -, _ and .; choose another name
+    simlib.InputError: --name = ../mine: must be letters, digits, -, _ and .; choose another name
     """
     if not _NAME.fullmatch(name):
         raise InputError(what, name, "must be letters, digits, -, _ and .", "choose another name")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.lab.build import KERNELS, need_compiler, read_built
 from simlib.lab.cache import free_gib, lab_dir
 from simlib.lab.native import LOCK_STAT, TRACING, is_patched

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.boot import Outcome
 from simlib.lab.experiment import Cell, parameter_text
 from simlib.lab.process import run

@@ -14,11 +14,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from simlib.errors import InputError, SimlibError
-from simlib.files import locked
-from simlib.interruption import Held
+from simlib._lib.errors import InputError, SimlibError
+from simlib._lib.files import locked
+from simlib._lib.reading import file_sha256
+from simlib._lib.signals import Held
 from simlib.lab.cache import MORE_SPACE, lab_dir
-from simlib.reading import file_sha256
 
 GRACE_S = 0.4
 """How long a program may take to tidy up (make deletes what it has half-written) before it is killed, s.
@@ -101,7 +101,7 @@ def need(what: str, commands: Sequence[str], cure: str) -> None:
 
     >>> need("measuring", ["sh", "no-such-program"], "install it")
     Traceback (most recent call last):
-    simlib.errors.InputError: measuring = no-such-program: not found; install it
+    simlib.InputError: measuring = no-such-program: not found; install it
     """
     if missing := [command for command in commands if shutil.which(command) is None]:
         raise InputError(what, ", ".join(missing), "not found", cure)
@@ -142,7 +142,7 @@ def refuse_full(output: str) -> None:
 
     >>> refuse_full("cc1: a.s: No space left on device")
     Traceback (most recent call last):
-    simlib.errors.SimlibError: cc1: a.s: No space left on device: free some space, or set SIMLIB_LAB (or TMPDIR) to a
+    simlib.SimlibError: cc1: a.s: No space left on device: free some space, or set SIMLIB_LAB (or TMPDIR) to a
     larger place
     """
     for line in output.splitlines():

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simlib.errors import InputError, SimlibError
-from simlib.files import write_text
+from simlib._lib.errors import InputError, SimlibError
+from simlib._lib.files import write_text
 from simlib.lab.build import Built, read_symbols, run_logged
 from simlib.lab.cache import at_work, check_own, lab_dir, need_space
 from simlib.lab.experiment import Cell, Experiment

@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from simlib.errors import SimlibError
-from simlib.files import write_text, write_together
+from simlib._lib.errors import SimlibError
+from simlib._lib.files import write_text, write_together
 from simlib.lab.boot import Outcome
 from simlib.lab.cache import system_faults
 from simlib.lab.experiment import Cell, Row, check_name, parameter_text

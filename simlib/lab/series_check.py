@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from simlib.errors import SimlibError
+from simlib._lib.errors import SimlibError
 from simlib.lab.build import check_objects, compile_kvm, compile_selftests, has_sparse
 from simlib.lab.cache import at_work, lab_dir
 from simlib.lab.patches import Series, read_series

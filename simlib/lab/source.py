@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simlib.errors import InputError, SimlibError
-from simlib.files import write_text
+from simlib._lib.errors import InputError, SimlibError
+from simlib._lib.files import write_text
+from simlib._lib.reading import file_sha256
 from simlib.lab.cache import need_space
 from simlib.lab.patches import Series, apply_series, check_version, tree_version
 from simlib.lab.process import run
-from simlib.reading import file_sha256
 
 SOURCE_GIB = 2.0
 """Room that the unpacked and the patched tree take, GiB: files are shared by hard links until they differ."""

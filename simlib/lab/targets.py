@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 
 OLDEST_QEMU = (9, 1)
 """First QEMU whose plugins may end a CPU's turn. Older ones give one CPU the whole turn, or starve some."""

@@ -14,7 +14,7 @@ from collections import Counter
 
 import pandas as pd
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 """A number as a cell has it."""

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 from simlib.measurements.cells import NUMBER
 from simlib.model import conditions
 from simlib.model.conditions import Both, Either, Not
@@ -108,7 +108,7 @@ def parse_condition(text: str) -> Condition:
     vcpus in 16,32,64 and (series == 'rwlock-old-test' or not iteration > 1)
     >>> parse_condition("vcpus = 8")
     Traceback (most recent call last):
-    simlib.errors.InputError: condition = vcpus = 8: '=' stands where ==, !=, <=, >=, <, > or in must (character 7);
+    simlib.InputError: condition = vcpus = 8: '=' stands where ==, !=, <=, >=, <, > or in must (character 7);
     write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses
     """
     return Condition(_Reader(text, "condition", _GRAMMAR).read() if text.strip() else None)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pandas as pd
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
+from simlib._lib.reading import exists, read_json
 from simlib.measurements import units
 from simlib.measurements.cells import NUMBER
 from simlib.measurements.units import SUFFIXES, is_time, names_duration, suffix_of, unit_of
-from simlib.reading import exists, read_json
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)

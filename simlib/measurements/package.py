@@ -18,10 +18,10 @@ from typing import Any
 
 import pandas as pd
 
-from simlib.errors import InputError, nearest
-from simlib.files import write_text
+from simlib._lib.errors import InputError, nearest
+from simlib._lib.files import write_text
+from simlib._lib.reading import exists, read_json, read_text
 from simlib.measurements.table import MeasurementTable, from_frame, read
-from simlib.reading import exists, read_json, read_text
 
 _LISTING = "datapackage.json"
 _STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")

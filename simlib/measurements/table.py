@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
+from simlib._lib.reading import read_text
+from simlib.figures.results import html_of, rendered
 from simlib.measurements.cells import cut_cells
 from simlib.measurements.condition import parse_condition
 from simlib.measurements.descriptor import check_cells, implied_descriptor, missing_values, read_descriptor
 from simlib.measurements.units import PER_SECOND, SUFFIXES, is_time, stem_of, suffix_of
-from simlib.reading import read_text
-from simlib.results import html_of, rendered
 
 
 @dataclass(frozen=True, eq=False, repr=False)

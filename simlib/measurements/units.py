@@ -7,7 +7,7 @@ without a unit are counts (``vcpus``, ``contentions``) and carry no suffix.
 
 from __future__ import annotations
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 
 #: Suffix of a time column -> how many of that unit make one second.
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "ps": 10**12}
@@ -87,7 +87,7 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
     ('s', 'count')
     >>> unit_of("a.csv", "clear_time_s", "ms")
     Traceback (most recent call last):
-    simlib.errors.InputError: a.csv, column clear_time_s = ms: the descriptor's unit must be the
+    simlib.InputError: a.csv, column clear_time_s = ms: the descriptor's unit must be the
     name's, 's'; rename the column or correct its unit
     """
     suffix = suffix_of(column)

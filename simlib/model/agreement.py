@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.architectures import TRACKING
 from simlib.model.machine import Machine
 from simlib.model.pagetable import WORD_PAGES

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 
 
 @dataclass(frozen=True)

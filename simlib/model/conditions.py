@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.steps import Quantity, Step
 
 

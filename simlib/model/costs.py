@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 from simlib.model import rules
 from simlib.model.quantities import parse_duration
 

@@ -15,7 +15,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import NoReturn
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.conditions import Both, Condition, Either, Not
 
 DEEPEST = 50

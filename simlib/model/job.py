@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.locks import Discipline
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import format_duration

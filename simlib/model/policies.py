@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import format_size, parse_size
@@ -227,7 +227,7 @@ def policy(name: str) -> NamedPolicy:
     >>> policy("every-forty")
     Traceback (most recent call last):
     ...
-    simlib.errors.InputError: policy = every-forty: unknown policy; did you mean 'every-64'? known: adaptive-batch, ...
+    simlib.InputError: policy = every-forty: unknown policy; did you mean 'every-64'? known: adaptive-batch, ...
     """
     name = "whole-ioctl" if name == "never" else name  # the word of a strategy for it
     if name in POLICIES:

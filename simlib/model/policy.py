@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model import rules
 from simlib.model.architectures import ARCHITECTURES, TRACKING, Architecture, architecture
 from simlib.model.conditions import Condition

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.conditions import AtLeast, Condition, Label, index
 from simlib.model.steps import ALL, COUNTERS, EXTENTS, Adapt, Map, Mode, Quantity, Scan, Step, Whose
 

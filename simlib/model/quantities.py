@@ -12,7 +12,7 @@ import math
 import re
 from decimal import Decimal
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 
 PS_PER_S = 10**12
 """Picoseconds in one second."""
@@ -54,7 +54,7 @@ def parse_duration(text: str | int, what: str = "duration") -> int:
     >>> parse_duration("12")
     Traceback (most recent call last):
     ...
-    simlib.errors.InputError: duration = 12: a duration needs a unit; write ps, ns, us, ms or s
+    simlib.InputError: duration = 12: a duration needs a unit; write ps, ns, us, ms or s
     """
     rule = "a duration needs a unit; write ps, ns, us, ms or s"
     if text == 0 and not isinstance(text, bool):
@@ -129,7 +129,7 @@ def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
     >>> parse_bandwidth("0Gbit/s", "workload.link")
     Traceback (most recent call last):
     ...
-    simlib.errors.InputError: workload.link = 0Gbit/s: must be at least 1 bit/s; nothing could ever be sent
+    simlib.InputError: workload.link = 0Gbit/s: must be at least 1 bit/s; nothing could ever be sent
     """
     rule = "a bandwidth is a number with bit/s or B/s, and k, M, G or T before it"
     if not isinstance(text, str):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 from simlib.model.quantities import (
     LARGEST,
     format_bandwidth,
@@ -73,7 +73,7 @@ def steps_up(low: int, high: int) -> Parser:
 
 
 def values(value: Any, what: str) -> tuple[float, ...]:
-    """A list of numbers above 0, at most as many as a table of draws has (`simlib.engine.random`): 2048."""
+    """A list of numbers above 0, at most as many as a table of draws has (`simlib.simulator.engine.random`): 2048."""
     if len(listed := _listed(value, what)) > 2048:
         raise InputError(what, f"{len(listed)} numbers", "must be at most 2048")
     return tuple(number(1e-6, 1e6)(one, f"{what}[{index}]") for index, one in enumerate(listed))

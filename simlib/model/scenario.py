@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import tomli_w
 from markupsafe import Markup
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
+from simlib._lib.reading import read_toml
 from simlib.model import agreement, rules
 from simlib.model.costs import Calibration, Costs, named
 from simlib.model.machine import MACHINES, Machine
@@ -27,7 +28,6 @@ from simlib.model.policy import Policy, renamed
 from simlib.model.quantities import format_size, say_size
 from simlib.model.topology import far_share
 from simlib.model.workload import RING_RESERVE, Workload
-from simlib.reading import read_toml
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Scenario:
     >>> Scenario.parse({"guest": {"vcpu": 8}})
     Traceback (most recent call last):
     ...
-    simlib.errors.InputError: guest.vcpu = 8: unknown key; did you mean 'vcpus'? known: backing, ...
+    simlib.InputError: guest.vcpu = 8: unknown key; did you mean 'vcpus'? known: backing, ...
     """
 
     machine: Machine = field(default_factory=Machine)

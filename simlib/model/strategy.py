@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
 from simlib.model.conditions import Both, Condition, Either, Not
 from simlib.model.grammar import Reader, leaves
 from simlib.model.pagetable import WORD_PAGES
@@ -84,7 +84,7 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
     >>> strategy("page >= 512")
     Traceback (most recent call last):
     ...
-    simlib.errors.InputError: lets_go = page >= 512: unknown word 'page'; did you mean 'pages'? known: ...
+    simlib.InputError: lets_go = page >= 512: unknown word 'page'; did you mean 'pages'? known: ...
     """
     reader = _Reader(text, what, "join conditions by and, or; close every parenthesis")
     condition = reader.read()

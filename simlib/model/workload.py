@@ -45,7 +45,7 @@ KINDS = {
     "teardown": Facts(regions=False, shares=True),
     "zap": Facts(works_on=True, regions=False, shares=True),
 }
-"""The kinds of workload. What they do and measure is in `simlib.workloads`."""
+"""The kinds of workload. What they do and measure is in `simlib.simulator.workloads`."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from itertools import pairwise
 import numpy as np
 import scipy  # its parts are imported when they are first used
 
-from simlib.engine.random import zipf_classes
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.quantities import PS_PER_S, format_seconds, parse_duration, parse_size, say_size
+from simlib.simulator.engine.random import zipf_classes
 from simlib.vmm.memory import Floats, Pages
 from simlib.vmm.rules import PAGE
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib.machine_code import kept
+from simlib._lib.jit import kept
 from simlib.vmm import rules
 
 Floats = NDArray[np.float64]

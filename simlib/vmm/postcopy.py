@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simlib.machine_code import kept
+from simlib._lib.jit import kept
 from simlib.vmm import rules
 from simlib.vmm.memory import Floats, Line, Pages
 

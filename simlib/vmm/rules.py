@@ -6,7 +6,7 @@ Source: QEMU 10.0, the file and function that each names. Whole numbers are divi
 
 from __future__ import annotations
 
-from simlib.machine_code import kept
+from simlib._lib.jit import kept
 
 WINDOW_S = 0.1
 """QEMU measures and limits its bandwidth over so long, s: migration/migration-stats.h BUFFER_DELAY."""

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from simlib import figures
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.figures.curves import COLUMNS
 
 NAN = float("nan")

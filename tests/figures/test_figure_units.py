@@ -18,8 +18,8 @@ import pytest
 from simlib import figures
 from simlib.figures import curves, host
 from simlib.figures.style import MODEBAR, as_widget, log_ticks, titled
-from simlib.studies.lab import figures as lab
-from simlib.studies.teardown.figures import unmap_times
+from studies.lab import figures as lab
+from studies.teardown.figures import unmap_times
 
 UNIT = re.compile(r"(?:^|[\s,\d])(ps|ns|µs|μs|us|ms|s|seconds)$")
 SCALES = (3e-10, 3e-7, 2e-5, 4e-3, 0.7, 60.0, 4e4)

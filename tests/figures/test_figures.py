@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from simlib import figures
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.figures.decision import COST_COLUMNS, MAP_COLUMNS, PARETO_COLUMNS, batch_text
 
 NAN = float("nan")

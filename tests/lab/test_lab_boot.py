@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from lab_fakes import OUTPUT, built, cell, console, program
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib.lab import boot as module
 from simlib.lab import find_target, needs_qemu, qemu
 from simlib.lab.boot import boot

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from lab_fakes import program, series
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib.lab import build as build_kernel
 from simlib.lab import check_host, collect, find_target, process, series_check
 from simlib.lab.build import _configure, built_dir, compile_kvm, find_built, find_program, need_compiler, run_logged

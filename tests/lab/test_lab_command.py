@@ -12,8 +12,8 @@ import time
 import pytest
 from lab_fakes import built, program
 
-from simlib.cli import output
 from simlib.lab.build import built_dir
+from simlib.ui.cli import output
 
 
 def test_check_looks_and_never_fails(ask, only, lab):
@@ -84,7 +84,7 @@ def test_a_signal_ends_the_boots_and_leaves_nothing(tmp_path, lab, popen, number
     (built_dir("x86_64", "statistics") / "build.json").write_text('{"key": "", "provenance": {}}')
     (tmp_path / "e.toml").write_text(EXPERIMENT + 'clock = "multithreaded"\n')
     process = popen(
-        [sys.executable, "-c", "from simlib.cli import main; main()", "lab", "run", str(tmp_path / "e.toml")],
+        [sys.executable, "-c", "from simlib.ui.cli import main; main()", "lab", "run", str(tmp_path / "e.toml")],
         env=os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(temporary)},
     )
     while not mark.exists():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from lab_fakes import cell
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.lab import has_migrations, load_experiment, load_migrations
 from simlib.measurements import data_dir
 

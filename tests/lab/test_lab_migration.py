@@ -10,7 +10,7 @@ import struct
 import pandas as pd
 import pytest
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib.lab import collect_migrations, load_migrations, write_migrations
 from simlib.lab.migration import collect
 from simlib.lab.migration.guest import GAPS, Gap, Habit, read_gaps, read_writes

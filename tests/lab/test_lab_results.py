@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from lab_fakes import OUTPUT, built, cell, outcome, program
 
-from simlib.errors import InputError, RunInterruptedError, SimlibError
+from simlib._lib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.lab import collect, collect_native, native, tables, write_tables
 from simlib.lab.experiment import parse_experiment
 from simlib.lab.native import run_native

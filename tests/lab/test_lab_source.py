@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from lab_fakes import ADD, CHANGE, contents, series, tree
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib.lab import source
 from simlib.lab.patches import apply_series, check_version
 from simlib.lab.source import Source, prepare_source

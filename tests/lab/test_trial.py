@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.patches import Series, read_series
 from simlib.lab.source import Source
 from simlib.lab.trial import kernels

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from lab_fakes import OUTPUT, built, outcome
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.experiment import Row
 from simlib.lab.qemu import Qemu
 from simlib.lab.records import load_record, save_record, split_record

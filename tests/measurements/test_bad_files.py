@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements import check, read
 
 HEADER = "series,vcpus,dirty_memory_time_ms,contentions\n"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements import Clause, Condition, parse_condition
 from simlib.measurements.condition import RESERVED
 from simlib.model.conditions import Both, Either, Not

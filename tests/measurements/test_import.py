@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
+from simlib._lib.version import __version__
 from simlib.measurements import KINDS, check, import_log, import_text, read, write_imported
 from simlib.measurements.importers import sniff
-from simlib.version import __version__
 
 SAMPLES = Path(__file__).parent / "samples"
 KIND_OF = {

@@ -79,7 +79,7 @@ def test_faults_leave_nothing_behind(ask, tmp_path):
 def test_progress_appears_when_it_takes_long(ask, monkeypatch):
     log = SAMPLES / "perf-lock.txt"
     assert "reading" not in ask("data", "import", "perf-lock", log)[2]
-    monkeypatch.setattr("simlib.cli.output.PATIENCE_S", -1.0)
+    monkeypatch.setattr("simlib.ui.cli.output.PATIENCE_S", -1.0)
     assert "perf-lock.txt: 100%" in ask("data", "import", "perf-lock", log)[2]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements import KINDS, import_log, import_text, read, write_imported
 from simlib.measurements.importers import sniff
 from simlib.measurements.importers.lines import Lines

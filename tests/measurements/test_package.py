@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from frictionless import Package
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements import assemble, check, data_dir, list_tables, load
 from simlib.measurements.package import _paths
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements import MeasurementTable, check, load, read
 
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements.units import PER_SECOND, SUFFIXES, is_time, stem_of, suffix_of, unit_of
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.architectures import ARCHITECTURES, architecture
 from simlib.model.scenario import Policy
 

@@ -3,7 +3,7 @@
 
 import pytest
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.pagetable import SPLIT_WALKS, PageTable
 
 

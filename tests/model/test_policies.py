@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from simlib.cli import changes_of
-from simlib.engine import compiled, reference
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.policies import POLICIES, apply, policy
 from simlib.model.scenario import Scenario
-from simlib.workloads import build
+from simlib.simulator.engine import compiled, reference
+from simlib.simulator.workloads import build
+from simlib.ui.cli import changes_of
 
 SCENARIO = Scenario.parse(
     {

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.quantities import format_duration, format_size, parse_duration, parse_size
 
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements import data_dir
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Calibration, Costs
 from simlib.model.machine import Machine
 from simlib.model.scenario import Guest, Policy, Scenario, load_scenario
 from simlib.model.workload import Workload
-from simlib.workloads import build, kind_of
+from simlib.simulator.workloads import build, kind_of
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
 SIZES = st.integers(1, 4096).map(lambda n: f"{2 * n}M")

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simlib.engine import compiled, reference
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.job import Job
 from simlib.model.program import REGION, Lock, Program
 from simlib.model.scenario import Scenario
 from simlib.model.steps import EXTENTS, Mode, Quantity, Scan, Step
 from simlib.model.throttle import QEMU
-from simlib.workloads import build
+from simlib.simulator.engine import compiled, reference
+from simlib.simulator.workloads import build
 
 DOCS = Path(__file__).parents[2] / "docs"
 

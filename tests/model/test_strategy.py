@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.model.grammar import leaves
 from simlib.model.policy import Policy
 from simlib.model.scenario import Scenario

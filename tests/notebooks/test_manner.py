@@ -10,13 +10,12 @@ import nbformat
 import pytest
 from notebook_run import ROOT, code_cells
 
-from simlib.report import books, closing
-from simlib.studies import every, published
+from studies import conclusions, every, notebook_pages, published
 
 BOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem != "explorer")
 ANSWERS = {f"{study.name}.STUDY.answer" for study in every()} | {"migrations.standstill"}
 ANSWERS |= {f"{home.__name__.split('.')[-1]}.{name}" for home in
-           (closing, published) for name in vars(home)}  # fmt: skip
+           (conclusions, published) for name in vars(home)}  # fmt: skip
 LINK = re.compile(r"\]\(((?!https?:|#)[^)#]+)")
 
 
@@ -40,7 +39,7 @@ def test_kept_without_outputs_with_its_licence_and_cells_that_parse(path):
 def test_question_picture_links_and_answer(path):
     cells = nbformat.read(path, as_version=4).cells
     first, last = cells[0].source, cells[-1]
-    questions = [part for part in first.split("\n\n") if part.startswith(books.QUESTION)]
+    questions = [part for part in first.split("\n\n") if part.startswith(notebook_pages.QUESTION)]
     assert len(questions) == 1
     assert "?" in questions[0]
     picture = re.search(r"!\[(.+)\]\((\.\./docs/[a-z0-9-]+\.svg)\)", first)

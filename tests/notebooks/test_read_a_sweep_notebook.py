@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from notebook_run import ROOT, Run, answer_of, assert_ran_without_complaint, figures_of
 
-from simlib.sweep import load_grid
-from simlib.sweep.strategies import shipped
+from simlib.analysis.sweep import load_grid
+from simlib.analysis.sweep.strategies import shipped
 
 NOTEBOOK = ROOT / "notebooks" / "13-read-a-sweep.ipynb"
 

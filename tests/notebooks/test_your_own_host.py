@@ -19,7 +19,7 @@ from notebook_run import (
 )
 
 import simlib
-from simlib.host.measured import SHIPPED, load_host, shipped_host
+from simlib.lab.host.measured import SHIPPED, load_host, shipped_host
 from simlib.measurements import data_dir
 
 pytestmark = pytest.mark.study

@@ -6,9 +6,9 @@ import pytest
 from notebook_run import ROOT, assert_ran_without_complaint, code_cells, figures_of
 
 from simlib import measurements
-from simlib.studies.arm64 import altra
-from simlib.studies.study import COUNTED, HELD_OUT
-from simlib.theory import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work
+from studies.arm64 import altra
+from studies.arm64.scalability import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work
+from studies.study import COUNTED, HELD_OUT
 
 pytestmark = pytest.mark.study
 

@@ -6,17 +6,18 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from simlib.lab.migration import model
+from simlib.lab.migration.forecast import BUILT
 from simlib.measurements import load
-from simlib.studies import converge
-from simlib.studies.converge import published, real
-from simlib.studies.converge.forecast import BUILT
-from simlib.studies.study import judged
+from studies import converge
+from studies.converge import published
+from studies.study import judged
 
 
 @pytest.mark.parametrize(("name", "migrations"), [(converge.FIRST, 48), (converge.AGAIN, 42)])
 def test_predictions_stand_as_they_were_and_most_came_true(name, migrations):
     both = converge.held_out(name)
-    found = real.score(both).set_index("what")["value"]
+    found = model.score(both).set_index("what")["value"]
     assert len(both) == migrations
     assert not both["total_ms_expected"].isna().any()
     assert found["converges or not, share right"] == 1.0
@@ -28,7 +29,7 @@ def test_predictions_stand_as_they_were_and_most_came_true(name, migrations):
 
 def test_intervals_that_know_what_was_left_over_hold_what_they_should():
     """Those of the first ones did not: 65 % of the times."""
-    inside = real.score(converge.held_out()).set_index("what")["inside"]
+    inside = model.score(converge.held_out()).set_index("what")["inside"]
     assert 0.8 <= inside["total_ms, median error"] <= 0.97
     assert 0.8 <= inside["transferred_bytes, median error"] <= 0.97
 
@@ -42,7 +43,7 @@ def test_no_setting_that_was_predicted_had_been_used_to_build_the_course():
 
 def test_the_course_expects_what_it_was_built_on():
     runs = load(f"{BUILT[0]}-runs").frame.query("repeat == 1")
-    found = real.score(real.beside(runs, real.predicted(runs, real.fitted(runs)))).set_index("what")["value"]
+    found = model.score(model.beside(runs, model.predicted(runs, model.fitted(runs)))).set_index("what")["value"]
     assert found["converges or not, share right"] > 0.9
     assert found["total_ms, median error"] < 0.03
 

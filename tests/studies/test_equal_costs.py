@@ -13,13 +13,13 @@ import plotly.graph_objects as go
 import pytest
 
 from simlib import measurements, simulate
-from simlib.errors import SimlibError
+from simlib._lib.errors import SimlibError
 from simlib.figures.curves import COLUMNS
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
-from simlib.studies.arm64 import sliders
-from simlib.studies.arm64.altra import shipped_fit
-from simlib.studies.arm64.equal_costs import (
+from studies.arm64 import sliders
+from studies.arm64.altra import shipped_fit
+from studies.arm64.equal_costs import (
     COLOURS,
     MEASURED_AS,
     PAGES,
@@ -30,7 +30,7 @@ from simlib.studies.arm64.equal_costs import (
     published,
     starting_point,
 )
-from simlib.studies.arm64.sliders import SLIDERS, what_if
+from studies.arm64.sliders import SLIDERS, what_if
 
 SPIN, TICKET, RWLOCK, LOCKLESS = STRATEGIES
 

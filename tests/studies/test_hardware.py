@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from simlib.lab.hardware.prediction import UNSEEN, WITH, effect_of, on_hardware
 from simlib.lab.trial import Trial
 from simlib.lab.trial.differences import compare, judge
 from simlib.lab.trial.quantities import COUNT, TIME, Quantity
-from simlib.studies.lab.hardware import UNSEEN, WITH, effect_of, on_hardware
-from simlib.studies.lab.translation import ratio_table
+from studies.lab.translation import ratio_table
 
 PAGES = 4096.0
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.fits import UncertainCosts
+from simlib.analysis.simulate import run_scenario
+from simlib.measurements.fits import UncertainCosts
 from simlib.model.scenario import Scenario
-from simlib.simulation import run_scenario
-from simlib.studies import hardware_logs
-from simlib.studies.hardware_logs import blind, rings, told
-from simlib.studies.study import held_out, judged
+from studies import hardware_logs
+from studies.hardware_logs import preregistered, rings, told
+from studies.study import held_out, judged
 
 
 @pytest.mark.parametrize(("tracking", "page"), [("pml", told.by_hardware), ("write_protect", told.by_fault)])
@@ -36,8 +36,8 @@ def test_what_misses_has_a_cause_and_nothing_else_has():
 def test_one_draw_of_the_costs_answers_each_question_within_reach_of_what_was_foretold():
     """The smaller guest; half of an interval's width beyond its ends is reach enough for one draw of the costs."""
     rows = hardware_logs.foretold().query("guest_memory == '8G'").set_index("question")
-    (small, _) = blind.asked()
-    for what, answer in zip(blind.QUESTIONS, blind.answers(small, 0, lambda *told: None), strict=True):
+    (small, _) = preregistered.asked()
+    for what, answer in zip(preregistered.QUESTIONS, preregistered.answers(small, 0, lambda *told: None), strict=True):
         low, high = rows.loc[what, ["low", "high"]]
         assert low / 2 <= answer <= 2 * high, what
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simlib.studies.lockless import kernbench
-from simlib.studies.lockless.kernbench import CONTRASTS, Contrast
+from studies.lockless import kernbench
+from studies.lockless.kernbench import CONTRASTS, Contrast
 
 
 def logs(ept, variant):

@@ -10,14 +10,15 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint, figures_of
 
-from simlib.calibration import find_fit
-from simlib.fits import load_priors
-from simlib.prediction import predict
-from simlib.studies.lab import STUDY, figures, instructions, load, processor, rings, told, translation
-from simlib.studies.lab.counts import count_comparison
-from simlib.studies.lab.machines import LABS, lab_name, lab_scenario, rows_of
-from simlib.studies.lab.switches import SWITCHES
-from simlib.studies.study import HELD_OUT
+from simlib.analysis.calibrate import find_fit
+from simlib.analysis.predict import predict
+from simlib.lab.hardware import instructions, load
+from simlib.lab.hardware.counts import count_comparison
+from simlib.lab.hardware.machines import LABS, lab_name, lab_scenario, rows_of
+from simlib.measurements.fits import load_priors
+from studies.lab import STUDY, figures, processor, rings, told, translation
+from studies.lab.switches import SWITCHES
+from studies.study import HELD_OUT
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ from notebook_run import ROOT
 
 from simlib import InputError
 from simlib.lab.experiment import load_experiment, parse_experiment
+from simlib.lab.hardware import ledger
+from simlib.lab.hardware.load import CELL, SHOWN
 from simlib.measurements import check, data_dir
-from simlib.studies.lab import ledger, told
-from simlib.studies.lab.load import CELL, SHOWN
+from studies.lab import told
 
 PREDICTIONS = sorted((data_dir() / "predictions").glob("*-predicted.json"))
 SMALL = {"name": "small", "target": "x86_64", "parameters": {"dirty_log_clear_batch": [0, 64]},

@@ -9,24 +9,24 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.engine.result import LEDGER
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
+from simlib.analysis.simulate import run_scenario
 from simlib.measurements import load
-from simlib.simulation import run_scenario
-from simlib.studies.lockless import figures, gets, ways
-from simlib.studies.lockless.gets import Walk
+from simlib.simulator.engine.result import LEDGER
+from studies.lockless import figures, get_time, get_variants
+from studies.lockless.get_time import Walk
 
 WALK = Walk((164.0, 163.0, 165.0), (64.0, 56.0, 72.0), 6)
 
 
 @pytest.fixture(scope="module")
 def walk():
-    return gets.fit_walk()
+    return get_time.fit_walk()
 
 
 @pytest.fixture(scope="module")
 def lab(walk):
-    return gets.lab_comparison(walk).set_index(["lock", "what"]).sort_index()
+    return get_time.lab_comparison(walk).set_index(["lock", "what"]).sort_index()
 
 
 def test_the_lab_with_the_lock_is_met_without_a_parameter(lab):
@@ -55,7 +55,7 @@ def test_longest_stalls_are_met_without_a_parameter(lab):
 
 
 def test_the_longest_stall_of_the_lab_is_that_of_its_table(lab):
-    stalls = load("switches-stalls").rows(f"experiment == '{gets.EXPERIMENT}'")
+    stalls = load("switches-stalls").rows(f"experiment == '{get_time.EXPERIMENT}'")
     for lock, switch in (("mmu_lock", "=N"), ("none", "=Y")):
         longest = stalls[stalls["switches"].str.endswith(switch)].groupby("seed")["longest_stall_in_clear_ns"].max()
         thousands = [longest.median() / 1000, longest.min() / 1000, longest.max() / 1000]  # an instruction shows 1 ns
@@ -64,7 +64,7 @@ def test_the_longest_stall_of_the_lab_is_that_of_its_table(lab):
 
 
 def test_a_mechanism_that_needs_more_than_there_is_is_far_from_it():
-    found = gets.budget(WALK)
+    found = get_time.budget(WALK)
     assert found.wait_each == pytest.approx(4.20214e-3 / 12)
     assert found.flush < found.means.saved / 100
     # Without the lock: the same rest, and the walk in the lab's ratio.
@@ -76,64 +76,64 @@ def test_a_mechanism_that_needs_more_than_there_is_is_far_from_it():
 @pytest.mark.study
 def test_neither_waiting_nor_flushing_halves_a_get_of_the_same_pages():
     """Over all settings: after the 2013 series a GET of as many pages takes as long, if a page does."""
-    table = gets.witness(WALK)
-    assert len(table) == len(gets.GUESTS) * len(gets.SETTINGS)
-    assert table["wait_s"].max() < gets.budget(WALK).means.saved / 100
+    table = get_time.witness(WALK)
+    assert len(table) == len(get_time.GUESTS) * len(get_time.SETTINGS)
+    assert table["wait_s"].max() < get_time.budget(WALK).means.saved / 100
     same = table[table["guest"] != "EPT, blocks at first"]
     assert same["ratio"].between(0.99, 1.12).all()
     assert (same["ratio_lab"] < 0.5).all()
     split = table[table["guest"] == "EPT, blocks at first"]
     assert split["dirty_ratio"].max() < 1  # each block's first write splits it, with a flush
-    assert split["ratio"].min() < gets.budget(WALK).means.ratio < split["ratio"].max()
-    few = split["before_s"] < 2 * gets.budget(WALK).flush + 1e-3
+    assert split["ratio"].min() < get_time.budget(WALK).means.ratio < split["ratio"].max()
+    few = split["before_s"] < 2 * get_time.budget(WALK).flush + 1e-3
     assert split.loc[~few, "page_ratio"].between(0.99, 1.02).all()
 
 
 @pytest.mark.parametrize(("memory", "rounds"), [("3M", 800), ("12M", 400)])
 def test_walks_that_would_begin_anew_are_as_many_as_expected(memory, rounds):
     """Counted in simulations; faults on the word that is walked are Poisson, one in 64 is on the page."""
-    case = gets.published_costs().apply(gets.get_scenario("EPT off", memory, "1us", "100us", rounds=rounds))
+    case = get_time.published_costs().apply(get_time.get_scenario("EPT off", memory, "1us", "100us", rounds=rounds))
     dear = case.with_costs(lockless_page=case.costs.clear_page)
-    found = gets.rewalks(dear.changed({"policy": {"clear_lock": "lockless"}}))
+    found = get_time.rewalks(dear.changed({"policy": {"clear_lock": "lockless"}}))
     assert found["expected"] > 0.5
     assert found["counted"] == pytest.approx(found["expected"], abs=4 * np.sqrt(found["expected"] / 64))
-    held = gets.rewalks(case.changed({"policy": {"get_lets_go": "pages >= 64"}}))
+    held = get_time.rewalks(case.changed({"policy": {"get_lets_go": "pages >= 64"}}))
     assert held["counted"] < 0.2 * found["counted"]  # under the lock no fault ends
 
 
 def test_a_fault_that_changes_what_is_walked_is_told_from_one_beside_it(monkeypatch):
     """Two words are walked, of which 10 and 5 pages are dirty; times in pages that are walked."""
-    case = gets.published_costs().apply(gets.get_scenario("EPT off", "3M", "1us", "100us"))
+    case = get_time.published_costs().apply(get_time.get_scenario("EPT off", "3M", "1us", "100us"))
     clear, write = LEDGER.index("clear"), LEDGER.index("write")
     rows = [
         (0, clear, 64, 10), (20, clear, 128, 5), (5, write, 70, 1), (24, write, 191, 1),  # on the word
         (6, write, 200, 1), (15, write, 70, 1), (24, write, 130, 0),  # on another, in between, no fault
     ]  # fmt: skip
     ledger = np.array([(time * case.costs.clear_page, 0, kind, page, found) for time, kind, page, found in rows])
-    monkeypatch.setattr(gets.compiled, "run", lambda *_, **__: SimpleNamespace(ledger=ledger))
-    found = gets.rewalks(case)
+    monkeypatch.setattr(get_time.compiled, "run", lambda *_, **__: SimpleNamespace(ledger=ledger))
+    found = get_time.rewalks(case)
     assert (found["walked"], found["faults"], found["counted"]) == (15, 3, 2 / 64)
     assert found["expected"] == pytest.approx(3 / case.guest.pages)
 
 
 def test_a_batch_gives_the_guest_back_what_one_hold_takes_and_costs_get():
     """Shadow paging, 16 vCPUs; one point of the predictions, and the verdict on it."""
-    point = ways.BASE | {"memory": "3G"}
-    cases = ways._cases("EPT off", point | {"vcpus": 12}, WALK, 1)
+    point = get_variants.BASE | {"memory": "3G"}
+    cases = get_variants._cases("EPT off", point | {"vcpus": 12}, WALK, 1)
     runs = {way: run_scenario(each[0]).metrics for way, each in cases.items()}
-    none = runs[ways.DEAR]
+    none = runs[get_variants.DEAR]
     assert runs["one hold"]["longest_stall"] > 50 * none["longest_stall"]
     assert runs["every 512 pages"]["longest_stall"] < 3 * none["longest_stall"]
     assert runs["every 512 pages"]["get_dirty_log_time"] > 1.5 * none["get_dirty_log_time"]
     assert runs["one hold"]["get_dirty_log_time"] == pytest.approx(none["get_dirty_log_time"], rel=0.06)
-    assert runs[ways.LAB]["get_dirty_log_time"] < 0.45 * none["get_dirty_log_time"]
+    assert runs[get_variants.LAB]["get_dirty_log_time"] < 0.45 * none["get_dirty_log_time"]
 
 
 def test_draws_are_common_to_all_ways():
-    cases = ways._cases("EPT off", ways.BASE, WALK, 3)
+    cases = get_variants._cases("EPT off", get_variants.BASE, WALK, 3)
     each = [[case.costs.fault_hold for case in scenarios] for scenarios in cases.values()]
     assert all(row == each[0] for row in each)
-    assert len(set(each[0])) == 1 + ways.DRAWS
+    assert len(set(each[0])) == 1 + get_variants.DRAWS
 
 
 def test_the_verdict_takes_the_shortest_get_of_those_that_are_as_good():
@@ -143,18 +143,18 @@ def test_the_verdict_takes_the_shortest_get_of_those_that_are_as_good():
         "every 4096 pages": (3e-3, 0.84, 1.4e-5),
         "every 512 pages": (6e-3, 0.85, 1e-5),
         "every 64 pages": (2e-2, 0.85, 1e-5),
-        ways.DEAR: (2e-3, 0.85, 1e-5),
-        ways.LAB: (1e-3, 0.85, 1e-5),
+        get_variants.DEAR: (2e-3, 0.85, 1e-5),
+        get_variants.LAB: (1e-3, 0.85, 1e-5),
     }
     for way, values in told.items():
-        for metric, value in zip(ways.METRICS, values, strict=True):
+        for metric, value in zip(get_variants.METRICS, values, strict=True):
             rows.append(("vcpus", "16", way, metric, value))
     frame = pd.DataFrame(rows, columns=["axis", "value", "way", "metric", "estimate"])
-    row = ways.verdicts(frame).iloc[0]
+    row = get_variants.verdicts(frame).iloc[0]
     assert (row["as_good"], row["get_ratio"]) == ("every 4096 pages", pytest.approx(1.5))
     assert row["whole_stall_ratio"] == pytest.approx(200)
     longer = frame["way"].str.startswith("every") & (frame["metric"] == "longest_stall")
-    row = ways.verdicts(frame.assign(estimate=frame["estimate"].where(~longer, 1e-4))).iloc[0]
+    row = get_variants.verdicts(frame.assign(estimate=frame["estimate"].where(~longer, 1e-4))).iloc[0]
     assert row["as_good"] == "none"
     assert np.isnan(row["get_ratio"])
 
@@ -243,14 +243,14 @@ def test_the_notebook_says_what_its_cells_compute(run):
 def test_predictions_cover_what_was_asked(run):
     found = run["found"]
     frame = found.tables["predictions"]
-    assert set(frame["way"]) == set(ways.WAYS)
+    assert set(frame["way"]) == set(get_variants.WAYS)
     assert {axis: tuple(part["value"].unique()) for axis, part in frame.groupby("axis", sort=False)} == {
-        axis: tuple(str(value) for value in values) for axis, values in ways.AXES.items()
+        axis: tuple(str(value) for value in values) for axis, values in get_variants.AXES.items()
     }
     assert (frame["low"] <= frame["estimate"]).all()
     assert (frame["estimate"] <= frame["high"]).all()
     small = found.tables["rewalks"].set_index("memory").loc["3M"]
     assert 0.005 < small["expected"] / small["gets"] < 0.03  # what docs/model.md says of 3 MiB
     pages = run["guests"].query("guest == 'EPT, pages'").set_index("way")
-    assert pages.loc["one hold", "get_time_s"] == pytest.approx(pages.loc[ways.DEAR, "get_time_s"], rel=1e-3)
+    assert pages.loc["one hold", "get_time_s"] == pytest.approx(pages.loc[get_variants.DEAR, "get_time_s"], rel=1e-3)
     assert pages["wait_share"].max() < 0.15  # for the line of a lock that nobody else takes

@@ -5,10 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlib.calibration import find_fit
+from simlib.analysis.calibrate import find_fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
-from simlib.studies.migrations import settings
-from simlib.studies.x86 import hosts
+from studies.migrations import settings
+from studies.x86 import hosts
 
 
 def _nothing(*_):

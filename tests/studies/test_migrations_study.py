@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.errors import InputError
-from simlib.studies.migrations import CHOSEN, figures, settings, told
-from simlib.studies.study import FITTED, HELD_OUT, shipped_fit
-from simlib.studies.x86 import hosts
+from simlib._lib.errors import InputError
+from studies.migrations import CHOSEN, figures, settings, told
+from studies.study import FITTED, HELD_OUT, shipped_fit
+from studies.x86 import hosts
 
 CHANGES = pd.DataFrame(
     [("configuration 3", "LoongArch", "clear_cpu_time", 5200.0, 3526.0, 2900.0, 3800.0, 3000.0, 8000.0),

@@ -8,9 +8,9 @@ import pytest
 
 from simlib.figures import published_errors
 from simlib.measurements import load
-from simlib.studies import every
-from simlib.studies.published import finding, misses, published_table, readable_summary, short_summary, summary
-from simlib.studies.study import COUNTED, FITTED, HELD_OUT, NONE, ROLES
+from studies import every
+from studies.published import finding, misses, published_table, readable_summary, short_summary, summary
+from studies.study import COUNTED, FITTED, HELD_OUT, NONE, ROLES
 
 pytestmark = pytest.mark.study
 

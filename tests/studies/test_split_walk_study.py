@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.errors import InputError
-from simlib.studies.split_walk import STUDY, costs, figures
-from simlib.studies.split_walk.costs import CASES, NAMES, READINGS, TABLES, change, count_array, fit, left_out
-from simlib.studies.split_walk.elsewhere import barrier_table, granules_table, lab_costs, lab_test, walks_table
+from simlib._lib.errors import InputError
+from studies.split_walk import STUDY, costs, figures
+from studies.split_walk.costs import CASES, NAMES, READINGS, TABLES, change, count_array, fit, left_out
+from studies.split_walk.extrapolation import barrier_table, granules_table, lab_costs, lab_test, walks_table
 
 
 @pytest.fixture(scope="module")

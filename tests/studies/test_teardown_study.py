@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
+from simlib.analysis.predict import LEVEL
 from simlib.measurements import load
-from simlib.prediction import LEVEL
-from simlib.studies.study import FITTED, HELD_OUT, held_out, judged
-from simlib.studies.teardown import STUDY, figures, mail, unmap
+from studies.study import FITTED, HELD_OUT, held_out, judged
+from studies.teardown import STUDY, figures, mail, unmap
 
 
 @pytest.fixture(scope="module")

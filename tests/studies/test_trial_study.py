@@ -6,8 +6,8 @@ from notebook_run import ROOT, answer_of, assert_ran_without_complaint
 
 from simlib.lab.trial.quantities import COUNT, TIME, Quantity
 from simlib.measurements import load
-from simlib.studies.trial import SAID, SEED_001, SEED_002, read_trials
-from simlib.studies.trial.beside import own_patches
+from studies.trial import SAID, SEED_001, SEED_002, read_trials
+from studies.trial.comparison import own_patches
 
 PARKED = ("parked", "enable", "blocks")
 """Cells in which nobody meets."""

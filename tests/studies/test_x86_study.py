@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.calibration import find_fit, search
-from simlib.calibration.fit import calibrate
-from simlib.fits import CostEstimate
+from simlib.analysis.calibrate import find_fit, search
+from simlib.analysis.calibrate.fit import calibrate
 from simlib.measurements import load
+from simlib.measurements.fits import CostEstimate
 from simlib.model.machine import MACHINES
-from simlib.studies.migrations.drops import BARS
-from simlib.studies.study import FITTED, HELD_OUT, judged
-from simlib.studies.x86 import STUDY, figures, growth, hosts, parked
-from simlib.workloads.migration import unscaled
+from simlib.simulator.workloads.migration import unscaled
+from studies.migrations.drops import BARS
+from studies.study import FITTED, HELD_OUT, judged
+from studies.x86 import STUDY, figures, growth, hosts, parked
 
 KEPT = sorted(path.stem for path in growth.folder().glob("*.json"))
 

@@ -18,7 +18,7 @@ from website.blocks import Block, blocks
 from website.pages import ROOT, sources
 
 import simlib
-from simlib.cli import app
+from simlib.analysis.sweep import read_grid
 from simlib.lab.experiment import parse_experiment
 from simlib.measurements import check
 from simlib.model.costs import Costs
@@ -27,7 +27,7 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.program import REGION, Lock, Program
 from simlib.model.scenario import Scenario
 from simlib.model.steps import ALL, Mode, Scan
-from simlib.sweep import read_grid
+from simlib.ui.cli import app
 
 PAGES = sources()
 BLOCKS = {name: blocks(path) for name, path in PAGES.items()}
@@ -80,7 +80,7 @@ def test_the_explorer_s_python():
     module = ast.parse(block.text)
     names: dict[str, object] = {}
     exec(compile(module, "explorer.md", "exec"), names)  # noqa: S102  # the page's own example
-    assert names["Explorer"].__module__.startswith("simlib.explorer")
+    assert names["Explorer"].__module__.startswith("simlib.ui.explorer")
 
 
 def test_the_whole_of_clear_is_a_program():

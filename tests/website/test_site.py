@@ -86,14 +86,18 @@ def test_provenance_has_every_table_and_its_source(made):
         for key, value in table.source.items():
             assert value in provenance.NOT_STATED or value in part or provenance.escaped(value) in part, (name, key)
         assert all(provenance.escaped(caveat) in part for caveat in table.caveats)
-    assert "`simlib/studies/teardown/mail.py`" in page.partition("\n### arm64-teardown-64gb\n")[2].partition("###")[0]
+    assert "`studies/teardown/mail.py`" in page.partition("\n### arm64-teardown-64gb\n")[2].partition("###")[0]
     assert "`data/fits/ampere-altra.json`" in page.partition("\n### arm64-dirty-memory-time\n")[2].partition("###")[0]
     for table in provenance.descriptors("collected"):
         assert f"| `{table['name']}` |" in page
 
 
 def test_the_api_has_every_module(made):
-    assert {"api/simlib.model.program.rst", "api/simlib.engine.compiled.rst", "api/simlib.prediction.rst"} <= set(made)
+    assert {
+        "api/simlib.model.program.rst",
+        "api/simlib.simulator.engine.compiled.rst",
+        "api/simlib.analysis.predict.rst",
+    } <= set(made)
     for name in api.modules()[1:]:
         assert f".. automodule:: {name}\n" in made[f"api/{name}.rst"]
         if name.count(".") > 1:

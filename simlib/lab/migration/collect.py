@@ -12,8 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from simlib.errors import RunInterruptedError, SimlibError
-from simlib.files import write_text, write_together
+from simlib._lib.errors import RunInterruptedError, SimlibError
+from simlib._lib.files import write_text, write_together
+from simlib._lib.parallel import Progress
 from simlib.lab.cache import at_work, lab_dir, system_faults
 from simlib.lab.experiment import check_name
 from simlib.lab.migration.experiment import Migration
@@ -23,7 +24,6 @@ from simlib.lab.native import host_provenance
 from simlib.lab.qemu import Qemu, find_qemu, shown
 from simlib.lab.targets import find_target
 from simlib.measurements.importers.tables import Column, measured_files
-from simlib.parallel import Progress
 
 KEYS = (
     Column("experiment", "text", "experiment in the file"),

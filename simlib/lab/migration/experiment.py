@@ -17,10 +17,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
+from simlib._lib.reading import read_toml
 from simlib.lab.experiment import check_name, table_within, values_of
 from simlib.lab.migration.guest import BASE, MOST_VCPUS, PAGE, Habit
-from simlib.reading import read_toml
 
 MOST_MIGRATIONS = 1000
 """Most migrations of a file: each takes up to a minute."""

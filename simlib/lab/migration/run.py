@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from simlib.errors import InputError, SimlibError
+from simlib._lib.errors import InputError, SimlibError
+from simlib._lib.parallel import Check
 from simlib.lab.migration.experiment import Migration
 from simlib.lab.migration.guest import GAPS, LOG, PAGE, STATE, Gap, Habit, Writes, read_gaps, read_writes
 from simlib.lab.process import started
 from simlib.lab.qemu import Qemu
-from simlib.lab.qmp import Monitor, refusal
-from simlib.parallel import Check
+from simlib.vmm.qmp import Monitor, refusal
 
 LOOK_S = 0.1
 """Time between two looks at a migration, s."""

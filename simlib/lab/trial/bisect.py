@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
+from simlib._lib.parallel import Progress, portions
+from simlib.figures.results import Result
 from simlib.lab.cache import at_work
 from simlib.lab.qemu import Qemu
 from simlib.lab.source import Source
@@ -22,8 +24,6 @@ from simlib.lab.trial.machine import How, Tried, boot, layouts_of
 from simlib.lab.trial.request import Request
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.rule import Rule
-from simlib.parallel import Progress, portions
-from simlib.results import Result
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simlib.errors import SimlibError
-from simlib.files import write_text
+from simlib._lib.errors import SimlibError
+from simlib._lib.files import write_text
+from simlib._lib.reading import file_sha256
 from simlib.lab.build import Built, compile_image, compiler_version, fragment_of, pack_programs, settings_sha256
 from simlib.lab.cache import lab_dir
 from simlib.lab.patches import read_series, tree_version
@@ -24,7 +25,6 @@ from simlib.lab.source import Source, bring_pristine, lay_over
 from simlib.lab.targets import Target
 from simlib.lab.trial.series import MEASURES, TESTS, Patch
 from simlib.lab.trial.tree import OTHERWISE, Staged, stage, stage_own, taken
-from simlib.reading import file_sha256
 
 WITHOUT, WITH = "the kernel without the series", "the kernel with the series"
 """What the two are called."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simlib.errors import SimlibError
+from simlib._lib.errors import SimlibError
+from simlib._lib.parallel import Progress, portions
 from simlib.lab.build import Built
 from simlib.lab.collect import Boot, run_boots
 from simlib.lab.experiment import Cell, Row
@@ -18,7 +19,6 @@ from simlib.lab.trial.cells import CHECK, Design, cells, designs, target_of
 from simlib.lab.trial.differences import Difference, compare
 from simlib.lab.trial.kernels import COUNTED, Kernel, build_kernel, made_with
 from simlib.lab.trial.quantities import Quantity, quantities
-from simlib.parallel import Progress, portions
 
 Runs = dict[str, list[dict[Quantity, float]]]
 """What a kernel's boots gave, by the cell in words: the numbers of each run."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simlib.histogram import quantile
+from simlib._lib.histogram import quantile
 from simlib.lab.records import Record, ioctl_rows, lock_rows, read_gaps, run_rows, stall_rows
 from simlib.measurements.importers import import_text
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simlib.errors import InputError, nearest
+from simlib._lib.errors import InputError, nearest
+from simlib._lib.parallel import Progress, portions
 from simlib.lab.build import check_kernel, need_compiler
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import Qemu, find_qemu
@@ -19,7 +20,6 @@ from simlib.lab.trial.kernels import COUNTED, Kernel, open_source, stage_both, s
 from simlib.lab.trial.machine import How, steps, try_on
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.series import Patch, base_of, hash_of, own_numbers, own_patches, read_patches
-from simlib.parallel import Progress, portions
 
 
 @dataclass(frozen=True)

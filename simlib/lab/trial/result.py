@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
+from simlib._lib.reading import read_json
+from simlib.figures.results import Result
 from simlib.lab.trial.cells import DESIGNS
 from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference, difference, judge
 from simlib.lab.trial.kernels import COUNTED
 from simlib.lab.trial.quantities import A_PAGE, Quantity
-from simlib.reading import read_json
-from simlib.results import Result
 
 WIDTH = 72
 """Columns of a mail."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.lab.trial.differences import CHANGED, Difference
 from simlib.lab.trial.result import Trial
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from simlib._lib.parallel import Progress, portions
 from simlib.lab.cache import at_work
 from simlib.lab.trial.kernels import COUNTED
 from simlib.lab.trial.machine import How
 from simlib.lab.trial.request import Request
 from simlib.lab.trial.result import Trial
-from simlib.parallel import Progress, portions
 
 
 def try_series(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.lab.patches import Series
 from simlib.lab.process import need, run
 

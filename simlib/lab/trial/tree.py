@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simlib.errors import SimlibError
+from simlib._lib.errors import SimlibError
 from simlib.lab.patches import Series, apply_patch, apply_series, failure_of
 from simlib.lab.trial.accessors import Past, sites_in, to_accessors
 from simlib.lab.trial.series import Patch, parts

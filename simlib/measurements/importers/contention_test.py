@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements.importers.kvm_stats import Statistics
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table

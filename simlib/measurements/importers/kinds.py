@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simlib.errors import InputError, nearest, printable
+from simlib._lib.errors import InputError, nearest, printable
+from simlib._lib.parallel import Progress
 from simlib.measurements.importers import (
     contention_test,
     dirty_log,
@@ -25,7 +26,6 @@ from simlib.measurements.importers import (
 )
 from simlib.measurements.importers.lines import ForeignText, Lines
 from simlib.measurements.importers.tables import Contents, Imported
-from simlib.parallel import Progress
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def import_log(kind: str, path: str | Path, *, progress: Progress | None = None,
 
     >>> import_log("lock-stats", "lock_stat.txt")
     Traceback (most recent call last):
-    simlib.errors.InputError: kind = lock-stats: is no kind of log; did you mean 'lock-stat'? known: contention-test,
+    simlib.InputError: kind = lock-stats: is no kind of log; did you mean 'lock-stat'? known: contention-test,
     dirty-log-perf-test, kvm-stat, kvm-stats, lock-stat, perf-kvm, perf-lock, perf-trace, trace-cmd
     """
     _check(kind, options)

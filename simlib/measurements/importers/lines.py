@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
-from simlib.errors import InputError
-from simlib.parallel import Progress
+from simlib._lib.errors import InputError
+from simlib._lib.parallel import Progress
 
 LARGEST = 2**53
 """Largest whole number of a measurement file; above it a float64 skips integers."""
@@ -63,7 +63,7 @@ class Lines:
 
     >>> list(Lines.of("a\\nb"))
     Traceback (most recent call last):
-    simlib.errors.InputError: text, line 2 = 'b': the last line must end with a newline, else it may
+    simlib.InputError: text, line 2 = 'b': the last line must end with a newline, else it may
     be cut short; save the file again, or add the newline if the line is complete
     """
 

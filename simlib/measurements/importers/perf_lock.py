@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from decimal import Decimal
 
-from simlib.errors import InputError
+from simlib._lib.errors import InputError
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows
 

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simlib.errors import InputError
-from simlib.files import end_move, write_together
+from simlib._lib.errors import InputError
+from simlib._lib.files import end_move, write_together
+from simlib._lib.version import __version__
 from simlib.measurements.importers.lines import LARGEST, Lines
 from simlib.measurements.units import suffix_of, unit_of
-from simlib.version import __version__
 
 VERSION = 1
 """Version of the importers, written into each descriptor: another number, other columns."""

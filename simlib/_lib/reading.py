@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Reading the user's files, all of them in one place: bounded in size and depth, and never anything but a file.
+
+A scenario, a fit, an experiment, a table may come from anybody. What is read here is text or plain values (numbers,
+texts, lists, tables) without anything that a terminal would obey; a fault is one sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simlib._lib.errors import InputError, printable
+
+MIB = 1 << 20
+TOML_BYTES = 1 * MIB
+"""Longest TOML file: a scenario has kilobytes."""
+
+JSON_BYTES = 16 * MIB
+"""Longest JSON file: a fit has kilobytes."""
+
+CSV_BYTES = 32 * MIB
+"""Longest table: half a million rows."""
+
+DEPTH = 32
+"""Most lists and tables within each other."""
+
+_LONG_KEY = re.compile(
+    rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH}}}""", flags=re.ASCII
+)
+"""More tables within each other than may be, as a dotted key writes them; TOML's reader takes the square of that."""
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What no text has that people wrote: what terminals obey, and half characters."""
+
+
+def exists(path: str | Path) -> bool:
+    """Whether there is something of this name; not, where nobody may look or none can be.
+
+    >>> exists("/"), exists("/none"), exists("x" * 300), exists("a\\0b")
+    (True, False, False, False)
+    """
+    try:
+        os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
+    """What a file holds.
+
+    Raises `InputError` if it is missing, a folder, a device or a pipe, unreadable, empty, or larger.
+
+    - `kind`: what it should be, for the message of an error (``"a measurement file (CSV)"``).
+    - `most`: bytes that it may hold.
+
+    >>> read_bytes("/dev/zero", "a scenario file (TOML)", TOML_BYTES)
+    Traceback (most recent call last):
+    simlib.InputError: /dev/zero = a device or pipe: must be a scenario file (TOML); save it to a regular file
+    first
+    """
+    where, must = str(path), f"must be {kind}"
+    try:
+        # A pipe that nobody writes would be waited for, and looking first would leave time to exchange the file.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            mode = os.fstat(handle).st_mode
+            if stat.S_ISDIR(mode):
+                raise InputError(where, "a directory", must, "name a file inside it")
+            if not stat.S_ISREG(mode):
+                raise InputError(where, "a device or pipe", must, "save it to a regular file first")
+            with open(handle, "rb", closefd=False) as stream:
+                raw = stream.read(most + 1) or b""
+        finally:
+            os.close(handle)
+    except FileNotFoundError:
+        raise InputError(where, "missing", f"{kind} must exist", "check the path") from None
+    except OSError as error:
+        cure = "check its permissions and those of its folder"
+        raise InputError(where, error.strerror or "unreadable", "must be readable", cure) from None
+    except ValueError as error:  # a byte 0 in a name; InputError is one, too
+        if isinstance(error, InputError):
+            raise
+        raise InputError(where, str(error), "must be the name of a file", "check the path") from None
+    if len(raw) > most:
+        raise InputError(where, f"more than {most / MIB:g} MiB", must, "is this the right file?")
+    if not raw.strip():
+        raise InputError(where, "an empty file", must, "write it again")
+    return raw
+
+
+def read_text(path: str | Path, kind: str, most: int = CSV_BYTES) -> str:
+    """Read a whole UTF-8 file; a byte order mark is dropped.
+
+    Raises `InputError` as `read_bytes`, or if it is not UTF-8, or has control characters.
+
+    - `path`, `kind`, `most`: see `read_bytes`.
+    """
+    raw, where = read_bytes(path, kind, most), str(path)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = raw.count(b"\n", 0, error.start) + 1
+        found = f"byte {raw[error.start]:#04x}"
+        raise InputError(f"{where}, row {row}", found, "must be UTF-8 text", "save the file as UTF-8") from None
+    if control := _CONTROL.search(text):
+        row = text.count("\n", 0, control.start()) + 1
+        raise InputError(f"{where}, row {row}", printable(control[0]), "is no character of a text", "remove it")
+    return text
+
+
+def read_toml(path: str | Path, kind: str) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises `InputError` as `read_text` and `parse_toml`.
+    """
+    return parse_toml(read_text(path, kind, TOML_BYTES), str(path), kind)
+
+
+def read_json(path: str | Path, kind: str, most: int = JSON_BYTES) -> Any:
+    """What a JSON file says.
+
+    Raises `InputError` as `read_text` and `parse_json`.
+    """
+    return parse_json(read_text(path, kind, most), str(path), kind)
+
+
+def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
+    """The tables of a text.
+
+    Raises `InputError` if it is no TOML, nested too deeply, or has a number or a text that nothing has.
+
+    >>> parse_toml("[guest]\\nvcpus = 8", "mine.toml", "a scenario file (TOML)")
+    {'guest': {'vcpus': 8}}
+    >>> parse_toml("a." * 99 + "b = 1", "mine.toml", "a scenario file (TOML)")
+    Traceback (most recent call last):
+    simlib.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct it
+    >>> parse_toml("a = " + "[" * 99 + "]" * 99, "mine.toml", "a scenario file (TOML)")
+    Traceback (most recent call last):
+    simlib.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct it
+    """
+    if len(text) > TOML_BYTES:
+        raise InputError(where, f"more than {TOML_BYTES / MIB:g} MiB", f"must be {kind}", "is this the right file?")
+    if _LONG_KEY.search(text):
+        raise _too_deep(where, kind)
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep(where, kind) from None
+    except ValueError as error:  # tomllib.TOMLDecodeError, or a number that is too long for Python
+        raise InputError(where, f"no TOML: {error}", f"must be {kind}", "correct it") from None
+    _check(tables, where, kind)
+    return tables
+
+
+def parse_json(text: str, where: str, kind: str) -> Any:
+    """What a text says.
+
+    Raises `InputError` if it is no JSON, nested too deeply, or has a number or a text that nothing has.
+
+    >>> parse_json('{"dof": 8}', "fit.json", "a fit file (JSON)")
+    {'dof': 8}
+    """
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise _too_deep(where, kind) from None
+    except json.JSONDecodeError as error:
+        row = f"{where}, row {error.lineno}"
+        raise InputError(row, error.msg, f"must be {kind}", "correct it, or write it again") from None
+    except ValueError as error:  # NaN, or a number that is too long for Python
+        raise InputError(where, str(error), f"must be {kind}", "correct it, or write it again") from None
+    _check(found, where, kind)
+    return found
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word}, which is no number")
+
+
+def _too_deep(where: str, kind: str) -> InputError:
+    return InputError(where, "nested too deeply", f"must be {kind}", "correct it")
+
+
+def _check(found: Any, where: str, kind: str) -> None:
+    """Refuse what is nested too deeply, and texts with control characters."""
+    level = [found]
+    for _ in range(DEPTH):
+        deeper: list[Any] = []
+        for value in level:
+            if isinstance(value, Mapping):
+                deeper += [*value, *value.values()]
+            elif isinstance(value, list):
+                deeper += value
+            elif isinstance(value, str) and (control := _CONTROL.search(value)):
+                shown = printable(control[0])
+                raise InputError(where, f"{shown} in {value!r}", "is no character of a text", "remove it")
+        level = deeper
+        if not level:
+            return
+    raise _too_deep(where, kind)
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

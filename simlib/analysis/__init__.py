@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The questions, one module or package each: simulate, predict, compare, calibrate, choose, migrate, sweep."""
+
+from __future__ import annotations
+
+from simlib._lib import lazy_imports
+
+_QUESTIONS = ("calibrate", "choose", "compare", "migrate", "predict", "simulate", "sweep", "theory")
+
+__getattr__ = lazy_imports.names(__name__, dict.fromkeys(_QUESTIONS, ()))

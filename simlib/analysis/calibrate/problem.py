@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A calibration problem: measurements beside the scenarios that they belong to, and the unknown costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simlib._lib.errors import CalibrationError, InputError
+from simlib.analysis.calibrate.tables import Conditions, conditions_of
+from simlib.analysis.predict import evaluate
+from simlib.measurements import MeasurementTable, parse_condition
+from simlib.measurements.fits import BOUNDS, CostEstimate, conventions, cost_key
+from simlib.measurements.fits.file import conditions_text
+from simlib.measurements.units import is_time, stem_of
+from simlib.model.scenario import Scenario
+from simlib.simulator.workloads import find_metric, kind_of
+from simlib.simulator.workloads.metrics import split_name
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Measurements to explain and costs to determine.
+
+    - `observations`: table, variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or
+      count), train (bool).
+    - `names`: the parameters (see `simlib.measurements.fits.cost_key`).
+    - `bounds`, shape (n, 2): natural logarithms of the physical bounds.
+    - `dataset`: name of the measurements.
+    - `condition`: what chose the rows that the calibration may see, as a fit file says it.
+    - `not_used`: metrics of the workload that the tables have and the calibration was not asked to explain.
+    - `simulated`: values simulated so far, by variant, vCPUs, metric, costs, pages and seed: a step along one variant's
+      own cost changes nothing for the others.
+    """
+
+    scenario: Scenario
+    observations: pd.DataFrame
+    names: tuple[str, ...]
+    bounds: FloatArray
+    dataset: str
+    condition: str = ""
+    not_used: tuple[str, ...] = ()
+    simulated: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
+
+    def case(self, variant: str, vcpus: int) -> Scenario:
+        """The scenario of one observation."""
+        return self._cases[variant, vcpus]
+
+    @cached_property
+    def _cases(self) -> dict[tuple[str, int], Scenario]:
+        asked = dict.fromkeys(zip(self.observations["variant"], self.observations["vcpus"], strict=True))
+        known = {"": self.scenario, **self.scenario.variants}
+        return {(variant, vcpus): known[variant].with_vcpus(vcpus) for variant, vcpus in asked}
+
+    def with_cost(self, name: str, value: float) -> Problem:
+        """The same problem where a cost has another value."""
+        variants = {key: variant.with_costs(**{name: value}) for key, variant in self.scenario.variants.items()}
+        scenario = replace(self.scenario.with_costs(**{name: value}), variants=variants)
+        return replace(self, scenario=scenario, simulated={})
+
+    @cached_property
+    def train(self) -> pd.DataFrame:
+        """The observations that the calibration may see."""
+        return self.observations[self.observations["train"]]
+
+    @cached_property
+    def measured(self) -> FloatArray:
+        """Logarithms of their values, shape (observations,)."""
+        return np.asarray(np.log(self.train["value"].to_numpy(dtype=np.float64)))
+
+    def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
+        """The model's value of each observation, on common random numbers.
+
+        `points`, shape (n,) or (points, n), are logarithms of the costs. Returns: ndarray, shape (len(rows),) or
+        (points, len(rows)).
+        """
+        asked = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
+        keys: list[list[tuple[object, ...]]] = []
+        new: dict[tuple[object, ...], Scenario] = {}
+        for point in np.atleast_2d(points):
+            estimate = CostEstimate(self.names, point, np.zeros((0, 0)), 1, 0.0, {}, **conventions(self.scenario))
+            cases = {(variant, n): estimate.apply(self.case(variant, n)) for variant, n, _ in asked}
+            keys.append([(*one, cases[one[:2]].costs, pages_per_vcpu, seed) for one in asked])
+            new |= {(*key[:2], key[3]): cases[key[0], key[1]] for key in keys[-1] if key not in self.simulated}
+        runs = dict(zip(new, evaluate(list(new.values()), pages_per_vcpu=pages_per_vcpu, seed=seed), strict=True))
+        for key in (key for of_point in keys for key in of_point if key not in self.simulated):
+            self.simulated[key] = runs[*key[:2], key[3]].value(str(key[2]))
+        values = np.array([[self.simulated[key] for key in of_point] for of_point in keys])
+        return np.asarray(values if np.ndim(points) > 1 else values[0], dtype=np.float64)
+
+    def residuals(self, points: FloatArray, pages_per_vcpu: int, seed: int) -> FloatArray:
+        """Logarithm of model over measured for the training rows; shapes as those of `model`."""
+        model = np.maximum(self.model(points, self.train, pages_per_vcpu, seed), 1e-9)
+        return np.asarray(np.log(model) - self.measured)
+
+
+def build_problem(
+    scenario: Scenario, tables: MeasurementTable | Sequence[MeasurementTable], train: Conditions = ""
+) -> Problem:
+    """Pair tables of measurements with a scenario and its variants.
+
+    The scenario's `Calibration` names the costs and the metrics. With variants, a table's column ``series`` names the
+    variant of each row. A table has a column ``vcpus`` and those of the metrics that it has; a column ``iteration``
+    says of which iteration a row's times are, and where it is empty, or missing, they are sums over all. `train` is the
+    condition on the rows that the calibration may see, or one for each table by its name; empty: all.
+
+    Raises `InputError` if a column is missing, no table has a metric, series and variants do not match, the workload
+    lacks a metric or an iteration. Raises `CalibrationError` if there are too few observations for the parameters.
+    """
+    tables = [tables] if isinstance(tables, MeasurementTable) else list(tables)
+    for cost in (*scenario.calibration.costs, *scenario.calibration.own_costs):
+        if any(cost in case.costs.given() for case in (scenario, *scenario.variants.values())):
+            raise InputError(
+                f"costs.{cost}", "given", "the calibration is asked to determine it",
+                f"remove it from [costs], or {cost!r} from [calibration]",
+            )  # fmt: skip
+    texts = conditions_of("train", train, tables)
+    variants = [_variants(scenario, table) for table in tables]
+    _check_metrics(scenario, tables)
+    parts = [_rows(scenario, *of_table) for of_table in zip(tables, variants, texts, strict=True)]
+    rows = pd.concat(parts, ignore_index=True)
+    known = {"", *scenario.variants}
+    rows = rows[rows["variant"].isin(known) & np.isfinite(rows["value"])]
+    for variant, metric in dict.fromkeys(zip(rows["variant"], rows["metric"], strict=True)):
+        find_metric(scenario.variants[variant] if variant else scenario, metric)
+    # A count of zero has no logarithm; it is shown beside the model's zero, not fitted.
+    rows.loc[rows["value"] <= 0, "train"] = False
+    rows = rows.reset_index(drop=True)
+    names, bounds = parameters_of(scenario, sorted(set(rows["variant"])))
+    known_metrics = [metric.name for metric in kind_of(next(iter(scenario.variants.values()), scenario)).metrics]
+    asked = {split_name(metric)[0] for metric in scenario.calibration.metrics}
+    problem = Problem(
+        scenario, rows, names, bounds, ", ".join(table.name for table in tables), conditions_text(train),
+        tuple(name for name in known_metrics if name not in asked and any(_has(table, name) for table in tables)),
+    )  # fmt: skip
+    if len(problem.train) <= len(names):
+        raise CalibrationError(
+            f"{len(names)} costs ({', '.join(names)}) cannot be determined from {len(problem.train)} observations: "
+            "there must be more observations than costs; train on more rows or calibrate fewer costs"
+        )
+    return problem
+
+
+def _rows(scenario: Scenario, table: MeasurementTable, variants: Sequence[str], train: str) -> pd.DataFrame:
+    """The observations of one table: those metrics that it has."""
+    frame = table.frame
+    known = {"table": table.name, "variant": variants, "vcpus": frame["vcpus"]}
+    chosen = parse_condition(train).mask(frame)
+    parts = [
+        pd.DataFrame(known | _measured(table, metric) | {"train": chosen})
+        for metric in scenario.calibration.metrics
+        if _has(table, split_name(metric)[0])
+    ]
+    if not parts:
+        raise InputError(
+            f"columns of {table.name}", ", ".join(map(str, frame.columns)),
+            f"none is a metric of the calibration ({', '.join(scenario.calibration.metrics)})",
+            "leave the table out, or name its metrics under [calibration]",
+        )  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+def _has(table: MeasurementTable, metric: str) -> bool:
+    """Whether a table has a column of a metric."""
+    columns = [str(column) for column in table.frame.columns]
+    return metric in columns or any(is_time(column) and stem_of(column) == metric for column in columns)
+
+
+def _check_metrics(scenario: Scenario, tables: Sequence[MeasurementTable]) -> None:
+    """Refuse a metric that no table has."""
+    case = next(iter(scenario.variants.values()), scenario)
+    for metric in scenario.calibration.metrics:
+        name, _ = split_name(metric)
+        if not any(_has(table, name) for table in tables):
+            unit = find_metric(case, metric).unit
+            columns = dict.fromkeys(str(column) for table in tables for column in table.frame.columns)
+            raise InputError(
+                f"columns of {', '.join(table.name for table in tables)}", ", ".join(columns),
+                f"none has {metric}, which [calibration] metrics names",
+                f"add a column {name}{'_s (or _ms, _us, _ns)' if unit == 's' else ''}, or take it out of metrics",
+            )  # fmt: skip
+
+
+def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | FloatArray]:
+    """One metric of every row, by its name or that of its iteration, and its value; NaN where a row has none."""
+    name, asked = split_name(metric)
+    values = table.column(name).astype(float) if name in table.frame.columns else table.seconds(name)
+    if "iteration" not in table.frame.columns:
+        return {"metric": [metric] * len(values), "value": values}
+    iterations = table.column("iteration").astype(float)
+    if asked is not None:
+        return {"metric": [metric] * len(values), "value": np.where(iterations == asked, values, np.nan)}
+    names = [name if np.isnan(i) else f"{name}[{i:.0f}]" for i in iterations.tolist()]
+    return {"metric": names, "value": values}
+
+
+def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
+    """The variant of each row of a table."""
+    frame = table.frame
+    if "vcpus" not in frame.columns:
+        raise InputError(f"columns of {table.name}", ", ".join(map(str, frame.columns)), "vcpus is missing")
+    if not scenario.variants:
+        if "series" in frame.columns and len(set(frame["series"])) > 1:
+            raise InputError(
+                f"series of {table.name}", ", ".join(sorted(set(frame["series"]))),
+                "the scenario has no variants, so one series must be chosen",
+                "give the condition series == 'NAME', or add [variants.NAME] tables to the scenario",
+            )  # fmt: skip
+        return [""] * len(frame)
+    if "series" not in frame.columns:
+        raise InputError(
+            f"columns of {table.name}", ", ".join(map(str, frame.columns)),
+            "series is missing, which names the scenario's variant of each row",
+            f"known variants: {', '.join(scenario.variants)}",
+        )  # fmt: skip
+    names = [str(s) for s in frame["series"]]
+    if not set(names) & set(scenario.variants):
+        raise InputError(
+            f"series of {table.name}", ", ".join(sorted(set(names))), "none is a variant of the scenario",
+            f"known variants: {', '.join(scenario.variants)}",
+        )  # fmt: skip
+    return names
+
+
+def parameters_of(scenario: Scenario, variants: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Names of a calibration's parameters, and their physical bounds as natural logarithms.
+
+    >>> parameters_of(Scenario.parse({"calibration": {"costs": ["fault_exit"]}}), [""])[0]
+    ('fault_exit',)
+    """
+    groups = list(dict.fromkeys(scenario.variants[v].group for v in variants if v))
+    names = [cost_key(c) for c in scenario.calibration.costs]
+    names += [cost_key(c, g) for c in scenario.calibration.own_costs for g in groups or [""]]
+    return tuple(names), np.log(np.array([BOUNDS[n.partition("[")[0]] for n in names], dtype=float))

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The strategies that a choice is made among: named policies, texts, and several of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from simlib._lib.errors import InputError
+from simlib.model.locks import LOCKS, SHARING
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.policies import OWN, POLICIES, apply
+from simlib.model.policy import Policy
+from simlib.model.quantities import parse_size
+from simlib.model.scenario import Scenario
+from simlib.model.workload import Workload
+
+HOLDS = ("whole-ioctl", "every-64", "every-512", "every-4096", "every-32768", "bounded-hold",
+         "bounded-hold-after-progress", "needbreak-preemptible", "yield-after-progress", "doubling-batch")  # fmt: skip
+"""Strategies for the holds of CLEAR: but for the first, what only a patched kernel can do."""
+
+SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-split-drop", "every-64+eager-split-drop",
+          "no-eager-split")  # fmt: skip
+"""Strategies for splitting blocks, where the guest has any; a stock x86 kernel can only do the last."""
+
+CHUNKS = ("own", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
+"""Memory of one CLEAR, as userspace asks for it."""
+
+
+RINGS = ("dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536")
+"""Dirty rings, as userspace asks for them."""
+
+
+def settable(scenario: Scenario) -> tuple[str, ...]:
+    """What can be set on a stock kernel: memory of one CLEAR; of x86's eager splitting, none; of rings, their size.
+
+    >>> settable(Scenario.parse({"policy": {"architecture": "x86-tdp"}, "guest": {"backing": "thp", "memory": "1G"}}))
+    ('own', 'chunk-16M', 'chunk-64M', 'chunk-256M', 'chunk-1G', 'no-eager-split')
+    """
+    if scenario.workload.rings:
+        return tracked(scenario)
+    splits = scenario.guest.mapped_as_blocks and scenario.policy.resolved().eager_split
+    x86 = scenario.policy.architecture.startswith("x86")
+    memory = scenario.guest.pages * scenario.guest.page_size
+    chunks = [name for name in CHUNKS if name == OWN or parse_size(name.removeprefix("chunk-"), name) <= memory]
+    return (*chunks, *(["no-eager-split"] if splits and x86 else []))
+
+
+def tracked(scenario: Scenario) -> tuple[str, ...]:
+    """Ways of learning what the guest writes: those of the architecture, and dirty rings.
+
+    >>> tracked(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))[:4]
+    ('own', 'write-protect', 'pml', 'dirty-ring-1024')
+    """
+    ways = [name for way in scenario.policy.facts.dirty_tracking if (name := way.replace("_", "-")) in POLICIES]
+    splits = scenario.guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
+    rings = [f"{ring}+eager-split-drop" if splits else ring for ring in RINGS]
+    return (OWN, *ways, *rings)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One strategy of a choice.
+
+    - `name`: names or texts that `simlib.model.policies.policy` knows, joined by ``+``.
+    - `changes`: how many settings of the scenario's it changes.
+    """
+
+    name: str
+    changes: int = 1
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether it is what the scenario says itself."""
+        return self.changes == 0
+
+    def applied(self, scenario: Scenario) -> Scenario:
+        """The scenario with this strategy."""
+        return scenario if self.name == OWN else apply(scenario, self.name)
+
+
+def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tuple[Strategy, ...]:
+    """The strategies that are compared for a scenario; of those that come to the same only the first.
+
+    Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
+
+    - `among`: their names; by default those of `settable`.
+    """
+    names = list(settable(scenario) if among is None else among)
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError("among", name, "is named more than once", "name each once", "", "--among")
+    found: dict[tuple[Policy, Workload], Strategy] = {}
+    for name in names:
+        case = Strategy(name).applied(scenario)
+        if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
+            raise InputError(
+                "among", name, "leaves nothing to CLEAR", "name ways of CLEAR in a migration", "", "--among"
+            )
+        found.setdefault(_essence(case), Strategy(name, _changes(scenario, case)))
+    if len(found) < 2:
+        raise InputError(
+            "among", ", ".join(names) or "none", "there is nothing to choose: they come to the same here",
+            "name two that differ, such as every-64 and whole-ioctl", "name two, or add --kernel", "--among",
+        )  # fmt: skip
+    return tuple(found.values())
+
+
+def patched(scenario: Scenario) -> tuple[str, ...]:
+    """What a patched kernel could do: all of `HOLDS`, and what else makes a difference to this architecture."""
+    chunk = scenario.workload.clear_chunk
+    pages = chunk // scenario.guest.page_size if chunk else scenario.guest.pages
+    batches = {f"every-{WORD_PAGES << k}" for k in range(40) if WORD_PAGES << k >= pages}
+    names = [name for name in HOLDS if name not in batches]
+    if LOCKS[scenario.policy.resolved().lock] in SHARING:
+        names += ["read-lock-clear", "every-64+read-lock-clear"]
+    return (*names, *(SPLITS if scenario.guest.mapped_as_blocks else ()), OWN)
+
+
+def _essence(scenario: Scenario) -> tuple[Policy, Workload]:
+    return scenario.policy.resolved(), scenario.workload
+
+
+def _changes(before: Scenario, after: Scenario) -> int:
+    """How many settings of the policy and of the workload differ."""
+    parts = zip((Policy, Workload), _essence(before), _essence(after), strict=True)
+    return sum(getattr(old, f.name) != getattr(new, f.name) for kind, old, new in parts for f in fields(kind))

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Many scenarios at once, here or on a cluster; the results survive whatever ends the run.
+
+`run` computes a grid into a folder, `load` reads it with labelled dimensions. `Pool` and `Cluster` are where batches
+run and, with `simlib._lib.parallel.using`, predictions, calibrations and choices, too. docs/sweeps.md tells more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simlib._lib import lazy_imports
+
+if TYPE_CHECKING:
+    from simlib.analysis.sweep.cluster import Cluster
+    from simlib.analysis.sweep.dataset import load, refused
+    from simlib.analysis.sweep.driver import Sweep, run
+    from simlib.analysis.sweep.grid import Grid, load_grid, read_grid
+    from simlib.analysis.sweep.pool import Pool
+
+__all__ = ["Cluster", "Grid", "Pool", "Sweep", "load", "load_grid", "read_grid", "refused", "run"]
+
+__getattr__ = lazy_imports.names(
+    __name__,
+    {
+        "cluster": ("Cluster",), "dataset": ("load", "refused"), "driver": ("Sweep", "run"),
+        "grid": ("Grid", "load_grid", "read_grid"), "pool": ("Pool",),
+    },
+)  # fmt: skip

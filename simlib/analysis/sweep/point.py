@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A point of a grid by its number: its scenario, or the rule that refuses it; its content key and its seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from simlib._lib.errors import InputError
+from simlib.analysis.sweep.grid import Grid, unit_cube
+from simlib.measurements.fits import UncertainCosts, choose_fit
+from simlib.model.costs import Costs
+from simlib.model.policies import OWN, policy
+from simlib.model.scenario import SECTIONS, Scenario, section_differences, sections
+from simlib.model.workload import Workload
+
+_KEPT = 4096
+"""Sections of scenarios that are kept: points differ from their neighbours in few of them."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a grid.
+
+    - `values`: of the axes, as a scenario file has them.
+    - `scenario`: with its costs; None if a rule refuses it.
+    - `refusal`: that rule.
+    """
+
+    number: int
+    variant: str
+    policy: str
+    architecture: str
+    values: tuple[Any, ...]
+    scenario: Scenario | None
+    refusal: InputError | None = None
+
+
+class Points:
+    """The points of a grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._each = grid.places * len(grid.policies)
+        self._stride = _coprime(self._each)
+
+    def numbers(self, begin: int, end: int) -> NDArray[np.int64]:
+        """The numbers of the points at some positions of the order in which a sweep goes through them.
+
+        Case by case, and within each in strides of nearly a golden section, so that dear and cheap points are mixed
+        and what is left can be told from what is done.
+
+        >>> from simlib.analysis.sweep.grid import read_grid
+        >>> Points(read_grid({"axes": {"guest": {"vcpus": [1, 2, 3, 4, 5]}}})).numbers(0, 5).tolist()
+        [0, 3, 1, 4, 2]
+        """
+        case, place = np.divmod(np.arange(begin, end, dtype=np.int64), self._each)
+        return np.asarray(case * self._each + place * self._stride % self._each)
+
+    def __getitem__(self, number: int) -> Point:
+        """The point of a number, from 0."""
+        case, rest = divmod(number, self._each)
+        place, which = divmod(rest, len(self.grid.policies))
+        variant, base = self.grid.cases[case]
+        name, values = self.grid.policies[which], self._values(place)
+        architecture = base.policy.architecture
+        try:
+            scenario = self._scenario(base, name, values)
+        except InputError as error:
+            return Point(number, variant, name, architecture, values, None, error)
+        return Point(number, variant, name, architecture, values, scenario)
+
+    def _values(self, place: int) -> tuple[Any, ...]:
+        axes, design = self.grid.axes, self.grid.design
+        if design.kind != "full":
+            shares = unit_cube(design.kind, design.points, len(axes), design.seed)[place].tolist()
+            return tuple(axis.at(share) for axis, share in zip(axes, shares, strict=True))
+        indices = np.unravel_index(place, tuple(len(axis.values) for axis in axes))
+        return tuple(axis.values[index] for axis, index in zip(axes, indices, strict=True))
+
+    def _scenario(self, base: Scenario, name: str, values: tuple[Any, ...]) -> Scenario:
+        parts = {section: getattr(base, section) for section in SECTIONS}
+        for section, indices in self._by_section.items():
+            changes = tuple((self.grid.axes[i].key, values[i]) for i in indices)
+            parts[section] = _changed(section, parts[section], changes)
+        if name != OWN:
+            for section, table in _policy_tables(name, parts["policy"].architecture):
+                parts[section] = _changed(section, parts[section], table)
+        if self.grid.costs == "exact":
+            scenario = Scenario(**parts, group=base.group)
+            return UncertainCosts.of(scenario, choose_fit(scenario)[0]).exact()
+        kind = parts["workload"].kind
+        parts["costs"] = _costs(parts["machine"], parts["policy"], parts["costs"], kind, base.group)
+        return Scenario(**parts, group=base.group)
+
+    @cached_property
+    def _by_section(self) -> Mapping[str, list[int]]:
+        """Indices of the axes of each section."""
+        found: dict[str, list[int]] = {}
+        for index, axis in enumerate(self.grid.axes):
+            found.setdefault(axis.section, []).append(index)
+        return found
+
+
+def _coprime(count: int) -> int:
+    """The number nearest to a golden section of `count` that has no divisor in common with it."""
+    stride = max(1, round(count * 0.6180339887498949))
+    while math.gcd(stride, count) > 1:
+        stride += 1
+    return stride % count or 1
+
+
+@lru_cache(maxsize=_KEPT)
+def _changed(section: str, base: Any, changes: tuple[tuple[str, Any], ...]) -> Any:
+    """A section with some keys replaced."""
+    return sections({section: dict(changes)}, "", SimpleNamespace(**{section: base}))[section]
+
+
+@lru_cache(maxsize=256)
+def _policy_tables(name: str, architecture: str) -> tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]:
+    tables = policy(name).tables(architecture)
+    return tuple((section, tuple(table.items())) for section, table in tables.items())
+
+
+@lru_cache(maxsize=_KEPT)
+def _costs(machine: Any, policy_: Any, costs: Costs, kind: str, group: str) -> Costs:
+    """The costs of a scenario at their medians, which depend on nothing else of it."""
+    scenario = Scenario(machine=machine, policy=policy_, workload=Workload(kind=kind), costs=costs, group=group)
+    return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central().costs
+
+
+def text_of(scenario: Scenario) -> str:
+    """A scenario as its file has it.
+
+    >>> text_of(Scenario().with_vcpus(4))
+    '[guest]\\nvcpus = 4\\nmemory_per_vcpu = "1G"\\n'
+    """
+    parts = (_section_text(name, getattr(scenario, name)) for name in SECTIONS)
+    group = tomli_w.dumps({"group": scenario.group}) if scenario.group else ""
+    return "\n".join(part for part in (group, *parts) if part)
+
+
+@lru_cache(maxsize=_KEPT)
+def _section_text(name: str, section: Any) -> str:
+    rows = section_differences(section, SECTIONS[name]())
+    return tomli_w.dumps({name: rows}) if rows else ""
+
+
+def content_key(text: str, grid: Grid) -> str:
+    """A name for what is computed at a point: the same content has the same key in every sweep.
+
+    The scenario's text (`text_of`) is its content, with the grid's seed, metrics, replications and sampling; the axes
+    are not.
+
+    >>> one, other = Grid(Scenario()), Grid(Scenario(), seed=2)
+    >>> len(content_key("", one)), content_key("", one) == content_key("", other)
+    (32, False)
+    """
+    return hashlib.blake2b(f"{grid.how}\n{text}".encode(), digest_size=16).hexdigest()
+
+
+def first_seed(scenario: Scenario, seed: int) -> int:
+    """The seed of a point's first replication; each further one has the next.
+
+    It depends on the machine, the guest and the workload alone, so that policies, architectures and costs are compared
+    on common random numbers.
+
+    >>> one, other = Scenario(), Scenario.parse({"policy": {"lock": "ticket"}})
+    >>> first_seed(one, 1) == first_seed(other, 1), first_seed(one, 1) == first_seed(one.with_vcpus(2), 1)
+    (True, False)
+    """
+    parts = (_section_text(name, getattr(scenario, name)) for name in ("machine", "guest", "workload"))
+    digest = hashlib.blake2b("\n".join((str(seed), *parts)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest) >> 1

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Exact and closed-form answers about locks, in microseconds a point; times in seconds.
+
+`docs/theory.md` lists the formulas, their sources, and when each is exact.
+"""
+
+from simlib.analysis.theory.batching import BatchCosts, Batching, batch_costs, best_batch, square_root_batch
+from simlib.analysis.theory.machine_repairman import (
+    ClosedLock,
+    birth_death,
+    closed_lock,
+    machine_repairman,
+    ticket_lock,
+)
+
+__all__ = [
+    "BatchCosts",
+    "Batching",
+    "ClosedLock",
+    "batch_costs",
+    "best_batch",
+    "birth_death",
+    "closed_lock",
+    "machine_repairman",
+    "square_root_batch",
+    "ticket_lock",
+]

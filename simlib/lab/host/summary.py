@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a watch comes to: rates, shares and extremes, a row each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from simlib.lab.host.migration import Migration, status_of
+from simlib.lab.host.statistics import Statistics
+from simlib.lab.host.threads import Threads
+from simlib.measurements.importers.kvm_stats import ALL_TIMED
+from simlib.measurements.importers.trace import Trace
+
+Row = dict[str, Any]
+
+FAULTS = ("pf_taken", "pf_fixed", "pf_fast", "pf_spurious", "insn_emulation", "exits")
+"""Of a vCPU's statistics: faults of x86 guests (``kvm_vcpu_stats_desc`` in ``arch/x86/kvm/x86.c``), and exits."""
+
+FLUSHES = ("remote_tlb_flush", "remote_tlb_flush_requests")
+"""Of a VM's statistics, those on TLB flushes, of every architecture (``KVM_GENERIC_VM_STATS`` in ``kvm_host.h``)."""
+
+_MIGRATION = (
+    ("total_time_ms", "total time", "ms"), ("setup_time_ms", "setup", "ms"), ("downtime_ms", "downtime", "ms"),
+    ("transferred_bytes", "transferred", "B"), ("remaining_bytes", "remaining", "B"),
+    ("dirty_sync_count", "dirty log got", "times"), ("dirty_pages_per_s", "dirtied, last pass", "pages/s"),
+    ("throttle_percent", "vCPUs throttled", "%"),
+)  # fmt: skip
+
+
+def of_migration(migration: Migration) -> list[Row]:
+    """State, times and sizes as QEMU said last, and the longest pass that was seen."""
+    if migration.last is None or status_of(migration.last) == "none":
+        return []
+    frame = migration.table().frame
+    rows = [_row("migration", "status", status_of(migration.last), "")]
+    for column, what, unit in _MIGRATION:
+        said = frame[column].dropna()
+        if len(said):
+            rows.append(_row("migration", what, int(said.iloc[-1]), unit))
+    passes = migration.passes().frame
+    if len(passes):
+        longest = passes.iloc[int(passes["seen_s"].to_numpy().argmax())]
+        rows.append(_row("migration", "passes seen", len(passes), "count"))
+        rows.append(_row("migration", f"longest, pass {int(longest['pass'])}", round(float(longest["seen_s"]), 3), "s"))
+    return rows
+
+
+def of_statistics(statistics: Statistics) -> list[Row]:
+    """Faults, exits and flushes a second, of all vCPUs; how often mmu_lock was taken, how long waited for and held."""
+    seconds = statistics.seconds
+    if not seconds:
+        return []
+    rows = []
+    for scope, names in (("vcpu", FAULTS), ("vm", FLUSHES)):
+        found = [(name, statistics.totals[scope, name]) for name in names if statistics.totals[scope, name]]
+        rows += [_row("statistics", name, float(f"{count / seconds:.4g}"), "1/s") for name, count in found]
+    for (site, mode), total in sorted(statistics.lock_totals.items()):
+        if total["acquired"]:
+            rows += _lock(statistics, site, mode, total["acquired"], total)
+    return rows
+
+
+def _lock(statistics: Statistics, site: str, mode: str, acquired: int, total: Any) -> list[Row]:
+    """One call site and mode; holds that were not timed (kvm.mmu_lock_stat_period) are as long as the others."""
+    timed = total.get("timed", acquired)
+    held_ns = total["hold_ns"] * acquired / timed if timed else math.nan
+    about, seconds = f"mmu_lock {site} {mode}", statistics.seconds
+    rows = [
+        _row(about, "acquired", float(f"{acquired / seconds:.4g}"), "1/s"),
+        _row(about, "contended", round(100 * total["contended"] / acquired, 2), "%"),
+        _row(about, "waited, of all threads", float(f"{100 * total['wait_ns'] / seconds / 1e9:.4g}"), "% of the time"),
+        _row(about, "held", float(f"{100 * held_ns / seconds / 1e9:.4g}"), "% of the time"),
+    ]
+    if timed < ALL_TIMED * acquired:
+        rows.append(_row(about, "holds timed, from which all are estimated", timed, "count"))
+    for quantity in ("wait", "hold"):
+        longest = statistics.longest("vm", f"mmu_lock_{site}_{mode}_{quantity}_hist")
+        if longest is not None:
+            bound, value = ("from", longest[0]) if longest[1] is None else ("below", longest[1])
+            rows.append(_row(about, f"longest {quantity}, {bound}", value, "ns"))
+    return rows
+
+
+def of_threads(threads: Threads) -> list[Row]:
+    """Shares of the time that vCPUs and the other threads ran, and waited for a CPU."""
+    if not threads.seconds:
+        return []
+    nanoseconds = threads.seconds * 1e9
+    vcpus = [name for name in threads.cpu_ns if name != "none"]
+    rows = []
+    if vcpus:
+        ran = [100 * threads.cpu_ns[name] / nanoseconds for name in vcpus]
+        waited = [100 * threads.delay_ns[name] / nanoseconds for name in vcpus]
+        rows += [
+            _row("threads", "vCPUs that ran", len(vcpus), "count"),
+            _row("threads", "vCPU on a CPU, mean", round(sum(ran) / len(ran), 2), "% of the time"),
+            _row("threads", "vCPU on a CPU, least", round(min(ran), 2), "% of the time"),
+            _row("threads", "vCPU waiting for a CPU, most", round(max(waited), 2), "% of the time"),
+        ]
+    rows.append(_row("threads", "others on a CPU, together", round(100 * threads.cpu_ns["none"] / nanoseconds, 2), "%"))
+    return rows
+
+
+def of_trace(trace: Trace) -> list[Row]:
+    """Waits for any lock of the kernel, the longest hold of mmu_lock, and KVM's other events."""
+    rows = []
+    waits = trace.episodes.rows.table("waits", "", ()).frame
+    if len(waits):
+        rows += [
+            _row("tracepoints", "waits for locks of the kernel", len(waits), "count"),
+            _row("tracepoints", "all of them together", int(waits["wait_ns"].sum()), "ns"),
+            _row("tracepoints", "the longest", int(waits["wait_ns"].max()), "ns"),
+        ]
+    held = trace.released.table("released", "", ()).frame
+    if len(held):
+        longest = held.iloc[int(held["hold_ns"].to_numpy().argmax())]
+        what = f"longest hold of mmu_lock, {longest['site']} {longest['mode']}"
+        rows.append(_row("tracepoints", what, int(longest["hold_ns"]), "ns"))
+    counts: dict[str, int] = {}
+    for (event, _, _, _), (count, _, _) in trace.counts.items():
+        counts[event] = counts.get(event, 0) + count
+    return rows + [_row("tracepoints", event, count, "count") for event, count in sorted(counts.items())]
+
+
+def _row(about: str, what: str, value: Any, unit: str) -> Row:
+    return {"about": about, "what": what, "value": value, "unit": unit}

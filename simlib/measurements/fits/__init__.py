@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Calibrated costs: reading fit files, finding the one that belongs to a machine, and filling a scenario's costs."""
+
+from simlib.measurements.fits.choice import AnyFit, choose_fit
+from simlib.measurements.fits.estimate import BOUNDS, CostEstimate, conventions, cost_key
+from simlib.measurements.fits.file import find_fit, fit_path, load_fit, save_fit
+from simlib.measurements.fits.fit import Fit
+from simlib.measurements.fits.priors import Prior, load_priors
+from simlib.measurements.fits.spread import Spread, decisive, variations
+from simlib.measurements.fits.tables import unit_of
+from simlib.measurements.fits.uncertain import UncertainCosts, complete, readable_costs, told
+
+__all__ = [
+    "BOUNDS",
+    "AnyFit",
+    "CostEstimate",
+    "Fit",
+    "Prior",
+    "Spread",
+    "UncertainCosts",
+    "choose_fit",
+    "complete",
+    "conventions",
+    "cost_key",
+    "decisive",
+    "find_fit",
+    "fit_path",
+    "load_fit",
+    "load_priors",
+    "readable_costs",
+    "save_fit",
+    "told",
+    "unit_of",
+    "variations",
+]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a fit file must hold to be believed: it may have been damaged, or written by somebody else."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simlib.measurements.fits.estimate import BOUNDS
+from simlib.simulator.engine.limits import HORIZON_PS
+
+LARGEST = 1e15
+"""Most that a count, a time or a number of degrees of freedom comes to; a float64 knows its digits."""
+
+MOST_DISCREPANCY = 100.0
+"""Largest deviation of the model, relative, after a fit: from there on it says nothing."""
+
+_NEGATIVE = 1e-6
+"""Most that a covariance may lack to positive semidefinite, relative: rounding."""
+
+_COLUMNS: dict[str, dict[str, type]] = {
+    "parameters": {"name": str, "value": float, "low": float, "high": float, "determined": bool},
+    "observations": {"variant": str, "vcpus": int, "metric": str, "value": float, "model": float, "train": bool},
+    "noise": {"table": str, "metric": str, "ratio": float},
+}
+"""What every row of a table has; numbers may be missing, but not of parameters."""
+
+
+def check_fit(content: Mapping[str, Any]) -> None:
+    """Refuse what no calibration writes: `content` is that of a fit file, with all its keys.
+
+    Raises `ValueError`, which says what is wrong.
+
+    >>> check_fit({"dataset": 5})
+    Traceback (most recent call last):
+    ValueError: dataset must be a text
+    """
+    for key, kind in (("dataset", str), ("date", str), ("train", str), ("scenario", str), ("valid", dict),
+                      ("spread", dict), ("parameters", list), ("observations", list)):  # fmt: skip
+        if not isinstance(content.get(key), kind):
+            raise ValueError(f"{key} must be {'a text' if kind is str else 'a table' if kind is dict else 'a list'}")
+    held = content.get("held_at_medians", [])
+    if not isinstance(held, list) or not all(isinstance(name, str) for name in held):
+        raise ValueError("held_at_medians must be a list of texts")
+    for table, columns in _COLUMNS.items():
+        _check_rows(table, content.get(table, []), columns)
+    _check_number("dof", content["dof"], lambda v: isinstance(v, int) and 1 <= v <= LARGEST, "a whole number from 1")
+    _check_number("discrepancy", content["discrepancy"], lambda v: 0 <= v <= MOST_DISCREPANCY,
+                  f"from 0 to {MOST_DISCREPANCY:g}")  # fmt: skip
+    _check_number("level", content["level"], lambda v: 0 < v < 1, "between 0 and 1")
+    for key in ("seed", *(("pages_per_vcpu",) if content["pages_per_vcpu"] is not None else ())):
+        _check_number(key, content[key], lambda v: isinstance(v, int) and 0 <= v < 2**63, "a whole number")
+    for metric, ratio in content["spread"].items():
+        _check_number(f"spread of {metric}", ratio, lambda v: 0 < v <= LARGEST, "above 0")
+    _check_costs(content["parameters"])
+    _check_covariance(np.array(content["log_covariance"], dtype=float), len(content["parameters"]))
+
+
+def _check_rows(table: str, rows: Any, columns: Mapping[str, type]) -> None:
+    """Every row of a table has its columns, and in them what belongs there."""
+    if not isinstance(rows, list):
+        raise ValueError(f"{table} must be a list")
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"{table}, row {number} must be a table")
+        for name, kind in columns.items():
+            value, where = row.get(name), f"{table}, row {number}: {name}"
+            if kind is float or kind is int:
+                if value is not None or kind is int or table == "parameters":
+                    _check_number(where, value, lambda v: abs(v) <= sys.float_info.max, "a number")
+            elif not isinstance(value, kind):
+                raise ValueError(f"{where} must be {'a text' if kind is str else 'true or false'}")
+        for name, value in row.items():
+            if not isinstance(value, str | int | float | None):
+                raise ValueError(f"{table}, row {number}: {name} must be a text, a number or true or false")
+
+
+def _check_number(what: str, value: Any, good: Callable[[Any], bool], rule: str) -> None:
+    """Refuse what is no finite number, and one that breaks its rule."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or (isinstance(value, float) and not math.isfinite(value)) or not good(value):
+        raise ValueError(f"{what} must be {rule}")
+
+
+def _check_costs(parameters: Iterable[Mapping[str, Any]]) -> None:
+    """Costs that the model has, each once, between the ends of its interval."""
+    seen = set()
+    for row in parameters:
+        name, value = row["name"], row["value"]
+        if name.partition("[")[0] not in BOUNDS:
+            raise ValueError(f"{name!r} is no cost")
+        if name in seen:
+            raise ValueError(f"{name!r} stands there twice")
+        if not 0 < value <= HORIZON_PS:
+            raise ValueError(f"{name!r} must be above 0, and shorter than is simulated")
+        if not 0 <= row["low"] <= row["high"]:
+            raise ValueError(f"the ends of {name!r} must be in order")
+        seen.add(name)
+    if not seen:
+        raise ValueError("parameters must not be empty")
+
+
+def _check_covariance(covariance: NDArray[np.float64], size: int) -> None:
+    """A matrix that a covariance can be."""
+    if covariance.shape != (size, size):
+        raise ValueError("log_covariance must be square, with a row a cost")
+    if not np.isfinite(covariance).all() or np.abs(covariance).max() > LARGEST:
+        raise ValueError("log_covariance must be finite")
+    scale = float(np.abs(covariance).max())
+    if np.abs(covariance - covariance.T).max() > _NEGATIVE * scale:
+        raise ValueError("log_covariance must be symmetric")
+    if (np.diag(covariance) < 0).any() or np.linalg.eigvalsh(covariance).min() < -_NEGATIVE * scale:
+        raise ValueError("log_covariance must have no negative variance")

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a scenario's actions cost: given, else calibrated, else drawn from a prior. None is free because it is unknown.
+
+Which costs decide is known from the programs: those that some step spends (`simlib.model.job.Job.costs`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri, stdtrit
+
+from simlib._lib.errors import InputError
+from simlib.measurements.fits.estimate import BOUNDS, CostEstimate, cost_key
+from simlib.measurements.fits.priors import LEVEL, Prior, load_priors
+from simlib.measurements.fits.tables import unit_of
+from simlib.model.costs import MEANINGS, UNUSED
+from simlib.model.quantities import format_seconds
+from simlib.model.scenario import Scenario
+from simlib.simulator.workloads import build, kind_of
+
+FAULTS = ("fault_exit", "fault_hold", "line_transfer", "tlb_invalidate")
+"""Costs of faults that decide how long a guest takes."""
+
+CLEARING = ("clear_page", "reacquire")
+"""Costs of CLEAR that decide about a batch."""
+
+
+@dataclass(frozen=True)
+class UncertainCosts:
+    """A scenario whose costs are known more or less.
+
+    - `scenario`: as given: costs that have a value keep it.
+    - `estimate`: calibrated costs.
+    - `priors`: costs that neither gives.
+    """
+
+    scenario: Scenario
+    estimate: CostEstimate | None
+    priors: Mapping[str, Prior]
+
+    @classmethod
+    def of(cls, scenario: Scenario, estimate: CostEstimate | None = None) -> UncertainCosts:
+        """The costs of a scenario, with an estimate's where it has them, and priors for all others.
+
+        Raises `InputError` if the estimate has a cost only for groups, and the scenario names none.
+
+        >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "loongarch"},
+        ...                                           "costs": {"reacquire": "60ns"}}))
+        >>> "reacquire" in costs.priors, "fault_hold" in costs.priors
+        (False, True)
+        """
+        known = (scenario if estimate is None else estimate.apply(scenario)).costs.given()
+        if estimate is not None:
+            grouped = dict.fromkeys(name.partition("[")[0] for name in estimate.names if "[" in name)
+            lost = [name for name in grouped if name not in known]
+            if lost and not scenario.group:
+                names = ", ".join(repr(group) for group in sorted(estimate.groups()))
+                raise InputError(
+                    "group", "none", f"the fit has {', '.join(lost)} for the groups {names}",
+                    'write group = "…" at the top of the scenario',
+                )  # fmt: skip
+        priors, settled = load_priors(scenario.policy.architecture), {*known, *kind_of(scenario).contained}
+        return cls(scenario, estimate, {name: prior for name, prior in priors.items() if name not in settled})
+
+    def scaled(self, factors: Mapping[str, float]) -> UncertainCosts:
+        """The same, with some costs so many times as large, wherever each comes from.
+
+        >>> costs = UncertainCosts.of(Scenario.parse({"costs": {"reacquire": "60ns"}}))
+        >>> twice = costs.scaled({"reacquire": 2.0, "clear_page": 2.0})
+        >>> twice.scenario.costs.reacquire, twice.priors["clear_page"].median / costs.priors["clear_page"].median
+        (120000, 2.0)
+        """
+        given = self.scenario.costs.given()
+        scenario = self.scenario.with_costs(**{name: given[name] * by for name, by in factors.items() if name in given})
+        priors = {
+            name: replace(prior, median=prior.median * factors.get(name, 1.0)) for name, prior in self.priors.items()
+        }
+        return UncertainCosts(scenario, self.estimate.scaled(factors) if self.estimate else None, priors)
+
+    @cached_property
+    def best(self) -> Scenario:
+        """The scenario with what is given and calibrated."""
+        return self.scenario if self.estimate is None else self.estimate.apply(self.scenario)
+
+    def central(self) -> Scenario:
+        """The scenario with each cost at its median: given, else calibrated, else from the priors."""
+        return self._central
+
+    @cached_property
+    def _central(self) -> Scenario:
+        return at_medians(self.best, self.priors)
+
+    @cached_property
+    def used(self) -> tuple[str, ...]:
+        """Costs that some step of the scenario's programs spends, in alphabetical order."""
+        return build(self.central()).costs
+
+    @cached_property
+    def drawn(self) -> tuple[str, ...]:
+        """Those of `used` that are drawn from a prior; one that nobody is known to pay is not among them."""
+        return tuple(name for name in self.used if name in self.priors and self.priors[name].median)
+
+    def exact(self) -> Scenario:
+        """The scenario, if every cost that it uses is given or calibrated.
+
+        Raises `InputError` if one is not; the message says how to give it.
+
+        >>> UncertainCosts.of(Scenario()).exact()
+        Traceback (most recent call last):
+        ...
+        simlib.InputError: costs = clear_ioctl, ...: no value, and no calibrated one for machine ...
+        """
+        if not self.drawn:
+            return self.central()
+        raise InputError(
+            "costs", ", ".join(self.drawn),
+            f"no value, and no calibrated one for machine {self.scenario.machine.name!r} with architecture "
+            f"{self.scenario.policy.architecture!r}",
+            'give them with scenario.with_costs(fault_hold="1us", …), calibrate and pass fit=…, or have them drawn '
+            'from their priors: costs="drawn"',
+            "give them under [costs], calibrate and pass --fit, or have them drawn from their priors: --costs drawn",
+        )  # fmt: skip
+
+    def ends(self, name: str, level: float = LEVEL) -> tuple[float, float]:
+        """The ends of the interval in which a drawn cost lies with probability `level`, within its physical bounds.
+
+        >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
+        >>> [round(end) for end in costs.ends("fault_hold")]
+        [168333, 1515000]
+        """
+        prior = self.priors[name]
+        far = np.exp(prior.deviation * float(ndtri(0.5 + level / 2)))
+        low, high = np.clip([prior.median / far, prior.median * far], *BOUNDS[name])
+        return float(low), float(high)
+
+    def draw(self, random: np.random.Generator) -> Scenario:
+        """The scenario with one vector of costs: what is true in one of the worlds that are possible.
+
+        Calibrated costs come from a multivariate t in the logarithms, others from their priors; each is kept within
+        the physical bounds of `Costs`, without which a mean over costs need not exist.
+        """
+        scenario = self.scenario
+        if self.estimate is not None:
+            scenario = self.estimate.apply(scenario, self.estimate.draw(random))
+        root, values = int(random.integers(2**63)), {}
+        for name, prior in self.priors.items():
+            # A stream for each cost by its name: another cost that comes or goes leaves the draws of the rest alone.
+            deviate = np.random.default_rng([root, zlib.crc32(name.encode())]).standard_normal()
+            value = prior.median * float(np.exp(prior.deviation * deviate))
+            values[name] = float(np.clip(value, *BOUNDS[name])) if prior.median else 0.0
+        return scenario.with_costs(**values)
+
+    def sources(self) -> dict[str, str]:
+        """Where each used cost comes from: ``given``, ``calibrated``, ``fixed`` (as when that was) or ``prior``."""
+        given = self.scenario.costs.given()
+        calibrated = () if self.estimate is None else {name.partition("[")[0] for name in self.estimate.names}
+        return {
+            name: "prior" if name in self.priors else "given" if name in given
+            else "calibrated" if name in calibrated else "fixed"
+            for name in self.used
+        }  # fmt: skip
+
+    @property
+    def evidence(self) -> str:
+        """How far the costs that decide were calibrated, in a few words.
+
+        >>> guest = {"policy": {"architecture": "loongarch"}, "workload": {"kind": "migration"}}
+        >>> UncertainCosts.of(Scenario.parse(guest)).evidence
+        'facts alone'
+        """
+        sources = self.sources()
+        faults = {sources[name] for name in FAULTS if name in sources}
+        clearing = {sources[name] for name in CLEARING if name in sources}
+        if "calibrated" not in faults | clearing:
+            if "prior" not in faults | clearing:
+                return "costs given by hand"
+            return "partly given by hand" if "given" in faults | clearing else "facts alone"
+        if "prior" not in faults | clearing:
+            return "calibrated"
+        return "partly calibrated" + ("" if "calibrated" in clearing else ": faults only")
+
+    def table(self) -> pd.DataFrame:
+        """One row a used cost: cost, evidence, value, low, high, unit, source.
+
+        ``value`` is the median; ``low`` and ``high`` are the ends of the 90 % interval.
+        """
+        rows, values = [], self.best.costs.given()
+        for name, kind in self.sources().items():
+            value, source = values.get(name, 0.0), _SOURCES.get(kind, "")
+            low = high = value
+            if kind == "prior":
+                prior = self.priors[name]
+                value, source = prior.median, prior.source
+                low, high = self.ends(name) if value else (0.0, 0.0)
+            elif kind == "calibrated" and self.estimate is not None:
+                factor = factor_of(self.estimate, name, self.scenario.group)
+                low, high = value / factor, value * factor
+            rows.append((name, kind, value, low, high, unit_of(name), source))
+        return pd.DataFrame(rows, columns=["cost", "evidence", "value", "low", "high", "unit", "source"])
+
+
+def readable_costs(table: pd.DataFrame) -> pd.DataFrame:
+    """`UncertainCosts.table` for people: each cost with its interval, where it comes from, and what it is."""
+    rows = []
+    for row in table.to_dict("records"):
+        shown = [format_cost(row[name], row["unit"]) for name in ("value", "low", "high")]
+        interval = "" if row["low"] == row["high"] else f"{shown[1]} to {shown[2]}"
+        meaning = MEANINGS.get(row["cost"], "").rstrip(".")
+        rows.append((row["cost"], shown[0], interval, row["evidence"], meaning, row["source"]))
+    return pd.DataFrame(rows, columns=["cost", "value", "90 %", "from", "what it is", "source"])
+
+
+def format_cost(value: float, unit: str) -> str:
+    """A cost as people read it.
+
+    >>> format_cost(45000.0, "ps"), format_cost(0.3, "dimensionless")
+    ('45ns', '0.3')
+    """
+    return format_seconds(value * 1e-12, 3) if unit == "ps" else f"{value:.3g}"
+
+
+_SOURCES = {"given": "the scenario", "calibrated": "the fit", "fixed": "as it was when the others were calibrated"}
+
+
+def told(known: UncertainCosts) -> tuple[str, ...]:
+    """Where the costs of a scenario come from, in one line, and which are given in vain.
+
+    >>> told(UncertainCosts.of(Scenario.parse({"costs": {"kick": "1us", "zap_block": "1us"}})))[1]
+    'zap_block is not used: nothing is zapped'
+    """
+    words = {"given": "given", "calibrated": "calibrated", "fixed": "fixed by the fit", "prior": "drawn from priors"}
+    sources = known.sources()
+    parts = [
+        f"{said} {', '.join(names)}"
+        for kind, said in words.items()
+        if (names := [name for name in sources if sources[name] == kind and (kind != "prior" or name in known.drawn)])
+    ]
+    vain = [name for name in known.scenario.costs.given() if name not in sources]
+    return (f"costs: {'; '.join(parts)}", *(f"{name} is not used: {UNUSED[name]}" for name in vain))
+
+
+def at_medians(scenario: Scenario, priors: Mapping[str, Prior]) -> Scenario:
+    """The scenario with some costs at the medians of their priors."""
+    return scenario.with_costs(**{name: prior.median for name, prior in priors.items()}) if priors else scenario
+
+
+def complete(scenario: Scenario) -> Scenario:
+    """The scenario with each cost that has no value at the median of its prior, but those that others contain.
+
+    >>> complete(Scenario.parse({"costs": {"fault_exit": "0ns"}})).costs.fault_hold
+    600000
+    """
+    return UncertainCosts.of(scenario).central()
+
+
+def factor_of(estimate: CostEstimate, cost: str, group: str) -> float:
+    """How far a calibrated cost may lie from its value with 90 %, as a factor.
+
+    >>> known = CostEstimate(("reacquire",), np.log([60e3]), np.array([[0.01]]), 8, 0.02, {})
+    >>> factor_of(known, "reacquire", "")
+    1.2043...
+    """
+    own = cost_key(cost, group)
+    index = estimate.names.index(own if own in estimate.names else cost)
+    half = stdtrit(estimate.dof, 0.5 + LEVEL / 2) * np.sqrt(estimate.covariance[index, index])
+    return float(np.exp(half))

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Counter-based random draws that every engine computes bit for bit alike.
+
+A draw depends on (seed, thread, draw number) only: not on the engine, the
+worker or the order of events. So two strategies can be compared on common
+random numbers. The generator is SplitMix64 (Steele, Lea and Flood 2014, "Fast
+splittable pseudorandom number generators"), used as a hash of the counter.
+
+Durations come from a table of 2048 equally likely values in fixed point: the
+conditional means of a gamma distribution between its 2048-quantiles, so that
+the table's mean is exactly the distribution's. No engine evaluates a logarithm,
+whose last bit may differ between mathematical libraries.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from simlib._lib.errors import InputError
+from simlib.model.job import Places
+
+TABLE_BITS = 11
+"""A table has 2**TABLE_BITS values."""
+
+FIXED_POINT_BITS = 16
+"""Table values are multiples of 2**-FIXED_POINT_BITS of the mean."""
+
+GAMMA = 0x9E3779B97F4A7C15
+"""Increment of SplitMix64 (the odd 64-bit integer nearest to 2**64 / golden ratio)."""
+
+_MASK = 2**64 - 1
+
+
+def mix(z: int) -> int:
+    """SplitMix64's output function of a 64-bit state (variant 13 of Stafford's mixers).
+
+    >>> hex(mix(GAMMA))
+    '0xe220a8397b1dcdaf'
+    """
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def _mix_all(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mix` of many states at once."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
+    """Start of each thread's stream.
+
+    Returns: ndarray of uint64, shape (threads,).
+
+    - `seed`: any non-negative integer below 2**63; 0 is a seed like any other.
+
+    >>> keys = thread_keys(0, 3)
+    >>> len(set(keys.tolist()))
+    3
+    """
+    if not 0 <= seed < 2**63:
+        raise InputError("seed", seed, "must be at least 0 and below 2**63")
+    root = np.uint64(mix((seed * GAMMA + 1) & _MASK))
+    numbers = np.arange(1, threads + 1, dtype=np.uint64) * np.uint64(GAMMA)
+    return _mix_all(root ^ _mix_all(numbers))
+
+
+def draw(key: int, number: int) -> int:
+    """The 64 random bits of one draw of a thread.
+
+    >>> draw(7, 0) != draw(7, 1)
+    True
+    """
+    return mix((key + (number + 1) * GAMMA) & _MASK)
+
+
+def first_tick(key: int, period: int) -> int:
+    """When a timer ticks first: any time within its period.
+
+    - `key`: of the stream that draws the turns; this draw is none that a turn comes to.
+
+    >>> 0 <= first_tick(7, 4000) < 4000
+    True
+    """
+    return (draw(key, 2**32) >> 32) * period >> 32
+
+
+@functools.lru_cache(maxsize=64)
+def quantile_table(cv: float) -> NDArray[np.int64]:
+    """Table of a gamma distribution with mean 1 and coefficient of variation `cv`.
+
+    Returns: ndarray of int64, shape (2048,). In units of 2**-16. Raises `InputError` if `cv` is negative, above 8, or
+    not finite.
+
+    - `cv`: standard deviation over mean. 0: always the mean. 1: the exponential distribution.
+
+    >>> table = quantile_table(1.0) / 2**16
+    >>> round(float(table.mean()), 4), bool(0.99 < table.std() < 1.0)
+    (1.0, True)
+    """
+    if not 0 <= cv <= 8:
+        raise InputError("coefficient of variation", cv, "must lie between 0 and 8")
+    size = 1 << TABLE_BITS
+    one = 1 << FIXED_POINT_BITS
+    if cv < 1e-3:
+        return np.full(size, one, dtype=np.int64)
+    shape = 1.0 / cv**2
+    edges = special.gammaincinv(shape, np.linspace(0.0, 1.0, size + 1))
+    # E[X | bin] of a gamma variable: its density times x is a gamma density of shape + 1.
+    partial = np.diff(special.gammainc(shape + 1.0, edges))
+    table: NDArray[np.int64] = np.rint(partial * size * one).astype(np.int64)
+    return table
+
+
+TURN_BITS = 32
+"""Bits of a draw that say how long a turn is."""
+
+SEEK_BITS = 12
+"""A table of places has 2**SEEK_BITS + 1 edges of equally likely bins."""
+
+WITHIN_BITS = 30
+"""Bits of a draw that say where in its bin a place is: the last bin of Zipf's law over a terabyte has millions."""
+
+SCATTER = 2654435761
+"""Prime that scatters ranks over a region: neighbours in rank are not neighbours in memory (Knuth's multiplier)."""
+
+
+def _check_exponent(exponent: float) -> None:
+    if not 0 <= exponent <= 4:
+        raise InputError("exponent of a Zipf distribution", exponent, "must lie between 0 and 4")
+
+
+@functools.lru_cache(maxsize=64)
+def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
+    """Ranks of a Zipf distribution at equally likely steps: quantiles of the density (r + 1)**-exponent on [0, places].
+
+    Returns: ndarray of int64, shape (4097,). Share of the places, in units of 2**-32. Raises `InputError` if the
+    exponent is negative, above 4, or not finite.
+
+    - `exponent`: 0: every place is as likely. 0.99: YCSB's default (Cooper et al. 2010, section 5.2).
+
+    >>> float(zipf_table(0.0, 1000)[2048] / 2**32)
+    0.5
+    >>> bool(zipf_table(0.99, 10**6)[2048] / 2**32 < 0.01)  # half of all accesses go to less than 1 % of the pages
+    True
+    """
+    _check_exponent(exponent)
+    shares = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
+    rest = 1.0 - exponent
+    if abs(rest) < 1e-9:
+        ranks = np.expm1(shares * np.log1p(places))
+    else:
+        ranks = np.expm1(np.log1p(shares * np.expm1(rest * np.log1p(places))) / rest)
+    table: NDArray[np.int64] = np.rint(np.clip(ranks / places, 0.0, 1.0) * 2.0**32).astype(np.int64)
+    return table
+
+
+def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Places by their popularity, each class with twice as many as the one before; of the density of `zipf_table`.
+
+    Returns: Share of the accesses that go to each class, and its places, shape (classes,). Raises `InputError` as
+    `zipf_table` does.
+
+    >>> share, size = zipf_classes(1.0, 7)
+    >>> size.tolist(), share.round(2).tolist()
+    ([1.0, 1.0, 2.0, 3.0], [0.33, 0.19, 0.25, 0.23])
+    """
+    _check_exponent(exponent)
+    edges = np.unique([0, *(1 << np.arange(places.bit_length())), places]).astype(np.float64)
+    rest = 1.0 - exponent
+    below = np.log1p(edges) if abs(rest) < 1e-9 else np.expm1(rest * np.log1p(edges)) / rest
+    return np.diff(below) / below[-1], np.diff(edges)
+
+
+def quantile_places(quantiles: Sequence[float] | NDArray[np.float64]) -> NDArray[np.int64]:
+    """A distribution over a region by its quantiles at equally likely steps, as `zipf_table` gives it.
+
+    Raises `InputError` if they are not 4097 numbers that go from 0 to 1 and never down.
+    """
+    edges = np.asarray(quantiles)
+    if edges.shape != ((1 << SEEK_BITS) + 1,) or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) >= 0).all():
+        raise InputError("quantiles of places", f"{edges.size} numbers", "must be 4097 from 0 to 1, never going down")
+    table: NDArray[np.int64] = np.rint(edges * 2.0**32).astype(np.int64)
+    return table
+
+
+def seek_tables(places: Sequence[Places], pages: int) -> NDArray[np.int64]:
+    """One table of places a row: exponents of Zipf's law, or quantiles.
+
+    The last column says whether ranks are scattered over the region.
+
+    >>> seek_tables((0.0, 0.99), 100).shape
+    (2, 4098)
+    """
+    found = np.zeros((len(places), (1 << SEEK_BITS) + 2), dtype=np.int64)
+    for number, row in enumerate(places):
+        if isinstance(row, (int, float)):
+            found[number, :-1], found[number, -1] = zipf_table(row, pages), number > 0
+        else:
+            found[number, :-1] = quantile_places(row)
+    return found
+
+
+def spread_table(values: tuple[float, ...]) -> NDArray[np.int64]:
+    """Table of a distribution with mean 1 whose values are as these to each other, each as likely.
+
+    Returns: as `quantile_table`.
+
+    >>> table = spread_table((1.0, 2.0)) / 2**16
+    >>> sorted(set(table.round(2).tolist())), round(float(table.mean()), 4)
+    ([0.67, 1.33], 1.0)
+    """
+    size = 1 << TABLE_BITS
+    chosen = np.asarray(values)[np.arange(size) * len(values) // size]
+    table: NDArray[np.int64] = np.rint(chosen / chosen.mean() * (1 << FIXED_POINT_BITS)).astype(np.int64)
+    return table
+
+
+@functools.lru_cache(maxsize=64)
+def tables(cvs: tuple[float | tuple[float, ...], ...]) -> NDArray[np.int64]:
+    """One quantile table a row.
+
+    >>> tables((0.0, 1.0)).shape
+    (2, 2048)
+    """
+    return np.stack([spread_table(cv) if isinstance(cv, tuple) else quantile_table(cv) for cv in cvs])

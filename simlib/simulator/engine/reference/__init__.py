@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The readable engine: what the step language means, written with SimPy, a room a subject.
+
+This is the definition; `simlib.simulator.engine.compiled` must give the same trace to the
+picosecond. Events at the same time happen in the order of the threads' numbers.
+`simulation` says what every step means, and `access` those that touch memory; `world` what there is, `turns` who has an
+emulator's one processor, `locks` who gets a lock, `memory` what the page table and the log say, `logs` what log buffers
+and dirty rings hold, `clock` how time passes, `statistics` what is written down,
+`threads` what a thread remembers, `calendar` whose turn it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simlib.model.job import Job
+from simlib.simulator.engine.reference.simulation import Simulation
+from simlib.simulator.engine.result import EngineResult
+
+
+def run(
+    job: Job,
+    seed: int = 1,
+    *,
+    trace: int = 0,
+    ledger: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> EngineResult:
+    """Run a job with the reference engine; arguments, result and errors as `simlib.simulator.engine.compiled.run`.
+
+    >>> import numpy as np
+    >>> from simlib.simulator.engine.compiled import run as fast
+    >>> from simlib.model.program import Lock, Program
+    >>> from simlib.model.steps import Mode
+    >>> p = Program()
+    >>> with p.thread(), p.repeat(10):
+    ...     p.run(2000)
+    ...     with p.holding(Lock(0, Mode.WRITE)):
+    ...         p.hold(1000)
+    >>> job = Job(p.steps(), np.zeros(2, int), np.zeros((2, 2), int), np.zeros(1, int), 0, 0, 0, np.zeros(2, int))
+    >>> run(job, trace=1000) == fast(job, trace=1000)
+    True
+    """
+    return Simulation(job, seed, trace, ledger, progress).run()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Clocks, and what chance decides: how long a step takes, and which page the guest touches."""
+
+from __future__ import annotations
+
+from simlib.model.job import Job
+from simlib.model.steps import Clock
+from simlib.simulator.engine import limits
+from simlib.simulator.engine.random import (
+    FIXED_POINT_BITS,
+    SCATTER,
+    SEEK_BITS,
+    TABLE_BITS,
+    WITHIN_BITS,
+    draw,
+    seek_tables,
+    tables,
+)
+from simlib.simulator.engine.reference.threads import Thread
+
+
+class Shown:
+    """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
+
+    def __init__(self, job: Job) -> None:
+        self.fluid = job.clock != Clock.WALL and not job.turn_ps
+        self.base = self.since = 0
+        self.running = len(job.entry) if self.fluid else 1
+
+    def at(self, now: int) -> int:
+        """At the world's time."""
+        return self.base + max(1, self.running) * (now - self.since)
+
+    def starts(self, now: int, threads: int) -> None:
+        """So many more threads run from now on; fewer, if negative."""
+        if self.fluid:
+            self.base, self.since = self.at(now), now
+            self.running += threads
+
+
+class Chance:
+    """The draws of all threads, each from its own stream."""
+
+    def __init__(self, job: Job) -> None:
+        self.times = tables(job.cvs)
+        self.places = seek_tables(job.places, limits.vcpu_pages(job))
+        limits.check_times(job, self.times)
+
+    def bits(self, thread: Thread) -> int:
+        """The thread's next 64 random bits."""
+        thread.draws += 1
+        return draw(thread.key, thread.draws - 1)
+
+    def duration(self, thread: Thread, mean: int, table: int) -> int:
+        """The mean, or the mean times a random entry of a quantile table."""
+        if table == 0:
+            return mean
+        return (mean * int(self.times[table, self.bits(thread) >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
+
+    def page(self, thread: Thread, multiple: int, table: int) -> int:
+        """A page of the region at random."""
+        first, places = thread.begin[0], (thread.end[0] - thread.begin[0]) // multiple
+        bits = self.bits(thread)
+        number = bits >> (64 - SEEK_BITS)
+        within = bits >> (64 - SEEK_BITS - WITHIN_BITS) & ((1 << WITHIN_BITS) - 1)
+        low, high = (int(self.places[table, number + i]) for i in (0, 1))
+        rank = min((low + ((high - low) * within >> WITHIN_BITS)) * places >> 32, places - 1)
+        return first + (rank * SCATTER % places if self.places[table, -1] else rank) * multiple

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a run consists of, and how its time passes: each thread has a processor, or all have turns on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import simpy
+
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.steps import FLAGS, Step
+from simlib.model.throttle import QEMU
+from simlib.simulator.engine import limits
+from simlib.simulator.engine.random import thread_keys
+from simlib.simulator.engine.reference.calendar import Calendar, Wake
+from simlib.simulator.engine.reference.clock import Chance, Shown
+from simlib.simulator.engine.reference.locks import DISCIPLINES, Line
+from simlib.simulator.engine.reference.logs import Logs
+from simlib.simulator.engine.reference.memory import Memory
+from simlib.simulator.engine.reference.statistics import Statistics
+from simlib.simulator.engine.reference.threads import Thread, first_state
+from simlib.simulator.engine.reference.turns import Turns
+
+
+class World:
+    """What there is one of in a run, and how time passes in it."""
+
+    def __init__(
+        self, job: Job, seed: int, trace: int, ledger: int, progress: Callable[[int, int], None] | None
+    ) -> None:
+        limits.check_size(job)
+        self.job, self.report = job, progress
+        self.env = Calendar(initial_time=0)
+        self.steps = [(Step(kind), *arguments) for kind, *arguments in job.steps.tolist()]
+        self.shown, self.chance = Shown(job), Chance(job)
+        keys = thread_keys(seed, len(job.entry))
+        self.threads = [first_state(job, i, int(keys[i]), self.env.event()) for i in range(len(job.entry))]
+        self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
+        self.lines = [Line(job) for _ in range(job.lines)]
+        self.memory = Memory(job)
+        self.logs = Logs(job, self.memory)
+        self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
+        self.books = Statistics(job, trace, ledger)
+        self.flags = [False] * FLAGS
+        self.turns = Turns(job, seed, self.env, self.threads, self.chance) if job.turn_ps else None
+        self.throttle = self.fastest = self.pause_entry = 0
+        self.rule = job.throttle or QEMU  # without one, no step asks for it
+        self.events = self.live = 0
+
+    @property
+    def now(self) -> int:
+        """The world's time."""
+        return int(self.env.now)
+
+    def spend(self, thread: Thread, time: int) -> Generator[simpy.Event, None, None]:
+        """The thread's own time passes."""
+        if self.turns is not None:
+            yield from self.turns.spend(thread, time)
+        else:
+            yield Wake(self.env, thread.number, time)
+
+    def sleep(self, thread: Thread) -> Generator[simpy.Event, None, None]:
+        """The thread sleeps until somebody calls `rouse`, or until it is its turn to look again."""
+        if self.turns is not None:
+            yield from self.turns.give_away(thread)
+        else:
+            yield thread.roused
+
+    def rouse(self, thread: Thread, at: int) -> None:
+        """Let a sleeping thread go on at a time; its number decides ties."""
+        event = thread.roused
+        Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
+
+    def clock(self) -> int:
+        """What a clock shows."""
+        return self.shown.at(self.now)
+
+    def starts(self, threads: int) -> None:
+        """So many more threads run from now on; fewer, if negative."""
+        self.shown.starts(self.now, threads)
+
+    def note(self, time: int, thread: Thread, kind: str, argument: int, mode: int = 0) -> None:
+        """Write down one trace event; `mode`: of a lock's."""
+        self.books.note(time, thread, kind, argument, mode)
+
+    def ends_at(self) -> int:
+        """Up to when a thread's own clock is the world's, whatever others do."""
+        return self.turns.end if self.turns is not None else limits.HORIZON_PS

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What an engine measured: the same arrays from both, and tidy frames over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simlib._lib.histogram import quantile
+from simlib.model.job import Job
+from simlib.model.steps import Mode, Scan
+
+PS = 1e-12
+"""Seconds in a picosecond."""
+
+BINS = 512
+"""Bins of everything that is recorded over time."""
+
+LAP_BITS = 5
+"""log2 of the bins of laps in each power of two: a bin is at most 3 % wide."""
+
+LAP_BINS = (64 - LAP_BITS) << LAP_BITS
+"""Bins of laps: see `lap_bin`."""
+
+FIRST_SHIFT = 10
+"""log2 of the first bin width, ps; the width doubles whenever the run outgrows the bins."""
+
+
+def bin_width(end_ps: int) -> int:
+    """Width of the bins in which a run that lasts so long counts its progress, ps.
+
+    >>> bin_width(1000), bin_width(10**12)
+    (1024, 2147483648)
+    """
+    shift = FIRST_SHIFT
+    while end_ps >> shift >= BINS:
+        shift += 1
+    return 1 << shift
+
+
+ACTIVITIES = ("run", "wait", "hold", "line", "broadcast", "idle")
+"""Where a thread's time goes: outside locks, queued for a lock, working under it, moving cache lines, queued for
+the interconnect (a `Discipline.SERVER`), at barriers."""
+
+FAULTS = slice(len(ACTIVITIES), len(ACTIVITIES) + 4)
+"""Columns of `EngineResult.stamp_sums` that count faults, by kind."""
+
+LOGGED = FAULTS.stop
+"""Column that counts the writes which hardware noticed, without a fault."""
+
+LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
+"""Statistics a lock keeps for each mode."""
+
+EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
+          "kick", "touch", "look", "leave", "drain", "harvest", "reset", "pause", "judge", "throttle")  # fmt: skip
+"""Kinds of trace event, by number. A look is one that found the lock free, of a thread that nobody had to hand it."""
+
+LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset", "pause", "judge",
+          "throttle", "limit", "nap")  # fmt: skip
+"""Kinds of ledger entry, by number: the guest wrote a page; a scan walked a word (`simlib.model.steps.Scan`); a log
+buffer was emptied; new entries of a dirty ring were harvested; a run of them was taken out of the ring; a vCPU sleeps
+as it was told; then JUDGE, THROTTLE that pauses, LIMIT and NAP."""
+
+
+def lap_bin(lap: int) -> int:
+    """Bin of a lap: the number of its bits, and the five that follow the first. Below 64 ps every one has its own.
+
+    >>> lap_bin(63), lap_bin(64), lap_bin(65), lap_bin(1_000_000), lap_bin(2**63 - 1)
+    (63, 64, 64, 509, 1887)
+    """
+    shift = max(0, lap.bit_length() - LAP_BITS - 1)
+    return (shift << LAP_BITS) + (lap >> shift)
+
+
+def lap_bin_end(number: int) -> int:
+    """The shortest lap that is too long for a bin, ps; at most 33/32 of the bin's shortest.
+
+    >>> [lap_bin(lap_bin_end(number)) - number for number in (0, 63, 64, 509, 1886)]
+    [1, 1, 1, 1, 1]
+    """
+    shift = max(0, (number >> LAP_BITS) - 1)
+    return (number - (shift << LAP_BITS) + 1) << shift
+
+
+def lap_quantile(histogram: NDArray[Any], share: float) -> float:
+    """The time that a share of the laps does not exceed, s; 0 if there was none.
+
+    - `histogram`, shape (1888,): count of laps by `lap_bin`.
+
+    >>> counts = np.zeros(LAP_BINS, int)
+    >>> counts[[10, 509]] = 999, 2
+    >>> f"{lap_quantile(counts, 0.9995):.3g}"
+    '1.01e-06'
+    """
+    if not histogram.any():
+        return 0.0
+    return quantile(_LAP_ENDS[:-1], _LAP_ENDS[1:], histogram, share) * PS
+
+
+_LAP_ENDS = np.array([0, *(lap_bin_end(number) for number in range(LAP_BINS))], dtype=float)
+"""Where the bins of laps end, ps, the first behind their beginning."""
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """Everything that one run of a job left behind. Arrays only, so that runs compare with ``==``.
+
+    - `end_ps`: simulated time at which the last thread ended.
+    - `events`: steps with a shared effect that took place.
+    - `lock_stats`, shape (n_locks, 2, 6): lock, mode (read, write), `LOCK_COLUMNS`.
+    - `wait_histogram`, `hold_histogram`, shape (n_locks, 2, 65): count of waits and holds whose picoseconds have that
+      many bits.
+    - `busy_ps`, shape (n_locks,): time during which anyone held the lock.
+    - `queue_ps`, shape (n_locks, 512): integral of the queue length over each time bin.
+    - `thread_ps`, shape (n_threads, 6): time by `ACTIVITIES`.
+    - `thread_end_ps`, shape (n_threads,)
+    - `faults`, shape (n_threads, 5): page translation, page permission, block permission, block translation faults; and
+      writes to clean pages that were none, as hardware set the dirty bit.
+    - `progress`, shape (n_threads, 512): pages done in each time bin.
+    - `bin_ps`: width of a time bin.
+    - `stamp_ps`, shape (n_stamps,)
+    - `stamp_locks`, shape (n_stamps, n_locks, 2, 2): acquisitions and contended acquisitions up to each stamp.
+    - `stamp_sums`, shape (n_stamps, 12): up to each stamp, summed over all threads: time by `ACTIVITIES`, then
+      `faults`; then pages done by vCPUs.
+    - `stamp_own`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
+    - `stamp_waits`, shape (n_stamps,): for how long the vCPUs that wait for a lock at each stamp have waited so far, ps
+      in all; their time by activity has a wait only when it is over.
+    - `lap_histogram`, shape (1888,): laps (`Step.LAP`) of all threads by `lap_bin`.
+    - `lap_max_ps`, shape (n_threads,): longest lap of each thread; of accesses to memory: its longest stall.
+    - `throttle`: of the vCPUs at the end, percent; 1 if they are limited.
+    - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock's event its mode; empty
+      unless asked for.
+    - `ledger`, shape (n_entries, 5): what happened to the guest's pages: time, thread, `LEDGER` number, page (of a scan
+      the first one), and for a write whether a fault came before (1), hardware noticed it (2) or neither (0), for a
+      scan how many pages it found as it looked for them. Of log buffers and dirty rings: whose, and how many entries.
+      Of what slows vCPUs down: the throttle, of LIMIT and NAP whose it is, of a sleep what a kick takes before it; and
+      for how long (of LIMIT and NAP µs), of JUDGE whether it only begins. Empty unless asked for.
+    """
+
+    end_ps: int
+    events: int
+    lock_stats: NDArray[np.int64]
+    wait_histogram: NDArray[np.int64]
+    hold_histogram: NDArray[np.int64]
+    busy_ps: NDArray[np.int64]
+    queue_ps: NDArray[np.int64]
+    thread_ps: NDArray[np.int64]
+    thread_end_ps: NDArray[np.int64]
+    faults: NDArray[np.int64]
+    progress: NDArray[np.int64]
+    bin_ps: int
+    stamp_ps: NDArray[np.int64]
+    stamp_locks: NDArray[np.int64]
+    stamp_sums: NDArray[np.int64]
+    stamp_own: NDArray[np.int64]
+    stamp_waits: NDArray[np.int64]
+    lap_histogram: NDArray[np.int64]
+    lap_max_ps: NDArray[np.int64]
+    throttle: int
+    trace: NDArray[np.int64]
+    ledger: NDArray[np.int64]
+
+    def __eq__(self, other: object) -> bool:
+        """True if every number of both runs is the same."""
+        if not isinstance(other, EngineResult):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]  # results are values to compare, not keys
+
+    def differences(self, other: EngineResult) -> list[str]:
+        """Names of the fields in which two runs differ, for a test's message."""
+        return [f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))]
+
+    def locks(self, job: Job) -> pd.DataFrame:
+        """One row a lock and mode that was used: counts, times in seconds, utilisation, mean queue length."""
+        rows = []
+        for lock, name in enumerate(job.lock_names):
+            for mode in Mode:
+                stats = dict(zip(LOCK_COLUMNS, self.lock_stats[lock, mode].tolist(), strict=True))
+                if not stats["acquisitions"]:
+                    continue
+                counts = {name: count for name, count in stats.items() if not name.endswith("_ps")}
+                times = {f"{name.removesuffix('ps')}s": time * PS for name, time in stats.items() if name not in counts}
+                shares = {"utilisation": self.busy_ps[lock] / max(1, self.end_ps),
+                          "mean_queue": self.queue_ps[lock].sum() / max(1, self.end_ps)}  # fmt: skip
+                rows.append({"lock": name, "mode": mode.name.lower(), **counts, **times, **shares})
+        return pd.DataFrame(rows)
+
+    def threads(self, job: Job) -> pd.DataFrame:
+        """One row a thread: seconds by activity, end time, faults by kind."""
+        frame = pd.DataFrame(self.thread_ps * PS, columns=[f"{a}_s" for a in ACTIVITIES])
+        frame.insert(0, "thread", list(job.thread_names))
+        frame["end_s"] = self.thread_end_ps * PS
+        kinds = ("translation_faults", "permission_faults", "block_permission_faults", "block_translation_faults",
+                 "logged_writes")  # fmt: skip
+        for i, kind in enumerate(kinds):
+            frame[kind] = self.faults[:, i]
+        return frame
+
+    def queue_over_time(self, job: Job) -> pd.DataFrame:
+        """Mean queue length of each lock in each time bin: lock, time_s, queue."""
+        used = min(BINS, self.end_ps // self.bin_ps + 1)
+        times = (np.arange(used) + 0.5) * self.bin_ps * PS
+        parts = [
+            pd.DataFrame({"lock": name, "time_s": times, "queue": self.queue_ps[i, :used] / self.bin_ps})
+            for i, name in enumerate(job.lock_names)
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def progress_over_time(self, job: Job) -> pd.DataFrame:
+        """Pages done by each thread in each time bin: thread, time_s, pages."""
+        used = min(BINS, self.end_ps // self.bin_ps + 1)
+        times = (np.arange(used) + 0.5) * self.bin_ps * PS
+        parts = [
+            pd.DataFrame({"thread": name, "time_s": times, "pages": self.progress[i, :used]})
+            for i, name in enumerate(job.thread_names)
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def histogram(self, job: Job, what: str = "wait") -> pd.DataFrame:
+        """Histogram of wait or hold times with a factor of two a bin: lock, mode, up_to_s, count."""
+        source = {"wait": self.wait_histogram, "hold": self.hold_histogram}[what]
+        rows = [
+            {"lock": job.lock_names[lock], "mode": Mode(mode).name.lower(), "up_to_s": 2.0 ** int(bits) * PS,
+             "count": int(source[lock, mode, bits])}
+            for lock, mode, bits in np.argwhere(source > 0)
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=["lock", "mode", "up_to_s", "count"])

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Scenario to programs: one module a workload, with its `metrics.Kind`: programs, metrics, limits."""
+
+from __future__ import annotations
+
+import functools
+
+from simlib.model.costs import Costs
+from simlib.model.job import Job
+from simlib.model.machine import Machine
+from simlib.model.policy import Policy
+from simlib.model.scenario import Guest, Scenario
+from simlib.model.workload import Workload
+from simlib.simulator.workloads import (
+    clear_under_load,
+    dirty_log_perf_test,
+    eager_split,
+    get_dirty_log,
+    lock_probe,
+    migration,
+    teardown,
+    zap,
+)
+from simlib.simulator.workloads.metrics import Kind, Metric
+
+_MODULES = (
+    clear_under_load, dirty_log_perf_test, eager_split, get_dirty_log, lock_probe, migration, teardown, zap,
+)  # fmt: skip
+KINDS: dict[str, Kind] = {module.KIND.name: module.KIND for module in _MODULES}
+"""The workloads, by ``workload.kind``."""
+
+
+def kind_of(scenario: Scenario) -> Kind:
+    """The workload of a scenario: its programs, its metrics."""
+    return KINDS[scenario.workload.kind]
+
+
+def build(scenario: Scenario) -> Job:
+    """The programs, threads and locks of a scenario's workload; those of the last few scenarios are kept.
+
+    >>> build(Scenario()).lock_names
+    ('mmu_lock', 'interconnect')
+    """
+    return _built(scenario.machine, scenario.guest, scenario.policy, scenario.workload, scenario.costs)
+
+
+@functools.lru_cache(maxsize=32)
+def _built(machine: Machine, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
+    """The job of a scenario by all that it depends on, so that replications build it once."""
+    return KINDS[workload.kind].build(Scenario(machine, guest, policy, workload, costs))
+
+
+def find_metric(scenario: Scenario, name: str) -> Metric:
+    """A metric of a scenario's workload, by its name: ``dirty_memory_time``, ``dirty_memory_time[2]``.
+
+    Raises `InputError` if the workload has none of this name, or not this iteration.
+
+    >>> find_metric(Scenario(), "dirty_memory_time[2]").unit
+    's'
+    """
+    return kind_of(scenario).find(name, scenario.workload.iterations)[0]

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a guest that works on while others take its lock could do, read from an engine's counters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from simlib.model.job import Job
+from simlib.model.scenario import Scenario
+from simlib.model.steps import Stamp
+from simlib.simulator.engine.result import BINS, PS, EngineResult, lap_quantile
+from simlib.simulator.workloads.metrics import Metric
+
+UNDISTURBED, SWITCHOVER = Stamp("undisturbed"), Stamp("switchover")
+
+LEVELS = (99, 50, 10)
+"""Degradations, percent, of which the time above is a metric."""
+
+GUEST = (
+    Metric("guest_throughput", "share", "Accesses of all vCPUs over those of an undisturbed guest, from the end of the "
+           "warm-up to the end of the work."),
+    Metric("longest_stall", "s", "Longest time that one access took, with the interrupt before it if there was one.",
+           "whole"),
+    Metric("stall_p999", "s", "99.9 % of the stalls (faults and interrupts) are no longer.", "whole"),
+)  # fmt: skip
+"""Metrics of every guest that works on."""
+
+
+def undisturbed_rate(scenario: Scenario) -> float:
+    """Accesses a second of the whole guest when nobody takes a lock from it.
+
+    >>> undisturbed_rate(Scenario.parse({"guest": {"vcpus": 4}, "workload": {"access_interval": "2us"}}))
+    2000000.0
+    """
+    costs, workload = scenario.machine_costs, scenario.workload
+    each = float(workload.access_interval)
+    if workload.slow_fault_every:
+        each += ((costs.fault_exit or 0) + (costs.fault_hold or 0)) / workload.slow_fault_every
+    return scenario.guest.vcpus / (each * PS)
+
+
+def degradation(scenario: Scenario, job: Job, raw: EngineResult, end: Stamp = SWITCHOVER) -> pd.DataFrame:
+    """The guest's throughput over time, relative to undisturbed.
+
+    Returns: ``time_s`` (since the guest was undisturbed, middle of the bin), ``width_s``, ``throughput``,
+    ``degradation`` (one less the throughput). From the first whole bin to the last before the end.
+
+    - `end`: when the work ends that disturbs it; by default a migration's.
+    """
+    stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
+    begin, over = stamps[UNDISTURBED], stamps[end]
+    first, last = -(-begin // raw.bin_ps), min(over // raw.bin_ps, BINS)
+    if last <= first:  # shorter than two bins: one value for all of it
+        first, last = begin // raw.bin_ps, over // raw.bin_ps + 1
+    done = raw.progress[: scenario.guest.vcpus, first:last].sum(axis=0)
+    width = raw.bin_ps * PS
+    throughput = done / (undisturbed_rate(scenario) * width)
+    times = (np.arange(first, last) + 0.5) * width - begin * PS
+    return pd.DataFrame({"time_s": times, "width_s": width, "throughput": throughput, "degradation": 1 - throughput})
+
+
+def guest_metrics(scenario: Scenario, raw: EngineResult, curve: pd.DataFrame) -> dict[str, float]:
+    """The values of `GUEST`, from the curve that `degradation` gives."""
+    vcpus = scenario.guest.vcpus
+    longest = float(raw.lap_max_ps[:vcpus].max()) * PS
+    return {
+        "guest_throughput": float(np.average(curve["throughput"].to_numpy(), weights=curve["width_s"].to_numpy())),
+        "longest_stall": longest,
+        "stall_p999": min(longest, lap_quantile(raw.lap_histogram, 0.999)),
+    }

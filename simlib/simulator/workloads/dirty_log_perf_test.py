@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""KVM's selftest dirty_log_perf_test, as programs.
+
+Source: tools/testing/selftests/kvm/dirty_log_perf_test.c `run_test` and
+`vcpu_worker`, lib/perf_test_util.c `guest_code`. Each vCPU populates its own
+region; dirty logging is enabled; then, in every iteration, all vCPUs touch
+their pages in order and wait for each other, and the main thread does GET and
+CLEAR while they are parked, or has the dirty rings reset.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from simlib.model.job import Job
+from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.program import Thread
+from simlib.model.scenario import Scenario
+from simlib.model.steps import Stamp
+from simlib.simulator.engine.result import EngineResult
+from simlib.simulator.workloads.cpu_time import cpu_metrics, cpu_times
+from simlib.simulator.workloads.dirty_log import DirtyLog
+from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
+
+_POPULATED, _GO, _DIRTIED = range(3)
+
+
+def build(scenario: Scenario) -> Job:
+    """The selftest's programs for one scenario.
+
+    Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``dirtied i`` and
+    ``cleared i``.
+    """
+    kernel = DirtyLog(scenario)
+    vcpu = _vcpu(kernel)
+    main = _main(kernel)
+    return kernel.job(vcpu, main, barriers=3)
+
+
+def _vcpu(kernel: DirtyLog) -> Thread:
+    program, parties = kernel.program, kernel.scenario.guest.vcpus + 1
+    with program.thread() as vcpu:
+        kernel.touch_region(logging=False)
+        program.barrier(_POPULATED, parties)
+        with program.repeat(kernel.scenario.workload.iterations):
+            program.barrier(_GO, parties)
+            kernel.touch_region(logging=True)
+            program.barrier(_DIRTIED, parties)
+    return vcpu
+
+
+def _main(kernel: DirtyLog) -> Thread:
+    program, parties = kernel.program, kernel.scenario.guest.vcpus + 1
+    with program.thread() as main:
+        kernel.stamp("start")
+        program.barrier(_POPULATED, parties)
+        kernel.stamp("populated")
+        kernel.enable_log()
+        kernel.stamp("enabled")
+        for iteration in range(1, kernel.scenario.workload.iterations + 1):
+            program.barrier(_GO, parties)
+            program.barrier(_DIRTIED, parties)
+            kernel.stamp("dirtied", iteration)
+            if kernel.ring_entries:
+                kernel.reap()
+            else:
+                kernel.get_log(anew=True)
+                kernel.clear_log()
+            kernel.stamp("cleared", iteration)
+    return main
+
+
+METRICS = (
+    Metric("dirty_memory_time", "s", "From releasing the vCPUs until the last of them has accessed all its memory. "
+           "Populating is not in it.", "proportional", rounds=True),
+    Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once.", "proportional"),
+    Metric("enable_time", "s", "Time of enabling the log.", "proportional"),
+    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot, or of reaping the rings, while the vCPUs "
+           "are parked.", "proportional", rounds=True),
+    *cpu_metrics("the end of populating", "the last CLEAR", "proportional"),
+    *LOCKS,
+)  # fmt: skip
+"""What the selftest measures."""
+
+
+def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
+    """The values of `METRICS`."""
+    return {
+        "dirty_memory_time": phase_seconds(job, raw, "dirtied"),
+        "populate_time": phase_seconds(job, raw, "populated"),
+        "enable_time": phase_seconds(job, raw, "enabled"),
+        "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
+        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), scenario.machine_costs.guest_access or 0),
+        **lock_metrics(scenario, raw),
+    }
+
+
+_OF_AN_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu")
+
+
+def sample(scenario: Scenario, pages_per_vcpu: int, part: int = 1) -> tuple[Scenario, float]:
+    """The scenario with at most so many pages a vCPU, or one in `part` of these, and what scales times and counts back.
+
+    The steady state makes them proportional to the pages; what is lost is the relative weight of start and end. With
+    dirty rings all of it is simulated: what they have at a round's end does not grow with the pages.
+    """
+    guest = scenario.guest
+    unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
+    pages = max(unit, pages_per_vcpu // part // unit * unit)
+    if pages >= guest.pages_per_vcpu or scenario.workload.rings:
+        return scenario, 1.0
+    small = dataclasses.replace(guest, memory=None, memory_per_vcpu=pages * guest.page_size)
+    total, was = pages * guest.vcpus * guest.page_size, guest.pages * guest.page_size
+    workload, costs = scenario.workload, scenario.costs
+    chunk = workload.clear_chunk or was
+    if chunk > total:
+        # An ioctl that covers less than before flushes less often for its pages: shrink the flush alike. Faults that
+        # split a block and flush for it come as often for their pages as before; what they flush stays as it is.
+        if workload.clear_chunk is not None:
+            workload = dataclasses.replace(workload, clear_chunk=total)
+        policy, often = scenario.policy.resolved(), guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
+        if not (policy.facts.split_flush and often and not policy.eager_split):
+            given = {name: value for name, value in costs.given().items() if name in _OF_AN_IOCTL}
+            costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in given.items()})
+    less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
+    return less, guest.pages_per_vcpu / pages
+
+
+KIND = Kind(
+    "dirty_log_perf_test",
+    build,
+    METRICS,
+    ("dirty_memory_time", "contentions"),
+    measure,
+    sample=sample,
+    dirtying="dirtied",
+)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How long faults hold mmu_lock, told by who waits for it: the selftest mmu_lock_contention_test with option -q.
+
+In every round the vCPUs write all their pages once, while the main thread clears nothing, over and over: such an ioctl
+takes the lock and lets it go at once. How many of them there is time for tells for how long the lock was held.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simlib._lib.errors import InputError
+from simlib.model.job import Job
+from simlib.model.program import Thread, raised
+from simlib.model.scenario import Scenario
+from simlib.model.steps import FLAGS
+from simlib.simulator.engine.result import FAULTS, EngineResult
+from simlib.simulator.workloads.dirty_log import DirtyLog
+from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
+
+_POPULATED, _GO, _ALL_DONE = range(3)
+
+
+def build(scenario: Scenario) -> Job:
+    """The programs of one scenario.
+
+    Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``begun i``, ``dirtied i``, ``cleared
+    i``. Raises `InputError` if a probe takes no time, or there are more iterations than flags.
+
+    >>> job = build(Scenario.parse({"guest": {"memory_per_vcpu": "4M"}, "workload": {"kind": "lock_probe"},
+    ...                             "costs": {"clear_ioctl": "500ns"}}))
+    >>> [str(stamp) for stamp in job.stamps[3:6]]
+    ['begun 1', 'dirtied 1', 'cleared 1']
+    """
+    workload = scenario.workload
+    if scenario.costs.clear_ioctl == 0:
+        raise InputError("costs.clear_ioctl", 0, "must be more than 0 for lock_probe")
+    if workload.iterations > FLAGS:
+        raise InputError("workload.iterations", workload.iterations, f"must be at most {FLAGS} for lock_probe")
+    kernel = DirtyLog(scenario)
+    vcpu = _vcpu(kernel)
+    main = _main(kernel)
+    return kernel.job(vcpu, main, barriers=3)
+
+
+def _vcpu(kernel: DirtyLog) -> Thread:
+    program, vcpus = kernel.program, kernel.scenario.guest.vcpus
+    with program.thread() as vcpu:
+        kernel.touch_region(logging=False)
+        program.barrier(_POPULATED, vcpus + 1)
+        for iteration in range(kernel.scenario.workload.iterations):
+            program.barrier(_GO, vcpus + 1)
+            kernel.touch_region(logging=True)
+            program.barrier(_ALL_DONE, vcpus)
+            program.signal(iteration)
+    return vcpu
+
+
+def _main(kernel: DirtyLog) -> Thread:
+    program, vcpus = kernel.program, kernel.scenario.guest.vcpus
+    lock = kernel.lock("write")
+    with program.thread() as main:
+        kernel.stamp("start")
+        program.barrier(_POPULATED, vcpus + 1)
+        kernel.stamp("populated")
+        kernel.enable_log()
+        kernel.stamp("enabled")
+        for iteration in range(kernel.scenario.workload.iterations):
+            kernel.stamp("begun", iteration + 1)
+            program.barrier(_GO, vcpus + 1)
+            program.note("KVM_CLEAR_DIRTY_LOG of nothing")
+            with program.loop(until=raised(iteration)):
+                program.run(kernel.costs.clear_ioctl)
+                with program.holding(lock):
+                    pass
+            kernel.stamp("dirtied", iteration + 1)
+            kernel.get_log(anew=True)
+            kernel.clear_log()
+            kernel.stamp("cleared", iteration + 1)
+    return main
+
+
+METRICS = (
+    Metric("dirty_memory_time", "s", "From releasing the vCPUs until the end of the probe in which the last of them "
+           "has accessed all its memory.", "proportional", rounds=True),
+    Metric("lock_probes", "count", "Empty CLEARs made meanwhile.", "proportional", rounds=True),
+    *LOCKS,
+)  # fmt: skip
+"""What the probe measures."""
+
+
+def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
+    """The values of `METRICS`."""
+    return {
+        "dirty_memory_time": phase_seconds(job, raw, "dirtied"),
+        "lock_probes": _probes(scenario, job, raw),
+        **lock_metrics(scenario, raw),
+    }
+
+
+def _probes(scenario: Scenario, job: Job, raw: EngineResult) -> list[float]:
+    """Acquisitions of mmu_lock in each round, without those of the faults."""
+    policy, found = scenario.policy.resolved(), []
+    modes = (policy.translation_fault, policy.write_protect_fault, policy.split_fault, policy.translation_fault)
+    slow, fast = policy.fault_lock_sections, scenario.policy.fault_lock_sections or 1
+    takes = np.array(
+        [0 if mode in ("lockless", "none") else n for mode, n in zip(modes, (slow, fast, slow, slow), strict=True)]
+    )
+    for index, stamp in enumerate(job.stamps):
+        if stamp.phase == "dirtied":
+            taken = (raw.stamp_locks[index, 0, :, 0] - raw.stamp_locks[index - 1, 0, :, 0]).sum()
+            faults = raw.stamp_sums[index, FAULTS] - raw.stamp_sums[index - 1, FAULTS]
+            found.append(float(taken - takes @ faults))
+    return found
+
+
+KIND = Kind("lock_probe", build, METRICS, ("dirty_memory_time", "lock_probes"), measure)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""All memory unmapped while the guest works on, as programs: what deleting a memslot costs under the shadow MMU."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from simlib.model import strategy
+from simlib.model.job import Job
+from simlib.model.program import REGION, Thread
+from simlib.model.scenario import Scenario
+from simlib.model.steps import ALL, Map, Stamp
+from simlib.simulator.engine.result import EngineResult
+from simlib.simulator.workloads.degradation import GUEST, degradation, guest_metrics
+from simlib.simulator.workloads.guest import running_vcpu
+from simlib.simulator.workloads.kernel import STOP, Kernel
+from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, nothing, phase_seconds
+
+
+def build(scenario: Scenario) -> Job:
+    """The programs of one scenario.
+
+    The memory is mapped when the run begins, and no log is kept of it. Stamps are ``start``, ``undisturbed`` and
+    ``zapped``; then the guest is stopped.
+    """
+    kernel = Kernel(scenario)
+    vcpu = running_vcpu(kernel, logging=False)
+    main = _main(kernel)
+    return kernel.job(vcpu, main, barriers=1, populated=True, shared=scenario.workload.shared)
+
+
+def _main(kernel: Kernel) -> Thread:
+    program = kernel.program
+    with program.thread() as main:
+        kernel.stamp("start")
+        program.sleep(kernel.scenario.workload.warm_up)
+        kernel.stamp("undisturbed")
+        _zap(kernel)
+        kernel.stamp("zapped")
+        program.signal(STOP)
+    return main
+
+
+def _zap(kernel: Kernel) -> None:
+    """Every vCPU gets an empty table at once; the old ones are given back block by block.
+
+    Between two blocks it may let go. Nobody uses the old tables, so TLBs are flushed only at the end, with the lock
+    held.
+
+    Source: arch/x86/kvm/mmu/mmu.c kvm_mmu_zap_all_fast and kvm_zap_obsolete_pages (BATCH_ZAP_PAGES).
+    """
+    program, costs, size = kernel.program, kernel.costs, kernel.block_pages
+    lock, lets_go = kernel.lock("write"), kernel.policy.zap_lets_go
+    with program.holding(lock):
+        with program.loop(until=REGION.done()):
+            program.map(Map.ZAP)
+            program.advance(size)
+        program.back(REGION)
+        kernel.kick(kernel.costs.kick)
+        with program.loop(until=REGION.done()), program.extent(ALL) as hold:
+            ends = hold.done()
+            if not isinstance(lets_go, strategy.Never):
+                ends |= strategy.bind(lets_go, hold, lock, size)
+            with program.loop(until=ends):
+                program.hold(costs.zap_block)
+                program.advance(size, hold)
+            kernel.adapt(lets_go, lock)
+            if not isinstance(lets_go, strategy.Never):
+                with program.when(~REGION.done()), program.letting_go(lock):
+                    program.run(costs.reacquire)
+        kernel.flush(held=True)
+
+
+METRICS = (
+    Metric("zap_time", "s", "From the end of the warm-up until all memory is unmapped and its tables are freed."),
+    *GUEST,
+    *LOCKS,
+)
+"""What zapping measures."""
+
+curve = partial(degradation, end=Stamp("zapped"))
+"""The guest's throughput until all is zapped."""
+
+
+def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
+    """The values of `METRICS`."""
+    return {
+        "zap_time": phase_seconds(job, raw, "zapped"),
+        **guest_metrics(scenario, raw, curve(scenario, job, raw)),
+        **lock_metrics(scenario, raw),
+    }
+
+
+KIND = Kind("zap", build, METRICS, ("zap_time", "guest_throughput", "longest_stall"), measure, nothing, curve=curve)

@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ``simlib`` command: thin, one function a subcommand.
+
+Results go to stdout; progress and messages to stderr. Exit codes: 0 done,
+1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import simlib
+from simlib._lib import signals
+from simlib._lib.errors import SimlibError
+from simlib._lib.extras import missing
+from simlib._lib.files import write_text, write_together
+from simlib._lib.parallel import MOST_WORKERS
+from simlib.ui.cli import data, decide, host, lab, migrate
+from simlib.ui.cli.output import (
+    Format,
+    FormatOption,
+    from_file,
+    interruptible,
+    into_file,
+    into_folder,
+    progress_bar,
+    read_file,
+    say,
+    show,
+    show_fit,
+    write,
+)
+from simlib.ui.cli.questions import (
+    Case,
+    ClusterOption,
+    Curves,
+    Elsewhere,
+    Files,
+    Intervals,
+    Output,
+    PolicyOption,
+    Run,
+    ScenarioArgument,
+    SeedOption,
+    Unknown,
+    asked,
+    grouped,
+)
+
+if TYPE_CHECKING:
+    from simlib.model.policies import Tables
+
+
+class Commands(TyperGroup):
+    """The commands, each of which a signal ends in order."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        with interruptible():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    name="simlib",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="What does KVM's mmu_lock cost, and what would another way of taking it cost? "
+    "A model of dirty logging, calibrated on measurements.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).",
+)
+app.add_typer(data.app, name="data")
+app.add_typer(lab.app, name="lab")
+app.add_typer(host.app, name="host")
+app.command()(migrate.migrate)
+app.command()(decide.choose)
+app.command("choose-batch")(decide.choose_batch)
+
+TRACE_EVENTS = 2_000_000
+"""Most events that a trace file holds."""
+
+
+@app.callback()
+def options(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """What stands before a subcommand; `main` answers --version."""
+
+
+@app.command()
+def policies(how: FormatOption = Format.TABLE) -> None:
+    """List the named policies that --policy NAME and simlib compare apply, with what each changes and whose it is.
+
+    Beside them, every-N lets go after every N pages, for any multiple of 64.
+    """
+    from simlib.model.policies import POLICIES
+
+    rows = []
+    for row in POLICIES.values():
+        changes = changes_of(row.changes)
+        if row.architectures:
+            changes = f"{changes} on {', '.join(row.architectures)}; elsewhere {changes_of(row.elsewhere)}"
+        rows.append({"name": row.name, "title": row.title, "exists": row.exists, "changes": changes,
+                     "source": "; ".join(row.sources)})  # fmt: skip
+    show(rows, how)
+
+
+def changes_of(tables: Tables) -> str:
+    """What a policy changes, in a line.
+
+    >>> changes_of({"policy": {"eager_split": True}, "workload": {"clear_threads": 2}})
+    'policy.eager_split = true, workload.clear_threads = 2'
+    """
+    values = ((f"{section}.{key}", value) for section, table in tables.items() for key, value in table.items())
+    return ", ".join(f"{key} = {str(value).lower()}" for key, value in values)
+
+
+@app.command()
+def sweep(
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="What to sweep; docs/sweeps.md lists the keys.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the data sets.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder, if any.")] = False,
+    cluster: ClusterOption = "",
+    workers: Annotated[
+        int, typer.Option(min=0, max=MOST_WORKERS, help="Processes on this machine; 0: one for each CPU.")
+    ] = 0,
+) -> None:
+    """Simulate all points of a grid: fields of a scenario × policies × architectures, each as often as it needs.
+
+    FOLDER/results is a Parquet data set that pandas, DuckDB and Polars read as it stands; FOLDER/refused lists the
+    points that a rule refuses. What is finished survives whatever ends the run: --resume does the rest. The results are
+    the same whatever the workers.
+
+    Examples: simlib sweep data/grids/first.toml --out build/first
+
+    simlib sweep mine.toml --out build/mine --resume --cluster tcp://10.0.0.1:8786
+    """
+    from simlib.analysis.sweep import run
+
+    with progress_bar() as progress:
+        found = run(
+            grid, out, resume=resume, cluster=cluster or None, workers=workers, progress=progress, announce=say
+        )  # fmt: skip
+    results = found.points - found.refused
+    say(f"{results:,} points simulated, {found.refused:,} refused; the results are in")
+    write(f"{found.folder / 'results'}\n")
+
+
+@app.command()
+@grouped
+def calibrate(
+    *,
+    scenario: ScenarioArgument,
+    tables: Annotated[
+        list[str],
+        typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
+    ],
+    out: Annotated[Path, into_file("FIT.json", "Where to write the fit.")],
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TABLE:]CONDITION",
+            help="Rows that the calibration may see, e.g. 'vcpus <= 8', of all tables or of one; may be repeated.",
+        ),
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TABLE:]CONDITION",
+            help="Rows to use at all, e.g. \"series == 'spinlock-old-test'\"; may be repeated.",
+        ),
+    ] = None,
+    intervals: Intervals,
+    elsewhere: Elsewhere,
+    output: Output,
+) -> None:
+    """Determine a scenario's costs from measurements, with intervals.
+
+    The scenario's [calibration] table names the costs that are unknown, and the metrics; each table gives those that
+    it has. Examples: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
+    --train "vcpus <= 8" --out build/fit.json
+
+    simlib calibrate mine.toml times.csv clear.csv --train "vcpus <= 8" --train "clear:iteration > 1" --out fit.json
+    """
+    from simlib.analysis.calibrate.tables import one_or_all, read_tables, split_conditions
+
+    found = read_tables(tables)
+    names = [table.name for table in found]
+    chosen = one_or_all(split_conditions("train", train or [], names))
+    used = one_or_all(split_conditions("select", select or [], names))
+    with progress_bar() as progress, elsewhere.in_use():
+        fit = simlib.calibrate(scenario, found, chosen, select=used, progress=progress, **asdict(intervals))
+    simlib.save_fit(fit, out)
+    output.write_page(fit)
+    counts = f"{len(fit.train)} observations, {len(fit.estimate.names)} costs"
+    say(f"{counts}, discrepancy {fit.estimate.discrepancy:.1%}; written to {out}")
+    for warning in fit.warnings if output.how is not Format.TABLE else ():
+        say(warning)
+    for variant in dict.fromkeys(fit.sensitivity["variant"].astype(str)) if len(fit.sensitivity) else ():
+        rows = fit.sensitivity[fit.sensitivity["variant"] == variant]
+        first = rows.sort_values("total", ascending=False).iloc[0]
+        where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
+        say(f"what moves {where} most: {first['name']} (total Sobol index {first['total']:.2f})")
+    show_fit(fit, output.how)
+
+
+@app.command()
+@grouped
+def predict(
+    *,
+    curves: Curves,
+    policy: PolicyOption = "",
+    output: Output,
+) -> None:
+    """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
+
+    A scenario with variants gives one curve a variant. Example: simlib predict
+    data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
+    """
+    result = curves.answer(simlib.predict, output, policy=policy)
+    show(result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant"), output.how)
+
+
+@app.command()
+@grouped
+def compare(
+    *,
+    curves: Curves,
+    policies: Annotated[
+        list[str],
+        typer.Argument(metavar="POLICY…", help="Names of policies, every-512 and the like for batches, own for what "
+                       "the scenario says itself. The others are compared with the first."),
+    ],
+    output: Output,
+) -> None:  # fmt: skip
+    """Set policies side by side over vCPUs, on the same costs and random numbers, with intervals.
+
+    change_percent is against the first policy, as a paired comparison. Examples: simlib compare
+    data/scenarios/lab-x86-shadow.toml whole-ioctl every-64 every-512 --vcpus 4,8
+
+    simlib compare data/scenarios/x86-160-vcpus.toml own every-64 --variant before --vcpus 16
+    """
+    result = curves.answer(simlib.compare, output, policies=policies)
+    show(result.readable() if output.how is Format.TABLE else result.frame, output.how)
+
+
+@app.command()
+@grouped
+def simulate(
+    *,
+    case: Case,
+    run: Run,
+    unknown: Unknown,
+    files: Files,
+    listing: Annotated[
+        bool, typer.Option("--listing", help="Print the programs that would run, and leave; docs/steps.md explains.")
+    ] = False,
+    output: Output,
+) -> None:
+    """Simulate a scenario once, page by page, and print its metrics and each lock's statistics.
+
+    Examples: simlib simulate mine.toml --vcpus 8
+
+    simlib simulate mine.toml --policy "pages >= 512 or held >= 50us" --listing
+    """
+    if listing:
+        write(simlib.programs(**case.arguments()).listing() + "\n")
+        return
+    if run.sample:
+        _sample(case, run, unknown, output)
+        return
+    with progress_bar() as progress:
+        result = simlib.simulate(
+            **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if files.trace else 0,
+            pages_per_vcpu=run.pages or None, costs=unknown.costs.value, announce=_offer_sample(case),
+            progress=lambda events, now: progress(
+                f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.0
+            ),
+        )  # fmt: skip
+        result.spread(progress)
+    if files.trace is not None:
+        write_text(files.trace, json.dumps(simlib.perfetto_trace(result)))
+        say(f"trace written to {files.trace}")
+    if files.out is not None:
+        write_together(files.out, {f"{name}.csv": frame.to_csv(index=False) for name, frame in result.tables().items()})
+        say(f"tables written to {files.out}")
+    output.write_page(result)
+    for flag in result.notes:
+        say(flag)
+    unknown.tell(result.costs())
+    show(result.table(), output.how)
+    if output.how is Format.TABLE:
+        write("\n")
+        show(result.locks(), output.how)
+
+
+def _offer_sample(case: Case) -> Callable[[str], None]:
+    """Say that it will take long, and that there is a faster way, where there is."""
+    from simlib.simulator.sampling import why_not
+
+    scenario = simlib.load_scenario(case.scenario).variant(case.variant)
+    faster = "" if why_not(scenario) else "; or --sample 8, which takes seconds (docs/sampling.md)"
+    return lambda text: say(text + faster)
+
+
+def _sample(case: Case, run: Run, unknown: Unknown, output: Output) -> None:
+    with progress_bar() as progress:
+        result = simlib.sample(
+            **case.arguments(), walks=run.sample, seed=run.seed, costs=unknown.costs.value, progress=progress
+        )
+    for flag in result.flags:
+        say(flag)
+    unknown.tell(result.costs)
+    output.write_page(result)
+    say(f"sampled: {result.windows} windows of {result.walks} walks; docs/sampling.md says what is kept")
+    show(result.table(), output.how)
+
+
+@app.command()
+def reproduce(
+    out: Annotated[Path, into_folder("FOLDER", "Where to write the report and its tables.")] = Path("build/report"),
+    seed: SeedOption = 1,
+) -> None:
+    """Everything: calibrate, check, predict, draw; one self-contained HTML report. The main job."""
+    from studies.reproduce import reproduce as run
+
+    with progress_bar() as progress:
+        report = run(out, seed=seed, progress=progress)
+    say("the report is at")
+    write(f"{report}\n")
+
+
+@app.command()
+def explore(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0: any free one.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    lab: Annotated[bool, typer.Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
+    query: Annotated[str, typer.Option(metavar="QUERY", help="What the page asks first, as its address has it.")] = "",
+    scenario: Annotated[Path | None, from_file("FILE", "The same, as a scenario file.")] = None,
+    table: Annotated[Path | None, into_file("OUT.csv", "Open nothing; write the page's table, simulated.")] = None,
+) -> None:
+    """Open a page on which a lock strategy can be tried out, and the notebooks beside it; on loopback, with a token.
+
+    Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
+    """
+    from simlib.ui import explorer
+    from simlib.ui.explorer.server import explore as run
+
+    if not query and scenario is None and table is None:  # nothing to check, for which half of simlib is imported
+        raise typer.Exit(run(port=port, browser=browser, lab=lab))
+    from simlib.ui.explorer.state import PAGES, State, page_of
+
+    asks, finds = PAGES[page_of(query) if scenario is None else ""]
+    state = State(simlib.load_scenario(scenario)) if scenario is not None else getattr(explorer, asks).from_query(query)
+    if table is None:
+        raise typer.Exit(run(port=port, browser=browser, query=state.query, lab=lab))
+    with progress_bar() as progress:
+        found = getattr(explorer, finds)(state, progress)
+    write_text(table, found.table().to_csv(index=False))
+    say(f"wrote {table}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: run the command, turn faults into one sentence and an exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    # What an encoding cannot say (ASCII has no µ, UTF-8 no half of a file's name) is an escape, not an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        asked.set(given)
+        try:
+            if given[:1] == ["--version"]:  # before anything is parsed: Typer imports all of pydantic for that
+                write(f"{simlib.__version__}\n")
+            else:
+                app(args=arguments, prog_name="simlib", standalone_mode=True)
+        finally:
+            sys.stdout.flush()
+    except SimlibError as error:
+        say(error.on_command_line())
+        signals.state.told |= bool(signals.state.asked)
+        sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if not (sentence := missing(error.name)):
+            raise
+        say(sentence)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except MemoryError:
+        say("not enough memory: take less of what is simulated or read")
+        sys.exit(1)
+    except OSError as error:  # of nothing that a part knows: standard output, or what the system refuses anywhere
+        unnamed = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
+        say(f"{error.filename or unnamed}: {error.strerror or error}")
+        if sys.stdout is sys.__stdout__ and sys.stdout is not None:  # lest Python try again, at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``simlib data``: list, show, check and import measurement tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+import simlib
+from simlib._lib.errors import InputError, nearest
+from simlib.ui.cli.output import Format, FormatOption, into_folder, patient_progress, read_file, say, show, write
+
+app = typer.Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
+
+PRINTED_ROWS = 60
+"""Most rows of an imported table that are printed as a table."""
+
+
+class ImportCommand(TyperCommand):
+    """A command whose help lists what can be imported, which is only looked up when somebody asks."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        kinds = (f"  {name:20} {kind.description}" for name, kind in simlib.measurements.KINDS.items())
+        self.epilog = "\b\nKINDs:\n" + "\n".join(kinds)
+        super().format_help(ctx, formatter)
+
+
+@app.command("list")
+def data_list(how: FormatOption = Format.TABLE) -> None:
+    """List the measurement tables in data/."""
+    frame = simlib.measurements.list_tables()
+    if how is Format.TABLE:
+        frame = frame[["name", "rows", "kind", "title"]]
+    show(frame, how)
+
+
+@app.command("show")
+def data_show(
+    name: Annotated[str, typer.Argument(help="Name of a table, as `simlib data list` prints it.")],
+    where: Annotated[str, typer.Option(help="Rows that meet a condition, e.g. 'vcpus <= 8 or vcpus == 64'.")] = "",
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Show one table, with its source, hardware and caveats."""
+    table = simlib.measurements.load(name)
+    say(table.title)
+    say("source: " + ", ".join(f"{v}" for v in table.source.values()))
+    say(f"hardware: {table.hardware}")
+    for caveat in table.caveats:
+        say(f"caveat: {caveat}")
+    show(table.rows(where), how)
+
+
+@app.command("check")
+def data_check(
+    path: Annotated[Path, typer.Argument(help="A CSV file (its descriptor, if any, stands beside it as .json).")],
+) -> None:
+    """Check a measurement file against its schema and the rules of docs/data.md."""
+    for line in simlib.measurements.check(path):
+        write(line + "\n")
+
+
+@app.command("import", cls=ImportCommand)
+def data_import(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
+    out: Annotated[Path | None, into_folder("FOLDER", "Write every table there: CSV and descriptor.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the written files. Default: that of the file.")] = "",
+    table: Annotated[
+        str, typer.Option(help="Print this table. Default: with --format table all, else the first.")
+    ] = "",
+    lock: Annotated[
+        str, typer.Option(help="lock-stat: part of the classes' names, or all. Default: those that are mmu_lock.")
+    ] = "",
+    histograms: Annotated[
+        bool, typer.Option("--histograms", help="kvm-stats, contention-test: the histograms too.")
+    ] = False,
+    add: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="COLUMN=VALUE", help="Add a column that the file does not say; may be repeated."),
+    ] = None,
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Make a tidy table of what another tool printed: lock_stat, traces, perf, selftests, KVM statistics.
+
+    Examples: simlib data import lock-stat /proc/lock_stat
+
+    trace-cmd report | simlib data import trace-cmd - --format csv > waits.csv
+
+    simlib data import dirty-log-perf-test run8.log --set vcpus=8 --out mine; simlib data check mine/run8.csv
+    """
+    options = {key: value for key, value in (("lock", lock), ("histograms", histograms)) if value}
+    with patient_progress() as progress:
+        imported = simlib.measurements.import_log(kind, path, progress=progress, **options).with_columns(
+            settings(add or [])
+        )
+        if table and table not in imported.tables:
+            raise InputError("--table", table, f"is not among the tables of {path}", nearest(table, imported.tables))
+        files = [] if out is None else simlib.measurements.write_imported(imported, out, name)
+    for file in files:
+        say(f"{file} and its descriptor written")
+    for warning in imported.warnings:
+        say(f"warning: {warning}")
+    if how is not Format.TABLE:
+        others = [other for other in imported.tables if other != (table or imported.main.name)]
+        show(imported.tables[table or imported.main.name].frame, how)
+        if others and not table and out is None:
+            say(f"more with --table: {', '.join(others)}")
+        return
+    for number, chosen in enumerate([table] if table else list(imported.tables)):
+        rows = imported.tables[chosen].frame
+        write("\n" if number else "")
+        say(f"{chosen}: {imported.tables[chosen].title}; {len(rows)} rows")
+        shown = rows.head(PRINTED_ROWS)
+        show(shown.astype(object).where(shown.notna(), ""), how)
+        if len(rows) > PRINTED_ROWS:
+            say(f"… and {len(rows) - PRINTED_ROWS} more rows; --out or --format csv gives them all")
+
+
+def settings(texts: list[str]) -> dict[str, str]:
+    """Names and values of ``NAME=VALUE`` arguments."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name in found:
+            raise InputError("--set", text, "must be COLUMN=VALUE, each column once", "write --set vcpus=8")
+        found[name] = value
+    return found

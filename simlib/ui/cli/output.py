@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How results, messages and progress are shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from simlib._lib import signals
+from simlib._lib.errors import InputError, RunInterruptedError, printable
+from simlib._lib.files import check_writable
+from simlib._lib.signals import state
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simlib import Calibrated, Fit
+
+QUIET_S = 10.0
+"""Without a terminal, longest silence of a stage, s."""
+
+STARTING = "starting (the first run compiles the engine)"
+"""Said until anything else is."""
+
+PATIENCE_S = 2.0
+"""What is read faster than this shows no progress, s."""
+
+WIDTH = 120
+"""Columns of text where stdout is no terminal."""
+
+PROSE = 80
+"""Columns of sentences, at most."""
+
+NARROWEST, LONGEST_WORD = 14, 30
+"""A column of text is not wrapped to less than this, its heading, or its longest word; longer words are cut."""
+
+GAP = "  "
+
+Named = TypeVar("Named", Path | None, str, list[str])
+"""What names a file, or several, if one is named."""
+
+
+class Format(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Print the result as a table, CSV or JSON.")]
+
+
+def read_file(context: typer.Context, path: Named) -> Named:
+    """An argument or option that names a file, or several, which are read: no output may replace them."""
+    for one in path if isinstance(path, list) else [path]:
+        if one is not None and os.path.isfile(one):
+            _named_once(context, Path(one), "read")
+            if Path(one).suffix == ".csv":  # with its descriptor
+                _named_once(context, Path(one).with_suffix(".json"), "read")
+    return path
+
+
+def writable_file(context: typer.Context, path: Path | None) -> Path | None:
+    """An option that names a file which is written after the work: one that cannot be is refused before."""
+    return None if path is None else _named_once(context, check_writable(path), "written")
+
+
+def writable_folder(context: typer.Context, path: Path | None) -> Path | None:
+    """The same for a folder."""
+    return None if path is None else _named_once(context, check_writable(path, folder=True), "written")
+
+
+def from_file(metavar: str, text: str) -> Any:
+    """An option for `read_file`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=read_file)
+
+
+def into_file(metavar: str, text: str) -> Any:
+    """An option for `writable_file`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=writable_file)
+
+
+def into_folder(metavar: str, text: str) -> Any:
+    """An option for `writable_folder`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=writable_folder)
+
+
+def _named_once(context: typer.Context, path: Path, use: str) -> Path:
+    """Refuse a file that is written and named twice on the command line: one of the two would be lost."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # a device or a pipe takes both
+        return path
+    before = context.meta.setdefault(__name__, {}).setdefault(os.path.realpath(path), [])
+    before.append(use)
+    if len(before) > 1 and "written" in before:
+        why = "would be read and replaced" if "read" in before else "would be written twice"
+        raise InputError("output", str(path), f"is named twice: it {why}", "give every output a name of its own")
+    return path
+
+
+def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
+    """Print a result on stdout. A table fits the terminal: columns without room are left out and named."""
+    import pandas as pd
+
+    # Whole numbers with a missing one among them are floats in pandas; print them as whole numbers.
+    frame = pd.DataFrame(rows).convert_dtypes()
+    if how is Format.CSV:
+        text = frame.to_csv(index=False)
+    elif how is Format.JSON:
+        text = json.dumps(json.loads(frame.to_json(orient="records", double_precision=12)), indent=1) + "\n"
+    else:
+        numeric = [
+            pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in frame.dtypes
+        ]
+        cells = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+        text, left_out = fitted([printable(str(name)) for name in frame.columns], cells, numeric, terminal_width())
+        if left_out:
+            say(f"no room for {', '.join(left_out)}: a wider terminal or --format csv has all")
+    write(text)
+
+
+def terminal_width() -> int:
+    """``COLUMNS``, or the columns of the terminal; `WIDTH` where there is neither."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size((WIDTH, 24)).columns if known else WIDTH
+
+
+def paragraph(text: str) -> str:
+    """A text as lines of at most `PROSE` columns."""
+    kept = re.sub(r"(?<=[0-9]) (?=%|[nµm]?s\b|[GM]iB)", "\0", text)  # a number stays with its unit
+    lines = textwrap.wrap(kept, min(PROSE, terminal_width()), subsequent_indent=GAP, break_long_words=False,
+                          break_on_hyphens=False)  # fmt: skip
+    return "\n".join(lines).replace("\0", " ")
+
+
+def fitted(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], width: int
+) -> tuple[str, list[str]]:
+    """A table of at most so many columns of text, and the names of what found no room.
+
+    - `numeric`: which columns hold numbers: they stand to the right and are never wrapped.
+    """
+    shown = len(header)
+    widths = _widths(header, rows, numeric, shown, width)
+    while shown > 1 and sum(widths) + len(GAP) * (shown - 1) > width:
+        shown -= 1
+        widths = _widths(header, rows, numeric, shown, width)
+    lines = [line for row in [header, *rows] for line in _lines(row[:shown], widths, numeric)]
+    return "\n".join(lines) + "\n", list(header[shown:])
+
+
+def _widths(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], shown: int, width: int
+) -> list[int]:
+    """Widths of the first columns: what each needs, the widest text narrowed until they fit, if it can be."""
+    needed = [max(len(row[i]) for row in [header, *rows]) for i in range(shown)]
+    words = [max((len(word) for row in rows for word in row[i].split()), default=0) for i in range(shown)]
+    least = [
+        needed[i] if numeric[i] else min(needed[i], max(len(header[i]), NARROWEST, min(words[i], LONGEST_WORD)))
+        for i in range(shown)
+    ]
+    room = width - len(GAP) * (shown - 1)
+    while sum(needed) > room:
+        widest = max(range(shown), key=lambda i: needed[i] - least[i])
+        if needed[widest] <= least[widest]:
+            break
+        others = sorted((needed[i] for i in range(shown) if i != widest and needed[i] > least[i]), reverse=True)
+        step = max(1, min(sum(needed) - room, needed[widest] - max([least[widest], *others[:1]])))
+        needed[widest] -= step
+    return needed
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> list[str]:
+    """One row, as many lines as its longest cell takes."""
+    cells = [[text] if numeric[i] else textwrap.wrap(text, widths[i]) or [""] for i, text in enumerate(row)]
+    lines = []
+    for number in range(max(map(len, cells))):
+        parts = [cell[number] if number < len(cell) else "" for cell in cells]
+        sides = [
+            part.rjust(w) if numeric[i] else part.ljust(w)
+            for i, (part, w) in enumerate(zip(parts, widths, strict=True))
+        ]
+        lines.append(GAP.join(sides).rstrip())
+    return lines
+
+
+def show_fit(fit: Fit | Calibrated, how: Format) -> None:
+    """Print a fit: its summary for people, else its costs and whether they are determined."""
+    if how is Format.TABLE:
+        write(f"{fit.summary()}\n")
+    else:
+        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
+
+
+def write(text: str) -> None:
+    """Print on stdout; what a terminal would obey, or cannot show, as escapes."""
+    sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
+
+
+def _cell(value: Any) -> str:
+    """A value of a table; nothing where it is missing."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else number(value)
+    return "" if value is None or str(value) == "<NA>" else printable(str(value))
+
+
+def number(value: float) -> str:
+    """A number for a table: whole numbers in full, others with six digits.
+
+    >>> number(4732558.0), number(10.07921)
+    ('4732558', '10.0792')
+    """
+    return f"{value:.0f}" if value == round(value, 0) and abs(value) < 1e15 else f"{value:.6g}"
+
+
+def say(text: str) -> None:
+    """Print a message on stderr."""
+    sys.stderr.write(printable(f"simlib: {text}\n", keep="\n\t"))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Where `SIGNALS` raise `KeyboardInterrupt`, and that becomes one sentence and an exit code."""
+    ours = threading.current_thread() is threading.main_thread() and not signals.listening()
+    before = signals.listen() if ours else {}
+    at_once, state.at_once = state.at_once, False
+    try:
+        yield
+    except BaseException as error:
+        # Asked, and another error: C code that was being imported makes its own of an interrupt.
+        if not state.asked and not isinstance(error, KeyboardInterrupt):
+            raise
+        interrupted = RunInterruptedError(signals.SENTENCE)
+        interrupted.exit_code = 128 + (state.asked or signal.SIGINT)
+        raise interrupted from None
+    finally:
+        state.at_once = at_once
+        if ours:
+            signals.stop_listening(before)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A progress display on stderr; without a terminal, lines now and then. Signals end it in one sentence."""
+    with interruptible(), _display() as progress:
+
+        def report(what: str, share: float) -> None:
+            if state.asked:  # in case somebody else's code caught it
+                raise KeyboardInterrupt
+            progress(what, share)
+
+        yield report
+
+
+@contextmanager
+def _display() -> Iterator[Callable[[str, float], None]]:
+    if not sys.stderr.isatty():
+        began = timed = last_time = time.monotonic()
+        last, last_share, first, stages = STARTING, 0.0, 0.0, set[str]()
+        ended = threading.Event()
+
+        def line(what: str, share: float) -> None:
+            """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage.
+
+            A share of 0 says that nobody knows it, or that the work begins. What is left is told by what was done since
+            then, or since the first line: the time before it was for something else.
+            """
+            nonlocal timed, first, last_time, last, last_share
+            stage, now, last, last_share = what.partition(":")[0], time.monotonic(), what, share
+            if not stages or not share:
+                timed, first = now, share
+            if stage not in stages or now - last_time > QUIET_S:
+                stages.add(stage)
+                last_time = now
+                say(f"{what} …{time_left(now - timed, share, first)}")
+
+        def remind() -> None:
+            """Say the same again, with the time since the beginning, while nothing else is said."""
+            nonlocal last_time
+            while not ended.wait(QUIET_S / 10):
+                now = time.monotonic()
+                if now - last_time > QUIET_S:
+                    last_time = now
+                    say(f"{last} … {now - began:.0f} s{time_left(now - timed, last_share, first)}")
+
+        reminder = threading.Thread(target=remind, daemon=True)
+        reminder.start()
+        try:
+            yield line
+        finally:
+            ended.set()
+            reminder.join()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(),
+               TextColumn("left:"), TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(STARTING, total=1.0)
+        yield lambda what, share: bar.update(task, description=printable(what), completed=share)
+
+
+def time_left(elapsed: float, share: float, first: float = 0.0) -> str:
+    """How much longer it will take, in words, if that can be told from the time since a first share of it was done.
+
+    >>> time_left(30.0, 0.25), time_left(30.0, 0.75, 0.5), time_left(0.5, 0.25), time_left(30.0, 0.0)
+    (', about 90 s left', ', about 30 s left', '', '')
+    """
+    if elapsed < PATIENCE_S or share - first < 0.02 or share >= 1:
+        return ""
+    return f", about {elapsed * (1 - share) / (share - first):.0f} s left"
+
+
+@contextmanager
+def patient_progress() -> Iterator[Callable[[str, float], None]]:
+    """A progress display that appears only when it takes longer than `PATIENCE_S`."""
+    began, report = time.monotonic(), None
+    with interruptible(), ExitStack() as stack:
+
+        def progress(what: str, share: float) -> None:
+            nonlocal report
+            if report is None and time.monotonic() - began > PATIENCE_S:
+                report = stack.enter_context(progress_bar())
+            if report is not None:
+                report(f"{what}: {share:.0%}", share)
+
+        yield progress
+
+
+def whole_numbers(text: str, what: str) -> list[int]:
+    """Whole numbers of a list such as ``16,32,48``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(what, text, "must be whole numbers separated by commas", "write 16,32,48") from None

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The explorer's controls: one a key of a scenario file, each with the scenario's own error beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+from markupsafe import Markup
+
+from simlib.analysis.choose.presets import guests
+from simlib.analysis.choose.strategies import HOLDS, SPLITS
+from simlib.measurements.fits import UncertainCosts, choose_fit
+from simlib.model.architectures import ARCHITECTURES
+from simlib.model.locks import LOCKS
+from simlib.model.policies import OWN, policy
+from simlib.model.quantities import format_duration, format_size
+from simlib.model.scenario import Scenario, differences
+from simlib.ui.explorer.fields import BELOW, Fields, button, note, wide, widget_of
+from simlib.ui.explorer.keys import Key, nearest
+from simlib.ui.explorer.state import State, read_value
+
+_MODES = ("default", "lockless", "read", "write")
+_SIZES = tuple(format_size(2**k) for k in range(24, 45))
+
+KEYS: dict[str, tuple[Key, ...]] = {
+    "Guest": (
+        Key("guest", "vcpus", "vCPUs", help="1 to 1023", steps=tuple(2**k for k in range(10))),
+        Key("guest", "memory", "memory", help="such as 256G or 4T", steps=_SIZES[6:]),
+        Key("workload", "access_interval", "access every", help="from one access of a vCPU to the next",
+            steps=("100ns", "200ns", "500ns", "1us", "2us", "5us", "10us", "20us", "50us", "100us", "200us", "500us",
+                   "1ms", "2ms", "5ms", "10ms")),
+        Key("workload", "write_percent", "share written, %", help="of the pages that are accessed",
+            steps=(1, *range(5, 101, 5))),
+        Key("workload", "clear_chunk", "chunk of a CLEAR", help="memory of one ioctl; QEMU's is 1G at most",
+            steps=_SIZES[:13]),
+        Key("guest", "backing", "backing", ("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "of the guest's memory"),
+        Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "some pages more often, or in order"),
+        Key("workload", "slow_fault_every", "slow fault every", help="so many accesses; 0: never",
+            steps=(0, *(digit * 10**power for power in range(6, 1, -1) for digit in (5, 2, 1)))),
+        Key("workload", "link", "link", help="what the migration can send, such as 25Gbit/s",
+            steps=tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
+        Key("workload", "pass_limit", "passes at most", steps=(1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)),
+    ),
+    "Lock": (
+        Key("policy", "lock", "lock", ("default", *LOCKS), "default: the architecture's"),
+        Key("policy", "write_protect_fault", "protection fault", _MODES, "how a write to a protected page takes it"),
+        Key("policy", "translation_fault", "translation fault", _MODES, "how an access to an unmapped page does"),
+        Key("policy", "split_fault", "split fault", ("default", "read", "write"), "how the first write to a block"),
+        Key("policy", "clear_lock", "CLEAR", _MODES, "how CLEAR takes it to write-protect"),
+        Key("policy", "dirty_tracking", "writes noticed by", ("default", "write_protect", "pml", "hdbss"),
+            "faults, or hardware that logs"),
+        Key("policy", "eager_split", "eager split", ("default", True, False), "CLEAR splits blocks ahead of the guest"),
+        Key("policy", "split_alloc", "split's memory", ("default", "under_lock", "drop", "under_read_lock"),
+            "how an eager split allocates its page table"),
+    ),
+    "Machine": (
+        Key("machine", "cores", "cores", steps=(8, 16, 32, 64, 80, 96, 128, 192, 256, 512)),
+        Key("machine", "sockets", "sockets", steps=(1, 2, 4, 8)),
+        Key("machine", "remote_ratio", "far line transfer", help="times as long as within a socket",
+            steps=(1, 1.5, 2, 2.5, 3, 4, 5)),
+    ),
+}  # fmt: skip
+"""Controls by their heading."""
+
+
+NAMED = (*HOLDS, "read-lock-clear", "lockless-write-protect", *SPLITS)
+"""Strategies of the list; any other can be typed."""
+
+
+def architectures() -> list[tuple[str, str]]:
+    """Architectures that a migration can be asked about: label with the kernel of its facts, and name."""
+    return [
+        (f"{facts.title} — {facts.version}" if facts.version not in facts.title else facts.title, name)
+        for name, facts in ARCHITECTURES.items()
+        if facts.clear_lock != "none"
+    ]
+
+
+def value_of(scenario: Scenario, key: Key) -> Any:
+    """What a control shows of a scenario: the text or number that a file has."""
+    value, field = _of(scenario, key)
+    if value is None:
+        return "default" if "default" in key.words else ""
+    show = field.metadata["show"]
+    return show(value) if show else value
+
+
+def _of(scenario: Scenario, key: Key) -> tuple[Any, dataclasses.Field[Any]]:
+    section = getattr(scenario, key.table)
+    (field,) = (one for one in dataclasses.fields(section) if one.name == key.name)
+    return getattr(section, key.name), field
+
+
+class Controls(Fields[State]):
+    """All controls of a page, and what is wrong with them.
+
+    - `changed`: called with the new state after a control was let go with a value that breaks no rule.
+
+    >>> told = []
+    >>> controls = Controls(State.of("arm64"), told.append)
+    >>> controls.set("guest.vcpus", 5000)
+    >>> controls.errors["guest.vcpus"]
+    'guest.vcpus = 5000: must be a whole number from 1 to 1023'
+    >>> controls.set("guest.vcpus", 128)
+    >>> controls.errors, told[-1].scenario.guest.vcpus
+    ({}, 128)
+    """
+
+    def __init__(self, state: State, changed: Callable[[State], None]) -> None:
+        super().__init__((key for keys in KEYS.values() for key in keys), state, changed)
+
+    def _fill(self, state: State) -> None:
+        self._widgets["architecture"].value = state.architecture
+        self._widgets["strategy"].value = state.strategy
+        self._widgets["named"].value = state.strategy if state.strategy in (OWN, *NAMED) else ""
+        self._meaning.value = Markup("<small>{}</small>").format(meaning(state.strategy))
+        super()._fill(state)
+        self._pins.children = [
+            button(f"✕ {pin}", partial(self._unpin, pin), tooltip=f"unpin {pin}") for pin in state.pins
+        ]
+        self._show_costs(state)
+
+    def _value(self, state: State, key: Key) -> Any:
+        return value_of(state.scenario, key)
+
+    def _step(self, state: State, key: Key) -> int:
+        return nearest_step(state.scenario, key)
+
+    def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
+        """What chooses guest and strategy, and the folds below it."""
+        others = {
+            "architecture": widgets.Dropdown(options=architectures(), description="architecture", **wide()),
+            "preset": widgets.Dropdown(
+                options=[("choose one by name …", ""), *((name, name) for name in guests())],
+                description="guest", **wide(),
+            ),
+            "named": widgets.Dropdown(
+                options=[("as it is now (own)", OWN), *((name, name) for name in NAMED), ("the one typed below", "")],
+                description="strategy", tooltip="when CLEAR lets go of mmu_lock", **wide(),
+            ),
+            "strategy": widgets.Text(
+                description="or type one", continuous_update=False, placeholder="held >= 20us",
+                tooltip="a named policy, or a condition such as held >= 20us and waiters >= 1", **wide(),
+            ),
+        }  # fmt: skip
+        self._make(others)
+        self._notes["pins"], self._meaning = note(), widgets.HTML(layout=widgets.Layout(margin=BELOW.format("4px")))
+        self._pins, self._costs = widgets.Box(layout=widgets.Layout(flex_flow="row wrap")), widgets.VBox()
+        heads = self._shown("architecture", "preset", "named", "strategy")
+        pin = button("Pin this strategy", self._pin, tooltip="keep it in the table and the pictures")
+        parts = [widgets.VBox(self._shown(*(f"{key.table}.{key.name}" for key in keys))) for keys in KEYS.values()]
+        folds = widgets.Accordion([*parts, self._costs], titles=(*KEYS, "Costs"), selected_index=0)
+        return widgets.VBox([*heads, self._meaning, pin, self._notes["pins"], self._pins]), folds
+
+    def _asked(self, state: State, name: str, value: Any) -> State | None:
+        if name == "architecture":
+            return _other_architecture(state, value)
+        if name == "preset":
+            fresh = State.of(state.architecture, value)
+            return state.changed(differences(fresh.scenario, state.scenario)) if value else None
+        if name in ("strategy", "named"):
+            return state.changed(strategy=value or OWN) if value or name == "strategy" else None
+        if name == "pins":
+            return state.changed(pins=list(value))
+        if name in self._keys:
+            key = self._keys[name]
+            given = read_value(value) if isinstance(value, str) and not key.words else value
+            return state.changed({key.table: {key.name: given}})
+        return state.changed({"costs": {name.removeprefix("costs."): value}})
+
+    def _pin(self) -> None:
+        self._heed("pins", dict.fromkeys((*self._state.pins, self._state.strategy)))
+
+    def _unpin(self, pin: str) -> None:
+        self._heed("pins", [one for one in self._state.pins if one != pin])
+
+    def _show_costs(self, state: State) -> None:
+        table = cost_table(state.case())
+        names = [f"costs.{name}" for name in table["cost"]]
+        if [name for name in self._widgets if name.startswith("costs.")] != names:
+            for name in [name for name in self._widgets if name.startswith("costs.")]:
+                self._widgets.pop(name).close()
+            for name in names:
+                self._widgets[name] = widget_of(Key("costs", name, name.removeprefix("costs.")))
+                self._observe(name)
+            self._hints = {name: widgets.HTML(layout=widgets.Layout(margin=BELOW.format("4px"))) for name in names}
+            self._costs.children = [
+                part for name in names for part in (self._widgets[name], self._hints[name], self._notes[name])
+            ]
+        for name, row in zip(names, table.to_dict("records"), strict=True):
+            self._widgets[name].value = row["shown"]
+            self._hints[name].value = Markup("<small>{}</small>").format(row["hint"])
+
+
+def _other_architecture(state: State, name: str) -> State:
+    """The same guest and strategy on another architecture, with its machine and costs."""
+    old = state.scenario
+    fresh = State.of(name).scenario
+    guest = differences(old, State.of(state.architecture).scenario)
+    tables = {table: rows for table, rows in guest.items() if table in ("guest", "workload")}
+    return State(fresh.changed(tables), state.strategy, state.pins)
+
+
+def cost_table(scenario: Scenario) -> pd.DataFrame:
+    """Every cost that decides: its value as a file has it, and its interval and source in words.
+
+    Returns: cost, shown, hint.
+
+    >>> cost_table(State.of("loongarch").scenario).set_index("cost").loc["fault_hold", "hint"]
+    '90 %: 140ns to 875ns, prior'
+    """
+    costs = UncertainCosts.of(scenario, choose_fit(scenario)[0]).table()
+    rows = []
+    for row in costs.to_dict("records"):
+        show = str if row["cost"] == "fault_jitter" else _readable
+        span = "" if row["low"] == row["high"] else f"90 %: {show(row['low'])} to {show(row['high'])}, "
+        rows.append((row["cost"], show(row["value"]), f"{span}{row['evidence']}"))
+    return pd.DataFrame(rows, columns=["cost", "shown", "hint"])
+
+
+def _readable(picoseconds: float) -> str:
+    """A duration of three digits as a file has it."""
+    return format_duration(round(float(f"{picoseconds:.3g}")))
+
+
+def meaning(strategy: str) -> str:
+    """What a strategy does, in words.
+
+    >>> meaning("every-512+held >= 20us")
+    'CLEAR lets go after every 512 pages; CLEAR lets go when held >= 20us'
+    """
+    if strategy == OWN:
+        return "as the kernel does it, and as set under Lock"
+    return "; ".join(policy(part).title for part in strategy.split("+"))
+
+
+def nearest_step(scenario: Scenario, key: Key) -> int:
+    """The step of a key's slider that is nearest to what a scenario has.
+
+    >>> key = KEYS["Guest"][0]
+    >>> key.steps[nearest_step(State.of("arm64").changed({"guest": {"vcpus": 60}}).scenario, key)]
+    64
+    """
+    value, field = _of(scenario, key)
+    return nearest(value or 0, (field.metadata["parse"](step, key.name) for step in key.steps))

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Controls of a page that are rows of a table, each with its slider and a place for what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import ipywidgets as widgets
+from markupsafe import escape
+
+from simlib._lib.errors import InputError
+from simlib.ui.explorer.keys import Key
+
+BELOW = "0 0 {} 122px"
+"""Margins of what stands below a control."""
+
+SETTLED_S = 0.25
+"""How long a slider must rest before its value is asked about, s."""
+
+S = TypeVar("S")
+
+
+class Fields(ABC, Generic[S]):
+    """Controls of a page, and what is wrong with them.
+
+    - `keys`: those that are rows of a table.
+    - `state`: what is asked first.
+    - `changed`: called with the new state after a control was let go with a value that breaks no rule.
+    """
+
+    def __init__(self, keys: Iterable[Key], state: S, changed: Callable[[S], None]) -> None:
+        self._state, self._changed, self._quiet = state, changed, False
+        self._sliders: dict[str, Any] = {}
+        self._moving: dict[str, asyncio.TimerHandle] = {}
+        self.errors: dict[str, str] = {}
+        self._notes: dict[str, widgets.HTML] = {}
+        self._widgets: dict[str, Any] = {}
+        self._rows: dict[str, tuple[widgets.Widget, widgets.Widget]] = {}
+        self._keys = {key.path: key for key in keys}
+        self.choice, self.folds = self._build()
+        self.show(state)
+
+    @property
+    def state(self) -> S:
+        """What is asked: the last values that broke no rule."""
+        return self._state
+
+    @abstractmethod
+    def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
+        """What is chosen first, and the folds below it."""
+
+    @abstractmethod
+    def _asked(self, state: S, name: str, value: Any) -> S | None:
+        """The state with a control's value; None: nothing is asked. Raises `InputError` if the value breaks a rule."""
+
+    @abstractmethod
+    def _value(self, state: S, key: Key) -> Any:
+        """What a control shows of a state."""
+
+    @abstractmethod
+    def _step(self, state: S, key: Key) -> int:
+        """The step of a key's slider that is nearest to what a state has."""
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a control, as its user does."""
+        widget = self._widgets[name]
+        widget.value = str(value) if isinstance(widget, widgets.Text) else value
+
+    def show(self, state: S) -> None:
+        """Set every control to a state without telling anybody."""
+        self._state, self._quiet = state, True
+        try:
+            self._fill(state)
+        finally:
+            self._quiet = False
+        self.errors.clear()
+        for note in self._notes.values():
+            note.value = ""
+
+    def _fill(self, state: S) -> None:
+        for name, key in self._keys.items():
+            value = self._value(state, key)
+            self._widgets[name].value = value if key.words else str(value)
+            if name in self._sliders:
+                self._sliders[name].value = self._step(state, key)
+
+    def _make(self, others: Mapping[str, Any] | None = None) -> None:
+        """Make the controls of all keys, beside others that are there, and heed them."""
+        self._widgets = {**(others or {}), **{name: widget_of(key) for name, key in self._keys.items()}}
+        for name in self._widgets:
+            self._observe(name)
+        for name, key in self._keys.items():
+            if key.steps:
+                self._sliders[name] = slider = widgets.IntSlider(
+                    max=len(key.steps) - 1, readout=False, tooltip=key.label, layout=widgets.Layout(flex="1 1 60px")
+                )
+                slider.observe(partial(self._slide, name), names="value")
+
+    def _slide(self, name: str, change: Any) -> None:
+        """Show a slider's value beside it at once, and ask about it when the slider rests."""
+        if self._quiet:
+            return
+        value, self._quiet = str(self._keys[name].steps[change["new"]]), True
+        self._widgets[name].value, self._quiet = value, False
+        if name in self._moving:
+            self._moving.pop(name).cancel()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._heed(name, value)
+        else:
+            self._moving[name] = loop.call_later(SETTLED_S, self._heed, name, value)
+
+    def _observe(self, name: str) -> None:
+        """Heed a control, and have a place for what is wrong with it."""
+        self._notes[name] = note(margin=BELOW.format(0))
+        self._widgets[name].observe(lambda change: self._heed(name, change["new"]), names="value")
+
+    def _shown(self, *names: str) -> list[widgets.Widget]:
+        """Controls with their sliders, and below each the place for what is wrong."""
+        for name in names:
+            one = self._widgets[name]
+            row = widgets.HBox([one, self._sliders[name]]) if name in self._sliders else one
+            self._rows[name] = (row, self._notes[name])
+        return [part for name in names for part in self._rows[name]]
+
+    def _heed(self, name: str, value: Any) -> None:
+        if self._quiet:
+            return
+        try:
+            fresh = self._asked(self._state, name, value)
+        except InputError as error:
+            self._refuse(name, str(error))
+            return
+        self._accept(name)
+        if fresh is None:
+            return
+        for other in [one for one in self.errors if one in self._widgets]:  # may be right beside the new value
+            with suppress(InputError):
+                fresh = self._asked(fresh, other, self._widgets[other].value) or fresh
+                self._accept(other)
+        if fresh != self._state:
+            self._adopt(fresh)
+
+    def _accept(self, name: str) -> None:
+        self.errors.pop(name, None)
+        self._notes[name].value = ""
+
+    def _refuse(self, name: str, why: str) -> None:
+        self.errors[name] = why
+        self._notes[name].value = escape(why)
+
+    def _adopt(self, fresh: S) -> None:
+        """Ask about a change, then show all that follows from it, but leave what is wrong as it stands."""
+        self._state = fresh
+        self._changed(fresh)  # first: an answer is waited for
+        wrong = dict(self.errors)
+        typed = {name: self._widgets[name].value for name in wrong if name in self._widgets}
+        self.show(fresh)
+        self._quiet = True
+        for name, why in wrong.items():
+            if name in typed and name in self._widgets:
+                self._widgets[name].value = typed[name]
+            self._refuse(name, why)
+        self._quiet = False
+
+
+def auto() -> widgets.Layout:
+    """As wide as there is room."""
+    return widgets.Layout(width="auto")
+
+
+def wide() -> dict[str, Any]:
+    """A control as wide as its column, beside its label."""
+    return {"style": {"description_width": "118px"}, "layout": auto()}
+
+
+def note(**layout: str) -> widgets.HTML:
+    """A place for what is wrong."""
+    made = widgets.HTML(layout=widgets.Layout(**layout))
+    made.add_class("simlib-error")
+    return made
+
+
+def button(label: str, action: Callable[[], None], *, width: str = "auto", tooltip: str | None = None) -> Any:
+    """A button that does something."""
+    made = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width=width))
+    made.on_click(lambda _button: action())
+    return made
+
+
+def widget_of(key: Key) -> Any:
+    """The control of a key: a list if it says what there is, else a text."""
+    name = {"description": key.label, "tooltip": key.help or key.label}
+    if not key.words:
+        narrow = {"layout": widgets.Layout(width="200px", flex="0 0 auto")} if key.steps else {}
+        return widgets.Text(continuous_update=False, **name, **(wide() | narrow))
+    labels = {True: "yes", False: "no"}
+    options = [
+        word if isinstance(word, tuple) else (labels[word] if isinstance(word, bool) else word, word)
+        for word in key.words
+    ]
+    return widgets.Dropdown(options=options, **name, **wide())

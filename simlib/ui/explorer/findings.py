@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the explorer knows about one question so far, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from simlib._lib.parallel import Check, Progress, each
+from simlib.ui.explorer import answers
+from simlib.ui.explorer.state import Question, State
+
+COLUMNS = ("figure", "series", "x", "quantity", "value", "low", "high", "unit", "kind")
+"""Of the tidy table."""
+
+
+Q = TypeVar("Q", bound=Question)
+
+
+@dataclass
+class Known(Generic[Q]):
+    """All that is known about one state; what is missing is still being simulated.
+
+    - `generation`: counts the states of a page; what belongs to an older one is not shown any more.
+    - `parts`: what the page's stages have given so far, by their names.
+    """
+
+    state: Q
+    generation: int = 0
+    parts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Findings(Known[State]):
+    """All that is known about mmu_lock in one migration (`simlib.ui.explorer.answers.stages`)."""
+
+    @cached_property
+    def theory(self) -> answers.Theory:
+        """What is known at once; found when it is first asked for."""
+        return answers.theory(self.state)
+
+    def trips(self, part: str = "trips") -> pd.DataFrame:
+        """A row a strategy: the one that is asked about, then the pins; of ``own``, the migration as it is.
+
+        Empty until they are simulated.
+        """
+        vcpus = self.state.scenario.guest.vcpus
+        return pd.DataFrame([trip.row(vcpus) for trip in self.parts.get(part, ())])
+
+    def compared(self) -> pd.DataFrame:
+        """What was simulated of each strategy beside the migration as it is.
+
+        Returns: series (the strategy), quantity, value, change (its ratio to the value as it is), known (whether costs
+        that are drawn leave a range), and low, high, change_low, change_high (`answers.Ranges`; NaN if not known).
+        """
+        long = self.trips().rename(columns={"strategy": "series"}).melt("series", var_name="quantity")
+        long["own"] = long["quantity"].map(self.trips("own").iloc[0])
+        long["change"] = (long["value"] / long["own"]).astype(float).fillna(1.0)
+        ranges = self.parts["ranges"].frame if "ranges" in self.parts else pd.DataFrame(columns=answers.RANGED)
+        long = long.merge(ranges, on=["series", "quantity"], how="left")
+        return long.assign(known=long["low"].notna())
+
+    def batches(self) -> pd.DataFrame | None:
+        """A row a batch: batch_pages and what `trips` has; None until they are simulated."""
+        if "batches" not in self.parts:
+            return None
+        return self.trips("batches").assign(batch_pages=answers.batches(self.state.scenario))
+
+    def table(self) -> pd.DataFrame:
+        """Everything that the figures show, tidy: figure, series, x, quantity, value, low, high, unit, kind.
+
+        Kind is ``theory``, ``simulated`` or ``measured``; low and high are NaN where there is no interval.
+        """
+        parts = [*self._curve(), *self._strategies(), *self._batches(), *self._closely()]
+        every = [pd.DataFrame(columns=COLUMNS), *(part for part in parts if len(part))]  # objects: 64 vCPUs stay "64"
+        return pd.concat(every, ignore_index=True)[list(COLUMNS)]
+
+    def _curve(self) -> Iterator[pd.DataFrame]:
+        shown = {"theory": self.theory.bound.assign(variant="bound"), "measured": self.theory.published}
+        if "curve" in self.parts:
+            shown["simulated"] = self.parts["curve"].assign(variant=self.state.strategy)
+        for kind, rows in shown.items():
+            named = rows.rename(columns={"variant": "series", "vcpus": "x", "times": "value"})
+            yield named.assign(figure="curve", quantity="times as long as 1 vCPU", unit="ratio", kind=kind)
+
+    def _strategies(self) -> Iterator[pd.DataFrame]:
+        """The guest over time, and what each strategy comes to."""
+        for trip in self.parts.get("trips", ()):
+            rows = over_time(trip).rename(columns={"strategy": "series", "time_s": "x", "throughput": "value"})
+            yield rows.assign(figure="guest", quantity="guest throughput", unit="share", kind="simulated")
+        if "trips" in self.parts:
+            long = self.compared()
+            unit = np.where(long["quantity"] == "guest_throughput", "share", "s")
+            yield long.assign(figure="strategies", unit=unit, kind="simulated")
+
+    def _batches(self) -> Iterator[pd.DataFrame]:
+        rows = self.batches()
+        if rows is not None:
+            named = rows.rename(columns={"batch_pages": "x", "longest_stall_s": "stall_s"})
+            long = named.melt("x", ["stall_s", "clear_cpu_time_s", "cost_s"], "quantity")
+            yield long.assign(figure="batch", series="batches", unit="s", kind="simulated")
+
+    def _closely(self) -> Iterator[pd.DataFrame]:
+        """The window on one CLEAR."""
+        if "glimpse" in self.parts:
+            seen, same = self.parts["glimpse"], {"unit": "share", "kind": "simulated"}
+            names = {"thread_class": "series", "owner": "series", "activity": "quantity", "time_s": "x"}
+            yield seen.by_class().rename(columns=names | {"share": "value"}).assign(figure="time", **same)
+            lock = seen.shares().rename(columns=names | {"share": "value"})
+            yield lock.assign(figure="lock", quantity="owned", **same)
+
+
+def find(state: State, progress: Progress | None = None) -> Findings:
+    """Everything about a state, once all of it is simulated; `progress` is called with what, and the share done.
+
+    >>> found = find(State.of("arm64").changed({"guest": {"vcpus": 8, "memory": "4G"}}))
+    >>> sorted(found.table()["figure"].unique())
+    ['batch', 'curve', 'guest', 'lock', 'strategies', 'time']
+    """
+    found = Findings(state)
+
+    def simulate(check: Check) -> None:
+        for name, part in answers.stages(state, check):
+            found.parts[name] = part
+
+    each([simulate], "simulating", progress, wide=True)
+    return found
+
+
+def over_time(trip: answers.Trip) -> pd.DataFrame:
+    """A trip's throughput over time: strategy, time_s, throughput."""
+    ends, throughput = trip.journey.curve[:, 0], trip.journey.curve[:, 1]
+    return pd.DataFrame({"strategy": trip.strategy, "time_s": ends, "throughput": throughput})

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The process of the explorer's server: JupyterLab with one folder's configuration, which ends with its starter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+from simlib._lib import lazy_imports
+
+
+def main(folder: str) -> None:
+    """Be JupyterLab, with its arguments and the configuration of a folder, until the other end of stdin is closed.
+
+    The folder is removed if this ends otherwise than by JupyterLab, as when whoever started it was killed.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: _end_at_once(folder))  # until JupyterLab, once imported, listens itself
+    threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    # No user's and no system's configuration of Jupyter is read: it could open the server to everybody.
+    from jupyter_core import paths  # noqa: PLC0415  # before those who take this function from it
+
+    paths.jupyter_config_path = lambda: [folder]
+    with lazy_imports.without("rfc3987_syntax"):
+        runpy.run_module("jupyterlab", run_name="__main__")
+
+
+def _end_with(starter: int, folder: str) -> None:
+    """Wait until the command that started this is gone, however it ended; end all that it would have ended."""
+    while os.read(starter, 1):
+        pass
+    _end_at_once(folder)
+
+
+def _end_at_once(folder: str) -> None:
+    """End this process and all that it has started, and remove the folder."""
+    for number in started_by(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(number, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def started_by(number: int) -> list[int]:
+    """Ids of the processes that one has started, and that these have started; none where there is no ``/proc``."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(path.parent.name))
+    found = [number]
+    for one in found:
+        found += parents.get(one, [])
+    return found[1:]

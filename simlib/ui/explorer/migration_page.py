@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The page about one migration: whether it converges, how long it takes, and what to set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import ipywidgets as widgets
+from markupsafe import Markup
+
+from simlib._lib.parallel import Check
+from simlib.analysis.migrate import Migration
+from simlib.figures.explorer import empty
+from simlib.figures.migration import migration_passes
+from simlib.figures.results import html_of, rendered
+from simlib.ui.explorer.base import Page
+from simlib.ui.explorer.fields import Fields
+from simlib.ui.explorer.keys import Key, nearest
+from simlib.ui.explorer.migration_findings import MigrationFindings, answer
+from simlib.ui.explorer.migration_state import BY_NAME, GUEST, ROWS, SETTINGS, WISHES, MigrationState, number
+from simlib.vmm.paste import SETTABLE
+
+FIGURE = "migration_passes"
+WAITING = "being simulated …"
+
+
+class MigrationControls(Fields[MigrationState]):
+    """The controls of the page, one a row of `ROWS`.
+
+    >>> told = []
+    >>> controls = MigrationControls(MigrationState(), told.append)
+    >>> controls.set("memory", "8G")
+    >>> controls.errors["memory"]
+    'dirty = over 40 GiB: is more than the memory; give the working set, or more memory'
+    >>> controls.set("working-set", "1G")
+    >>> controls.errors, told[-1].guest.said
+    ({}, '64 vCPUs, 8 GiB, 25Gbit/s; 900,000 writes/s over 1 GiB')
+    """
+
+    def __init__(self, state: MigrationState, changed: Callable[[MigrationState], None]) -> None:
+        super().__init__((row.key for row in BY_NAME.values()), state, changed)
+
+    def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
+        self._make()
+        parts = {title: self._shown(*(row.key.path for row in rows)) for title, rows in ROWS.items()}
+        folds = [widgets.VBox(parts[title]) for title in (WISHES, SETTINGS)]
+        self.paste = widgets.VBox(parts["Paste"])
+        return widgets.VBox(parts[GUEST]), widgets.Accordion(folds, titles=(WISHES, SETTINGS), selected_index=0)
+
+    def _fill(self, state: MigrationState) -> None:
+        super()._fill(state)
+        for name in self._keys:
+            for part in self._rows[name]:
+                part.layout.display = None if state.matters(name) else "none"
+
+    def _asked(self, state: MigrationState, name: str, value: Any) -> MigrationState:
+        return MigrationState({**state.texts, name: value})
+
+    def _value(self, state: MigrationState, key: Key) -> str:
+        return state.texts[key.name]
+
+    def _step(self, state: MigrationState, key: Key) -> int:
+        value, *steps = (number(key.name, str(text)) or 0 for text in (state.texts[key.name], *key.steps))
+        return nearest(value, steps)
+
+
+class MigrationPage(Page[MigrationState, MigrationFindings]):
+    """The page about a migration: put it last in a cell to show it.
+
+    >>> page = MigrationPage("page=migration&memory=8G&working-set=1G", background=False)
+    >>> page.findings.parts["found"].take.name
+    'no throttle'
+    """
+
+    NAME = "migration"
+    TAB = "A migration"
+    ASKS = MigrationState
+    TITLE = "Will this migration converge, and what do I set?"
+    ABOUT = (
+        "Say what the guest writes and what you wish, and read below how long its migration takes, what the guest "
+        "loses, and which settings of QEMU to choose."
+    )
+    FIGURES: ClassVar = {FIGURE: "Passes of the migration"}
+    STANDARD = "the first example"
+    _answered: Migration | None = None
+    """The last answer: what it is pasted into changes it only where less can be set."""
+
+    def change(self, **texts: str) -> None:
+        """Ask something else, as the controls do; the parameters are those of `MigrationState.changed`."""
+        self.load(self.state.changed(**texts))
+
+    def _controls(self, state: MigrationState) -> MigrationControls:
+        made = MigrationControls(state, self._ask)
+        self._target = made.paste
+        return made
+
+    def _known(self, state: MigrationState, generation: int) -> MigrationFindings:
+        return MigrationFindings(state, generation)
+
+    def _stages(self, state: MigrationState, check: Check) -> Iterator[tuple[str, object]]:
+        found = self._answered
+        asked = state.guest, state.wishes, SETTABLE.get(state.texts["for"])
+        if found is None or (found.guest, found.wishes, SETTABLE.get(found.target)) != asked:
+            found = self._answered = answer(state, check)
+        yield "found", found
+
+    def _show(self, part: str) -> None:
+        found: Migration | None = self.findings.parts.get("found")
+        drawn = {}
+        if found is not None:
+            self._words.value = rendered("simlib.ui.explorer", "migration.html.j2", said=found.says())
+            self._plans.value = html_of(found.readable())
+            self._pasted.value = Markup("<pre>{}</pre>").format(found.paste(self.findings.state.texts["for"]))
+            drawn = {FIGURE: migration_passes(found.passes)}
+        elif self.findings.generation == 1:
+            drawn = {FIGURE: empty(self.FIGURES[FIGURE], WAITING)}
+        pale = [] if found is not None else [FIGURE]
+        for one in (self._words, self._plans, self._pasted):
+            (one.add_class if pale else one.remove_class)("simlib-stale")
+        self.canvas.show(drawn, generation=self.findings.generation, part=part, stale=pale)
+
+    def _build(self) -> widgets.Widget:
+        self._plans, self._pasted = widgets.HTML(), widgets.HTML()
+        files: dict[str, tuple[str, Callable[[], bytes]]] = {
+            "plans (CSV)": ("plans.csv", lambda: self.findings.table().to_csv(index=False).encode()),
+            "answer (JSON)": ("migrate.json", self._json),
+        }
+        keep = widgets.Accordion([self._exports(files)], titles=("Save",), selected_index=None)
+        paste = widgets.VBox([self._target, self._pasted])
+        return self._laid_out([self.controls.choice, self.controls.folds, keep], [], [paste, self.canvas, self._plans])
+
+    def calls(self) -> str:
+        """The Python call and the command that give the answer of this page again."""
+        query = self.state.query
+        return (
+            f"from simlib.ui.explorer import MigrationPage\nMigrationPage({query!r}, background=False).findings.table()"
+            f"\n\n{self.state.command}"
+        )
+
+    def _json(self) -> bytes:
+        return json.dumps(self.findings.parts["found"].to_dict(), indent=1).encode()

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The page about mmu_lock: which strategy for taking it, for one guest."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import ipywidgets as widgets
+
+from simlib._lib.errors import InputError
+from simlib._lib.parallel import Check
+from simlib.simulator.engine.timeline import perfetto_trace
+from simlib.ui.explorer import answers
+from simlib.ui.explorer.base import Page
+from simlib.ui.explorer.controls import Controls
+from simlib.ui.explorer.drawing import SIMULATED, TITLES, draw
+from simlib.ui.explorer.fields import auto
+from simlib.ui.explorer.findings import Findings
+from simlib.ui.explorer.state import State
+from simlib.ui.explorer.words import answer, grounds_in_words
+
+
+class Explorer(Page[State, Findings]):
+    """Explore how a migration's lock strategy plays out: put it last in a cell to show it.
+
+    Theory answers at once; simulation refines the answer in the background, part by part.
+
+    >>> page = Explorer(background=False)
+    >>> page.change({"guest": {"vcpus": 32}})
+    >>> sorted(page.findings.parts)
+    ['batches', 'curve', 'glimpse', 'own', 'ranges', 'trips']
+    """
+
+    TAB = "mmu_lock"
+    ASKS = State
+    TITLE = "What does another way of taking mmu_lock cost?"
+    ABOUT = (
+        "Choose a guest and a strategy for KVM's mmu_lock, and read below what it does to the guest's longest stall "
+        "while it migrates, and to CPU time."
+    )
+    FIGURES: ClassVar = TITLES
+    STANDARD = "the standard guest"
+
+    def change(self, changes: dict[str, dict[str, Any]] | None = None, **others: Any) -> None:
+        """Ask something else, as the controls do; the parameters are those of `State.changed`."""
+        self.load(self.state.changed(changes, **others))
+
+    def _controls(self, state: State) -> Controls:
+        return Controls(state, self._ask)
+
+    def _known(self, state: State, generation: int) -> Findings:
+        return Findings(state, generation)
+
+    def _stages(self, state: State, check: Check) -> Iterator[tuple[str, object]]:
+        return answers.stages(state, check)
+
+    def _show(self, part: str) -> None:
+        found = self.findings
+        drawn = draw(found, part, self._others.value)
+        known = bool({"trips", "reason"} & set(found.parts))
+        if known or not self._words.value:
+            self._words.value = answer(found)
+        (self._words.remove_class if known else self._words.add_class)("simlib-stale")
+        self._grounds.value = grounds_in_words(found)
+        if part == "first":
+            machine = found.state.scenario.machine.name if len(found.theory.published) else "ampere-altra"
+            self._others.description = f"Show measured curves ({machine})"
+        stale = [name for name, needed in SIMULATED.items() if not {*needed, "reason"} & set(found.parts)]
+        self.canvas.show(drawn, generation=found.generation, part=part, stale=stale)
+
+    def _build(self) -> widgets.Widget:
+        self._grounds = widgets.HTML()
+        self._others = widgets.ToggleButton(layout=auto(), tooltip="points in the picture of faults")
+        self._others.observe(lambda _change: self._show("curve"), names="value")
+        upload = widgets.FileUpload(description="open a scenario", accept=".toml", layout=auto())
+        upload.observe(lambda change: self._try(self._open, change["new"]), names="value")
+        files: dict[str, tuple[str, Callable[[], bytes]]] = {
+            "scenario (TOML)": ("scenario.toml", lambda: self.state.to_toml().encode()),
+            "table (CSV)": ("explorer.csv", lambda: self.findings.table().to_csv(index=False).encode()),
+            "trace (Perfetto)": ("trace.json", self._trace),
+        }
+        titles = ("Open and save", "What the numbers rest on")
+        keep = widgets.Accordion([self._exports(files, upload), self._grounds], titles=titles, selected_index=None)
+        return self._laid_out([self.controls.choice, self.controls.folds, keep], [self._others], [self.canvas])
+
+    def calls(self) -> str:
+        """The Python call and the command that give the table of this page again."""
+        query = self.state.query
+        return (
+            f"from simlib.ui.explorer import Explorer\nExplorer({query!r}, background=False).findings.table()\n\n"
+            f"simlib explore --query {shlex.quote(query)} --table explorer.csv"
+        )
+
+    def _trace(self) -> bytes:
+        found = self.findings.parts.get("glimpse")
+        if found is None:
+            raise InputError("trace", "none", "the window was not simulated", "wait until it is")
+        return json.dumps(perfetto_trace(found)).encode()
+
+    def _open(self, files: Any) -> None:
+        for given in files:
+            self.load(State.from_toml(bytes(given["content"]).decode("utf-8")))

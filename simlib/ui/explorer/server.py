@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The explorer's page, and JupyterLab on the notebooks: on loopback only, always with a token, nothing from outside.
+
+Voilà shows the page: a notebook of one cell without its code, as an extension of the server that JupyterLab is one of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from simlib._lib import signals
+from simlib._lib.errors import InputError, SimlibError
+from simlib._lib.extras import missing
+from simlib._lib.files import write_bytes
+from simlib._lib.reading import exists
+from simlib._lib.signals import Held
+from simlib.ui.explorer.launch import started_by
+
+ADDRESS = "127.0.0.1"
+PAGE = "explorer.ipynb"
+"""The notebook that is the explorer's page."""
+
+NOTEBOOK = "01-arm64-rwlock.ipynb"
+"""The notebook that JupyterLab opens first."""
+
+PARTS = {"notebooks": "_notebooks", "docs": "_docs"}
+"""Folders that are served, as the source tree has them and as the package does: notebooks link to the pages."""
+
+COPIES = "simlib-notebooks"
+"""Folder, below the current one, to which an installed package copies them."""
+
+INTERRUPTED = 130
+_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
+"""What a browser may load: Voilà's template asks other hosts for icons and MathJax, which the page does not need."""
+
+_TEMPLATES = Path(__file__).with_name("jupyter")
+"""Where Voilà looks for the page's template."""
+
+_SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")
+"""What the page needs of JupyterLab's extensions; all others would be loaded with it, another Plotly among them."""
+
+_GRACE_S = 0.5
+"""How long JupyterLab may take to end its kernels and itself, s: the command is to end within a second."""
+
+
+def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = False) -> int:
+    """Open the explorer, with JupyterLab beside it, and stay until the server ends.
+
+    Ctrl-C, SIGTERM and a closed terminal end it, with its kernels.
+
+    Returns: 0 if JupyterLab was shut down from its menu, 130 if it was interrupted. Raises `SimlibError` if JupyterLab
+    is not installed, or failed. Raises `InputError` if the port cannot be had.
+
+    - `port`: TCP port on loopback; 0: any free one.
+    - `browser`: whether to open a browser.
+    - `query`: what the page asks first (`simlib.ui.explorer.State.query`).
+    - `lab`: whether to open the notebooks in JupyterLab instead of the page.
+    """
+    for package in ("jupyterlab", "voila"):
+        if importlib.util.find_spec(package) is None:
+            raise SimlibError(missing(package))
+    folder = served_folder()
+    port = free_port(port)
+    page = f"/voila/render/notebooks/{PAGE}"
+    book = f"/lab/tree/notebooks/{NOTEBOOK}"
+    asked = f"{query}&" if query else ""
+    with tempfile.TemporaryDirectory(prefix="simlib-explore-") as private:
+        token = secrets.token_hex(24)
+        first = book if lab else page + (f"?{query}" if query else "")
+        config = write_config(Path(private), settings(folder, port, token, first=first, browser=browser))
+        environment = quiet(Path(private), os.environ)
+        _say(f"explorer: http://{ADDRESS}:{port}{page}?{asked}token={token} (some seconds until it is there)")
+        _say(f"notebooks: http://{ADDRESS}:{port}{book}?token={token}")
+        _say(f"served: {folder}; Ctrl-C ends the server and its kernels")
+        code = _run(command(config), environment, Path(private))
+    if code not in (0, INTERRUPTED):
+        raise SimlibError(f"JupyterLab failed with exit code {code}; its messages stand above")
+    return code
+
+
+def served_folder(package: Path | None = None, below: Path | None = None) -> Path:
+    """The folder that has the notebooks and the pages that they link to: the source tree, or a copy of the package's.
+
+    The copy goes below the current folder, or the one that is given; what is there already is left alone.
+
+    Raises `SimlibError` if there are no notebooks, or they cannot be copied.
+    """
+    package = Path(__file__).resolve().parents[2] if package is None else package
+    source = package.parent
+    if (source / "notebooks" / NOTEBOOK).is_file():
+        return source
+    if not (package / PARTS["notebooks"] / NOTEBOOK).is_file():
+        raise SimlibError(f"no {NOTEBOOK} in {source / 'notebooks'} or {package / '_notebooks'}: install simlib again")
+    target = (Path.cwd() if below is None else below) / COPIES
+    for place in (target, *(target / name for name in PARTS)):
+        if exists(place) and place.stat().st_uid != os.geteuid():
+            raise SimlibError(f"{place} is another user's: change to a folder of your own")
+    try:
+        for name, packaged in PARTS.items():
+            (target / name).mkdir(parents=True, exist_ok=True)
+            for file in sorted((package / packaged).glob("*.*")):
+                if file.name == PAGE or not exists(target / name / file.name):  # the page runs without being asked
+                    write_bytes(target / name / file.name, file.read_bytes())
+    except (InputError, OSError) as error:
+        why = error.rule if isinstance(error, InputError) else error.strerror
+        raise SimlibError(
+            f"cannot copy the notebooks to {target} ({why}): change to a folder that you may write"
+        ) from None
+    return target
+
+
+def free_port(port: int = 0) -> int:
+    """A port of loopback that nobody listens on: the one wanted, or any.
+
+    Raises `InputError` if the port is taken, or may not be used.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just left is free
+        try:
+            probe.bind((ADDRESS, port))
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            rule = f"cannot be used on {ADDRESS} ({why})"
+            raise InputError("port", port, rule, "give another, or 0 for any free one", flag="--port") from None
+        return int(probe.getsockname()[1])
+
+
+def settings(served: Path, port: int, token: str, *, first: str = "/lab", browser: bool) -> dict[str, dict[str, Any]]:
+    """The configuration of the server: the extensions, and a page that shows no file and no traceback.
+
+    `served` is a folder, `first` what a browser opens if one is to.
+    """
+    server = {
+        "ip": ADDRESS, "port": port, "port_retries": 0, "allow_remote_access": False, "root_dir": str(served),
+        "open_browser": browser, "log_level": "WARN",
+        "allow_root": os.geteuid() == 0,  # containers; JupyterLab refuses otherwise
+        "extra_static_paths": [str(resources.files("plotly").joinpath("package_data"))],  # for the template
+        "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
+        "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
+    }  # fmt: skip
+    # It would ask jupyter.org for news, and whether there is a newer version.
+    silent = {"news_url": None, "check_for_updates_class": "jupyterlab.NeverCheckForUpdate"}
+    page = {
+        "template": "simlib", "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO",
+        "show_tracebacks": False, "file_allowlist": [], "show_margins": False, "extension_allowlist": list(_SHOWN),
+    }  # fmt: skip
+    return {
+        "ServerApp": server,
+        "LabApp": {"log_level": "WARN", "default_url": first, **silent},
+        "VoilaConfiguration": page,
+        "IdentityProvider": {"token": token},
+    }
+
+
+def write_config(folder: Path, configuration: Mapping[str, Any]) -> Path:
+    """Write a configuration that only this user can read, as the token stands in it.
+
+    Neither the environment nor the arguments of a process would do: a user's own configuration could switch
+    the token off there, and everybody may read arguments. JupyterLab reads no other (`launch.main`).
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     oct(write_config(Path(folder), {}).stat().st_mode & 0o777)
+    '0o600'
+    """
+    path = folder / "simlib_explore_config.json"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(configuration, file)
+    return path
+
+
+def command(config: Path) -> list[str]:
+    """The command line of JupyterLab."""
+    # -P: no module of the current folder, whoever may write there, is taken for one of JupyterLab's.
+    code = f"from simlib.ui.explorer.launch import main; main({str(config.parent)!r})"
+    return [sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-c", code, f"--config={config}"]
+
+
+def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which JupyterLab neither asks to fetch news nor writes to a notebook unasked.
+
+    Its configuration is read from the folder alone. What the user has set within JupyterLab, such as its theme, stands.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     quiet(Path(folder), {"JUPYTER_CONFIG_PATH": "/etc/mine"})["JUPYTER_CONFIG_PATH"] == folder
+    True
+    """
+    defaults = {
+        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+        "@jupyterlab/docmanager-extension:plugin": {"autosave": False},  # the notebook is kept without outputs
+        "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": False},  # megabytes
+    }
+    path = folder / "labconfig" / "default_setting_overrides.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(defaults), encoding="utf-8")
+    home = environment.get("JUPYTER_CONFIG_DIR") or str(Path(environment.get("HOME", "~")).expanduser() / ".jupyter")
+    kept = {"JUPYTERLAB_SETTINGS_DIR": "user-settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}
+    settings = {name: os.path.join(home, "lab", part) for name, part in kept.items() if name not in environment}
+    given = {name: value for name, value in environment.items() if name not in ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE")}
+    paths = os.pathsep.join([str(_TEMPLATES), *filter(None, [environment.get("JUPYTER_PATH")])])
+    private = {"JUPYTER_CONFIG_DIR": str(folder), "JUPYTER_CONFIG_PATH": str(folder), "JUPYTER_PATH": paths}
+    return {**given, **settings, **private}
+
+
+def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
+    """Run JupyterLab in a folder until it ends or this process is told to end."""
+    heard = {} if signals.listening() else signals.listen()
+    process = None
+    try:
+        with Held():
+            # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order. Its
+            # stdin is closed when this process ends, by SIGKILL, too: then it ends.
+            process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
+                line, stdin=subprocess.PIPE, process_group=0, env=dict(environment), cwd=folder
+            )
+        while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s
+            time.sleep(0.1)
+        return process.returncode
+    except KeyboardInterrupt:
+        _say("ending JupyterLab")
+        return INTERRUPTED
+    finally:
+        if process is not None:
+            _end(process)
+            if process.stdin is not None:
+                process.stdin.close()
+        if heard:
+            signals.stop_listening(heard)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process; if it does not within `_GRACE_S`, by force, and what it has started."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        for number in (process.pid, *started_by(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        process.wait()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"simlib: {text}\n")
+    sys.stderr.flush()

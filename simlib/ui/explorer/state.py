@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the explorer asks about: a migration, a strategy for it, and those pinned beside it; as URL and as file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+from urllib.parse import parse_qsl, quote, urlencode
+
+from simlib._lib.errors import InputError, nearest
+from simlib._lib.reading import parse_toml
+from simlib.analysis.choose.presets import named_guest, standard_architectures, standard_scenario, with_guest
+from simlib.analysis.choose.strategies import Strategy
+from simlib.model.policies import OWN
+from simlib.model.scenario import FILE, Scenario, differences
+
+MOST_PINS = 4
+"""Strategies beside the one that is asked about."""
+
+KIND = "migration"
+"""The one workload that the explorer is about."""
+
+_OWN = ("architecture", "preset", "group", "strategy")
+"""Parameters of a URL beside the keys of a scenario and the pins."""
+
+_OTHERS = ("token", "voila-theme", "voila-template")
+"""Parameters of a URL that are the server's."""
+
+PAGES = {"": ("State", "find"), "migration": ("MigrationState", "find_migration")}
+"""Pages, by what a URL says of ``page``: who asks and who answers, names of `simlib.ui.explorer`."""
+
+
+class Question(Protocol):
+    """What a page asks: an address says it, and is made of it."""
+
+    @property
+    def query(self) -> str:
+        """It as the query of a URL."""
+
+    @classmethod
+    def from_query(cls, query: str) -> Self:
+        """What a URL's query says; raises `InputError` if it breaks a rule."""
+
+    @classmethod
+    def first(cls) -> Self:
+        """What a first visit shows."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a page shows. Two states are equal if the same is asked, in the same words.
+
+    - `scenario`: a migration.
+    - `strategy`: what is done to its holds: a named policy, a condition as ``policy.lets_go`` has it, several joined by
+      ``+``, or ``own``, what the scenario says itself.
+    - `pins`: strategies beside it, at most `MOST_PINS`.
+
+    >>> State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64").query
+    'architecture=arm64&guest.vcpus=128&strategy=every-64'
+    """
+
+    scenario: Scenario
+    strategy: str = OWN
+    pins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what is no migration, a strategy that is unknown or leaves nothing to CLEAR, and too many pins."""
+        if self.scenario.workload.kind != KIND or self.scenario.variants:
+            what = "its variants" if self.scenario.variants else self.scenario.workload.kind
+            raise InputError(
+                "scenario", what, "the explorer asks about one migration", 'use kind = "migration", no variants'
+            )
+        if len(self.pins) > MOST_PINS:
+            raise InputError("pins", len(self.pins), f"must be at most {MOST_PINS}", "unpin one")
+        for name in (self.strategy, *self.pins):
+            self.case(name)
+
+    @classmethod
+    def of(cls, architecture: str, guest: str = "") -> State:
+        """The standard guest of an architecture, or a guest that has a name.
+
+        >>> State.of("x86-tdp", "mysql-8g").scenario.guest.vcpus
+        160
+        """
+        scenario = standard(architecture)
+        return cls(named_guest(guest).in_place_of(scenario) if guest else scenario)
+
+    @classmethod
+    def first(cls) -> State:
+        """What a first visit shows: arm64's standard guest, with strategies that differ on it."""
+        return cls(standard("arm64"), "every-512", ("whole-ioctl", "every-64", "held >= 20us"))
+
+    @property
+    def architecture(self) -> str:
+        """Its name."""
+        return self.scenario.policy.architecture
+
+    def case(self, strategy: str | None = None) -> Scenario:
+        """The migration with a strategy; by default with the one that is asked about.
+
+        >>> str(State.of("arm64", "idle").case("pages >= 128 and waiters >= 1").policy.lets_go)
+        'pages >= 128 and waiters >= 1'
+        """
+        name = self.strategy if strategy is None else strategy
+        case = Strategy(name).applied(self.scenario)
+        if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
+            raise InputError("strategy", name, "leaves nothing to CLEAR", "name a way of CLEAR in a migration")
+        return case
+
+    def changed(
+        self, changes: Mapping[str, Mapping[str, Any]] | None = None, *, strategy: str | None = None,
+        pins: Sequence[str] | None = None,
+    ) -> State:  # fmt: skip
+        """The state with some values replaced, given as the tables of a scenario file.
+
+        The memory is rounded up to whole blocks for each vCPU, and a chunk is no larger than it.
+        """
+        scenario = self.scenario
+        if changes:
+            about_guest = {name: changes[name] for name in ("guest", "workload") if name in changes}
+            scenario = with_guest(scenario, about_guest) if about_guest else scenario
+            scenario = scenario.changed({name: rows for name, rows in changes.items() if name not in about_guest})
+        return State(
+            scenario, self.strategy if strategy is None else strategy, self.pins if pins is None else tuple(pins)
+        )
+
+    @property
+    def query(self) -> str:
+        """The state as the query of a URL: what differs from the architecture's standard guest, by scenario keys."""
+        base = standard(self.architecture)
+        rows = [("architecture", self.architecture)]
+        rows += [(key, value) for key, value in differing(self.scenario, base).items() if key != "policy.architecture"]
+        rows += [("group", self.scenario.group)] if self.scenario.group != base.group else []
+        rows.sort()
+        rows += [("strategy", self.strategy)] if self.strategy != OWN else []
+        return urlencode(rows + [("pin", pin) for pin in self.pins], quote_via=quote, safe="/,()[]")
+
+    @classmethod
+    def from_query(cls, query: str) -> State:
+        """The state that a URL's query says; what it does not say is the standard guest's. Of nothing: `first`.
+
+        Raises `InputError` if a key is unknown or a value breaks its rule.
+
+        >>> asked = State.of("riscv", "web").changed({"workload": {"clear_chunk": "512M"}}, pins=["every-64"])
+        >>> State.from_query(asked.query) == asked
+        True
+        """
+        rows = parameters(query)
+        if not rows:
+            return cls.first()
+        named = dict(rows)
+        state = cls.of(named.get("architecture", "arm64"), named.get("preset", ""))
+        tables: dict[str, dict[str, Any]] = {}
+        pins = []
+        for key, text in rows:
+            table, dot, name = key.partition(".")
+            if key == "pin":
+                pins.append(text)
+            elif dot:
+                tables.setdefault(table, {})[name] = read_value(text)
+            elif key not in _OWN:
+                raise InputError(key, text, "unknown parameter", nearest(key, (*_OWN, "pin")))
+        scenario = dataclasses.replace(state.scenario.changed(tables), group=named.get("group", state.scenario.group))
+        return cls(scenario, named.get("strategy", OWN), tuple(pins))
+
+    def to_toml(self) -> str:
+        """The migration with its strategy as a scenario file, which every command of simlib reads.
+
+        >>> state = State.of("arm64").changed(strategy="every-512")
+        >>> State.from_toml(state.to_toml()).case() == state.case()
+        True
+        """
+        return f"# simlib explore: ?{self.query}\n{self.case().to_toml()}\n"
+
+    @classmethod
+    def from_toml(cls, text: str) -> State:
+        """The state that a scenario file says.
+
+        Raises `InputError` if it is no TOML, breaks a rule, or is no migration.
+        """
+        return cls(Scenario.parse(parse_toml(text, "the file", FILE)))
+
+
+def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
+    """What a URL's query says, without what is the server's.
+
+    - `blank`: whether to keep parameters whose value is empty.
+
+    >>> parameters("?token=secret&page=migration&within=", blank=True)
+    [('page', 'migration'), ('within', '')]
+    """
+    rows = parse_qsl(query.removeprefix("?"), keep_blank_values=blank)
+    return [(key, text) for key, text in rows if key not in _OTHERS]
+
+
+def page_of(query: str) -> str:
+    """Which of `PAGES` a URL's query is about.
+
+    Raises `InputError` if there is none of that name.
+
+    >>> page_of("page=migration&vcpus=8"), page_of("guest.vcpus=8")
+    ('migration', '')
+    """
+    name = dict(parameters(query)).get("page", "")
+    if name not in PAGES:
+        raise InputError("page", name, "no such page", nearest(name, filter(None, PAGES)))
+    return name
+
+
+def standard(architecture: str) -> Scenario:
+    """The standard guest of an architecture; of a dated one, on the machine of its successor, which was measured then.
+
+    >>> standard("arm64-2022").machine.name
+    'ampere-altra'
+    """
+    known = standard_architectures()
+    family = architecture.partition("-")[0]
+    if architecture not in known and family in known:
+        return standard_scenario(family).changed({"policy": {"architecture": architecture}})
+    return standard_scenario(architecture)
+
+
+def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:
+    """What differs from a base, by the keys of a scenario file, as a URL has it."""
+    return {
+        f"{table}.{key}": str(value).lower() if isinstance(value, bool) else str(value)
+        for table, rows in differences(scenario, base).items()
+        for key, value in rows.items()
+    }
+
+
+def read_value(text: str) -> Any:
+    """A text as a scenario file has it: a number, a list or a truth where it reads as one, else the text."""
+    try:
+        (value,) = parse_toml(f"value = {text}", "value", "a value").values()
+    except ValueError:
+        return text.strip()
+    return value if isinstance(value, bool | int | float | list) else text

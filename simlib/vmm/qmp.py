@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""QEMU's machine protocol (QMP) over a unix domain socket: one question, one answer.
+
+Greeting, negotiation of capabilities, replies and events are those of QEMU's docs/interop/qmp-spec.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from simlib._lib.errors import InputError
+
+TIMEOUT = 5.0
+"""Seconds that an answer may take."""
+
+MOST_BYTES = 2**24
+"""Longest message that is read, bytes: statistics of thousands of vCPUs."""
+
+_CURE = (
+    "a QMP socket serves one client at a time: end the other one (libvirt holds its own), or give QEMU another "
+    "(-qmp unix:PATH,server=on,wait=off)"
+)
+
+
+class MonitorError(InputError):
+    """QEMU did not answer."""
+
+    lost = False
+    """Whether the connection is at its end; otherwise another question may be answered."""
+
+
+class Monitor(AbstractContextManager["Monitor"]):
+    """A connection to QEMU, after greeting and negotiation.
+
+    Raises `InputError` if nobody answers there, or not in QMP.
+
+    `path`: the socket. `timeout`: seconds that connecting, greeting and negotiating may take in all, and each answer;
+    see `allow`.
+
+    `version` becomes QEMU's, such as ``"7.2.22"``, empty if the greeting has none; `pid` the process that opened the
+    socket for listening, None where the system does not tell; `events` what came between the answers.
+
+    >>> Monitor("/no/such/socket")
+    Traceback (most recent call last):
+    simlib.InputError: /no/such/socket = No such file or directory: must be a QMP socket that accepts
+    connections; check that QEMU still runs, and that you may use it
+    """
+
+    def __init__(self, path: str, timeout: float = TIMEOUT) -> None:
+        self.path, self.timeout, self.version, self.number, self._received = path, timeout, "", 0, b""
+        self.events: list[dict[str, Any]] = []
+        self.allow(timeout)
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._connect()
+            self.pid = _listener(self.connection)
+            self._greet()
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def allow(self, seconds: float) -> None:
+        """From now on, all answers together may take so long."""
+        self.timeout, self._deadline = seconds, time.monotonic() + seconds
+
+    def ask(self, command: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to a command; events that come before it are kept.
+
+        Returns: An object with ``return`` or ``error``. Raises `MonitorError` if there is no answer in time, or the
+        other side hangs up. Raises `InputError` if what comes is not QMP.
+        """
+        self.number += 1
+        mine = f"simlib-{self.number}"
+        message: dict[str, Any] = {"execute": command, "id": mine}
+        if arguments:
+            message["arguments"] = arguments
+        with self._waiting(command, lost=True):  # part of it may go, and what follows would not be understood
+            self.connection.settimeout(max(0.01, self._deadline - time.monotonic()))
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+        while True:
+            answer = self._message(command)
+            if answer.get("id") == mine and ("return" in answer or isinstance(answer.get("error"), dict)):
+                return answer
+            if "event" in answer:
+                self.events.append(answer)
+
+    def _connect(self) -> None:
+        self.connection.settimeout(self.timeout)
+        try:
+            self.connection.connect(self.path)
+        except OSError as error:
+            rule = "must be a QMP socket that accepts connections"
+            cure = "check that QEMU still runs, and that you may use it"
+            raise InputError(self.path, error.strerror or str(error), rule, cure) from None
+
+    def _greet(self) -> None:
+        """Read the greeting, and leave negotiation of capabilities."""
+        greeting = self._message("its greeting")
+        if "QMP" not in greeting:
+            raise InputError(self.path, one_line(greeting), "must greet as QMP does", "name the QMP socket")
+        self.version = _version(greeting["QMP"])
+        answer = self.ask("qmp_capabilities")
+        if "error" in answer:
+            raise InputError(self.path, refusal("qmp_capabilities", answer["error"]), "must accept queries", _CURE)
+
+    def _message(self, awaited: str) -> dict[str, Any]:
+        """The next object that the other side sends; after each comes a newline."""
+        while True:
+            text = self._received.decode("utf-8", errors="surrogateescape").lstrip()
+            if text and not text.startswith("{"):
+                cure = "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor"
+                raise InputError(self.path, one_line(text), "is not what QMP says", cure)
+            if b"\n" in self._received:  # each message ends with one; looking at every piece of a long one takes time
+                try:
+                    value, end = json.JSONDecoder().raw_decode(text)
+                except (ValueError, RecursionError):  # a line of a message, not all of it
+                    pass
+                else:
+                    self._received = text[end:].lstrip().encode("utf-8", errors="surrogateescape")
+                    return dict(value)
+            if len(self._received) > MOST_BYTES:
+                rule = "is too long for a reply of QMP"
+                raise InputError(self.path, f"more than {MOST_BYTES} bytes", rule)
+            self._receive(awaited)
+
+    def _receive(self, awaited: str) -> None:
+        """Wait for more, until the deadline."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise self._silent(awaited, "no answer")
+        with self._waiting(awaited):
+            self.connection.settimeout(left)
+            data = self.connection.recv(65536)
+        if not data:
+            raise self._silent(awaited, "hung up", lost=True)
+        self._received += data
+
+    @contextmanager
+    def _waiting(self, awaited: str, lost: bool = False) -> Iterator[None]:
+        """Say what QEMU was to do if it does not; `lost`: whether no time for it is the end."""
+        try:
+            yield
+        except TimeoutError:
+            raise self._silent(awaited, "no answer", lost) from None
+        except OSError as error:
+            raise self._silent(awaited, error.strerror or "no answer", lost=True) from None
+
+    def _silent(self, awaited: str, how: str, lost: bool = False) -> MonitorError:
+        """QEMU did not answer."""
+        rule = f"must answer within {self.timeout:g} s; waited for {awaited}"
+        error = MonitorError(self.path, how, rule, _CURE)
+        error.lost = lost
+        return error
+
+
+def refusal(command: str, error: dict[str, Any]) -> str:
+    """A sentence on a command that QEMU refused.
+
+    >>> refusal("query-stats", {"class": "CommandNotFound", "desc": "The command query-stats has not been found"})
+    'QEMU refused query-stats: The command query-stats has not been found'
+    """
+    return f"QEMU refused {command or 'a query'}: {one_line(error.get('desc', error.get('class')), 200)}"
+
+
+def one_line(value: Any, most: int = 60) -> str:
+    """The first line of something foreign, without what a terminal would obey.
+
+    >>> one_line(" QEMU\\x1b[1m\\r\\nmonitor"), one_line({"a": [1]})
+    ('QEMU [1m', "{'a': [1]}")
+    """
+    first = next(iter(str(value).strip().splitlines()), "")
+    return "".join(letter if letter.isprintable() else " " for letter in first).strip()[:most]
+
+
+def _version(greeting: Any) -> str:
+    """QEMU's version in its greeting."""
+    try:
+        numbers = greeting["version"]["qemu"]
+        return ".".join(str(int(numbers[part])) for part in ("major", "minor", "micro"))
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def _listener(connection: socket.socket) -> int | None:
+    """Process that called ``listen`` on the other side (``SO_PEERCRED`` in unix(7)); None where that is not known."""
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except (AttributeError, OSError):
+        return None
+    return struct.unpack("3i", raw)[0] or None

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What QEMU's replies say of a guest: which query each belongs to, found in a text by its form, and its numbers.
+
+The fields are those of QEMU's qapi/migration.json and qapi/machine.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from simlib._lib.errors import InputError
+from simlib.model.quantities import format_bandwidth, say_size
+from simlib.vmm.qmp import one_line, refusal
+
+MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY = QUERIES = (
+    "query-migrate", "query-dirty-rate", "query-cpus-fast", "query-migrate-parameters", "query-migrate-capabilities",
+    "query-memory-size-summary",
+)  # fmt: skip
+"""What is asked over a socket; none of them changes anything."""
+
+ARCHITECTURES = {
+    "x86_64": "x86-tdp", "i386": "x86-tdp", "aarch64": "arm64", "riscv64": "riscv", "loongarch64": "loongarch",
+    "ppc64": "ppc-radix", "s390x": "s390",
+}  # fmt: skip
+"""Names of `simlib.model.architectures`, by QEMU's target."""
+
+ASK = (
+    'run virsh qemu-monitor-command DOMAIN \'{"execute": "query-migrate"}\', the same with query-dirty-rate and '
+    "query-cpus-fast, and paste what they print"
+)
+
+_MIB = 2**20
+_EXACT = 0.02
+"""Standard error of a rate for which every write is counted, as a share of it: guests are never quite steady."""
+
+_SAMPLE_PAGES = 512
+"""Pages of each GiB that calc-dirty-rate compares unless told otherwise: migration/dirtyrate.h."""
+
+
+class Counted(NamedTuple):
+    """What one calc-dirty-rate measured.
+
+    - `bytes_per_s`: distinct pages written in `seconds`, in bytes, over that time.
+    - `error`: its standard error, as a share of it.
+    """
+
+    bytes_per_s: float
+    seconds: float
+    error: float
+
+
+_DIRTY_STATUS = {"unstarted", "measuring", "measured"}
+_SENDING = {"active", "pre-switchover", "device", "completed", "postcopy-active"}
+_MIGRATION_STATUS = _SENDING | {
+    "none", "setup", "cancelling", "cancelled", "postcopy-paused", "postcopy-recover-setup", "postcopy-recover",
+    "failed", "wait-unplug",
+}  # fmt: skip
+_BY_KEYS = ((PARAMETERS, {"downtime-limit", "max-bandwidth"}), (MEMORY, {"base-memory"}))
+_VALUE = re.compile(r'\{\s*"|\[\s*\{')
+_AS_IT_CAME = "paste the reply as QEMU gave it"
+_ONE_GUEST = "paste those of one guest"
+
+
+def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, Any]]:
+    """Each reply in a text that is understood, with its query; errors that QEMU gave become notes.
+
+    Raises `InputError` if one is cut off, or no JSON.
+    """
+    for value in _values(text, where):
+        for row in value if isinstance(value, list) and value and not query_of(value) else [value]:
+            known = row if isinstance(row, dict) else {}
+            if isinstance(known.get("error"), dict) and "class" in known["error"]:
+                notes.append(refusal("", known["error"]))
+            reply = known.get("return", row)
+            if query := query_of(reply):
+                yield query, reply
+
+
+def query_of(reply: Any) -> str:
+    """The query that a reply belongs to, by its form; empty for any other."""
+    if isinstance(reply, list):
+        return _query_of_list(reply)
+    if not isinstance(reply, dict):
+        return ""
+    for query, keys in _BY_KEYS:
+        if keys <= {*reply}:
+            return query
+    status = str(reply.get("status"))
+    if status in _DIRTY_STATUS:
+        return DIRTY_RATE
+    ram = reply.get("ram")
+    migrating = status in _MIGRATION_STATUS and "running" not in reply
+    return MIGRATE if migrating or (isinstance(ram, dict) and "total" in ram) else ""
+
+
+def _query_of_list(reply: list[Any]) -> str:
+    if _is_cpus(reply) and not any("limit-rate" in row for row in reply):
+        return CPUS
+    capabilities = reply and all(isinstance(row, dict) and {"capability", "state"} <= {*row} for row in reply)
+    return CAPABILITIES if capabilities else ""
+
+
+def _is_cpus(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(r, dict) and "cpu-index" in r for r in value)
+
+
+def _values(text: str, where: str) -> Iterator[Any]:
+    """Objects and lists of JSON in a text."""
+    decoder, end = json.JSONDecoder(strict=False), 0
+    for opening in re.finditer(r"[{\[]", text):
+        start = opening.start()
+        if start < end:
+            continue
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (RecursionError, ValueError) as error:
+            deep = isinstance(error, RecursionError)
+            if not deep and not _VALUE.match(text, start):
+                continue
+            rule = "is nested too deep for a reply" if deep else f"is no JSON ({error})"
+            if isinstance(error, json.JSONDecodeError):
+                rule = f"is no JSON ({error.msg}, {_line(text, error.pos, where)})"
+                if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
+                    rule = "is cut off"
+            shown = text[start : start + 40].split("\n", maxsplit=1)[0]
+            raise InputError(_line(text, start, where), shown, rule, "paste all of the reply") from None
+        yield value
+
+
+def _line(text: str, position: int, where: str) -> str:
+    number = text.count("\n", 0, position) + 1
+    return f"{where}, line {number}"
+
+
+def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> dict[str, Any]:
+    """Numbers in replies by the names of `simlib.vmm.running_guest.RunningGuest`, whose notes say where each is from.
+
+    Raises `InputError` if a value is impossible or contradicts another.
+
+    - `replies`: query and reply, in the order in which they came.
+    - `notes`: what is to stand behind those.
+    """
+    by_query = {query: [reply for name, reply in replies if name == query] for query in QUERIES}
+    migration = by_query[MIGRATE][-1] if by_query[MIGRATE] else None
+    told: list[str] = []
+    done = [reply for reply in by_query[DIRTY_RATE] if reply["status"] == "measured"]
+    found = _cpus(by_query[CPUS], done, told) | _memory(by_query[MIGRATE], by_query[MEMORY], told)
+    link = _link(migration, told)
+    rate: dict[str, Any] = {}
+    if done:
+        rates = [_dirty_rate(reply, told) for reply in done]
+        counted = {one.seconds: one for one in rates}  # the last of each time
+        rate = {"dirty_bytes_per_s": rates[-1].bytes_per_s, "dirty_seconds": rates[-1].seconds,
+                "counted": (*counted.values(),)}  # fmt: skip
+    else:
+        why = {"measuring": "still runs: ask again when it is over", "unstarted": "was not started"}
+        said = [why[reply["status"]] for reply in by_query[DIRTY_RATE][-1:]]
+        told += [f"{DIRTY_RATE}: the measurement (calc-dirty-rate) {text}" for text in said]
+        rate = _rate_of_migration(migration, found.get("page_size"), told)
+        if not rate:
+            told.append("rate of dirtying not known: neither query-dirty-rate nor query-migrate has one")
+    settings = _settings(by_query[PARAMETERS], by_query[CAPABILITIES], told)
+    return found | rate | {"link_bits": link, "settings": settings, "notes": (*told, *notes)}
+
+
+def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: list[str]) -> dict[str, int | bool]:
+    """Whole numbers and truths of the migration's settings, the last of each."""
+    named = {name: value for reply in parameters for name, value in reply.items() if isinstance(value, int)}
+    named |= {str(row["capability"]): bool(row["state"]) for reply in capabilities for row in reply}
+    for query, told in ((PARAMETERS, parameters), (CAPABILITIES, capabilities)):
+        if told:
+            notes.append(f"settings that stand: {query}")
+    return named
+
+
+def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> dict[str, Any]:
+    """vCPUs, and the architecture; `measured` may have counted them, too."""
+    each = [reply.get("vcpu-dirty-rate") for reply in measured[-1:]]
+    counts = {len(rows) for rows in (*replies, *each) if isinstance(rows, list) and rows}
+    if len(counts) > 1:
+        given = " and ".join(map(str, sorted(counts)))
+        raise InputError("vCPUs", given, "the replies contradict each other", _ONE_GUEST)
+    if not counts:
+        notes.append(f"vCPUs and architecture not known: no reply of {CPUS}")
+        return {}
+    vcpus = counts.pop()
+    plural = "vCPU" if vcpus == 1 else "vCPUs"
+    notes.append(f"{vcpus} {plural}: entries of {CPUS if replies else f'vcpu-dirty-rate of {DIRTY_RATE}'}")
+    targets = {str(row["target"]) for reply in replies for row in reply if row.get("target")}
+    if len(targets) > 1:
+        raise InputError(f"{CPUS} target", " and ".join(sorted(targets)), "must be the same for all vCPUs", _ONE_GUEST)
+    if not targets:
+        notes.append(f"architecture not known: no target in {CPUS}")
+        return {"vcpus": vcpus}
+    target = one_line(targets.pop())
+    name = ARCHITECTURES.get(target)
+    if name is None:
+        notes.append(f"architecture not known: target {target} of {CPUS} is none that is modelled")
+    else:
+        doubt = {"x86-tdp": "; whether KVM uses another MMU on this host is not said there"}.get(name, "")
+        notes.append(f"architecture {name}: target {target} of {CPUS}{doubt}")
+    return {"vcpus": vcpus, "architecture": name}
+
+
+def _dirty_rate(reply: Any, notes: list[str]) -> Counted:
+    rate, count = _number(reply, "dirty-rate", DIRTY_RATE), _number(reply, "calc-time", DIRTY_RATE)
+    if rate is None or count is None:
+        raise InputError(DIRTY_RATE, "measured", "must have dirty-rate and calc-time", _AS_IT_CAME)
+    unit = reply.get("calc-time-unit", "second")
+    if unit not in ("second", "millisecond"):
+        raise InputError(f"{DIRTY_RATE} calc-time-unit", one_line(unit), "must be second or millisecond", _AS_IT_CAME)
+    if not count:
+        rule = "must be more than 0 (whole seconds are rounded down)"
+        cure = 'ask with "arguments": {"calc-time-unit": "millisecond"}'
+        raise InputError(f"{DIRTY_RATE} calc-time", "0", rule, cure)
+    seconds = count / (1000 if unit == "millisecond" else 1)
+    mode = one_line(reply.get("mode", "page-sampling"))
+    shown = f"{rate:g}" if rate else "less than 1"
+    said = f"{shown} MiB/s dirtied over {seconds:g} s: dirty-rate and calc-time of {DIRTY_RATE}, mode {mode}"
+    about = {
+        "page-sampling": f": changed contents among {one_line(reply.get('sample-pages', 'some'))} pages of each GiB",
+        "dirty-bitmap": ": writes faulted",
+        "dirty-ring": ": migrations of this guest use the ring, too (workload.clear_when)",
+    }  # fmt: skip
+    notes.append(said + about.get(mode, ""))
+    sampled = _number(reply, "sample-pages", DIRTY_RATE) if mode == "page-sampling" else 0
+    changed = rate * seconds / 1024 * (sampled or _SAMPLE_PAGES)  # of those that were compared
+    error = max(_EXACT, 1 / math.sqrt(max(changed, 1.0))) if mode == "page-sampling" else _EXACT
+    return Counted(float(rate * _MIB), seconds, error)
+
+
+def _memory(replies: Sequence[Any], sizes_told: Sequence[Any], notes: list[str]) -> dict[str, Any]:
+    """Memory and its pages; all replies of a migration must agree. Without one the summary of sizes tells it."""
+    rams = [_ram(reply) for reply in replies]
+    sizes = [(_number(ram, "total", MIGRATE, "ram."), _number(ram, "page-size", MIGRATE, "ram.")) for ram in rams]
+    found = {(total, page) for total, page in sizes if total}
+    if len(found) > 1:
+        given = " and ".join(str(total) for total, _ in sorted(found, key=str))
+        raise InputError(f"{MIGRATE} ram.total", given, "the replies contradict each other", _ONE_GUEST)
+    for reply in [] if found else sizes_told[-1:]:
+        parts = [_number(reply, key, MEMORY) or 0 for key in ("base-memory", "plugged-memory")]
+        notes.append(f"memory {say_size(sum(parts))}: base-memory and plugged-memory of {MEMORY}")
+        return {"memory_bytes": sum(parts)} if sum(parts) else {}
+    if not found:
+        notes.append(f"memory not known: {f'{MIGRATE} has no ram' if replies else f'no reply of {MIGRATE}'}")
+        return {}
+    total, page_size = found.pop()
+    notes.append(
+        f"memory {say_size(total)}: ram.total of {MIGRATE}, all that is sent, the display's and firmware's too"
+    )
+    if page_size is not None:
+        notes.append(f"QEMU counts pages of {page_size} bytes: ram.page-size; the scenario's guest.page_size stands")
+    return {"memory_bytes": total, "page_size": page_size}
+
+
+def _link(migration: Any, notes: list[str]) -> int | None:
+    """What a migration reached."""
+    if migration is None:
+        notes.append(f"link not known: no reply of {MIGRATE}")
+        return None
+    status = one_line(migration.get("status", "none"))
+    mbps = _number(_ram(migration), "mbps", MIGRATE, "ram.", whole=False)
+    bits = round(mbps * 1e6) if mbps else 0
+    if status not in _SENDING or bits < 1:
+        why = f"status {status}" if status not in _SENDING else "ram.mbps is 0 or missing"
+        notes.append(f"link not known: nothing is being migrated, or not for long enough ({why})")
+        return None
+    when = "all of the migration" if status == "completed" else "the last moments"
+    notes.append(f"link {format_bandwidth(bits)}: ram.mbps of {MIGRATE}, reached in {when}; the line may be faster")
+    return bits
+
+
+def _rate_of_migration(migration: Any, page_size: int | None, notes: list[str]) -> dict[str, Any]:
+    """What the guest dirties while it is migrated, over the time of a pass, which QEMU does not say."""
+    if migration is None or str(migration.get("status")) not in _SENDING - {"completed", "postcopy-active"}:
+        return {}
+    ram = _ram(migration)
+    rate, syncs = (_number(ram, key, MIGRATE, "ram.") for key in ("dirty-pages-rate", "dirty-sync-count"))
+    total = _number(migration, "total-time", MIGRATE)
+    if not rate or not syncs or not total or page_size is None:
+        notes.append(f"ram.dirty-pages-rate of {MIGRATE} is 0 or missing: no pass is over yet, or nothing is written")
+        return {}
+    setup = _number(migration, "setup-time", MIGRATE) or 0
+    seconds = max(1.0, (total - setup) / 1000 / syncs)
+    throttle = _number(migration, "cpu-throttle-percentage", MIGRATE)
+    slowed = f", throttled by {throttle:g} %" if throttle else ""
+    notes.append(
+        f"{rate * page_size / _MIB:.4g} MiB/s dirtied over {seconds:.3g} s: ram.dirty-pages-rate of {MIGRATE}; the "
+        f"time is supposed to be that of a mean pass, total-time over dirty-sync-count, and the guest was slowed by "
+        f"the migration{slowed}: {DIRTY_RATE} before it is better"
+    )
+    return {"dirty_bytes_per_s": float(rate * page_size), "dirty_seconds": seconds}
+
+
+def _ram(migration: Any) -> dict[str, Any]:
+    ram = migration.get("ram", {})
+    if not isinstance(ram, dict):
+        raise InputError(f"{MIGRATE} ram", one_line(ram), "must be an object", _AS_IT_CAME)
+    return ram
+
+
+def _number(row: dict[str, Any], key: str, query: str, prefix: str = "", *, whole: bool = True) -> Any:
+    """A number that is not negative; None if it is not there."""
+    value = row.get(key)
+    if value is None:
+        return None
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 2**62:
+        rule = f"must be a {'whole ' if whole else ''}number, at least 0 and below 2**62"
+        raise InputError(f"{query} {prefix}{key}", one_line(value), rule, _AS_IT_CAME)
+    return value

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sliders on the comparison of lock strategies: what if a cost were different?"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from simlib._lib.errors import SimlibError
+from simlib.figures.style import as_widget
+from simlib.measurements.fits import CostEstimate
+from simlib.model.costs import Costs
+from simlib.model.scenario import Scenario
+from studies.arm64.equal_costs import PAGES, compare, figure, published, starting_point
+
+SLIDERS = {
+    "fault_hold": "hold, ns",
+    "fault_exit": "exit, ns",
+    "line_transfer": "line transfer, ns",
+    "tlb_invalidate": "broadcast, ns",
+}
+"""Costs that have a slider, and what stands beside it."""
+
+_PS_PER_NS = 1000
+_NOTE = (
+    "<div style='line-height: 1.4'><b>Simulated</b>, {pages} pages a vCPU. All curves pay the same costs; only the "
+    "lock policy differs. Hold: a fault's work under the lock. Exit: the rest of the fault, outside the lock. Line "
+    "transfer: moving the lock word's cache line. Broadcast: one TLB invalidation, for which the interconnect serves "
+    "one CPU at a time; a fault pays it under any lock, and without one.</div>"
+)
+
+
+def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
+    """A figure of all strategies with a slider a cost; letting a slider go draws the curves anew.
+
+    Returns: A box: note; sliders; Reset beside the calibrated values; figure.
+
+    - `estimate`: where the sliders start and what Reset goes back to; by default the shipped fit.
+    """
+    start = starting_point(estimate)
+    measured = published()
+    sliders = {name: _slider(name, getattr(start.costs, name)) for name in SLIDERS}
+    calibrated = {name: slider.value for name, slider in sliders.items()}
+    values = ", ".join(f"{SLIDERS[name].removesuffix(', ns')} {value:.3g} ns" for name, value in calibrated.items())
+    known = Markup("Calibrated ({}, {}): {}.").format(start.machine.name, start.group, values)
+    status = widgets.HTML(known)
+
+    def drawn(scenario: Scenario) -> go.Figure:
+        return figure(pd.concat([compare(scenario), measured], ignore_index=True))
+
+    shown = as_widget(drawn(start))
+
+    def redraw(_change: Any = None) -> None:
+        costs = {name: slider.value * _PS_PER_NS for name, slider in sliders.items()}
+        try:
+            fresh = drawn(start.with_costs(**costs))
+        except SimlibError as error:
+            status.value = Markup("<b>{}</b>").format(str(error))
+            return
+        status.value = known
+        with shown.batch_update():
+            for old, new in zip(shown.data, fresh.data, strict=True):
+                old.update(x=new.x, y=new.y)
+            shown.layout.yaxis.update(fresh.layout.yaxis)
+
+    def back(_button: Any) -> None:
+        for name, slider in sliders.items():  # four sliders move, one redraw
+            slider.unobserve(redraw, names="value")
+            slider.value = calibrated[name]
+            slider.observe(redraw, names="value")
+        redraw()
+
+    for slider in sliders.values():
+        slider.observe(redraw, names="value")
+    reset = widgets.Button(description="Reset", tooltip="Back to the calibrated costs", icon="undo")
+    reset.on_click(back)
+    two_columns = widgets.Layout(grid_template_columns="repeat(2, minmax(0, 1fr))", max_width="900px")
+    return widgets.VBox(
+        [
+            widgets.HTML(_NOTE.format(pages=PAGES)),
+            widgets.GridBox(list(sliders.values()), layout=two_columns),
+            widgets.HBox([reset, status]),
+            shown,
+        ]
+    )
+
+
+def _slider(name: str, value_ps: int) -> Any:
+    """A slider over the range in which a calibration looks for the cost."""
+    bounds = next(f for f in dataclasses.fields(Costs) if f.name == name).metadata["bounds"]
+    low, high = (math.log10(bound / _PS_PER_NS) for bound in bounds)
+    return widgets.FloatLogSlider(
+        value=value_ps / _PS_PER_NS, base=10, min=low, max=high, step=0.01, description=SLIDERS[name],
+        readout_format=".1f", continuous_update=False, style={"description_width": "8em"},
+        layout=widgets.Layout(width="auto"),
+    )  # fmt: skip

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the main job checks before it shows anything: the engines agree with each other, and with exact theory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from simlib._lib.errors import SimlibError
+from simlib.analysis import theory
+from simlib.measurements.fits import Fit
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.program import Lock, Program
+from simlib.model.steps import Mode, Stamp
+from simlib.simulator.engine import compiled, reference
+from simlib.simulator.engine.result import PS
+from simlib.simulator.workloads import build
+from simlib.ui.report.block import Prose, Table
+from simlib.ui.report.page import Section
+from studies.arm64 import altra
+
+_EVENTS = 200_000
+"""Most events of a trace."""
+
+_RUNS, _LEVEL = 6, 0.99
+"""Independent runs of the lock loop, and the probability of their interval."""
+
+
+def checks(seed: int) -> Section:
+    """Both checks, as a section of the index.
+
+    Raises `SimlibError` if the engines disagree.
+    """
+    exact = pd.DataFrame([{"vCPUs": n, **lock_loop(n, seed)} for n in (1, 2, 8, 32, 64)])
+    return Section(
+        "Checks made in this run",
+        [
+            Prose(
+                "The compiled engine and the SimPy engine interpret the same programs; their event traces must be "
+                "equal to the picosecond. Where exact theory exists it is the third witness."
+            ),
+            Table(
+                engines(altra.shipped_fit(), seed),
+                "Engine identity on a small instance of each variant (4 vCPUs, 2 MiB each).",
+            ),
+            Table(
+                exact,
+                f"A closed lock loop with exponential think (5 µs) and hold (0.5 µs): throughput of {_RUNS} "
+                f"independent runs with its {_LEVEL:.0%} interval, beside the exact machine-repairman model. "
+                f"{len(exact)} rows, no correction for their number.",
+                digits=6,
+            ),
+        ],
+    )
+
+
+def engines(fit: Fit, seed: int) -> pd.DataFrame:
+    """A small guest of each variant of a fit in both engines: variant, events, traces equal, and whether times add up.
+
+    Raises `SimlibError` if the engines disagree.
+    """
+    rows = []
+    for variant in fit.scenario.variants:
+        case = fit.estimate.apply(fit.case(variant, 4))
+        job = build(case.changed({"guest": {"memory_per_vcpu": "2M"}}))
+        run = compiled.run(job, seed, trace=_EVENTS)
+        if reference.run(job, seed, trace=_EVENTS) != run:
+            raise SimlibError(f"the two engines disagree on {variant}; please report this with the seed {seed}")
+        adds_up = bool((run.thread_ps.sum(axis=1) == run.thread_end_ps).all())
+        rows.append({"variant": variant, "events": len(run.trace), "traces equal": True,
+                     "time of each thread adds up": adds_up})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def lock_loop(n: int, seed: int) -> dict[str, float]:
+    """Steady throughput of threads that think and take a lock, per second, beside the machine repairman's.
+
+    It is that between two stamps of the first thread, which every thread outlives.
+    """
+    rounds = max(200, 120_000 // n)
+    program = Program()
+
+    def turns(count: int) -> None:
+        with program.repeat(count):
+            program.run(5_000_000, 1)
+            with program.holding(Lock(0, Mode.WRITE)):
+                program.hold(500_000, 1)
+
+    with program.thread() as first:
+        turns(rounds // 10)
+        program.stamp(0)
+        turns(rounds)
+        program.stamp(1)
+        turns(rounds // 5)
+    with program.thread() as others:
+        turns(rounds + 2 * (rounds // 5))
+    entry = np.full(n, others.first, dtype=np.int64)
+    entry[0] = first.first
+    region, socket = np.zeros((n, 2), dtype=np.int64), np.zeros(n, dtype=np.int64)
+    locks, stamps = np.array([Discipline.SERVER]), (Stamp("from"), Stamp("to"))
+    job = Job(program.steps(), entry, region, locks, 0, 0, 0, socket, cvs=(0.0, 1.0), stamps=stamps)
+    rates = []
+    for k in range(_RUNS):
+        run = compiled.run(job, seed + k)
+        taken = int(run.stamp_locks[1, 0, Mode.WRITE, 0] - run.stamp_locks[0, 0, Mode.WRITE, 0])
+        rates.append(taken / (float(run.stamp_ps[1] - run.stamp_ps[0]) * PS))
+    mean, law = float(np.mean(rates)), theory.machine_repairman(n, 5e-6, 0.5e-6).throughput
+    low, high = stats.t.interval(_LEVEL, len(rates) - 1, mean, stats.sem(rates))
+    return {"simulated, 1/s": mean, "low": low, "high": high, "exact, 1/s": law, "inside": low <= law <= high}

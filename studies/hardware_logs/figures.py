@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Figures of tracking by hardware: what a migrated guest loses with and without it."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from simlib.figures.frame import TEXT, in_order, number, reads, word
+from simlib.figures.style import PALETTE, facets, row_axis, time_axis, titled
+from simlib.model.quantities import say_seconds
+from studies.hardware_logs.relevance import HOLDS, TRACKED
+
+MATTERS_COLUMNS = {"mmu": TEXT, "memory": TEXT, "tracking": word(TRACKED), "hold": word(HOLDS),
+                   "longest_stall_s": number(0), "lost_percent": number(0)}  # fmt: skip
+"""Columns of the table that `longest_stalls` reads."""
+
+_SYMBOLS = dict(zip(HOLDS, ("circle", "diamond-open"), strict=True))
+
+
+@reads("table", MATTERS_COLUMNS)
+def longest_stalls(rows: pd.DataFrame) -> go.Figure:
+    """The longest stall, a row a memory and MMU, a colour a way of tracking, a symbol a hold of CLEAR."""
+    rows = rows.assign(row=rows["memory"] + ", " + rows["mmu"])
+    names = in_order(rows["row"])
+    figure, _ = facets([""], "longest stall of a vCPU", columns=1)
+    lanes = [(tracking, hold) for tracking in TRACKED for hold in HOLDS]
+    for lane, (tracking, hold) in zip((-0.24, -0.08, 0.08, 0.24), lanes, strict=True):
+        part = rows[(rows["tracking"] == tracking) & (rows["hold"] == hold)]
+        told = [
+            f"{row}: {say_seconds(stall)}, {lost:.2g} % of the guest's time lost"
+            for row, stall, lost in zip(part["row"], part["longest_stall_s"], part["lost_percent"], strict=True)
+        ]
+        figure.add_scatter(
+            x=part["longest_stall_s"], y=part["row"].map(names.index) + lane, mode="markers", text=told,
+            name=f"{tracking}, CLEAR holds the lock for {hold}", showlegend=True,
+            marker={"symbol": _SYMBOLS[hold], "size": 11, "color": PALETTE[list(TRACKED).index(tracking)],
+                    "line": {"width": 2}},
+            hovertemplate="%{text}<extra>%{fullData.name}</extra>",
+        )  # fmt: skip
+    figure.update_yaxes(row_axis(names))
+    figure.update_xaxes(time_axis(rows["longest_stall_s"], "longest stall of a vCPU"))
+    figure.update_layout(height=90 * len(names) + 190)
+    return titled(figure, "Does mmu_lock matter when the hardware logs?", "simulated: 64 vCPUs, 256 GiB", rows_of=2)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Does mmu_lock matter? The same migration with write protection and with PML, with holds of a GiB and of 64 pages."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from simlib._lib import parallel
+from simlib.analysis.choose.presets import standard_scenario
+from simlib.measurements.fits import UncertainCosts, choose_fit
+from simlib.model.policies import apply
+from simlib.model.scenario import Scenario
+from simlib.simulator.sampling import walk_several
+
+WALKS = 8
+
+GUESTS = {"pages of 4 KiB": {"backing": "4k"}, "blocks of 2 MiB": {}}
+SPLITS = {"split eagerly": True, "split by faults": False}
+MMUS = {"TDP MMU": "x86-tdp", "shadow MMU": "x86-shadow"}
+TRACKED = {"write protection": "write_protect", "PML": "pml"}
+HOLDS = {"a GiB": "whole-ioctl", "64 pages": "every-64"}
+
+
+def cases() -> dict[tuple[str, str, str, str], Scenario]:
+    """Migrations of the standard guest, by MMU, memory, tracking and hold."""
+    found = {}
+    for mmu, architecture in MMUS.items():
+        base = standard_scenario(architecture)
+        for memory, guest in GUESTS.items():
+            for split, eager in SPLITS.items():
+                if (memory == "pages of 4 KiB" and eager) or (eager and architecture == "x86-shadow"):
+                    continue
+                name = memory if memory == "pages of 4 KiB" else f"{memory}, {split}"
+                for tracked, way in TRACKED.items():
+                    policy = {"dirty_tracking": way, "eager_split": eager}
+                    case = base.changed({"guest": guest, "policy": policy})
+                    for hold, strategy in HOLDS.items():
+                        found[mmu, name, tracked, hold] = apply(case, strategy)
+    return found
+
+
+def _walked(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
+    central = UncertainCosts.of(case, choose_fit(case)[0]).central()
+    walks = walk_several(central, WALKS, seed, check)
+    values = [
+        [walk.metrics[name] for name in ("fault_cpu_time", "longest_stall", "stall_p999", "clear_cpu_time",
+                                         "precopy_duration")]
+        for walk in walks
+    ]  # fmt: skip
+    return [float(value) for value in np.mean(values, axis=0)]
+
+
+def matters_table(seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:
+    """What the guest loses and what CLEAR takes, by case; times in s."""
+    all_cases = cases()
+    tasks = [partial(_walked, case, seed) for case in all_cases.values()]
+    found = parallel.each(tasks, "with and without PML", progress)
+    rows = []
+    for (mmu, memory, tracking, hold), case, values in zip(all_cases, all_cases.values(), found, strict=True):
+        lost, stall, rare, clear, lasted = values
+        share = 100 * lost / (case.guest.vcpus * lasted)
+        rows.append((mmu, memory, tracking, hold, share, stall, rare, clear))
+    columns = ["mmu", "memory", "tracking", "hold", "lost_percent", "longest_stall_s", "stall_p999_s", "clear_s"]
+    return pd.DataFrame(rows, columns=columns)

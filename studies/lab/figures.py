@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Figures of the lab's data: cells under load beside the simulator, and what each switch changes.
+
+The lab's clock counts instructions of all CPUs, a nanosecond each: axes say "lab time", not seconds on hardware.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from simlib.figures.frame import COUNT, TEXT, in_order, number, reads, word
+from simlib.figures.style import (
+    PALETTE,
+    error_bars,
+    even_ticks,
+    plain_number,
+    subplots,
+    time_axis,
+    time_unit,
+    titled,
+    vcpu_axis,
+)
+from simlib.lab.hardware.load import METRICS, SHOWN
+
+LOAD_COLUMNS = {
+    "machine": TEXT, "vcpus": number(1), "batch": COUNT, "metric": word(METRICS), "lab": number(0),
+    "lab_low": number(0), "lab_high": number(0), "model": number(0),
+}  # fmt: skip
+"""Columns of the table that `under_load` reads."""
+
+SWITCH_COLUMNS = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": number(0), "high": number(0)}
+"""Columns of the table that `switch_effects` reads."""
+
+
+@reads("cells", LOAD_COLUMNS)
+def under_load(rows: pd.DataFrame) -> go.Figure:
+    """CLEAR time, longest stall and 99.9th percentile of the gaps over vCPUs: a column a machine, a colour a batch.
+
+    - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
+      range. Times are seconds of the lab's clock. No cell was calibrated on.
+    """
+    machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
+    metrics = [metric for metric in SHOWN if metric in set(rows["metric"])]
+    figure = subplots(
+        len(metrics), len(machines), column_titles=machines, shared_xaxes=True, shared_yaxes="rows",
+        horizontal_spacing=0.02, vertical_spacing=0.06,
+    )  # fmt: skip
+    for (i, metric), (j, machine) in ((a, b) for a in enumerate(metrics, 1) for b in enumerate(machines, 1)):
+        for colour, batch in zip(PALETTE, batches, strict=False):
+            part = rows[(rows["metric"] == metric) & (rows["machine"] == machine) & (rows["batch"] == batch)]
+            part = part.sort_values("vcpus")
+            name = f"{batch} pages" if batch else "whole ioctl"
+            for trace in _both(part, "vcpus", colour, name):
+                at = {"legendgroup": trace["name"], "showlegend": True, "row": i, "col": j}
+                figure.add_scatter(**trace, **at)
+        figure.update_xaxes(vcpu_axis(rows["vcpus"]), row=i, col=j)
+        if i < len(metrics):
+            figure.update_xaxes(title=None, row=i, col=j)
+        of_metric = rows[rows["metric"] == metric]
+        axis = time_axis([*of_metric["lab_low"], *of_metric["lab_high"], *of_metric["model"]], METRICS[metric])
+        figure.update_yaxes(axis, row=i, col=j)
+        if j > 1:
+            figure.update_yaxes(title=None, row=i, col=j)
+    figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
+    said = "lab time; points: median and range over the seeds; lines: simulated from instruction costs"
+    return titled(figure, "CLEAR under load: the lab beside the simulator", said, rows_of=3)
+
+
+def _both(rows: pd.DataFrame, x: str, colour: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A line for the simulator, and points with their range for the lab."""
+    lines = {"x": rows[x], "y": rows["model"], "mode": "lines", "line": {"color": colour, "width": 2.5},
+             "name": f"{name}, simulated"}  # fmt: skip
+    marker = {"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
+    bars = error_bars(rows["lab"], rows["lab_low"], rows["lab_high"])
+    points = {"x": rows[x], "y": rows["lab"], "mode": "markers", "marker": marker, "error_y": bars,
+              "name": f"{name}, lab, held out"}  # fmt: skip
+    return lines, points
+
+
+TURN_COLUMNS = {key: LOAD_COLUMNS[key] for key in ("machine", "metric", "lab", "lab_low", "lab_high", "model")}
+TURN_COLUMNS["turn"] = number(1)
+"""Columns of the table that `over_turns` reads."""
+
+
+@reads("cells", TURN_COLUMNS)
+def over_turns(rows: pd.DataFrame) -> go.Figure:
+    """The longest stall over the length of a CPU's turn: a colour a machine.
+
+    - `rows`: the columns `TURN_COLUMNS`, of which only the longest stalls are drawn. ``turn`` is in instructions.
+    """
+    rows = rows[rows["metric"] == "longest_stall"].sort_values("turn")
+    figure = go.Figure()
+    for colour, machine in zip(PALETTE, in_order(rows["machine"]), strict=False):
+        for trace in _both(rows[rows["machine"] == machine], "turn", colour, str(machine)):
+            figure.add_scatter(**trace)
+    turns = sorted(set(rows["turn"]))
+    figure.update_xaxes(
+        type="log", tickmode="array", tickvals=turns, ticktext=[plain_number(t) for t in turns],
+        title="mean length of a turn, instructions",
+    )  # fmt: skip
+    figure.update_yaxes(time_axis([*rows["lab_low"], *rows["lab_high"], *rows["model"]], METRICS["longest_stall"]))
+    figure.update_layout(height=460)
+    said = "lab time; 4 vCPUs, 64 pages a hold; points: median and range over three seeds; lines: simulated"
+    return titled(figure, "The longest stall, by the length of a turn", said, rows_of=2)
+
+
+_SWITCH_METRICS = {
+    "acquisitions": "acquisitions of mmu_lock", "contentions": "contentions of mmu_lock",
+    "clear_time_s": "time of CLEAR", "get_time_s": "time of GET", "reset_time_s": "time of the ring's reset",
+    "teardown_time_s": "time of teardown", "enable_hold_s": "lock held at enabling",
+    "longest_stall_s": "longest stall",
+}  # fmt: skip
+
+
+def metric_title(metric: str) -> str:
+    """What a column of the lab's switches is called."""
+    return _SWITCH_METRICS.get(metric, metric.removesuffix("_s").replace("_", " "))
+
+
+@reads("cells", SWITCH_COLUMNS)
+def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
+    """What a switch changes: a panel a metric, a row a setting; points are medians, bars the range over seeds.
+
+    - `rows`: the columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
+    """
+    metrics, settings = in_order(rows["metric"]), in_order(rows["setting"])
+    factor, unit = time_unit([float(rows.loc[rows["metric"].str.endswith("_s"), "high"].max())])
+    names = [metric_title(m) + (f", {unit}" if m.endswith("_s") else "") for m in metrics]
+    figure = subplots(1, len(metrics), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
+    for i, metric in enumerate(metrics, 1):
+        part = rows[rows["metric"] == metric].set_index("setting").reindex(settings).dropna()
+        bars = error_bars(part["value"], part["low"], part["high"]) | {"thickness": 1.5, "width": 4}
+        figure.add_scatter(
+            x=part["value"], y=part.index, error_x=bars, mode="markers", marker={"size": 11, "color": PALETTE[0]},
+            showlegend=False, row=1, col=i,
+        )  # fmt: skip
+        top = float(np.nanmax(part["high"])) * 1.15 or 1.0
+        scale = factor if metric.endswith("_s") else 1.0
+        ticks = even_ticks(0.0, top, 5)
+        figure.update_xaxes(
+            range=[0, top], tickmode="array", tickvals=ticks, ticktext=[plain_number(t / scale) for t in ticks],
+            row=1, col=i,
+        )  # fmt: skip
+    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_layout(height=150 + 46 * len(settings), margin_b=60)
+    return titled(figure, title, "lab time: instructions of all CPUs, a nanosecond each")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Figures of unmapping an arm64 stage 2: published times beside the model, and predictions by way and page size."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
+from simlib.figures.style import (
+    INK,
+    MUTED,
+    PALETTE,
+    band,
+    coloured,
+    error_bars,
+    facets,
+    key_entry,
+    log_axis,
+    row_axis,
+    time_axis,
+    titled,
+    translucent,
+)
+from studies.study import HELD_OUT, ROLES
+
+_RELATIONS = {"up-to": "triangle-left", "below": "triangle-left-open"}
+
+UNMAP_COLUMNS = {"mapping": TEXT, "kernel": TEXT, "memory_gb": number(0), "published": number(0),
+                 "predicted": number(0), "low": number(0), "high": number(0), "role": word(ROLES)}  # fmt: skip
+"""Columns of the table that `unmap_times` reads."""
+
+WAY_COLUMNS = {"memory": TEXT, "page_size": TEXT, "mapping": TEXT, "way": TEXT, "estimate_s": number(0),
+               "low_s": number(0), "high_s": number(0)}  # fmt: skip
+"""Columns of the table that `teardown_ways` reads."""
+
+BOUND_COLUMNS = {"memory": TEXT, "page_size": TEXT, "way": TEXT, "published": number(0), "relation": word(_RELATIONS)}
+"""Columns of the published bounds that `teardown_ways` may draw."""
+
+_LOOKS = {
+    "calibrated on": {"mode": "markers", "marker": {"symbol": "circle", "size": 11}},
+    "held out": {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 9, "line": {"width": 2}}},
+    "fitted": {"mode": "lines", "line": {"width": 2.5, "dash": "solid"}},
+    "predicted, with interval": {"mode": "lines", "line": {"width": 2.5, "dash": "dash"}},
+}
+
+
+@reads("table", UNMAP_COLUMNS)
+def unmap_times(rows: pd.DataFrame) -> go.Figure:
+    """Time of an unmap over memory, a panel a mapping, a colour a kernel, as `Teardown.unmap` has them."""
+    panels, kernels = in_order(rows["mapping"]), in_order(rows["kernel"])
+    figure, place = facets(panels, "memory, GB", columns=2, shared_y=False)
+    for i, panel in enumerate(panels):
+        part = rows[rows["mapping"] == panel]
+        for colour, kernel in zip(PALETTE, kernels, strict=False):
+            _add_unmap(figure, part[part["kernel"] == kernel], colour, legendgroup=kernel, name=kernel, **place(i))
+            if i == 0:
+                key_entry(figure, kernel, {"mode": "lines", "line": {"width": 6}}, colour, legend="legend")
+        figure.update_xaxes(log_axis(part["memory_gb"], "memory, GB"), **place(i))
+        figure.update_yaxes(time_axis([*part["low"], *part["high"]], "" if i else "time"), **place(i))
+    held = set(rows["role"] == HELD_OUT)
+    for (name, look), held_out in zip(_LOOKS.items(), (False, True, False, True), strict=True):
+        if held_out in held:
+            key_entry(figure, name, look, MUTED)
+    words = "points: published; lines: the model; of each panel its own costs"
+    return titled(figure, "Unmapping a stage 2: published, fitted, predicted", words, rows_of=5)
+
+
+def _add_unmap(figure: go.Figure, rows: pd.DataFrame, colour: str, **at: object) -> None:
+    """Points and lines of one kernel; the prediction begins where the fitted line ends."""
+    rows = rows.sort_values("memory_gb")
+    fitted, held = rows[rows["role"] != HELD_OUT], rows[rows["role"] == HELD_OUT]
+    ahead = pd.concat([fitted.iloc[-1:], held]) if len(held) else held
+    figure.add_scatter(**band(ahead["memory_gb"], ahead["low"], ahead["high"], translucent(colour)), **at)
+    drawn = ((fitted, "published"), (held, "published"), (fitted, "predicted"), (ahead, "predicted"))
+    for (part, column), look in zip(drawn, _LOOKS.values(), strict=True):
+        what = "published" if column == "published" else "model"
+        figure.add_scatter(
+            x=part["memory_gb"], y=part[column], showlegend=False,
+            hovertemplate=f"%{{x:g}} GB: %{{y:.4g}} s<extra>{what}</extra>",
+            **coloured(look, colour), **at,
+        )  # fmt: skip
+
+
+@reads("table", WAY_COLUMNS)
+def teardown_ways(rows: pd.DataFrame, bounds: pd.DataFrame | None = None) -> go.Figure:
+    """Predicted teardown time, a panel a memory size, a row a page size and mapping, a colour a way.
+
+    Published `bounds` (`BOUND_COLUMNS`) stand in every row of their memory and page size, as the source does not state
+    what maps the memory.
+    """
+    known = pd.DataFrame(columns=list(BOUND_COLUMNS)) if bounds is None else checked(bounds, BOUND_COLUMNS, "bounds")
+    rows = rows.assign(row=rows["page_size"] + ", " + rows["mapping"])
+    panels, ways, names = in_order(rows["memory"]), in_order(rows["way"]), in_order(rows["row"])
+    figure, place = facets([f"{panel[:-1]} {panel[-1]}iB" for panel in panels], "time", columns=1)
+    lanes = {way: 0.8 * ((j + 0.5) / len(ways) - 0.5) for j, way in enumerate(ways)}
+    for i, panel in enumerate(panels):
+        part = rows[rows["memory"] == panel]
+        for j, (way, lane) in enumerate(lanes.items()):
+            mine = part[part["way"] == way]
+            bars = error_bars(mine["estimate_s"], mine["low_s"], mine["high_s"])
+            figure.add_scatter(
+                x=mine["estimate_s"], y=mine["row"].map(names.index) + lane, mode="markers",
+                error_x=bars | {"thickness": 3, "width": 0}, name=way, legendgroup=way,
+                marker={"size": 8, "color": PALETTE[j % len(PALETTE)]}, showlegend=True,
+                customdata=mine[["row", "low_s", "high_s"]],
+                hovertemplate="%{customdata[0]}: %{x:.3g} s (%{customdata[1]:.3g} to %{customdata[2]:.3g})"
+                "<extra>%{fullData.name}</extra>", **place(i),
+            )  # fmt: skip
+        for bound in known[(known["memory"] == panel) & known["way"].isin(ways)].to_dict("records"):
+            lane, page = lanes[bound["way"]], f"{bound['page_size']},"
+            heights = [n + lane for n, name in enumerate(names) if name.startswith(page)]
+            figure.add_scatter(
+                x=[bound["published"]] * len(heights), y=heights, showlegend=False, hovertemplate="%{x:g} s",
+                name=f"published: {bound['relation']}", **coloured(_bound_look(bound["relation"]), INK), **place(i),
+            )  # fmt: skip
+        figure.update_yaxes(row_axis(names), **place(i))
+        axis = time_axis([*part["low_s"], *part["high_s"]], "time")
+        figure.update_xaxes(axis if i + 1 == len(panels) else axis | {"title": None}, **place(i))
+    for relation in in_order(known["relation"]):
+        key_entry(figure, f"published: {relation.replace('-', ' ')}", _bound_look(relation), INK)
+    figure.update_layout(height=330 * len(panels) + 190)
+    words = "predicted: a simulated estimate, and its range of readings"
+    return titled(figure, "Tearing a VM down: what each way takes", words, rows_of=4)
+
+
+def _bound_look(relation: str) -> dict[str, object]:
+    return {"mode": "markers", "marker": {"symbol": _RELATIONS[relation], "size": 12, "line": {"width": 2}}}

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Figures of the published x86 hosts: the time of a fault over vCPUs, by several readings of why it grows, and the
+times of one thread's ioctls while the vCPUs are parked.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from simlib.figures.frame import COUNT, TEXT, in_order, number, reads, word
+from simlib.figures.style import INK, MUTED, PALETTE, facets, titled, translucent, vcpu_axis
+from studies.study import FITTED, HELD_OUT
+from studies.x86.parked import BAR
+
+_DASHES = {"fitted": "solid", "predicted": "dash"}
+_POINT = {"color": INK, "symbol": "circle", "size": 9, "line": {"color": "white", "width": 1}}
+
+_MARKS = {
+    FITTED: {"symbol": "circle", "color": PALETTE[0], "size": 9},
+    HELD_OUT: {"symbol": "diamond-open", "color": PALETTE[1], "size": 11, "line": {"width": 2}},
+}
+FAULT_COLUMNS = {"panel": TEXT, "reading": TEXT, "vcpus": number(0), "kind": word(("measured", *_DASHES)),
+                 "us_per_page": number(0)}  # fmt: skip
+"""Columns of the table that `saturated_fault` reads."""
+
+PARKED_COLUMNS = {"variant": TEXT, "vcpus": COUNT, "published": number(0), "predicted": number(0), "role": word(_MARKS)}
+"""Columns of the table that `parked_times` reads."""
+
+_TICKS = (0.6, 0.7, 0.85, 1.0, 1.15, 1.5, 2.0, 2.5)
+
+
+@reads("table", FAULT_COLUMNS)
+def saturated_fault(rows: pd.DataFrame) -> go.Figure:
+    """Wall time a page over vCPUs, a panel a table, a line a reading."""
+    panels = in_order(rows["panel"])
+    names = in_order(rows[rows["kind"] != "measured"]["reading"])
+    colours = dict(zip(names, PALETTE * (len(names) // len(PALETTE) + 1), strict=False))
+    figure, place = facets(panels, "vCPUs", columns=2)
+    for i, panel in enumerate(panels):
+        here, at = rows[rows["panel"] == panel].sort_values("vcpus"), place(i)
+        for name in names:
+            mine = here[here["reading"] == name]
+            fitted, beyond = (mine[mine["kind"] == kind] for kind in _DASHES)
+            parts = {"fitted": fitted, "predicted": pd.concat([fitted.tail(1), beyond]) if len(beyond) else beyond}
+            for kind, part in parts.items():
+                if len(part):
+                    figure.add_scatter(
+                        x=part["vcpus"], y=part["us_per_page"], mode="lines", name=name, legendgroup=name,
+                        line={"color": colours[name], "dash": _DASHES[kind], "width": 2}, showlegend=True,
+                        hovertemplate=f"%{{y:.3g}} µs a page, %{{x}} vCPUs<extra>{name}, {kind}</extra>", **at,
+                    )  # fmt: skip
+        points = here[here["kind"] == "measured"]
+        if len(points):
+            figure.add_scatter(
+                x=points["vcpus"], y=points["us_per_page"], mode="markers", marker=_POINT, name="measured",
+                legendgroup="measured", showlegend=True,
+                hovertemplate="%{y:.3g} µs a page, %{x} vCPUs<extra>measured</extra>", **at,
+            )  # fmt: skip
+        figure.update_xaxes(**vcpu_axis(here["vcpus"]), **at)
+    figure.update_yaxes(title="wall time a page, µs", rangemode="tozero")
+    said = "lines: the model, dashed where it was not fitted; points: measured"
+    return titled(figure, "Time of a fault in the saturated lock", said, rows_of=3)
+
+
+@reads("table", PARKED_COLUMNS)
+def parked_times(rows: pd.DataFrame) -> go.Figure:
+    """The model's time over the published one, on a logarithmic axis, a row a phase of a kernel; grey: within `BAR`.
+
+    - `rows`: the columns `PARKED_COLUMNS`: a row's name, times in s, ``fitted`` or ``held out``.
+    """
+    rows = rows.assign(ratio=rows["predicted"] / rows["published"])
+    names, bar = in_order(rows["variant"]), BAR / 100
+    figure = go.Figure()
+    for role, marker in _MARKS.items():
+        mine = rows[rows["role"] == role]
+        if len(mine):
+            figure.add_scatter(
+                x=mine["ratio"], y=mine["variant"], mode="markers", marker=marker, name=role,
+                customdata=mine[["vcpus", "published", "predicted"]].to_numpy(),
+                hovertemplate="%{y}, %{customdata[0]} vCPUs: published %{customdata[1]:.4g} s, model "
+                f"%{{customdata[2]:.4g}} s<extra>{role}</extra>",
+            )  # fmt: skip
+    for what, mine in rows[(rows["ratio"] - 1).abs() > bar].groupby("variant", sort=False):
+        figure.add_annotation(
+            x=math.log10(float(mine["ratio"].max())), y=what, text=", ".join(in_order(mine["vcpus"])), showarrow=False,
+            xanchor="left", xshift=8, font={"size": 11, "color": MUTED},
+        )  # fmt: skip
+    figure.add_vrect(x0=1 - bar, x1=1 + bar, fillcolor=translucent(INK, 0.08), line_width=0, layer="below")
+    labels = [f"{tick:g}" for tick in _TICKS]
+    figure.update_xaxes(type="log", title="model over published", tickvals=_TICKS, ticktext=labels, tickangle=0)
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
+    figure.update_layout(height=140 + 34 * len(names))
+    title = "Enabling the log and CLEAR while the vCPUs are parked"
+    return titled(figure, title, f"numbers: vCPUs of what is off by more than {bar:.0%} (grey)", rows_of=5)

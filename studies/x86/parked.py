@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What one thread does on x86 while the vCPUs are parked: enabling the log and CLEAR, with and without splitting.
+
+Nobody contends, so that each cost is a slope of a published table. Costs of the shadow MMU are means over its rows with
+at most 32 vCPUs; those of the TDP MMU come from the only hosts that were published, with 96 and 160. What lies on
+another socket takes `Machine.remote_ratio` times as long (`Scenario.machine_costs`), which no row decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simlib.analysis.predict import evaluate
+from simlib.measurements import load
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.scenario import Scenario
+from studies.study import FITTED, HELD_OUT, numbers, student
+
+MACHINE = "x86-published"
+"""Name of the machine that the x86 tables are taken to describe."""
+
+ONE_SOCKET = 32
+"""vCPUs up to which the shadow MMU's table is flat a GiB, and its costs are taken from it."""
+
+BAR = 15.0
+"""Percent of deviation from a published time up to which the model counts as agreeing."""
+
+CONTAINED = dict.fromkeys(("clear_word", "split_alloc", "flush"), 0)
+"""Costs that the slopes contain, ps: a word's in its 64 pages', a table's in its split, a flush's in its vCPUs'."""
+
+BLOCKS_PER_GIB = 512
+PAGES_PER_GIB = 262144
+_SHADOW, _TDP, _HOST_160 = "x86-shadow-eager-split-ioctl-time", "x86-tdp-eager-split", "x86-clear-dirty-log-160-vcpus"
+
+
+def host(vcpus: int) -> dict[str, Any]:
+    """The machine of a table, as a scenario has it; with 160 vCPUs one that has a CPU for each."""
+    return {"name": MACHINE} | ({"cores": 160} if vcpus == 160 else {})
+
+
+def far_factor(vcpus: int) -> float:
+    """How many times as long a walk over the page tables takes because a part of them lies on the other socket."""
+    one = 1_000_000
+    case = Scenario.parse({"machine": host(vcpus), "guest": {"vcpus": vcpus}}).with_costs(clear_page=one)
+    return (case.machine_costs.clear_page or 0) / one
+
+
+def parked_costs() -> pd.DataFrame:
+    """Costs of what one thread does while the vCPUs are parked: name, value, low, high (ps), how, cells.
+
+    The interval is that of the mean of the logarithms over the rows of a table; with a single row it is the row, and
+    only the discrepancy of the whole fit says how far it may be off. A split is a difference of two rows of one table:
+    a CLEAR that splits, and one that finds everything split. In blocks that are not split, CLEAR pays for one entry in
+    each word; what is left is `clear_unsplit`.
+    """
+    shadow = load(_SHADOW).rows(f"vcpus <= {ONE_SOCKET}")
+    gib = shadow.assign(each=shadow["ioctl_time_s"] / shadow["memory_gib"] * 1e12)
+    every_page = gib[gib["phase"] == "clear-iteration-2"]["each"]
+    first = gib[gib["phase"] == "clear-iteration-1"].set_index("eager_page_split")["each"]
+    now = load(_HOST_160).rows("variant == 'after' and iteration >= 2")["clear_time_s"] / far_factor(160) * 1e12
+    tdp = load(_TDP).rows("initially_set == 'Y'").set_index(["phase", "variant"])["elapsed_time_s"]
+    tdp = tdp / (96 * far_factor(96)) * 1e12
+    split = tdp["clear-iteration-1", "after"] - tdp["clear-iteration-3", "after"]
+    flushes = load("x86-disable-dirty-log-flushes").frame.set_index("variant")
+    saved = flushes.loc["before"] - flushes.loc["after"]
+    flush = saved["disable_time_s"] / saved["flushes"] / 64 * 1e12
+    page, entries = every_page.mean() / PAGES_PER_GIB, PAGES_PER_GIB // WORD_PAGES
+    found = [
+        _mean("clear_page[shadow]", every_page / PAGES_PER_GIB, "CLEAR of all pages, iteration 2"),
+        _mean("clear_unsplit[shadow]", (first["N"] - entries * page) / PAGES_PER_GIB,
+              "CLEAR of unsplit blocks, iteration 1"),
+        _mean("split_block[shadow]", (first["Y"] - every_page.mean()) / BLOCKS_PER_GIB,
+              "CLEAR that splits, less clearing all pages"),
+        _mean("clear_page[tdp]", now / (160 * PAGES_PER_GIB),
+              "CLEAR of all pages, 160 vCPUs, after the change, iterations 2 and 3"),
+        _mean("clear_unsplit[tdp]", pd.Series([(tdp["clear-iteration-1", "before"] - entries * page) / PAGES_PER_GIB]),
+              "CLEAR of unsplit blocks, 96 vCPUs"),
+        _mean("split_block[tdp]", pd.Series([split / BLOCKS_PER_GIB]),
+              "CLEAR that splits, 96 vCPUs, less clearing all pages"),
+        _mean("flush_per_vcpu", pd.Series([flush]), "disabling the log: time saved by each flush saved, 64 vCPUs"),
+    ]  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def _mean(name: str, values: pd.Series, how: str) -> dict[str, object]:
+    """Geometric mean with its interval."""
+    logs = np.log(values.to_numpy(dtype=float))
+    half = 0.0
+    if len(logs) > 1:
+        half = student(len(logs) - 1) * float(logs.std(ddof=1) / np.sqrt(len(logs)))
+    centre = float(logs.mean())
+    return {"name": name, "value": float(np.exp(centre)), "low": float(np.exp(centre - half)),
+            "high": float(np.exp(centre + half)), "how": how, "cells": len(logs)}  # fmt: skip
+
+
+def parked_numbers() -> pd.DataFrame:
+    """Every published time of enabling the log and of CLEAR on x86, beside the model's.
+
+    A page of the TDP MMU before March 2023 is taken to cost what one of the shadow MMU costs, and enabling the log to
+    cost a page what CLEAR does: neither was fitted.
+    """
+    rows = _published()
+    known = {str(name): float(value) for name, value in parked_costs().set_index("name")["value"].items()}
+    keys = ["kernel", "split", "vcpus", "initially_set"]
+    runs = evaluate([_case(known, *key) for key in rows[keys].itertuples(index=False)], pages_per_vcpu=512)
+    model = [run.value(metric) for run, metric in zip(runs, rows["metric"], strict=True)]
+    metric = rows["phase"] + ", eager_page_split=" + rows["split"].map({True: "Y", False: "N"})
+    role = np.where(_fitted(rows), FITTED, HELD_OUT)
+    rows = rows.assign(variant=_in_words(rows), metric=metric, unit="s", predicted=model, role=role)
+    shown = ["variant", "vcpus", "metric", "published", "unit", "predicted", "role"]
+    return numbers(rows[shown], list(rows["table"]))
+
+
+def _in_words(rows: pd.DataFrame) -> pd.Series:
+    """Kernel and phase."""
+    each = rows["initially_set"].map({True: "CLEAR", False: "enabling"})
+    does = np.where(rows["split"], " that splits", " of unsplit blocks")
+    does = np.where(rows["initially_set"] & (rows["phase"] != "clear-iteration-1"), " of all pages", does)
+    host = np.where(rows["table"] == _SHADOW, "", ", " + rows["vcpus"].astype(str) + " vCPUs")
+    return rows["kernel"] + host + ": " + each + does
+
+
+_KERNELS: Mapping[str, Mapping[str, str]] = {
+    "shadow MMU": {"clear_page": "shadow", "clear_unsplit": "shadow", "split_block": "shadow"},
+    "TDP MMU": {"clear_page": "shadow", "clear_unsplit": "tdp", "split_block": "tdp"},
+    "TDP MMU, 2023 change": {"clear_page": "tdp", "clear_unsplit": "tdp", "split_block": "tdp"},
+}
+"""Kernels of the tables: whose cost each of theirs is."""
+
+
+def _published() -> pd.DataFrame:
+    """The published rows in one form; ``split``: whether blocks are split eagerly, ``published``: s."""
+    shadow, tdp, late = (load(name).frame for name in (_SHADOW, _TDP, _HOST_160))
+    tdp = tdp[~tdp["phase"].str.startswith("dirty")]
+    shadow = shadow.assign(table=_SHADOW, kernel="shadow MMU", split=shadow["eager_page_split"] == "Y",
+                           published=shadow["ioctl_time_s"])  # fmt: skip
+    tdp = tdp.assign(table=_TDP, kernel="TDP MMU", split=tdp["variant"] == "after", published=tdp["elapsed_time_s"],
+                     vcpus=96)  # fmt: skip
+    kernels = late["variant"].map({"before": "TDP MMU", "after": "TDP MMU, 2023 change"})
+    late = late.assign(table=_HOST_160, kernel=kernels, split=True, published=late["clear_time_s"], vcpus=160,
+                       phase="clear-iteration-" + late["iteration"].astype(str))  # fmt: skip
+    rows = pd.concat([shadow, tdp, late], ignore_index=True)
+    clears = rows["phase"].str.extract(r"clear-iteration-(\d)")[0]
+    rows["initially_set"] = clears.notna()
+    rows["metric"] = np.where(clears.notna(), "clear_dirty_log_time[" + clears.fillna("") + "]", "enable_time")
+    return rows[["table", "kernel", "phase", "metric", "initially_set", "split", "vcpus", "published"]]
+
+
+def _case(known: Mapping[str, float], kernel: str, split: bool, vcpus: int, initially_set: bool) -> Scenario:
+    given = {name: known[f"{name}[{group}]"] for name, group in _KERNELS[kernel].items()}
+    given |= {"enable_page": given["clear_page"], "flush_per_vcpu": known["flush_per_vcpu"], **CONTAINED}
+    architecture = "x86-shadow" if kernel == "shadow MMU" else "x86-tdp"
+    scenario = Scenario.parse(
+        {
+            "machine": host(vcpus),
+            "guest": {"vcpus": vcpus, "memory_per_vcpu": "1G", "backing": "hugetlb_1gb"},
+            "policy": {"architecture": architecture, "eager_split": split, "split_alloc": "under_lock"},
+            "workload": {"iterations": 3 if initially_set else 1, "initially_set": initially_set},
+        }
+    )
+    return scenario.with_costs(**given)
+
+
+def _fitted(rows: pd.DataFrame) -> pd.Series:
+    """Rows that a cost of `parked_costs` was taken from."""
+    few = (rows["table"] == _SHADOW) & (rows["vcpus"] <= ONE_SOCKET) & rows["phase"].str.startswith("clear")
+    first = (rows["table"] == _TDP) & (rows["phase"] == "clear-iteration-1")
+    third = (rows["table"] == _TDP) & (rows["phase"] == "clear-iteration-3") & rows["split"]
+    late = (rows["kernel"] == "TDP MMU, 2023 change") & (rows["phase"] != "clear-iteration-1")
+    return few | first | third | late

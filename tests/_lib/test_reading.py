@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every file of the user is read in one place: what is no file, too large, or no text is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simlib._lib.errors import InputError
+from simlib._lib.reading import CSV_BYTES, JSON_BYTES, TOML_BYTES, exists
+from simlib.lab import load_experiment
+from simlib.measurements import as_table, check, data_dir
+from simlib.measurements.fits import find_fit, load_fit
+from simlib.measurements.importers import import_log
+from simlib.model.scenario import Scenario, load_scenario
+from simlib.ui.explorer.state import State
+
+READERS = {"scenario": load_scenario, "experiment": load_experiment, "fit": load_fit, "table": check}
+TOML = ("scenario", "experiment")
+
+
+def said(kind: str, path: object) -> str:
+    with pytest.raises(InputError) as caught:
+        READERS[kind](path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.isprintable()
+    return text.replace(f"{Path(str(path)).parent}/", "")
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_what_is_no_file_is_refused(tmp_path, kind):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path, found in (
+        ("/dev/zero", "zero = a device or pipe: must be"),
+        ("/dev/stdin", "stdin = a"),  # a device, a pipe or an empty file, by who runs this
+        (tmp_path / "pipe", "pipe = a device or pipe: must be"),
+        (tmp_path / "link", "link = a device or pipe: must be"),
+        (tmp_path, f"{tmp_path.name} = a directory: must be"),
+        (tmp_path / "none", "none = missing: "),
+        (tmp_path / "link" / "below", "below = Not a directory: must be readable"),
+        (tmp_path / ("x" * 300), "= File name too long: must be readable"),
+        ("a\0b", "a\\x00b = embedded null byte: must be the name of a file"),
+        (tmp_path / os.fsdecode(b"\xff\x1b"), "\\udcff\\x1b = missing: "),
+    ):
+        assert found in said(kind, path)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_folder_that_may_not_be_looked_into(tmp_path, kind, monkeypatch):
+    """Root may look everywhere: the system's answer is made up."""
+
+    def refused(*_: object, **_options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(os, "stat", refused)
+    assert said(kind, tmp_path / "a.csv").startswith("a.csv = Permission denied: must be readable; check its perm")
+    with pytest.raises(InputError, match="must be readable"):
+        as_table(tmp_path / "a.csv")
+    assert not exists(tmp_path)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_what_is_no_text_is_refused(tmp_path, kind):
+    path = tmp_path / "file"
+    sizes = {"scenario": TOML_BYTES, "experiment": TOML_BYTES, "fit": JSON_BYTES, "table": CSV_BYTES}
+    for content, found in (
+        (b"", "file = an empty file: must be"),
+        (b" \n", "file = an empty file: must be"),
+        (b"\xff\xfea", "file, row 1 = byte 0xff: must be UTF-8 text; save the file as UTF-8"),
+        (b"a\n\xe4", "file, row 2 = byte 0xe4: must be UTF-8 text"),
+        (b"a\n\x1b[31mb", "file, row 2 = \\x1b: is no character of a text"),
+    ):
+        path.write_bytes(content)
+        assert found in said(kind, path)
+    with path.open("wb") as stream:
+        stream.truncate(sizes[kind] + 1)
+    assert f"file = more than {sizes[kind] >> 20} MiB: must be" in said(kind, path)
+
+
+LONG = "9" * 5000
+DEEP = 100_000
+
+
+@pytest.mark.parametrize("kind", TOML)
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[guest\nvcpus = 1", "no TOML: Expected ']' "),
+        ("[guest]\nvcpus = 1\nvcpus = 2", "no TOML: Cannot overwrite a value"),
+        (f"a = {LONG}", "no TOML: Exceeds the limit (4300 digits)"),
+        (f"a = {'[' * DEEP}{']' * DEEP}", "nested too deeply"),
+        (f"a = {'[' * 40}{']' * 40}", "nested too deeply"),
+        (f"{'.'.join('a' * 40)} = 1", "nested too deeply"),
+        ('[guest]\nname = "\\u001B[31m"', "\\x1b in '\\x1b[31m': is no character of a text"),
+        ('"\\u009B" = 1', "\\x9b in '\\x9b': is no character of a text"),
+    ],
+)
+def test_toml_that_nobody_wrote(tmp_path, kind, text, found):
+    (tmp_path / "a.toml").write_text(text)
+    assert f"a.toml = {found}" in said(kind, tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{", "a.json, row 1 = Expecting property name"),
+        (f'{{"dof": {LONG}}}', "a.json = Exceeds the limit (4300 digits)"),
+        ("[" * DEEP, "a.json = nested too deeply"),
+        ("[" * 40 + "]" * 40, "a.json = nested too deeply"),
+        ('{"dof": NaN}', "a.json = NaN, which is no number"),
+        ('{"date": "\\ud800"}', "a.json = \\ud800 in '\\ud800': is no character of a text"),
+        ('{"date": "\\u001b[2J"}', "a.json = \\x1b in '\\x1b[2J': is no character of a text"),
+    ],
+)
+def test_json_that_nobody_wrote(tmp_path, text, found):
+    (tmp_path / "a.json").write_text(text)
+    assert found in said("fit", tmp_path / "a.json")
+    (tmp_path / "a.csv").write_text("vcpus,clear_time_s\n1,2\n")
+    assert found in said("table", tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_byte_order_mark_is_dropped(tmp_path, mark):
+    (tmp_path / "a.toml").write_bytes(mark + b"[guest]\r\nvcpus = 3\r\n")
+    assert load_scenario(tmp_path / "a.toml").guest.vcpus == 3
+    (tmp_path / "b.toml").write_bytes(mark + b'name = "one"\ntarget = "x86_64"\n')
+    assert load_experiment(tmp_path / "b.toml")[0].name == "one"
+    shipped = data_dir() / "fits" / "ampere-altra.json"
+    (tmp_path / "c.json").write_bytes(mark + shipped.read_bytes())
+    assert load_fit(tmp_path / "c.json").estimate.dof == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"[guest]\nvcpus = 0x1{'0' * 5000}", "guest.vcpus = an int that is too long to be shown: must be a whole"),
+        (f'[guest]\nmemory = "{LONG}G"', "must be a whole, positive number of bytes below 2**62"),
+        ('[costs]\nfault_hold = "1e300s"', "costs.fault_hold = 1e300s: must be from 0 to 53 days"),
+        (f'[costs]\nfault_hold = "{LONG}s"', "must be from 0 to 53 days"),
+        ('[workload]\nlink = "4000000Tbit/s"', "workload.link = 4000000Tbit/s: must be from 1 bit/s to 1000 Tbit/s"),
+        (f'[policy]\nlets_go = "{"(" * 5000}pages >= 64"', "policy.lets_go = "),
+        (f'[policy]\nlets_go = "pages >= {LONG}"', "policy.lets_go"),
+        (f"[{'x' * 10**5}]\n", "unknown table; known: calibration"),
+        (f"[guest]\n{'x' * 10**5} = 1\n", "unknown key"),
+    ],
+)
+def test_scenarios_beyond_measure(tmp_path, text, found):
+    (tmp_path / "a.toml").write_text(text)
+    message = said("scenario", tmp_path / "a.toml")
+    assert found in message
+    assert len(message) < 5000
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "../fits/ampere-altra", "a/b", "a\0b", "ä", os.fsdecode(b"\xff")])
+def test_a_machine_of_a_name_that_is_no_file(name):
+    assert find_fit(Scenario.parse({"machine": {"name": name}})) is None
+
+
+def test_a_log_of_a_name_that_is_no_text(tmp_path):
+    path = tmp_path / os.fsdecode(b"log-\xff\x1b.txt")
+    path.write_text("remote_tlb_flush: 96\n")
+    imported = import_log("kvm-stats", path)
+    assert imported.source == "log-\\udcff\\x1b.txt"
+    with pytest.raises(InputError, match=r"File name too long: must be a file that can be read"):
+        import_log("kvm-stats", tmp_path / ("x" * 300))
+
+
+def test_state_of_the_explorer_is_read_alike():
+    with pytest.raises(InputError, match="nested too deeply"):
+        State.from_toml("a = " + "[" * DEEP)
+    with pytest.raises(InputError, match=r"must be a whole number"):
+        State.from_query(f"guest.vcpus={LONG}")
+
+
+def test_what_a_bad_file_says_reaches_no_terminal_as_it_is(tmp_path):
+    """Names of files, columns, tables of a descriptor: as escapes, with any encoding."""
+    path = tmp_path / os.fsdecode(b"\x1b[31m\xff.csv")
+    path.write_text("vcpus,clear_time_s\n1,2\n")
+    described = {"name": "µ", "title": "x\u202e", "schema": {"fields": [{"name": "é", "type": "number"}]}}
+    path.with_suffix(".json").write_text(json.dumps(described))
+    for encoding in ("ascii", "utf-8", "latin-1"):
+        done = subprocess.run(
+            [sys.executable, "-m", "simlib", "data", "check", path], capture_output=True, check=False,
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert b"Traceback" not in done.stderr
+        assert b"\x1b" not in done.stderr
+        assert b"\\x1b[31m\\udcff.csv" in done.stderr

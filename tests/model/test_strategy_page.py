@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""docs/write-a-strategy.md keeps its promise, and its command line gives what it says; tests/website runs it."""
+
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "write-a-strategy.md"
+
+
+def test_twenty_lines_from_idea_to_curve():
+    idea = PAGE.read_text(encoding="utf-8").partition("## When words")[0]
+    lines = [line for line in idea.splitlines() if line.startswith(("    >>> ", "    ... "))]
+    assert 5 < len(lines) <= 20
+
+
+def test_a_strategy_stands_where_a_policy_s_name_does(ask, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'group = "fixed test"\n[machine]\nname = "ampere-altra"\n[workload]\nkind = "migration"\n', encoding="utf-8"
+    )
+    strategy = "held >= 20us and waiters >= 1"
+    code, listing, _ = ask("simulate", path, "--policy", strategy, "--listing")
+    assert code == 0
+    assert "test      held, >= 20us, else" in listing
+    assert "test      waiters, mmu_lock, >= 1, else" in listing
+    code, _, said = ask("simulate", path, "--policy", "hold >= 20us")
+    assert code == 2
+    assert "unknown word 'hold'; did you mean 'held'?" in said

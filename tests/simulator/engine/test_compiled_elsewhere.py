@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two processes compile the engine: what is not kept yet, and nothing else."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from simlib._lib import jit
+
+
+@pytest.fixture
+def twice(tmp_path):
+    """A kept function that was never compiled."""
+    path = tmp_path / "never_compiled.py"
+    path.write_text("from simlib._lib.jit import kept\n\n@kept(nogil=True)\ndef twice(x):\n    return 2 * x\n")
+    spec = importlib.util.spec_from_file_location("never_compiled", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.twice
+
+
+def test_another_process_compiles_what_is_not_kept(twice, monkeypatch):
+    began, real = [], subprocess.Popen
+
+    def begin(command, **options):
+        began.append(command[1:])
+        return real([sys.executable, "-c", ""], **options)
+
+    monkeypatch.setattr(jit.subprocess, "Popen", begin)
+    with jit.compiled_elsewhere(twice, (4,), "some.module", "aside"):
+        pass
+    assert began == [["-P", "-m", "some.module", "aside"]]
+    assert jit.address_of(twice, (4,))
+    assert twice(4) == 8
+    with jit.compiled_elsewhere(twice, (4,), "some.module", "aside"):
+        pass
+    assert len(began) == 1, "it is kept"
+
+
+def test_an_interrupted_wait_leaves_no_process(twice, monkeypatch):
+    helpers, real = [], subprocess.Popen
+
+    def begin(command, **options):
+        helpers.append(real([sys.executable, "-c", "import time; time.sleep(600)"], **options))
+        return helpers[0]
+
+    monkeypatch.setattr(jit.subprocess, "Popen", begin)
+    with pytest.raises(KeyboardInterrupt), jit.compiled_elsewhere(twice, (4,), "some.module"):
+        raise KeyboardInterrupt
+    assert helpers[0].poll() not in (None, 0)

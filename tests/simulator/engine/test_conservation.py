@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Nothing that the guest writes is lost, nothing is sent twice: every run is held to what a witness says of it.
+
+The witness (`witness`) knows KVM's rules, not simlib's steps: it hears who wrote which page and who walked which word.
+"""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import witness
+from conservation import CLASSES, ROOM, any_scenario, classes, examine, ledger_of, marks_of, setting_of
+from engine_strategies import SEEDS, examples
+from hypothesis import given
+from hypothesis import strategies as st
+from witness import BESIDE_WALKS, Violation, Witness
+
+from simlib.analysis.simulate import SimulationResult
+from simlib.model.scenario import Scenario
+from simlib.model.steps import Block, Page
+from simlib.simulator.engine import compiled, reference
+from simlib.simulator.workloads import build
+
+
+@st.composite
+def scenarios(draw, most_pages=800):
+    return any_scenario(lambda choices: draw(st.sampled_from(list(choices))), most_pages)
+
+
+def test_no_scenario_breaks_a_law():
+    """And each class of scenarios that could break one is among them."""
+    covered = Counter()
+
+    @given(scenario=scenarios(), seed=SEEDS)
+    @examples(500)
+    def holds(scenario, seed):
+        job = build(scenario)
+        result = compiled.run(job, seed, trace=ROOM, ledger=ROOM)
+        account, _ = examine(scenario, job, result)
+        covered.update(classes(scenario, job, result, account))
+
+    holds()
+    if examples.most is None:
+        assert not [name for name in CLASSES if covered[name] < 3], covered
+
+
+@given(scenario=scenarios(most_pages=192), seed=SEEDS)
+@examples(40)
+def test_both_engines_and_the_witness_agree(scenario, seed):
+    """Of the reference engine, the witness also knows which pages stand in the log and in the bitmap at the end."""
+    job = build(scenario)
+    simulation = reference.Simulation(job, seed, ROOM, ROOM, None)
+    slow, fast = simulation.run(), compiled.run(job, seed, trace=ROOM, ledger=ROOM)
+    assert slow == fast, slow.differences(fast)
+    _, seen = examine(scenario, job, slow)
+    pages = range(job.pages)
+
+    def has(words, page):
+        return bool(words[page // 64] >> page % 64 & 1)
+
+    state, size = simulation.memory.pages, job.block_pages
+    assert [has(seen.log, p) for p in pages] == [state[p] & Page.DIRTY > 0 for p in pages]
+    assert [has(seen.bitmap, p) for p in pages] == [state[p] & Page.COLLECTED > 0 for p in pages]
+    blocks = simulation.memory.blocks
+    writable = [
+        blocks[p // size] == Block.WRITABLE or (blocks[p // size] == Block.TABLE and state[p] & 3 == Page.WRITABLE)
+        for p in pages
+    ]
+    assert [has(seen.writable, p) for p in pages] == writable
+
+
+# -- the batch that once did not divide its chunk ------------------------------------------------------
+
+COSTS = {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
+         "reacquire": "100ns", "flush": "5us", "flush_per_vcpu": "1us"}  # fmt: skip
+
+
+def sparse_migration(lets_go, chunk, costs=None):
+    """Three passes over the memory of a guest that writes a few pages in each."""
+    scenario = Scenario.parse(
+        {
+            "guest": {"vcpus": 2, "memory": "12M", "backing": "4k"},
+            "policy": {"architecture": "x86-shadow-paging", "lets_go": lets_go},
+            "workload": {"kind": "migration", "clear_chunk": chunk, "access": "uniform", "shared": True,
+                         "access_interval": "40us", "initially_set": False, "pass_limit": 3, "downtime": "0ps"},
+            "costs": costs or {},
+        }
+    )  # fmt: skip
+    job = build(scenario)
+    result = compiled.run(job, 1, trace=ROOM, ledger=ROOM)
+    account, _ = examine(scenario, job, result)
+    return account, SimulationResult(scenario, job, result, 1, 1.0, ()).metrics
+
+
+BATCHES = ["pages >= 64", "pages >= 128", "pages >= 192", "pages >= 320", "held >= 1us", "pages >= adaptive(64, 1024)",
+           "pages >= 512 or waiters >= 1", "never"]  # fmt: skip
+
+
+@pytest.mark.parametrize("chunk", ["768K", "3M", "5M"])
+def test_a_batch_changes_nothing_but_time(chunk):
+    """Where CLEAR takes none, every batch sends the same pages in the same time, whether it divides the chunk or not.
+
+    A chunk of 768K has 192 pages, one of 3M, which `choose-batch --chunk 3M` takes, 768, one of 5M 1280.
+    """
+    runs = [sparse_migration(lets_go, chunk) for lets_go in BATCHES]
+    (account, metrics), *others = runs
+    assert account.sent == [3072, *account.found[1:]]
+    assert account.passes == 3
+    assert 0 < account.sent[2] < account.sent[1] < 3072 / 8
+    assert [other for other, _ in others] == [account] * len(others)
+    assert {m["precopy_duration"] for _, m in others} == {metrics["precopy_duration"]}
+
+
+@pytest.mark.parametrize("chunk", ["768K", "3M", "5M"])
+@pytest.mark.parametrize("lets_go", BATCHES)
+def test_pre_copy_is_sending_and_clearing(lets_go, chunk):
+    account, metrics = sparse_migration(lets_go, chunk, COSTS)
+    sending = sum(account.sent) * 4096 * 8 / 25e9
+    assert account.passes == 3
+    assert account.cleared[:3] == account.found
+    enabling = 5e-6 + 2 * 1e-6  # the flush after all pages were write-protected
+    assert metrics["precopy_duration"] == pytest.approx(enabling + sending + metrics["clear_cpu_time"], rel=1e-9)
+
+
+@pytest.mark.parametrize("when", ["lazy", "ring"])
+def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
+    """Some blocks are split late, so that faults come while pages of others stand in a buffer."""
+    scenario = Scenario.parse(
+        {
+            "guest": {"vcpus": 2, "memory": "12M", "backing": "hugetlb_2mb"},
+            "policy": {"architecture": "x86-tdp", "dirty_tracking": "pml", "eager_split": False},
+            "workload": {"kind": "migration", "clear_chunk": "4M", "access": "zipf", "shared": True,
+                         "zipf_exponent": 1.5, "access_interval": "3us", "pass_limit": 6, "downtime": "0ps",
+                         "link": "40Gbit/s", "clear_when": when, "ring_entries": 1024},
+            "costs": COSTS | {"dirty_set": "80ns", "log_exit": "1us", "log_entry": "20ns", "kick": "1us"},
+        }
+    )  # fmt: skip
+    for seed in range(4):
+        job = build(scenario)
+        result = compiled.run(job, seed, trace=ROOM, ledger=ROOM)
+        account, _ = examine(scenario, job, result)
+        assert account.logged > 0
+        assert account.faults > 0
+
+
+# -- the witness is awake ------------------------------------------------------------------------------
+
+
+def a_run(**slow):
+    """A migration of 12 words by two vCPUs, small enough to tell by hand what its ledger says; `slow`: a throttle."""
+    scenario = Scenario.parse(
+        {
+            "guest": {"vcpus": 2, "memory": "3M", "backing": "4k"},
+            "policy": {"architecture": "x86-shadow-paging", "lets_go": "pages >= 64"},
+            "workload": {"kind": "migration", "clear_chunk": "768K", "access_interval": "3us", "warm_up": "10us",
+                         "pass_limit": 3, "downtime": "0ps", **slow},
+            "costs": COSTS,
+        }
+    )  # fmt: skip
+    job = build(scenario)
+    result = compiled.run(job, 1, trace=ROOM, ledger=ROOM)
+    examine(scenario, job, result)
+    return setting_of(scenario), list(ledger_of(result)), marks_of(job, result)
+
+
+def forget(what):
+    """Leave out the first entry of that kind, or the first that found something."""
+
+    def change(ledger, marks):
+        row = next(n for n, e in enumerate(ledger) if e[2] == what and e[4] > 0)
+        walks = sum(e[2] not in BESIDE_WALKS for e in ledger[:row])
+        del ledger[row]
+        if what not in BESIDE_WALKS:
+            marks[:] = [mark._replace(walks=mark.walks - (mark.walks > walks)) for mark in marks]
+
+    return change
+
+
+def alter(what, **fields):
+    """Change the last entry of that kind."""
+
+    def change(ledger, marks):
+        row = max(n for n, e in enumerate(ledger) if e[2] == what)
+        time, thread, kind, page, count = ledger[row]
+        entry = {"thread": thread, "page": page, "count": count} | fields
+        ledger[row] = (time, entry["thread"], kind, entry["page"], entry["count"])
+
+    return change
+
+
+def stop_early(ledger, marks):
+    del marks[-1]
+
+
+def unsend(ledger, marks):
+    place = next(n for n, mark in enumerate(marks) if mark.phase == "sent")
+    marks[place] = marks[place]._replace(bitmap=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        pytest.param(forget("write"), "the walk must find|pages in the bitmap|without a fault", id="unlogged write"),
+        pytest.param(forget("send"), "is unsent after the pass|pages in the bitmap", id="unsent word"),
+        pytest.param(forget("clear"), "a writable page faulted|no CLEAR had seen", id="sent before it was cleared"),
+        pytest.param(forget("collect"), "pages in the bitmap|was in the log", id="GET that skips a word"),
+        pytest.param(alter("collect", count=65), "the walk must find", id="wrong count"),
+        pytest.param(alter("clear", thread=0), "a stranger walked", id="a vCPU that clears"),
+        pytest.param(alter("send", page=7), "within a word", id="crooked walk"),
+        pytest.param(alter("write", page=0, thread=1), "somebody else's page", id="stray write"),
+        pytest.param(stop_early, "where .*left.* was due", id="no end"),
+        pytest.param(unsend, "1 pages in the bitmap", id="a page left behind"),
+    ],
+)
+def test_the_witness_sees_what_is_wrong(change, law):
+    setting, ledger, marks = a_run()
+    change(ledger, marks)
+    with pytest.raises(Violation, match=law):
+        Witness(setting).replay(ledger, marks)
+
+
+def write_asleep(ledger, marks):
+    """The first write after a vCPU slept comes earlier."""
+    at, (time, vcpu, *_) = next((n, e) for n, e in enumerate(ledger) if e[2] == "pause")
+    row = next(n for n, e in enumerate(ledger) if n > at and e[1:3] == (vcpu, "write"))
+    ledger[row] = (time + 1, *ledger[row][1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        pytest.param(alter("judge", page=11), "the throttle is", id="another throttle"),
+        pytest.param(alter("throttle", count=1), "vCPUs sleep for", id="a shorter sleep"),
+        pytest.param(alter("pause", count=7), "nobody told", id="a sleep of its own"),
+        pytest.param(forget("pause"), "before it slept|in its sleep", id="no sleep"),
+        pytest.param(write_asleep, "in its sleep", id="a sleepwalker"),
+    ],
+)
+def test_the_witness_sees_who_does_not_sleep(change, law):
+    setting, ledger, marks = a_run(throttle="qemu", throttle_slice="60us", throttle_judge="0ps", throttle_sync="100us",
+                                   link="10Gbit/s")  # fmt: skip
+    change(ledger, marks)
+    with pytest.raises(Violation, match=law):
+        Witness(setting).replay(ledger, marks)
+
+
+def test_the_witness_knows_no_steps():
+    """What the model, a program or an engine gets wrong, it does not get wrong with them: it imports none of them."""
+    modules = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(ast.parse(Path(witness.__file__).read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
+    assert modules == {"__future__", "collections.abc", "dataclasses", "typing"}

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The second page: its address asks what simlib migrate is asked, and a wrong value is said beside its field."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from urllib.parse import urlencode
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+from typer.testing import CliRunner
+
+import simlib
+from simlib._lib.errors import InputError
+from simlib.ui.cli import app
+from simlib.ui.explorer import migration_page
+from simlib.ui.explorer.migration_page import MigrationControls, MigrationPage
+from simlib.ui.explorer.migration_state import BY_NAME, DRAWS, MigrationState
+from simlib.ui.explorer.state import State
+from simlib.ui.explorer.tabs import Tabs
+from simlib.vmm.paste import SETTABLE
+
+SMALL = "page=migration&memory=8G&working-set=4G&writes=500000&link=10Gbit%2Fs&vcpus=4"
+
+
+@pytest.fixture(scope="module")
+def page():
+    return MigrationPage(SMALL, background=False)
+
+
+def test_the_page_shows_what_the_command_would_say(page):
+    found = page.findings.parts["found"]
+    state = page.state
+    again = simlib.migrate(state.guest, state.wishes, draws=DRAWS, lock=False)
+    assert found.take == again.take
+    assert found.says() == again.says()
+    drawn = json.loads(page.canvas.figures["migration_passes"])["data"]
+    assert {trace["name"] for trace in drawn} == {"as it is", found.take.name}
+
+
+def test_an_address_holds_the_whole_question(page):
+    again = MigrationState.from_query(page.state.query)
+    assert (again.guest, again.wishes) == (page.state.guest, page.state.wishes)
+    assert (again.guest.vcpus, again.guest.memory) == (4, 8 * 2**30)
+
+
+def test_a_wrong_value_is_said_beside_its_field_and_asks_nothing():
+    told = []
+    controls = MigrationControls(MigrationState(), told.append)
+    controls.set("link", "0Gbit/s")
+    assert "link" in controls.errors
+    assert not told
+
+
+def test_one_goes_from_page_to_page():
+    tabs = Tabs(SMALL, background=False)
+    assert isinstance(tabs.page, MigrationPage)
+    assert len(tabs.buttons.options) == 2
+
+
+def test_a_page_keeps_what_it_was_asked_while_another_is_shown(monkeypatch):
+    monkeypatch.setattr("simlib.ui.explorer.page.Explorer._ask", lambda *_: None)  # nothing is simulated
+    tabs = Tabs(SMALL, background=False)
+    mine = tabs.page
+    tabs.buttons.value = ""
+    assert tabs.page.state == State.first()
+    assert tabs.widget.children[1] is tabs.page.widget
+    tabs.buttons.value = "migration"
+    assert tabs.page is mine
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("vcpus=0", "vcpus = 0: must be from 1 to"),
+        ("memory=5Q", "memory = 5Q: unknown unit"),
+        ("memory=2G", "dirty = over 40 GiB: is more than the memory; give the working set, or more memory"),
+        ("writes=1e999", "writes = 1e999: must be at most"),
+        ("habit=measured&more=1/s in 60s", "contradict each other"),
+        ("downtime-limit=300ms", "downtime-limit = 300ms: must be a whole number"),
+        ("guest-keeps=120%25", "guest-keeps = 1.2: must be above 0"),
+        ("vcpu=8", "did you mean 'vcpus'"),
+        ("for=qemu", "must be one of these; did you mean 'qmp'"),
+    ],
+)
+def test_nonsense_in_an_address_is_told_and_the_first_example_shown(query, words, monkeypatch):
+    with pytest.raises(InputError) as told:
+        MigrationState.from_query(f"page=migration&{query}")
+    assert words in str(told.value)
+    monkeypatch.setattr(migration_page, "answer", lambda *_: simlib.migrate(*small(), draws=1, lock=False))
+    page = MigrationPage(f"page=migration&{query}", background=False)
+    assert "was not understood" in page._status.value  # also once it is simulated
+    assert page._status.value.endswith("Simulated.")
+    assert page.state == MigrationState.first()
+    page.change(vcpus="8")
+    assert page._status.value == "Simulated."
+
+
+def small():
+    state = MigrationState.from_query(SMALL)
+    return state.guest, state.wishes
+
+
+def test_an_unknown_page_is_told_on_the_first(monkeypatch):
+    monkeypatch.setattr("simlib.ui.explorer.page.Explorer._stages", lambda *_: iter(()))
+    tabs = Tabs("page=migrtion", background=False)
+    assert tabs.buttons.value == ""
+    assert "page = migrtion" in tabs.page._status.value
+
+
+def test_what_is_pasted_follows_the_list_and_nothing_is_simulated_again(page, monkeypatch):
+    found = page.findings.parts["found"]
+    monkeypatch.setattr(migration_page, "answer", None)
+    for target in ("qmp", "virsh"):
+        page.controls.set("for", target)
+        assert page._pasted.value == Markup("<pre>{}</pre>").format(found.paste(target))
+    assert page.findings.parts["found"] is found
+
+
+def test_what_kubevirt_cannot_set_is_not_recommended_to_it():
+    shown = MigrationPage(f"{SMALL}&for=kubevirt", background=False)
+    found = shown.findings.parts["found"]
+    assert all(plan.settings.beside(found.guest.settings).keys() <= SETTABLE["kubevirt"] for plan in found.plans)
+    assert "cannot set" not in found.paste("kubevirt")
+
+
+TEXTS = st.one_of(st.text(max_size=12), st.sampled_from(
+    ["0", "-1", "1e400", "nan", "9" * 30, "512G", "0G", "1/s in 1s", "over 1G", "80%", "on", "5min", "1Gbit/s", "sweep"]
+))  # fmt: skip
+
+
+@given(st.dictionaries(st.one_of(st.sampled_from(sorted(BY_NAME)), st.text(max_size=5)), TEXTS, max_size=6))
+def test_whatever_an_address_says_is_a_question_or_a_sentence(asked):
+    query = urlencode({"page": "migration"} | asked)
+    try:
+        state = MigrationState.from_query(query)
+    except InputError:
+        return
+    assert MigrationState.from_query(state.query) == state
+
+
+def test_only_what_counts_has_a_control():
+    controls = MigrationControls(MigrationState(), lambda _state: None)
+
+    def shown():
+        return {name for name, (row, _) in controls._rows.items() if row.layout.display != "none"}
+
+    before = shown()
+    controls.set("habit", "measured")
+    assert before - shown() == {"writes", "working-set"}
+    assert shown() - before == {"distinct", "over", "more"}
+
+
+def test_the_command_that_a_page_shows_asks_the_same(page, tmp_path):
+    command = page.calls().rpartition("\n")[2]
+    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--seed", "1", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out" / "plans.csv"), page.findings.table())
+    done = CliRunner().invoke(app, ["explore", "--query", page.state.query, "--table", str(tmp_path / "table.csv")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "table.csv").read_bytes() == (tmp_path / "out" / "plans.csv").read_bytes()
