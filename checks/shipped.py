@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compute anew what data/fits ships of studies, and write it there.
 
-    python checks/shipped.py ampere-altra | x86-published | x86-growth | april-2024-settings
+    python checks/shipped.py ampere-altra | x86-published | x86-growth | april-2024-settings | lab-instruction-times
 
 The costs of the Ampere Altra; those of the published x86 hosts; each reading of why x86's faults take longer with more
-vCPUs (minutes); every setting of its workload that the April 2024 mail does not state (twenty minutes on two cores).
+vCPUs (minutes); every setting of its workload that the April 2024 mail does not state (twenty minutes on two cores);
+what one of the lab's instructions takes on hardware.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from simlib._lib import parallel
 from simlib._lib.files import write_text, write_together
 from simlib.analysis.calibrate.fit import calibrate
 from simlib.analysis.calibrate.problem import Problem
+from simlib.lab.hardware import translation
 from simlib.measurements.fits import Fit
 from simlib.measurements.fits.file import fit_text
 from simlib.ui.cli.output import progress_bar
 from studies.arm64 import altra
+from studies.lab import translation as lab_translation
 from studies.migrations import settings
 from studies.study import shipped_fit
 from studies.x86 import growth
@@ -71,6 +74,8 @@ def main(name: str) -> None:
             write_together(FITS / name, {f"{key}.json": fit_text(fit) for key, fit in growth_fits(progress).items()})
         elif name == "april-2024-settings":
             write_text(FITS / f"{name}.csv", april_2024_settings(progress).to_csv(index=False, float_format="%.6g"))
+        elif name == "lab-instruction-times":
+            write_text(FITS / translation.FILE, lab_translation.shipped_text())
         else:
             sys.exit(__doc__)
 

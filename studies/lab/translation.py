@@ -9,23 +9,24 @@ run on kernels without them (``data/experiments/plain.toml``).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import datetime
+import json
 
 import numpy as np
 import pandas as pd
 
+from simlib._lib.version import __version__
 from simlib.lab.hardware.instructions import instruction_costs, plain_costs
+from simlib.lab.hardware.prediction import HOSTS
+from simlib.lab.hardware.translation import KINDS, translate
 from simlib.measurements import load
 from simlib.measurements.fits import CostEstimate
 from simlib.model.machine import MACHINES
 from studies.arm64 import altra
-from studies.study import shipped_fit, student
+from studies.study import shipped_fit
 from studies.x86 import growth
 from studies.x86.hosts import configurations
 from studies.x86.parked import PAGES_PER_GIB
-
-KINDS = {"exit": "fault_exit", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
-"""Kinds of action, and the cost that each is."""
 
 _WAITERS_AT = 16
 """vCPUs at which x86's hold is taken, since it grows with them."""
@@ -115,29 +116,23 @@ def ratio_table() -> pd.DataFrame:
                   "by_the_others_ns", "factor", "source"]]  # fmt: skip
 
 
-class Translated(NamedTuple):
-    """A time for a count: its median, ns, and the factor within which it lies with 90 %."""
-
-    time_ns: float
-    factor: float
-
-
-def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
-    """Nanoseconds for so many instructions of one kind of action on an architecture that nobody timed.
-
-    The ratio is the geometric mean of the architectures that were; its spread between architectures is pooled over the
-    kinds, on as many degrees of freedom as there are ratios less kinds.
-
-    - `kind`: one of `KINDS`.
-    - `table`: of `ratio_table`.
-    """
-    logs = np.log(table["ns_per_instruction"])
-    deviations = logs - logs.groupby(table["kind"]).transform("mean")
-    dof = len(table) - table["kind"].nunique()
-    spread = float(np.sqrt((deviations**2).sum() / dof))
-    mine = logs[table["kind"] == kind]
-    half = student(dof) * spread * float(np.sqrt(1 + 1 / len(mine)))
-    return Translated(float(np.exp(mine.mean())) * count, float(np.exp(half)))
+def shipped_text() -> str:
+    """Contents of ``data/fits/lab/instruction-times.json``, which `simlib.lab.hardware.translation` reads."""
+    ratios = ratio_table()[
+        ["kind", "architecture", "instructions", "statistics", "time_ns", "ns_per_instruction", "source"]
+    ]
+    machines = {host.lab for host in HOSTS.values()}
+    shipped = {
+        "title": "Time on hardware of the lab's instructions, by kind of action and architecture",
+        "made_by": "python checks/shipped.py lab-instruction-times",
+        "date": datetime.date.today().isoformat(),
+        "version": __version__,
+        "ratios": ratios.to_dict("records"),
+        "reacquire_instructions": {
+            name: instructions(name)["letting go"] + statistics_own(name)["letting go"] for name in sorted(machines)
+        },
+    }
+    return json.dumps(shipped, indent=1, ensure_ascii=False) + "\n"
 
 
 def riscv_priors(ratios: pd.DataFrame) -> pd.DataFrame:

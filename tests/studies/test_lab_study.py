@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -15,6 +16,8 @@ from simlib.analysis.predict import predict
 from simlib.lab.hardware import instructions, load
 from simlib.lab.hardware.counts import count_comparison
 from simlib.lab.hardware.machines import LABS, lab_name, lab_scenario, rows_of
+from simlib.lab.hardware.translation import FILE, KINDS, translate
+from simlib.measurements import data_dir
 from simlib.measurements.fits import load_priors
 from studies.lab import STUDY, figures, processor, rings, told, translation
 from studies.lab.switches import SWITCHES
@@ -160,20 +163,28 @@ def test_each_architecture_left_out(table):
     assert np.isnan(worst["letting go"])
 
 
+def test_the_shipped_ratios_are_those_of_the_study(table):
+    """The product reads them from data/fits; `python checks/shipped.py lab-instruction-times` writes them anew."""
+    shipped, computed = (json.loads(text) for text in ((data_dir() / "fits" / FILE).read_text("utf-8"),
+                                                       translation.shipped_text()))  # fmt: skip
+    made = {"date", "version"}
+    assert {k: v for k, v in shipped.items() if k not in made} == {k: v for k, v in computed.items() if k not in made}
+
+
 def test_a_translation_is_the_mean_of_the_logarithms_and_pooled_spread():
     rows = [("a", 1.0), ("a", 2.0), ("b", 3.0), ("b", 3.0)]
     given = pd.DataFrame(rows, columns=["kind", "ns_per_instruction"])
-    found = translation.translate("a", 100, given)
+    found = translate("a", 100, given)
     assert found.time_ns == pytest.approx(100 * np.sqrt(2))
     spread = np.sqrt(2 * (np.log(2) / 2) ** 2 / 2)
     assert found.factor == pytest.approx(np.exp(2.91999 * spread * np.sqrt(1.5)), rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", list(translation.KINDS))
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_the_priors_of_riscv_are_translations(table, kind):
-    prior = load_priors("riscv")[translation.KINDS[kind]]
+    prior = load_priors("riscv")[KINDS[kind]]
     counted = translation.instructions("riscv")[kind]
-    found = translation.translate(kind, counted, table)
+    found = translate(kind, counted, table)
     assert prior.median == pytest.approx(found.time_ns * 1000, rel=0.02)
     assert prior.factor == pytest.approx(found.factor, rel=0.05)
     assert f"{counted:.0f} instructions" in prior.source

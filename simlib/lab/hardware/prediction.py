@@ -3,7 +3,7 @@
 
 The lab says when a changed kernel takes `mmu_lock`, in which mode, for how many pages, and how many instructions it
 executes there. When and in which mode become the model's policy. Instructions become time by what one takes of that
-kind of action on that hardware (`studies.lab.translation`). What no instruction counter sees is named.
+kind of action on that hardware (`translation`). What no instruction counter sees is named.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from simlib._lib.parallel import Progress, portions
 from simlib.analysis.predict import CHANGES, LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, curves_of
 from simlib.figures.results import Result
 from simlib.lab import Trial
+from simlib.lab.hardware.translation import KINDS, instruction_times, translate
 from simlib.lab.records import FAULT_SITES
 from simlib.lab.trial.differences import CHANGED, RULER, Difference, welch
 from simlib.lab.trial.kernels import COUNTED
@@ -31,7 +32,6 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import say_seconds
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.model.strategy import every
-from studies.lab.translation import KINDS, instructions, ratio_table, statistics_own, translate
 
 VCPUS = (1, 4, 16, 64)
 """Points of a curve."""
@@ -249,8 +249,7 @@ def _costs(cell: _Cell, machine: str) -> dict[str, More]:
     cleared = cell.more(("clear", "time"))
     if cleared.middle:  # what letting go takes is no part of a page
         let_go = cell.sum(["clear"], "acquisitions", 1) - cell.sum(["clear"], "acquisitions", 0)
-        lab = HOSTS[machine].lab
-        each = instructions(lab)["letting go"] + statistics_own(lab)["letting go"]
+        each = instruction_times().reacquire[HOSTS[machine].lab]
         left = More(cleared.middle - let_go * each, cleared.half)
         found["clear_page"] = cell.value("clear", "time", 0) / pages, left.over(pages)
     return {name: more for name, (whole, more) in found.items() if abs(more.middle) > max(more.half, RULER * whole)}
@@ -404,7 +403,7 @@ def _carried(
             ("a page of the walk", f"{known['clear_page'] / 1000:.3g} ns", f"{page / 1000:.3g} ns", "instructions")
         )
     factors: dict[str, dict[str, float]] = {}
-    table = ratio_table()
+    table = instruction_times().ratios
     for cost, more in effect.costs.items():
         kind = next(kind for kind, name in KINDS.items() if name == cost)
         each, spread = _time_each(kind, host, table)

@@ -333,8 +333,13 @@ def reproduce(
     out: Annotated[Path, into_folder("FOLDER", "Where to write the report and its tables.")] = Path("build/report"),
     seed: SeedOption = 1,
 ) -> None:
-    """Everything: calibrate, check, predict, draw; one self-contained HTML report. The main job."""
-    from studies.reproduce import reproduce as run
+    """Recompute all studies, run all notebooks and write the HTML report. Needs a checkout of the repository."""
+    from importlib import import_module
+
+    from simlib._lib.checkout import require_checkout
+
+    require_checkout("simlib reproduce")
+    run = import_module("studies.reproduce").reproduce  # the studies are not in the package
 
     with progress_bar() as progress:
         report = run(out, seed=seed, progress=progress)

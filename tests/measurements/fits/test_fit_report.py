@@ -18,7 +18,7 @@ from simlib.measurements.fits import BOUNDS, CostEstimate, Fit, load_fit
 from simlib.measurements.fits.tables import cost_table, residual_table
 from simlib.model.scenario import Scenario
 
-SHIPPED = sorted((data_dir() / "fits").rglob("*.json"))
+SHIPPED = sorted({*(data_dir() / "fits").rglob("*.json")} - {*(data_dir() / "fits" / "lab").iterdir()})
 EVIL = "<script>alert(1)</script>"
 
 
