@@ -21,7 +21,7 @@ from simlib.analysis.simulate import run_scenario
 from simlib.measurements.fits import complete
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine import compiled
-from simlib.simulator.sampling.estimator import travel
+from simlib.simulator.sampling.estimator import sample_once
 from simlib.simulator.workloads.dirty_log_perf_test import build
 
 
@@ -71,12 +71,12 @@ def growth(how: str, tables: dict[str, Any]) -> dict[str, float]:
     """Time and memory of one run, the compiler's apart, and the faults that it simulated or stands for."""
     scenario = complete(Scenario.parse(tables))
     if how == "sampled":
-        travel(scenario.changed({"guest": {"memory": "16G"}}))  # compile, or load what was compiled
+        sample_once(scenario.changed({"guest": {"memory": "16G"}}))  # compile, or load what was compiled
     else:
         run_scenario(scenario.changed({"guest": {"vcpus": 1, "memory": "64M"}}))
     begin = time.perf_counter()
     if how == "sampled":
-        travel(scenario)
+        sample_once(scenario)
         work = float(scenario.guest.pages)
     else:
         work = float(run_scenario(scenario).raw.faults.sum())

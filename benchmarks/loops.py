@@ -30,7 +30,7 @@ THINK_PS, HOLD_PS = 6_400_000, 100_000
 THINK, HOLD = THINK_PS * 1e-12, HOLD_PS * 1e-12
 
 COSTS = {
-    "fault_exit": "700ns",
+    "fault_unlocked": "700ns",
     "fault_hold": "600ns",
     "tlb_invalidate": "480ns",
     "line_transfer": "33ns",

@@ -288,7 +288,7 @@ def fixed_cost(size: Size) -> list[Row]:
     tiny = tiny_scenario()
 
     def calls(again: bool) -> float:
-        cases = [tiny if again else tiny.with_costs(fault_exit=1_000_000 + 1000 * k) for k in range(size.calls)]
+        cases = [tiny if again else tiny.with_costs(fault_unlocked=1_000_000 + 1000 * k) for k in range(size.calls)]
         begin = time.perf_counter()
         for seed, case in enumerate(cases):
             simulate(case, seed=seed)

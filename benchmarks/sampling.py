@@ -23,7 +23,7 @@ import pandas as pd
 from simlib import Scenario
 from simlib._lib import parallel
 from simlib._lib.files import write_text
-from simlib.analysis.choose.presets import standard_scenario
+from simlib.analysis.choose.presets import preset_scenario
 from simlib.analysis.simulate import run_scenario
 from simlib.measurements.fits import UncertainCosts, choose_fit
 from simlib.simulator.sampling import sample_migration
@@ -49,9 +49,9 @@ WAYS = {
     "read": ("arm64", {}),
     "read, clear read": ("arm64", {"clear_lock": "read"}),
     "write": ("loongarch", {}),
-    "write, every 64": ("loongarch", {"lets_go": "pages >= 64"}),
-    "read, every 512": ("riscv", {"lets_go": "pages >= 512"}),
-    "read, on demand": ("arm64", {"lets_go": "waiters >= 1"}),
+    "write, every 64": ("loongarch", {"clear_drop_when": "pages >= 64"}),
+    "read, every 512": ("riscv", {"clear_drop_when": "pages >= 512"}),
+    "read, on demand": ("arm64", {"clear_drop_when": "waiters >= 1"}),
 }
 """How faults take the lock, on which architecture, and with which strategy."""
 
@@ -101,7 +101,7 @@ def scenario_of(vcpus: int, memory: str, chunk: str, density: str, way: str) -> 
         "warm_up": "100us",
     }
     changes = {"guest": {"memory": memory}, "policy": policy, "workload": workload | GUESTS[density]}
-    scenario = standard_scenario(architecture, vcpus).changed(changes)
+    scenario = preset_scenario(architecture, vcpus).changed(changes)
     return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central()
 
 
@@ -205,7 +205,9 @@ def main() -> None:
     cases = CASES[:QUICK] if arguments.quick else CASES
     tasks = [partial(run, case) for case in cases]
     told = [str(case) for case in cases]
-    parallel.each(tasks, told, lambda what, share: print(f"{share:.0%} {what}", flush=True), workers=arguments.workers)
+    parallel.run_all(
+        tasks, told, lambda what, share: print(f"{share:.0%} {what}", flush=True), workers=arguments.workers
+    )
     found = [sampled(case) for case in cases]  # each alone, which itself uses all CPUs
     page = f"{BEGIN}\n{summary(found)}\n\n{markdown(by_way(found))}\n{END}"
     print(markdown(table(found)), page, sep="\n\n")

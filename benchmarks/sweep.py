@@ -25,7 +25,7 @@ def grid(points: int) -> Grid:
                      "costs": {"fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.3,
                                "others": "0ns"}},
         "axes": {"guest": {"vcpus": list(range(1, 11))},
-                 "costs": {"fault_exit": {"low": "500ns", "high": "5us", "count": points // 10}}},
+                 "costs": {"fault_unlocked": {"low": "500ns", "high": "5us", "count": points // 10}}},
     })  # fmt: skip
 
 

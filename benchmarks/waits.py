@@ -37,11 +37,11 @@ architecture = "arm64-spinlock"
 kind = "dirty_log_perf_test"
 iterations = 2
 initially_set = true
-counted_runs = 3
+lock_stat_runs = 3
 [calibration]
-costs = ["fault_hold", "line_transfer", "fault_exit", "tlb_invalidate"]
+costs = ["fault_hold", "line_transfer", "fault_unlocked", "tlb_invalidate"]
 metrics = ["dirty_memory_time", "contentions"]
-absorbed = ["guest_access", "line_local"]
+included_in_others = ["guest_access", "line_local"]
 """
 """The published curve of the old test under a spinlock: seven numbers of vCPUs."""
 

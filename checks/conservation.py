@@ -52,7 +52,7 @@ PARTS = ("pages >= 128", "pages >= 64", "pages >= 192", "pages >= 320", "pages >
 """What strategies are made of."""
 
 
-def lets_go(pick: Pick) -> str:
+def clear_drop_when(pick: Pick) -> str:
     """When a hold ends: never, or up to three comparisons joined in any way."""
     parts = [pick(PARTS)]
     if pick((False, False, False, True)):
@@ -75,11 +75,23 @@ def throttled(pick: Pick, when: str, interval: int, page_size: int) -> dict[str,
         return {}
     time = 64 * interval
     if when == "ring":
-        return {"throttle": "qemu-dirty-limit", "throttle_slice": 300 * US, "throttle_judge": 0, "clear_threads": 0,
-                "throttle_sync": MS, "shared": True, "dirty_limit": pick((1, 3_000)), "access_interval": US,
-                "ring_entries": 256, "reap_every": 0, "pass_limit": 2, "downtime": 0, "write_percent": 100,
-                "link": page_size * 8 * 10**12 // 6_000_000}  # fmt: skip
-    return {"throttle": rule, "throttle_slice": pick((time, time // 8)), "throttle_judge": pick((0, 0, time)),
+        return {
+            "throttle": "qemu-dirty-limit",
+            "throttle_slice": 300 * US,
+            "throttle_check_period": 0,
+            "clear_threads": 0,
+            "throttle_sync": MS,
+            "shared": True,
+            "dirty_limit": pick((1, 3_000)),
+            "access_interval": US,
+            "ring_entries": 256,
+            "reap_every": 0,
+            "pass_limit": 2,
+            "downtime": 0,
+            "write_percent": 100,
+            "link": page_size * 8 * 10**12 // 6_000_000,
+        }
+    return {"throttle": rule, "throttle_slice": pick((time, time // 8)), "throttle_check_period": pick((0, 0, time)),
             "throttle_sync": pick((time, 4 * time, 0)), "throttle_initial": pick((0, 60, 1)),
             "clear_threads": 0}  # fmt: skip
 
@@ -123,8 +135,8 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
             translation_fault=pick(modes),
             split_fault=pick(("read", "write")),
             clear_lock=pick(("write", "read", "lockless")),
-            lets_go=lets_go(pick),
-            get_lets_go=lets_go(pick),
+            clear_drop_when=clear_drop_when(pick),
+            get_drop_when=clear_drop_when(pick),
             fault_lock_sections=pick((0, 1, 2)),
             eager_split=pick((None, True, False)),
             split_alloc=pick(("default", "under_lock", "drop", "under_read_lock")),
@@ -250,7 +262,7 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
     """Which of `CLASSES` a scenario is in, by what it says and by what came of it."""
     guest, policy, workload = scenario.guest, scenario.policy, scenario.workload
     setting, kernel = setting_of(scenario), DirtyLog(scenario)
-    asked = leaves(policy.get_lets_go if workload.clear_when == "at_get" else policy.lets_go)
+    asked = leaves(policy.get_drop_when if workload.clear_when == "at_get" else policy.clear_drop_when)
     batches = [leaf.least for leaf in asked if getattr(leaf, "quantity", "") == "pages"]
     names = {getattr(leaf, "quantity", type(leaf).__name__.lower()) for leaf in asked}
     migrates = workload.kind == "migration"
@@ -268,7 +280,7 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
         "asks who waits": held and bool(names & {"waiters", "vcpus"}),
         "never lets go": held and "never" in names,
         "several holds a chunk": chunked and min(batches, default=kernel.chunk) < kernel.chunk and (
-            " and " not in str(policy.lets_go)
+            " and " not in str(policy.clear_drop_when)
         ),
         "sparse pass": any(0 < n < setting.pages / 8 for n in later),
         "dense pass": any(n > setting.pages / 2 for n in later),

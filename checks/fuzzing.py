@@ -48,7 +48,7 @@ from simlib.model import quantities, strategy
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.simulator.workloads import KINDS, build, kind_of
 from simlib.ui.cli import main as command
-from simlib.ui.explorer.state import State
+from simlib.ui.explorer.state import ExplorerState
 from simlib.vmm.running_guest import parse_guest
 
 ROOT = Path(__file__).parents[1]
@@ -293,7 +293,7 @@ memory_per_vcpu = "2M"
 [policy]
 architecture = "x86-tdp"
 lock = "default"
-lets_go = "pages >= 512 and waiters >= 1"
+clear_drop_when = "pages >= 512 and waiters >= 1"
 lock_regions = 1
 [workload]
 iterations = 1
@@ -306,7 +306,7 @@ downtime = "1us"
 timeout = "10ms"
 pass_limit = 3
 [costs]
-fault_exit = "700ns"
+fault_unlocked = "700ns"
 fault_hold = "600ns"
 line_transfer = "50ns"
 guest_access = "2ns"
@@ -427,7 +427,7 @@ def words(random: Random) -> bytes:
             read(text)
     if random.random() < 0.2:
         with said(given):
-            State.from_query(text)
+            ExplorerState.from_query(text)
     return given
 
 

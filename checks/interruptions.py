@@ -31,7 +31,7 @@ LONG = """
 vcpus = 64
 memory_per_vcpu = "8G"
 [costs]
-fault_exit = "700ns"
+fault_unlocked = "700ns"
 fault_hold = "600ns"
 line_transfer = "50ns"
 """

@@ -34,7 +34,7 @@ SMALL = """
 vcpus = 2
 memory_per_vcpu = "4M"
 [costs]
-fault_exit = "700ns"
+fault_unlocked = "700ns"
 fault_hold = "600ns"
 line_transfer = "50ns"
 clear_page = "30ns"

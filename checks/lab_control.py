@@ -22,7 +22,7 @@ from simlib.lab.qemu import find_qemu
 from simlib.lab.trial.cells import designs, target_of
 from simlib.lab.trial.differences import ALPHA, CHANGED, compare, judge
 from simlib.lab.trial.kernels import WITHOUT, Kernel, open_source
-from simlib.lab.trial.machine import How, Runs, Tried, boot, layouts_of, steps
+from simlib.lab.trial.machine import BootedKernels, How, Runs, boot, layouts_of, steps
 from simlib.lab.trial.run import try_series
 from simlib.lab.trial.series import MEASURES
 from simlib.lab.trial.tree import stage_own
@@ -43,7 +43,7 @@ def booted(machine: str) -> Runs:
         staged = stage_own(source.pristine, read_series(), MEASURES, source.folder / "stage" / "control")
         built = layouts_of(machine, source, Kernel(WITHOUT, staged), LAYOUTS, progress)
         own = [replace(design, layouts=LAYOUTS) for design in designs(machine, quick=True)]
-        return boot(machine, own, [built], find_qemu(target_of(machine)), How(quick=True), progress, Tried())[0]
+        return boot(machine, own, [built], find_qemu(target_of(machine)), How(quick=True), progress, BootedKernels())[0]
 
 
 def divide(runs: Runs, machine: str, layouts: int, generator: np.random.Generator) -> list[str]:

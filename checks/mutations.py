@@ -64,23 +64,35 @@ ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, SLOWING, STATIST
 MUTATIONS: dict[str, list[Edit]] = {
     # -- in one engine
     "TEST asks for more than the threshold": [
-        Edit(INTERPRETER, "if quantity(run.pages, thread, step, time) < step.d:",
-             "if quantity(run.pages, thread, step, time) <= step.d:"),
+        Edit(
+            INTERPRETER,
+            "if quantity(run.pages, thread, step, time) < step.d:",
+            "if quantity(run.pages, thread, step, time) <= step.d:",
+        ),
     ],
     "ADVANCE is clipped to the region, not to its extent": [
-        Edit(INTERPRETER, "page = min(thread.page + step.a, thread.end[step.b])",
-             "page = min(thread.page + step.a, thread.end[0])"),
+        Edit(
+            INTERPRETER,
+            "page = min(thread.page + step.a, thread.end[step.b])",
+            "page = min(thread.page + step.a, thread.end[0])",
+        ),
     ],
     "OPEN is not clipped to the extent around": [
         Edit(SIMULATION, "thread.page, min(reach, thread.end[a - 1])", "thread.page, min(reach, thread.end[0])"),
     ],
     "the next one's queue node is fetched at the near price": [
-        Edit(LOCKS, "owned += transfer(world, cpus, waiter(waiting, index, lock, 0), number)",
-             "owned += cpus.transfer_ps[0]"),
+        Edit(
+            LOCKS,
+            "owned += transfer(world, cpus, waiter(waiting, index, lock, 0), number)",
+            "owned += cpus.transfer_ps[0]",
+        ),
     ],
     "a hand-over is the longer for the one whose turn it is, too": [
-        Edit(LOCKS, "owned += item(cpus.crowding_ps, lock.length)",
-             "owned += item(cpus.crowding_ps, min(lock.length + 1, len(cpus.crowding_ps) - 1))"),
+        Edit(
+            LOCKS,
+            "owned += item(cpus.queue_length_penalty_ps, lock.length)",
+            "owned += item(cpus.queue_length_penalty_ps, min(lock.length + 1, len(cpus.queue_length_penalty_ps) - 1))",
+        ),
     ],
     "a cluster's CPUs are near, and no nearer": [
         Edit(OTHER_LOCKS, "return job.cluster_ps", "return job.near_ps"),
@@ -146,19 +158,26 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(CLOCK, "rank = min(rank, choices - 1)", "rank = min(rank + 1, choices - 1)"),
     ],
     "a barrier wakes one too few": [
-        Edit(INTERPRETER, "for j in range(run.threads.shape[0]):\n        other",
-             "for j in range(1, run.threads.shape[0]):\n        other"),
+        Edit(
+            INTERPRETER,
+            "for j in range(run.threads.shape[0]):\n        other",
+            "for j in range(1, run.threads.shape[0]):\n        other",
+        ),
     ],
     "CLEAR leaves the dirty bit": [
-        Edit(OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)",
-             "self.pages[p] = self.protected(bits)"),
+        Edit(
+            OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)", "self.pages[p] = self.protected(bits)"
+        ),
     ],
     "SEND leaves the page in the bitmap": [
         Edit(MEMORY, "pages[page] = state | (bits & Page.DIRTY)", "pages[page] = bits"),
     ],
     "a vCPU runs on past the time at which its memory is protected": [
-        Edit(ROUNDS, "((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time",
-             "((horizon >> calendar.THREAD_BITS) + 99 * usual.time - time) // usual.time"),
+        Edit(
+            ROUNDS,
+            "((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time",
+            "((horizon >> calendar.THREAD_BITS) + 99 * usual.time - time) // usual.time",
+        ),
     ],
     "a thread that waits for a lock keeps nobody from running ahead": [
         Edit(AHEAD, "            by_any = True\n", "            by_any = False\n"),
@@ -199,16 +218,23 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(LOGS, "for i in range(entries):\n        mark", "for i in range(entries - 1):\n        mark"),
     ],
     "in both engines the reset protects nothing": [
-        Edit(OTHER_MEMORY, "            case Scan.PROTECT_RUN:\n                found = True\n"
-             "                self.pages[p] = self.protected(bits)", "            case Scan.PROTECT_RUN:\n"
-             "                found = True"),
-        Edit(MEMORY, "        if pages[page] & STATE == Page.WRITABLE:\n            pages[page] = (pages",
-             "        if pages[page] & STATE == Page.ABSENT:\n            pages[page] = (pages"),
+        Edit(
+            OTHER_MEMORY,
+            "            case Scan.PROTECT_RUN:\n                found = True\n"
+            "                self.pages[p] = self.protected(bits)",
+            "            case Scan.PROTECT_RUN:\n                found = True",
+        ),
+        Edit(
+            MEMORY,
+            "        if pages[page] & STATE == Page.WRITABLE:\n            pages[page] = (pages",
+            "        if pages[page] & STATE == Page.ABSENT:\n            pages[page] = (pages",
+        ),
     ],
     "in both engines harvesting skips an entry": [
         Edit(OTHER_LOGS, "for page in new:", "for page in new[1:]:"),
-        Edit(LOGS, "for i in range(other.harvested, other.pushed):",
-             "for i in range(other.harvested + 1, other.pushed):"),
+        Edit(
+            LOGS, "for i in range(other.harvested, other.pushed):", "for i in range(other.harvested + 1, other.pushed):"
+        ),
     ],
     "GET does not ask for log buffers": [
         Edit(WORKLOADS + "dirty_log.py", "            self.kick(self.costs.log_exit, self.drained)\n", ""),
@@ -246,20 +272,24 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit("engine/throttle.py", "more = increment\n", "more = 0\n"),
     ],
     "GET within a pass begins where that is": [
-        Edit(WORKLOADS + "migration.py", "        program.back(REGION)\n        _get(kernel)\n",
-             "        _get(kernel)\n"),
+        Edit(
+            WORKLOADS + "migration.py", "        program.back(REGION)\n        _get(kernel)\n", "        _get(kernel)\n"
+        ),
     ],
     # -- in both, alike
     "in both engines CLEAR leaves the page writable": [
-        Edit(OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)",
-             "self.pages[p] = bits & ~Page.DIRTY"),
-        Edit(MEMORY, "(Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED",
-             "state | Page.COLLECTED"),
+        Edit(OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)", "self.pages[p] = bits & ~Page.DIRTY"),
+        Edit(
+            MEMORY, "(Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED", "state | Page.COLLECTED"
+        ),
     ],
     "in both engines a split leaves the block's other pages writable": [
         Edit(OTHER_MEMORY, "self.fill_table(block, Page.ABSENT)", "self.fill_table(block, Page.WRITABLE)"),
-        Edit(MEMORY, "fill_table(pages, block, world.block_shift, Page.ABSENT)",
-             "fill_table(pages, block, world.block_shift, Page.WRITABLE)"),
+        Edit(
+            MEMORY,
+            "fill_table(pages, block, world.block_shift, Page.ABSENT)",
+            "fill_table(pages, block, world.block_shift, Page.WRITABLE)",
+        ),
     ],
     "in both engines CLEAR takes out of the log what GET did not give": [
         Edit(OTHER_MEMORY, "bool(bits & Page.DIRTY and bits & Page.COLLECTED)", "bool(bits & Page.DIRTY)"),
@@ -267,17 +297,26 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     "in both engines ADVANCE is clipped to the region": [
         Edit(SIMULATION, "page = min(thread.page + a, thread.end[b])", "page = min(thread.page + a, thread.end[0])"),
-        Edit(INTERPRETER, "page = min(thread.page + step.a, thread.end[step.b])",
-             "page = min(thread.page + step.a, thread.end[0])"),
+        Edit(
+            INTERPRETER,
+            "page = min(thread.page + step.a, thread.end[step.b])",
+            "page = min(thread.page + step.a, thread.end[0])",
+        ),
     ],
     # -- in what both engines are given
     "a strategy's skip goes on to the end of its chunk": [
-        Edit(WORKLOADS + "dirty_log.py", "otherwise=lambda: program.skip(word)):\n                with program.holding",
-             "otherwise=lambda: program.skip(hold)):\n                with program.holding"),
+        Edit(
+            WORKLOADS + "dirty_log.py",
+            "otherwise=lambda: program.skip(word)):\n                with program.holding",
+            "otherwise=lambda: program.skip(hold)):\n                with program.holding",
+        ),
     ],
     "a chunk's walk does not go back before it is sent": [
-        Edit(WORKLOADS + "migration.py", "        kernel.clear_chunk(chunk)\n        program.back(chunk)\n",
-             "        kernel.clear_chunk(chunk)\n"),
+        Edit(
+            WORKLOADS + "migration.py",
+            "        kernel.clear_chunk(chunk)\n        program.back(chunk)\n",
+            "        kernel.clear_chunk(chunk)\n",
+        ),
     ],
     "GET forgets what is not sent yet": [
         Edit(WORKLOADS + "dirty_log.py", "[Scan.SEND] if anew else []", "[] if anew else [Scan.SEND]"),
@@ -286,22 +325,32 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(WORKLOADS + "kernel.py", "program.map(action, logging)", "program.map(action, False)"),
     ],
     "enabling protects every other word": [
-        Edit(WORKLOADS + "dirty_log.py", "self._sweep(lock, WORD_PAGES, protect)",
-             "self._sweep(lock, 2 * WORD_PAGES, protect)"),
+        Edit(
+            WORKLOADS + "dirty_log.py",
+            "self._sweep(lock, WORD_PAGES, protect)",
+            "self._sweep(lock, 2 * WORD_PAGES, protect)",
+        ),
     ],
     "a thread that helps clears one word of its part": [
-        Edit(WORKLOADS + "migration.py", "with program.extent(part) as mine",
-             "with program.extent(WORD_PAGES) as mine"),
+        Edit(
+            WORKLOADS + "migration.py", "with program.extent(part) as mine", "with program.extent(WORD_PAGES) as mine"
+        ),
     ],
     "the first pass leaves out what the log has not": [
-        Edit(WORKLOADS + "migration.py", "_send_chunk(kernel, chunk, everything=True)",
-             "_send_chunk(kernel, chunk, everything=False)"),
+        Edit(
+            WORKLOADS + "migration.py",
+            "_send_chunk(kernel, chunk, everything=True)",
+            "_send_chunk(kernel, chunk, everything=False)",
+        ),
     ],
     "a condition's second part is never asked": [
-        Edit("model/conditions.py", "        self.left.write(program, second)\n",
-             "        self.left.write(program, no)\n"),
+        Edit(
+            "model/conditions.py",
+            "        self.left.write(program, second)\n",
+            "        self.left.write(program, no)\n",
+        ),
     ],
-}  # fmt: skip
+}
 
 
 def faults_in(edit: Edit) -> str:

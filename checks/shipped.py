@@ -42,7 +42,7 @@ def growth_fits(progress: parallel.Progress) -> dict[str, Fit]:
     problems |= {f"arm64-{'grows' if grows else 'constant'}": growth.arm64_problem(grows) for grows in (False, True)}
     chosen = f"{growth.CHOSEN}-all"
     tasks = [partial(_calibrated, problem, name in (chosen, "arm64-grows")) for name, problem in problems.items()]
-    fits = dict(zip(problems, parallel.each(tasks, "readings of the growth", progress), strict=True))
+    fits = dict(zip(problems, parallel.run_all(tasks, "readings of the growth", progress), strict=True))
     paging = calibrate(growth.paging_problem(fits[chosen].estimate), profile=False)
     few = {"train": "vcpus <= 16"}
     fits |= {"shadow-paging-few": paging}
@@ -57,7 +57,7 @@ def april_2024_settings(progress: parallel.Progress) -> pd.DataFrame:
     """Every combination of what the mail does not state, as `settings.load_grid` has it."""
     fit, grid = shipped_fit(configurations()), settings.grid()
     tasks = [partial(settings.changes, one, fit.estimate) for one in grid]
-    found = parallel.each(tasks, "the April 2024 mail's settings", progress)
+    found = parallel.run_all(tasks, "the April 2024 mail's settings", progress)
     return pd.concat(
         [pd.DataFrame(grid), pd.DataFrame(found, columns=[*map(settings.column, settings.NUMBERS)])], axis=1
     )

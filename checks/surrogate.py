@@ -95,7 +95,7 @@ def fit_surrogate(
     places = bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * unit
     parts = np.array_split(places, max(1, len(places) // 8))
     tasks = [partial(_engine, problem, part, points, pages, seed) for part in parts]
-    found = np.vstack(parallel.each(tasks, "running the engine over the box", progress))
+    found = np.vstack(parallel.run_all(tasks, "running the engine over the box", progress))
     powers: dict[Point, tuple[list[int], NDArray[np.int64], FloatArray]] = {}
     errors = []
     tables = _tables(unit)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simlib._lib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
     from simlib.analysis import sweep
     from simlib.analysis.calibrate import Calibrated, calibrate
-    from simlib.analysis.choose import BatchChoice, Choice, choose, choose_batch, standard_scenario
+    from simlib.analysis.choose import BatchChoice, Choice, choose, choose_batch, preset_scenario
     from simlib.analysis.compare import Comparison, compare
     from simlib.analysis.migrate import Migration, migrate
     from simlib.analysis.predict import PredictionResult, predict
@@ -58,11 +58,11 @@ __all__ = [
     "on_hardware",
     "perfetto_trace",
     "predict",
+    "preset_scenario",
     "programs",
     "sample",
     "save_fit",
     "simulate",
-    "standard_scenario",
     "sweep",
 ]
 
@@ -70,7 +70,7 @@ _HOMES = {
     "_lib.errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
     "analysis": ("sweep",),
     "analysis.calibrate": ("Calibrated", "calibrate"),
-    "analysis.choose": ("BatchChoice", "Choice", "choose", "choose_batch", "standard_scenario"),
+    "analysis.choose": ("BatchChoice", "Choice", "choose", "choose_batch", "preset_scenario"),
     "analysis.compare": ("Comparison", "compare"),
     "analysis.migrate": ("Migration", "migrate"),
     "analysis.predict": ("PredictionResult", "predict"),
@@ -86,7 +86,7 @@ _HOMES = {
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 
-__getattr__ = lazy_imports.names(__name__, _HOMES)
+__getattr__ = lazy_imports.lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

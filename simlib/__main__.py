@@ -21,10 +21,10 @@ def open_closed_streams() -> None:
 def main() -> None:
     """Entry point: hear signals first, then import and run the command."""
     open_closed_streams()
-    signals.listen()
+    signals.install_handlers()
     signals.state.at_once = True
-    signals.insist()
-    gc_tuning.seldom()
+    signals.arm_watchdog()
+    gc_tuning.reduce_gc()
     try:
         from simlib.ui.cli import main as command  # noqa: PLC0415  # signals are heard first
 
@@ -33,7 +33,7 @@ def main() -> None:
         if signals.state.asked:
             # At once: threads that are compiling would be waited for, or disturbed by Python's own end.
             signals.state.told |= isinstance(error, SystemExit)
-            signals.leave(signals.state.asked)
+            signals.force_exit(signals.state.asked)
         raise
 
 

@@ -34,7 +34,7 @@ from pygments.formatters import HtmlFormatter
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
-from simlib._lib.parallel import Check, Progress, each
+from simlib._lib.parallel import Check, Progress, run_all
 from simlib.figures.results import rendered
 from simlib.ui.report.block import Card, Cards, Chart
 from simlib.ui.report.page import Report, Section, page_style, plotly_js
@@ -77,14 +77,14 @@ def gallery(out: str | Path, only: Sequence[str] = ("",), progress: Progress | N
     """
     chosen = notebooks(only)
     with tempfile.TemporaryDirectory(prefix="simlib-") as private:
-        pages = Pages(Path(out), {KEPT: private})
-        each([partial(pages.run, path) for path in chosen], [path.name for path in chosen], progress)
+        pages = NotebookPages(Path(out), {KEPT: private})
+        run_all([partial(pages.run, path) for path in chosen], [path.name for path in chosen], progress)
     pages.linked()
     return pages.index()
 
 
 @dataclass
-class Pages:
+class NotebookPages:
     """Pages in a folder, and the files that they link to, each of them once.
 
     - `cards`: of the notebooks that were run, by their names.

@@ -19,7 +19,7 @@ import scipy
 
 from simlib import figures
 from simlib._lib.files import check_writable, write_together
-from simlib._lib.parallel import Check, Progress, each, portion, portions
+from simlib._lib.parallel import Check, Progress, run_all, subprogress, subprogresses
 from simlib._lib.version import __version__
 from simlib.measurements import load
 from simlib.measurements.fits.file import fit_text
@@ -27,7 +27,7 @@ from simlib.ui.report.block import Card, Cards, Chart, Note, Prose, Table
 from simlib.ui.report.page import Report, Section
 from studies import every
 from studies.engine_checks import checks
-from studies.notebook_pages import Pages, notebooks
+from studies.notebook_pages import NotebookPages, notebooks
 from studies.published import FAR, answer, finding, published_table, short_summary, source_of
 from studies.study import KEPT, NOTEBOOK_S, Found, Study
 
@@ -47,21 +47,21 @@ def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> 
     out, studies = Path(out), every()
     check_writable(out, folder=True)
     with tempfile.TemporaryDirectory(prefix="simlib-") as private:
-        pages = Pages(out, {KEPT: private})
+        pages = NotebookPages(out, {KEPT: private})
         elsewhere = {name for study in studies for name in (*study.notebooks, LAST)}
         others = [path for path in notebooks() if path.stem not in elsewhere]
         takes = [*(study.takes_s for study in studies), *(NOTEBOOK_S for _ in others)]
-        parts = portions(portion(progress, 0.0, 0.98), takes)
+        parts = subprogresses(subprogress(progress, 0.0, 0.98), takes)
         # Several at a time: one calibrates in Python while another's runs do without it, and notebooks have their own.
         tasks: list[Callable[[Check], Any]] = [
             *(partial(_computed, study, pages, seed, part) for study, part in zip(studies, parts, strict=False)),
             *(partial(_run, path, pages, part) for path, part in zip(others, parts[len(studies) :], strict=True)),
         ]
-        ended = each(tasks, wide=True)
+        ended = run_all(tasks, wide=True)
         founds: dict[str, Found] = {study.name: found for study, found in zip(studies, ended, strict=False)}
         checked = checks(seed)
         for path in notebooks([LAST]):
-            _run(path, pages, portion(progress, 0.98, 1.0))
+            _run(path, pages, subprogress(progress, 0.98, 1.0))
     pages.linked()
     numbers = published_table(found.numbers for found in founds.values())
     texts = {"published.csv": numbers.to_csv(index=False)}
@@ -72,15 +72,15 @@ def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> 
     return (out / "index.html").resolve()
 
 
-def _computed(study: Study[Found], pages: Pages, seed: int, progress: Progress | None, check: Check) -> Found:
+def _computed(study: Study[Found], pages: NotebookPages, seed: int, progress: Progress | None, check: Check) -> Found:
     """What a study found, kept for its notebooks, which are run on it."""
-    found = study.found(seed=seed, progress=portion(progress, 0.0, 0.8), folder=Path(pages.environment[KEPT]))
+    found = study.found(seed=seed, progress=subprogress(progress, 0.0, 0.8), folder=Path(pages.environment[KEPT]))
     for path in notebooks(study.notebooks):
-        _run(path, pages, portion(progress, 0.8, 1.0), check)
+        _run(path, pages, subprogress(progress, 0.8, 1.0), check)
     return found
 
 
-def _run(path: Path, pages: Pages, progress: Progress | None, check: Check = lambda: None) -> None:
+def _run(path: Path, pages: NotebookPages, progress: Progress | None, check: Check = lambda: None) -> None:
     """A notebook's page."""
     tell = progress or (lambda what, share: None)
     tell(f"running {path.name}", 0.0)

@@ -14,11 +14,11 @@ from simlib.measurements import import_text, importers
 from simlib.measurements.condition import parse_condition
 from simlib.model import quantities, strategy
 from simlib.model.scenario import FILE, Scenario
-from simlib.ui.explorer.state import State
+from simlib.ui.explorer.state import ExplorerState
 
 READERS = (
     quantities.parse_duration, quantities.parse_size, quantities.parse_bandwidth, parse_condition, strategy.strategy,
-    State.from_query, lambda text: Scenario.parse(parse_toml(text, "a.toml", FILE)),
+    ExplorerState.from_query, lambda text: Scenario.parse(parse_toml(text, "a.toml", FILE)),
     lambda text: parse_json(text, "a.json", "JSON"),
     *(lambda text, kind=kind: import_text(kind, text) for kind in importers.KINDS),
 )  # fmt: skip

@@ -31,17 +31,17 @@ class SimlibError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str = "", cure: str = "", option: str = "") -> None:
-        self.message, self.cure, self.option = _shown(message), _shown(cure), _shown(option)
+    def __init__(self, message: str = "", hint: str = "", cli_hint: str = "") -> None:
+        self.message, self.cure, self.cli_hint = _shown(message), _shown(hint), _shown(cli_hint)
         super().__init__(self.message + (f"; {self.cure}" if self.cure else ""))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
-        return type(self), (self.message, self.cure, self.option), self.__dict__
+        return type(self), (self.message, self.cure, self.cli_hint), self.__dict__
 
     def on_command_line(self) -> str:
         """The sentence with the command line's cure."""
-        cure = self.option or self.cure
-        return self.message + (f"; {cure}" if cure else "")
+        hint = self.cli_hint or self.cure
+        return self.message + (f"; {hint}" if hint else "")
 
 
 class InputError(SimlibError, ValueError):
@@ -62,9 +62,9 @@ class InputError(SimlibError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, what: str, value: object, rule: str, cure: str = "", option: str = "", flag: str = "") -> None:
+    def __init__(self, what: str, value: object, rule: str, hint: str = "", cli_hint: str = "", flag: str = "") -> None:
         self.what, self.value, self.rule, self.flag = what, value, rule, flag
-        super().__init__(self._sentence(what), cure, option)
+        super().__init__(self._sentence(what), hint, cli_hint)
 
     def _sentence(self, what: str) -> str:
         """What is wrong, the value, the rule."""
@@ -72,11 +72,11 @@ class InputError(SimlibError, ValueError):
 
     def on_command_line(self) -> str:
         """The sentence with the command line's names and cure."""
-        cure = self.option or self.cure
+        cure = self.cli_hint or self.cure
         return _shown(self._sentence(self.flag or self.what)) + (f"; {cure}" if cure else "")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
-        return type(self), (self.what, self.value, self.rule, self.cure, self.option, self.flag), self.__dict__
+        return type(self), (self.what, self.value, self.rule, self.cure, self.cli_hint, self.flag), self.__dict__
 
 
 class DeadlockError(SimlibError):

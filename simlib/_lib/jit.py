@@ -17,7 +17,7 @@ from typing import Any
 
 from simlib._lib.signals import writing
 
-__all__ = ["address_of", "compiled_elsewhere", "config", "intrinsic", "is_kept", "kept", "njit", "types"]
+__all__ = ["address_of", "cached_njit", "compiled_elsewhere", "config", "intrinsic", "is_kept", "njit", "types"]
 
 
 def _import_numba() -> Any:
@@ -42,14 +42,14 @@ config, njit, types = _numba.config, _numba.njit, _numba.types
 intrinsic: Callable[[Callable[..., Any]], Any] = _numba.extending.intrinsic
 
 
-def kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Numba's ``njit`` with its cache on disk; without one where the folder is read-only, the disk full, it is damaged.
 
     Then each process compiles anew, which takes seconds.
 
     - `**options`: of ``numba.njit``.
 
-    >>> @kept(nogil=True)
+    >>> @cached_njit(nogil=True)
     ... def twice(x):
     ...     return 2 * x
     >>> twice(4)
@@ -70,9 +70,9 @@ def kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def address_of(function: Any, arguments: tuple[Any, ...]) -> int:
-    """Where the machine code of a `kept` function is for such arguments; it is loaded or compiled, but not called.
+    """Path of a `cached_njit` function for these arguments. It is loaded or compiled, but not called.
 
-    >>> @kept(nogil=True)
+    >>> @cached_njit(nogil=True)
     ... def twice(x):
     ...     return 2 * x
     >>> address_of(twice, (4,)) > 0
@@ -91,7 +91,7 @@ def compiled_elsewhere(function: Any, arguments: tuple[Any, ...], *module: str) 
     Numba compiles under Python's global lock, so that threads would take turns. If the process fails, who needs the
     function compiles it.
 
-    - `function`: a `kept` one.
+    - `function`: a `cached_njit` one.
     - `module`: what ``python -m`` runs, with its arguments; it compiles the function.
     """
     if function._cache.cache_path is None or is_kept(function, arguments):
@@ -107,7 +107,7 @@ def compiled_elsewhere(function: Any, arguments: tuple[Any, ...], *module: str) 
 
 
 def is_kept(function: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether the cache of a `kept` function has machine code for such arguments; none of it is loaded."""
+    """Whether the cache of a `cached_njit` function has machine code for such arguments; none of it is loaded."""
     cache, signature = function._cache, tuple(_numba.typeof(argument) for argument in arguments)
     if cache.cache_path is None:
         return False

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
-def names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
+def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
     """The ``__getattr__`` of a package that imports a module of its own when it, or one of its names, is first used.
 
     - `package`: its ``__name__``.
     - `homes`: modules of the package, and the public names that they hold.
 
-    >>> names("simlib.model", {"pagetable": ("WORD_PAGES",)})("WORD_PAGES")
+    >>> lazy_names("simlib.model", {"pagetable": ("WORD_PAGES",)})("WORD_PAGES")
     64
     """
     home = {name: module for module, held in homes.items() for name in held}
@@ -37,13 +37,13 @@ def names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str],
 
 
 @contextmanager
-def without(module: str) -> Iterator[None]:
+def without_module(module: str) -> Iterator[None]:
     """Import others as if a module that they can do without were not there, unless it was imported before.
 
     For ``rfc3987_syntax``: when jsonschema imports it, it makes a parser of IRIs, more than a second's work. Without it
     jsonschema checks no IRI, as long as the process lives; it itself can be imported afterwards as ever.
 
-    >>> with without("turtle"):
+    >>> with without_module("turtle"):
     ...     import turtle
     Traceback (most recent call last):
         ...

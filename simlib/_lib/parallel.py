@@ -76,25 +76,25 @@ def cpus() -> int:
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
-def at_a_time() -> int:
-    """Tasks that `each` runs at a time in this thread: as many as there are CPUs, or workers in use.
+def concurrency() -> int:
+    """Tasks that `run_all` runs at a time in this thread: as many as there are CPUs, or workers in use.
 
-    >>> at_a_time() == cpus()
+    >>> concurrency() == cpus()
     True
     """
     return cpus() if _task.executor is None else _task.executor.workers
 
 
 @contextmanager
-def using(executor: Executor) -> Iterator[None]:
-    """Within the block, what `each` is given in this thread runs on an executor: other processes, or a cluster.
+def use_executor(executor: Executor) -> Iterator[None]:
+    """Within the block, what `run_all` is given in this thread runs on an executor: other processes, or a cluster.
 
-    So do predictions, comparisons, calibrations, Sobol indices and choices: all of them use `each`. The results are the
-    same, as no task's random numbers depend on where or when it runs.
+    So do predictions, comparisons, calibrations, Sobol indices and choices: all of them use `run_all`. The results are
+    the same, as no task's random numbers depend on where or when it runs.
 
     >>> from simlib.analysis.sweep import Pool
-    >>> with Pool(1) as pool, using(pool):
-    ...     each([lambda check: 3, lambda check: 4])
+    >>> with Pool(1) as pool, use_executor(pool):
+    ...     run_all([lambda check: 3, lambda check: 4])
     [3, 4]
     """
     before, _task.executor = _task.executor, executor
@@ -152,21 +152,21 @@ def completed(
             future.cancel()
 
 
-def both(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[Result, Other]:
+def run_two(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[Result, Other]:
     """Do two things at once, each of which may have tasks of its own.
 
-    >>> both(lambda: 1, lambda: "two")
+    >>> run_two(lambda: 1, lambda: "two")
     (1, 'two')
     """
-    one, other = each([lambda _: (first(), None), lambda _: (None, second())], wide=True)
+    one, other = run_all([lambda _: (first(), None), lambda _: (None, second())], wide=True)
     return cast("tuple[Result, Other]", (one[0], other[1]))
 
 
-def portion(progress: Progress | None, begin: float, end: float) -> Progress | None:
+def subprogress(progress: Progress | None, begin: float, end: float) -> Progress | None:
     """The progress of a part of some work, which takes it from `begin` to `end`, both shares of all of it.
 
     >>> told = []
-    >>> half = portion(lambda what, share: told.append((what, share)), 0.5, 1.0)
+    >>> half = subprogress(lambda what, share: told.append((what, share)), 0.5, 1.0)
     >>> half("drawing", 0.5), told
     (None, [('drawing', 0.75)])
     """
@@ -175,11 +175,11 @@ def portion(progress: Progress | None, begin: float, end: float) -> Progress | N
     return lambda what, share: progress(what, begin + (end - begin) * share)
 
 
-def portions(progress: Progress | None, parts: Sequence[float]) -> list[Progress | None]:
+def subprogresses(progress: Progress | None, parts: Sequence[float]) -> list[Progress | None]:
     """The progress of each of the tasks that run side by side, by what part of the work each is, in any unit.
 
     >>> told = []
-    >>> first, second = portions(lambda what, share: told.append((what, share)), [1, 3])
+    >>> first, second = subprogresses(lambda what, share: told.append((what, share)), [1, 3])
     >>> first("drawing", 0.5), second("writing", 1.0), told
     (None, None, [('drawing', 0.125), ('writing', 0.875)])
     """
@@ -194,7 +194,7 @@ def portions(progress: Progress | None, parts: Sequence[float]) -> list[Progress
     return [partial(told, mine) for mine in range(len(parts))]
 
 
-def each(
+def run_all(
     tasks: Sequence[Callable[[Check], Result]],
     what: str | Sequence[str] = "",
     progress: Progress | None = None,
@@ -202,7 +202,7 @@ def each(
     workers: int = 0,
     wide: bool = False,
 ) -> list[Result]:
-    """Run tasks in threads, or on the executor in use (`using`), and return what they give, in their order.
+    """Run tasks in threads, or on the executor in use (`use_executor`), and return what they give, in their order.
 
     Tasks of a task run one after another where it runs, as the CPUs are busy already.
 
@@ -217,7 +217,7 @@ def each(
     - `workers`: tasks at a time; 0: as many as there are CPUs.
     - `wide`: tasks of a task run side by side nevertheless; they themselves run in threads, whatever is in use.
 
-    >>> each([lambda check: 3, lambda check: 4])
+    >>> run_all([lambda check: 3, lambda check: 4])
     [3, 4]
 
     >>> from functools import partial
@@ -227,7 +227,7 @@ def each(
     ...     return run_scenario(scenario, progress=check).metrics["lock_acquisitions"]
     >>> scenario = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}})
     >>> told = []
-    >>> each([partial(metric, scenario.with_vcpus(n)) for n in (1, 2)], "simulating", lambda *of: told.append(of))
+    >>> run_all([partial(metric, scenario.with_vcpus(n)) for n in (1, 2)], "simulating", lambda *of: told.append(of))
     [515.0, 1028.0]
     >>> told
     [('simulating', 0.5), ('simulating', 1.0)]

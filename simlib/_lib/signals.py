@@ -30,7 +30,7 @@ DEADLINE_S = 0.8
 """From a signal to the end by force, s."""
 
 _PATIENCE_S = 0.1
-"""How long `leave` waits for who is `writing`, s."""
+"""How long `force_exit` waits for who is `writing`, s."""
 
 writing = threading.RLock()
 """Held while something short is written that must not be cut in two, in whichever thread."""
@@ -39,7 +39,7 @@ _SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"
 """Clears the line of a progress display, which hides the cursor."""
 
 
-class State:
+class SignalState:
     """What was asked, and what is being done about it."""
 
     asked = 0
@@ -49,7 +49,7 @@ class State:
     raised = False
     """Whether `KeyboardInterrupt` is on its way: another signal changes nothing."""
     held = 0
-    """Blocks of `Held` that are open."""
+    """Blocks of `DeferSignals` that are open."""
     told = False
     """Whether the user has been told."""
 
@@ -58,15 +58,15 @@ class State:
         vars(self).clear()
 
 
-state = State()
+state = SignalState()
 
 
-def listen() -> dict[int, Any]:
+def install_handlers() -> dict[int, Any]:
     """Hear `SIGNALS` from now on, in the main thread; return who heard them before.
 
     What nohup ignores stays ignored; Ctrl-C does not, as a shell's background jobs ignore it.
 
-    >>> before = listen()
+    >>> before = install_handlers()
     >>> listening()
     True
     >>> stop_listening(before)
@@ -87,7 +87,7 @@ def listening() -> bool:
     return signal.getsignal(signal.SIGINT) is _note
 
 
-def insist() -> None:
+def arm_watchdog() -> None:
     """From now on, leave by force `DEADLINE_S` after a signal; for a process that is the command and nothing else."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -96,7 +96,7 @@ def insist() -> None:
     sys.unraisablehook = _lost
 
 
-def leave(number: int) -> NoReturn:
+def force_exit(number: int) -> NoReturn:
     """End this process with the exit code of a signal, once nobody is `writing`, and say so if nobody has."""
     if not state.told:
         state.told = True
@@ -105,14 +105,14 @@ def leave(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
-class Held:
+class DeferSignals:
     """A block that no signal interrupts: `KeyboardInterrupt` is raised at its end, where it came before.
 
     For what must not be cut in two, such as starting a program and knowing its id.
 
-    >>> before = listen()
+    >>> before = install_handlers()
     >>> try:
-    ...     with Held():
+    ...     with DeferSignals():
     ...         signal.raise_signal(signal.SIGTERM)
     ...         print("still here")
     ... except KeyboardInterrupt:
@@ -136,7 +136,7 @@ def _note(number: int, _frame: FrameType | None) -> None:
     """Hear a signal, in the main thread, between two steps of Python."""
     state.asked = state.asked or int(number)
     if state.at_once:
-        leave(state.asked)
+        force_exit(state.asked)
     if not state.raised and not state.held:
         state.raised = True
         raise KeyboardInterrupt
@@ -151,7 +151,7 @@ def _watch(reading: int) -> None:
         time.sleep(0.02)
         if state.asked and not state.raised and not state.held:  # it was lost: see below
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    leave(state.asked or number)
+    force_exit(state.asked or number)
 
 
 def _lost(fault: sys.UnraisableHookArgs) -> None:

@@ -7,4 +7,4 @@ from simlib._lib import lazy_imports
 
 _QUESTIONS = ("calibrate", "choose", "compare", "migrate", "predict", "simulate", "sweep", "theory")
 
-__getattr__ = lazy_imports.names(__name__, dict.fromkeys(_QUESTIONS, ()))
+__getattr__ = lazy_imports.lazy_names(__name__, dict.fromkeys(_QUESTIONS, ()))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from simlib._lib.errors import InputError
-from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, Progress, curves_of
+from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU, REPLICATIONS, PredictionOptions, Progress, curves_of
 from simlib.analysis.simulate import Known
 from simlib.figures.results import Result, result_html, text_of
 from simlib.measurements.fits import AnyFit
@@ -108,7 +108,7 @@ def compare(
     - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `costs`, `progress`: see `simlib.predict`.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
-    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
+    ...                     "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
     >>> compare(s, ["own", "fast-path-read-lock"], [8], metrics=["dirty_memory_time"]).policies
     ('own', 'fast-path-read-lock')
     """
@@ -121,6 +121,6 @@ def compare(
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
     named = {name: subject if name == OWN else apply(subject, name) for name in names}
-    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
+    asked = PredictionOptions(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
     frame, costs_used, flags = curves_of(named, vcpus, asked)
     return Comparison(frame, names, level, costs_used, flags)

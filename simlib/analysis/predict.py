@@ -30,14 +30,14 @@ from simlib.measurements.fits import (
     UncertainCosts,
     choose_fit,
     decisive,
+    describe_costs,
     load_fit,
-    told,
     variations,
 )
 from simlib.model.costs import Costs
 from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, as_scenario
-from simlib.simulator.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, walk_several, why_not
+from simlib.simulator.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, sample_several, why_not
 from simlib.simulator.workloads import find_metric, kind_of
 from simlib.simulator.workloads.horizon import how_long, least_accesses
 
@@ -92,7 +92,7 @@ def _evaluate_each(
     """Simulate scenarios, each with its pages a vCPU, its seed, and what else `one` takes before its check."""
     # The dearest first, so that the last one to end is short.
     order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
-    found = parallel.each([partial(one, *jobs[i]) for i in order], "predicting", progress)
+    found = parallel.run_all([partial(one, *jobs[i]) for i in order], "predicting", progress)
     return [read for _, read in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
 
@@ -136,7 +136,7 @@ class PredictionResult(Result):
 
 
 @dataclass(frozen=True)
-class Case:
+class CurveCase:
     """One point of a curve: of which policy and variant, and its scenario with its costs."""
 
     name: str
@@ -149,7 +149,7 @@ class Case:
         """Calibrated costs."""
         return self.known.estimate
 
-    def runs(self, asked: Asked) -> list[tuple[Scenario, int]]:
+    def runs(self, asked: PredictionOptions) -> list[tuple[Scenario, int]]:
         """Scenarios and seeds: the best costs, then each logarithm a step down and a step up, or seeds; then the ends.
 
         These are each cost that is drawn at both ends of its prior, if that is wanted.
@@ -202,20 +202,20 @@ def predict(
     - `progress`: called with (what, share done), and before a long run with how long it takes at least.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
-    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
+    ...                     "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
     >>> predict(s, [1, 2], metrics=["dirty_memory_time"]).frame.columns.tolist()
     ['variant', 'vcpus', 'metric', 'estimate', 'low', 'high', 'unit']
     """
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
     subject = apply(subject, policy) if policy else subject
-    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
+    asked = PredictionOptions(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
     frame, costs_used, flags = curves_of({"": subject}, vcpus, asked)
     return PredictionResult(frame.drop(columns=["policy", *CHANGES]), level, costs_used, flags)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictionOptions:
     """How curves are to be predicted: what `predict` and `simlib.compare` are both told."""
 
     fit: AnyFit | None
@@ -235,7 +235,7 @@ CHANGES = ("change_percent", "change_low", "change_high")
 
 
 def curves_of(
-    named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked
+    named: Mapping[str, Scenario], vcpus: Sequence[int], asked: PredictionOptions
 ) -> tuple[pd.DataFrame, pd.DataFrame, tuple[str, ...]]:
     """The curves of some scenarios and their variants, on common random numbers, each compared with the first.
 
@@ -284,7 +284,7 @@ def curves_of(
 class Values:
     """What one case gives.
 
-    - `points`, shape (points, metrics): of `Case.runs`, the best costs first.
+    - `points`, shape (points, metrics): of `CurveCase.runs`, the best costs first.
     - `ends`, shape (2 costs, metrics): the rest of them.
     - `drawn`: the costs that are drawn.
     """
@@ -316,13 +316,15 @@ class Values:
         return np.concatenate([np.empty((0, self.points.shape[1])), *pairs])
 
 
-def _cases_of(named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked) -> tuple[list[Case], tuple[str, ...]]:
+def _cases_of(
+    named: Mapping[str, Scenario], vcpus: Sequence[int], asked: PredictionOptions
+) -> tuple[list[CurveCase], tuple[str, ...]]:
     """The points of the curves, each with its calibrated costs, and what to know of these."""
     if not vcpus:
         raise InputError("vcpus", "", "must name at least one number of vCPUs", "write [16, 32, 48]",
                          "write --vcpus 16,32,48", "--vcpus")  # fmt: skip
     fit = load_fit(asked.fit) if isinstance(asked.fit, str | Path) else asked.fit
-    cases: list[Case] = []
+    cases: list[CurveCase] = []
     notes: list[str] = []
     for name, subject in named.items():
         for label, scenario in (dict(subject.variants) or {"": subject}).items():
@@ -332,12 +334,12 @@ def _cases_of(named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked)
                 costs = UncertainCosts.of(scenario.with_vcpus(n), estimate).scaled(asked.factors.get(name, {}))
                 if asked.costs == "exact":
                     costs.exact()
-                notes += told(costs)
-                cases.append(Case(name, label, n, costs))
+                notes += describe_costs(costs)
+                cases.append(CurveCase(name, label, n, costs))
     return cases, tuple(dict.fromkeys(notes))
 
 
-class Run(NamedTuple):
+class CurveRun(NamedTuple):
     """One run: pages a vCPU (None: all), one in `part` of which is simulated, and by windows, which walk it is."""
 
     scenario: Scenario
@@ -353,13 +355,13 @@ class Run(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What one of `Case.runs` is read from: the mean of `runs`, or what these differ by from `beside`."""
+    """What one of `CurveCase.runs` is read from: the mean of `runs`, or what these differ by from `beside`."""
 
-    runs: Sequence[Run]
-    beside: Sequence[Run] = ()
+    runs: Sequence[CurveRun]
+    beside: Sequence[CurveRun] = ()
 
 
-def _points_of(case: Case, metrics: Sequence[str], asked: Asked) -> list[Point]:
+def _points_of(case: CurveCase, metrics: Sequence[str], asked: PredictionOptions) -> list[Point]:
     """Each of a case's runs; what moves with a cost is read from fewer pages, or one walk, beside the best costs."""
     best = case.known.central()
     windows = by_windows(best, metrics)
@@ -371,20 +373,22 @@ def _points_of(case: Case, metrics: Sequence[str], asked: Asked) -> list[Point]:
     points = []
     for n, (its, seed) in enumerate(case.runs(asked)):
         if n < alone:
-            points.append(Point([Run(its, pages, seed, 1, walk) for walk in walks]))
+            points.append(Point([CurveRun(its, pages, seed, 1, walk) for walk in walks]))
         else:
-            run = Run(its, pages, seed, part, walks[n % len(walks)])
+            run = CurveRun(its, pages, seed, part, walks[n % len(walks)])
             points.append(Point([run], [run._replace(scenario=best)]))
     return points
 
 
-def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tuple[list[Values], tuple[str, ...]]:
+def _sampled(
+    cases: Sequence[CurveCase], metrics: Sequence[str], asked: PredictionOptions
+) -> tuple[list[Values], tuple[str, ...]]:
     """What each case gives, and what to know before believing it."""
     points = [_points_of(case, metrics, asked) for case in cases]
     runs = {(i, run.key): run for i, own in enumerate(points) for point in own for run in (*point.runs, *point.beside)}
     whole = [run.scenario for run in runs.values() if run.pages is None and run.walk is None]
     longest = max(whole, key=least_accesses, default=None)
-    if longest and asked.progress and (long := how_long(longest, len(whole), parallel.at_a_time())):
+    if longest and asked.progress and (long := how_long(longest, len(whole), parallel.concurrency())):
         asked.progress(f"{long}; {_why_whole(longest, metrics)}", 0.0)
     each = _evaluate_each(list(runs.values()), partial(_read, metrics=metrics), asked.progress)
     found = dict(zip(runs, each, strict=True))
@@ -415,13 +419,15 @@ def _read(
 ) -> tuple[Floats, float]:  # fmt: skip
     """Metrics of a run, or of a walk, shape (metrics,); and the scale of its pages, 0 of a walk."""
     if walk is not None:
-        (one,) = walk_several(scenario, WALKS, seed, check, walk)
+        (one,) = sample_several(scenario, WALKS, seed, check, walk)
         return np.array([one.metrics[metric] for metric in metrics]), 0.0
     run = _simulated(scenario, pages, seed, check, part)
     return np.array([run.value(metric) for metric in metrics]), run.scale
 
 
-def _values(i: int, case: Case, points: Sequence[Point], found: Mapping[Any, Floats], asked: Asked) -> Values:
+def _values(
+    i: int, case: CurveCase, points: Sequence[Point], found: Mapping[Any, Floats], asked: PredictionOptions
+) -> Values:
     """What a case gives; what moves beside the best costs with fewer pages, or on one walk, moves so with all."""
     rows: list[Floats] = []
     for point in points:

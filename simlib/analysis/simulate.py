@@ -16,14 +16,23 @@ import pandas as pd
 from simlib._lib import parallel
 from simlib._lib.errors import InputError
 from simlib.figures.results import Result, result_html, text_of
-from simlib.measurements.fits import AnyFit, Spread, UncertainCosts, choose_fit, complete, decisive, told, variations
+from simlib.measurements.fits import (
+    AnyFit,
+    Spread,
+    UncertainCosts,
+    choose_fit,
+    complete,
+    decisive,
+    describe_costs,
+    variations,
+)
 from simlib.model.job import Job
 from simlib.model.policies import apply
 from simlib.model.quantities import say_size
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.simulator.engine import engine_selection, reference
 from simlib.simulator.engine.result import ACTIVITIES, FAULTS, PS, EngineResult
-from simlib.simulator.sampling import WALKS, SampleResult, sample_migration, walk_several
+from simlib.simulator.sampling import WALKS, SampleResult, sample_migration, sample_several
 from simlib.simulator.workloads import build, find_metric, kind_of
 from simlib.simulator.workloads.horizon import check_length, how_long
 
@@ -80,7 +89,8 @@ class SimulationResult(Result):
 
         Raises `InputError` if the workload has no such metric or iteration, or only a run of all memory would tell.
 
-        >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us", "others": "0ns"}})
+        >>> costs = {"fault_unlocked": "1us", "others": "0ns"}
+        >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": costs})
         >>> found = run_scenario(s)
         >>> found.value("dirty_memory_time[1]"), found.value("dirty_memory_time") == found.value("dirty_memory_time[2]")
         (0.0, True)
@@ -119,7 +129,7 @@ class SimulationResult(Result):
             return None
         if "_spread" not in self.__dict__:
             tasks = [partial(_metrics_of, case, self.seed, self.pages_per_vcpu) for case in variations(known)]
-            found = parallel.each(tasks, "simulating what is not known", progress)
+            found = parallel.run_all(tasks, "simulating what is not known", progress)
             ends = np.array([[metrics[name] for name in self.metrics] for metrics in found])
             self.__dict__["_spread"] = Spread.of(known.drawn, np.array(list(self.metrics.values())), ends)
         spread: Spread = self.__dict__["_spread"]
@@ -276,7 +286,7 @@ def simulate(
     known, notes = _case(scenario, variant, vcpus, policy, fit)
     if announce is not None and pages_per_vcpu is None:
         runs = 1 + (2 * len(known.drawn) if costs == "drawn" else 0)
-        if long := how_long(known.scenario, runs, parallel.at_a_time()):
+        if long := how_long(known.scenario, runs, parallel.concurrency()):
             announce(long)
     found = run_scenario(
         known.exact() if costs == "exact" else known.central(),
@@ -286,7 +296,9 @@ def simulate(
         pages_per_vcpu=pages_per_vcpu,
         progress=progress,
     )
-    return dataclasses.replace(found, known=known, ranges=costs == "drawn", flags=(*notes, *told(known), *found.flags))
+    return dataclasses.replace(
+        found, known=known, ranges=costs == "drawn", flags=(*notes, *describe_costs(known), *found.flags)
+    )
 
 
 def sample(
@@ -320,18 +332,20 @@ def sample(
     known, notes = _case(scenario, variant, vcpus, policy, fit)
     full = known.exact() if costs == "exact" else known.central()
     both = costs == "drawn" and bool(known.drawn)
-    found = sample_migration(full, walks=walks, seed=seed, progress=parallel.portion(progress, 0, 0.3 if both else 1))
+    found = sample_migration(
+        full, walks=walks, seed=seed, progress=parallel.subprogress(progress, 0, 0.3 if both else 1)
+    )
     frame, words = found.frame, ""
     if both:
         # each end by one walk, beside the same walk at the best costs
         cases, names = variations(known), list(found.metrics)
         which = [number % walks for number in range(len(cases))]
-        tasks = [partial(walk_several, case, walks, seed, only=n) for case, n in zip(cases, which, strict=True)]
-        ends = parallel.each(tasks, "sampling what is not known", parallel.portion(progress, 0.3, 1.0))
+        tasks = [partial(sample_several, case, walks, seed, only=n) for case, n in zip(cases, which, strict=True)]
+        ends = parallel.run_all(tasks, "sampling what is not known", parallel.subprogress(progress, 0.3, 1.0))
         pairs = [found.journeys[n] for n in which], [one for (one,) in ends]
         spread = Spread.of(known.drawn, *(np.array([[w.metrics[m] for m in names] for w in each]) for each in pairs))
         frame, words = _ranged(found.scenario, frame, spread), decisive(spread.shares())
-    flags = (*notes, *told(known), *found.flags, *flags_of(full), *([words] if words else ()))
+    flags = (*notes, *describe_costs(known), *found.flags, *flags_of(full), *([words] if words else ()))
     return dataclasses.replace(found, frame=frame, flags=flags, costs=known.table())
 
 

@@ -88,4 +88,4 @@ _HOMES = {
 }
 """Modules, and the public names that they hold."""
 
-__getattr__ = lazy_imports.names(__name__, _HOMES)
+__getattr__ = lazy_imports.lazy_names(__name__, _HOMES)

@@ -32,14 +32,14 @@ class Drawable(Protocol):
 Drawn = Callable[Concatenate[pd.DataFrame | Drawable, Options], go.Figure]
 
 
-class Rule(NamedTuple):
+class ColumnRule(NamedTuple):
     """What a column of a table must hold, and as what a figure reads it."""
 
     dtype: type
     check: Callable[[pd.Series, str], None] = lambda _values, _where: None
 
 
-def number(least: float = -np.inf, *, gaps: bool = False) -> Rule:
+def number(least: float = -np.inf, *, gaps: bool = False) -> ColumnRule:
     """Numbers of at least so much, finite unless there may be gaps."""
 
     def check(values: pd.Series, where: str) -> None:
@@ -53,10 +53,10 @@ def number(least: float = -np.inf, *, gaps: bool = False) -> Rule:
         if (numbers < least).any():
             raise InputError(where, float(numbers[numbers < least][0]), f"must be at least {least:g}")
 
-    return Rule(float, check)
+    return ColumnRule(float, check)
 
 
-def word(words: Collection[str]) -> Rule:
+def word(words: Collection[str]) -> ColumnRule:
     """One of some words."""
 
     def check(values: pd.Series, where: str) -> None:
@@ -64,7 +64,7 @@ def word(words: Collection[str]) -> Rule:
             if value not in words:
                 raise InputError(where, str(value), "is not known", nearest(str(value), words))
 
-    return Rule(str, check)
+    return ColumnRule(str, check)
 
 
 def _truths(values: pd.Series, where: str) -> None:
@@ -73,12 +73,14 @@ def _truths(values: pd.Series, where: str) -> None:
             raise InputError(where, str(value), "must be True or False")
 
 
-TEXT = Rule(str)
-TRUTH = Rule(bool, _truths)
+TEXT = ColumnRule(str)
+TRUTH = ColumnRule(bool, _truths)
 COUNT = number(0)._replace(dtype=int)
 
 
-def reads(what: str, columns: Mapping[str, Rule] | Rule, **optional: Any) -> Callable[[Draw[Options]], Drawn[Options]]:
+def reads(
+    what: str, columns: Mapping[str, ColumnRule] | ColumnRule, **optional: Any
+) -> Callable[[Draw[Options]], Drawn[Options]]:
     """Let a figure read a table: its columns, checked and as the types of their rules, and nothing else.
 
     In place of the table the figure takes a `Drawable`, which knows the table that the figure of this name draws.
@@ -109,14 +111,16 @@ def reads(what: str, columns: Mapping[str, Rule] | Rule, **optional: Any) -> Cal
     return decorated
 
 
-def checked(table: pd.DataFrame, columns: Mapping[str, Rule] | Rule, what: str, **optional: Any) -> pd.DataFrame:
+def checked(
+    table: pd.DataFrame, columns: Mapping[str, ColumnRule] | ColumnRule, what: str, **optional: Any
+) -> pd.DataFrame:
     """The columns of a table, each as its rule has it, with an index of their own; see `reads`.
 
     Raises `InputError` if `table` is not a table, lacks a column, has no rows, or holds what breaks a rule.
     """
     if not isinstance(table, pd.DataFrame):
         raise InputError(what, type(table).__name__, "must be a pandas DataFrame")
-    rules = dict.fromkeys(table.columns, columns) if isinstance(columns, Rule) else columns
+    rules = dict.fromkeys(table.columns, columns) if isinstance(columns, ColumnRule) else columns
     for column in rules:
         if column not in table.columns and column not in optional:
             known = nearest(column, map(str, table.columns)) if len(table.columns) else "the table has no columns"
@@ -126,7 +130,7 @@ def checked(table: pd.DataFrame, columns: Mapping[str, Rule] | Rule, what: str, 
     rows = table.assign(**{name: table.get(name, usual) for name, usual in optional.items()})[list(rules)]
     for column, rule in rules.items():
         rule.check(rows[column], f"{what}.{column}")
-    rows = rows if isinstance(columns, Rule) else rows.reset_index(drop=True)
+    rows = rows if isinstance(columns, ColumnRule) else rows.reset_index(drop=True)
     return rows.astype({column: rule.dtype for column, rule in rules.items()})
 
 

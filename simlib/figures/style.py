@@ -453,7 +453,7 @@ def _template() -> go.layout.Template:
 
 
 pio.templates[TEMPLATE] = _template()
-with lazy_imports.without("rfc3987_syntax"):  # renderers import nbformat, and that jsonschema
+with lazy_imports.without_module("rfc3987_syntax"):  # renderers import nbformat, and that jsonschema
     for _name in ("plotly_mimetype", "notebook", "notebook_connected"):  # what JupyterLab and exported pages show
         pio.renderers[_name].config = MODEBAR
 

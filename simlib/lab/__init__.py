@@ -21,14 +21,14 @@ from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.records import tables, write_tables
 from simlib.lab.series_check import check_series
 from simlib.lab.targets import TARGETS, Target, find_target
-from simlib.lab.trial import Bisection, Rule, Trial, bisect_series, load_trial, try_each_patch, try_series
+from simlib.lab.trial import Bisection, FailRule, Trial, bisect_series, load_trial, try_each_patch, try_series
 
 __all__ = [
     "TARGETS",
     "Bisection",
     "Collected",
+    "FailRule",
     "Migrated",
-    "Rule",
     "Target",
     "Trial",
     "bisect_series",

@@ -45,7 +45,7 @@ _PANIC = re.compile(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BootOutcome:
     """What a boot gave."""
 
     outputs: tuple[str, ...]
@@ -69,7 +69,7 @@ def boot(
     qemu: Qemu,
     core: int | None = None,
     progress: Callable[[float], None] = lambda seconds: None,
-) -> Outcome:
+) -> BootOutcome:
     """Run a cell under QEMU.
 
     Raises `SimlibError` if the guest panics, hangs, floods its console, ends early, fails its test, or keeps another
@@ -143,7 +143,7 @@ def _places(monitor: Path, built: Built) -> str:
     return ", ".join(f"CPU {number} in {name}" for number, name in enumerate(names)) or "and its CPUs say nothing"
 
 
-def _read(log: bytes, stuck: str, cell: Cell, command: str, wall: float) -> Outcome:
+def _read(log: bytes, stuck: str, cell: Cell, command: str, wall: float) -> BootOutcome:
     """Take the frames out of the console, or say what went wrong."""
     log = log.replace(b"\r", b"")
     if panic := _PANIC.search(log):  # first: it is why the test failed
@@ -164,7 +164,7 @@ def _read(log: bytes, stuck: str, cell: Cell, command: str, wall: float) -> Outc
             "its times; run it again on an idle host, or use the deterministic clock"
         )
     digest = hashlib.sha256("\0".join(outputs).encode()).hexdigest()
-    return Outcome(tuple(outputs), digest, command, guest, wall)
+    return BootOutcome(tuple(outputs), digest, command, guest, wall)
 
 
 def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | None]:

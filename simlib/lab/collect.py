@@ -112,7 +112,7 @@ def run_boots(
             return str(error)
 
     tasks = [partial(work, one) for one in boots]
-    return parallel.each(tasks, [one.cell.label for one in boots], progress, workers=free.qsize())
+    return parallel.run_all(tasks, [one.cell.label for one in boots], progress, workers=free.qsize())
 
 
 def collect_native(experiments: Sequence[Experiment], *, progress: Progress = lambda label, share: None) -> Collected:

@@ -179,13 +179,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row(Cell):
+class ExperimentRow(Cell):
     """Cells that one boot runs one after the other: it is that of the first, with CPUs for all of them."""
 
     cells: tuple[Cell, ...] = ()
 
     @classmethod
-    def of(cls, cells: Sequence[Cell]) -> Row:
+    def of(cls, cells: Sequence[Cell]) -> ExperimentRow:
         """The cells in a row."""
         return cls(cells[0].experiment, cells[0].parameters, cells[0].test, tuple(cells))
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from simlib._lib.errors import InputError, SimlibError
-from simlib.lab.boot import Outcome
+from simlib.lab.boot import BootOutcome
 from simlib.lab.experiment import Cell, parameter_text
 from simlib.lab.process import run
 
@@ -48,7 +48,7 @@ def native_target() -> str:
 
 def run_native(
     cell: Cell, program: Path, output: Path | None = None, progress: Callable[[float], None] = lambda seconds: None
-) -> Outcome:
+) -> BootOutcome:
     """Run a cell on this host.
 
     Raises `InputError` if the experiment sets switches that this kernel does not have. Raises `SimlibError` if the test
@@ -75,7 +75,7 @@ def run_native(
             (output / "lock_stat.txt").write_text(LOCK_STAT.read_text())
     outputs = tuple(out if line.startswith("run ") else "" for line in script)
     digest = hashlib.sha256(out.encode()).hexdigest()
-    return Outcome(outputs, digest, " ".join([program.name, *words]), wall, wall)
+    return BootOutcome(outputs, digest, " ".join([program.name, *words]), wall, wall)
 
 
 def run_test(cell: Cell, command: list[str], progress: Callable[[float], None] = lambda seconds: None) -> str:

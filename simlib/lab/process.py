@@ -17,7 +17,7 @@ from typing import Any
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import locked
 from simlib._lib.reading import file_sha256
-from simlib._lib.signals import Held
+from simlib._lib.signals import DeferSignals
 from simlib.lab.cache import MORE_SPACE, lab_dir
 
 GRACE_S = 0.4
@@ -47,7 +47,7 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
     main = threading.current_thread() is threading.main_thread()  # no signal interrupts another one
     process = None
     try:
-        with Held() if main else nullcontext():
+        with DeferSignals() if main else nullcontext():
             process = subprocess.Popen(  # noqa: S603  # callers give fixed programs and arguments from checked fields
                 [*mortal, *command], stdin=subprocess.DEVNULL, start_new_session=True, **options
             )

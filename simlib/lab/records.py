@@ -14,9 +14,9 @@ import pandas as pd
 
 from simlib._lib.errors import SimlibError
 from simlib._lib.files import write_text, write_together
-from simlib.lab.boot import Outcome
+from simlib.lab.boot import BootOutcome
 from simlib.lab.cache import system_faults
-from simlib.lab.experiment import Cell, Row, check_name, parameter_text
+from simlib.lab.experiment import Cell, ExperimentRow, check_name, parameter_text
 from simlib.measurements.importers import Imported, import_text
 from simlib.measurements.importers.kvm_stats import ALL_TIMED
 from simlib.measurements.importers.tables import Column, measured_files
@@ -142,7 +142,7 @@ KEYS = (
 def save_record(
     path: Path,
     cell: Cell,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[BootOutcome],
     provenance: Mapping[str, object],
     noise: Mapping[str, object] | None = None,
 ) -> Record:
@@ -182,7 +182,7 @@ def save_record(
     return record
 
 
-def split_record(record: Record, row: Row) -> list[Record]:
+def split_record(record: Record, row: ExperimentRow) -> list[Record]:
     """The records of the cells that one boot ran one after the other."""
     found, line = list[Record](), 0
     for cell in row.cells:

@@ -7,7 +7,7 @@
 array([2.31898811, 1.79447016, 1.79166863])
 """
 
-from simlib.measurements.condition import Clause, Condition, parse_condition
+from simlib.measurements.condition import Clause, RowCondition, parse_condition
 from simlib.measurements.importers import KINDS, Imported, import_log, import_text, write_imported
 from simlib.measurements.package import as_table, assemble, data_dir, list_tables, load, update_listing
 from simlib.measurements.table import MeasurementTable, check, read
@@ -15,9 +15,9 @@ from simlib.measurements.table import MeasurementTable, check, read
 __all__ = [
     "KINDS",
     "Clause",
-    "Condition",
     "Imported",
     "MeasurementTable",
+    "RowCondition",
     "as_table",
     "assemble",
     "check",

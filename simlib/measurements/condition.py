@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simlib._lib.errors import InputError, nearest
 from simlib.measurements.cells import NUMBER
 from simlib.model import conditions
-from simlib.model.conditions import Both, Either, Not
+from simlib.model.conditions import And, Not, Or
 from simlib.model.grammar import Reader, leaves
 
 _COMPARE = {
@@ -54,7 +54,7 @@ class Clause(conditions.Condition):
 
 
 @dataclass(frozen=True)
-class Condition:
+class RowCondition:
     """Which rows of a table are meant. Made by `parse_condition`, and written by ``str`` as that reads it.
 
     - `asked`: clauses, and what joins them; None: every row is meant.
@@ -94,7 +94,7 @@ class Condition:
         return np.asarray(_decide(self.asked, frame).fillna(False), dtype=np.bool_)
 
 
-def parse_condition(text: str) -> Condition:
+def parse_condition(text: str) -> RowCondition:
     """Read a condition on rows.
 
     Raises `InputError` if the text does not follow the grammar.
@@ -111,10 +111,10 @@ def parse_condition(text: str) -> Condition:
     simlib.InputError: condition = vcpus = 8: '=' stands where ==, !=, <=, >=, <, > or in must (character 7);
     write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses
     """
-    return Condition(_Reader(text, "condition", _GRAMMAR).read() if text.strip() else None)
+    return RowCondition(_ConditionParser(text, "condition", _GRAMMAR).read() if text.strip() else None)
 
 
-class _Reader(Reader):
+class _ConditionParser(Reader):
     """Comparisons of columns."""
 
     def comparison(self) -> conditions.Condition:
@@ -153,9 +153,9 @@ def _quote(value: str) -> str:
 
 def _decide(condition: conditions.Condition, frame: pd.DataFrame) -> Any:
     """For which rows a condition is true, false, or neither: an array of pandas, whose ``&|~`` know all three."""
-    if isinstance(condition, Both):
+    if isinstance(condition, And):
         return _decide(condition.left, frame) & _decide(condition.right, frame)
-    if isinstance(condition, Either):
+    if isinstance(condition, Or):
         return _decide(condition.left, frame) | _decide(condition.right, frame)
     if isinstance(condition, Not):
         return ~_decide(condition.condition, frame)

@@ -27,7 +27,7 @@ def index(label: Label) -> int:
     return label.row
 
 
-class Rows(Protocol):
+class ConditionRows(Protocol):
     """What a condition is written into (`simlib.model.program.Program`)."""
 
     def add(self, step: Step, *arguments: int | Label) -> None:
@@ -46,15 +46,15 @@ class Condition:
     """
 
     def __and__(self, other: Condition) -> Condition:
-        return Both(self, other)
+        return And(self, other)
 
     def __or__(self, other: Condition) -> Condition:
-        return Either(self, other)
+        return Or(self, other)
 
     def __invert__(self) -> Condition:
         return Not(self)
 
-    def write(self, program: Rows, no: Label) -> None:
+    def write(self, program: ConditionRows, no: Label) -> None:
         """Rows that go to `no` unless the condition holds, and on if it does."""
         raise NotImplementedError
 
@@ -67,7 +67,7 @@ class AtLeast(Condition):
     threshold: int
     argument: int = 0
 
-    def write(self, program: Rows, no: Label) -> None:
+    def write(self, program: ConditionRows, no: Label) -> None:
         """One row."""
         program.add(Step.TEST, no, self.quantity, self.argument, self.threshold)
 
@@ -76,29 +76,29 @@ class AtLeast(Condition):
 
 
 @dataclass(frozen=True)
-class Both(Condition):
+class And(Condition):
     """The right one is asked only if the left one holds."""
 
     left: Condition
     right: Condition
 
-    def write(self, program: Rows, no: Label) -> None:
+    def write(self, program: ConditionRows, no: Label) -> None:
         """The rows of both."""
         self.left.write(program, no)
         self.right.write(program, no)
 
     def __str__(self) -> str:
-        return " and ".join(f"({c})" if isinstance(c, Either) else str(c) for c in (self.left, self.right))
+        return " and ".join(f"({c})" if isinstance(c, Or) else str(c) for c in (self.left, self.right))
 
 
 @dataclass(frozen=True)
-class Either(Condition):
+class Or(Condition):
     """The right one is asked only if the left one does not hold."""
 
     left: Condition
     right: Condition
 
-    def write(self, program: Rows, no: Label) -> None:
+    def write(self, program: ConditionRows, no: Label) -> None:
         """The rows of both, with a jump over the right one's."""
         second, yes = Label(), Label()
         self.left.write(program, second)
@@ -120,7 +120,7 @@ class Not(Condition):
     def __invert__(self) -> Condition:
         return self.condition
 
-    def write(self, program: Rows, no: Label) -> None:
+    def write(self, program: ConditionRows, no: Label) -> None:
         """The rows of the condition, and a jump where it holds."""
         yes = Label()
         self.condition.write(program, yes)
@@ -129,4 +129,4 @@ class Not(Condition):
 
     def __str__(self) -> str:
         inner = self.condition
-        return f"not ({inner})" if isinstance(inner, (Both, Either)) else f"not {inner}"
+        return f"not ({inner})" if isinstance(inner, (And, Or)) else f"not {inner}"

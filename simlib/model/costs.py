@@ -22,7 +22,7 @@ def _cost(low: str, high: str, unused: str) -> Any:
 class Costs(rules.Checked):
     """What each action takes. Times are picoseconds; None: not known, so that a prior says it.
 
-    - `fault_exit`: one fault outside the lock: exit, finding the page, and back into the guest.
+    - `fault_unlocked`: one fault outside the lock: exit, finding the page, and back into the guest.
     - `fault_hold`: the part of one page fault under the lock.
     - `split_hold`: the part of the first write to a block under the lock.
     - `populate_block`: what the host spends to allocate and clear one backing page (2 MiB or 4 KiB) at first touch.
@@ -31,8 +31,8 @@ class Costs(rules.Checked):
     - `fence_vcpu`: asking one vCPU to drop an entry from its TLB, of which riscv asks every vCPU whenever an entry
       changes (`Architecture.page_fence`); under the lock, beside what CLEAR, enabling and a fault take for a page.
     - `line_transfer`: moving a contended cache line from one CPU to another, with the atomic operation on it.
-    - `crowding`: what handing over a queued lock takes longer for each doubling of the threads that wait for it.
-      Empirical: no mechanism with a source explains it (docs/model.md).
+    - `queue_length_penalty`: what handing over a queued lock takes longer for each doubling of the threads that wait
+      for it. Empirical: no mechanism with a source explains it (docs/model.md).
     - `line_local`: an atomic operation on a line that this CPU owns.
     - `guest_access`: one access of the guest that needs no fault.
     - `guest_flush`: a guest's flush of its own TLB (`Workload.flush_accesses`): with shadow paging it leaves the guest.
@@ -68,17 +68,17 @@ class Costs(rules.Checked):
       lock.
     - `table_entry`: `eager_split`: making one entry of a new table, with its share of allocating and clearing it, under
       the lock.
-    - `fault_jitter`: coefficient of variation of `fault_exit` and of the hold, from fault to fault.
+    - `fault_jitter`: coefficient of variation of `fault_unlocked` and of the hold, from fault to fault.
     """
 
-    fault_exit: int | None = _cost("50ns", "50us", "no vCPU faults")
+    fault_unlocked: int | None = _cost("50ns", "50us", "no vCPU faults")
     fault_hold: int | None = _cost("20ns", "20us", "no vCPU faults")
     split_hold: int | None = _cost("20ns", "500us", "no write meets a block that is not split")
     populate_block: int | None = _cost("100ns", "20ms", "the memory is populated when the run begins")
     tlb_invalidate: int | None = _cost("10ns", "20us", "nothing invalidates TLBs by broadcast")
     fence_vcpu: int | None = _cost("10ns", "20us", "no change of an entry is told to every vCPU by a request")
     line_transfer: int | None = _cost("1ns", "1us", "the machine says what moving a line takes")
-    crowding: int | None = _cost("100ps", "2us", "nobody queues")
+    queue_length_penalty: int | None = _cost("100ps", "2us", "nobody queues")
     line_local: int | None = _cost("1ns", "100ns", "nobody takes a lock")
     guest_access: int | None = _cost("1ns", "1us", "workload.access_interval is the time between accesses")
     guest_flush: int | None = _cost("1ns", "50us", "workload.flush_accesses is 0")
@@ -133,7 +133,7 @@ def named(table: Mapping[str, Any], where: str, kept: Collection[str] = ()) -> d
 
     - `kept`: costs that are named elsewhere: in what the table changes, or as those to calibrate.
 
-    >>> len(named({"fault_exit": "1us", "others": "0ns"}, "costs")) == len(UNUSED)
+    >>> len(named({"fault_unlocked": "1us", "others": "0ns"}, "costs")) == len(UNUSED)
     True
     """
     rows = dict(table)
@@ -151,24 +151,28 @@ class Calibration(rules.Checked):
     """Which costs measurements determine, when the scenario is calibrated.
 
     - `costs`: costs with one value for all variants.
-    - `own_costs`: costs of which each variant has its own value.
+    - `per_group_costs`: costs of which each variant has its own value.
     - `metrics`: measured quantities to explain.
-    - `absorbed`: costs that the others contain in this workload, where nothing tells them apart: 0 in it, whether to
-      calibrate or to predict. Any other cost without a value has the median of its prior.
+    - `included_in_others`: costs that the others contain in this workload, where nothing tells them apart: 0 in it,
+      whether to calibrate or to predict. Any other cost without a value has the median of its prior.
     """
 
     costs: tuple[str, ...] = rules.rule(
-        rules.names, ("fault_exit", "fault_hold", "line_transfer", "fault_jitter"), list
+        rules.names, ("fault_unlocked", "fault_hold", "line_transfer", "fault_jitter"), list
     )
-    own_costs: tuple[str, ...] = rules.rule(rules.names, (), list)
+    per_group_costs: tuple[str, ...] = rules.rule(rules.names, (), list)
     metrics: tuple[str, ...] = rules.rule(rules.names, ("dirty_memory_time",), list)
-    absorbed: tuple[str, ...] = rules.rule(rules.names, (), list)
+    included_in_others: tuple[str, ...] = rules.rule(rules.names, (), list)
 
     def __post_init__(self) -> None:
         """Check that the costs exist."""
         super().__post_init__()
         known = [f.name for f in dataclasses.fields(Costs)]
-        for key, names in (("costs", self.costs), ("own_costs", self.own_costs), ("absorbed", self.absorbed)):
+        for key, names in (
+            ("costs", self.costs),
+            ("per_group_costs", self.per_group_costs),
+            ("included_in_others", self.included_in_others),
+        ):
             for name in names:
                 if name not in known:
                     raise InputError(f"calibration.{key}", name, "unknown cost", nearest(name, known))

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from typing import NoReturn
 
 from simlib._lib.errors import InputError
-from simlib.model.conditions import Both, Condition, Either, Not
+from simlib.model.conditions import And, Condition, Not, Or
 
 DEEPEST = 50
 """Most parentheses and ``not`` within each other."""
@@ -35,7 +35,7 @@ def leaves(condition: Condition) -> list[Condition]:
     >>> [str(leaf) for leaf in leaves(strategy("pages >= 64 and not waiters >= 1"))]
     ['pages >= 64', 'waiters >= 1']
     """
-    if isinstance(condition, (Both, Either)):
+    if isinstance(condition, (And, Or)):
         return leaves(condition.left) + leaves(condition.right)
     return leaves(condition.condition) if isinstance(condition, Not) else [condition]
 
@@ -104,13 +104,13 @@ class Reader(ABC):
     def _condition(self) -> Condition:
         found = self._all()
         while self.accept("or"):
-            found = Either(found, self._all())
+            found = Or(found, self._all())
         return found
 
     def _all(self) -> Condition:
         found = self._one()
         while self.accept("and"):
-            found = Both(found, self._one())
+            found = And(found, self._one())
         return found
 
     def _one(self) -> Condition:

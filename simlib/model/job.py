@@ -68,9 +68,9 @@ class Image(NamedTuple):
     blocks: NDArray[np.uint8]
 
 
-_TIMES = (Quantity.HELD, Quantity.CLOCK, Quantity.JUDGED)
-_WALKS, _SLEEPS = having(Step.ACCESS, Step.MAP, Step.SCAN), having(Step.SLEEP, Step.THROTTLE, Step.NAP)
-_SLOWS, _LOCKS = having(Step.JUDGE, Step.THROTTLE, Step.LIMIT), having(Step.TAKE, Step.DROP)
+_TIMES = (Quantity.HELD, Quantity.CLOCK, Quantity.SINCE_CHECK)
+_WALKS, _SLEEPS = having(Step.ACCESS, Step.MAP, Step.SCAN), having(Step.SLEEP, Step.THROTTLE, Step.DIRTY_LIMIT_SLEEP)
+_SLOWS, _LOCKS = having(Step.THROTTLE_CHECK, Step.THROTTLE, Step.DIRTY_LIMIT_UPDATE), having(Step.TAKE, Step.DROP)
 _OF_STEPS = [step.arguments for step in Step]
 _OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
 _BELOW_NAMES = list(dict.fromkeys([None, *(_below(a) for mine in (*_OF_STEPS, *_OF_QUANTITIES) for a in mine)]))
@@ -92,8 +92,8 @@ class Job:
     - `cluster`, shape (n_threads,): cluster of CPUs in which each thread runs, numbered through all sockets; None:
       there are none.
     - `cluster_ps`: time of such an operation where a CPU of the same cluster owned the line last.
-    - `crowding_ps`: what a queued lock's hand-over takes longer for each doubling of the threads that wait: k others
-      behind the one whose turn it is add log2(1 + k) times as much (`crowding`).
+    - `queue_length_penalty_ps`: what a queued lock's hand-over takes longer for each doubling of the threads that wait:
+      k others behind the one whose turn it is add log2(1 + k) times as much (`queue_length_penalty`).
     - `lines`: cache lines that `Step.TOUCH` may change.
     - `cvs`: coefficient of variation of each distribution that steps name, or its values, each as likely, of which only
       the ratios count; number 0 is the fixed one.
@@ -164,7 +164,7 @@ class Job:
     look_ps: int = 0
     cluster: NDArray[np.int64] | None = None
     cluster_ps: int = 0
-    crowding_ps: int = 0
+    queue_length_penalty_ps: int = 0
     lines: int = 0
     dirty_bits: bool = False
     dirty_set_ps: int = 0
@@ -216,7 +216,7 @@ class Job:
                 "job.tick_ps", self.tick_ps, "must leave each thread a turn and its work between two ticks"
             )
         if (
-            min(self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.crowding_ps) < 0
+            min(self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.queue_length_penalty_ps) < 0
             or not ((self.entry >= 0) & (self.entry < n)).all()
         ):
             raise InputError("job", "entry or line times", "must not be negative or out of range")
@@ -229,7 +229,7 @@ class Job:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
         if _SLOWS[kinds].any() and (self.throttle is None or self.clock != Clock.WALL):
             raise InputError("job.throttle", self.throttle, "must be given, with a clock of the wall")
-        if self.throttle is not None and not self.throttle.slice and (kinds == Step.LIMIT).any():
+        if self.throttle is not None and not self.throttle.slice and (kinds == Step.DIRTY_LIMIT_UPDATE).any():
             raise InputError("job.throttle.slice", 0, "must be more than 0: LIMIT looks at the rates in it")
 
     def _check_memory(self) -> None:
@@ -307,7 +307,7 @@ class Job:
         """Whether a vCPU has anything that may be full when it accesses memory."""
         return self.buffer_entries > 0 or self.ring_entries > 0
 
-    def crowding(self) -> NDArray[np.int64]:
+    def queue_length_penalty(self) -> NDArray[np.int64]:
         """What a hand-over takes longer, ps, by the number of threads that still wait behind it; shape (threads,).
 
         >>> from simlib.model.program import Program
@@ -315,10 +315,14 @@ class Job:
         >>> with p.thread():
         ...     p.run(1)
         >>> four = np.zeros(4, int)
-        >>> Job(p.steps(), four, np.zeros((4, 2), int), np.zeros(1, int), 0, 0, 0, four, crowding_ps=100).crowding()
+        >>> pairs, one = np.zeros((4, 2), int), np.zeros(1, int)
+        >>> job = Job(p.steps(), four, pairs, one, 0, 0, 0, four, queue_length_penalty_ps=100)
+        >>> job.queue_length_penalty()
         array([  0, 100, 158, 200])
         """
-        return np.asarray(np.rint(self.crowding_ps * np.log2(1.0 + np.arange(len(self.entry)))), dtype=np.int64)
+        return np.asarray(
+            np.rint(self.queue_length_penalty_ps * np.log2(1.0 + np.arange(len(self.entry)))), dtype=np.int64
+        )
 
     def listing(self) -> str:
         """The programs as a person reads them: one step a line, with the names of locks, stamps and targets.

@@ -37,8 +37,8 @@ class Machine(rules.Checked):
       is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the same, and
       a CPU that waits for a lock gives its turns away: TCG takes x86's PAUSE, arm64's YIELD and WFE so.
     - `turn`: mean length of those turns, picoseconds; 0: so short that all CPUs advance together.
-    - `queue_work`, `look_work`: what a CPU does, picoseconds, to queue for a lock, and to look in vain whether it has
-      it, before it gives the rest of its turn away. For CPUs that have turns.
+    - `enqueue_cost`, `spin_poll_cost`: what a CPU does, picoseconds, to queue for a lock, and to look in vain whether
+      it has it, before it gives the rest of its turn away. For CPUs that have turns.
     - `tick`, `tick_work`, `tick_jitter`: how often the host's timer interrupts each CPU, and what such an interrupt
       takes of its time, picoseconds (0: never), with its coefficient of variation. For CPUs that have turns.
     - `kick_spread`: how `Costs.kick` varies: values that are as likely as each other, of which only the ratios count;
@@ -57,8 +57,8 @@ class Machine(rules.Checked):
     slowdown: tuple[tuple[int, float], ...] = rules.rule(rules.steps_up(1, 1024), (), _lists)
     clock: str = rules.rule(rules.choice("wall", "serial", "serial_yield"), "wall")
     turn: int = rules.duration("0ns")
-    queue_work: int = rules.duration("0ns")
-    look_work: int = rules.duration("0ns")
+    enqueue_cost: int = rules.duration("0ns")
+    spin_poll_cost: int = rules.duration("0ns")
     tick: int = rules.duration("0ns")
     tick_work: int = rules.duration("0ns")
     tick_jitter: float = rules.rule(rules.number(0, 8), 0.0)

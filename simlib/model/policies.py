@@ -60,14 +60,14 @@ class NamedPolicy:
         always = "" if self.settings or self.exists != "upstream" else "nothing: this is what Linux does"
         posted = "posted, but not merged; simlib policies names the mail" if self.exists == "posted" else ""
         known = next((self.settings[key] for key in (architecture, family, "") if key in self.settings), always)
-        patch = self.patch or _switches(str(self.changes.get("policy", {}).get("lets_go", "")))
+        patch = self.patch or _switches(str(self.changes.get("policy", {}).get("clear_drop_when", "")))
         none = f"no kernel does this on {architecture}, nor is there a patch"
         return known or patch or posted or none, bool(known)
 
     def tables(self, architecture: str) -> Tables:
         """What it changes on one architecture.
 
-        >>> POLICIES["arch-opt-in"].tables("arm64")["policy"]["lets_go"]
+        >>> POLICIES["arch-opt-in"].tables("arm64")["policy"]["clear_drop_when"]
         'never'
         """
         return self.changes if not self.architectures or architecture in self.architectures else self.elsewhere
@@ -90,22 +90,22 @@ def _reply(day: str) -> str:
     return f"reply of {day} to {_DROP_64}"
 
 
-def _clear(lets_go: str, **others: Any) -> dict[str, dict[str, Any]]:
+def _clear(clear_drop_when: str, **others: Any) -> dict[str, dict[str, Any]]:
     """When CLEAR lets go."""
-    return {"policy": {"lets_go": lets_go} | others}
+    return {"policy": {"clear_drop_when": clear_drop_when} | others}
 
 
-def _switches(lets_go: str) -> str:
+def _switches(clear_drop_when: str) -> str:
     """The kernel patch that lets CLEAR let go so, with its parameters; empty: none does.
 
     >>> _switches("waiters >= 1 and pages >= 512")
     'no kernel has this yet; the patch is kernel-patches/0011, with kvm.mmu_lock_yield=contended and ...pages=512'
     """
-    both = " and ".join(sorted(lets_go.split(" and ")))
+    both = " and ".join(sorted(clear_drop_when.split(" and ")))
     if found := re.fullmatch(r"(?:pages >= ([0-9]+) and )?waiters >= 1", both):
         least = f" and kvm.mmu_lock_yield_pages={found[1]}" if found[1] else ""
         return f"{_LAB}0011, with kvm.mmu_lock_yield=contended{least}"
-    pages = lets_go.removeprefix("pages >= ")
+    pages = clear_drop_when.removeprefix("pages >= ")
     return f"{_LAB}0007, with kvm.dirty_log_clear_batch={pages}" if pages.isdecimal() else ""
 
 
@@ -122,8 +122,8 @@ POLICIES: dict[str, NamedPolicy] = {
                     _clear("pages >= 64"), (_DROP_64,),
                     patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch=64 (posted in April 2024, not merged)"),
         NamedPolicy("arch-opt-in", "x86 takes the lock for each word of CLEAR and GET, others for the whole ioctl",
-                    "posted", _clear("pages >= 64", get_lets_go="pages >= 64"), (_reply("4 April 2024"),), _X86,
-                    _clear("never", get_lets_go="never"), patch=f"{_LAB}0008, with kvm.dirty_log_arch_lock=Y on x86"),
+                    "posted", _clear("pages >= 64", get_drop_when="pages >= 64"), (_reply("4 April 2024"),), _X86,
+                    _clear("never", get_drop_when="never"), patch=f"{_LAB}0008, with kvm.dirty_log_arch_lock=Y on x86"),
         NamedPolicy("needbreak-preemptible", "CLEAR lets go if anyone waits, as walks of a preemptible kernel do",
                     "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024"))),
         NamedPolicy("needbreak-voluntary", "the same where the kernel is not preemptible: never",
@@ -165,7 +165,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     "upstream", {"workload": {"slow_fault_every": 1000}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_recover_nx_huge_pages", _reply("15 April 2024"))),
         NamedPolicy("zap-batch-10", "zapping all memory lets go if anyone waits, after 10 tables at least", "upstream",
-                    {"workload": {"kind": "zap"}, "policy": {"zap_lets_go": "blocks >= 10 and waiters >= 1"}},
+                    {"workload": {"kind": "zap"}, "policy": {"zap_drop_when": "blocks >= 10 and waiters >= 1"}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_zap_obsolete_pages", _reply("3 April 2024"))),
         NamedPolicy("loongarch-two-acquisitions",
                     "every fault takes a spinlock, and twice unless the page was only write-protected", "upstream",
@@ -186,7 +186,7 @@ POLICIES: dict[str, NamedPolicy] = {
                               "riscv": "run a kernel whose mmu_lock is a rwlock (2026)"},
                     patch=f"{_LAB}0009, with kvm.fast_page_fault=read on x86"),
         NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",
-                    {"workload": {"clear_when": "at_get"}, "policy": {"get_lets_go": "never"}}, (_GET,),
+                    {"workload": {"clear_when": "at_get"}, "policy": {"get_drop_when": "never"}}, (_GET,),
                     settings={"": "have userspace leave KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 off"}),
         NamedPolicy("not-initially-set", "without INITIALLY_SET: enabling the log write-protects", "upstream",
                     {"workload": {"initially_set": False}}, ("arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags",),
@@ -218,9 +218,9 @@ def policy(name: str) -> NamedPolicy:
     Raises `InputError` if the name is unknown; the message has the nearest known one. If n of ``every-n`` is no
     multiple of 64, SIZE of ``chunk-SIZE`` is none, or the text is no condition.
 
-    >>> policy("every-512").changes["policy"]["lets_go"]
+    >>> policy("every-512").changes["policy"]["clear_drop_when"]
     'pages >= 512'
-    >>> policy("held > 50us or waiters >= 2").changes["policy"]["lets_go"]
+    >>> policy("held > 50us or waiters >= 2").changes["policy"]["clear_drop_when"]
     'held >= 50.000001us or waiters >= 2'
     >>> policy("chunk-64M").title
     'CLEAR covers 64M at a time (QEMU, pages of 4 KiB: -global migration.x-clear-bitmap-shift=14)'
@@ -275,7 +275,7 @@ def apply(scenario: Scenario, name: str) -> Scenario:
 
     Raises `InputError` if a name is unknown, or the scenario cannot have the policy.
 
-    >>> str(apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_lets_go)
+    >>> str(apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_drop_when)
     'pages >= 64'
     """
     variants = {key: apply(variant, name) for key, variant in scenario.variants.items()}

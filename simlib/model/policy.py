@@ -16,7 +16,7 @@ from simlib.model.conditions import Condition
 from simlib.model.locks import LOCKS
 from simlib.model.pagetable import SPLIT_WALKS, WORD_PAGES
 from simlib.model.steps import MOST_ENTRIES
-from simlib.model.strategy import Never, as_strategy, every, strategy
+from simlib.model.strategy import NeverDrop, as_strategy, every, strategy
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Policy(rules.Checked):
     - `get_flush`: when GET without manual protection flushes TLBs: ``after`` it let go of the lock, or ``under_lock``.
     - `enable_blocks`: what enabling the log does to blocks when it write-protects: ``protect`` them as they are, or
       ``drop`` them, so that the next access of either kind faults.
-    - `lets_go`: when CLEAR lets go of the lock between two words (`simlib.model.strategy`), which a text says:
+    - `clear_drop_when`: when CLEAR lets go of the lock between two words (`simlib.model.strategy`), which a text says:
       ``"never"``, or a condition such as ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
-    - `get_lets_go`: the same for GET without manual protection.
-    - `zap_lets_go`: the same for ``zap``, between two blocks.
+    - `get_drop_when`: the same for GET without manual protection.
+    - `zap_drop_when`: the same for ``zap``, between two blocks.
     - `fault_lock_sections`: times that every fault takes the lock; the hold is divided over them. 0: as the
       architecture does, where the fault of a write-protected page takes it once, whatever the others do.
     - `eager_split`: whether the blocks of a range are split when it is cleared, or all when enabling the log
@@ -63,9 +63,9 @@ class Policy(rules.Checked):
     clear_lock: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
     get_flush: str = rules.rule(rules.choice("after", "under_lock"), "after")
     enable_blocks: str = rules.rule(rules.choice("protect", "drop"), "protect")
-    lets_go: Condition = rules.rule(as_strategy, Never(), str)  # noqa: RUF009  # a field
-    get_lets_go: Condition = rules.rule(as_strategy, Never(), str)  # noqa: RUF009  # a field
-    zap_lets_go: Condition = rules.rule(as_strategy, strategy("blocks >= 10 and waiters >= 1"), str)  # noqa: RUF009  # a field
+    clear_drop_when: Condition = rules.rule(as_strategy, NeverDrop(), str)  # noqa: RUF009  # a field
+    get_drop_when: Condition = rules.rule(as_strategy, NeverDrop(), str)  # noqa: RUF009  # a field
+    zap_drop_when: Condition = rules.rule(as_strategy, strategy("blocks >= 10 and waiters >= 1"), str)  # noqa: RUF009  # a field
     fault_lock_sections: int = rules.rule(rules.whole(0, 8), 0)
     eager_split: bool | None = rules.rule(rules.flag, None)
     split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop", "under_read_lock"), "default")
@@ -80,7 +80,7 @@ class Policy(rules.Checked):
     def __post_init__(self) -> None:
         """Check each field, and read each strategy that is a text."""
         super().__post_init__()
-        for name in ("lets_go", "get_lets_go", "zap_lets_go"):
+        for name in ("clear_drop_when", "get_drop_when", "zap_drop_when"):
             object.__setattr__(self, name, as_strategy(getattr(self, name), f"policy.{name}"))
 
     @property
@@ -131,10 +131,10 @@ class Policy(rules.Checked):
 def renamed(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A [policy] table whose ``clear_batch_pages``, if it has any, is read as the strategy that it stands for.
 
-    Raises `InputError` if that is no multiple of 64, or stands beside ``lets_go``.
+    Raises `InputError` if that is no multiple of 64, or stands beside ``clear_drop_when``.
 
     >>> renamed({"clear_batch_pages": 512, "lock": "spin"}, "policy")
-    {'lets_go': 'pages >= 512', 'lock': 'spin'}
+    {'clear_drop_when': 'pages >= 512', 'lock': 'spin'}
     """
     rows = dict(table)
     if "clear_batch_pages" not in rows:
@@ -144,6 +144,8 @@ def renamed(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     if pages % WORD_PAGES:
         raise InputError(key, pages, "must be 0 or a multiple of 64",
                          "a bitmap word is the least the kernel can do at a time")  # fmt: skip
-    if "lets_go" in rows:
-        raise InputError(f"{where}.lets_go", rows["lets_go"], f"stands beside {key} = {pages}", "give one of them")
-    return {"lets_go": every(pages)} | rows
+    if "clear_drop_when" in rows:
+        raise InputError(
+            f"{where}.clear_drop_when", rows["clear_drop_when"], f"stands beside {key} = {pages}", "give one of them"
+        )
+    return {"clear_drop_when": every(pages)} | rows

@@ -66,9 +66,9 @@ def clock_shows(least_ps: int) -> Condition:
     return AtLeast(Quantity.CLOCK, least_ps)
 
 
-def judged(least_ps: int) -> Condition:
+def since_check(least_ps: int) -> Condition:
     """The thread judged the guest so long ago."""
-    return AtLeast(Quantity.JUDGED, least_ps)
+    return AtLeast(Quantity.SINCE_CHECK, least_ps)
 
 
 def raised(flag: int) -> Condition:
@@ -83,7 +83,7 @@ def mapped_by_block() -> Condition:
 
 def in_guest(least: int) -> Condition:
     """At least so many vCPUs are in the guest."""
-    return AtLeast(Quantity.GUESTS, least)
+    return AtLeast(Quantity.VCPUS_IN_GUEST, least)
 
 
 def in_buffer(least: int) -> Condition:
@@ -372,7 +372,7 @@ class Program:
 
     def judge(self, begins: bool = False) -> None:
         """Throttle the vCPUs if they dirtied too much; `begins`: only begin to count."""
-        self.add(Step.JUDGE, begins)
+        self.add(Step.THROTTLE_CHECK, begins)
 
     def throttle(self, entry_ps: int = 0) -> None:
         """Let the vCPUs run, and then have them sleep, once; `entry_ps`: for each page of their log buffers."""
@@ -382,11 +382,11 @@ class Program:
 
     def limit(self) -> None:
         """Look at the vCPUs' rates, and say for how long each sleeps when its dirty ring is full."""
-        self.add(Step.LIMIT)
+        self.add(Step.DIRTY_LIMIT_UPDATE)
 
     def nap(self) -> None:
         """Sleep for as long as that."""
-        self.add(Step.NAP)
+        self.add(Step.DIRTY_LIMIT_SLEEP)
         self.add(Step.WAKE)
 
     def kick(self, time_ps: int, stalls: bool = False, table: int = 0, entry_ps: int = 0) -> None:

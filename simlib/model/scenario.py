@@ -71,7 +71,7 @@ class Guest(rules.Checked):
 FILE = "a scenario file (TOML)"
 """What a scenario file is called where one is no good."""
 
-_OF_THE_VCPU = ("fault_exit", "fault_hold", "split_hold", "guest_access")
+_OF_THE_VCPU = ("fault_unlocked", "fault_hold", "split_hold", "guest_access")
 """Costs of what vCPUs do."""
 
 _OF_A_WALK = ("clear_page", "lockless_page", "clear_word", "clear_unsplit", "enable_page", "split_block", "zap_block",
@@ -93,8 +93,8 @@ class Scenario:
     """A machine, a guest, a policy, a workload, and what actions cost.
 
     - `variants`: the same scenario with some values changed (other kernels on the same machine), by name.
-    - `group`: variants of one group share the costs that are listed in `Calibration.own_costs`. A variant that names
-      none has the scenario's, and without one its own name.
+    - `group`: variants of one group share the costs that are listed in `Calibration.per_group_costs`. A variant that
+      names none has the scenario's, and without one its own name.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory_per_vcpu": "2G"}, "policy": {"architecture": "arm64"}})
     >>> s.guest.pages_per_vcpu
@@ -339,7 +339,7 @@ def _named_elsewhere(tables: Mapping[str, Any], where: str, base: Any) -> set[st
     sought = tables.get("calibration")
     asked = parsed(Calibration, sought, f"{where}calibration") if isinstance(sought, Mapping) else {}
     given = base.costs.given() if base is not None else {}
-    return {*given, *asked.get("costs", ()), *asked.get("own_costs", ())}
+    return {*given, *asked.get("costs", ()), *asked.get("per_group_costs", ())}
 
 
 def parsed(section: type, rows: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -208,14 +208,14 @@ class Quantity(IntEnum):
     COLLECTED = 3, "pages in the bitmap from here to the extent's end", _ANY_EXTENT
     BITMAP = 4, "pages in the thread's bitmap", None
     HELD = 5, "time since the thread got its last lock, ps", None
-    JUDGED = 6, "time since the thread's last JUDGE that was due, ps", None
+    SINCE_CHECK = 6, "time since the thread's last JUDGE that was due, ps", None
     WAITERS = 7, "threads that wait for the lock; -1: for the region's lock taken last", _LOCK._replace(least=-1)
     VCPUS = 8, "vCPUs among them", _LOCK._replace(least=-1)
     CLOCK = 9, "what the clock shows, ps", None
     FLAG = 10, "1: the flag was raised", _FLAG
     BLOCK = 11, "1: a block maps the current page", None
     DIRTY = 12, "pages in KVM's dirty log from here to the extent's end", _ANY_EXTENT
-    GUESTS = 13, "vCPUs that have no lock, await none, and are not interrupted", None
+    VCPUS_IN_GUEST = 13, "vCPUs that have no lock, await none, and are not interrupted", None
     LOGGED = 14, "pages in the thread's log buffer", None
     RING = 15, "entries of the thread's dirty ring that were not reset", None
 
@@ -287,7 +287,7 @@ class Step(IntEnum):
         "protect_run; go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
     LOG = 26, "Put the current page into the thread's log buffer, as hardware does; if it is full, go to the target.", \
         _TARGET  # fmt: skip
-    JUDGE = (
+    THROTTLE_CHECK = (
         27,
         "Throttle the vCPUs, or more, as `Job.throttle` says, if too many pages came into the thread's bitmap "
         "beside those that it sent since its last JUDGE; `begins` 1: only count anew.",
@@ -300,8 +300,8 @@ class Step(IntEnum):
         Argument("pauses", 0, 2),
         Argument("entry_ps"),
     )
-    LIMIT = 29, "Look at the vCPUs' rates since the last LIMIT, and say for how long NAP is for each."
-    NAP = 30, "Fall asleep for as long as LIMIT said. WAKE must follow."
+    DIRTY_LIMIT_UPDATE = 29, "Look at the vCPUs' rates since the last LIMIT, and say for how long NAP is for each."
+    DIRTY_LIMIT_SLEEP = 30, "Fall asleep for as long as LIMIT said. WAKE must follow."
     END = 31, "The thread is done."
 
     def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:

@@ -18,7 +18,7 @@ import functools
 from dataclasses import dataclass
 
 from simlib._lib.errors import InputError, nearest
-from simlib.model.conditions import Both, Condition, Either, Not
+from simlib.model.conditions import And, Condition, Not, Or
 from simlib.model.grammar import Reader, leaves
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.program import Extent, Lock, held
@@ -38,7 +38,7 @@ _MOST = 2**40
 
 
 @dataclass(frozen=True)
-class Never(Condition):
+class NeverDrop(Condition):
     """Nothing ends the hold but the end of what there is to do."""
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Never(Condition):
 
 
 @dataclass(frozen=True)
-class Asked(Condition):
+class Threshold(Condition):
     """A quantity is at least an amount (pages, blocks, ps, threads); not yet for any lock or extent."""
 
     quantity: str
@@ -72,7 +72,7 @@ class Adaptive(Condition):
 
 
 @functools.lru_cache(maxsize=256)
-def strategy(text: str, what: str = "lets_go") -> Condition:
+def strategy(text: str, what: str = "clear_drop_when") -> Condition:
     """Read a strategy.
 
     Raises `InputError` that names the word, and the rule that it breaks.
@@ -84,12 +84,12 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
     >>> strategy("page >= 512")
     Traceback (most recent call last):
     ...
-    simlib.InputError: lets_go = page >= 512: unknown word 'page'; did you mean 'pages'? known: ...
+    simlib.InputError: clear_drop_when = page >= 512: unknown word 'page'; did you mean 'pages'? known: ...
     """
-    reader = _Reader(text, what, "join conditions by and, or; close every parenthesis")
+    reader = _StrategyParser(text, what, "join conditions by and, or; close every parenthesis")
     condition = reader.read()
     parts = leaves(condition)
-    if len(parts) > 1 and any(isinstance(part, Never) for part in parts):
+    if len(parts) > 1 and any(isinstance(part, NeverDrop) for part in parts):
         reader.fail("'never' stands alone", 'write "never", or a condition')
     if len({part for part in parts if isinstance(part, Adaptive)}) > 1:
         reader.fail("adaptive(…) may have one pair of bounds", "a thread has one adaptive batch")
@@ -100,7 +100,7 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
 def as_strategy(value: object, what: str) -> Condition:
     """A strategy itself, or the one that a text says.
 
-    >>> str(as_strategy("(pages>=64)", "policy.lets_go"))
+    >>> str(as_strategy("(pages>=64)", "policy.clear_drop_when"))
     'pages >= 64'
     """
     if isinstance(value, Condition):
@@ -117,19 +117,19 @@ def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Co
     >>> bind(strategy("blocks >= 10"), Extent(1), Lock(0, Mode.WRITE), 512).threshold
     5120
     """
-    if isinstance(condition, (Both, Either)):
+    if isinstance(condition, (And, Or)):
         sides = (bind(side, hold, lock, block_pages) for side in (condition.left, condition.right))
         return type(condition)(*sides)
     if isinstance(condition, Not):
         return Not(bind(condition.condition, hold, lock, block_pages))
     if isinstance(condition, Adaptive):
         return hold.beyond_batch()
-    if isinstance(condition, Asked):
+    if isinstance(condition, Threshold):
         return _ask(condition, hold, lock, block_pages)
     raise TypeError(condition)
 
 
-def _ask(asked: Asked, hold: Extent, lock: Lock, block_pages: int) -> Condition:
+def _ask(asked: Threshold, hold: Extent, lock: Lock, block_pages: int) -> Condition:
     asks = {
         "pages": hold.pages,
         "blocks": lambda n: hold.pages(n * block_pages),
@@ -154,12 +154,12 @@ def adaptive(condition: Condition) -> Adaptive | None:
     return next((leaf for leaf in leaves(condition) if isinstance(leaf, Adaptive)), None)
 
 
-class _Reader(Reader):
+class _StrategyParser(Reader):
     """Comparisons of a strategy."""
 
     def comparison(self) -> Condition:
         if self.accept("never"):
-            return Never()
+            return NeverDrop()
         quantity = self.ahead
         if quantity not in QUANTITIES:
             rule = f"unknown word {quantity!r}" if quantity else "ends where a quantity must stand"
@@ -172,7 +172,7 @@ class _Reader(Reader):
         if not 1 <= least <= _MOST:
             shown = format_duration(least) if quantity == "held" else least
             self.fail(f"{quantity} must be at least 1 and at most 2**40 (got {shown})", f'such as "{quantity} >= …"')
-        asked = Asked(quantity, least)
+        asked = Threshold(quantity, least)
         return Not(asked) if sign in ("<", "<=") else asked
 
     def amount(self, quantity: str) -> int:

@@ -67,7 +67,7 @@ class Workload(rules.Checked):
     - `clear_chunk`: bytes of one CLEAR ioctl; None: the whole slot.
     - `pause`: picoseconds for which the clearing thread sleeps before each round of ``clear_under_load`` and
       ``get_dirty_log``.
-    - `counted_runs`: runs of the test over which the published lock counters were added up.
+    - `lock_stat_runs`: runs of the test over which the published lock counters were added up.
     - `access`: order in which a vCPU of ``get_dirty_log``, ``migration`` and ``zap`` touches its pages: ``sequential``,
       round and round from a random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
     - `shared`: whether each such vCPU touches all of the memory, rather than its own part of it.
@@ -93,8 +93,8 @@ class Workload(rules.Checked):
       ``none``; ``qemu``, its auto-converge; ``qemu-1.6``; ``qemu-dirty-limit``, with rings; ``cloud-hypervisor``.
     - `throttle_initial`, `throttle_increment`, `throttle_most`: percent; 0: as that VMM has it.
     - `throttle_slice`: picoseconds that a vCPU runs between two sleeps, of the window in which it runs and sleeps, or
-      between two looks at the vCPUs' rates; `throttle_judge`: between two judgements at least; `throttle_sync`: for
-      which a pass goes on without a GET. None: as that VMM has it.
+      between two looks at the vCPUs' rates; `throttle_check_period`: between two judgements at least; `throttle_sync`:
+      for which a pass goes on without a GET. None: as that VMM has it.
     - `dirty_limit`: MiB/s that each vCPU may dirty under ``qemu-dirty-limit``.
     - `parked`: whether the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it
       is over, as those of the selftest; else they keep writing, and `pause` lies before each CLEAR.
@@ -114,7 +114,7 @@ class Workload(rules.Checked):
     initially_set: bool = rules.rule(rules.flag, True)
     clear_chunk: int | None = rules.size()
     pause: int = rules.duration("10ms")
-    counted_runs: int = rules.rule(rules.whole(1, 100), 1)
+    lock_stat_runs: int = rules.rule(rules.whole(1, 100), 1)
     access: str = rules.rule(rules.choice("sequential", "uniform", "zipf"), "sequential")
     shared: bool = rules.rule(rules.flag, False)
     zipf_exponent: float = rules.rule(rules.number(0, 4), 0.99)
@@ -133,7 +133,7 @@ class Workload(rules.Checked):
     throttle_increment: int = rules.rule(rules.whole(0, 99), 0)
     throttle_most: int = rules.rule(rules.whole(0, 99), 0)
     throttle_slice: int | None = rules.duration()
-    throttle_judge: int | None = rules.duration()
+    throttle_check_period: int | None = rules.duration()
     throttle_sync: int | None = rules.duration()
     dirty_limit: int = rules.rule(rules.whole(1, 2**31), 1)
     parked: bool = rules.rule(rules.flag, True)
@@ -170,7 +170,7 @@ class Workload(rules.Checked):
         own: dict[str, Any] = {
             "initial": self.throttle_initial or None, "increment": self.throttle_increment or None,
             "most": self.throttle_most or None, "window" if rule.window else "slice": self.throttle_slice,
-            "judge_every": self.throttle_judge, "sync_every": self.throttle_sync,
+            "judge_every": self.throttle_check_period, "sync_every": self.throttle_sync,
             "limit": self.dirty_limit if rule.limit else None,
         }  # fmt: skip
         return rule._replace(**{name: value for name, value in own.items() if value is not None})

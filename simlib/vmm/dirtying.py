@@ -21,7 +21,7 @@ import scipy  # its parts are imported when they are first used
 from simlib._lib.errors import InputError
 from simlib.model.quantities import PS_PER_S, format_seconds, parse_duration, parse_size, say_size
 from simlib.simulator.engine.random import zipf_classes
-from simlib.vmm.memory import Floats, Pages
+from simlib.vmm.memory import Floats, WorkingSet
 from simlib.vmm.rules import PAGE
 
 DEFAULT_S = 1.0
@@ -40,7 +40,7 @@ _RATE = re.compile(r"([0-9][0-9_.,]*(?:e[0-9]+)?)\s*([kM]|[KMGT]i?B)?(?: pages)?
 
 
 @dataclass(frozen=True)
-class Measured:
+class DirtyRate:
     """Distinct pages that were written within a time.
 
     - `pages`: of 4 KiB, or as QEMU counts them.
@@ -59,11 +59,11 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Known:
+class DirtyingGuess:
     """A guest whose habit is told by hand.
 
     >>> from simlib.vmm.memory import distinct_pages
-    >>> round(distinct_pages(Known(1000, 1000).pages(1e6), 1.0))  # 1000 writes to 1000 pages, at random
+    >>> round(distinct_pages(DirtyingGuess(1000, 1000).pages(1e6), 1.0))  # 1000 writes to 1000 pages, at random
     632
 
     - `writes`: a second, of all vCPUs, each to one page.
@@ -83,7 +83,7 @@ class Known:
         """In words."""
         return f"{self.writes:,.0f} writes/s over {say_size(self.working_set * PAGE)}"
 
-    def pages(self, memory: float) -> Pages:
+    def pages(self, memory: float) -> WorkingSet:
         """The classes; the rest of the memory is not written."""
         if self.working_set > memory:
             raise InputError("--dirty", f"over {say_size(self.working_set * PAGE)}", "is more than the memory",
@@ -94,17 +94,17 @@ class Known:
         return classes(size, self.writes * share / size, memory, self.sweep)
 
 
-def classes(count: Floats, rate: Floats, memory: float, sweep: bool = False) -> Pages:
+def classes(count: Floats, rate: Floats, memory: float, sweep: bool = False) -> WorkingSet:
     """Pages by class, and a last class of those that are not written."""
     still = max(0.0, memory - float(count.sum()))
     kinds = len(count) + 1
-    return Pages(
+    return WorkingSet(
         np.append(count, still), np.append(rate, 0.0), np.full(kinds, float(sweep)), np.zeros(kinds), np.ones(kinds),
         np.zeros(kinds),
     )  # fmt: skip
 
 
-def draw(measured: Sequence[Measured], memory: float, random: np.random.Generator) -> Pages:
+def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generator) -> WorkingSet:
     """One of the guests that may have been measured.
 
     With one point: the size of the working set lies anywhere between what was seen and the memory, on a logarithmic
@@ -126,7 +126,7 @@ def draw(measured: Sequence[Measured], memory: float, random: np.random.Generato
             raise InputError("--dirty", f"{before.said}; {after.said}", "contradict each other: more time, more pages",
                              "measure again while the guest does its usual work")  # fmt: skip
     points = [
-        Measured(min(memory, one.pages * np.exp(one.error * random.standard_normal())), one.seconds, one.error)
+        DirtyRate(min(memory, one.pages * np.exp(one.error * random.standard_normal())), one.seconds, one.error)
         for one in ordered
     ]
     if len(points) == 1:
@@ -138,7 +138,7 @@ def draw(measured: Sequence[Measured], memory: float, random: np.random.Generato
     return _mixture(points, memory, random)
 
 
-def _mixture(points: Sequence[Measured], memory: float, random: np.random.Generator) -> Pages:
+def _mixture(points: Sequence[DirtyRate], memory: float, random: np.random.Generator) -> WorkingSet:
     """Rates from often to seldom, with pages of each that give the points.
 
     What the points leave open is drawn: a mixture in which seldom written pages are as many as often written ones, or
@@ -163,7 +163,7 @@ def _mixture(points: Sequence[Measured], memory: float, random: np.random.Genera
     return classes(found[kept], rates[kept], memory)
 
 
-def parse_dirty(text: str) -> Measured | Known:
+def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
     """What ``--dirty`` says.
 
     Raises `InputError` if it cannot be read.
@@ -195,9 +195,9 @@ def parse_dirty(text: str) -> Measured | Known:
         seconds = parse_duration(rest.removeprefix("in ").strip(), "--dirty") / PS_PER_S if rest else DEFAULT_S
         if seconds <= 0 or rate <= 0:
             raise InputError("--dirty", text, "must be above 0, and over some time", cure)
-        return Measured(rate * seconds, seconds)
+        return DirtyRate(rate * seconds, seconds)
     match = re.fullmatch(r"over ([^,]+)(?:,\s*(zipf|sweep)\s*([0-9.]*))?", rest)
     if match is None or rate <= 0:
         raise InputError("--dirty", text, "is no rate of pages", cure)
     size = parse_size(match[1].strip(), "--dirty") / PAGE
-    return Known(rate, size, float(match[3] or 0.99) if match[2] == "zipf" else 0.0, match[2] == "sweep")
+    return DirtyingGuess(rate, size, float(match[3] or 0.99) if match[2] == "zipf" else 0.0, match[2] == "sweep")

@@ -16,8 +16,8 @@ from simlib.measurements import read
 from simlib.model.architectures import architecture
 from simlib.model.quantities import format_bandwidth, format_seconds, say_size
 from simlib.vmm import rules
-from simlib.vmm.dirtying import Known, Measured, draw
-from simlib.vmm.memory import Line, Pages
+from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, draw
+from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.rules import PAGE
 from simlib.vmm.running_guest import RunningGuest
 from simlib.vmm.settings import NAMES, VMMS, Settings
@@ -47,7 +47,7 @@ _LATE_S = (5e-5, 5e-4)
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Targets:
     """What a migration is to keep to; None: no wish.
 
     - `downtime_s`, `within_s`: times.
@@ -71,7 +71,7 @@ class Wishes:
             raise InputError("guest_keeps", self.guest_keeps, rule, cure, flag="--guest-keeps")
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """In words."""
         each = {
             f"downtime <= {format_seconds(self.downtime_s or 0)}": self.downtime_s,
@@ -83,15 +83,15 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Guest:
+class MigratingGuest:
     """A guest that is to be migrated.
 
     - `vcpus`; `memory`: bytes.
     - `link`: bit/s.
-    - `dirty`: what is known of its writes: several `Measured`, or one `Known`.
+    - `dirty`: what is known of its writes: several `DirtyRate`, or one `DirtyingGuess`.
     - `settings`: those that stand.
     - `architecture`: a name of `simlib.model.architectures`; `dirty_tracking`: how its host learns of writes; empty: as
-      that of `simlib.standard_scenario`, which on x86 has PML.
+      that of `simlib.preset_scenario`, which on x86 has PML.
     - `ring_entries`: of each vCPU's dirty ring; 0: the bitmap.
     - `chunk`: memory of one CLEAR, bytes: QEMU's x-clear-bitmap-shift.
     - `vmm`: a name of `simlib.vmm.settings.VMMS`.
@@ -101,7 +101,7 @@ class Guest:
     vcpus: int
     memory: int
     link: int
-    dirty: tuple[Measured | Known, ...]
+    dirty: tuple[DirtyRate | DirtyingGuess, ...]
     settings: Settings = field(default_factory=lambda: Settings(max_bandwidth=0))
     architecture: str = "x86-tdp"
     dirty_tracking: str = ""
@@ -131,7 +131,7 @@ class Guest:
         if not self.dirty:
             cure = "measure it: calc-dirty-rate over 1, 10 and 60 s (docs/migrate.md), then --dirty '250000/s in 10s'"
             raise InputError("dirty", "nothing", "what the guest writes decides", cure, flag="--dirty")
-        if len(self.dirty) > 1 and any(isinstance(one, Known) for one in self.dirty):
+        if len(self.dirty) > 1 and any(isinstance(one, DirtyingGuess) for one in self.dirty):
             raise InputError(
                 "dirty", "several", "a habit told by hand stands alone", "give one of them", flag="--dirty"
             )
@@ -155,27 +155,27 @@ class Guest:
         return self.memory / PAGE
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """In words."""
         each = "; ".join(one.said for one in self.dirty)
         return f"{self.vcpus} vCPUs, {say_size(self.memory)}, {format_bandwidth(self.link)}; {each}"
 
-    def drawn(self, random: np.random.Generator) -> tuple[Pages, Line, float]:
+    def drawn(self, random: np.random.Generator) -> tuple[WorkingSet, LinkModel, float]:
         """One of the guests, and one of the ways to the other side, that this may be.
 
         Returns: Pages, line, and the time that a fault waits after postcopy, s.
         """
         first = self.dirty[0]
-        if isinstance(first, Known):
+        if isinstance(first, DirtyingGuess):
             pages = first.pages(self.pages)
         else:
-            pages = draw([one for one in self.dirty if isinstance(one, Measured)], self.pages, random)
+            pages = draw([one for one in self.dirty if isinstance(one, DirtyRate)], self.pages, random)
         bits = self.link * random.uniform(*_PAYLOAD)
         stream = _log_uniform(random, *_STREAM_BITS)
         channels = self.settings.multifd_channels if self.settings.multifd else 1
         bits = min(bits, stream * channels)
         chunk = 0.0 if self.ring_entries or VMMS[self.vmm].whole_passes else self.chunk / PAGE
-        line = Line(
+        line = LinkModel(
             page_s=rules.WHOLE_PAGE * 8 / bits, switch_s=_log_uniform(random, *_SWITCH_S), chunk_pages=chunk,
             vcpus=float(self.vcpus), ring_entries=float(self.ring_entries), late_s=_log_uniform(random, *_LATE_S),
         )  # fmt: skip
@@ -183,15 +183,15 @@ class Guest:
 
 
 def from_running(running: RunningGuest) -> dict[str, Any]:
-    """What QEMU says of a guest, as arguments of `Guest`."""
+    """What QEMU says of a guest, as arguments of `MigratingGuest`."""
     rate, seconds = running.dirty_bytes_per_s, running.dirty_seconds
     points = tuple(
-        Measured(one.bytes_per_s * one.seconds / PAGE, one.seconds, one.error)
+        DirtyRate(one.bytes_per_s * one.seconds / PAGE, one.seconds, one.error)
         for one in running.counted
         if one.bytes_per_s > 0
     )
     if not points and rate and seconds:
-        points = (Measured(rate * seconds / PAGE, seconds),)
+        points = (DirtyRate(rate * seconds / PAGE, seconds),)
     known = {name: value for name, value in running.settings.items() if name in NAMES}
     if known.get("max-bandwidth", 0) >= 2**62:  # what libvirt sends for no limit
         known["max-bandwidth"] = 0
@@ -209,7 +209,7 @@ def from_running(running: RunningGuest) -> dict[str, Any]:
 
 
 def from_watch(path: str | Path) -> dict[str, Any]:
-    """What ``simlib host watch`` saw of a migration under way, as arguments of `Guest`.
+    """What ``simlib host watch`` saw of a migration under way, as arguments of `MigratingGuest`.
 
     Each synchronisation tells how many pages were dirtied since the one before. Times that are alike are taken
     together. What was throttled is left out.
@@ -236,7 +236,7 @@ def from_watch(path: str | Path) -> dict[str, Any]:
     each = float(frame["time_s"].diff().median())
     alike = seen.groupby((np.log(seen["seconds"]) / np.log(_ALIKE)).round())
     points = tuple(
-        Measured(float(rows["pages"].mean()), float(rows["seconds"].mean()), _error(rows, each)) for _, rows in alike
+        DirtyRate(float(rows["pages"].mean()), float(rows["seconds"].mean()), _error(rows, each)) for _, rows in alike
     )
     note = f"{len(points)} rates of dirtying: the passes of {path}, which the migration itself slowed"
     said = {"memory": int(frame["total_bytes"].iloc[-1]), "dirty": points, "notes": (note,)}

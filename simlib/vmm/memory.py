@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The memory of a migration by cells and classes: which share has yet to be sent, and which the log calls clean.
 
-The memory is divided into cells, in the order in which it is sent, and its pages into classes (`Pages`). What is random
-in which page is written when is left out, as there are many pages: shares are means.
+The memory is divided into cells, in the order in which it is sent, and its pages into classes (`WorkingSet`). What is
+random in which page is written when is left out, as there are many pages: shares are means.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib._lib.jit import kept
+from simlib._lib.jit import cached_njit
 from simlib.vmm import rules
 
 Floats = NDArray[np.float64]
@@ -21,7 +21,7 @@ CELLS = 128
 """Cells of the memory."""
 
 
-class Pages(NamedTuple):
+class WorkingSet(NamedTuple):
     """The pages of a guest by class; arrays of shape (classes,).
 
     - `number`: pages.
@@ -39,7 +39,7 @@ class Pages(NamedTuple):
     zero: Floats
 
 
-class Line(NamedTuple):
+class LinkModel(NamedTuple):
     """How the memory gets to the other side, and what of the source's host matters for it.
 
     What is not given takes no time.
@@ -66,7 +66,7 @@ class Line(NamedTuple):
     late_s: float = 0.0
 
 
-class Memory(NamedTuple):
+class BitmapState(NamedTuple):
     """Shares of pages by cell and class, shape (cells, classes), but for the last three.
 
     - `held`: pages.
@@ -87,8 +87,8 @@ class Memory(NamedTuple):
     at: NDArray[np.int64]
 
 
-@kept(nogil=True)
-def distinct_pages(pages: Pages, seconds: float) -> float:
+@cached_njit(nogil=True)
+def distinct_pages(pages: WorkingSet, seconds: float) -> float:
     """Distinct pages that the guest writes within a time."""
     found = 0.0
     for kind in range(len(pages.number)):
@@ -97,8 +97,8 @@ def distinct_pages(pages: Pages, seconds: float) -> float:
     return found
 
 
-@kept(nogil=True)
-def new_memory(pages: Pages, by_get: bool) -> Memory:
+@cached_njit(nogil=True)
+def new_memory(pages: WorkingSet, by_get: bool) -> BitmapState:
     """All of it has yet to be sent; the log has just been enabled, or calls everything dirty."""
     kinds = len(pages.number)
     held = np.zeros((CELLS, kinds))
@@ -109,20 +109,20 @@ def new_memory(pages: Pages, by_get: bool) -> Memory:
             if part > 0:
                 held[cell, kind] = pages.number[kind] * part / width
     clean = np.full((CELLS, kinds), 1.0 if by_get else 0.0)
-    return Memory(
+    return BitmapState(
         held, np.ones((CELLS, kinds)), clean, 1 - clean, np.zeros((CELLS, kinds)), np.ones(CELLS, np.bool_),
         np.zeros(1, np.int64),
     )  # fmt: skip
 
 
-@kept(nogil=True)
-def pages_left(memory: Memory) -> float:
+@cached_njit(nogil=True)
+def pages_left(memory: BitmapState) -> float:
     """Pages that have yet to be sent, as far as the bitmap knows."""
     return float((memory.bitmap * memory.held).sum())
 
 
-@kept(nogil=True)
-def _age(pages: Pages, memory: Memory, cell: int, guest: float) -> None:
+@cached_njit(nogil=True)
+def _age(pages: WorkingSet, memory: BitmapState, cell: int, guest: float) -> None:
     """Let pages of a cell be written until the guest's time `guest`."""
     clean, since = memory.clean, memory.since
     for kind in range(len(pages.number)):
@@ -136,8 +136,8 @@ def _age(pages: Pages, memory: Memory, cell: int, guest: float) -> None:
         since[cell, kind] = guest
 
 
-@kept(nogil=True)
-def synchronise(pages: Pages, memory: Memory, guest: float, by_get: bool) -> float:
+@cached_njit(nogil=True)
+def synchronise(pages: WorkingSet, memory: BitmapState, guest: float, by_get: bool) -> float:
     """Get the log, and clear it if GET does so; pages that are new in the bitmap."""
     held, bitmap, clean, taken = memory.held, memory.bitmap, memory.clean, memory.taken
     new = 0.0
@@ -165,8 +165,8 @@ def synchronise(pages: Pages, memory: Memory, guest: float, by_get: bool) -> flo
     return new
 
 
-@kept(nogil=True)
-def _clear(pages: Pages, memory: Memory, chunk_cells: int, guest: float) -> None:
+@cached_njit(nogil=True)
+def _clear(pages: WorkingSet, memory: BitmapState, chunk_cells: int, guest: float) -> None:
     """CLEAR the chunk that the next cell lies in, before the first of its pages is sent."""
     at = int(memory.at[0])
     if not memory.fresh[at] or (memory.bitmap[at] * memory.held[at]).sum() == 0:
@@ -180,9 +180,9 @@ def _clear(pages: Pages, memory: Memory, chunk_cells: int, guest: float) -> None
         memory.fresh[cell] = False
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def send_cell(
-    pages: Pages, memory: Memory, line: Line, guest: float, room_bytes: float, room_s: float
+    pages: WorkingSet, memory: BitmapState, line: LinkModel, guest: float, room_bytes: float, room_s: float
 ) -> tuple[float, float, float]:
     """Send what waits in the next cell, as far as there is room; bytes, time in s, and pages that were sent."""
     if line.chunk_pages > 0:
@@ -205,8 +205,8 @@ def send_cell(
     return part * own_bytes, part * own_s, part * (normal + zeros)
 
 
-@kept(nogil=True)
-def missing_shares(pages: Pages, memory: Memory, guest: float) -> Floats:
+@cached_njit(nogil=True)
+def missing_shares(pages: WorkingSet, memory: BitmapState, guest: float) -> Floats:
     """Share of each class that the other side does not have, at the guest's time `guest`, shape (classes,)."""
     found = np.zeros(len(pages.number))
     for cell in range(CELLS):

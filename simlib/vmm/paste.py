@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from simlib.vmm.guest import Guest, Wishes
+from simlib.vmm.guest import MigratingGuest, Targets
 from simlib.vmm.plans import Plan
 from simlib.vmm.settings import CAPABILITIES
 
@@ -32,18 +32,18 @@ SETTABLE = {"kubevirt": _KUBEVIRT}
 """What can be set, by target, where that is not all."""
 
 
-def _cannot(plan: Plan, guest: Guest, known: frozenset[str]) -> dict[str, int | bool]:
+def _cannot(plan: Plan, guest: MigratingGuest, known: frozenset[str]) -> dict[str, int | bool]:
     """What a plan changes that something has no words for."""
     return {name: value for name, value in plan.settings.beside(guest.settings).items() if name not in known}
 
 
-def _left_out(who: str, plan: Plan, guest: Guest, known: frozenset[str]) -> list[str]:
+def _left_out(who: str, plan: Plan, guest: MigratingGuest, known: frozenset[str]) -> list[str]:
     """A remark on that."""
     cannot = _cannot(plan, guest, known)
     return [f"# {who} cannot set {', '.join(cannot)}: see --for qmp"] if cannot else []
 
 
-def qmp(plan: Plan, guest: Guest, wishes: Wishes) -> str:
+def qmp(plan: Plan, guest: MigratingGuest, wishes: Targets) -> str:
     """What QEMU's monitor is sent on both sides before ``migrate``."""
     text = _commands(plan.settings.beside(guest.settings))
     if plan.postcopy:
@@ -63,7 +63,7 @@ def _commands(named: dict[str, int | bool]) -> list[str]:
     return [json.dumps({"execute": name, "arguments": given}) for name, given in asked.items() if given]
 
 
-def virsh(plan: Plan, guest: Guest, wishes: Wishes) -> str:
+def virsh(plan: Plan, guest: MigratingGuest, wishes: Targets) -> str:
     """The commands of libvirt; what it has no option for goes to QEMU."""
     own, words = plan.settings, ["virsh migrate --live --persistent"]
     if own.auto_converge:
@@ -88,7 +88,7 @@ def virsh(plan: Plan, guest: Guest, wishes: Wishes) -> str:
     return "\n".join(lines)
 
 
-def kubevirt(plan: Plan, guest: Guest, wishes: Wishes) -> str:
+def kubevirt(plan: Plan, guest: MigratingGuest, wishes: Targets) -> str:
     """A MigrationPolicy; it has neither a ceiling for the throttle nor a downtime."""
     own = plan.settings
     lines = ["apiVersion: migrations.kubevirt.io/v1alpha1", "kind: MigrationPolicy", "metadata:", "  name: simlib",
@@ -103,7 +103,7 @@ def kubevirt(plan: Plan, guest: Guest, wishes: Wishes) -> str:
     return "\n".join([*lines, *_left_out("KubeVirt", plan, guest, _KUBEVIRT)])
 
 
-def cloud_hypervisor(plan: Plan, guest: Guest, wishes: Wishes) -> str:
+def cloud_hypervisor(plan: Plan, guest: MigratingGuest, wishes: Targets) -> str:
     """What ch-remote is told; how it throttles cannot be set."""
     own, words = plan.settings, ["destination_url=tcp:HOST:PORT", f"downtime_ms={plan.settings.downtime_limit}"]
     if wishes.within_s is not None:
@@ -113,7 +113,7 @@ def cloud_hypervisor(plan: Plan, guest: Guest, wishes: Wishes) -> str:
     return f"ch-remote --api-socket SOCKET send-migration {','.join(words)}"
 
 
-TARGETS: dict[str, dict[str, Callable[[Plan, Guest, Wishes], str]]] = {
+TARGETS: dict[str, dict[str, Callable[[Plan, MigratingGuest, Targets], str]]] = {
     "qemu": {"qmp": qmp, "virsh": virsh, "kubevirt": kubevirt},
     "cloud-hypervisor": {"cloud-hypervisor": cloud_hypervisor},
 }  # fmt: skip

@@ -13,10 +13,10 @@ import pandas as pd
 from simlib.model.quantities import PS_PER_S
 from simlib.simulator.engine.throttle import sleeps
 from simlib.vmm import rules
-from simlib.vmm.guest import SWITCH_MOST_S, Guest, Wishes
-from simlib.vmm.memory import Line, Pages
+from simlib.vmm.guest import SWITCH_MOST_S, MigratingGuest, Targets
+from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.postcopy import postcopy
-from simlib.vmm.precopy import LEFT, TIME, Course, course
+from simlib.vmm.precopy import LEFT, TIME, PrecopyTrajectory, precopy_trajectory
 from simlib.vmm.settings import QEMU, VMMS, Settings
 
 SURE = 0.9
@@ -46,12 +46,12 @@ class Plan:
     """
 
     name: str
-    does: str
+    actions: str
     settings: Settings
     postcopy: bool = False
 
 
-class Outcome(NamedTuple):
+class PlanOutcome(NamedTuple):
     """What one migration comes to; times in seconds.
 
     `throttle`: highest, percent; `guest_share`: of the guest's work that it still does; `sleep_s`: longest wait that
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
     left_s: float
     """What is dirty after the last pass, and how long it takes to send."""
 
-    def meets(self, wishes: Wishes) -> dict[str, bool]:
+    def meets(self, wishes: Targets) -> dict[str, bool]:
         """Which wishes it keeps to."""
         stall = max(self.sleep_s, self.fault_s)
         kept = {
@@ -86,7 +86,7 @@ class Outcome(NamedTuple):
         return kept | {"all": all(kept.values())}
 
 
-def plans(guest: Guest, wishes: Wishes, settable: frozenset[str] | None = None) -> Iterator[Plan]:
+def plans(guest: MigratingGuest, wishes: Targets, settable: frozenset[str] | None = None) -> Iterator[Plan]:
     """What may be set, from the least drastic on; the first is what stands.
 
     - `settable`: settings that can be changed, by QEMU's names; None: all.
@@ -96,7 +96,7 @@ def plans(guest: Guest, wishes: Wishes, settable: frozenset[str] | None = None) 
             yield plan
 
 
-def _all_plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
+def _all_plans(guest: MigratingGuest, wishes: Targets) -> Iterator[Plan]:
     own = guest.settings
     yield Plan("as it is", "leave the settings as they are", own)
     base, does = own, []
@@ -127,7 +127,7 @@ def _all_plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
         yield Plan("unlimited postcopy", f"{_LIFT}, {_SWITCH}", fast, postcopy=True)
 
 
-def _slowed(guest: Guest, wishes: Wishes, base: Settings, does: list[str]) -> Iterator[Plan]:
+def _slowed(guest: MigratingGuest, wishes: Targets, base: Settings, does: list[str]) -> Iterator[Plan]:
     """Plans that slow the guest down; `does`: what else `base` changes."""
     slice_ps = QEMU.throttle.slice
     for most in CEILINGS:
@@ -147,29 +147,31 @@ def _slowed(guest: Guest, wishes: Wishes, base: Settings, does: list[str]) -> It
             yield Plan(f"limit {quota} MiB/s", words, base.changed(dirty_limit=True, vcpu_dirty_limit=quota))
 
 
-def precopy(plan: Plan, guest: Guest, wishes: Wishes, pages: Pages, line: Line) -> Course:
+def precopy(
+    plan: Plan, guest: MigratingGuest, wishes: Targets, pages: WorkingSet, line: LinkModel
+) -> PrecopyTrajectory:
     """The course of a plan, up to the switch to postcopy if it has one: when the first pass is over."""
     settings, vmm, limit = plan.settings, VMMS[guest.vmm], max(LIMIT_S, 2 * (wishes.within_s or 0.0))
-    whole = course(pages, line, settings, limit, vmm)
+    whole = precopy_trajectory(pages, line, settings, limit, vmm)
     if not plan.postcopy or (whole.completed and whole.synchronisations <= 3):  # over before it could switch
         return whole
     first = whole.passes[1][TIME] if len(whole.passes) > 1 else whole.total_s
-    return course(pages, line, settings, first, vmm)
+    return precopy_trajectory(pages, line, settings, first, vmm)
 
 
-def simulate_plan(plan: Plan, guest: Guest, wishes: Wishes, seeds: range) -> list[Outcome]:
+def simulate_plan(plan: Plan, guest: MigratingGuest, wishes: Targets, seeds: range) -> list[PlanOutcome]:
     """Migrate each of the guests that may have been measured."""
     own = replace(guest, settings=plan.settings)
     return [_simulate(plan, own, wishes, np.random.default_rng([17, seed])) for seed in seeds]
 
 
-def _simulate(plan: Plan, guest: Guest, wishes: Wishes, random: np.random.Generator) -> Outcome:
+def _simulate(plan: Plan, guest: MigratingGuest, wishes: Targets, random: np.random.Generator) -> PlanOutcome:
     pages, line, wait_s = guest.drawn(random)
     found = precopy(plan, guest, wishes, pages, line)
     if found.completed or not plan.postcopy:
         left = float(found.passes[-1][LEFT])
         share = found.guest_s / max(found.total_s - found.downtime_s, 1e-9)
-        return Outcome(
+        return PlanOutcome(
             found.completed, found.total_s, found.downtime_s, found.synchronisations, float(found.throttle),
             min(1.0, share), found.sleep_s, 0.0, 0.0, found.sent_bytes, left * rules.PAGE, left * line.page_s,
         )  # fmt: skip
@@ -177,13 +179,13 @@ def _simulate(plan: Plan, guest: Guest, wishes: Wishes, random: np.random.Genera
     after = postcopy(pages, found.missing, float(guest.vcpus), line, bandwidth, wait_s)
     total = found.total_s + line.switch_s + after.total_s
     share = (found.guest_s + after.total_s - after.lost_s) / total
-    return Outcome(
+    return PlanOutcome(
         True, total, line.switch_s, 2, 0.0, min(1.0, share), 0.0, wait_s + line.page_s, after.slow_s,
         found.sent_bytes + after.sent_bytes, 0.0, 0.0,
     )  # fmt: skip
 
 
-def table_of(plan_outcomes: dict[str, list[Outcome]], wishes: Wishes) -> pd.DataFrame:
+def table_of(plan_outcomes: dict[str, list[PlanOutcome]], wishes: Targets) -> pd.DataFrame:
     """One row a plan: medians and 90 % intervals, and the share of guests with which each wish is kept."""
     rows = []
     for name, outcomes in plan_outcomes.items():

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simlib._lib.jit import kept
+from simlib._lib.jit import cached_njit
 from simlib.vmm import rules
-from simlib.vmm.memory import Floats, Line, Pages
+from simlib.vmm.memory import Floats, LinkModel, WorkingSet
 
 STEP_S = 0.002
 """Time of a step, s."""
@@ -34,8 +34,10 @@ class Postcopy(NamedTuple):
     sent_bytes: float
 
 
-@kept(nogil=True)
-def postcopy(pages: Pages, missing: Floats, vcpus: float, line: Line, bandwidth: float, wait_s: float) -> Postcopy:
+@cached_njit(nogil=True)
+def postcopy(
+    pages: WorkingSet, missing: Floats, vcpus: float, line: LinkModel, bandwidth: float, wait_s: float
+) -> Postcopy:
     """Send what is left while the guest runs.
 
     - `missing`: share of each class that has yet to be sent, shape (classes,). Accesses are taken to be the writes.
@@ -43,8 +45,8 @@ def postcopy(pages: Pages, missing: Floats, vcpus: float, line: Line, bandwidth:
     - `wait_s`: from a fault to the page, s, beside the page's own time.
 
     >>> import numpy as np
-    >>> one = Pages(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
-    >>> gone = postcopy(one, np.array([1.0]), 1.0, Line(page_s=1e-4), 0.0, 1e-3)
+    >>> one = WorkingSet(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
+    >>> gone = postcopy(one, np.array([1.0]), 1.0, LinkModel(page_s=1e-4), 0.0, 1e-3)
     >>> round(gone.total_s, 2), round(gone.requests)  # 1000 pages in a tenth of a second, of which few are asked for
     (0.1, 30)
     """

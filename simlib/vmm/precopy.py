@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simlib._lib.jit import kept
+from simlib._lib.jit import cached_njit
 from simlib.model.quantities import PS_PER_S
 from simlib.model.throttle import Throttle
 from simlib.simulator.engine.throttle import full_us, next_sleep_us, next_throttle, rate_mib, sleeps
 from simlib.vmm import rules
 from simlib.vmm.memory import (
+    BitmapState,
     Floats,
-    Line,
-    Memory,
-    Pages,
+    LinkModel,
+    WorkingSet,
     distinct_pages,
     missing_shares,
     new_memory,
@@ -42,10 +42,10 @@ PATIENCE_S, ALIKE = 300.0, 100
 """After so long, a migration whose last so many synchronisations left as much is not going to end, s."""
 
 TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
-"""Columns of `Course.passes`."""
+"""Columns of `PrecopyTrajectory.passes`."""
 
 
-class Course(NamedTuple):
+class PrecopyTrajectory(NamedTuple):
     """What a migration comes to.
 
     - `completed`: whether it switched over before the limit.
@@ -106,14 +106,16 @@ _THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _ALIKE = range(7)
 sleep at a full ring, highest rate of a vCPU, synchronisations that were compared."""
 
 
-def course(pages: Pages, line: Line, settings: Settings, limit_s: float, vmm: Vmm = QEMU) -> Course:
+def precopy_trajectory(
+    pages: WorkingSet, line: LinkModel, settings: Settings, limit_s: float, vmm: Vmm = QEMU
+) -> PrecopyTrajectory:
     """Migrate a guest.
 
     - `limit_s`: when it is given up, s.
     - `vmm`: which VMM does it.
 
-    >>> one = Pages(*(np.array([float(x)]) for x in (2**18, 0.1, 0, 0, 1, 0)))  # 1 GiB, 10 % of its pages a second
-    >>> found = course(one, Line(page_s=4e-6), Settings(max_bandwidth=0), 60.0)
+    >>> one = WorkingSet(*(np.array([float(x)]) for x in (2**18, 0.1, 0, 0, 1, 0)))  # 1 GiB, 10 % of its pages a second
+    >>> found = precopy_trajectory(one, LinkModel(page_s=4e-6), Settings(max_bandwidth=0), 60.0)
     >>> found.completed, round(found.total_s, 2), found.synchronisations
     (True, 1.11, 4)
     """
@@ -132,16 +134,16 @@ def course(pages: Pages, line: Line, settings: Settings, limit_s: float, vmm: Vm
     done, total, down, syncs, throttle, longest, sent, guest, left, missing = _course(
         pages, line, means, float(limit_s), passes
     )
-    return Course(
+    return PrecopyTrajectory(
         done, total, down, syncs, throttle, longest, sent, guest, left, missing, passes[: min(syncs, MOST_PASSES)]
     )
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def _course(
-    pages: Pages, line: Line, means: _Means, limit_s: float, passes: Floats
+    pages: WorkingSet, line: LinkModel, means: _Means, limit_s: float, passes: Floats
 ) -> tuple[bool, float, float, int, int, float, float, float, float, Floats]:
-    """`course`, by numbers."""
+    """`precopy_trajectory`, by numbers."""
     by_get = line.chunk_pages == 0
     memory = new_memory(pages, by_get)
     s, n = np.zeros(16), np.zeros(7, np.int64)
@@ -182,14 +184,14 @@ def _course(
     )  # fmt: skip
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def _pass_time(s: Floats, seconds: float) -> None:
     s[_NOW] += seconds
     s[_GUEST] += seconds * s[_RUNS]
 
 
-@kept(nogil=True)
-def _is_due(line: Line, means: _Means, s: Floats, n: Floats) -> bool:
+@cached_njit(nogil=True)
+def _is_due(line: LinkModel, means: _Means, s: Floats, n: Floats) -> bool:
     """Whether the bitmap is synchronised now: little is left, or the periodic look finds that it was not for long."""
     if means.whole_passes:
         return bool(s[_LEFT] < 0.5)
@@ -201,8 +203,8 @@ def _is_due(line: Line, means: _Means, s: Floats, n: Floats) -> bool:
     return bool(due)
 
 
-@kept(nogil=True)
-def _look(pages: Pages, memory: Memory, line: Line, s: Floats, n: Floats, by_get: bool) -> float:
+@cached_njit(nogil=True)
+def _look(pages: WorkingSet, memory: BitmapState, line: LinkModel, s: Floats, n: Floats, by_get: bool) -> float:
     """Synchronise the bitmap; pages that are new in it."""
     new = synchronise(pages, memory, s[_GUEST], by_get)
     s[_LEFT] = pages_left(memory)
@@ -212,8 +214,8 @@ def _look(pages: Pages, memory: Memory, line: Line, s: Floats, n: Floats, by_get
     return float(new)
 
 
-@kept(nogil=True)
-def _judge(line: Line, means: _Means, s: Floats, n: Floats) -> None:
+@cached_njit(nogil=True)
+def _judge(line: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
     """Throttle the guest if it dirtied too much, as often as it may, since the last judgement."""
     dirtied, sent = s[_JUDGED_NEW] * rules.PAGE, s[_SENT] - s[_JUDGED_SENT]
     if rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
@@ -234,8 +236,8 @@ def _judge(line: Line, means: _Means, s: Floats, n: Floats) -> None:
     s[_JUDGED], s[_JUDGED_NEW], s[_JUDGED_SENT] = s[_NOW], 0.0, s[_SENT]
 
 
-@kept(nogil=True)
-def _limit(pages: Pages, line: Line, means: _Means, s: Floats, n: Floats) -> None:
+@cached_njit(nogil=True)
+def _limit(pages: WorkingSet, line: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
     """Look at the vCPUs' rates, and set for how long each sleeps when its ring is full."""
     period, ring = means.x_vcpu_dirty_limit_period, line.ring_entries
     s[_PERIOD] = s[_NOW] + period
@@ -249,8 +251,8 @@ def _limit(pages: Pages, line: Line, means: _Means, s: Floats, n: Floats) -> Non
         s[_LONGEST] = max(s[_LONGEST], naps)
 
 
-@kept(nogil=True)
-def _iterate(pages: Pages, memory: Memory, line: Line, means: _Means, s: Floats) -> None:
+@cached_njit(nogil=True)
+def _iterate(pages: WorkingSet, memory: BitmapState, line: LinkModel, means: _Means, s: Floats) -> None:
     """Send until the limit of bandwidth, the end, or a while is over; then wait for the window's end, if limited."""
     begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
@@ -271,7 +273,7 @@ def _iterate(pages: Pages, memory: Memory, line: Line, means: _Means, s: Floats)
         s[_WINDOW], s[_WINDOW_SENT] = s[_NOW], s[_SENT]
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def _write_down(passes: Floats, s: Floats, n: Floats, new: float) -> None:
     """Keep what a synchronisation found."""
     if n[_SYNCS] <= len(passes):
@@ -280,7 +282,7 @@ def _write_down(passes: Floats, s: Floats, n: Floats, new: float) -> None:
         row[LOST] = 100 * (1 - s[_RUNS])
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def _is_stuck(means: _Means, s: Floats, n: Floats) -> bool:
     """Whether it never will end: for long, each synchronisation has left as much, and no more can be done."""
     s[_LEAST], s[_MOST] = min(s[_LEAST], s[_LEFT]), max(s[_MOST], s[_LEFT])

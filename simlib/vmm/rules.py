@@ -6,7 +6,7 @@ Source: QEMU 10.0, the file and function that each names. Whole numbers are divi
 
 from __future__ import annotations
 
-from simlib._lib.jit import kept
+from simlib._lib.jit import cached_njit
 
 WINDOW_S = 0.1
 """QEMU measures and limits its bandwidth over so long, s: migration/migration-stats.h BUFFER_DELAY."""
@@ -30,7 +30,7 @@ _FLUSH_PAGES = 32
 """Pages after which the stream knows that they were sent: half of migration/qemu-file.c MAX_IOV_SIZE."""
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def is_high(dirtied: float, sent: float, threshold: int) -> bool:
     """Whether the guest dirtied more than a share of what was sent, in the time that is judged.
 
@@ -45,7 +45,7 @@ def is_high(dirtied: float, sent: float, threshold: int) -> bool:
     return bool(dirtied > sent * threshold / 100)
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def bytes_in_window(limit: float) -> float:
     """Bytes that are sent in a window before the limit is found to be exceeded: whole flushes.
 

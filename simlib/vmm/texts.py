@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from simlib._lib.errors import InputError
 from simlib.model.quantities import PS_PER_S, parse_duration
-from simlib.vmm.guest import Wishes
+from simlib.vmm.guest import Targets
 from simlib.vmm.settings import Settings, read_named
 
 _MINUTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*min", re.ASCII)
@@ -51,7 +51,7 @@ def parse_share(text: str, flag: str) -> float | None:
     return float(share[1]) / (100 if share[2] else 1)
 
 
-def parse_wishes(*, downtime: str = "", within: str = "", guest_keeps: str = "", max_stall: str = "") -> Wishes:
+def parse_wishes(*, downtime: str = "", within: str = "", guest_keeps: str = "", max_stall: str = "") -> Targets:
     """What is wished, each as the option of its name has it; an empty text is no wish.
 
     Raises `InputError` if one cannot be read, or nobody can wish it.
@@ -59,7 +59,7 @@ def parse_wishes(*, downtime: str = "", within: str = "", guest_keeps: str = "",
     >>> parse_wishes(downtime="300ms", guest_keeps="80%").said
     'downtime <= 300ms, guest keeps 80%'
     """
-    return Wishes(
+    return Targets(
         parse_time(downtime, "--downtime"), parse_time(within, "--within"), parse_share(guest_keeps, "--guest-keeps"),
         parse_time(max_stall, "--max-stall"),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from simlib._lib.parallel import Progress, both, portion
+from simlib._lib.parallel import Progress, run_two, subprogress
 from simlib.analysis.predict import predict
 from simlib.figures.style import plain_number
 from studies.arm64 import altra, equal_costs
@@ -12,13 +12,14 @@ from studies.study import Answer, Found, Study
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Found:
     """Calibrate on few vCPUs, predict every published point, fit the laws, try other readings, split the time."""
-    fit = altra.calibrated(seed, portion(progress, 0.0, 0.3))
+    fit = altra.calibrated(seed, subprogress(progress, 0.0, 0.3))
     vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
-    prediction = predict(fit.scenario, vcpus, fit=fit.estimate, seed=seed, progress=portion(progress, 0.3, 0.35))
+    prediction = predict(fit.scenario, vcpus, fit=fit.estimate, seed=seed, progress=subprogress(progress, 0.3, 0.35))
     numbers, curves = altra.published_numbers(fit.observations, prediction), altra.curves(fit, prediction)
     # Calibrations keep Python busy, runs of every page do not: together they end earlier.
-    every_page, readings = both(
-        lambda: altra.page_by_page(fit, numbers, seed), lambda: altra.readings(fit, seed, portion(progress, 0.35, 1.0))
+    every_page, readings = run_two(
+        lambda: altra.page_by_page(fit, numbers, seed),
+        lambda: altra.readings(fit, seed, subprogress(progress, 0.35, 1.0)),
     )
     tables = {
         "curves": curves,

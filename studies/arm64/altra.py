@@ -25,27 +25,34 @@ AS_IT_READS = "as the selftest's source reads (2 faulting passes, counters over 
 
 READINGS: dict[str, dict[str, object]] = {
     "write-protected at enable (3 faulting passes, counters over 2 runs)": {
-        "workload": {"initially_set": False, "counted_runs": 2}
+        "workload": {"initially_set": False, "lock_stat_runs": 2}
     },
     "2 faulting passes, a fault takes the lock 3 times, 1 run": {
-        "workload": {"counted_runs": 1}, "policy": {"fault_lock_sections": 3},
+        "workload": {"lock_stat_runs": 1},
+        "policy": {"fault_lock_sections": 3},
     },
     "3 faulting passes, a fault takes the lock twice, 1 run": {
-        "workload": {"initially_set": False, "counted_runs": 1}, "policy": {"fault_lock_sections": 2},
+        "workload": {"initially_set": False, "lock_stat_runs": 1},
+        "policy": {"fault_lock_sections": 2},
     },
     "2 MiB blocks in stage 2 (split by the first write), counters over 6 runs": {
-        "guest": {"memslot_aligned": True}, "workload": {"counted_runs": 6},
+        "guest": {"memslot_aligned": True},
+        "workload": {"lock_stat_runs": 6},
     },
     "no broadcast invalidation: only the lock word's cache line saturates": {
         "costs": {"tlb_invalidate": "0ps"},
-        "calibration": {"costs": ["fault_hold", "fault_jitter"], "own_costs": ["fault_exit", "line_transfer"]},
+        "calibration": {
+            "costs": ["fault_hold", "fault_jitter"],
+            "per_group_costs": ["fault_unlocked", "line_transfer"],
+        },
     },
     "the two versions of the test cost the same": {
         "calibration": {
-            "costs": ["fault_hold", "line_transfer", "fault_jitter", "fault_exit", "tlb_invalidate"], "own_costs": [],
+            "costs": ["fault_hold", "line_transfer", "fault_jitter", "fault_unlocked", "tlb_invalidate"],
+            "per_group_costs": [],
         }
     },
-}  # fmt: skip
+}
 """Other readings of what the published test did, each calibrated on the same rows."""
 
 LAWS = {"amdahl": fit_amdahl, "usl": fit_universal_scalability}

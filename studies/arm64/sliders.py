@@ -21,7 +21,7 @@ from studies.arm64.equal_costs import PAGES, compare, figure, published, startin
 
 SLIDERS = {
     "fault_hold": "hold, ns",
-    "fault_exit": "exit, ns",
+    "fault_unlocked": "exit, ns",
     "line_transfer": "line transfer, ns",
     "tlb_invalidate": "broadcast, ns",
 }

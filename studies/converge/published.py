@@ -14,8 +14,8 @@ import pandas as pd
 
 from simlib.measurements import load
 from simlib.vmm import rules
-from simlib.vmm.memory import Line, Pages
-from simlib.vmm.precopy import Course, course
+from simlib.vmm.memory import LinkModel, WorkingSet
+from simlib.vmm.precopy import PrecopyTrajectory, precopy_trajectory
 from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import QEMU_1_6, Settings
 from studies.study import COUNTED, FITTED, HELD_OUT, numbers
@@ -42,7 +42,7 @@ def _runs() -> dict[str, dict[Any, Any]]:
     return {row["auto_converge"]: row for row in load(TABLE).frame.to_dict("records")}
 
 
-def migrated(working_set: float, part: float, writes: float, zero_s: float, settings: Settings) -> Course:
+def migrated(working_set: float, part: float, writes: float, zero_s: float, settings: Settings) -> PrecopyTrajectory:
     """One such guest's migration.
 
     - `working_set`: bytes that are written; `part`: of those in use; `writes`: a second; `zero_s`: see `_ZERO_S`.
@@ -51,11 +51,11 @@ def migrated(working_set: float, part: float, writes: float, zero_s: float, sett
     page_s = off["total_time_ms"] / 1e3 / (off["transferred_kb"] * 1024 / rules.WHOLE_PAGE)
     hot, used = working_set / PAGE, min(MEMORY, working_set / part) / PAGE
     count = np.array([hot, used - hot, MEMORY / PAGE - used])
-    pages = Pages(
+    pages = WorkingSet(
         count, np.array([writes / hot, 0.0, 0.0]), np.zeros(3), np.zeros(3), np.ones(3), np.array([0.0, 0.0, 1.0])
     )
-    line = Line(page_s, zero_s=zero_s, vcpus=20)
-    return course(pages, line, settings, off["total_time_ms"] / 1e3, QEMU_1_6)
+    line = LinkModel(page_s, zero_s=zero_s, vcpus=20)
+    return precopy_trajectory(pages, line, settings, off["total_time_ms"] / 1e3, QEMU_1_6)
 
 
 def published_numbers(seed: int = 1, draws: int = DRAWS) -> pd.DataFrame:

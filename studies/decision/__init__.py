@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from simlib._lib.parallel import Progress, portion
-from simlib.analysis.choose import OBJECTIVES, Choice, choose, comparison, named_guest, standard_scenario
+from simlib._lib.parallel import Progress, subprogress
+from simlib.analysis.choose import OBJECTIVES, Choice, choose, comparison, named_guest, preset_scenario
 from simlib.analysis.choose.grid import best_strategy_grid
 from simlib.model.quantities import format_seconds, format_size
 from simlib.model.scenario import Scenario
@@ -64,16 +64,16 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
     steps = [*(f"a strategy for {name}" for name in ARCHITECTURES), f"the guest {MYSQL_GUEST}", "the map of strategies"]
 
     def told(number: int) -> Progress | None:
-        own = portion(progress, number / len(steps), (number + 1) / len(steps))
+        own = subprogress(progress, number / len(steps), (number + 1) / len(steps))
         return None if own is None else lambda _, share: own(steps[number], share)
 
     def take(case: Scenario, among: Sequence[str], number: int) -> Choice:
         return choose(case, among=among, zone=ZONE, seed=seed, progress=told(number))
 
-    choices = {name: take(standard_scenario(name), STRATEGIES, number) for number, name in enumerate(ARCHITECTURES)}
-    guest = named_guest(MYSQL_GUEST).in_place_of(standard_scenario(MYSQL_ARCHITECTURE))
+    choices = {name: take(preset_scenario(name), STRATEGIES, number) for number, name in enumerate(ARCHITECTURES)}
+    guest = named_guest(MYSQL_GUEST).in_place_of(preset_scenario(MYSQL_ARCHITECTURE))
     stalled = take(guest, SEED_STRATEGIES, len(ARCHITECTURES))
-    case = standard_scenario(MAP_ARCHITECTURE)
+    case = preset_scenario(MAP_ARCHITECTURE)
     cells = best_strategy_grid(case, VCPUS, RATES, among=MAP_STRATEGIES, seed=seed, progress=told(len(steps) - 1))
     tables = {"strategies": comparison(choices), "mysql": stalled.table, "map": cells}
     return Decision(pd.DataFrame(columns=list(COLUMNS)), tables, choices, stalled)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from simlib._lib.parallel import Progress, portion
+from simlib._lib.parallel import Progress, subprogress
 from simlib.measurements import load
 from simlib.model.quantities import say_seconds
 from studies.hardware_logs import preregistered, relevance, rings, told
@@ -45,8 +45,8 @@ def foretold() -> pd.DataFrame:
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> HardwareLogs:
     """Put what is published beside the priors, and simulate the same guest with and without PML."""
-    of_rings, links = rings.ring_numbers(seed, portion(progress, 0.0, 0.5))
-    found = relevance.matters_table(seed, portion(progress, 0.5, 1.0))
+    of_rings, links = rings.ring_numbers(seed, subprogress(progress, 0.0, 0.5))
+    found = relevance.matters_table(seed, subprogress(progress, 0.5, 1.0))
     numbers = pd.concat([told.told_numbers(), of_rings], ignore_index=True)
     return HardwareLogs(numbers, {"matters": found, "rings": links})
 

@@ -64,7 +64,7 @@ QUESTIONS = (
 """What is predicted: times in s, and a ratio of times of ioctls."""
 
 
-class Asked(NamedTuple):
+class PreregisteredQuestion(NamedTuple):
     """A guest of a size: with manual protection, and with a GET that clears."""
 
     memory: str
@@ -72,11 +72,13 @@ class Asked(NamedTuple):
     clears: Scenario
 
 
-def asked() -> list[Asked]:
+def asked() -> list[PreregisteredQuestion]:
     """The scenarios of ``data/scenarios/pml-xeon.toml``, by the guest's size."""
     cases = load_scenario(data_dir() / "scenarios" / f"{NAME}.toml")
     ways = ("manual", "get-clears")
-    return [Asked(size, *(cases.variant(f"{way}-{size.lower()}") for way in ways)) for size in ("8G", "64G")]
+    return [
+        PreregisteredQuestion(size, *(cases.variant(f"{way}-{size.lower()}") for way in ways)) for size in ("8G", "64G")
+    ]
 
 
 def _span(job: Job, raw: EngineResult, first: Stamp, last: Stamp) -> float:
@@ -84,7 +86,7 @@ def _span(job: Job, raw: EngineResult, first: Stamp, last: Stamp) -> float:
     return (at[1] - at[0]) * PS
 
 
-def answers(one: Asked, number: int, check: parallel.Check) -> list[float]:
+def answers(one: PreregisteredQuestion, number: int, check: parallel.Check) -> list[float]:
     """What one draw of the costs says to each of `QUESTIONS`."""
     random = np.random.default_rng([SEED, number])
     costs = UncertainCosts.of(one.clears).draw(random).costs
@@ -121,7 +123,7 @@ def predictions(progress: parallel.Progress | None = None) -> pd.DataFrame:
     rows = []
     for one in asked():
         tasks = [partial(answers, one, number) for number in range(DRAWS)]
-        drawn = np.array(parallel.each(tasks, one.memory, progress))
+        drawn = np.array(parallel.run_all(tasks, one.memory, progress))
         ends = np.quantile(drawn, [0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0).T
         rows += [(what, one.memory, *own) for what, own in zip(QUESTIONS, ends, strict=True)]
         rows.append((INITIALLY_SET[0], one.memory, *INITIALLY_SET[1:]))

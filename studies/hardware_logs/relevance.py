@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from simlib._lib import parallel
-from simlib.analysis.choose.presets import standard_scenario
+from simlib.analysis.choose.presets import preset_scenario
 from simlib.measurements.fits import UncertainCosts, choose_fit
 from simlib.model.policies import apply
 from simlib.model.scenario import Scenario
-from simlib.simulator.sampling import walk_several
+from simlib.simulator.sampling import sample_several
 
 WALKS = 8
 
@@ -28,7 +28,7 @@ def cases() -> dict[tuple[str, str, str, str], Scenario]:
     """Migrations of the standard guest, by MMU, memory, tracking and hold."""
     found = {}
     for mmu, architecture in MMUS.items():
-        base = standard_scenario(architecture)
+        base = preset_scenario(architecture)
         for memory, guest in GUESTS.items():
             for split, eager in SPLITS.items():
                 if (memory == "pages of 4 KiB" and eager) or (eager and architecture == "x86-shadow"):
@@ -44,7 +44,7 @@ def cases() -> dict[tuple[str, str, str, str], Scenario]:
 
 def _walked(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
     central = UncertainCosts.of(case, choose_fit(case)[0]).central()
-    walks = walk_several(central, WALKS, seed, check)
+    walks = sample_several(central, WALKS, seed, check)
     values = [
         [walk.metrics[name] for name in ("fault_cpu_time", "longest_stall", "stall_p999", "clear_cpu_time",
                                          "precopy_duration")]
@@ -57,7 +57,7 @@ def matters_table(seed: int = 1, progress: parallel.Progress | None = None) -> p
     """What the guest loses and what CLEAR takes, by case; times in s."""
     all_cases = cases()
     tasks = [partial(_walked, case, seed) for case in all_cases.values()]
-    found = parallel.each(tasks, "with and without PML", progress)
+    found = parallel.run_all(tasks, "with and without PML", progress)
     rows = []
     for (mmu, memory, tracking, hold), case, values in zip(all_cases, all_cases.values(), found, strict=True):
         lost, stall, rare, clear, lasted = values

@@ -63,7 +63,7 @@ def ring_numbers(seed: int = 1, progress: parallel.Progress | None = None) -> tu
     runs, means = load(TABLE).frame, load(AVERAGE).frame.set_index("method")["migration_time_s"]
     bitmap = runs[runs["method"] == "dirty-log"]["migration_time_s"]
     wanted = float(means["dirty-log"]), float(bitmap.min()), float(bitmap.max())
-    found = parallel.each([partial(_predicted, one, seed) for one in wanted], "dirty rings", progress)
+    found = parallel.run_all([partial(_predicted, one, seed) for one in wanted], "dirty rings", progress)
     (_, mean), *ends = found
     rows = [
         ("bitmap", float(means["dirty-log"]), mean["bitmap"], wanted[1], wanted[2], FITTED),

@@ -29,7 +29,7 @@ Costs = Callable[[str], NDArray[np.float64]]
 """Draws of a cost by its name, ps."""
 
 
-class Row(NamedTuple):
+class StatementRow(NamedTuple):
     """A published time, and what it is in costs.
 
     - `select`: which row of the table, and `column` in it.
@@ -60,55 +60,134 @@ def by_hardware(cost: Costs) -> NDArray[np.float64]:
 
 def by_fault(cost: Costs) -> NDArray[np.float64]:
     """An access that faults, and takes no lock."""
-    return cost("guest_access") + cost("fault_exit") + cost("fault_hold")
+    return cost("guest_access") + cost("fault_unlocked") + cost("fault_hold")
 
 
 _TEST = "x86-dirty-log-perf-test-96-vcpus"
 _BUSY = "96 busy vCPUs, whose effect on this host's accesses nothing tells"
 
 
-def _eagerly(vcpus: int, cause: str = "") -> Row:
+def _eagerly(vcpus: int, cause: str = "") -> StatementRow:
     """A first pass over memory that was split eagerly: no write faults, so the host must log by itself."""
     select = f"write_percent == 100 and eager_page_split == 'Y' and vcpus == {vcpus}"
-    return Row("x86-tdp-split-on-fault", f"write all memory, {vcpus} vCPUs", "split eagerly", select,
+    return StatementRow("x86-tdp-split-on-fault", f"write all memory, {vcpus} vCPUs", "split eagerly", select,
                "dirty_memory_time_s", GIB_PAGES, by_hardware, HELD_OUT, vcpus=vcpus, cause=cause)  # fmt: skip
 
 
-def _clear(host: str, mmu: str, variant: str, metric: str) -> Row:
+def _clear(host: str, mmu: str, variant: str, metric: str) -> StatementRow:
     """CLEAR by one thread."""
     select = f"host == '{host}' and variant == '{variant}' and phase == 'clear-iteration-2'"
-    return Row(_TEST, metric, f"{host}, {mmu}", select, "elapsed_time_s", 96 * GIB_PAGES,
+    return StatementRow(_TEST, metric, f"{host}, {mmu}", select, "elapsed_time_s", 96 * GIB_PAGES,
                lambda cost: cost("clear_page"), HELD_OUT, vcpus=96)  # fmt: skip
 
 
 ROWS = (
-    Row("x86-enable-dirty-log-chunks", "enable, every dirty bit cleared", "before", "variant == 'before'",
-        "enable_time_ms", 128 * GIB_PAGES, lambda cost: cost("enable_page"), FITTED),
-    Row("x86-enable-dirty-log-chunks", "enable, initially set", "after", "variant == 'after'", "enable_time_ms",
-        128 * GIB_PAGES, None, NONE),
-    Row("x86-pml-flush", "write all memory, PML", "before", "variant == 'before' and statistic == 'mean'",
-        "dirty_memory_time_s", 30 * GIB_PAGES, by_hardware, FITTED, vcpus=4),
-    Row("x86-pml-flush", "write all memory, PML", "after", "variant == 'after' and statistic == 'mean'",
-        "dirty_memory_time_s", 30 * GIB_PAGES, by_hardware, FITTED, vcpus=4),
+    StatementRow(
+        "x86-enable-dirty-log-chunks",
+        "enable, every dirty bit cleared",
+        "before",
+        "variant == 'before'",
+        "enable_time_ms",
+        128 * GIB_PAGES,
+        lambda cost: cost("enable_page"),
+        FITTED,
+    ),
+    StatementRow(
+        "x86-enable-dirty-log-chunks",
+        "enable, initially set",
+        "after",
+        "variant == 'after'",
+        "enable_time_ms",
+        128 * GIB_PAGES,
+        None,
+        NONE,
+    ),
+    StatementRow(
+        "x86-pml-flush",
+        "write all memory, PML",
+        "before",
+        "variant == 'before' and statistic == 'mean'",
+        "dirty_memory_time_s",
+        30 * GIB_PAGES,
+        by_hardware,
+        FITTED,
+        vcpus=4,
+    ),
+    StatementRow(
+        "x86-pml-flush",
+        "write all memory, PML",
+        "after",
+        "variant == 'after' and statistic == 'mean'",
+        "dirty_memory_time_s",
+        30 * GIB_PAGES,
+        by_hardware,
+        FITTED,
+        vcpus=4,
+    ),
     *(_eagerly(vcpus) for vcpus in (2, 4, 8, 16, 32, 64)),
     _eagerly(96, _BUSY),
-    Row("x86-tdp-eager-split", "write all memory, iteration 2", "split eagerly",
-        "initially_set == 'Y' and variant == 'after' and phase == 'dirty-memory-iteration-2'", "elapsed_time_s",
-        GIB_PAGES, by_hardware, HELD_OUT, vcpus=96, cause=_BUSY),
-    Row("x86-write-protect-faults-64-vcpus", "write all memory, no PML", "faults without mmu_lock",
-        "phase == 'dirty-memory-iteration-2' and variant == 'after'", "elapsed_time_s", GIB_PAGES, by_fault, HELD_OUT,
-        vcpus=64),
-    Row(_TEST, "write all memory, no PML", "Haswell", "host == 'Haswell' and variant == 'tdp' and "
-        "phase == 'dirty-memory-iteration-2'", "elapsed_time_s", GIB_PAGES, by_fault, HELD_OUT, vcpus=96, cause=_BUSY),
+    StatementRow(
+        "x86-tdp-eager-split",
+        "write all memory, iteration 2",
+        "split eagerly",
+        "initially_set == 'Y' and variant == 'after' and phase == 'dirty-memory-iteration-2'",
+        "elapsed_time_s",
+        GIB_PAGES,
+        by_hardware,
+        HELD_OUT,
+        vcpus=96,
+        cause=_BUSY,
+    ),
+    StatementRow(
+        "x86-write-protect-faults-64-vcpus",
+        "write all memory, no PML",
+        "faults without mmu_lock",
+        "phase == 'dirty-memory-iteration-2' and variant == 'after'",
+        "elapsed_time_s",
+        GIB_PAGES,
+        by_fault,
+        HELD_OUT,
+        vcpus=64,
+    ),
+    StatementRow(
+        _TEST,
+        "write all memory, no PML",
+        "Haswell",
+        "host == 'Haswell' and variant == 'tdp' and phase == 'dirty-memory-iteration-2'",
+        "elapsed_time_s",
+        GIB_PAGES,
+        by_fault,
+        HELD_OUT,
+        vcpus=96,
+        cause=_BUSY,
+    ),
     _clear("Skylake", "TDP MMU", "tdp", "CLEAR, PML not stated"),
     _clear("Skylake", "shadow MMU", "legacy", "CLEAR, PML not stated"),
     _clear("Haswell", "TDP MMU", "tdp", "CLEAR, no PML"),
     _clear("Haswell", "shadow MMU", "legacy", "CLEAR, no PML"),
-    Row("arm64-hardware-dirty-scan", "look at all entries, 64 GB", "DBM", "memory_gb == 64", "scan_time_ms",
-        64e9 / 4096, lambda cost: cost("walk_entry"), HELD_OUT, "arm64"),
-    Row("arm64-hardware-dirty-scan", "look at all entries, 256 GB, many CPUs", "DBM", "memory_gb == 256",
-        "scan_time_ms", 256e9 / 4096, None, NONE, "arm64"),
-)  # fmt: skip
+    StatementRow(
+        "arm64-hardware-dirty-scan",
+        "look at all entries, 64 GB",
+        "DBM",
+        "memory_gb == 64",
+        "scan_time_ms",
+        64e9 / 4096,
+        lambda cost: cost("walk_entry"),
+        HELD_OUT,
+        "arm64",
+    ),
+    StatementRow(
+        "arm64-hardware-dirty-scan",
+        "look at all entries, 256 GB, many CPUs",
+        "DBM",
+        "memory_gb == 256",
+        "scan_time_ms",
+        256e9 / 4096,
+        None,
+        NONE,
+        "arm64",
+    ),
+)
 """What is compared."""
 
 

@@ -52,7 +52,7 @@ def instructions(name: str) -> dict[str, float]:
 def statistics_own(name: str) -> dict[str, float]:
     """Instructions of the lab's statistics themselves: in a fault, and in letting go and taking the lock again."""
     known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
-    fault = known["fault_exit"] + known["fault_hold"] + known["guest_access"]
+    fault = known["fault_unlocked"] + known["fault_hold"] + known["guest_access"]
     return {"fault": fault - plain["fault"], "letting go": known["reacquire"] - plain["reacquire"]}
 
 
@@ -67,13 +67,13 @@ def times() -> pd.DataFrame:
     paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)
     # What a fault occupies the lock for, moving the lock's own lines left out: the growth is work of some kind.
     hold = MACHINES["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
-    hold += x86["crowding"] * float(np.log2(_WAITERS_AT - 1))
+    hold += x86["queue_length_penalty"] * float(np.log2(_WAITERS_AT - 1))
     enable = load("arm64-enable-dirty-log-chunks").rows("page_size == '4K' and variant == 'before'")
     enabling = float(enable["enable_time_ms"].iloc[0]) / (128 * PAGES_PER_GIB) * 1e6
     shadow, tdp, arm64 = ("x86-shadow-paging", "x86-shadow"), ("x86-tdp", "x86-npt"), ("arm64", "arm64-write")
     rows = [
-        ("exit", *shadow, paging["fault_exit"], "calibrated, ept=N"),
-        ("exit", *arm64, ampere["fault_exit[fixed test]"], "calibrated, the January 2022 series"),
+        ("exit", *shadow, paging["fault_unlocked"], "calibrated, ept=N"),
+        ("exit", *arm64, ampere["fault_unlocked[fixed test]"], "calibrated, the January 2022 series"),
         ("hold", *shadow, hold, f"calibrated, ept=N, with its growth at {_WAITERS_AT} vCPUs"),
         ("hold", *arm64, ampere["fault_hold"], "calibrated, the January 2022 series"),
         ("clear", *shadow, x86["clear_page[shadow]"], "CLEAR with parked vCPUs"),

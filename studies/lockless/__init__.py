@@ -12,14 +12,14 @@ from studies.study import Answer, Found, Study
 
 
 @dataclass(frozen=True)
-class Lockless(Found):
+class LocklessFindings(Found):
     """What the study found: the walk of the lab's prototype, and what two means can be made of."""
 
     walk: Walk
     budget: Budget
 
 
-def compute(*, seed: int = 1, progress: Progress | None = None) -> Lockless:
+def compute(*, seed: int = 1, progress: Progress | None = None) -> LocklessFindings:
     """Test, determine, read, predict."""
     walk = get_time.fit_walk()
     budget, witness = get_time.budget(walk), get_time.witness(walk)
@@ -36,10 +36,10 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Lockless:
         "predictions": predictions,
         "verdicts": get_variants.verdicts(predictions),
     }
-    return Lockless(kernbench.published_numbers(), tables, walk, budget)
+    return LocklessFindings(kernbench.published_numbers(), tables, walk, budget)
 
 
-def answer(found: Lockless) -> Answer:
+def answer(found: LocklessFindings) -> Answer:
     """What the halving can be, and whether it is worth it."""
     return Answer(
         f"GET took {found.budget.means.ratio:.2f} of its time. A faster walk, fewer pages found, or one slow run "

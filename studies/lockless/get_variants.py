@@ -25,9 +25,9 @@ DEAR, LAB = "no lock, a page as dear", "no lock, the lab's ratio"
 
 WAYS: dict[str, Mapping[str, Any]] = {
     "one hold": {},
-    "every 4096 pages": {"get_lets_go": "pages >= 4096"},
-    "every 512 pages": {"get_lets_go": "pages >= 512"},
-    "every 64 pages": {"get_lets_go": "pages >= 64"},
+    "every 4096 pages": {"get_drop_when": "pages >= 4096"},
+    "every 512 pages": {"get_drop_when": "pages >= 512"},
+    "every 64 pages": {"get_drop_when": "pages >= 64"},
     DEAR: {"clear_lock": "lockless"},
     LAB: {"clear_lock": "lockless"},
 }

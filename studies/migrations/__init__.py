@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from simlib._lib.parallel import Progress, portion
+from simlib._lib.parallel import Progress, subprogress
 from simlib.figures.style import signed
 from simlib.measurements.fits import Fit
 from studies.migrations import degraded, drops, settings, told
@@ -52,21 +52,21 @@ class Migrations(Found):
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
     """Simulate what was published."""
     fit, grid = shipped_fit(configurations()), settings.load_grid()
-    changes = drops.changes(DRAWS, seed, portion(progress, 0.0, 0.3))
+    changes = drops.changes(DRAWS, seed, subprogress(progress, 0.0, 0.3))
     loongarch = {"LoongArch as it is": drops.loongarch()}
-    seconds, degradation, work = degraded.seconds(DRAWS // 3, seed, portion(progress, 0.4, 0.5))
-    throughput, dips = degraded.dips(seed, portion(progress, 0.5, 0.7))
+    seconds, degradation, work = degraded.seconds(DRAWS // 3, seed, subprogress(progress, 0.4, 0.5))
+    throughput, dips = degraded.dips(seed, subprogress(progress, 0.5, 0.7))
     split = drops.clear_split(fit)
     tables = {
         "costs": told.cost_rows(fit),
-        "loongarch": drops.change_by_drop(loongarch, DRAWS, seed, portion(progress, 0.3, 0.4)),
+        "loongarch": drops.change_by_drop(loongarch, DRAWS, seed, subprogress(progress, 0.3, 0.4)),
         "clear-split": split,
         "reacquisitions": drops.reacquisitions(split),
         "settings": settings.settings_table(grid),
         "nine": settings.predictive(grid),
         "degradation": degradation,
         "work": work,
-        "one-guest": degraded.one_guest(seed, portion(progress, 0.7, 1.0)),
+        "one-guest": degraded.one_guest(seed, subprogress(progress, 0.7, 1.0)),
         "throughput": throughput,
         "dips": dips,
     }

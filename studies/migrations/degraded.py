@@ -75,7 +75,7 @@ def seconds(
         names = ("precopy_duration", "clear_cpu_time", "clear_wait_time", "guest_throughput")
         work.append((name, faults, *(best[key] for key in names)))
         jobs = [partial(_above, estimate.apply(case, estimate.draw(random)), seed) for _ in range(draws)]
-        spread = np.array(parallel.each(jobs))
+        spread = np.array(parallel.run_all(jobs))
         for level, known, others in zip(LEVELS, published_seconds(name), spread.T, strict=True):
             model = best[f"seconds_above_{level}"]
             low, high = float(min(model, *others)), float(max(model, *others))
@@ -123,7 +123,7 @@ def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.Da
     for name, interval in asked:
         case = cases[name].changed({"workload": {"access_interval": interval}})
         jobs.append(partial(_above, shipped_fit(case).estimate.apply(case), seed))
-    runs = parallel.each(jobs, "one guest", progress)
+    runs = parallel.run_all(jobs, "one guest", progress)
     rows: list[tuple[Any, ...]] = [(*each, *found) for each, found in zip(asked, runs, strict=True)]
     published = (("arm64-after", "arm64-after"), ("x86", "x86-reference"))
     rows += [(name, "published", *published_seconds(variant)) for name, variant in published]

@@ -55,7 +55,7 @@ def change_by_drop(
     """
 
     def run(case: Scenario, logs: np.ndarray, batch: int, factor: int, check: parallel.Check) -> dict[str, float]:
-        mine = shipped_fit(case).estimate.apply(case.changed({"policy": {"lets_go": every(batch)}}), logs)
+        mine = shipped_fit(case).estimate.apply(case.changed({"policy": {"clear_drop_when": every(batch)}}), logs)
         return run_scenario(scaled(complete(mine), factor), seed=seed, progress=check).metrics
 
     jobs: list[Callable[[parallel.Check], dict[str, float]]] = []
@@ -63,7 +63,7 @@ def change_by_drop(
         estimate, random = shipped_fit(case).estimate, np.random.default_rng(seed)
         points = [(estimate.logs, FACTOR), *((estimate.draw(random), 4 * FACTOR) for _ in range(draws))]
         jobs += [partial(run, case, logs, batch, factor) for logs, factor in points for batch in (0, WORD_PAGES)]
-    runs = iter(parallel.each(jobs, "the April 2024 mail", progress))
+    runs = iter(parallel.run_all(jobs, "the April 2024 mail", progress))
     rows = []
     for name in cases:
         pairs = [(next(runs), next(runs)) for _ in range(draws + 1)]

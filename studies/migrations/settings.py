@@ -71,7 +71,7 @@ def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel
     for number in (1, 2, 3):
         variant = configurations().variants[f"config-{number}"]
         case = estimate.apply(variant.changed({"workload": dict(settings)}))
-        cases = [case.changed({"policy": {"lets_go": every(pages)}}) for pages in (0, WORD_PAGES)]
+        cases = [case.changed({"policy": {"clear_drop_when": every(pages)}}) for pages in (0, WORD_PAGES)]
         runs = [run_scenario(scaled(complete(each), GRID_FACTOR), progress=check).metrics for each in cases]
         found += [float(np.log(runs[1][metric] / runs[0][metric])) for metric in PUBLISHED_CHANGE]
     return found

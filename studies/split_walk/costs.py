@@ -17,7 +17,7 @@ from scipy import optimize
 
 from simlib.analysis.predict import LEVEL
 from simlib.measurements import load
-from studies.split_walk.theory import COSTS, PROTECT_VISIT, Counts, EagerSplit
+from studies.split_walk.theory import COSTS, PROTECT_VISIT, Counts, SplitCounts
 from studies.study import CHANGE, HELD_OUT, numbers
 
 TABLES = {"AmpereOne": ("arm64-split-walk-skip-levels", 64 * 2**30),
@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Reading:
+class WalkHypothesis:
     """One way to explain the changes: its name, what it says, and what would tell it from the first one.
 
     - `ratios`: costs that are free, as multiples of `walk_entry`; the others are zero.
@@ -61,18 +61,18 @@ class Reading:
 _LEAVES = ("protect_entry", PROTECT_VISIT, "table_entry", "split_block", "clear_word")
 
 READINGS = (
-    Reading("four costs", "four costs beside a visit; the reading that is used"),
-    Reading("2 MiB chunks", "KVM was told to split 2 MiB at a time, so that 1 GiB goes in two steps",
+    WalkHypothesis("four costs", "four costs beside a visit; the reading that is used"),
+    WalkHypothesis("2 MiB chunks", "KVM was told to split 2 MiB at a time, so that 1 GiB goes in two steps",
             "the chunk size that the kernel or the test was given", chunk=2**21),
-    Reading("free replacement", "putting a table in a block's place, with its invalidation, takes no time",
+    WalkHypothesis("free replacement", "putting a table in a block's place, with its invalidation, takes no time",
             "the time of one split, of 2 MiB and of 1 GiB, with tracepoints around the invalidation",
             ("protect_entry", "table_entry", "clear_word")),
-    Reading("every leaf", "the write-protecting walk is dearer for every leaf, not for those that it changes",
+    WalkHypothesis("every leaf", "the write-protecting walk is dearer for every leaf, not for those that it changes",
             "enabling by guest mode: with pages of 64K only one in 16 entries is valid",
             (PROTECT_VISIT, "table_entry", "split_block", "clear_word")),
-    Reading("five costs", "it is dearer for every leaf, and more so for those that it changes",
+    WalkHypothesis("five costs", "it is dearer for every leaf, and more so for those that it changes",
             "enabling by guest mode", _LEAVES),
-    Reading("five costs, spreads", "the same, with the two spreads over guest modes as observations",
+    WalkHypothesis("five costs, spreads", "the same, with the two spreads over guest modes as observations",
             "enabling by guest mode", _LEAVES, spreads=True),
 )  # fmt: skip
 """What may explain the changes; the first is used."""
@@ -92,7 +92,7 @@ def count_array(machine: str, walk: str, chunk: int | None = None) -> Floats:
     """Counts of the published experiment, by case, guest mode and cost (`CASES`, `MODES`, `NAMES`)."""
     memory = TABLES[machine][1]
     return np.array(
-        [[count_row(EagerSplit(memory, BACKINGS[backing], 4096, size, bits, chunk).pays(scenario, walk))
+        [[count_row(SplitCounts(memory, BACKINGS[backing], 4096, size, bits, chunk).pays(scenario, walk))
           for bits, size in MODES] for scenario, backing in CASES]
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ class WalkFit:
     """
 
     machine: str
-    reading: Reading
+    reading: WalkHypothesis
     costs: Floats
     draws: Floats = field(repr=False)
     observations: pd.DataFrame = field(repr=False)
@@ -148,7 +148,7 @@ def interval(values: Floats) -> tuple[float, float]:
 class _Problem:
     """Least squares in the published standard deviations."""
 
-    def __init__(self, machine: str, how: Reading) -> None:
+    def __init__(self, machine: str, how: WalkHypothesis) -> None:
         table = published(machine)
         self.how = how
         self.free = [NAMES.index(name) for name in how.ratios]
@@ -198,7 +198,7 @@ class _Problem:
         return np.array(errors)
 
 
-def fit(machine: str = "AmpereOne", how: Reading = READINGS[0], *, draws: int = 200, seed: int = 1) -> WalkFit:
+def fit(machine: str = "AmpereOne", how: WalkHypothesis = READINGS[0], *, draws: int = 200, seed: int = 1) -> WalkFit:
     """Ratios of costs by least squares in the published standard deviations; `draws` are for the intervals."""
     problem = _Problem(machine, how)
     best = problem.solve(problem.seen, problem.starts)

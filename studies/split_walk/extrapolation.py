@@ -20,7 +20,7 @@ from simlib.model.pagetable import SPLIT_WALKS
 from simlib.model.quantities import format_size, parse_size
 from simlib.model.scenario import Scenario
 from studies.split_walk.costs import BACKINGS, CASES, NAMES, TABLES, WalkFit, count_row, interval
-from studies.split_walk.theory import COSTS, Counts, EagerSplit, time
+from studies.split_walk.theory import COSTS, Counts, SplitCounts, time
 
 
 def walks_table(found: WalkFit) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def walks_table(found: WalkFit) -> pd.DataFrame:
     """
     rows = []
     for walk, (scenario, backing) in itertools.product(SPLIT_WALKS[1:], CASES):
-        slot = EagerSplit(TABLES[found.machine][1], BACKINGS[backing])
+        slot = SplitCounts(TABLES[found.machine][1], BACKINGS[backing])
         every, levels, mine = (slot.pays(scenario, name) for name in ("all", "skip_levels", walk))
         rows.append((walk, scenario, backing, *found.predict(every, mine), *found.predict(levels, mine)))
     columns = ["walk", "scenario", "backing", "change_percent", "low", "high", "slower_percent", "slower_low",
@@ -51,7 +51,7 @@ def granules_table(found: WalkFit, other: WalkFit) -> pd.DataFrame:
     for page, (scenario, backing) in itertools.product((4096, 16384, 65536), CASES):
         if page > 4096 and backing == "hugetlb-1gb":
             continue  # stage 2 then maps the same blocks as with THP
-        slot = EagerSplit(64 * 2**30, BACKINGS[backing], page, page)
+        slot = SplitCounts(64 * 2**30, BACKINGS[backing], page, page)
         old, new = (slot.pays(scenario, walk) for walk in ("all", "skip_levels"))
         block = {"4k-already-split": page, "thp": page * (page // 8), "hugetlb-1gb": 2**30}[backing]
         rows.append((format_size(page), format_size(block), scenario, backing.removeprefix("4k-"),
@@ -93,7 +93,7 @@ def lab_counts(phase: str, walk: str, memory: int = 128 * 2**20, chunk: int = 2*
 
     The test's default mode has 40 bits of address (lib/guest_modes.c).
     """
-    slot = EagerSplit(memory, "thp", ipa_bits=40, chunk=chunk)
+    slot = SplitCounts(memory, "thp", ipa_bits=40, chunk=chunk)
     both, first = slot.clear(walk, 2), slot.clear(walk, 1)
     second = {name: both[name] - first[name] for name in both}
     return {"enable": slot.enable(walk), "clear": both, "clear[1]": first, "clear[2]": second}[phase]
@@ -147,7 +147,7 @@ def barrier_table(found: WalkFit) -> pd.DataFrame:
     fall = load("arm64-split-walk-barrier").frame["reduction_percent"].iloc[0] / 100
     rows = []
     for backing in ("thp", "hugetlb-1gb"):
-        counts = EagerSplit(TABLES[found.machine][1], BACKINGS[backing]).clear()
+        counts = SplitCounts(TABLES[found.machine][1], BACKINGS[backing]).clear()
         row, splits = count_row(counts), counts["split_block"]
         least = float(fall / (1 - fall) * (row @ found.costs) / splits)
         low, high = interval(fall / (1 - fall) * (found.draws @ row) / splits)
@@ -167,7 +167,7 @@ def engine_table(found: WalkFit) -> pd.DataFrame:
     costs = {name: round(5000 * ratio) for name, ratio in zip(NAMES, found.costs, strict=True) if name in COSTS}
     rows = []
     for scenario, backing in CASES:
-        slot, clears = EagerSplit(2**32, BACKINGS[backing]), scenario == "clear"
+        slot, clears = SplitCounts(2**32, BACKINGS[backing]), scenario == "clear"
         seen, apart = [], []
         for walk in ("all", "skip_levels"):
             case = Scenario.parse(

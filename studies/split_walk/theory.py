@@ -21,7 +21,7 @@ Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class EagerSplit:
+class SplitCounts:
     """A slot, what maps it, and the guest that writes it.
 
     - `memory`: bytes of the slot.
@@ -32,7 +32,7 @@ class EagerSplit:
     - `ipa_bits`: of the guest's physical addresses, by which the number of levels goes.
     - `chunk`: bytes that KVM splits at a time; None: the largest block.
 
-    >>> thp = EagerSplit(2**30, "thp")
+    >>> thp = SplitCounts(2**30, "thp")
     >>> thp.enable()["walk_entry"] - thp.enable("skip_levels")["walk_entry"]
     262144
     >>> thp.clear()["table_entry"] == thp.enable()["table_entry"] == 2**18

@@ -28,7 +28,7 @@ TRAIN_GB = 8
 """Rows of at most so much memory are fitted; the others are held out."""
 
 
-class Table(NamedTuple):
+class LevelTable(NamedTuple):
     """A published table: its name in data/, the level of its leaf entries, and the last digit of its times, s."""
 
     name: str
@@ -38,8 +38,8 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "4K pages": Table("arm64-tlbi-range-unmap-4k", 1, 0.01, "4 KiB pages"),
-    "2M blocks": Table("arm64-tlbi-range-by-memory", 2, 0.001, "2 MiB blocks"),
+    "4K pages": LevelTable("arm64-tlbi-range-unmap-4k", 1, 0.01, "4 KiB pages"),
+    "2M blocks": LevelTable("arm64-tlbi-range-by-memory", 2, 0.001, "2 MiB blocks"),
 }
 """By what maps the memory."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from simlib._lib.parallel import Progress, portion
+from simlib._lib.parallel import Progress, subprogress
 from simlib.lab import Trial
 from simlib.lab.hardware.prediction import OnHardware, on_hardware
 from simlib.lab.trial.data import read_trials
@@ -30,7 +30,7 @@ SAID = {
 
 
 @dataclass(frozen=True)
-class Tried(Found):
+class TrialFindings(Found):
     """What the study found.
 
     - `trials`: by name.
@@ -41,17 +41,17 @@ class Tried(Found):
     meant: OnHardware
 
 
-def compute(*, seed: int = 1, progress: Progress | None = None) -> Tried:
+def compute(*, seed: int = 1, progress: Progress | None = None) -> TrialFindings:
     """Judge the trials again, and carry two of them to hardware, beside what was published."""
     trials = read_trials(load("tried"))
-    meant = on_hardware(trials[SEED_001], vcpus=(1, 4, 16), seed=seed, progress=portion(progress, 0.0, 0.5))
+    meant = on_hardware(trials[SEED_001], vcpus=(1, 4, 16), seed=seed, progress=subprogress(progress, 0.0, 0.5))
     tables = {
         "tries": tries(trials),
         "own": own_patches(trials),
-        "seed-001": seed_001(trials[SEED_001], seed, portion(progress, 0.5, 0.8)),
+        "seed-001": seed_001(trials[SEED_001], seed, subprogress(progress, 0.5, 0.8)),
         "seed-002": seed_002(trials[SEED_002]),
     }
-    return Tried(pd.DataFrame(columns=list(COLUMNS)), tables, trials, meant)
+    return TrialFindings(pd.DataFrame(columns=list(COLUMNS)), tables, trials, meant)
 
 
 def tries(trials: dict[str, Trial]) -> pd.DataFrame:
@@ -73,7 +73,7 @@ def tries(trials: dict[str, Trial]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def answer(found: Tried) -> Answer:
+def answer(found: TrialFindings) -> Answer:
     """What letting go at each word of CLEAR does, in the lab and on hardware."""
     lab = found.trials[SEED_001].frame().query("cell == 'load' and what == 'time a dirty page' and of == 'clear'")
     lab = lab.sort_values("ratio").iloc[[0, -1]]

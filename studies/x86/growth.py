@@ -35,12 +35,12 @@ BEYOND = (96, 128)
 PAGING, BEFOREHAND = "dirty_memory_time, ept=N", "dirty_memory_time, ept=N, eager_page_split=Y"
 """Shadow paging among the published numbers: split on fault, and with everything split beforehand."""
 
-_QUEUE = ("fault_exit", "fault_hold", "line_transfer", "fault_jitter")
-_GROWS = (*_QUEUE, "crowding")
+_QUEUE = ("fault_unlocked", "fault_hold", "line_transfer", "fault_jitter")
+_GROWS = (*_QUEUE, "queue_length_penalty")
 _FLAT: dict[str, Any] = {"slowdown": [], "remote_ratio": 1.0}
 
 
-class Reading(NamedTuple):
+class GrowthHypothesis(NamedTuple):
     """One explanation: what it changes of the machine, which costs are calibrated, and what it says."""
 
     machine: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Reading(NamedTuple):
     """Given by hand, from a published latency; then the TDP MMU's point, at 96 vCPUs, is held out too."""
 
 
-def readings() -> dict[str, Reading]:
+def readings() -> dict[str, GrowthHypothesis]:
     """All readings by name, the plainest first; a cluster's cores are as near each other as those of an EPYC 7R13."""
     near = load("core-to-core-latency").frame
     xeons = near[near["processor"].str.startswith("Xeon") & (near["scope"] == "whole-socket")]
@@ -58,34 +58,38 @@ def readings() -> dict[str, Reading]:
     epyc = near[near["processor"] == "EPYC 7R13"].set_index("scope")["latency_ns"]
     ratio = float(epyc["within-ccx"] / epyc["whole-socket"])
     return {
-        "constant": Reading(_FLAT, _QUEUE, "nothing grows"),
-        "busy": Reading({"remote_ratio": 1.0}, _QUEUE, "work slows down as the pass without a lock does"),
-        "sockets": Reading({}, _QUEUE, "that, and lines come from another socket"),
-        "clusters-of-4": Reading(
+        "constant": GrowthHypothesis(_FLAT, _QUEUE, "nothing grows"),
+        "busy": GrowthHypothesis({"remote_ratio": 1.0}, _QUEUE, "work slows down as the pass without a lock does"),
+        "sockets": GrowthHypothesis({}, _QUEUE, "that, and lines come from another socket"),
+        "clusters-of-4": GrowthHypothesis(
             {"clusters": 24, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 4 cores sooner"
         ),
-        "clusters-of-8": Reading(
+        "clusters-of-8": GrowthHypothesis(
             {"clusters": 12, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 8 cores sooner"
         ),
-        "crowding": Reading(_FLAT, _GROWS, "only the hand-over grows, with the waiters' logarithm"),
-        CHOSEN: Reading({}, _GROWS, "busy CPUs and sockets, and the hand-over grows"),
-        "published-latency": Reading(
-            {}, tuple(name for name in _GROWS if name != "line_transfer"),
-            "the same, a line's time as two-socket Xeons have it", f"{dual}ns",
+        "queue_length_penalty": GrowthHypothesis(
+            _FLAT, _GROWS, "only the hand-over grows, with the waiters' logarithm"
         ),
-        "sockets-of-32": Reading({"cores": 64}, _GROWS, "the same with 32 CPUs a socket"),
-        "sockets-of-63": Reading({"cores": 126}, _GROWS, "the same with 63 CPUs a socket"),
-    }  # fmt: skip
+        CHOSEN: GrowthHypothesis({}, _GROWS, "busy CPUs and sockets, and the hand-over grows"),
+        "published-latency": GrowthHypothesis(
+            {},
+            tuple(name for name in _GROWS if name != "line_transfer"),
+            "the same, a line's time as two-socket Xeons have it",
+            f"{dual}ns",
+        ),
+        "sockets-of-32": GrowthHypothesis({"cores": 64}, _GROWS, "the same with 32 CPUs a socket"),
+        "sockets-of-63": GrowthHypothesis({"cores": 126}, _GROWS, "the same with 63 CPUs a socket"),
+    }
 
 
 CHOSEN = "chosen"
 """The reading of the shipped costs."""
 
-PLAUSIBLE = (CHOSEN, "crowding", "clusters-of-4", "published-latency", "sockets-of-63")
+PLAUSIBLE = (CHOSEN, "queue_length_penalty", "clusters-of-4", "published-latency", "sockets-of-63")
 """Readings between which the tables do not decide, or not by much; a prediction beyond them rests on all of these."""
 
 
-def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
+def reading_problem(reading: GrowthHypothesis, vcpus: int | None = FEW_VCPUS) -> Problem:
     """Splitting on fault under one reading; up to so many vCPUs calibrated, the others held out; None: all.
 
     The TDP MMU's one point, at 96 vCPUs, is of another lock mode. It determines what moving a line costs, unless the
@@ -108,14 +112,17 @@ def paging_problem(estimate: CostEstimate) -> Problem:
     >>> from simlib.measurements.fits import find_fit
     >>> from studies.x86.hosts import configurations
     >>> paging_problem(find_fit(configurations()).estimate).names
-    ('fault_exit', 'fault_hold')
+    ('fault_unlocked', 'fault_hold')
     """
     rows = load(DIRTY_TIME).rows("ept == 'N' and eager_page_split == 'N'")
     carried = dict(zip(estimate.names, np.exp(estimate.logs).tolist(), strict=True))
     case = fault_problem().scenario.variants["shadow, 100 % written"].with_costs(
-        **{name: carried[name] for name in ("line_transfer", "crowding", "fault_jitter")}
+        **{name: carried[name] for name in ("line_transfer", "queue_length_penalty", "fault_jitter")}
     )  # fmt: skip
-    changes = {"policy": {"architecture": "x86-shadow-paging"}, "calibration": {"costs": ["fault_exit", "fault_hold"]}}
+    changes = {
+        "policy": {"architecture": "x86-shadow-paging"},
+        "calibration": {"costs": ["fault_unlocked", "fault_hold"]},
+    }
     base = case.changed(changes)
     shares = list(dict.fromkeys(rows["write_percent"].astype(int).tolist()))
     variants = {_written(share): base.changed({"workload": {"write_percent": share}}) for share in shares}
@@ -137,7 +144,7 @@ def arm64_problem(grows: bool) -> Problem:
     """The January 2022 series' table, all rows, with a hand-over that may grow, or not."""
     scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
     if grows:
-        costs = [*scenario.calibration.costs, "crowding"]
+        costs = [*scenario.calibration.costs, "queue_length_penalty"]
         scenario = scenario.everywhere({"calibration": {"costs": costs}})
     return build_problem(scenario, load("arm64-dirty-memory-time"))
 
@@ -185,7 +192,7 @@ def hand_over() -> pd.DataFrame:
     ratio = max(0.0, squares[0] - squares[1]) / (squares[1] / more.estimate.dof)
     rows = []
     for machine, fit, p in (("x86", x86, np.nan), ("arm64", more, float(stats.f.sf(ratio, 1, more.estimate.dof)))):
-        cost = fit.costs().set_index("name").loc["crowding"]
+        cost = fit.costs().set_index("name").loc["queue_length_penalty"]
         rows.append({"machine": machine} | {f"{end}_ns": cost[end] for end in ("value", "low", "high")} | {"p": p})
     return pd.DataFrame(rows)
 

@@ -59,9 +59,9 @@ def fault_problem() -> Problem:
             "workload": {"iterations": 1, "initially_set": False},
             "costs": {"guest_access": f"{guest_access()}ps"} | {name: f"{time}ps" for name, time in CONTAINED.items()},
             "calibration": {
-                "costs": ["fault_exit", "fault_hold", "line_transfer", "crowding", "fault_jitter"],
+                "costs": ["fault_unlocked", "fault_hold", "line_transfer", "queue_length_penalty", "fault_jitter"],
                 # Every fault takes the lock, so that fault_hold contains it; a split of 1 GiB interrupts once.
-                "absorbed": ["line_local", "kick"],
+                "included_in_others": ["line_local", "kick"],
             },
             "variants": {
                 "shadow, 100 % written": {"policy": {"architecture": "x86-shadow"}},
@@ -117,7 +117,7 @@ def configurations() -> Scenario:
 
 def configuration_metrics(estimate: CostEstimate, name: str, batch: int, factor: int) -> dict[str, float]:
     """Metrics of one configuration: a whole ioctl (batch 0) or letting go every `batch` pages, scaled by `factor`."""
-    case = configurations().variants[name].changed({"policy": {"lets_go": every(batch)}})
+    case = configurations().variants[name].changed({"policy": {"clear_drop_when": every(batch)}})
     return run_scenario(scaled(complete(estimate.apply(case)), factor)).metrics
 
 

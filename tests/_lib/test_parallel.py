@@ -41,7 +41,7 @@ def wait_and_give(seconds: float, value: int, _check: parallel.Check) -> int:
 def test_results_stand_in_the_order_of_the_tasks():
     told = []
     tasks = [partial(wait_and_give, 0.05 * (3 - n), n) for n in range(4)]
-    assert parallel.each(tasks, ["a", "b", "c", "d"], lambda *of: told.append(of), workers=4) == [0, 1, 2, 3]
+    assert parallel.run_all(tasks, ["a", "b", "c", "d"], lambda *of: told.append(of), workers=4) == [0, 1, 2, 3]
     assert [name for name, _ in told] == ["d", "c", "b", "a"]
     assert [share for _, share in told] == [0.25, 0.5, 0.75, 1.0]
 
@@ -58,9 +58,9 @@ def test_so_many_at_a_time_and_no_more():
         with lock:
             running -= 1
 
-    parallel.each([task] * 7, workers=3)
+    parallel.run_all([task] * 7, workers=3)
     assert most == 3
-    assert parallel.each([]) == []
+    assert parallel.run_all([]) == []
 
 
 def test_a_task_that_fails_ends_the_others():
@@ -74,7 +74,7 @@ def test_a_task_that_fails_ends_the_others():
     tasks = [endless, fail, *[lambda check: begun.append(1)] * 5]
     started = time.monotonic()
     with pytest.raises(ValueError, match="this one"):
-        parallel.each(tasks, workers=2)
+        parallel.run_all(tasks, workers=2)
     assert time.monotonic() - started < 1.0
     assert endless.ended.is_set()
     assert not begun
@@ -91,7 +91,7 @@ def test_an_interrupt_ends_what_runs():
     threading.Thread(target=interrupt).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        parallel.each(tasks, workers=2)
+        parallel.run_all(tasks, workers=2)
     assert time.monotonic() - started < 1.0
     assert all(task.ended.is_set() for task in tasks)
 
@@ -103,7 +103,7 @@ def test_an_error_of_progress_ends_what_runs():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        parallel.each([endless, partial(wait_and_give, 0.05, 1)], "x", refuse, workers=2)
+        parallel.run_all([endless, partial(wait_and_give, 0.05, 1)], "x", refuse, workers=2)
     assert endless.ended.is_set()
 
 
@@ -118,14 +118,14 @@ def test_a_task_that_does_not_look_is_not_waited_for():
 
     started = time.monotonic()
     with pytest.raises(ValueError, match="this one"):
-        parallel.each([deaf, fail], workers=2)
+        parallel.run_all([deaf, fail], workers=2)
     assert time.monotonic() - started < parallel.PATIENCE_S + 0.5
     let_go.set()
 
 
 @pytest.mark.parametrize("engine", ["compiled", "reference"])
 def test_a_simulation_ends_when_its_pool_does(engine):
-    scenario = Scenario.parse({"guest": {"vcpus": 16, "memory_per_vcpu": "1G"}, "costs": {"fault_exit": "1us"}})
+    scenario = Scenario.parse({"guest": {"vcpus": 16, "memory_per_vcpu": "1G"}, "costs": {"fault_unlocked": "1us"}})
     run_scenario(scenario.changed({"guest": {"memory_per_vcpu": "2M"}}), engine=engine)  # compiled by now
     began, interrupted = threading.Event(), threading.Event()
 
@@ -145,7 +145,7 @@ def test_a_simulation_ends_when_its_pool_does(engine):
         raise ValueError("stop")
 
     with pytest.raises(ValueError, match="stop"):
-        parallel.each([simulate, fail], workers=2)
+        parallel.run_all([simulate, fail], workers=2)
     assert interrupted.wait(60)
 
 
@@ -154,9 +154,9 @@ def test_tasks_of_a_task_take_turns_in_its_thread_and_end_with_it():
         return threading.get_ident()
 
     def outer(_check):
-        return threading.get_ident(), set(parallel.each([where] * 4, workers=4))
+        return threading.get_ident(), set(parallel.run_all([where] * 4, workers=4))
 
-    for own, inner in parallel.each([outer, outer], workers=2):
+    for own, inner in parallel.run_all([outer, outer], workers=2):
         assert inner == {own}
 
     endless = Endless()
@@ -166,7 +166,7 @@ def test_tasks_of_a_task_take_turns_in_its_thread_and_end_with_it():
         raise ValueError("this one")
 
     with pytest.raises(ValueError, match="this one"):
-        parallel.both(lambda: parallel.each([endless, endless]), lambda: fail(None))
+        parallel.run_two(lambda: parallel.run_all([endless, endless]), lambda: fail(None))
     assert endless.ended.wait(1.0)
 
 
@@ -174,6 +174,6 @@ def test_the_workers_in_use_are_how_many_run_at_a_time():
     class Many:
         workers = 7
 
-    with parallel.using(Many()):
-        assert parallel.at_a_time() == 7
-    assert parallel.at_a_time() == parallel.cpus()
+    with parallel.use_executor(Many()):
+        assert parallel.concurrency() == 7
+    assert parallel.concurrency() == parallel.cpus()

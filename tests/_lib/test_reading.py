@@ -18,7 +18,7 @@ from simlib.measurements import as_table, check, data_dir
 from simlib.measurements.fits import find_fit, load_fit
 from simlib.measurements.importers import import_log
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.ui.explorer.state import State
+from simlib.ui.explorer.state import ExplorerState
 
 READERS = {"scenario": load_scenario, "experiment": load_experiment, "fit": load_fit, "table": check}
 TOML = ("scenario", "experiment")
@@ -146,8 +146,8 @@ def test_a_byte_order_mark_is_dropped(tmp_path, mark):
         ('[costs]\nfault_hold = "1e300s"', "costs.fault_hold = 1e300s: must be from 0 to 53 days"),
         (f'[costs]\nfault_hold = "{LONG}s"', "must be from 0 to 53 days"),
         ('[workload]\nlink = "4000000Tbit/s"', "workload.link = 4000000Tbit/s: must be from 1 bit/s to 1000 Tbit/s"),
-        (f'[policy]\nlets_go = "{"(" * 5000}pages >= 64"', "policy.lets_go = "),
-        (f'[policy]\nlets_go = "pages >= {LONG}"', "policy.lets_go"),
+        (f'[policy]\nclear_drop_when = "{"(" * 5000}pages >= 64"', "policy.clear_drop_when = "),
+        (f'[policy]\nclear_drop_when = "pages >= {LONG}"', "policy.clear_drop_when"),
         (f"[{'x' * 10**5}]\n", "unknown table; known: calibration"),
         (f"[guest]\n{'x' * 10**5} = 1\n", "unknown key"),
     ],
@@ -175,9 +175,9 @@ def test_a_log_of_a_name_that_is_no_text(tmp_path):
 
 def test_state_of_the_explorer_is_read_alike():
     with pytest.raises(InputError, match="nested too deeply"):
-        State.from_toml("a = " + "[" * DEEP)
+        ExplorerState.from_toml("a = " + "[" * DEEP)
     with pytest.raises(InputError, match=r"must be a whole number"):
-        State.from_query(f"guest.vcpus={LONG}")
+        ExplorerState.from_query(f"guest.vcpus={LONG}")
 
 
 def test_what_a_bad_file_says_reaches_no_terminal_as_it_is(tmp_path):

@@ -14,7 +14,7 @@ from simlib.model.scenario import load_scenario
 
 SMALL = Scenario.parse(
     {"guest": {"vcpus": 2, "memory_per_vcpu": "2M"}, "policy": {"architecture": "arm64"},
-     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.3}}
+     "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.3}}
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def test_what_both_share_cancels():
     Without turns: their lengths are drawn, so that with them each step of a derivative differs by chance, too.
     """
     lab = load_scenario(data_dir() / "scenarios" / "lab-x86-shadow.toml")
-    fluid = lab.changed({"machine": dict.fromkeys(("turn", "queue_work", "look_work", "tick", "tick_work"), 0)})
+    fluid = lab.changed({"machine": dict.fromkeys(("turn", "enqueue_cost", "spin_poll_cost", "tick", "tick_work"), 0)})
     found = simlib.compare(fluid, ["whole-ioctl", "every-64"], [8], metrics=["clear_dirty_log_time"])
     row = found.frame.iloc[1]
     assert row["change_low"] < row["change_percent"] < row["change_high"]

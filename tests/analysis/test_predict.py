@@ -12,7 +12,7 @@ from simlib.analysis.predict import Values, interval
 from simlib.measurements import data_dir
 from simlib.measurements.fits import CostEstimate
 
-COSTS = {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "others": "0ns"}
+COSTS = {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "others": "0ns"}
 SMALL = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": COSTS})
 
 

@@ -80,7 +80,7 @@ def contended():
         {
             "guest": {"vcpus": 8, "memory_per_vcpu": "2M"},
             "policy": {"architecture": "x86-shadow-paging"},
-            "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"},
+            "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"},
         }
     )
     return run_scenario(scenario)

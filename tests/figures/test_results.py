@@ -9,7 +9,7 @@ import simlib
 from simlib import InputError, Scenario
 from simlib.measurements.fits import find_fit
 
-COSTS = {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.05}
+COSTS = {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.05}
 SMALL = Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "2M"}, "costs": COSTS})
 MIGRATION = Scenario.parse(
     {"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "x86-shadow-paging"}, "costs": COSTS,
@@ -24,8 +24,8 @@ def results():
     frame = frame.iloc[[0] * len(measured)].assign(vcpus=list(measured), dirty_memory_time_s=list(measured.values()))
     unknown = Scenario.parse(
         {"guest": {"vcpus": 2, "memory_per_vcpu": "2M"},
-         "costs": {key: value for key, value in COSTS.items() if key not in ("fault_exit", "fault_hold")},
-         "calibration": {"costs": ["fault_exit", "fault_hold"]}}
+         "costs": {key: value for key, value in COSTS.items() if key not in ("fault_unlocked", "fault_hold")},
+         "calibration": {"costs": ["fault_unlocked", "fault_hold"]}}
     )  # fmt: skip
     return {
         "simulation": simlib.simulate(SMALL),

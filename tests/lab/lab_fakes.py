@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from simlib.lab.boot import Outcome
+from simlib.lab.boot import BootOutcome
 from simlib.lab.build import Built
 from simlib.lab.experiment import Cell, parse_experiment
 from simlib.lab.patches import Series, read_series
@@ -42,11 +42,13 @@ def console(of: Cell, outputs: list[str] | None = None, start: float = 0.5, stop
     return "".join([*frames, f"@simlib stop {stop:.9f}\n"]).replace("\n", "\r\n")
 
 
-def outcome(output: str = OUTPUT, of: Cell | None = None) -> Outcome:
+def outcome(output: str = OUTPUT, of: Cell | None = None) -> BootOutcome:
     """What a good boot gives."""
     lines = (of or cell()).script().splitlines()
     outputs = tuple(output.strip("\n") if line.startswith("run") else "" for line in lines)
-    return Outcome(outputs, hashlib.sha256(repr(outputs).encode()).hexdigest(), "qemu-system-x86_64 -M q35", 1.0, 2.0)
+    return BootOutcome(
+        outputs, hashlib.sha256(repr(outputs).encode()).hexdigest(), "qemu-system-x86_64 -M q35", 1.0, 2.0
+    )
 
 
 def built(folder: Path) -> Built:

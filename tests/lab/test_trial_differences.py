@@ -12,21 +12,21 @@ import pytest
 from lab_fakes import OUTPUT, built, outcome
 
 from simlib._lib.errors import InputError, SimlibError
-from simlib.lab.experiment import Row
+from simlib.lab.experiment import ExperimentRow
 from simlib.lab.qemu import Qemu
 from simlib.lab.records import load_record, save_record, split_record
 from simlib.lab.source import Source
-from simlib.lab.trial import Rule, Trial, bisect_series, load_trial, try_each_patch, try_series
+from simlib.lab.trial import FailRule, Trial, bisect_series, load_trial, try_each_patch, try_series
 from simlib.lab.trial.cells import DESIGNS, MACHINES, cells, designs
 from simlib.lab.trial.differences import ALIKE, CHANGED, EQUAL, TOO_FEW, compare, judge
 from simlib.lab.trial.kernels import WITH, WITHOUT, Kernel
-from simlib.lab.trial.quantities import COUNT, TIME, Quantity, quantities
+from simlib.lab.trial.quantities import COUNT, TIME, TrialQuantity, quantities
 from simlib.lab.trial.tree import Staged
 
 asking, machine_of = (importlib.import_module(f"simlib.lab.trial.{name}") for name in ("request", "machine"))
 
 KNOWN = '"when":"end","name":"mmu_lock_clear_write_acquired","value":'
-NUMBERS = [Quantity(f"site{number}", "time", TIME) for number in range(100)]
+NUMBERS = [TrialQuantity(f"site{number}", "time", TIME) for number in range(100)]
 
 
 def drawn(rng, times=1.0, spread=0.3, runs=12):
@@ -61,7 +61,7 @@ def test_what_cannot_be_told_says_how_many_runs_could():
     assert sum(one.verdict == ALIKE for one in many) > len(many) / 3
 
 
-SITE, SMALL = Quantity("clear write (rounds)", "acquisitions", COUNT), Quantity("clear", "time", TIME)
+SITE, SMALL = TrialQuantity("clear write (rounds)", "acquisitions", COUNT), TrialQuantity("clear", "time", TIME)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_one_run_does_not_tell_what_is_decided():
 
 def test_a_rule_fails_on_what_it_names():
     found = trial(*compare("x86_64/npt", "parked", [{SMALL: 1000.0}] * 3, [{SMALL: 1200.0}] * 3))
-    assert Rule.parse("clear time > 5%").broken(found) == "x86_64/npt parked, clear: time +20.0 %"
-    assert Rule.parse("changed").broken(found)
-    assert not Rule.parse("clear time > 25%").broken(found)
-    assert not Rule.parse("clear time < 0%").broken(found)
+    assert FailRule.parse("clear time > 5%").broken(found) == "x86_64/npt parked, clear: time +20.0 %"
+    assert FailRule.parse("changed").broken(found)
+    assert not FailRule.parse("clear time > 25%").broken(found)
+    assert not FailRule.parse("clear time < 0%").broken(found)
     with pytest.raises(InputError, match="is the name of no number of this trial; such as clear time"):
-        Rule.parse("clr time > 5%").broken(found)
+        FailRule.parse("clr time > 5%").broken(found)
     with pytest.raises(InputError, match="is no rule; write 'clear time > 5%'"):
-        Rule.parse("clear time 5")
+        FailRule.parse("clear time 5")
 
 
 def test_a_kernel_with_lock_stat_is_counted_by_lock_and_has_no_times_but_waits(tmp_path):
@@ -133,9 +133,9 @@ def test_a_kernel_with_lock_stat_is_counted_by_lock_and_has_no_times_but_waits(t
     gave = dataclasses.replace(gave, outputs=(*gave.outputs[:-1], sample))
     record = save_record(tmp_path / "one.json", one, [gave], {})
     found = quantities(record)
-    assert found[Quantity("&(kvm)->mmu_lock write", "contentions", COUNT)] == 1204
-    assert found[Quantity("&(kvm)->mmu_lock read", "waits", TIME)] > 0
-    assert found[Quantity("clear", "calls", COUNT)] > 0
+    assert found[TrialQuantity("&(kvm)->mmu_lock write", "contentions", COUNT)] == 1204
+    assert found[TrialQuantity("&(kvm)->mmu_lock read", "waits", TIME)] > 0
+    assert found[TrialQuantity("clear", "calls", COUNT)] > 0
     assert not any(name.of.startswith("&rq") for name in found)  # no lock of KVM's
     assert {name.what for name in found if name.unit == TIME} == {"waits"}
 
@@ -186,7 +186,7 @@ def test_a_trial_boots_both_kernels_and_tells_the_difference(lab, tmp_path):
     assert {one.cell for one in same.differences} == {d.name for d in designs("x86_64/npt", True)}
     lab[WITH] = OUTPUT.replace(KNOWN, f"{KNOWN}1")  # another digit
     other = try_series(tmp_path / "mine.patch", quick=True)
-    assert {one.quantity for one in other.changed} == {Quantity("clear write (rounds)", "acquisitions", COUNT)}
+    assert {one.quantity for one in other.changed} == {TrialQuantity("clear write (rounds)", "acquisitions", COUNT)}
 
 
 def test_each_patch_is_tried_beside_those_before_it(lab, tmp_path, monkeypatch):
@@ -253,7 +253,9 @@ def test_an_unknown_machine_is_refused_and_known_ones_choose(lab, tmp_path):
 
 
 def test_cells_of_one_boot_are_records_of_their_own(lab, tmp_path):
-    row = Row.of([cell for design in DESIGNS[:2] for cell in cells(MACHINES[0], design, 0, {"a": 1}, "statistics")])
+    row = ExperimentRow.of(
+        [cell for design in DESIGNS[:2] for cell in cells(MACHINES[0], design, 0, {"a": 1}, "statistics")]
+    )
     path = tmp_path / "row.json"
     save_record(path, row, [outcome(of=row)], {})
     first, second = split_record(load_record(path), row)

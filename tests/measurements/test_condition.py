@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simlib._lib.errors import InputError
-from simlib.measurements import Clause, Condition, parse_condition
+from simlib.measurements import Clause, RowCondition, parse_condition
 from simlib.measurements.condition import RESERVED
-from simlib.model.conditions import Both, Either, Not
+from simlib.model.conditions import And, Not, Or
 from simlib.model.conditions import Condition as Asked
 
 FRAME = pd.DataFrame(
@@ -127,15 +127,15 @@ _several = st.builds(Clause, _columns, st.just("in"), st.lists(_literals, min_si
 
 
 def _joined(parts: st.SearchStrategy[Asked]) -> st.SearchStrategy[Asked]:
-    return st.builds(Both, parts, parts) | st.builds(Either, parts, parts) | st.builds(Not, parts)
+    return st.builds(And, parts, parts) | st.builds(Or, parts, parts) | st.builds(Not, parts)
 
 
 @given(st.recursive(_single | _several, _joined, max_leaves=8) | st.none())
 def test_a_condition_reads_back_as_written(asked: Asked | None) -> None:
-    written = str(Condition(asked))
+    written = str(RowCondition(asked))
     again = parse_condition(written)
     assert str(again) == written
-    assert again.columns() == Condition(asked).columns()
+    assert again.columns() == RowCondition(asked).columns()
 
 
 _asked = st.builds(Clause, st.sampled_from(["a", "b"]), st.sampled_from(["==", "<", "in"]), st.tuples(st.just("1")))
@@ -147,4 +147,4 @@ def test_rows_are_met_as_python_would_meet_them(asked: Asked) -> None:
     frame = pd.DataFrame([(a, b) for a in (0, 1, 2) for b in (0, 1, 2)], columns=["a", "b"])
     text = str(asked).replace("in 1", "in (1,)")
     expected = [eval(text, {}, {"a": int(a), "b": int(b)}) for a, b in frame.to_numpy()]  # noqa: S307  # a text that this test wrote
-    assert Condition(asked).mask(frame).tolist() == parse_condition(str(asked)).mask(frame).tolist() == expected
+    assert RowCondition(asked).mask(frame).tolist() == parse_condition(str(asked)).mask(frame).tolist() == expected

@@ -17,13 +17,13 @@ from simlib.ui.cli import changes_of
 SCENARIO = Scenario.parse(
     {
         "guest": {"vcpus": 3, "memory": "6M"},
-        "policy": {"architecture": "x86-shadow", "lets_go": "pages >= 192"},
+        "policy": {"architecture": "x86-shadow", "clear_drop_when": "pages >= 192"},
         "workload": {"kind": "migration", "link": "100Gbit/s", "warm_up": "1ms", "pass_limit": 2, "downtime": "0ps",
                      "clear_chunk": "2M", "slow_fault_every": 7},
-        "costs": {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
+        "costs": {"fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
                   "reacquire": "100ns", "flush": "5us", "kick": "2us", "split_block": "20us", "split_alloc": "5us",
                   "zap_block": "10us"},
-        "variants": {"arm": {"policy": {"architecture": "arm64", "lets_go": "pages >= 512"}}},
+        "variants": {"arm": {"policy": {"architecture": "arm64", "clear_drop_when": "pages >= 512"}}},
     }
 )  # fmt: skip
 
@@ -41,8 +41,8 @@ def test_every_policy_runs_alike_and_changes_what_it_says(name):
 
 def test_the_opt_in_is_the_architecture_s():
     changed = apply(SCENARIO, "arch-opt-in")
-    assert str(changed.policy.lets_go) == "pages >= 64"
-    assert str(changed.variants["arm"].policy.lets_go) == "never"
+    assert str(changed.policy.clear_drop_when) == "pages >= 64"
+    assert str(changed.variants["arm"].policy.clear_drop_when) == "never"
 
 
 def test_a_policy_that_nobody_knows_is_one_sentence():

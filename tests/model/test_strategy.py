@@ -11,7 +11,7 @@ from simlib._lib.errors import InputError
 from simlib.model.grammar import leaves
 from simlib.model.policy import Policy
 from simlib.model.scenario import Scenario
-from simlib.model.strategy import QUANTITIES, Adaptive, Asked, strategy
+from simlib.model.strategy import QUANTITIES, Adaptive, Threshold, strategy
 
 COMPARISONS = st.sampled_from(
     ["pages >= 512", "held>=50us", "held > 1.5ms", "waiters < 4", "vcpus>0", "blocks <= 3", "not pages >= 64",
@@ -34,11 +34,11 @@ def holds(text, values):
 @given(text=CONDITIONS, values=VALUES)
 def test_a_strategy_reads_back_as_the_same_and_means_what_it_says(text, values):
     condition = strategy(text)
-    again = str(Policy(lets_go=text).lets_go)
+    again = str(Policy(clear_drop_when=text).clear_drop_when)
     assert strategy(again) == condition
     assert str(condition) == again
     assert holds(again, values) == holds(text, values)
-    assert all(isinstance(leaf, (Asked, Adaptive)) for leaf in leaves(condition))
+    assert all(isinstance(leaf, (Threshold, Adaptive)) for leaf in leaves(condition))
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,23 @@ def test_a_strategy_reads_back_as_the_same_and_means_what_it_says(text, values):
 )  # fmt: skip
 def test_a_fault_is_named_by_its_word(text, word):
     with pytest.raises(InputError, match=word) as caught:
-        Policy(lets_go=text)
-    assert caught.value.what.startswith("policy.lets_go")
+        Policy(clear_drop_when=text)
+    assert caught.value.what.startswith("policy.clear_drop_when")
     assert caught.value.value in (text, "50")
 
 
 @pytest.mark.parametrize("value", [64, True, ["pages >= 64"], None])
 def test_what_is_no_text_is_refused(value):
     with pytest.raises(InputError, match="must be a condition in quotation marks"):
-        Scenario.parse({"policy": {"lets_go": value}})
+        Scenario.parse({"policy": {"clear_drop_when": value}})
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [({"clear_batch_pages": 0}, {"lets_go": "never"}), ({"clear_batch_pages": 512}, {"lets_go": "pages >= 512"})],
+    [
+        ({"clear_batch_pages": 0}, {"clear_drop_when": "never"}),
+        ({"clear_batch_pages": 512}, {"clear_drop_when": "pages >= 512"}),
+    ],
 )  # fmt: skip
 def test_a_batch_reads_as_a_strategy(old, new):
     assert Scenario.parse({"policy": old}) == Scenario.parse({"policy": new})

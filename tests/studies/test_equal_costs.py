@@ -232,7 +232,7 @@ def test_reset_restores_with_one_redraw(shown: Shown, monkeypatch: pytest.Monkey
     assert len(runs) == 1
     assert shown.lines() == before
     assert {name: slider.value for name, slider in shown.sliders.items()} == start
-    shown.sliders["fault_exit"].value *= 2  # and it still listens
+    shown.sliders["fault_unlocked"].value *= 2  # and it still listens
     assert shown.lines() != before
 
 

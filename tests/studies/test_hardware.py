@@ -8,7 +8,7 @@ import pytest
 from simlib.lab.hardware.prediction import UNSEEN, WITH, effect_of, on_hardware
 from simlib.lab.trial import Trial
 from simlib.lab.trial.differences import compare, judge
-from simlib.lab.trial.quantities import COUNT, TIME, Quantity
+from simlib.lab.trial.quantities import COUNT, TIME, TrialQuantity
 from studies.lab.translation import ratio_table
 
 PAGES = 4096.0
@@ -16,18 +16,18 @@ PAGES = 4096.0
 
 def numbers(**values):
     """Numbers of a cell: ``clear_write=32`` is acquisitions of a site; ioctls by name and unit."""
-    found = {Quantity("clear", "calls", COUNT): 2.0, Quantity("clear", "dirty pages", COUNT): PAGES}
+    found = {TrialQuantity("clear", "calls", COUNT): 2.0, TrialQuantity("clear", "dirty pages", COUNT): PAGES}
     times = {"clear_time": 600_000.0, "write_time": 9e6, **values}
     for name, value in times.items():
         of, _, what = name.rpartition("_")
         if what == "time":
-            found[Quantity(of, "time", TIME)] = value
+            found[TrialQuantity(of, "time", TIME)] = value
         elif what == "holds":
             site, _, mode = of.rpartition("_")
-            found[Quantity(f"{site} {mode} (rounds)", "holds", TIME)] = value
+            found[TrialQuantity(f"{site} {mode} (rounds)", "holds", TIME)] = value
         else:
-            found[Quantity(f"{of} {what} (rounds)", "acquisitions", COUNT)] = value
-    found[Quantity("clear", "time a dirty page", TIME)] = times["clear_time"] / PAGES
+            found[TrialQuantity(f"{of} {what} (rounds)", "acquisitions", COUNT)] = value
+    found[TrialQuantity("clear", "time a dirty page", TIME)] = times["clear_time"] / PAGES
     return found
 
 
@@ -45,7 +45,7 @@ def trial(machine, before, after, cells=("parked", "blocks"), noise=0.01):
 def test_more_acquisitions_of_clear_are_a_batch():
     tried = trial("x86_64/shadow", numbers(clear_write=2), numbers(clear_write=32, clear_time=608_000))
     effect = effect_of(tried, "x86_64/shadow")
-    assert [policy["lets_go"] for policy in effect.policies] == ["never", "pages >= 128"]
+    assert [policy["clear_drop_when"] for policy in effect.policies] == ["never", "pages >= 128"]
     assert not effect.costs  # its own instructions are those of letting go, which the host's calibration has
     assert effect.unseen == ("letting go",)
     unmoved = trial("x86_64/shadow", numbers(clear_write=2), numbers(clear_write=64))
@@ -56,7 +56,7 @@ def test_more_acquisitions_of_clear_are_a_batch():
     assert stall["change_high"] < 0 < clear["change_low"] < clear["change_percent"] < clear["change_high"]
     assert max(map(len, found.summary().splitlines())) <= 72
     text = " ".join(found.summary().split())
-    assert "lets_go never -> pages >= 128" in text
+    assert "clear_drop_when never -> pages >= 128" in text
     assert UNSEEN["letting go"] in text
     assert found.plot("over_vcpus").data
 
@@ -80,7 +80,7 @@ def test_instructions_of_an_action_become_time_with_its_doubt():
 
 def test_a_mode_and_a_lock_that_is_gone_are_policies():
     read, write = numbers(clear_write=2, fault_fast_read=4096), numbers(clear_write=2, fault_fast_write=4096)
-    held = [one | {Quantity(f"fault_fast {mode} (rounds)", "holds", TIME): 4096e3}
+    held = [one | {TrialQuantity(f"fault_fast {mode} (rounds)", "holds", TIME): 4096e3}
             for one, mode in ((read, "read"), (write, "write"))]  # fmt: skip
     effect = effect_of(trial("arm64/vhe", *held), "arm64/vhe")
     assert not effect.costs  # the holds have moved, and are as long
@@ -96,7 +96,7 @@ def test_a_mode_and_a_lock_that_is_gone_are_policies():
 def test_letting_go_under_load_alone_is_a_condition_on_waiters():
     before, after = numbers(clear_write=2, fault_slow_write=9), numbers(clear_write=40, fault_slow_write=9)
     effect = effect_of(trial("x86_64/shadow", before, after, ["load"]), "x86_64/shadow")
-    assert effect.policies[1]["lets_go"] == "waiters >= 1"
+    assert effect.policies[1]["clear_drop_when"] == "waiters >= 1"
 
 
 def test_two_machines_of_one_host_are_told_apart():

@@ -79,7 +79,7 @@ def test_costs_are_known_and_ordered(machine, costs):
     value, low, high = costs["value"], costs["low"], costs["high"]
     assert ((low > 0) & (low <= value) & (value <= high)).all()
     assert (high - low < 0.2 * value).all()
-    fault = value["fault_exit"] + value["fault_hold"]
+    fault = value["fault_unlocked"] + value["fault_hold"]
     assert value["guest_access"] < value["clear_page"] * 5
     # riscv's CLEAR fences every page.
     assert value["clear_page"] * (3 if machine == "riscv" else 8) < fault
@@ -124,8 +124,8 @@ def test_what_waits_and_ticks_is_as_counted(machine):
     assert said.tick_jitter == pytest.approx(deviation, rel=0.05)
     if machine in ("x86-shadow", "arm64-read", "arm64-write"):
         queue, look = processor.waiting(counted if machine != "x86-shadow" else machine)
-        assert said.queue_work == pytest.approx(1000 * queue, rel=0.01)
-        assert said.look_work == pytest.approx(1000 * look, rel=0.1)
+        assert said.enqueue_cost == pytest.approx(1000 * queue, rel=0.01)
+        assert said.spin_poll_cost == pytest.approx(1000 * look, rel=0.1)
 
 
 def test_a_machine_without_a_scenario_is_named():
@@ -349,5 +349,5 @@ def test_the_notebook_says_what_its_cells_compute(ran):
     assert price[8]["x86-npt"] < 1.1 < price[8]["x86-shadow"]
     assert share["read"][8] < 0.15
     assert share["write"][8] > 0.5
-    tenth = costs.loc["clear_page"] / (costs.loc["fault_exit"] + costs.loc["fault_hold"])
+    tenth = costs.loc["clear_page"] / (costs.loc["fault_unlocked"] + costs.loc["fault_hold"])
     assert (tenth.drop("riscv") < 0.12).all()

@@ -97,7 +97,7 @@ def test_walks_that_would_begin_anew_are_as_many_as_expected(memory, rounds):
     found = get_time.rewalks(dear.changed({"policy": {"clear_lock": "lockless"}}))
     assert found["expected"] > 0.5
     assert found["counted"] == pytest.approx(found["expected"], abs=4 * np.sqrt(found["expected"] / 64))
-    held = get_time.rewalks(case.changed({"policy": {"get_lets_go": "pages >= 64"}}))
+    held = get_time.rewalks(case.changed({"policy": {"get_drop_when": "pages >= 64"}}))
     assert held["counted"] < 0.2 * found["counted"]  # under the lock no fault ends
 
 

@@ -4,36 +4,36 @@
 import pytest
 
 from simlib._lib.errors import InputError
-from studies.split_walk.theory import PROTECT_VISIT, EagerSplit, time
+from studies.split_walk.theory import PROTECT_VISIT, SplitCounts, time
 
 GIB = 2**30
 
 
 def test_enabling_of_a_gib_in_blocks_of_2_mib():
     """Two walks from the root: 2 tables above, 512 blocks; the second descends into what it has split."""
-    counts = EagerSplit(GIB, "thp").enable()
+    counts = SplitCounts(GIB, "thp").enable()
     assert counts == {"walk_entry": (2 + 512) + (2 + 512 + 2**18), "protect_entry": 512, "table_entry": 2**18,
                       "split_block": 512, "clear_word": 0, PROTECT_VISIT: 512}  # fmt: skip
-    assert EagerSplit(GIB, "thp").enable("skip_levels")["walk_entry"] == 2 * (2 + 512)
+    assert SplitCounts(GIB, "thp").enable("skip_levels")["walk_entry"] == 2 * (2 + 512)
 
 
 def test_enabling_of_1_gib_blocks_makes_513_tables_each():
-    counts = EagerSplit(2 * GIB, "hugetlb_1gb").enable()
+    counts = SplitCounts(2 * GIB, "hugetlb_1gb").enable()
     assert counts["table_entry"] == 2 * 513 * 512
     assert counts["split_block"] == counts["protect_entry"] == 2
     assert counts["walk_entry"] == 2 * (2 + 2 + 512 + 2**18)
 
 
 def test_with_chunks_of_2_mib_blocks_of_1_gib_go_in_two_steps():
-    small = EagerSplit(2 * GIB, "hugetlb_1gb", chunk=2**21)
+    small = SplitCounts(2 * GIB, "hugetlb_1gb", chunk=2**21)
     assert small.enable()["split_block"] == small.clear()["split_block"] == 2 * 513
-    assert small.enable()["table_entry"] == EagerSplit(2 * GIB, "hugetlb_1gb").enable()["table_entry"]
+    assert small.enable()["table_entry"] == SplitCounts(2 * GIB, "hugetlb_1gb").enable()["table_entry"]
 
 
 @pytest.mark.parametrize(("size", "valid", "reach"), [(4096, 64, 64), (16384, 16, 61), (65536, 4, 49)])
 def test_a_guest_with_larger_pages_touches_only_the_first_of_each(size, valid, reach):
     """The second CLEAR walks from a word's first dirty page to its last."""
-    slot = EagerSplit(GIB, "4k", guest_page_size=size)
+    slot = SplitCounts(GIB, "4k", guest_page_size=size)
     words = 2**12
     assert slot.enable()["protect_entry"] == words * valid
     first, both = slot.clear(iterations=1), slot.clear()
@@ -44,28 +44,28 @@ def test_a_guest_with_larger_pages_touches_only_the_first_of_each(size, valid, r
 
 
 def test_only_the_first_word_of_a_block_finds_it_at_clear():
-    first = EagerSplit(GIB, "thp").clear(iterations=1)
+    first = SplitCounts(GIB, "thp").clear(iterations=1)
     words, blocks = 2**12, 512
     assert first["walk_entry"] == blocks * (3 + (3 + 64)) + (words - blocks) * 2 * (3 + 64)
     assert first["protect_entry"] == first["split_block"] == blocks
-    both = EagerSplit(GIB, "thp").clear()
+    both = SplitCounts(GIB, "thp").clear()
     assert both["protect_entry"] == blocks + 64 * words
     assert both["table_entry"] == first["table_entry"]
 
 
 def test_fewer_address_bits_save_a_level():
-    deep, flat = (EagerSplit(GIB, "4k", ipa_bits=bits).clear()["walk_entry"] for bits in (48, 40))
+    deep, flat = (SplitCounts(GIB, "4k", ipa_bits=bits).clear()["walk_entry"] for bits in (48, 40))
     assert deep - flat == 2 * 2 * 2**12
 
 
 def test_each_ioctl_pays_for_its_own():
-    slot = EagerSplit(GIB, "thp")
+    slot = SplitCounts(GIB, "thp")
     assert slot.pays("enable", "skip_levels") == slot.enable("skip_levels")
     assert slot.pays("clear", "skip_levels") == slot.clear("skip_levels")
 
 
 def test_a_cost_without_a_value_takes_nothing():
-    counts = EagerSplit(GIB, "thp").enable()
+    counts = SplitCounts(GIB, "thp").enable()
     assert time(counts, {"split_block": 7.0, "walk_entry": None}) == 512 * 7
 
 
@@ -83,4 +83,4 @@ def test_a_cost_without_a_value_takes_nothing():
 )
 def test_bad_sizes_are_refused(given, message):
     with pytest.raises(InputError, match=message):
-        EagerSplit(backing="thp", **given)
+        SplitCounts(backing="thp", **given)

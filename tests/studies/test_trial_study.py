@@ -4,7 +4,7 @@
 import pytest
 from notebook_run import ROOT, answer_of, assert_ran_without_complaint
 
-from simlib.lab.trial.quantities import COUNT, TIME, Quantity
+from simlib.lab.trial.quantities import COUNT, TIME, TrialQuantity
 from simlib.measurements import load
 from studies.trial import SAID, SEED_001, SEED_002, read_trials
 from studies.trial.comparison import own_patches
@@ -65,7 +65,7 @@ def test_a_check_less_changes_no_count_and_the_walk_that_enables_by_little(trial
 
 def test_every_series_of_others_was_tried(trials):
     assert set(SAID) <= set(trials)
-    assert trials["collapse-flush"].changed[0].quantity == Quantity("TLB", "flush requests", COUNT)
+    assert trials["collapse-flush"].changed[0].quantity == TrialQuantity("TLB", "flush requests", COUNT)
     assert not [one for name in ("ring-resched", "arm64-destroy") for one in trials[name].changed]
 
 

@@ -21,7 +21,7 @@ from simlib.model.scenario import Scenario
 from simlib.ui.cli.output import Format, progress_bar, say, show
 from simlib.ui.explorer import answers
 from simlib.ui.explorer.findings import Findings
-from simlib.ui.explorer.state import State
+from simlib.ui.explorer.state import ExplorerState
 from simlib.ui.explorer.words import answer, grounds_in_words
 from studies.arm64.sliders import what_if
 
@@ -56,9 +56,9 @@ def test_a_table_escapes_what_its_descriptor_says(tmp_path):
 def test_scenarios_and_widgets_escape_names(monkeypatch):
     scenario = Scenario.parse({"machine": {"name": BAD}, "group": BAD})
     assert escaped(scenario._repr_html_())
-    start = dataclasses.replace(State.of("arm64").scenario, group=BAD)
+    start = dataclasses.replace(ExplorerState.of("arm64").scenario, group=BAD)
     start = start.changed({"machine": {"name": BAD}}).with_costs(
-        fault_hold="1us", fault_exit="1us", line_transfer="50ns", tlb_invalidate="1us"
+        fault_hold="1us", fault_unlocked="1us", line_transfer="50ns", tlb_invalidate="1us"
     )
     monkeypatch.setattr("studies.arm64.sliders.starting_point", lambda _estimate: start)
     monkeypatch.setattr("studies.arm64.sliders.compare", lambda *_: pd.DataFrame())
@@ -69,7 +69,7 @@ def test_scenarios_and_widgets_escape_names(monkeypatch):
 
 
 def test_the_explorer_s_sentences_are_escaped():
-    state = State.of("arm64").changed(strategy="held <1us")
+    state = ExplorerState.of("arm64").changed(strategy="held <1us")
     walks = answers.trips(state, [state.strategy], lambda *_: None)
     found = Findings(state, parts={"own": walks, "trips": walks})
     assert "held &lt;" in answer(found)

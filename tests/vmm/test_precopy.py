@@ -14,21 +14,21 @@ from page_by_page import Replay
 from simlib._lib.errors import InputError
 from simlib.analysis.simulate import run_scenario
 from simlib.model.scenario import Scenario
-from simlib.vmm.dirtying import Known, Measured, draw, parse_dirty
-from simlib.vmm.memory import Line, Pages, distinct_pages
+from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, draw, parse_dirty
+from simlib.vmm.memory import LinkModel, WorkingSet, distinct_pages
 from simlib.vmm.postcopy import postcopy
-from simlib.vmm.precopy import LEFT, LOST, NEW, SENT, TIME, course
+from simlib.vmm.precopy import LEFT, LOST, NEW, SENT, TIME, precopy_trajectory
 from simlib.vmm.settings import QEMU, VMMS, Settings
 
 COUNT = 2**14
 
 
 def pages(rate, sweep=False, count=COUNT):
-    return Pages(*(np.array([float(x)]) for x in (count, rate / count, sweep, 0, 1, 0)))
+    return WorkingSet(*(np.array([float(x)]) for x in (count, rate / count, sweep, 0, 1, 0)))
 
 
 def line(**more):
-    return Line(page_s=1e-9, **more)
+    return LinkModel(page_s=1e-9, **more)
 
 
 RANDOM = [(rate, False, chunk) for rate in (3000, 9000, 20000) for chunk in (0, COUNT // 8)]
@@ -41,7 +41,7 @@ SWEEPS = [(3000, True, 0), (20000, True, 0)]
 def test_the_course_is_that_of_single_pages(rate, sweep, auto, chunk):
     """64 MiB at 40 MB/s. What takes longest is near to where it would not end: times within 6 %."""
     settings = Settings(max_bandwidth=40_000_000, downtime_limit=200, auto_converge=auto)
-    found = course(pages(rate, sweep), line(chunk_pages=float(chunk)), settings, 60.0)
+    found = precopy_trajectory(pages(rate, sweep), line(chunk_pages=float(chunk)), settings, 60.0)
     single = Replay(COUNT, rate, sweep, limit=40e6, downtime=0.2, auto=auto, chunk=chunk)
     assert found.completed == single.completed
     assert abs(found.throttle - single.throttle) <= 10
@@ -63,7 +63,7 @@ def test_the_course_is_that_of_the_engine(vmm, rate):
     )  # fmt: skip
     single = run_scenario(scenario).metrics
     settings = Settings(max_bandwidth=0, downtime_limit=20, auto_converge=True)
-    found = course(pages(rate), Line(page_s=4096 / 40e6), settings, 90.0, VMMS[vmm])
+    found = precopy_trajectory(pages(rate), LinkModel(page_s=4096 / 40e6), settings, 90.0, VMMS[vmm])
     assert found.completed == single["converged"] == 1
     assert abs(found.throttle - single["throttle"]) <= 10
     assert found.total_s - found.downtime_s == pytest.approx(single["precopy_duration"], rel=0.05)
@@ -76,9 +76,9 @@ def test_the_course_is_that_of_the_engine(vmm, rate):
 )  # fmt: skip
 def test_no_page_is_lost_and_none_is_sent_that_was_not_found(rate, share, sweep, auto, chunk, limit):
     hot = COUNT * share
-    guest = Pages(*(np.array(x, float) for x in (
+    guest = WorkingSet(*(np.array(x, float) for x in (
         [hot, COUNT - hot], [rate / hot, 0], [sweep, 0], [0, 0], [1, 1], [0, 0])))  # fmt: skip
-    found = course(
+    found = precopy_trajectory(
         guest,
         line(chunk_pages=float(chunk))._replace(page_s=1e-5),
         Settings(max_bandwidth=limit, auto_converge=auto),
@@ -101,7 +101,7 @@ def test_periodic_synchronisation_is_younger_than_9_2():
     slow = Settings(max_bandwidth=10_000_000, auto_converge=True)
     guest = pages(40_000, count=2**17)
     new, old = (
-        course(guest, line(), slow, 170.0, *vmm)
+        precopy_trajectory(guest, line(), slow, 170.0, *vmm)
         for vmm in ((), (QEMU._replace(throttle=QEMU.throttle._replace(sync_every=0)),))
     )
     assert new.synchronisations > old.synchronisations
@@ -110,8 +110,8 @@ def test_periodic_synchronisation_is_younger_than_9_2():
 
 def test_a_dirty_limit_holds_each_vcpu_to_its_quota():
     guest, host = pages(400_000, count=2**20), line(vcpus=4.0, ring_entries=4096.0)._replace(page_s=4e-6)
-    plain = course(guest, host, Settings(max_bandwidth=0, downtime_limit=100), 60.0)
-    limited = course(
+    plain = precopy_trajectory(guest, host, Settings(max_bandwidth=0, downtime_limit=100), 60.0)
+    limited = precopy_trajectory(
         guest, host, Settings(max_bandwidth=0, downtime_limit=100, dirty_limit=True, vcpu_dirty_limit=50), 60.0
     )
     assert not plain.completed
@@ -125,7 +125,7 @@ def test_a_dirty_limit_holds_each_vcpu_to_its_quota():
 
 def test_after_postcopy_every_page_comes_once():
     """2e4 pages, and 3e4 of zeros that need 9 bytes each."""
-    guest = Pages(*(np.array(x, float) for x in (
+    guest = WorkingSet(*(np.array(x, float) for x in (
         [1e4, 2e4, 3e4], [1, 0.01, 0], [0, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 1])))  # fmt: skip
     missing = np.array([1.0, 0.5, 1.0])
     found = postcopy(guest, missing, 4.0, line()._replace(page_s=1e-5), 0.0, 1e-3)
@@ -139,8 +139,8 @@ def test_after_postcopy_every_page_comes_once():
 @example(seconds=[35.0, 66.0], seed=1)  # bounded least squares gave up here, at a third of what was measured
 @given(seconds=st.lists(st.floats(0.5, 100), min_size=1, max_size=3, unique=True), seed=st.integers(0, 99))
 def test_guests_that_are_drawn_have_what_was_measured(seconds, seed):
-    true = Known(50_000, 2e5, zipf=0.9).pages(4e5)
-    measured = [Measured(distinct_pages(true, t), t, error=0.01) for t in sorted(seconds)]
+    true = DirtyingGuess(50_000, 2e5, zipf=0.9).pages(4e5)
+    measured = [DirtyRate(distinct_pages(true, t), t, error=0.01) for t in sorted(seconds)]
     if any(b.seconds < 1.2 * a.seconds for a, b in pairwise(measured)):
         return
     one = draw(measured, 4e5, np.random.default_rng(seed))

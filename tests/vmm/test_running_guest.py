@@ -370,7 +370,7 @@ def test_the_interval_dirties_as_much_as_was_measured(workload, share):
 def test_a_simulated_guest_dirties_as_much(workload):
     """CLEAR of everything takes nothing, and sending it as long as the measurement took."""
     costs = dict.fromkeys(
-        ("fault_exit", "fault_hold", "split_hold", "line_transfer", "line_local", "clear_page", "clear_word",
+        ("fault_unlocked", "fault_hold", "split_hold", "line_transfer", "line_local", "clear_page", "clear_word",
          "clear_ioctl", "reacquire", "flush", "flush_per_vcpu", "kick"), "1ps",
     )  # fmt: skip
     base = migration({"memory": "32M"}, pass_limit=1, downtime="0ps", warm_up="1us", clear_when="at_once", **workload)

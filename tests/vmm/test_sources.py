@@ -10,17 +10,17 @@ import pytest
 from typer.testing import CliRunner
 
 from simlib._lib.errors import InputError
-from simlib.analysis.migrate import Guest
-from simlib.lab.host.migration import Migration
+from simlib.analysis.migrate import MigratingGuest
+from simlib.lab.host.migration import MigrationWatch
 from simlib.measurements.importers import Imported, write_imported
 from simlib.ui.cli import app
-from simlib.vmm.dirtying import Known
+from simlib.vmm.dirtying import DirtyingGuess
 from simlib.vmm.guest import from_running, from_watch
 from simlib.vmm.memory import distinct_pages
 from simlib.vmm.running_guest import parse_guest
 
 GIB = 2**30
-TRUE = Known(100_000, 2e5, zipf=0.9).pages(4e6)
+TRUE = DirtyingGuess(100_000, 2e5, zipf=0.9).pages(4e6)
 """A guest of 16 GiB."""
 
 
@@ -85,7 +85,7 @@ def test_the_command_takes_what_qemu_says_and_what_is_set_by_hand(tmp_path):
 
 def watched(folder, passes, throttle=0):
     """A migration whose passes take such times, looked at every half second."""
-    migration, now, sample = Migration(), 0.0, 0
+    migration, now, sample = MigrationWatch(), 0.0, 0
     for number, seconds in enumerate(passes, 1):
         before = passes[number - 2] if number > 1 else 0.0
         rate = round(distinct_pages(TRUE, before) / before) if before else 0
@@ -109,7 +109,7 @@ def test_passes_of_a_migration_that_was_watched_are_points(tmp_path):
     for point in said["dirty"]:
         assert point.pages == pytest.approx(distinct_pages(TRUE, point.seconds), rel=0.08)
         assert 0.02 <= point.error < 0.5
-    drawn, _, _ = Guest(vcpus=8, **said).drawn(np.random.default_rng(1))
+    drawn, _, _ = MigratingGuest(vcpus=8, **said).drawn(np.random.default_rng(1))
     assert distinct_pages(drawn, 10.0) == pytest.approx(distinct_pages(TRUE, 10.0), rel=0.2)
 
 

@@ -61,11 +61,11 @@ def calibrate(
     >>> one = pd.DataFrame({"vcpus": [1, 2, 4, 8], "dirty_memory_time_s": [0.8, 1.1, 2.2, 4.5],
     ...                     "contentions": [0, 1.4e6, 4.1e6, 8.4e6]})
     >>> mine = Scenario.parse({"costs": {"line_transfer": "50ns", "others": "0ns"}, "calibration":
-    ...     {"costs": ["fault_exit", "fault_hold"], "metrics": ["dirty_memory_time", "contentions"]},
+    ...     {"costs": ["fault_unlocked", "fault_hold"], "metrics": ["dirty_memory_time", "contentions"]},
     ...     "policy": {"architecture": "x86-shadow-paging"}})
     >>> fit = calibrate(mine, one, "vcpus <= 4", pages_per_vcpu=128, profile=False)
     >>> fit.valid["more_data_than_costs"], (fit.parameters.set_index("name")["value"] / 1e6).round(1).to_dict()  # µs
-    (True, {'fault_exit': 1.1, 'fault_hold': 1.9})
+    (True, {'fault_unlocked': 1.1, 'fault_hold': 1.9})
 
     Two tables of one machine, of which only the first has counts:
 

@@ -10,10 +10,10 @@ from simlib.analysis.calibrate.search import STEPS, Minimum
 from simlib.measurements.fits import BOUNDS, Fit
 
 TELLS = {
-    "fault_exit": "times with one vCPU",
+    "fault_unlocked": "times with one vCPU",
     "fault_hold": "times with so many vCPUs that they queue for the lock",
     "line_transfer": "times or contentions with 2 to 8 vCPUs",
-    "crowding": "times with several numbers of vCPUs that all queue for the lock",
+    "queue_length_penalty": "times with several numbers of vCPUs that all queue for the lock",
     "tlb_invalidate": "times with many vCPUs whose faults take the lock for read",
     "fault_jitter": "contentions with 2 to 8 vCPUs",
     "guest_access": "times of an iteration that takes no fault",

@@ -16,7 +16,7 @@ from simlib.analysis.calibrate.advice import advice, repeats
 from simlib.analysis.calibrate.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
 from simlib.analysis.calibrate.problem import FloatArray, Problem
 from simlib.analysis.calibrate.profile import profiled
-from simlib.analysis.calibrate.search import Minimum, Objective, explore, minimise
+from simlib.analysis.calibrate.search import LogResiduals, Minimum, explore, minimise
 from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU
 from simlib.measurements.fits import CostEstimate, Fit, UncertainCosts, conventions
 from simlib.measurements.fits.priors import LEVEL as PRIOR_LEVEL
@@ -54,7 +54,7 @@ def calibrate(
     - `progress`: called with (what, share done).
     """
     tell = progress or (lambda what, share: None)
-    coarse = Objective(problem, assumed_ratios(problem.train), max(LEAST_PAGES, pages_per_vcpu // 8), seed)
+    coarse = LogResiduals(problem, assumed_ratios(problem.train), max(LEAST_PAGES, pages_per_vcpu // 8), seed)
     starts, minima = explore(coarse, tell)
     begin = min(minima, key=lambda minimum: minimum.squares).logs
     objective, end, noise, jacobian = _settle(problem, begin, pages_per_vcpu, seed)
@@ -139,7 +139,7 @@ def _within(
 
 
 def held_at_medians(
-    objective: Objective, estimate: CostEstimate, jacobian: FloatArray, weights: FloatArray
+    objective: LogResiduals, estimate: CostEstimate, jacobian: FloatArray, weights: FloatArray
 ) -> tuple[tuple[str, ...], FloatArray]:
     """Costs that the programs spend and that stand at the medians of their priors, and what that leaves open.
 
@@ -164,11 +164,13 @@ def held_at_medians(
     return names, np.array([moved[name] for name in names]).reshape(len(names), len(estimate.logs)).T
 
 
-def _settle(problem: Problem, logs: FloatArray, pages: int, seed: int) -> tuple[Objective, Minimum, Noise, FloatArray]:
+def _settle(
+    problem: Problem, logs: FloatArray, pages: int, seed: int
+) -> tuple[LogResiduals, Minimum, Noise, FloatArray]:
     """Fit and weigh in turn, until the deviations of the metrics no longer change."""
     ratios = assumed_ratios(problem.train)
     for _ in range(ROUNDS):
-        objective = Objective(problem, ratios, pages, seed)
+        objective = LogResiduals(problem, ratios, pages, seed)
         end = minimise(objective, logs)
         jacobian = objective.jacobian(end.logs)
         noise = estimate_noise(problem.train, objective(end.logs) * ratios, jacobian * ratios[:, None], ratios)
@@ -178,7 +180,7 @@ def _settle(problem: Problem, logs: FloatArray, pages: int, seed: int) -> tuple[
     return objective, end, noise, jacobian
 
 
-def _simulation_variance(objective: Objective, logs: FloatArray) -> float:
+def _simulation_variance(objective: LogResiduals, logs: FloatArray) -> float:
     """Largest variance of a residual over seeds: what simulating a sample of the pages leaves open."""
     again = [replace(objective, seed=objective.seed + k)(logs) for k in range(1, 5)]
     return float(np.max(np.var(again, axis=0, ddof=1)))

@@ -96,7 +96,7 @@ def alternatives(
     if progress is not None:
         progress("other readings of the data", 0.0)
     tasks = [partial(_reading, scenario, table, train, changes, seed, pages_per_vcpu) for changes in readings.values()]
-    fits = dict(zip(readings, parallel.each(tasks, "other readings of the data", progress), strict=True))
+    fits = dict(zip(readings, parallel.run_all(tasks, "other readings of the data", progress), strict=True))
     return pd.DataFrame([_errors(name, fit) for name, fit in {**(known or {}), **fits}.items()])
 
 

@@ -115,7 +115,7 @@ def build_problem(
     lacks a metric or an iteration. Raises `CalibrationError` if there are too few observations for the parameters.
     """
     tables = [tables] if isinstance(tables, MeasurementTable) else list(tables)
-    for cost in (*scenario.calibration.costs, *scenario.calibration.own_costs):
+    for cost in (*scenario.calibration.costs, *scenario.calibration.per_group_costs):
         if any(cost in case.costs.given() for case in (scenario, *scenario.variants.values())):
             raise InputError(
                 f"costs.{cost}", "given", "the calibration is asked to determine it",
@@ -232,10 +232,10 @@ def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
 def parameters_of(scenario: Scenario, variants: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """Names of a calibration's parameters, and their physical bounds as natural logarithms.
 
-    >>> parameters_of(Scenario.parse({"calibration": {"costs": ["fault_exit"]}}), [""])[0]
-    ('fault_exit',)
+    >>> parameters_of(Scenario.parse({"calibration": {"costs": ["fault_unlocked"]}}), [""])[0]
+    ('fault_unlocked',)
     """
     groups = list(dict.fromkeys(scenario.variants[v].group for v in variants if v))
     names = [cost_key(c) for c in scenario.calibration.costs]
-    names += [cost_key(c, g) for c in scenario.calibration.own_costs for g in groups or [""]]
+    names += [cost_key(c, g) for c in scenario.calibration.per_group_costs for g in groups or [""]]
     return tuple(names), np.log(np.array([BOUNDS[n.partition("[")[0]] for n in names], dtype=float))

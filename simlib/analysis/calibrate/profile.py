@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from simlib._lib.parallel import Progress
 from simlib.analysis.calibrate.problem import FloatArray
-from simlib.analysis.calibrate.search import Led, Objective, Residuals
+from simlib.analysis.calibrate.search import Led, LogResiduals, Residuals
 from simlib.measurements.fits import CostEstimate
 
 FAR = 3.0
@@ -36,7 +36,7 @@ DAMPED_STEPS = 12
 
 
 def profiled(
-    objective: Objective, few_pages: int, estimate: CostEstimate, jacobian: FloatArray, level: float, tell: Progress
+    objective: LogResiduals, few_pages: int, estimate: CostEstimate, jacobian: FloatArray, level: float, tell: Progress
 ) -> FloatArray:
     """Where the sum of squares, minimised over the other costs, has grown by t² times the variance.
 
@@ -76,7 +76,7 @@ class _Profile:
     - `ways`: where it went so far; the first is the optimum.
     """
 
-    objective: Objective
+    objective: LogResiduals
     lead: Led
     k: int
     sign: float

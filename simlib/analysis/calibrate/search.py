@@ -48,7 +48,7 @@ GUESS = "guess from the asymptotes"
 
 
 @dataclass(frozen=True)
-class Objective:
+class LogResiduals:
     """Logarithm of model over measured, over each row's ratio (`noise`), shape (training rows,)."""
 
     problem: Problem
@@ -83,13 +83,13 @@ class Led:
     - `shift`, shape (rows,), `slopes`, shape (rows, costs): what the coarse runs lack at the point.
     """
 
-    coarse: Objective
+    coarse: LogResiduals
     point: FloatArray
     shift: FloatArray
     slopes: FloatArray
 
     @classmethod
-    def at(cls, point: FloatArray, fine: Objective, jacobian: FloatArray, pages: int) -> Led:
+    def at(cls, point: FloatArray, fine: LogResiduals, jacobian: FloatArray, pages: int) -> Led:
         """What leads near a point, where `jacobian` is the fine one's; the fine one itself if it has no more pages."""
         coarse = replace(fine, pages=min(pages, fine.pages))
         return cls(coarse, point, fine(point) - coarse(point), jacobian - coarse.jacobian(point))
@@ -105,11 +105,11 @@ class Led:
         return replace(self, slopes=self.slopes + np.outer(residuals - self(point), way) / (way @ way))
 
     def __call__(self, points: FloatArray) -> FloatArray:
-        """Residuals, shapes as those of `Objective`."""
+        """Residuals, shapes as those of `LogResiduals`."""
         return self.coarse(points) + self.shift + (points - self.point) @ self.slopes.T
 
 
-Residuals = Objective | Led
+Residuals = LogResiduals | Led
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Minimum:
 
 
 def minimise(
-    objective: Objective,
+    objective: LogResiduals,
     start: FloatArray,
     step: float = STEP,
     descents: int | None = None,
@@ -171,7 +171,7 @@ def first_guess(problem: Problem) -> FloatArray:
         few, many = int(np.argmin(n)), int(np.argmax(n))
         service = max(seconds[many] / n[many] / pages * 1e12, 1e3)
         alone = max(seconds[few] / pages * 1e12 - service, 0.3 * service)
-        guess |= {"fault_exit": alone, "fault_hold": 0.5 * service, "tlb_invalidate": 0.4 * service,
+        guess |= {"fault_unlocked": alone, "fault_hold": 0.5 * service, "tlb_invalidate": 0.4 * service,
                   "line_transfer": 0.05 * service}  # fmt: skip
     clears = train[train["metric"].str.startswith("clear_dirty_log_time")]
     if len(clears):
@@ -192,7 +192,7 @@ def starting_points(problem: Problem, seed: int) -> pd.DataFrame:
     return pd.DataFrame(points, columns=problem.names).assign(origin=origin)
 
 
-def explore(objective: Objective, tell: parallel.Progress) -> tuple[pd.DataFrame, list[Minimum]]:
+def explore(objective: LogResiduals, tell: parallel.Progress) -> tuple[pd.DataFrame, list[Minimum]]:
     """Screen the starting points and follow some.
 
     Returns: What a fit says of its starts (`simlib.measurements.fits.Fit.starts`) that were followed, and where they
@@ -211,13 +211,13 @@ def explore(objective: Objective, tell: parallel.Progress) -> tuple[pd.DataFrame
         return float(residuals @ residuals)
 
     tasks = [partial(first, point) for point in points]
-    sums = np.array(parallel.each(tasks, "trying starting points", lambda what, share: tell(what, 0.15 * share)))
+    sums = np.array(parallel.run_all(tasks, "trying starting points", lambda what, share: tell(what, 0.15 * share)))
     if not np.isfinite(sums).any():
         raise CalibrationError("no starting point leads to finite residuals; check the measurements' units")
     others = [i for i in np.argsort(sums, kind="stable") if i != 0 and np.isfinite(sums[i])]
     order = [0, *others[: FOLLOWED - 1]] if np.isfinite(sums[0]) else others[:FOLLOWED]
     descents = [partial(_descend, objective, points[i]) for i in order]
-    minima = parallel.each(descents, "calibrating", lambda what, share: tell(what, 0.15 + 0.35 * share))
+    minima = parallel.run_all(descents, "calibrating", lambda what, share: tell(what, 0.15 + 0.35 * share))
     frame = pd.DataFrame(
         {"start": order, "origin": starts["origin"].to_numpy()[order], "first": sums[order],
          "last": [m.squares for m in minima], "steps": [m.steps for m in minima]}
@@ -225,7 +225,7 @@ def explore(objective: Objective, tell: parallel.Progress) -> tuple[pd.DataFrame
     return frame.join(pd.DataFrame(np.exp(points[order]), columns=problem.names)), minima
 
 
-def _descend(objective: Objective, start: FloatArray, check: parallel.Check) -> Minimum:
+def _descend(objective: LogResiduals, start: FloatArray, check: parallel.Check) -> Minimum:
     try:
         return minimise(objective, start, WIDE_STEP, 2, check)
     except HorizonError:  # on the way; another start may do better

@@ -13,8 +13,8 @@ from simlib.analysis.choose.presets import (
     DEFAULT_GUEST,
     guests,
     named_guest,
-    standard_architectures,
-    standard_scenario,
+    preset_architectures,
+    preset_scenario,
     with_guest,
 )
 
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from simlib.analysis.choose.batch import RULES, BatchChoice, choose_batch, comparison_of_batches
     from simlib.analysis.choose.choice import choose
     from simlib.analysis.choose.objectives import OBJECTIVES
-    from simlib.analysis.choose.strategies import CHUNKS, patched, settable, tracked
+    from simlib.analysis.choose.strategies import (
+        CHUNKS,
+        patched_kernel_strategies,
+        stock_kernel_strategies,
+        tracking_strategies,
+    )
 
 __all__ = [
     "CHUNKS",
@@ -38,11 +43,11 @@ __all__ = [
     "comparison_of_batches",
     "guests",
     "named_guest",
-    "patched",
-    "settable",
-    "standard_architectures",
-    "standard_scenario",
-    "tracked",
+    "patched_kernel_strategies",
+    "preset_architectures",
+    "preset_scenario",
+    "stock_kernel_strategies",
+    "tracking_strategies",
     "with_guest",
 ]
 
@@ -51,8 +56,8 @@ _HOMES = {
     "batch": ("RULES", "BatchChoice", "choose_batch", "comparison_of_batches"),
     "choice": ("choose",),
     "objectives": ("OBJECTIVES",),
-    "strategies": ("CHUNKS", "patched", "settable", "tracked"),
+    "strategies": ("CHUNKS", "patched_kernel_strategies", "stock_kernel_strategies", "tracking_strategies"),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 
-__getattr__ = lazy_imports.names(__name__, _HOMES)
+__getattr__ = lazy_imports.lazy_names(__name__, _HOMES)

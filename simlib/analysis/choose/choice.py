@@ -108,7 +108,7 @@ def chosen(
     costs = UncertainCosts.of(scenario, estimate)
     trials = Trials(costs, strategies, terms.seed)
     first = _first(trials, announce, progress)
-    rest = trials.run(SELECTION, range(1, SELECTION_RUNS), "selecting", parallel.portion(progress, 0.02, 0.3))
+    rest = trials.run(SELECTION, range(1, SELECTION_RUNS), "selecting", parallel.subprogress(progress, 0.02, 0.3))
     selected = _valued(np.concatenate([first, rest]), scenario, terms)
     if not selected[:, :, _column("clear")].any():
         raise InputError(
@@ -120,11 +120,13 @@ def chosen(
     wider = at_qemu_chunk(scenario)
     if wider != scenario:  # a small chunk keeps a hold short that letting go does not: it is not the strategy's doing
         wide = Trials(dataclasses.replace(costs, scenario=wider), strategies, terms.seed)
-        held = wide.run(SELECTION, range(SELECTION_RUNS), "with QEMU's CLEARs", parallel.portion(progress, 0.3, 0.4))
+        held = wide.run(
+            SELECTION, range(SELECTION_RUNS), "with QEMU's CLEARs", parallel.subprogress(progress, 0.3, 0.4)
+        )
         bounds = np.maximum(bounds, stall_bounds(_valued(held, scenario, terms)[:, :, _column("stall")]))
     allowed = _allowed(bounds, strategies, terms.max_stall_s)
     ranking = Ranking(strategies, allowed, terms, selected, bounds, len(LOOKS))
-    fresh, ranking = _ranked(trials, selected, ranking, parallel.portion(progress, 0.4, 1.0))
+    fresh, ranking = _ranked(trials, selected, ranking, parallel.subprogress(progress, 0.4, 1.0))
     logs = trials.logs({SELECTION: range(SELECTION_RUNS), CHECK: range(fresh)})
     return Choice(
         scenario=scenario, strategies=strategies, weight=terms.weight, zone=terms.zone, confidence=terms.confidence,
@@ -194,12 +196,12 @@ def _first(trials: Trials, announce: Callable[[str], None] | None, progress: par
         }[trials.how]
         announce(f"{count} strategies, {least} to {most} simulations: {how}")
     one = Trials(trials.costs, trials.strategies[:1], trials.seed)
-    one.run(SELECTION, [0], "trying one", parallel.portion(progress, 0.0, 0.0))
+    one.run(SELECTION, [0], "trying one", parallel.subprogress(progress, 0.0, 0.0))
     began = time.monotonic()
-    first = trials.run(SELECTION, [0], "trying each once", parallel.portion(progress, 0.0, 0.02))
+    first = trials.run(SELECTION, [0], "trying each once", parallel.subprogress(progress, 0.0, 0.02))
     each = (time.monotonic() - began) / count
     if announce is not None:
-        announce(f"{each * least:.0f} to {each * most:.0f} s on this machine, {parallel.at_a_time()} at a time")
+        announce(f"{each * least:.0f} to {each * most:.0f} s on this machine, {parallel.concurrency()} at a time")
     return first
 
 
@@ -234,7 +236,7 @@ def _ranked(
     """The ranking after as many looks at the check as it takes, and the replications of the check."""
     scenario, done, values = trials.costs.scenario, 0, [selected]
     for runs in LOOKS:
-        part = parallel.portion(progress, done / LOOKS[-1], runs / LOOKS[-1])
+        part = parallel.subprogress(progress, done / LOOKS[-1], runs / LOOKS[-1])
         found = trials.run(CHECK, range(done, runs), "checking", part)
         values.append(_valued(found, scenario, ranking.terms))
         done, ranking = runs, dataclasses.replace(ranking, simulated=np.concatenate(values))

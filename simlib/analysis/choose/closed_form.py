@@ -10,7 +10,7 @@ lock. A scenario becomes such a case for the passes in which no block is left to
   invalidation where there is one. The fault of a page that was only write-protected takes the lock once unless the
   policy says otherwise, on architectures too whose other faults take it twice; so does a slow fault, which invalidates
   nothing. Faults that read-lock enter together: each adds two transfers, and all together one hold, once;
-- think: ``fault_exit`` and the time between two accesses over the share of the pages that are write-protected while
+- think: ``fault_unlocked`` and the time between two accesses over the share of the pages that are write-protected while
   CLEAR runs. A page that was cleared stays protected until somebody writes it, exp(-t / refill) on average with
   refill = pages of the guest × interval / vCPUs; so, while a chunk of a share c is cleared in T, the mean share is
   c × (1 - (1 - exp(-x)) / x) / x with x = T / refill, and what earlier chunks of the pass left protected.
@@ -86,7 +86,7 @@ def batching(scenario: Scenario) -> Batching | None:
     policy, costs, workload = scenario.policy.resolved(), scenario.costs, scenario.workload
     near = scenario.machine.line_transfer_local
     transfer = (near if near is not None else costs.line_transfer or 0) * PS
-    hold, leave = (costs.fault_hold or 0) * PS, (costs.fault_exit or 0) * PS
+    hold, leave = (costs.fault_hold or 0) * PS, (costs.fault_unlocked or 0) * PS
     work = ((costs.clear_page or 0) + (costs.clear_word or 0) / WORD_PAGES) * PS
     interval = max(1, workload.access_interval) * PS
     protected, slow, mode = 0.0, 0.0, policy.write_protect_fault  # faults of one vCPU, 1/s

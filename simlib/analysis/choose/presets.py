@@ -70,16 +70,16 @@ def named_guest(name: str) -> NamedGuest:
     return guests()[name]
 
 
-def standard_architectures() -> tuple[str, ...]:
+def preset_architectures() -> tuple[str, ...]:
     """The architectures that are compared unless one is named.
 
-    >>> standard_architectures()[0], len(standard_architectures())
+    >>> preset_architectures()[0], len(preset_architectures())
     ('x86-tdp', 7)
     """
     return tuple(_standard().variants)
 
 
-def standard_scenario(name: str, vcpus: int | None = None) -> Scenario:
+def preset_scenario(name: str, vcpus: int | None = None) -> Scenario:
     """The guest and its migration for which a choice is made where only the architecture is given.
 
     Raises `InputError` if the architecture is unknown, or the number of vCPUs out of bounds.
@@ -87,7 +87,7 @@ def standard_scenario(name: str, vcpus: int | None = None) -> Scenario:
     - `name`: a name of `simlib.model.architectures.ARCHITECTURES`.
     - `vcpus`: instead of the file's. The memory is rounded up to whole blocks for each.
 
-    >>> standard = standard_scenario("riscv-spinlock", vcpus=48)
+    >>> standard = preset_scenario("riscv-spinlock", vcpus=48)
     >>> standard.policy.architecture, standard.guest.memory // 2**20
     ('riscv-spinlock', 262176)
     """
@@ -102,7 +102,7 @@ def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> 
 
     Unless the memory is given, it is rounded up to whole blocks for each vCPU; a chunk is no larger than it.
 
-    >>> with_guest(standard_scenario("arm64"), {"guest": {"vcpus": 100}}).guest.memory // 2**20
+    >>> with_guest(preset_scenario("arm64"), {"guest": {"vcpus": 100}}).guest.memory // 2**20
     262200
     """
     guest, workload = dict(changes.get("guest", {})), dict(changes.get("workload", {}))

@@ -58,7 +58,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ComparisonToBest:
     """What is known of the strategies for one objective.
 
     - `means`, shape (strategies,): s.
@@ -78,7 +78,7 @@ class Standing:
         """The difference to this strategy that does not matter, s."""
         return self.terms.width(float(self.means[best]), self.what)
 
-    def as_good(self, one: int, best: int) -> bool:
+    def equivalent(self, one: int, best: int) -> bool:
         """Whether one is worse than the other by no more than what does not matter, with its whole interval."""
         return one == best or bool(self.more[one, best] + self.half[one, best] <= self.width(best))
 
@@ -95,7 +95,7 @@ class Standing:
             low = self.more[allowed, one] - self.half[allowed, one]
             return bool(((high < 0) & (low < -width)).any())
 
-        good = [s for s in allowed if s == best or (self.as_good(s, best) and not beaten(s))]
+        good = [s for s in allowed if s == best or (self.equivalent(s, best) and not beaten(s))]
         return min(good, key=lambda s: (strategies[s].changes, self.means[s]))
 
 
@@ -117,7 +117,7 @@ class Ranking:
     looks: int
 
     @cached_property
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, ComparisonToBest]:
         """By objective: paired t intervals, Bonferroni over all pairs, objectives and looks."""
         n, count, kinds = self.simulated.shape
         error = (1 - self.terms.confidence) / (count * (count - 1) * kinds * self.looks)
@@ -127,8 +127,14 @@ class Ranking:
         for o, what in enumerate(OBJECTIVES.values()):
             values = self.simulated[:, :, o]
             gaps = values[:, :, np.newaxis] - values[:, np.newaxis, :]
-            found[what.name] = Standing(what, self.terms, values.mean(axis=0), alone * values.std(axis=0, ddof=1),
-                                        gaps.mean(axis=0), reach * gaps.std(axis=0, ddof=1))  # fmt: skip
+            found[what.name] = ComparisonToBest(
+                what,
+                self.terms,
+                values.mean(axis=0),
+                alone * values.std(axis=0, ddof=1),
+                gaps.mean(axis=0),
+                reach * gaps.std(axis=0, ddof=1),
+            )
         return found
 
     @cached_property
@@ -149,7 +155,7 @@ class Ranking:
                 low = min(more, max(more - half, least)) + 0.0  # nothing is below 0, so no difference is below `least`
                 rows.append(
                     (name, strategy.name, mean, max(0.0, mean - spread), mean + spread, more, low, more + half,
-                     s == best, s in self.allowed, s in self.allowed and standing.as_good(s, best), width)
+                     s == best, s in self.allowed, s in self.allowed and standing.equivalent(s, best), width)
                 )  # fmt: skip
         columns = ["objective", "strategy", "value_s", "low_s", "high_s", "difference_s", "difference_low_s",
                    "difference_high_s", "picked", "allowed", "as_good", "zone_s"]  # fmt: skip
@@ -206,7 +212,7 @@ class Ranking:
         """The knee of what is allowed, or what is as good as it in every respect with fewer changes."""
         places = np.array(self.allowed)[pareto_front(traded[self.allowed])]
         found = int(places[knee(traded[places])])
-        good = [s for s in self.allowed if all(self.standings[name].as_good(s, found) for name in FRONT)]
+        good = [s for s in self.allowed if all(self.standings[name].equivalent(s, found) for name in FRONT)]
         return min(good, key=lambda s: (self.strategies[s].changes, s != found))
 
     def _lines(self) -> list[int]:

@@ -31,14 +31,15 @@ RINGS = ("dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536")
 """Dirty rings, as userspace asks for them."""
 
 
-def settable(scenario: Scenario) -> tuple[str, ...]:
+def stock_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
     """What can be set on a stock kernel: memory of one CLEAR; of x86's eager splitting, none; of rings, their size.
 
-    >>> settable(Scenario.parse({"policy": {"architecture": "x86-tdp"}, "guest": {"backing": "thp", "memory": "1G"}}))
+    >>> guest = {"backing": "thp", "memory": "1G"}
+    >>> stock_kernel_strategies(Scenario.parse({"policy": {"architecture": "x86-tdp"}, "guest": guest}))
     ('own', 'chunk-16M', 'chunk-64M', 'chunk-256M', 'chunk-1G', 'no-eager-split')
     """
     if scenario.workload.rings:
-        return tracked(scenario)
+        return tracking_strategies(scenario)
     splits = scenario.guest.mapped_as_blocks and scenario.policy.resolved().eager_split
     x86 = scenario.policy.architecture.startswith("x86")
     memory = scenario.guest.pages * scenario.guest.page_size
@@ -46,10 +47,10 @@ def settable(scenario: Scenario) -> tuple[str, ...]:
     return (*chunks, *(["no-eager-split"] if splits and x86 else []))
 
 
-def tracked(scenario: Scenario) -> tuple[str, ...]:
+def tracking_strategies(scenario: Scenario) -> tuple[str, ...]:
     """Ways of learning what the guest writes: those of the architecture, and dirty rings.
 
-    >>> tracked(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))[:4]
+    >>> tracking_strategies(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))[:4]
     ('own', 'write-protect', 'pml', 'dirty-ring-1024')
     """
     ways = [name for way in scenario.policy.facts.dirty_tracking if (name := way.replace("_", "-")) in POLICIES]
@@ -84,9 +85,9 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
 
     Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
 
-    - `among`: their names; by default those of `settable`.
+    - `among`: their names; by default those of `stock_kernel_strategies`.
     """
-    names = list(settable(scenario) if among is None else among)
+    names = list(stock_kernel_strategies(scenario) if among is None else among)
     for name in names:
         if names.count(name) > 1:
             raise InputError("among", name, "is named more than once", "name each once", "", "--among")
@@ -106,7 +107,7 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
     return tuple(found.values())
 
 
-def patched(scenario: Scenario) -> tuple[str, ...]:
+def patched_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
     """What a patched kernel could do: all of `HOLDS`, and what else makes a difference to this architecture."""
     chunk = scenario.workload.clear_chunk
     pages = chunk // scenario.guest.page_size if chunk else scenario.guest.pages

@@ -17,7 +17,7 @@ from simlib.analysis.simulate import run_scenario
 from simlib.measurements.fits import UncertainCosts
 from simlib.model.scenario import Scenario
 from simlib.simulator.sampling import WHOLE_PAGES, why_not
-from simlib.simulator.sampling.estimator import travel
+from simlib.simulator.sampling.estimator import sample_once
 from simlib.simulator.sampling.fluid_model import GOLDEN
 from simlib.simulator.workloads import build
 
@@ -66,7 +66,7 @@ class Trials:
         for number in numbers:
             scenario, seed, at = self.drawn(stage, number)
             tasks += [partial(_metrics, strategy.applied(scenario), how, seed, at) for strategy in self.strategies]
-        found = parallel.each(tasks, what, progress)
+        found = parallel.run_all(tasks, what, progress)
         return np.array(found).reshape(len(numbers), len(self.strategies), len(METRICS))
 
     def logs(self, stages: Mapping[int, Sequence[int]]) -> dict[str, NDArray[np.float64]]:
@@ -80,7 +80,7 @@ class Trials:
 
 def _metrics(scenario: Scenario, how: str, seed: int, at: float, check: parallel.Check) -> list[float]:
     if how == "sampled":
-        found = travel(scenario, seed, at, check).metrics
+        found = sample_once(scenario, seed, at, check).metrics
     else:
         found = run_scenario(scenario, seed=seed, progress=check).metrics
     return [found[name] for name in METRICS]

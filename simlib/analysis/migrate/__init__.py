@@ -6,7 +6,7 @@ migration (`simlib.vmm`). `answer` takes the least drastic one that keeps to the
 """
 
 from simlib.analysis.migrate.answer import Migration, migrate
-from simlib.vmm.guest import Guest, Wishes
+from simlib.vmm.guest import MigratingGuest, Targets
 from simlib.vmm.plans import Plan
 
-__all__ = ["Guest", "Migration", "Plan", "Wishes", "migrate"]
+__all__ = ["MigratingGuest", "Migration", "Plan", "Targets", "migrate"]

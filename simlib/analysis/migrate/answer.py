@@ -12,12 +12,12 @@ import pandas as pd
 
 from simlib._lib import parallel
 from simlib._lib.errors import InputError
-from simlib.analysis.migrate.lock import Lock, lock_of, patched_of
+from simlib.analysis.migrate.lock import LockAnswer, lock_of, patched_of
 from simlib.figures.results import Result, text_of
 from simlib.model.quantities import say_seconds, say_size
-from simlib.vmm.guest import Guest, Wishes
+from simlib.vmm.guest import MigratingGuest, Targets
 from simlib.vmm.paste import SETTABLE, TARGETS
-from simlib.vmm.plans import SURE, Outcome, Plan, plans, precopy, simulate_plan, table_of
+from simlib.vmm.plans import SURE, Plan, PlanOutcome, plans, precopy, simulate_plan, table_of
 from simlib.vmm.rules import PAGE
 
 DRAWS = 64
@@ -37,16 +37,16 @@ class Migration(Result):
     - `target`: for what the settings are to be written; empty: for whatever can set all.
     """
 
-    guest: Guest
-    wishes: Wishes
+    guest: MigratingGuest
+    wishes: Targets
     plans: tuple[Plan, ...]
-    outcomes: Mapping[str, list[Outcome]]
+    outcomes: Mapping[str, list[PlanOutcome]]
     frame: pd.DataFrame
     passes: pd.DataFrame
-    take: Plan
-    keeps: bool
+    recommended: Plan
+    meets_targets: bool
     seed: int
-    lock: Lock | str = ""
+    lock: LockAnswer | str = ""
     kernel: str = ""
     target: str = ""
 
@@ -65,25 +65,27 @@ class Migration(Result):
         if target not in known:
             rule, cure = f"is not for a guest of {self.guest.vmm}", f"take one of {', '.join(known)}"
             raise InputError("target", target, rule, cure, flag="--for")
-        return known[target](self.take, self.guest, self.wishes)
+        return known[target](self.recommended, self.guest, self.wishes)
 
     def summary(self) -> str:
         """What to do, and what comes of it."""
-        return "\n".join([*(f"{text}." for text in self.says()), "", text_of(self.readable())])
+        return "\n".join([*(f"{text}." for text in self.summary_lines()), "", text_of(self.readable())])
 
-    def says(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """What to do, in sentences: the first five say all that matters."""
-        now, then = self.row("as it is"), self.row(self.take.name)
+        now, then = self.row("as it is"), self.row(self.recommended.name)
         said = [self._stands(now)]
-        wished = f" ({self.wishes.said})" if self.wishes.said else ""
-        if self.take.name == "as it is":
-            said.append(f"Leave it as it is: it keeps to what you wish{wished}" if self.keeps else
+        wished = f" ({self.wishes.description})" if self.wishes.description else ""
+        if self.recommended.name == "as it is":
+            said.append(f"Leave it as it is: it keeps to what you wish{wished}" if self.meets_targets else
                         f"No setting that was tried keeps to what you wish{wished}; none comes nearer")  # fmt: skip
-        elif self.keeps:
-            said.append(f"To keep to what you wish{wished}: {self.take.does}")
+        elif self.meets_targets:
+            said.append(f"To keep to what you wish{wished}: {self.recommended.actions}")
         else:
-            said.append(f"No setting that was tried keeps to what you wish{wished}. Nearest: {self.take.does}")
-        if self.take.name != "as it is":
+            said.append(
+                f"No setting that was tried keeps to what you wish{wished}. Nearest: {self.recommended.actions}"
+            )
+        if self.recommended.name != "as it is":
             takes = (f"takes {_range(then, 'total_s', say_seconds)} in {_range(then, 'passes', _whole)} "
                      f"passes, stands for {_range(then, 'downtime_s', say_seconds)}, and the guest keeps "
                      f"{_range(then, 'guest_share', _percent)} of its work")  # fmt: skip
@@ -91,7 +93,7 @@ class Migration(Result):
         said += self._odds(then)
         said.append(self._stalls(then))
         if self.lock:
-            said.append(self.lock if isinstance(self.lock, str) else self.lock.says())
+            said.append(self.lock if isinstance(self.lock, str) else self.lock.summary())
         if self.kernel:
             said.append(self.kernel)
         missed = self._missed(then)
@@ -101,10 +103,10 @@ class Migration(Result):
 
     def _odds(self, then: dict[str, Any]) -> list[str]:
         """How sure that is, where it is not nearly."""
-        if self.keeps or not then["converges"]:
+        if self.meets_targets or not then["converges"]:
             return []
         return [f"Of the guests that may have been measured, {then['converges']:.0%} converge then, and "
-                f"{then['keeps_all']:.0%} keep to all that is wished"]  # fmt: skip
+                f"{then['meets_all']:.0%} keep to all that is wished"]  # fmt: skip
 
     def _stands(self, now: dict[str, Any]) -> str:
         """What the settings that stand come to."""
@@ -124,7 +126,7 @@ class Migration(Result):
 
     def _stalls(self, then: dict[str, Any]) -> str:
         """What makes vCPUs wait."""
-        if self.take.postcopy:
+        if self.recommended.postcopy:
             return (f"After the switch a vCPU waits {_range(then, 'fault_s', say_seconds)} for each page that is not "
                     "there yet; if the network fails then, the guest is lost")  # fmt: skip
         if then["throttle"] > 0:
@@ -134,7 +136,7 @@ class Migration(Result):
 
     def _missed(self, then: dict[str, Any]) -> str:
         """Which wishes are not kept, and what was reached."""
-        if self.keeps:
+        if self.meets_targets:
             return ""
         once = self.guest.memory * 8 / self.guest.link
         if self.wishes.within_s is not None and once > self.wishes.within_s:
@@ -145,7 +147,7 @@ class Migration(Result):
             "downtime": ("downtime_s", say_seconds, "a downtime of"),
             "within": ("total_s", say_seconds, "a time of"),
             "guest_keeps": ("guest_share", _percent, "a guest that keeps"),
-            "stall": ("fault_s" if self.take.postcopy else "sleep_s", say_seconds, "a wait of"),
+            "stall": ("fault_s" if self.recommended.postcopy else "sleep_s", say_seconds, "a wait of"),
         }
         said = []
         for wish, (column, shown, words) in best.items():
@@ -158,7 +160,7 @@ class Migration(Result):
         rows, seen = [], set[tuple[Any, ...]]()
         for row in self.frame.to_dict("records"):
             key = tuple(round(float(row[name]), 4) for name in ("total_s", "downtime_s", "guest_share", "sleep_s"))
-            if key in seen and row["plan"] != self.take.name:
+            if key in seen and row["plan"] != self.recommended.name:
                 continue
             seen.add(key)
             done = row["converges"] > 0
@@ -169,7 +171,7 @@ class Migration(Result):
                     "downtime": _range(row, "downtime_s", say_seconds, "–") if done else "",
                     "guest keeps": _range(row, "guest_share", _percent, "–"),
                     "waits": say_seconds(max(row["sleep_s_high"], row["fault_s_high"]), 2),
-                    "keeps wishes": f"{row['keeps_all']:.0%}",
+                    "keeps wishes": f"{row['meets_all']:.0%}",
                 }
             )  # fmt: skip
         return pd.DataFrame(rows)
@@ -181,16 +183,22 @@ class Migration(Result):
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
         return {
-            "guest": self.guest.said, "wishes": self.wishes.said, "take": self.take.name, "does": self.take.does,
-            "keeps": self.keeps, "says": self.says(), "plans": self.frame.to_dict("records"),
-            "paste": {name: self.paste(name) for name in TARGETS[self.guest.vmm]}, "seed": self.seed,
+            "guest": self.guest.description,
+            "wishes": self.wishes.description,
+            "take": self.recommended.name,
+            "does": self.recommended.actions,
+            "keeps": self.meets_targets,
+            "says": self.summary_lines(),
+            "plans": self.frame.to_dict("records"),
+            "paste": {name: self.paste(name) for name in TARGETS[self.guest.vmm]},
+            "seed": self.seed,
             "lock": self.lock if isinstance(self.lock, str) else self.lock.frame.to_dict("records"),
             "kernel": self.kernel,
-        }  # fmt: skip
+        }
 
 
 def migrate(
-    guest: Guest, wishes: Wishes | None = None, *, draws: int = DRAWS, seed: int = 1, lock: bool = True,
+    guest: MigratingGuest, wishes: Targets | None = None, *, draws: int = DRAWS, seed: int = 1, lock: bool = True,
     kernel: bool = False, target: str = "", progress: parallel.Progress | None = None,
 ) -> Migration:  # fmt: skip
     """Say whether a guest's migration converges, how long it takes, and which settings keep to what is wished.
@@ -205,14 +213,15 @@ def migrate(
     - `progress`: told what is done and the share that is.
 
     >>> from simlib.vmm.dirtying import parse_dirty
-    >>> found = migrate(Guest(4, 2**33, 10**10, (parse_dirty("400000/s over 4G"),)), Wishes(0.3), draws=8, lock=False)
-    >>> print(found.says()[0])
+    >>> guest = MigratingGuest(4, 2**33, 10**10, (parse_dirty("400000/s over 4G"),))
+    >>> found = migrate(guest, Targets(0.3), draws=8, lock=False)
+    >>> print(found.summary_lines()[0])
     It does not converge as it is: ...
     """
     if draws < 1:
         raise InputError("draws", draws, "must be at least 1", "64 is usual", flag="--draws")
-    wishes = wishes or Wishes()
-    every, outcomes = tuple(plans(guest, wishes, SETTABLE.get(target))), dict[str, list[Outcome]]()
+    wishes = wishes or Targets()
+    every, outcomes = tuple(plans(guest, wishes, SETTABLE.get(target))), dict[str, list[PlanOutcome]]()
     seeds = range(seed * 10_000, seed * 10_000 + draws)
     for number, plan in enumerate(every):
         if progress is not None:
@@ -220,28 +229,28 @@ def migrate(
         outcomes[plan.name] = simulate_plan(plan, guest, wishes, seeds)
     frame = table_of(outcomes, wishes)
     rows = frame.set_index("plan")
-    kept = rows["keeps_all"]
+    kept = rows["meets_all"]
     good = [plan for plan in every if kept[plan.name] >= SURE]
     take = good[0] if good else max(every, key=lambda plan: _nearness(rows.loc[plan.name]))
     shown = [every[0], take] if take.name != every[0].name else [take]
     passes = _passes(shown, guest, wishes, seeds)
-    adds: Lock | str = ""
+    adds: LockAnswer | str = ""
     if lock:
         most = passes.groupby("guest")["new_bytes"].max().median() / PAGE
         adds = lock_of(
-            guest, wishes.max_stall_s, float(most), seed, parallel.portion(progress, 0.4, 0.6 if kernel else 1.0)
+            guest, wishes.max_stall_s, float(most), seed, parallel.subprogress(progress, 0.4, 0.6 if kernel else 1.0)
         )
-    could = patched_of(guest, seed, parallel.portion(progress, 0.6, 1.0)) if kernel else ""
+    could = patched_of(guest, seed, parallel.subprogress(progress, 0.6, 1.0)) if kernel else ""
     return Migration(guest, wishes, every, outcomes, frame, passes, take, bool(good), seed, adds, could, target)
 
 
 def _nearness(row: Any) -> tuple[float, float, float]:
     """How near a plan comes to what is wished: all of it, ending at all, and each of the wishes."""
-    each = [float(row[name]) for name in row.index if str(name).startswith("keeps_") and name != "keeps_all"]
-    return float(row["keeps_all"]), float(row["converges"]), sum(each)
+    each = [float(row[name]) for name in row.index if str(name).startswith("keeps_") and name != "meets_all"]
+    return float(row["meets_all"]), float(row["converges"]), sum(each)
 
 
-def _passes(shown: list[Plan], guest: Guest, wishes: Wishes, seeds: range) -> pd.DataFrame:
+def _passes(shown: list[Plan], guest: MigratingGuest, wishes: Targets, seeds: range) -> pd.DataFrame:
     """Passes of some plans for a few of the guests, before postcopy."""
     rows = []
     for plan in shown:

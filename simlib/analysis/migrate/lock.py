@@ -13,15 +13,15 @@ from simlib._lib import parallel
 from simlib._lib.errors import InputError
 from simlib.analysis.choose.choice import choose
 from simlib.analysis.choose.headline import advice
-from simlib.analysis.choose.presets import standard_scenario
-from simlib.analysis.choose.strategies import patched
+from simlib.analysis.choose.presets import preset_scenario
+from simlib.analysis.choose.strategies import patched_kernel_strategies
 from simlib.analysis.simulate import sample
 from simlib.measurements.fits.choice import choose_fit
 from simlib.measurements.fits.uncertain import UncertainCosts
 from simlib.model.quantities import PS_PER_S, format_size, say_seconds, say_size
 from simlib.model.scenario import Scenario
-from simlib.vmm.dirtying import Measured
-from simlib.vmm.guest import Guest
+from simlib.vmm.dirtying import DirtyRate
+from simlib.vmm.guest import MigratingGuest
 from simlib.vmm.memory import distinct_pages
 from simlib.vmm.rules import PAGE
 from simlib.vmm.running_guest import RunningGuest, apply
@@ -38,7 +38,7 @@ MATTERS_S = 0.001
 
 
 @dataclass(frozen=True)
-class Lock:
+class LockAnswer:
     """What the lock adds to a migration.
 
     - `frame`: one row a chunk that was tried: chunk_bytes, shift, stall_s (the longest), stall_high_s, p999_s,
@@ -56,7 +56,7 @@ class Lock:
     own: int
     rings: int = 0
 
-    def says(self) -> str:
+    def summary(self) -> str:
         """One sentence."""
         rows: dict[int, Any] = {row["chunk_bytes"]: row for row in self.frame.to_dict("records")}
         now = rows[self.own]
@@ -76,8 +76,12 @@ class Lock:
 
 
 def lock_of(
-    guest: Guest, max_stall_s: float | None, dirtied: float, seed: int = 1, progress: parallel.Progress | None = None
-) -> Lock | str:
+    guest: MigratingGuest,
+    max_stall_s: float | None,
+    dirtied: float,
+    seed: int = 1,
+    progress: parallel.Progress | None = None,
+) -> LockAnswer | str:
     """Sample the guest's migration with its own chunk, and with smaller ones where that makes vCPUs wait too long.
 
     Returns: What was found, or why the lock cannot be told, or for a VMM whose GET clears how long that holds it.
@@ -92,7 +96,7 @@ def lock_of(
     own = min(guest.chunk, guest.memory)
     tried = [own] if guest.ring_entries else [own, *(size for size in CHUNKS if size < own)]
     for number, chunk in enumerate(tried):
-        portion = parallel.portion(progress, number / len(tried), (number + 1) / len(tried))
+        portion = parallel.subprogress(progress, number / len(tried), (number + 1) / len(tried))
         try:
             found = sample(_scenario(guest, chunk), walks=WALKS, seed=seed, costs="median", progress=portion)
         except InputError as error:
@@ -107,20 +111,20 @@ def lock_of(
     frame = pd.DataFrame(rows, columns=names)
     good = frame[frame["stall_high_s"] <= allowed]
     take = int((good if len(good) else frame.nsmallest(1, "stall_high_s"))["chunk_bytes"].iloc[0])
-    return Lock(frame, take, allowed, len(good) > 0, own, guest.ring_entries)
+    return LockAnswer(frame, take, allowed, len(good) > 0, own, guest.ring_entries)
 
 
-def patched_of(guest: Guest, seed: int = 1, progress: parallel.Progress | None = None) -> str:
+def patched_of(guest: MigratingGuest, seed: int = 1, progress: parallel.Progress | None = None) -> str:
     """What a kernel that holds the lock in other ways could do for the guest's migration, in a sentence."""
     try:
         case = _scenario(guest, min(guest.chunk, guest.memory))
-        found = choose(case, among=patched(case), seed=seed, progress=progress)
+        found = choose(case, among=patched_kernel_strategies(case), seed=seed, progress=progress)
     except InputError as error:
         return f"What a patched kernel could do is not told: {error}"
     return f"What a patched kernel could do. {advice(found, found.objective)['']}"
 
 
-def _whole_slot(guest: Guest, dirtied: float, seed: int) -> str:
+def _whole_slot(guest: MigratingGuest, dirtied: float, seed: int) -> str:
     """For how long a GET that clears all that it finds holds the lock."""
     case = _scenario(guest, guest.chunk)
     costs, random = UncertainCosts.of(case, choose_fit(case)[0]), np.random.default_rng(seed)
@@ -132,16 +136,16 @@ def _whole_slot(guest: Guest, dirtied: float, seed: int) -> str:
     )
 
 
-def _scenario(guest: Guest, chunk: int) -> Scenario:
+def _scenario(guest: MigratingGuest, chunk: int) -> Scenario:
     """The guest as a migration's scenario: its writes are spread over all of its memory."""
-    first = min(guest.dirty, key=lambda one: one.seconds if isinstance(one, Measured) else 0.0)
-    seconds = first.seconds if isinstance(first, Measured) else 1.0
-    pages = first.pages if isinstance(first, Measured) else distinct_pages(first.pages(guest.pages), seconds)
+    first = min(guest.dirty, key=lambda one: one.seconds if isinstance(one, DirtyRate) else 0.0)
+    seconds = first.seconds if isinstance(first, DirtyRate) else 1.0
+    pages = first.pages if isinstance(first, DirtyRate) else distinct_pages(first.pages(guest.pages), seconds)
     running = RunningGuest(
         vcpus=guest.vcpus, memory_bytes=guest.memory, link_bits=guest.link, dirty_seconds=seconds,
         dirty_bytes_per_s=pages * PAGE / seconds,
     )  # fmt: skip
-    case = standard_scenario(guest.architecture).changed({"workload": {"clear_chunk": chunk}})
+    case = preset_scenario(guest.architecture).changed({"workload": {"clear_chunk": chunk}})
     if guest.dirty_tracking:
         case = case.changed({"policy": {"dirty_tracking": guest.dirty_tracking}})
     if guest.ring_entries:

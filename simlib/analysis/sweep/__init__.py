@@ -2,7 +2,8 @@
 """Many scenarios at once, here or on a cluster; the results survive whatever ends the run.
 
 `run` computes a grid into a folder, `load` reads it with labelled dimensions. `Pool` and `Cluster` are where batches
-run and, with `simlib._lib.parallel.using`, predictions, calibrations and choices, too. docs/sweeps.md tells more.
+run and, with `simlib._lib.parallel.use_executor`, predictions, calibrations and choices, too. docs/sweeps.md tells
+more.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "Grid", "Pool", "Sweep", "load", "load_grid", "read_grid", "refused", "run"]
 
-__getattr__ = lazy_imports.names(
+__getattr__ = lazy_imports.lazy_names(
     __name__,
     {
         "cluster": ("Cluster",), "dataset": ("load", "refused"), "driver": ("Sweep", "run"),

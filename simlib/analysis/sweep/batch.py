@@ -21,7 +21,7 @@ from simlib._lib.version import __version__
 from simlib.analysis.simulate import run_scenario
 from simlib.analysis.sweep.axis import Axis
 from simlib.analysis.sweep.grid import Grid, Replications
-from simlib.analysis.sweep.point import Point, Points, content_key, first_seed, text_of
+from simlib.analysis.sweep.point import GridPoint, Points, content_key, first_seed, text_of
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine import compiled
 from simlib.simulator.workloads import build, kind_of
@@ -100,7 +100,7 @@ def _check(grid: Grid) -> None:
     _checked.add(grid.digest)
 
 
-def _labels(grid: Grid, point: Point) -> tuple[Any, ...]:
+def _labels(grid: Grid, point: GridPoint) -> tuple[Any, ...]:
     variant = (point.variant,) if grid.scenario.variants else ()
     values = (axis.cell(value) for axis, value in zip(grid.axes, point.values, strict=True))
     return (point.number, *variant, point.architecture, point.policy, *values)

@@ -36,7 +36,7 @@ TRY_S = 10.0
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """A Dask cluster: an executor for `simlib._lib.parallel.using` and `simlib.analysis.sweep.run`.
+    """A Dask cluster: an executor for `simlib._lib.parallel.use_executor` and `simlib.analysis.sweep.run`.
 
     Raises `SimlibError` if no scheduler can be reached.
 

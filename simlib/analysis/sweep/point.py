@@ -28,7 +28,7 @@ _KEPT = 4096
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One point of a grid.
 
     - `values`: of the axes, as a scenario file has them.
@@ -66,7 +66,7 @@ class Points:
         case, place = np.divmod(np.arange(begin, end, dtype=np.int64), self._each)
         return np.asarray(case * self._each + place * self._stride % self._each)
 
-    def __getitem__(self, number: int) -> Point:
+    def __getitem__(self, number: int) -> GridPoint:
         """The point of a number, from 0."""
         case, rest = divmod(number, self._each)
         place, which = divmod(rest, len(self.grid.policies))
@@ -76,8 +76,8 @@ class Points:
         try:
             scenario = self._scenario(base, name, values)
         except InputError as error:
-            return Point(number, variant, name, architecture, values, None, error)
-        return Point(number, variant, name, architecture, values, scenario)
+            return GridPoint(number, variant, name, architecture, values, None, error)
+        return GridPoint(number, variant, name, architecture, values, scenario)
 
     def _values(self, place: int) -> tuple[Any, ...]:
         axes, design = self.grid.axes, self.grid.design

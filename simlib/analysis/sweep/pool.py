@@ -28,7 +28,7 @@ _PRELOADED = ["simlib.analysis.sweep.batch"]
 
 
 class Pool(AbstractContextManager["Pool"]):
-    """Worker processes: an executor for `simlib._lib.parallel.using` and `simlib.analysis.sweep.run`.
+    """Worker processes: an executor for `simlib._lib.parallel.use_executor` and `simlib.analysis.sweep.run`.
 
     If a worker is killed, the others are ended too, what was under way is lost (`lost`), and the next task has new
     workers.
@@ -140,7 +140,7 @@ def _end_fork_server(server: Any) -> None:
 
 def _begin() -> None:
     """Leave Ctrl-C to the parent, and end when it ends, however that comes about."""
-    gc_tuning.seldom()
+    gc_tuning.reduce_gc()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()

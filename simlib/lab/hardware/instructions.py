@@ -76,7 +76,7 @@ def instruction_costs(name: str) -> pd.DataFrame:
     hold = _slope("fault_hold", what, held["acquisitions"], held["hold_time_ns"])
     _, fault, low, high, _, cells = _slope("", "", second["pages"], second["total_time_ns"])
     outside = (fault - access[1] - hold[1], low - access[3] - hold[1], high - access[2] - hold[1])
-    found += [hold, ("fault_exit", *outside, "the rest of that write", cells)]
+    found += [hold, ("fault_unlocked", *outside, "the rest of that write", cells)]
     found.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
     return _taken_apart(pd.DataFrame([*found, _reacquire(ioctls)], columns=COST_COLUMNS), name)
 

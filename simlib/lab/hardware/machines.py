@@ -57,7 +57,7 @@ def lab_case(name: str, row: pd.Series) -> Scenario:
         {
             "machine": {"turn": f"{row.get('turn_instructions', COARSE)}ns"},
             "guest": {"vcpus": int(row["vcpus"]), "memory_per_vcpu": parse_size(row["memory_per_vcpu"])},
-            "policy": {"lets_go": every(batch_of(row["switches"]))},
+            "policy": {"clear_drop_when": every(batch_of(row["switches"]))},
             "workload": workload,
         }
     )

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 
-from simlib._lib.parallel import Progress, portions
-from simlib.analysis.predict import CHANGES, LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, curves_of
+from simlib._lib.parallel import Progress, subprogresses
+from simlib.analysis.predict import CHANGES, LEVEL, PAGES_PER_VCPU, REPLICATIONS, PredictionOptions, curves_of
 from simlib.figures.results import Result
 from simlib.lab import Trial
 from simlib.lab.hardware.translation import KINDS, instruction_times, translate
@@ -57,7 +57,7 @@ class More(NamedTuple):
         return More(self.middle / count, self.half / count)
 
 
-class Host(NamedTuple):
+class LabHost(NamedTuple):
     """Hardware that a machine of the lab stands for.
 
     - `lab`: the machine, as in `simlib.lab.hardware.machines.LABS`.
@@ -85,10 +85,10 @@ class Host(NamedTuple):
 
 
 HOSTS = {
-    "x86_64/npt": Host("x86-npt", "x86-published", "tdp", "x86-tdp"),
-    "x86_64/shadow": Host("x86-shadow", "x86-published", "shadow", "x86-shadow-paging", ("x86-shadow",)),
-    "arm64/vhe": Host("arm64-read", "ampere-altra", "fixed test", "arm64", ("arm64-2022",)),
-    "riscv64/h": Host("riscv", "", "", "riscv"),
+    "x86_64/npt": LabHost("x86-npt", "x86-published", "tdp", "x86-tdp"),
+    "x86_64/shadow": LabHost("x86-shadow", "x86-published", "shadow", "x86-shadow-paging", ("x86-shadow",)),
+    "arm64/vhe": LabHost("arm64-read", "ampere-altra", "fixed test", "arm64", ("arm64-2022",)),
+    "riscv64/h": LabHost("riscv", "", "", "riscv"),
 }
 """By the lab's machine."""
 
@@ -144,7 +144,7 @@ def effect_of(trial: Trial, machine: str) -> Effect:
 
     >>> from simlib.lab.trial.data import read_trials
     >>> from simlib.measurements import load
-    >>> effect_of(read_trials(load("tried"))["clear-batch"], "x86_64/shadow").policies[1]["lets_go"]
+    >>> effect_of(read_trials(load("tried"))["clear-batch"], "x86_64/shadow").policies[1]["clear_drop_when"]
     'pages >= 64'
     """
     if trial.kernel != COUNTED:
@@ -153,9 +153,13 @@ def effect_of(trial: Trial, machine: str) -> Effect:
     before, after = ({**_clearing(parked, side), **_faults(parked, side)} for side in sides)
     alone, met = ([cell.sum(["clear"], "acquisitions", side) for side in sides] for cell in (parked, loaded))
     if alone[0] == alone[1] and met[1] > met[0]:  # only where somebody waits
-        after["lets_go"] = "waiters >= 1"
-    unseen = ["mode"] * any(before.get(key) != after.get(key) for key in (before.keys() | after.keys()) - {"lets_go"})
-    unseen += ["letting go"] * ("lets_go" in after and before.get("lets_go") != after["lets_go"])
+        after["clear_drop_when"] = "waiters >= 1"
+    unseen = ["mode"] * any(
+        before.get(key) != after.get(key) for key in (before.keys() | after.keys()) - {"clear_drop_when"}
+    )
+    unseen += ["letting go"] * (
+        "clear_drop_when" in after and before.get("clear_drop_when") != after["clear_drop_when"]
+    )
     single = _Cell.of(trial, machine, "blocks")  # one vCPU: the clock is that of whoever runs
     costs = _costs(single, machine)
     walk = 0.0
@@ -207,8 +211,8 @@ def _clearing(cell: _Cell, side: int) -> dict[str, Any]:
     if not total:
         return {"clear_lock": "lockless"} if pages and cell.sum(["clear"], "acquisitions", 1 - side) else {}
     mode = max(taken, key=lambda one: taken[one])
-    lets_go = every(max(1, round(pages / total / WORD_PAGES)) * WORD_PAGES) if total > calls else every(0)
-    return {"clear_lock": mode, "lets_go": lets_go}
+    clear_drop_when = every(max(1, round(pages / total / WORD_PAGES)) * WORD_PAGES) if total > calls else every(0)
+    return {"clear_lock": mode, "clear_drop_when": clear_drop_when}
 
 
 def _faults(cell: _Cell, side: int) -> dict[str, Any]:
@@ -245,7 +249,7 @@ def _costs(cell: _Cell, machine: str) -> dict[str, More]:
         longer, written = cell.more(*((site, "holds") for site in sites)), cell.more(("write", "time"))
         outside = More(written.middle - longer.middle, math.hypot(written.half, longer.half))
         found["fault_hold"] = held / taken, longer.over(taken)
-        found["fault_exit"] = (cell.value("write", "time", 0) - held) / pages, outside.over(pages)
+        found["fault_unlocked"] = (cell.value("write", "time", 0) - held) / pages, outside.over(pages)
     cleared = cell.more(("clear", "time"))
     if cleared.middle:  # what letting go takes is no part of a page
         let_go = cell.sum(["clear"], "acquisitions", 1) - cell.sum(["clear"], "acquisitions", 0)
@@ -342,7 +346,7 @@ def on_hardware(
     """
     found = [machine for machine in trial.machines if machine in HOSTS]
     frames, effects, notes = list[pd.DataFrame](), list[tuple[str, ...]](), list[str]()
-    for machine, share in zip(found, portions(progress, [1 / max(1, len(found))] * len(found)), strict=True):
+    for machine, share in zip(found, subprogresses(progress, [1 / max(1, len(found))] * len(found)), strict=True):
         host, effect = HOSTS[machine], effect_of(trial, machine)
         asked = list(_asked(host, scenario, metrics))
         if not asked:
@@ -372,7 +376,7 @@ def _why(trial: Trial, machine: str) -> str:
 
 
 def _asked(
-    host: Host, scenario: Scenario | str | Path | None, metrics: Sequence[str] | None
+    host: LabHost, scenario: Scenario | str | Path | None, metrics: Sequence[str] | None
 ) -> Iterator[tuple[str, Scenario, Sequence[str] | None]]:
     """What is predicted on a host: a name, the scenario without a series, and metrics."""
     if scenario is None:
@@ -386,7 +390,7 @@ def _asked(
 
 
 def _carried(
-    host: Host, effect: Effect, scenario: Scenario, metrics: Sequence[str] | None,
+    host: LabHost, effect: Effect, scenario: Scenario, metrics: Sequence[str] | None,
     how: tuple[AnyFit | None, Sequence[int], int, Progress | None],
 ) -> tuple[pd.DataFrame, list[tuple[str, str, str, str]]]:  # fmt: skip
     """The curves of one scenario, and what was carried to it."""
@@ -415,12 +419,12 @@ def _carried(
         words = f"{more.middle:+.3g} instructions, {each:.2g} ns each (within × {spread:.2g})"
         told.append((cost, before_ns, after_ns, words))
     named = {WITHOUT: before, WITH: after} | ({"low": after, "high": after} if factors else {})
-    asked = Asked(fit, metrics, LEVEL, seed, REPLICATIONS, PAGES_PER_VCPU, "drawn", progress, factors)
+    asked = PredictionOptions(fit, metrics, LEVEL, seed, REPLICATIONS, PAGES_PER_VCPU, "drawn", progress, factors)
     frame, _, _ = curves_of(named, vcpus, asked)
     return _widened(frame), told
 
 
-def _time_each(kind: str, host: Host, table: pd.DataFrame) -> tuple[float, float]:
+def _time_each(kind: str, host: LabHost, table: pd.DataFrame) -> tuple[float, float]:
     """Nanoseconds an instruction of a kind of action on a host, and the factor within which a new one lies."""
     own = table.query("kind == @kind and architecture == @host.architecture")
     translated = translate(kind, 1.0, table)

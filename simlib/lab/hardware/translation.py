@@ -18,7 +18,7 @@ from simlib._lib.reading import read_json
 from simlib.analysis.predict import LEVEL
 from simlib.measurements import data_dir
 
-KINDS = {"exit": "fault_exit", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
+KINDS = {"exit": "fault_unlocked", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
 """Kinds of action, and the cost that each is."""
 
 FILE = "lab/instruction-times.json"

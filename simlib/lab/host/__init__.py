@@ -7,7 +7,7 @@ Measuring and watching know nothing of the model; `measured`, `probe`, `fit` and
 """
 
 from simlib.lab.host.facts import HostFacts, read_facts
-from simlib.lab.host.measure import Measured, Plan, measure_host
+from simlib.lab.host.measure import HostMeasurement, MeasurementPlan, measure_host
 from simlib.lab.host.watch import Watched, watch_guest
 
-__all__ = ["HostFacts", "Measured", "Plan", "Watched", "measure_host", "read_facts", "watch_guest"]
+__all__ = ["HostFacts", "HostMeasurement", "MeasurementPlan", "Watched", "measure_host", "read_facts", "watch_guest"]

@@ -67,7 +67,7 @@ def _case(data: HostData, study: str, vcpus: int, chunk: int, batch: int, memory
     workload: dict[str, object] = {"preempted_vcpus": int(vcpus >= len(data.facts["cpus"]))}
     if chunk:
         workload["clear_chunk"] = chunk * PAGE
-    policy = {"lets_go": f"pages >= {batch}"} if batch else {}
+    policy = {"clear_drop_when": f"pages >= {batch}"} if batch else {}
     return case.changed({"workload": workload, "policy": policy})
 
 

@@ -26,7 +26,7 @@ from simlib.lab.experiment import parse_experiment
 from simlib.lab.host import noise
 from simlib.lab.host.design import MIB, PAGE, design, memory_per_vcpu
 from simlib.lab.host.facts import HostFacts, parse_cpus, read_facts, tracking_of
-from simlib.lab.host.program import Program, build_program, find_given
+from simlib.lab.host.program import StressProgram, build_program, find_given
 from simlib.lab.native import PARAMETERS, native_target, run_native
 from simlib.lab.records import Record, emulated_per_access, load_record, save_record, write_tables
 
@@ -49,7 +49,7 @@ _PILOT = ("base", "pause_us", "emulated_instructions_per_access")
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """How a host is to be measured."""
 
     source: Path | None = None
@@ -93,7 +93,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Measured:
+class HostMeasurement:
     """What measuring a host gave."""
 
     folder: Path
@@ -109,11 +109,11 @@ class Measured:
 
 def measure_host(
     out: str | Path,
-    plan: Plan = Plan(),
+    plan: MeasurementPlan = MeasurementPlan(),
     *,
     name: str = NAME,
     progress: Callable[[str, float], None] = lambda text, share: None,
-) -> Measured:
+) -> HostMeasurement:
     """Measure this host's own ``/dev/kvm``: its kernel as it is, no rights beyond those for ``/dev/kvm``.
 
     Raises `InputError` if this host has no usable ``/dev/kvm``, logs writes by itself or is busy, an option is wrong,
@@ -139,7 +139,7 @@ def measure_host(
         records, repeats = session.run()
         tables = write_tables(records, session.folder, name)
     bad = sum(record.content["noise"]["quiet"] != "true" for record in records)
-    return Measured(session.folder, facts, records, repeats, bad, tables)
+    return HostMeasurement(session.folder, facts, records, repeats, bad, tables)
 
 
 @contextmanager
@@ -208,8 +208,8 @@ class _Session:
 
     folder: Path
     facts: HostFacts
-    program: Program
-    plan: Plan
+    program: StressProgram
+    plan: MeasurementPlan
     progress: Callable[[str, float], None]
     spent_s: float = 0.0
     """Time that the runs took so far, those of before included."""

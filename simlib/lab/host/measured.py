@@ -210,7 +210,7 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
             "workload": {"kind": "clear_under_load", "iterations": 1, "pause": PAUSE},
             # Slopes over full words, with the lock's line in each hold, contain the first two; a flush is that of one
             # vCPU, and nothing tells what another one adds beyond the interrupt.
-            "calibration": {"absorbed": ["clear_word", "line_local", "flush_per_vcpu"]},
+            "calibration": {"included_in_others": ["clear_word", "line_local", "flush_per_vcpu"]},
         }
     )
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from simlib.lab.host.threads import TIMES
-from simlib.measurements.importers.tables import Column, Rows, Table
+from simlib.measurements.importers.tables import Column, ImportedTable, TableRows
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
 """States in which a migration is over."""
@@ -46,14 +46,14 @@ PASSES = (
 )
 
 
-class Migration:
+class MigrationWatch:
     """Replies to ``query-migrate``.
 
     `rows` has a row a sample; `first` and `last` are the first and the last reply, None before it.
     """
 
     def __init__(self) -> None:
-        self.rows = Rows(COLUMNS, True)
+        self.rows = TableRows(COLUMNS, True)
         self.first: dict[str, Any] | None = None
         self.last: dict[str, Any] | None = None
         self._passes: list[tuple[float, int, int, int | None]] = []
@@ -75,13 +75,13 @@ class Migration:
         """Whether a migration ended while it was watched: one that was over before does not count."""
         return self.last is not None and status_of(self.last) in ENDED and self.last != self.first
 
-    def table(self) -> Table:
+    def table(self) -> ImportedTable:
         """A row a sample."""
         return self.rows.table("migration", "Live migration over time (query-migrate)", ("sample",))
 
-    def passes(self) -> Table:
+    def passes(self) -> ImportedTable:
         """A row for each pass that was seen; shorter ones than an interval may be missing."""
-        rows = Rows(PASSES)
+        rows = TableRows(PASSES)
         starts = [at for at, row in enumerate(self._passes) if not at or row[1] != self._passes[at - 1][1]]
         for begin, end in pairwise([*starts, len(self._passes)]):
             first_s, number, sent, _ = self._passes[begin]

@@ -38,7 +38,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Noise:
+class HostNoise:
     """What went on during a run."""
 
     wall_s: float
@@ -87,7 +87,7 @@ def look(cpus: Sequence[int]) -> Snapshot:
     return Snapshot(time.monotonic(), steal / _TICKS, busy / _TICKS, children, tuple(hertz))
 
 
-def between(before: Snapshot, after: Snapshot, cpus: int) -> Noise:
+def between(before: Snapshot, after: Snapshot, cpus: int) -> HostNoise:
     """What went on between two looks, of which the children that ended meanwhile are not a part."""
     wall = max(after.wall_s - before.wall_s, 1e-9)
     own = after.children_s - before.children_s
@@ -96,4 +96,4 @@ def between(before: Snapshot, after: Snapshot, cpus: int) -> Noise:
     if before.hertz and len(before.hertz) == len(after.hertz):
         changed = float(np.max(np.abs(np.array(after.hertz) / np.array(before.hertz) - 1)) * 100)
     share = 100 / (wall * cpus)
-    return Noise(wall, round((after.steal_s - before.steal_s) * share, 6), round(foreign * share, 6), changed)
+    return HostNoise(wall, round((after.steal_s - before.steal_s) * share, 6), round(foreign * share, 6), changed)

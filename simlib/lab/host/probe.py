@@ -41,7 +41,7 @@ _PAGES = 16384
 
 
 class Probe:
-    """`fault_hold` and `line_transfer`, by least squares on the simulated probe; `fault_exit` is the rest of a fault.
+    """`fault_hold` and `line_transfer` by least squares on the simulated probe; `fault_unlocked` is what remains.
 
     The probe says little of the transfer, which has a prior. Where the kernel's statistics timed the hold, that is one
     more thing to agree with.
@@ -106,7 +106,7 @@ def _wanted(values: Mapping[str, float]) -> Floats:
 def _costs(x: Floats, values: Mapping[str, float]) -> dict[str, float]:
     hold, transfer = np.exp(x).tolist()
     outside = values["fault"] - values["guest_access"] - hold
-    return {"fault_hold": hold, "line_transfer": transfer, "fault_exit": outside}
+    return {"fault_hold": hold, "line_transfer": transfer, "fault_unlocked": outside}
 
 
 def _bounds(values: Mapping[str, float]) -> tuple[Floats, Floats]:

@@ -37,7 +37,7 @@ SPACE_GIB = 0.4
 
 
 @dataclass(frozen=True)
-class Program:
+class StressProgram:
     """The selftest, ready to run."""
 
     path: Path
@@ -45,7 +45,7 @@ class Program:
     """What it was built from: source, series, compiler, or the hash of the given file."""
 
 
-def find_given(path: Path) -> Program:
+def find_given(path: Path) -> StressProgram:
     """A program that was built elsewhere.
 
     Raises `InputError` if it cannot be run, or is another program or too old.
@@ -60,10 +60,10 @@ def find_given(path: Path) -> Program:
         rule = f"is not {NAME}, or an old one: it has no option {', '.join(lacks)}"
         cure = "leave it out to build one, or build it from this version's patch series"
         raise InputError("program", str(path), rule, cure, flag="--program")
-    return Program(path, {"program": "given", "program_sha256": file_sha256(path)})
+    return StressProgram(path, {"program": "given", "program_sha256": file_sha256(path)})
 
 
-def build_program(source: Path | None = None, progress: Callable[[str], None] = lambda text: None) -> Program:
+def build_program(source: Path | None = None, progress: Callable[[str], None] = lambda text: None) -> StressProgram:
     """Build the selftest for this host: half a minute the first time, nothing afterwards.
 
     Only those folders of the source package are unpacked that a selftest needs, and only the series' selftests are
@@ -95,7 +95,7 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
         progress("compiling the selftest")
         program = build_selftests(target, tree, folder, [NAME], link="-pthread -no-pie")[NAME]
         write_text(stamp, key)
-    return Program(program, {**provenance, "program_sha256": file_sha256(program)})
+    return StressProgram(program, {**provenance, "program_sha256": file_sha256(program)})
 
 
 def _tree(folder: Path, series: Series, target: Target, source: Path | None, progress: Callable[[str], None]) -> Path:

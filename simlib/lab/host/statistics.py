@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from simlib.lab.host.threads import INTERVAL
 from simlib.measurements.importers.kvm_stats import HISTOGRAM, LOCK, LOCKS, PLACE, WHAT, bounds
-from simlib.measurements.importers.tables import Column, Rows, Table
+from simlib.measurements.importers.tables import Column, ImportedTable, TableRows
 
 _WHO = (
     Column("scope", "text", "vm or vcpu"),
@@ -59,14 +59,14 @@ class Description(NamedTuple):
 
 
 @dataclass
-class Statistics:
+class VcpuStatistics:
     """Statistics of a VM and its vCPUs from sample to sample."""
 
     described: dict[tuple[str, str], Description] = field(default_factory=dict)
     """By target (``vm``, ``vcpu``) and name."""
-    others: Rows = field(default_factory=lambda: Rows(OTHERS, True))
-    locks: Rows = field(default_factory=lambda: Rows(LOCK_ROWS, True))
-    histograms: Rows = field(default_factory=lambda: Rows(HISTOGRAMS, True))
+    others: TableRows = field(default_factory=lambda: TableRows(OTHERS, True))
+    locks: TableRows = field(default_factory=lambda: TableRows(LOCK_ROWS, True))
+    histograms: TableRows = field(default_factory=lambda: TableRows(HISTOGRAMS, True))
     totals: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Sum of the differences, by scope and name."""
     lock_totals: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -178,7 +178,7 @@ class Statistics:
             return None
         return span(max(counts), sizes[0], self._about((scope, name)))
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[ImportedTable, ...]:
         """The tables ``locks``, ``statistics`` and ``histograms``."""
         who = ("sample", "scope", "vcpu", "name")
         return (

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from simlib.lab.host.migration import Migration, status_of
-from simlib.lab.host.statistics import Statistics
+from simlib.lab.host.migration import MigrationWatch, status_of
+from simlib.lab.host.statistics import VcpuStatistics
 from simlib.lab.host.threads import Threads
 from simlib.measurements.importers.kvm_stats import ALL_TIMED
 from simlib.measurements.importers.trace import Trace
@@ -28,7 +28,7 @@ _MIGRATION = (
 )  # fmt: skip
 
 
-def of_migration(migration: Migration) -> list[Row]:
+def of_migration(migration: MigrationWatch) -> list[Row]:
     """State, times and sizes as QEMU said last, and the longest pass that was seen."""
     if migration.last is None or status_of(migration.last) == "none":
         return []
@@ -46,7 +46,7 @@ def of_migration(migration: Migration) -> list[Row]:
     return rows
 
 
-def of_statistics(statistics: Statistics) -> list[Row]:
+def of_statistics(statistics: VcpuStatistics) -> list[Row]:
     """Faults, exits and flushes a second, of all vCPUs; how often mmu_lock was taken, how long waited for and held."""
     seconds = statistics.seconds
     if not seconds:
@@ -61,7 +61,7 @@ def of_statistics(statistics: Statistics) -> list[Row]:
     return rows
 
 
-def _lock(statistics: Statistics, site: str, mode: str, acquired: int, total: Any) -> list[Row]:
+def _lock(statistics: VcpuStatistics, site: str, mode: str, acquired: int, total: Any) -> list[Row]:
     """One call site and mode; holds that were not timed (kvm.mmu_lock_stat_period) are as long as the others."""
     timed = total.get("timed", acquired)
     held_ns = total["hold_ns"] * acquired / timed if timed else math.nan

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from simlib.measurements.importers.tables import Column, Rows, Table
+from simlib.measurements.importers.tables import Column, ImportedTable, TableRows
 
 PROC = Path("/proc")
 TIMES = (
@@ -40,7 +40,7 @@ class Threads:
     """
 
     def __init__(self, pid: int) -> None:
-        self.pid, self.rows, self.vcpus, self.seconds = pid, Rows(COLUMNS, True), dict[int, str](), 0.0
+        self.pid, self.rows, self.vcpus, self.seconds = pid, TableRows(COLUMNS, True), dict[int, str](), 0.0
         self.cpu_ns, self.delay_ns = Counter[str](), Counter[str]()
         self._before: dict[int, tuple[int, int, int]] = {}
         self._before_s: float | None = None
@@ -96,7 +96,7 @@ class Threads:
         self.seconds += interval_s
         self._before, self._before_s = {tid: numbers for tid, (_, numbers) in now.items()}, time_s
 
-    def table(self) -> Table:
+    def table(self) -> ImportedTable:
         """A row for each sample and thread."""
         return self.rows.table("threads", "Threads of QEMU, by interval", ("sample", "tid"))
 

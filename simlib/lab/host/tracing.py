@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simlib._lib.errors import InputError
-from simlib._lib.signals import Held
+from simlib._lib.signals import DeferSignals
 from simlib.lab.native import TRACING
 from simlib.measurements.importers.lines import Lines
-from simlib.measurements.importers.tables import Contents, Rows
+from simlib.measurements.importers.tables import Contents, TableRows
 from simlib.measurements.importers.trace import ACQUIRED, RELEASED, WAITS, Episodes, Trace
 
 EVENTS = (
@@ -56,7 +56,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
     """
 
     def __init__(self, events: Iterable[str], tids: Iterable[int], root: Path = TRACING) -> None:
-        self.trace = Trace(Episodes(Rows(WAITS, True)), Rows(ACQUIRED, True), Rows(RELEASED, True))
+        self.trace = Trace(Episodes(TableRows(WAITS, True)), TableRows(ACQUIRED, True), TableRows(RELEASED, True))
         self.lines, self.unreadable, self.left = Lines.of("", "trace_pipe"), 0, False
         self.folder, self._tail, self._pipe = root / "instances" / f"{_NAME}{os.getpid()}", "", -1
         if not os.access(root / "instances", os.W_OK):
@@ -64,7 +64,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
             raise InputError("tracepoints", str(root), "must be a tracefs that may be written", cure)
         _remove_stale(root / "instances")
         try:
-            with Held():
+            with DeferSignals():
                 _make(self.folder)
             self.enabled = self._start(list(events), list(tids))
         except BaseException as error:
@@ -105,7 +105,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
                 return
             if not data:
                 return
-            with Held():
+            with DeferSignals():
                 self._take(data.decode("utf-8", "backslashreplace"))
             done += len(data)
             if done > MOST_BYTES or time.monotonic() > deadline:

@@ -18,11 +18,11 @@ from typing import Any
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.parallel import Progress
-from simlib._lib.signals import Held
+from simlib._lib.signals import DeferSignals
 from simlib.lab.host import summary
-from simlib.lab.host.migration import Migration, status_of
+from simlib.lab.host.migration import MigrationWatch, status_of
 from simlib.lab.host.process import qmp_sockets
-from simlib.lab.host.statistics import Statistics
+from simlib.lab.host.statistics import VcpuStatistics
 from simlib.lab.host.threads import Threads
 from simlib.lab.host.tracing import EVENTS, Tracing
 from simlib.lab.native import host_provenance
@@ -103,7 +103,7 @@ class _Watch:
 
     def __init__(self, path: str | None, pid: int | None, stack: ExitStack, events: Sequence[str]) -> None:
         self.notes: list[str] = []
-        self.migration, self.statistics = Migration(), Statistics()
+        self.migration, self.statistics = MigrationWatch(), VcpuStatistics()
         self.threads: Threads | None = None
         self.tracing: Tracing | None = None
         self.accelerator, self.samples, self.unanswered = "not stated", 0, 0
@@ -158,7 +158,7 @@ class _Watch:
         self.threads, threads.vcpus = threads, self.vcpu_tids
         if events:
             try:
-                with Held():  # else a signal between the two would leave the instance behind
+                with DeferSignals():  # else a signal between the two would leave the instance behind
                     self.tracing = stack.enter_context(Tracing(events, threads.tids()))
             except InputError as error:
                 self.note(str(error))
@@ -244,19 +244,19 @@ class _Watch:
             return
         self._name_vcpus()
         reply = self._ask("query-migrate")
-        with Held():
+        with DeferSignals():
             if isinstance(reply, dict):
                 self.migration.take(number, self._now(), reply)
         for scope in ("vm", "vcpu"):
             found = self._ask("query-stats", {"target": scope, "providers": [{"provider": "kvm"}]})
-            with Held():
+            with DeferSignals():
                 self.statistics.take(number, self._now(), scope, found, self.vcpus)
 
     def _sample_threads(self, number: int) -> bool:
         """Threads; whether the process is still there."""
         assert self.threads is not None  # noqa: S101  # the caller has looked
         try:
-            with Held():
+            with DeferSignals():
                 self.threads.take(number, self._now())
         except OSError as error:
             self.note(f"threads: {error.strerror}: /proc/PID/task/TID/schedstat must be there (CONFIG_SCHED_INFO)")

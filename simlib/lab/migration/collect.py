@@ -17,7 +17,7 @@ from simlib._lib.files import write_text, write_together
 from simlib._lib.parallel import Progress
 from simlib.lab.cache import at_work, lab_dir, system_faults
 from simlib.lab.experiment import check_name
-from simlib.lab.migration.experiment import Migration
+from simlib.lab.migration.experiment import MigrationCell
 from simlib.lab.migration.guest import assembled
 from simlib.lab.migration.run import GAP_S, command_line, migrate, ticks_per_s
 from simlib.lab.native import host_provenance
@@ -81,7 +81,7 @@ class Migrated:
     """What a file's migrations gave."""
 
     qemu: Qemu
-    found: list[tuple[Migration, dict[str, Any]]]
+    found: list[tuple[MigrationCell, dict[str, Any]]]
     """In the order of the file, without those that failed."""
     failures: dict[str, str]
     """Label of each that failed, with the reason."""
@@ -96,7 +96,7 @@ class Migrated:
 
 
 def collect_migrations(
-    migrations: Sequence[Migration], *, fresh: bool = False, progress: Progress = lambda label, share: None
+    migrations: Sequence[MigrationCell], *, fresh: bool = False, progress: Progress = lambda label, share: None
 ) -> Migrated:
     """Run every migration that has no result yet: one at a time, as they are timed.
 

@@ -39,7 +39,7 @@ _HELP = "docs/lab.md lists the keys"
 
 
 @dataclass(frozen=True)
-class Migration:
+class MigrationCell:
     """One migration of a matrix.
 
     - `memory`: of the guest, bytes.
@@ -115,7 +115,7 @@ def has_migrations(path: str | Path) -> bool:
     return isinstance(tables, list) and any(isinstance(table, dict) and "settings" in table for table in tables)
 
 
-def load_migrations(path: str | Path) -> list[Migration]:
+def load_migrations(path: str | Path) -> list[MigrationCell]:
     """Read an experiment file.
 
     Raises `InputError` for a file that cannot be read, an unknown key or a value that breaks its rule.
@@ -136,7 +136,7 @@ def load_migrations(path: str | Path) -> list[Migration]:
     return found
 
 
-def _parse(table: Mapping[str, Any], where: str) -> Iterator[Migration]:
+def _parse(table: Mapping[str, Any], where: str) -> Iterator[MigrationCell]:
     """The migrations of one table."""
     known = [*_OWN, "guest", "settings"]
     for key in table:
@@ -156,7 +156,7 @@ def _parse(table: Mapping[str, Any], where: str) -> Iterator[Migration]:
         yield from _migrations(table["name"], chosen, where)
 
 
-def _migrations(name: str, chosen: Mapping[str, Mapping[str, Any]], where: str) -> Iterator[Migration]:
+def _migrations(name: str, chosen: Mapping[str, Mapping[str, Any]], where: str) -> Iterator[MigrationCell]:
     """One point of the matrix, as often as it is repeated."""
     own = chosen[""]
     if own["accelerator"] not in ACCELERATORS:
@@ -171,7 +171,7 @@ def _migrations(name: str, chosen: Mapping[str, Mapping[str, Any]], where: str) 
     after = _number(own["postcopy_after_s"], f"{where}: postcopy_after_s", 0, 3600)
     limit = _number(own["limit_s"], f"{where}: limit_s", 1, 3600)
     for repeat in range(1, int(_number(own["repeats"], f"{where}: repeats", 1, 100)) + 1):
-        yield Migration(name, own["accelerator"], memory, habit, settings, after, limit, repeat)
+        yield MigrationCell(name, own["accelerator"], memory, habit, settings, after, limit, repeat)
 
 
 def _habit(given: Mapping[str, Any], where: str) -> Habit:

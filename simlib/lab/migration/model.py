@@ -14,9 +14,9 @@ from scipy.optimize import minimize_scalar
 
 from simlib.lab.migration.guest import BASE
 from simlib.vmm import rules
-from simlib.vmm.memory import Line, Pages
+from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.postcopy import postcopy
-from simlib.vmm.precopy import course
+from simlib.vmm.precopy import precopy_trajectory
 from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import Settings, read_named
 
@@ -33,7 +33,7 @@ QUANTITIES = ("total_ms", "transferred_bytes", "downtime_ms", "longest_gap_ms", 
 """What has an interval."""
 
 
-class Host(NamedTuple):
+class EmulatedHost(NamedTuple):
     """What this machine and this guest add to QEMU's rules, times in s.
 
     - `write_s`: by how much the guest's loop makes the time between two writes of a vCPU longer.
@@ -54,7 +54,7 @@ class Host(NamedTuple):
     left_over: Mapping[str, NDArray[np.float64]]
 
 
-def fitted(built: pd.DataFrame) -> Host:
+def fitted(built: pd.DataFrame) -> EmulatedHost:
     """What the migrations that the course was built on say of the host.
 
     - `built`: as ``data/collected/migrate-runs.csv`` has them.
@@ -64,17 +64,17 @@ def fitted(built: pd.DataFrame) -> Host:
     done = built[(built["outcome"] == "completed") & (built["postcopy_after_s"] == 0)]
     pages = built["normal_pages"] * rules.WHOLE_PAGE + built["zero_pages"] * rules.ZERO_PAGE
     switch = done["blackout_ms"] / 1e3 - done["downtime_bytes"] / rules.WHOLE_PAGE * FULL_SPEED_S
-    host = Host(
+    host = EmulatedHost(
         float(longer.median()), float(rates.std()), max(0.0, float(switch.median())),
         float((built["transferred_bytes"] - pages)[done.index].median()), FULL_SPEED_S,
         dict.fromkeys(map(int, built["vcpus"].unique()), 0.0), {},
     )  # fmt: skip
 
-    def off(rows: pd.DataFrame, quantity: str, changed: Host) -> float:
+    def off(rows: pd.DataFrame, quantity: str, changed: EmulatedHost) -> float:
         ratios = [expected(row, changed)[quantity] / row[quantity] for row in _records(rows)]
         return float(np.mean(np.log(ratios) ** 2))
 
-    def best(rows: pd.DataFrame, quantity: str, most: float, change: Callable[[float], Host]) -> float:
+    def best(rows: pd.DataFrame, quantity: str, most: float, change: Callable[[float], EmulatedHost]) -> float:
         found = minimize_scalar(lambda value: off(rows, quantity, change(value)), bounds=(0.0, most), method="bounded",
                                 options={"xatol": 1e-3 * most})  # fmt: skip
         return float(found.x)
@@ -93,11 +93,11 @@ def fitted(built: pd.DataFrame) -> Host:
     return host._replace(left_over=left_over)
 
 
-def _sleeping(host: Host, vcpus: int, late_s: float) -> Host:
+def _sleeping(host: EmulatedHost, vcpus: int, late_s: float) -> EmulatedHost:
     return host._replace(late_s={vcpus: late_s})
 
 
-def pages_of(row: Mapping[str, Any], host: Host) -> Pages:
+def pages_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
     """The guest of ``simlib/lab/migration/guest.S`` by classes: what is hot, the rest of its working set, zeros."""
     memory, vcpus = row["memory_bytes"] / PAGE, row["vcpus"]
     hot, cold = row["hot_set_bytes"] / PAGE, (row["working_set_bytes"] - row["hot_set_bytes"]) / PAGE
@@ -113,20 +113,20 @@ def pages_of(row: Mapping[str, Any], host: Host) -> Pages:
     sweep = np.array([float(row["pattern"] == "sweep")] * 3)
     zero, rates = np.array([0.0, 0.0, 1.0]), writes / np.maximum(count, 1)
     columns = (count, rates, sweep, first, last / row["memory_bytes"], zero)
-    return Pages(*(column[kept] for column in columns))
+    return WorkingSet(*(column[kept] for column in columns))
 
 
-def expected(row: Mapping[str, Any], host: Host) -> dict[str, float]:
+def expected(row: Mapping[str, Any], host: EmulatedHost) -> dict[str, float]:
     """What the course expects of a migration.
 
     - `row`: its keys, as ``data/collected/migrate-runs.csv`` has them.
     """
     settings = Settings.of(read_named(row["settings"].split()))
-    line = Line(FULL_SPEED_S, switch_s=host.switch_s, state_bytes=host.state_bytes, vcpus=row["vcpus"],
+    line = LinkModel(FULL_SPEED_S, switch_s=host.switch_s, state_bytes=host.state_bytes, vcpus=row["vcpus"],
                 late_s=host.late_s.get(row["vcpus"], max(host.late_s.values())))  # fmt: skip
     pages = pages_of(row, host)
     after = row["postcopy_after_s"]
-    found = course(pages, line, settings, row["limit_s"])
+    found = precopy_trajectory(pages, line, settings, row["limit_s"])
     if not after or (found.completed and found.total_s < after):
         return {
             "completed": float(found.completed),
@@ -138,7 +138,7 @@ def expected(row: Mapping[str, Any], host: Host) -> dict[str, float]:
             "transferred_bytes": found.sent_bytes,
             "guest_ratio": found.guest_s / found.total_s,
         }
-    cut = course(pages, line, settings, after)
+    cut = precopy_trajectory(pages, line, settings, after)
     most = float(settings.max_postcopy_bandwidth)
     placed = line._replace(page_s=host.place_s)
     then = postcopy(pages, cut.missing, float(row["vcpus"]), placed, most, FAULT_S)
@@ -156,7 +156,7 @@ def expected(row: Mapping[str, Any], host: Host) -> dict[str, float]:
     }
 
 
-def predicted(runs: pd.DataFrame, host: Host, seed: int = 1) -> pd.DataFrame:
+def predicted(runs: pd.DataFrame, host: EmulatedHost, seed: int = 1) -> pd.DataFrame:
     """What is expected of each migration, with 90 % intervals: columns ``…``, ``…_low``, ``…_high``.
 
     The rate is drawn about what it should be, so that one who just converges may not; what the course leaves over is

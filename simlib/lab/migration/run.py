@@ -12,7 +12,7 @@ from typing import Any
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.parallel import Check
-from simlib.lab.migration.experiment import Migration
+from simlib.lab.migration.experiment import MigrationCell
 from simlib.lab.migration.guest import GAPS, LOG, PAGE, STATE, Gap, Habit, Writes, read_gaps, read_writes
 from simlib.lab.process import started
 from simlib.lab.qemu import Qemu
@@ -33,7 +33,7 @@ _BEGIN_S = 20.0
 _OVER = ("completed", "failed", "cancelled")
 
 
-def command_line(qemu: Qemu, migration: Migration, firmware: str, monitor: str) -> list[str]:
+def command_line(qemu: Qemu, migration: MigrationCell, firmware: str, monitor: str) -> list[str]:
     """QEMU's command for the source of a migration; the destination has ``-incoming``, too."""
     accelerator = {"tcg": "tcg,thread=multi", "kvm": "kvm"}[migration.accelerator]
     return [
@@ -46,7 +46,7 @@ def command_line(qemu: Qemu, migration: Migration, firmware: str, monitor: str) 
 class _Machine(AbstractContextManager["_Machine"]):
     """A QEMU that runs, with its monitor."""
 
-    def __init__(self, qemu: Qemu, migration: Migration, firmware: Path, folder: Path, incoming: str = "") -> None:
+    def __init__(self, qemu: Qemu, migration: MigrationCell, firmware: Path, folder: Path, incoming: str = "") -> None:
         self.folder, self.name = folder, "destination" if incoming else "source"
         socket, vcpus = folder / f"{self.name}.qmp", migration.habit.vcpus
         self.vcpus = vcpus
@@ -114,7 +114,7 @@ class _Machine(AbstractContextManager["_Machine"]):
 
 def ticks_per_s(qemu: Qemu, accelerator: str) -> float:
     """Ticks of the guest's time stamp counter a second."""
-    probe = Migration("probe", accelerator, 2**25, Habit(1, 2**20, 0), (), 0, 1)
+    probe = MigrationCell("probe", accelerator, 2**25, Habit(1, 2**20, 0), (), 0, 1)
     with _places(probe, 1e9) as (folder, firmware), _Machine(qemu, probe, firmware, folder) as machine:
         _ready(machine, probe)
         begun, first = machine.writes()
@@ -124,7 +124,7 @@ def ticks_per_s(qemu: Qemu, accelerator: str) -> float:
 
 
 @contextmanager
-def _places(migration: Migration, ticks: float) -> Iterator[tuple[Path, Path]]:
+def _places(migration: MigrationCell, ticks: float) -> Iterator[tuple[Path, Path]]:
     """A folder for a while, and the guest's firmware in it."""
     with tempfile.TemporaryDirectory(prefix="simlib-migrate-") as name:
         firmware = Path(name) / "guest.bin"
@@ -132,7 +132,7 @@ def _places(migration: Migration, ticks: float) -> Iterator[tuple[Path, Path]]:
         yield Path(name), firmware
 
 
-def _ready(machine: _Machine, migration: Migration) -> None:
+def _ready(machine: _Machine, migration: MigrationCell) -> None:
     """Wait until all vCPUs have written all their pages once."""
     pages, until = migration.habit.working_set // PAGE // migration.habit.vcpus, time.monotonic() + _BEGIN_S
     while any(one.ready < pages or not one.writes for one in machine.writes()[1]):
@@ -141,7 +141,7 @@ def _ready(machine: _Machine, migration: Migration) -> None:
         time.sleep(0.05)
 
 
-def migrate(migration: Migration, qemu: Qemu, ticks: float, check: Check) -> dict[str, Any]:
+def migrate(migration: MigrationCell, qemu: Qemu, ticks: float, check: Check) -> dict[str, Any]:
     """Migrate the guest once.
 
     Returns: ``runs``, one row of `simlib.lab.migration.collect.RUNS`, and ``passes``, rows of ``PASSES``.
@@ -173,7 +173,9 @@ def migrate(migration: Migration, qemu: Qemu, ticks: float, check: Check) -> dic
         }
 
 
-def _watch(source: _Machine, migration: Migration, check: Check) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+def _watch(
+    source: _Machine, migration: MigrationCell, check: Check
+) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
     """Look at a migration until it is over, or has had its time; what was seen last, and of each pass."""
     begun, passes, switched = time.monotonic(), dict[int, dict[str, Any]](), False
     while True:
@@ -199,7 +201,7 @@ def _watch(source: _Machine, migration: Migration, check: Check) -> tuple[dict[s
 
 
 def _outcome(
-    migration: Migration, source: _Machine, destination: _Machine, last: dict[str, Any],
+    migration: MigrationCell, source: _Machine, destination: _Machine, last: dict[str, Any],
     passes: dict[int, dict[str, Any]], at_start: list[Writes], rate: float, ticks: float,
 ) -> dict[str, Any]:  # fmt: skip
     """What a migration came to."""

@@ -8,7 +8,7 @@ it, `rule` judges it. `request`, `run` and `bisect` are what somebody calls.
 
 from simlib.lab.trial.bisect import Bisection, bisect_series
 from simlib.lab.trial.result import Trial, load_trial
-from simlib.lab.trial.rule import Rule
+from simlib.lab.trial.rule import FailRule
 from simlib.lab.trial.run import try_each_patch, try_series
 
-__all__ = ["Bisection", "Rule", "Trial", "bisect_series", "load_trial", "try_each_patch", "try_series"]
+__all__ = ["Bisection", "FailRule", "Trial", "bisect_series", "load_trial", "try_each_patch", "try_series"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from simlib._lib.errors import InputError
-from simlib._lib.parallel import Progress, portions
+from simlib._lib.parallel import Progress, subprogresses
 from simlib.figures.results import Result
 from simlib.lab.cache import at_work
 from simlib.lab.qemu import Qemu
@@ -20,10 +20,10 @@ from simlib.lab.source import Source
 from simlib.lab.trial.cells import designs
 from simlib.lab.trial.differences import Difference
 from simlib.lab.trial.kernels import COUNTED
-from simlib.lab.trial.machine import How, Tried, boot, layouts_of
+from simlib.lab.trial.machine import BootedKernels, How, boot, layouts_of
 from simlib.lab.trial.request import Request
 from simlib.lab.trial.result import Trial
-from simlib.lab.trial.rule import Rule
+from simlib.lab.trial.rule import FailRule
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,7 +80,7 @@ def bisect_series(
     - `series`, `source`, `machines`, `quick`, `kernel`, `jobs`, `progress`: as in `simlib.lab.try_series`.
     """
     asked = Request.read(str(series), source, machines, How(quick, kernel=kernel, jobs=jobs)).piecewise("--bisect")
-    opening, whole, halving = portions(progress, [0.1, 0.6, 0.3])
+    opening, whole, halving = subprogresses(progress, [0.1, 0.6, 0.3])
     with at_work(alone=True):
         tree = asked.open(opening)
         last = len(asked.patches)
@@ -100,7 +100,7 @@ def bisect_series(
 
 def _clearest(trial: Trial, metric: str) -> Difference:
     """Of the numbers that words name and that are changed, the one that is changed most for what its runs scatter."""
-    rule = Rule(metric)
+    rule = FailRule(metric)
     rule.named(trial)
     found = [one for one in trial.changed if rule.names(one)]
     if not found:
@@ -116,7 +116,7 @@ def _value(asked: Request, source: Source, count: int, number: Difference, progr
     kernel = replace(asked.both(source, 0, count)[1], name=f"the kernel with {count} patches")
     qemu: Qemu = asked.machines[number.machine]
     own = [one for one in designs(number.machine, asked.how.quick) if one.name == number.cell.split()[0]]
-    tried = Tried()
+    tried = BootedKernels()
     built = layouts_of(number.machine, source, kernel, own[0].layouts, progress)
     _, runs = boot(number.machine, own, [[], built], qemu, asked.how, progress, tried)
     if tried.failed or number.cell not in runs:

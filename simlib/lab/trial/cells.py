@@ -13,7 +13,7 @@ from simlib.lab.targets import TARGETS, Target
 
 
 @dataclass(frozen=True)
-class Design:
+class TrialDesign:
     """Cells that are run alike.
 
     - `boot`: designs with the same word are run in one boot, one after the other.
@@ -44,7 +44,7 @@ _BLOCKS = {"vcpus": 1, "memory_per_vcpu": "16M", "rounds": 1, "flush_accesses": 
            "backing": "anonymous_thp"}  # fmt: skip
 _RINGS = ("x86_64/npt", "x86_64/shadow", "arm64/vhe")
 
-CHECK = Design(
+CHECK = TrialDesign(
     "check", "no write is lost", "check",
     {"vcpus": 4, "memory_per_vcpu": "512K", "access": "random", "pause_us": 100, "chunk_pages": [0, 64], "rounds": 32,
      "check": True}, 1,
@@ -57,21 +57,23 @@ writes between GET and CLEAR.
 """
 
 DESIGNS = (
-    Design("parked", "faults, GET, CLEAR, teardown", "parked", _PARKED, 5),
-    Design("enable", "enabling that protects", "parked", {**_PARKED, "protect_at_enable": True}, 5),
-    Design("get", "GET that clears", "parked", {**_PARKED, "get_clears": True}, 5),
-    Design("ring", "dirty rings", "parked", {**_PARKED, "vcpus": 1, "ring_entries": 512}, 5, modes=_RINGS),
-    Design("blocks", "2 MiB blocks, enabling", "parked", {**_BLOCKS, "protect_at_enable": True}, 5),
-    Design("load", "CLEAR while vCPUs write", "load", _WALK, 5, 2),
-    Design("blocks-late", "2 MiB blocks, CLEAR", "sizes", _BLOCKS, 5, quick=False),
-    Design("sizes", "CLEAR in parts", "sizes", {**_PARKED, "vcpus": [1, 4], "chunk_pages": [64, 512]}, 5, quick=False),
-    Design("load-64", "CLEAR of 64 pages an ioctl", "load-64", {**_WALK, "chunk_pages": 64}, 5, 4,
-           quick=False),
-    Design("load-more", "CLEAR, other numbers of vCPUs", "load-more", {**_WALK, "vcpus": [1, 2, 8]}, 5, 3, quick=False),
-    Design("load-get", "GET that clears", "load-get", {**_WALK, "get_clears": True}, 5, 4, quick=False),
-    Design("load-ring", "dirty rings", "load-ring", {**_WALK, "ring_entries": 512}, 5, 4, _RINGS,
-           quick=False),
-)  # fmt: skip
+    TrialDesign("parked", "faults, GET, CLEAR, teardown", "parked", _PARKED, 5),
+    TrialDesign("enable", "enabling that protects", "parked", {**_PARKED, "protect_at_enable": True}, 5),
+    TrialDesign("get", "GET that clears", "parked", {**_PARKED, "get_clears": True}, 5),
+    TrialDesign("ring", "dirty rings", "parked", {**_PARKED, "vcpus": 1, "ring_entries": 512}, 5, modes=_RINGS),
+    TrialDesign("blocks", "2 MiB blocks, enabling", "parked", {**_BLOCKS, "protect_at_enable": True}, 5),
+    TrialDesign("load", "CLEAR while vCPUs write", "load", _WALK, 5, 2),
+    TrialDesign("blocks-late", "2 MiB blocks, CLEAR", "sizes", _BLOCKS, 5, quick=False),
+    TrialDesign(
+        "sizes", "CLEAR in parts", "sizes", {**_PARKED, "vcpus": [1, 4], "chunk_pages": [64, 512]}, 5, quick=False
+    ),
+    TrialDesign("load-64", "CLEAR of 64 pages an ioctl", "load-64", {**_WALK, "chunk_pages": 64}, 5, 4, quick=False),
+    TrialDesign(
+        "load-more", "CLEAR, other numbers of vCPUs", "load-more", {**_WALK, "vcpus": [1, 2, 8]}, 5, 3, quick=False
+    ),
+    TrialDesign("load-get", "GET that clears", "load-get", {**_WALK, "get_clears": True}, 5, 4, quick=False),
+    TrialDesign("load-ring", "dirty rings", "load-ring", {**_WALK, "ring_entries": 512}, 5, 4, _RINGS, quick=False),
+)
 """All that a trial runs; `quick`: in ten minutes."""
 
 TURNS_FROM, TURNS_TO = "kvm_arch_sync_dirty_log kvm_dirty_ring_reset", "kvm_vm_release"
@@ -119,14 +121,14 @@ def target_of(machine: str) -> Target:
     return TARGETS[machine.partition("/")[0]]
 
 
-def designs(machine: str, quick: bool) -> Iterator[Design]:
+def designs(machine: str, quick: bool) -> Iterator[TrialDesign]:
     """What is run on a machine."""
     for design in DESIGNS:
         if (design.quick or not quick) and (not design.modes or machine in design.modes):
             yield design
 
 
-def cells(machine: str, design: Design, layout: int, parameters: Mapping[str, Any], kernel: str) -> Sequence[Cell]:
+def cells(machine: str, design: TrialDesign, layout: int, parameters: Mapping[str, Any], kernel: str) -> Sequence[Cell]:
     """The cells of a design for a kernel of some kind in one layout; each layout has seeds of its own.
 
     >>> [cell.test["seed"] for cell in cells("riscv64/h", DESIGNS[5], 1, {}, "statistics")]

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from simlib.lab.trial.differences import difference, judge
-from simlib.lab.trial.quantities import Quantity
+from simlib.lab.trial.quantities import TrialQuantity
 from simlib.lab.trial.result import Trial
 from simlib.measurements import MeasurementTable
 from simlib.measurements.importers.tables import Column, measured_files
@@ -61,7 +61,7 @@ def read_trials(table: MeasurementTable) -> dict[str, Trial]:
     for label, known in table.descriptor["setup"]["trials"].items():
         rows = table.frame[table.frame["trial"] == label]
         differences = [
-            difference(row["machine"], row["cell"], Quantity(row["of"], row["what"], row["measured_in"]),
+            difference(row["machine"], row["cell"], TrialQuantity(row["of"], row["what"], row["measured_in"]),
                        *([float(value) for value in row[side].split()] for side in ("base", "changed")))
             for row in rows.to_dict("records")
         ]  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from simlib.lab.trial.quantities import COUNT, Quantity
+from simlib.lab.trial.quantities import COUNT, TrialQuantity
 
 ALPHA = 0.01
 """Chance that a trial in which nothing changed calls anything changed."""
@@ -30,7 +30,7 @@ WISHED = 0.10
 
 CHANGED, ALIKE, TOO_FEW, EQUAL = "changed", "not distinguishable", "too few runs", "equal"
 
-Runs = Sequence[Mapping[Quantity, float]]
+Runs = Sequence[Mapping[TrialQuantity, float]]
 """The numbers of each run of a kernel, in one cell."""
 
 
@@ -48,7 +48,7 @@ class Difference:
 
     machine: str
     cell: str
-    quantity: Quantity
+    quantity: TrialQuantity
     base: tuple[float, ...]
     changed: tuple[float, ...]
     ratio: float
@@ -75,7 +75,7 @@ def compare(machine: str, cell: str, base: Runs, changed: Runs) -> list[Differen
 
     Returns: None of them if a kernel ran only once: that does not tell what is decided.
 
-    >>> clear = Quantity("clear write (rounds)", "acquisitions", COUNT)
+    >>> clear = TrialQuantity("clear write (rounds)", "acquisitions", COUNT)
     >>> [one] = judge(compare("x86_64/npt", "parked", [{clear: 2.0}] * 2, [{clear: 32.0}] * 2))
     >>> one.verdict, round(one.ratio)
     ('changed', 16)
@@ -89,7 +89,7 @@ def compare(machine: str, cell: str, base: Runs, changed: Runs) -> list[Differen
     ]
 
 
-def difference(machine: str, cell: str, name: Quantity, *values: Sequence[float]) -> Difference:
+def difference(machine: str, cell: str, name: TrialQuantity, *values: Sequence[float]) -> Difference:
     """One number, without a verdict.
 
     - `values`: of each run of the kernel without the series, and of the one with it.

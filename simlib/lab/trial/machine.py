@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simlib._lib.errors import SimlibError
-from simlib._lib.parallel import Progress, portions
+from simlib._lib.parallel import Progress, subprogresses
 from simlib.lab.build import Built
 from simlib.lab.collect import Boot, run_boots
-from simlib.lab.experiment import Cell, Row
+from simlib.lab.experiment import Cell, ExperimentRow
 from simlib.lab.qemu import Qemu
 from simlib.lab.records import Record, split_record
 from simlib.lab.source import Source
-from simlib.lab.trial.cells import CHECK, Design, cells, designs, target_of
+from simlib.lab.trial.cells import CHECK, TrialDesign, cells, designs, target_of
 from simlib.lab.trial.differences import Difference, compare
 from simlib.lab.trial.kernels import COUNTED, Kernel, build_kernel, made_with
-from simlib.lab.trial.quantities import Quantity, quantities
+from simlib.lab.trial.quantities import TrialQuantity, quantities
 
-Runs = dict[str, list[dict[Quantity, float]]]
+Runs = dict[str, list[dict[TrialQuantity, float]]]
 """What a kernel's boots gave, by the cell in words: the numbers of each run."""
 
 
@@ -36,7 +36,7 @@ class How:
 
 
 @dataclass
-class Tried:
+class BootedKernels:
     """What one machine said.
 
     - `images`: hashes of the kernel without the series and the one with it.
@@ -58,16 +58,16 @@ def steps(progress: Progress | None) -> Callable[[str], None]:
 
 def try_on(
     machine: str, source: Source, both: tuple[Kernel, Kernel], qemu: Qemu, how: How, progress: Progress | None
-) -> Tried:
+) -> BootedKernels:
     """Try a series on one machine.
 
     Raises `SimlibError` if a kernel does not compile, or the one without the series does not run.
     """
     own = list(designs(machine, how.quick))
-    building, checking, booting = portions(progress, [0.1, 0.1, 0.8])  # as where the kernels were compiled before
+    building, checking, booting = subprogresses(progress, [0.1, 0.1, 0.8])  # as where the kernels were compiled before
     built = [layouts_of(machine, source, kernel, 1, building) for kernel in both]
     images = [str(one.provenance["image_sha256"]) for [one] in built]
-    tried = Tried((images[0], images[1]))
+    tried = BootedKernels((images[0], images[1]))
     if images[0] == images[1] and not how.parameters:
         return tried
     tried.kernel = {**made_with(source, target_of(machine), how.kernel), "qemu": qemu.text}
@@ -91,8 +91,8 @@ def layouts_of(machine: str, source: Source, kernel: Kernel, count: int, progres
 
 
 def boot(
-    machine: str, own: Sequence[Design], built: Sequence[Sequence[Built]], qemu: Qemu, how: How,
-    progress: Progress | None, tried: Tried,
+    machine: str, own: Sequence[TrialDesign], built: Sequence[Sequence[Built]], qemu: Qemu, how: How,
+    progress: Progress | None, tried: BootedKernels,
 ) -> tuple[Runs, Runs]:  # fmt: skip
     """What each kernel's boots gave; counted in `tried`, and what the changed kernel did wrong.
 
@@ -119,8 +119,8 @@ def boot(
 
 
 def _rows(
-    machine: str, own: Sequence[Design], built: Sequence[Sequence[Built]], how: How
-) -> Iterator[tuple[int, Row, Built]]:
+    machine: str, own: Sequence[TrialDesign], built: Sequence[Sequence[Built]], how: How
+) -> Iterator[tuple[int, ExperimentRow, Built]]:
     """Number of the kernel, cells and image of each boot."""
     for side, layouts in enumerate(built):
         parameters = {**how.of_both, **(how.parameters if side else {})}
@@ -128,7 +128,7 @@ def _rows(
             alike = [design for design in own if design.boot == word]
             for number, image in zip(range(alike[0].layouts), layouts, strict=False):
                 found = [cells(machine, design, number, parameters, how.kernel) for design in alike]
-                yield side, Row.of([cell for each in found for cell in each]), image
+                yield side, ExperimentRow.of([cell for each in found for cell in each]), image
 
 
 def _label(cell: Cell) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simlib._lib.errors import InputError, nearest
-from simlib._lib.parallel import Progress, portions
+from simlib._lib.parallel import Progress, subprogresses
 from simlib.lab.build import check_kernel, need_compiler
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import Qemu, find_qemu
@@ -88,7 +88,7 @@ class Request:
         """
         mine, both = self.patches[first:end], self.both(source, first, end)
         touched = [machine for machine in self.machines if machine in _machines_for(mine)]
-        each = portions(progress, [1 / max(1, len(touched))] * len(touched))
+        each = subprogresses(progress, [1 / max(1, len(touched))] * len(touched))
         tried = {
             machine: try_on(machine, source, both, self.machines[machine], self.how, part)
             for machine, part in zip(touched, each, strict=True)

@@ -20,7 +20,7 @@ from simlib.figures.results import Result
 from simlib.lab.trial.cells import DESIGNS
 from simlib.lab.trial.differences import ALIKE, ALPHA, CHANGED, EQUAL, TOO_FEW, WISHED, Difference, difference, judge
 from simlib.lab.trial.kernels import COUNTED
-from simlib.lab.trial.quantities import A_PAGE, Quantity
+from simlib.lab.trial.quantities import A_PAGE, TrialQuantity
 
 WIDTH = 72
 """Columns of a mail."""
@@ -175,7 +175,7 @@ def load_trial(path: str | Path) -> Trial:
     content = read_json(path, "a trial (trial.json of simlib lab try --out)")
     try:
         found = [
-            difference(row["machine"], row["cell"], Quantity(*row["quantity"]), row["base"], row["changed"])
+            difference(row["machine"], row["cell"], TrialQuantity(*row["quantity"]), row["base"], row["changed"])
             for row in content["differences"]
         ]
         machines, same = (tuple(content[name]) for name in ("machines", "same"))

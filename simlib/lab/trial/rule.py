@@ -14,7 +14,7 @@ _RULE = re.compile(r"(?P<what>[\w .()%-]+?)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?
 
 
 @dataclass(frozen=True)
-class Rule:
+class FailRule:
     """A change that is not wanted.
 
     - `what`: words that the name of a number has, such as ``clear time``; empty: any change at all.
@@ -26,10 +26,10 @@ class Rule:
     percent: float = 0.0
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
+    def parse(cls, text: str) -> FailRule:
         """Read a rule.
 
-        >>> Rule.parse("clear time > 5%"), Rule.parse("changed").what
+        >>> FailRule.parse("clear time > 5%"), FailRule.parse("changed").what
         (Rule(what='clear time', above=True, percent=5.0), '')
         """
         if text.strip() == "changed":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simlib._lib.parallel import Progress, portions
+from simlib._lib.parallel import Progress, subprogresses
 from simlib.lab.cache import at_work
 from simlib.lab.trial.kernels import COUNTED
 from simlib.lab.trial.machine import How
@@ -73,7 +73,7 @@ def try_each_patch(
 
 def _tried(asked: Request, parts: Sequence[tuple[int, int]], more: Sequence[str], progress: Progress) -> list[Trial]:
     """A trial of each part of a series: from which patch, and before which."""
-    opening, *shares = portions(progress, [0.02, *[0.98 / max(1, len(parts))] * len(parts)])
+    opening, *shares = subprogresses(progress, [0.02, *[0.98 / max(1, len(parts))] * len(parts)])
     with at_work(alone=True):
         source = asked.open(opening)
         asked.both(source, 0, len(asked.patches))  # all of them apply, before minutes are spent on the first

@@ -8,7 +8,7 @@ from simlib.measurements.fits.fit import Fit
 from simlib.measurements.fits.priors import Prior, load_priors
 from simlib.measurements.fits.spread import Spread, decisive, variations
 from simlib.measurements.fits.tables import unit_of
-from simlib.measurements.fits.uncertain import UncertainCosts, complete, readable_costs, told
+from simlib.measurements.fits.uncertain import UncertainCosts, complete, describe_costs, readable_costs
 
 __all__ = [
     "BOUNDS",
@@ -23,13 +23,13 @@ __all__ = [
     "conventions",
     "cost_key",
     "decisive",
+    "describe_costs",
     "find_fit",
     "fit_path",
     "load_fit",
     "load_priors",
     "readable_costs",
     "save_fit",
-    "told",
     "unit_of",
     "variations",
 ]

@@ -22,8 +22,8 @@ BOUNDS = {cost.name: cost.metadata["bounds"] for cost in fields(Costs)}
 def cost_key(cost: str, group: str = "") -> str:
     """Name of a parameter: a cost, or a cost of one group of variants.
 
-    >>> cost_key("fault_exit"), cost_key("fault_exit", "old test")
-    ('fault_exit', 'fault_exit[old test]')
+    >>> cost_key("fault_unlocked"), cost_key("fault_unlocked", "old test")
+    ('fault_unlocked', 'fault_unlocked[old test]')
     """
     return f"{cost}[{group}]" if group else cost
 
@@ -32,14 +32,15 @@ def cost_key(cost: str, group: str = "") -> str:
 class CostEstimate:
     """Calibrated costs, and how far they are known.
 
-    - `names`: costs (``"fault_hold"``), or costs of a group of variants (``"fault_exit[old test]"``).
+    - `names`: costs (``"fault_hold"``), or costs of a group of variants (``"fault_unlocked[old test]"``).
     - `logs`, shape (n,): natural logarithms of the values (picoseconds, or dimensionless).
     - `covariance`, shape (n, n): of `logs`.
     - `dof`: degrees of freedom: observations less parameters.
     - `discrepancy`: standard deviation of measured over model, relative, that is left after the fit.
     - `spread`: how much larger than `discrepancy` a metric's deviation is taken to be; 1 if not named.
     - `held`: costs that were given when these were calibrated, and hold where these do.
-    - `absorbed`: costs that the calibrated ones contain, and the workload of which that is true: there they are 0.
+    - `included_in_others`: costs that the calibrated ones contain, and the workload of which that is true: there they
+      are 0.
     """
 
     names: tuple[str, ...]
@@ -49,7 +50,7 @@ class CostEstimate:
     discrepancy: float
     spread: Mapping[str, float]
     held: Mapping[str, float] = field(default_factory=dict)
-    absorbed: tuple[tuple[str, ...], str] = ((), "")
+    included_in_others: tuple[tuple[str, ...], str] = ((), "")
 
     def apply(self, scenario: Scenario, logs: NDArray[np.float64] | None = None) -> Scenario:
         """The scenario with these costs, those of its own group where the estimate has them.
@@ -58,7 +59,7 @@ class CostEstimate:
         """
         given = scenario.costs.given()
         values = np.exp(self.logs if logs is None else logs)
-        names, kind = self.absorbed
+        names, kind = self.included_in_others
         fixed = dict(self.held) | (dict.fromkeys(names, 0.0) if scenario.workload.kind == kind else {})
         mine = {name: value for name, value in fixed.items() if name not in given}
         for name, value in zip(self.names, values.tolist(), strict=True):
@@ -100,4 +101,7 @@ class CostEstimate:
 
 def conventions(scenario: Scenario) -> dict[str, Any]:
     """What a calibration of this scenario takes as given, as `CostEstimate` keeps it."""
-    return {"held": scenario.costs.given(), "absorbed": (scenario.calibration.absorbed, scenario.workload.kind)}
+    return {
+        "held": scenario.costs.given(),
+        "included_in_others": (scenario.calibration.included_in_others, scenario.workload.kind),
+    }

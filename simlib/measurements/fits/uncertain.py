@@ -24,7 +24,7 @@ from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario
 from simlib.simulator.workloads import build, kind_of
 
-FAULTS = ("fault_exit", "fault_hold", "line_transfer", "tlb_invalidate")
+FAULTS = ("fault_unlocked", "fault_hold", "line_transfer", "tlb_invalidate")
 """Costs of faults that decide how long a guest takes."""
 
 CLEARING = ("clear_page", "reacquire")
@@ -228,10 +228,10 @@ def format_cost(value: float, unit: str) -> str:
 _SOURCES = {"given": "the scenario", "calibrated": "the fit", "fixed": "as it was when the others were calibrated"}
 
 
-def told(known: UncertainCosts) -> tuple[str, ...]:
+def describe_costs(known: UncertainCosts) -> tuple[str, ...]:
     """Where the costs of a scenario come from, in one line, and which are given in vain.
 
-    >>> told(UncertainCosts.of(Scenario.parse({"costs": {"kick": "1us", "zap_block": "1us"}})))[1]
+    >>> describe_costs(UncertainCosts.of(Scenario.parse({"costs": {"kick": "1us", "zap_block": "1us"}})))[1]
     'zap_block is not used: nothing is zapped'
     """
     words = {"given": "given", "calibrated": "calibrated", "fixed": "fixed by the fit", "prior": "drawn from priors"}
@@ -253,7 +253,7 @@ def at_medians(scenario: Scenario, priors: Mapping[str, Prior]) -> Scenario:
 def complete(scenario: Scenario) -> Scenario:
     """The scenario with each cost that has no value at the median of its prior, but those that others contain.
 
-    >>> complete(Scenario.parse({"costs": {"fault_exit": "0ns"}})).costs.fault_hold
+    >>> complete(Scenario.parse({"costs": {"fault_unlocked": "0ns"}})).costs.fault_hold
     600000
     """
     return UncertainCosts.of(scenario).central()

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlib._lib.errors import InputError
-from simlib.measurements.importers.kvm_stats import Statistics
+from simlib.measurements.importers.kvm_stats import KvmStatistics
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
-from simlib.measurements.importers.tables import Column, Contents, Rows, Table
+from simlib.measurements.importers.tables import Column, Contents, ImportedTable, TableRows
 
 _RUN = Column("run", "whole", "which of the runs in the log, from 1")
 _VCPU = Column("vcpu", "whole", "the vCPU, from 0", unit="1")
@@ -94,8 +94,10 @@ _TYPES = ("config", "ioctl", "vcpu", "stat", "check", "end")
 class Log:
     """The test's tables while its lines come."""
 
-    rows: dict[str, Rows] = field(default_factory=lambda: {name: Rows(table[2]) for name, table in TABLES.items()})
-    statistics: Statistics = field(default_factory=Statistics)
+    rows: dict[str, TableRows] = field(
+        default_factory=lambda: {name: TableRows(table[2]) for name, table in TABLES.items()}
+    )
+    statistics: KvmStatistics = field(default_factory=KvmStatistics)
     warnings: list[str] = field(default_factory=list)
     configs: list[dict[str, Any]] = field(default_factory=list)
     events: int = 0
@@ -160,7 +162,7 @@ class Log:
         for bucket, count in enumerate(progress):
             self.rows["progress"].add(*who, bucket, start + bucket * width, count)
 
-    def tables(self, histograms: bool) -> tuple[Table, ...]:
+    def tables(self, histograms: bool) -> tuple[ImportedTable, ...]:
         """All tables, the ioctls first."""
         own = (self.rows[name].table(name, f"{_TEST}: {title}", key) for name, (title, key, _) in TABLES.items())
         return (*own, *self.statistics.tables(histograms))

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 from simlib.measurements.importers.lines import ForeignText, Lines, any_line
-from simlib.measurements.importers.tables import Column, Contents, Rows
+from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _RUN = Column("run", "whole", "which of the runs in the log, from 1: one for each guest mode")
 _MODE = Column("guest_mode", "text", "address widths and page size of the guest")
@@ -53,7 +53,7 @@ _FAILED = "==== Test Assertion Failure ===="
 
 
 @dataclass
-class Run:
+class TestRun:
     """One run of the test while its lines come: times in s by what the line says that they are of."""
 
     mode: str
@@ -88,13 +88,13 @@ def read_dirty_log(lines: Lines) -> Contents:
 
     It says neither the number of vCPUs nor their memory. Lines of others (random seed, debug output) are passed over.
     """
-    runs: list[Run] = []
+    runs: list[TestRun] = []
     for line in lines:
         text = line.strip()
         if found := _MODE_LINE.fullmatch(text):
             for run in runs[-1:]:
                 run.check_complete(lines)
-            runs.append(Run(re.sub(r"\s+", " ", found[1])))
+            runs.append(TestRun(re.sub(r"\s+", " ", found[1])))
         elif _FAILED in text:
             raise lines.fault(text, "the test must have passed", "see its message, and run it again")
         elif not text or _COUNT.fullmatch(text) or not _OURS.fullmatch(text):
@@ -111,7 +111,7 @@ def read_dirty_log(lines: Lines) -> Contents:
     if not runs:
         raise ForeignText("the log of dirty_log_perf_test, with its lines 'Testing guest mode: …'")
     runs[-1].check_complete(lines)
-    iterations, summary = Rows(ITERATIONS), Rows(RUNS)
+    iterations, summary = TableRows(ITERATIONS), TableRows(RUNS)
     for number, run in enumerate(runs, 1):
         for iteration in range(1, run.iterations + 1):
             times = [run.times.get(f"Iteration {iteration} {step} time", math.nan) for step in _STEPS]

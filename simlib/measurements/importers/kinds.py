@@ -29,7 +29,7 @@ from simlib.measurements.importers.tables import Contents, Imported
 
 
 @dataclass(frozen=True)
-class Kind:
+class LogKind:
     """A kind of log: what it is, its reader, whether first lines are of it, and which options the reader takes."""
 
     description: str
@@ -39,22 +39,24 @@ class Kind:
 
 
 KINDS = {
-    "lock-stat": Kind("/proc/lock_stat", lock_stat.read_lock_stat, lock_stat.looks_like, ("lock",)),
-    "trace-cmd": Kind("trace-cmd report, or /sys/kernel/tracing/trace", trace.read_trace, trace.looks_like),
-    "perf-lock": Kind("perf lock contention, with or without -x", perf_lock.read_perf_lock, perf_lock.looks_like),
-    "perf-kvm": Kind("perf kvm stat report", perf_kvm.read_perf_kvm, perf_kvm.looks_like),
-    "perf-trace": Kind("perf trace, its lines, its summary or both", perf_trace.read_perf_trace, perf_trace.looks_like),
-    "dirty-log-perf-test": Kind(
+    "lock-stat": LogKind("/proc/lock_stat", lock_stat.read_lock_stat, lock_stat.looks_like, ("lock",)),
+    "trace-cmd": LogKind("trace-cmd report, or /sys/kernel/tracing/trace", trace.read_trace, trace.looks_like),
+    "perf-lock": LogKind("perf lock contention, with or without -x", perf_lock.read_perf_lock, perf_lock.looks_like),
+    "perf-kvm": LogKind("perf kvm stat report", perf_kvm.read_perf_kvm, perf_kvm.looks_like),
+    "perf-trace": LogKind(
+        "perf trace, its lines, its summary or both", perf_trace.read_perf_trace, perf_trace.looks_like
+    ),
+    "dirty-log-perf-test": LogKind(
         "the log of the selftest dirty_log_perf_test", dirty_log.read_dirty_log, dirty_log.looks_like
     ),
-    "contention-test": Kind(
+    "contention-test": LogKind(
         "the JSON lines of mmu_lock_contention_test",
         contention_test.read_contention_test,
         contention_test.looks_like,
         ("histograms",),
     ),
-    "kvm-stat": Kind("the tool kvm_stat: -1, -l, or -c -l", kvm_stat.read_kvm_stat, kvm_stat.looks_like),
-    "kvm-stats": Kind(
+    "kvm-stat": LogKind("the tool kvm_stat: -1, -l, or -c -l", kvm_stat.read_kvm_stat, kvm_stat.looks_like),
+    "kvm-stats": LogKind(
         "KVM statistics: JSON lines, or NAME: VALUE", kvm_stats.read_kvm_stats, kvm_stats.looks_like, ("histograms",)
     ),
 }

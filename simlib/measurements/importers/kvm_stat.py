@@ -12,7 +12,7 @@ import re
 import sys
 
 from simlib.measurements.importers.lines import ForeignText, Lines
-from simlib.measurements.importers.tables import Column, Contents, Rows
+from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _NAMES = (
     Column("name", "text", "name of the tracepoint or statistic"),
@@ -56,7 +56,7 @@ def looks_like(head: list[str]) -> bool:
 
 def read_kvm_stat(lines: Lines) -> Contents:
     """Read what ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l`` prints."""
-    log, once = Rows(LOG), Rows(ONCE)
+    log, once = TableRows(LOG), TableRows(ONCE)
     names: list[tuple[str, str]] = []
     seen, sample, glued = set[tuple[str, str]](), 0, 0
     for line in lines:
@@ -94,7 +94,7 @@ def read_kvm_stat(lines: Lines) -> Contents:
     return Contents(tables, tuple(warnings))
 
 
-def _logged(lines: Lines, log: Rows, names: list[tuple[str, str]], sample: int, found: re.Match[str]) -> None:
+def _logged(lines: Lines, log: TableRows, names: list[tuple[str, str]], sample: int, found: re.Match[str]) -> None:
     """Take a line of a log, in the order of its banner."""
     cells = re.split(r"[ ,]+", found["cells"].strip(" ,"))
     if len(cells) != len(names):

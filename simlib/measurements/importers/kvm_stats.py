@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlib.measurements.importers.lines import ForeignText, Lines
-from simlib.measurements.importers.tables import Column, Contents, Rows, Table
+from simlib.measurements.importers.tables import Column, Contents, ImportedTable, TableRows
 
 WHAT = ("acquired", "contended", "wait_ns", "timed", "hold_ns")
 _RUN = Column("run", "whole", "which of the runs in the file, from 1")
@@ -79,7 +79,7 @@ _SCOPES = ("vm", "vcpu")
 
 
 @dataclass
-class Statistics:
+class KvmStatistics:
     """Statistics while they are read; keys begin with run, moment and scope."""
 
     locks: dict[tuple[Any, ...], dict[str, int]] = field(default_factory=dict)
@@ -142,9 +142,9 @@ class Statistics:
         if seen:
             raise lines.fault(name, "must occur once in a reading", "give one VM's statistics, read once")
 
-    def tables(self, histograms: bool) -> tuple[Table, ...]:
+    def tables(self, histograms: bool) -> tuple[ImportedTable, ...]:
         """The tables ``locks``, ``histograms`` if asked for, and ``others``."""
-        locks, buckets, others = Rows(LOCKS), Rows(HISTOGRAMS), Rows(OTHERS)
+        locks, buckets, others = TableRows(LOCKS), TableRows(HISTOGRAMS), TableRows(OTHERS)
         for key, row in self.locks.items():
             locks.add(*key, *(row.get(what) for what in WHAT))
         for key, counts in self.histograms.items() if histograms else ():
@@ -183,7 +183,7 @@ def looks_like(head: list[str]) -> bool:
 
 def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
     """Read KVM's statistics, JSON lines of type ``stat`` or text ``name: value``; the histograms too if asked for."""
-    statistics, run, skipped, used = Statistics(), 1, 0, 0
+    statistics, run, skipped, used = KvmStatistics(), 1, 0, 0
     known = begun = False
     for line in lines:
         text = line.strip()

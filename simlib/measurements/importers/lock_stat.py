@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from simlib._lib.errors import InputError, nearest
 from simlib.measurements.importers.lines import ForeignText, Lines, any_line
-from simlib.measurements.importers.tables import Column, Contents, Rows
+from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _TITLES = (
     "con-bounces", "contentions", "waittime-min", "waittime-max", "waittime-total", "waittime-avg",
@@ -58,12 +58,12 @@ looks_like = any_line(re.compile(f"{_VERSION}.*"))
 
 
 @dataclass
-class Reading:
+class LockStatReader:
     """The tables while lines come, and where in the text they are."""
 
     lock: str  # which classes to take
-    classes: Rows = field(default_factory=lambda: Rows(CLASSES))
-    points: Rows = field(default_factory=lambda: Rows(POINTS))
+    classes: TableRows = field(default_factory=lambda: TableRows(CLASSES))
+    points: TableRows = field(default_factory=lambda: TableRows(POINTS))
     names: dict[str, None] = field(default_factory=dict)  # of all classes, in their order
     warnings: dict[str, None] = field(default_factory=dict)
     snapshot: int = 0
@@ -146,7 +146,7 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
     - `lock`: part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
       (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
     """
-    reading = Reading(lock)
+    reading = LockStatReader(lock)
     for line in lines:
         if line and not line.isspace():
             reading.take(lines, line)

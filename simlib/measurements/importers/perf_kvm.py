@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from simlib.measurements.importers.lines import ForeignText, Lines, any_line
-from simlib.measurements.importers.tables import Column, Contents, Rows
+from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 EXITS = (
     Column("report", "whole", "number of the table in the text, from 1: perf kvm stat live prints one a second"),
@@ -50,7 +50,7 @@ looks_like = any_line(_TARGET, _HEAD)
 
 def read_perf_kvm(lines: Lines) -> Contents:
     """Read the tables of ``perf kvm stat report``, one or several after each other: each must have an end."""
-    exits, totals, warnings = Rows(EXITS), Rows(TOTALS), []
+    exits, totals, warnings = TableRows(EXITS), TableRows(TOTALS), []
     place, report, what = {"target": "not stated", "vcpu": "all"}, 0, ""
     for line in lines:
         if found := _TARGET.fullmatch(line):

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from simlib._lib.errors import InputError
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
-from simlib.measurements.importers.tables import Column, Contents, Rows
+from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _KEYS = {
     "contended": Column("contended", "whole", "acquisitions that had to wait"),
@@ -55,7 +55,7 @@ def read_perf_lock(lines: Lines) -> Contents:
     A table's times are rounded to three or more digits by perf, those of ``-x`` are not. What the measured command
     printed before the header is passed over, as are the stacks of ``-v``.
     """
-    rows: Rows | None = None
+    rows: TableRows | None = None
     names, separator, pattern = list[str](), "", re.compile("")
     stacks = False
     bad = total = 0
@@ -99,7 +99,7 @@ def read_perf_lock(lines: Lines) -> Contents:
     return Contents((table,), (f"perf left out {bad} of {total} contentions (bad sequences)",) if bad else ())
 
 
-def _under_header(lines: Lines, names: list[str], before: Rows | None) -> Rows:
+def _under_header(lines: Lines, names: list[str], before: TableRows | None) -> TableRows:
     """Rows under a header with these titles, which are known; there may be one only."""
     for name in names:
         if name not in _KEYS and name not in _WHERE:
@@ -110,7 +110,7 @@ def _under_header(lines: Lines, names: list[str], before: Rows | None) -> Rows:
     columns = [_KEYS.get(name) or _WHERE[name] for name in names]
     if "address" in names:
         columns = [replace(column, optional=True) if column.name == "type" else column for column in columns]
-    return Rows([Column("entry", "whole", "place of the line in the output, from 1"), *columns])
+    return TableRows([Column("entry", "whole", "place of the line in the output, from 1"), *columns])
 
 
 def _spaced(line: str, pattern: re.Pattern[str]) -> list[str]:

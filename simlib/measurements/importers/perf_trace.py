@@ -12,7 +12,7 @@ import re
 import sys
 
 from simlib.measurements.importers.lines import ForeignText, Lines
-from simlib.measurements.importers.tables import Column, Contents, Rows
+from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 CALLS = (
     Column("call", "whole", "number of the call, in the order of the lines, from 1"),
@@ -64,7 +64,7 @@ def read_perf_trace(lines: Lines) -> Contents:
     A call whose beginning was not seen has no time, and one whose end was not has no result: both are counted and left
     out. Lines of other events are passed over.
     """
-    reader, looks = _Reader(), False
+    reader, looks = _TraceReader(), False
     for raw in lines:
         line = _COLOUR.sub("", raw)
         looks = reader.take(lines, line) or looks
@@ -85,11 +85,11 @@ def read_perf_trace(lines: Lines) -> Contents:
     )
 
 
-class _Reader:
+class _TraceReader:
     """Lines of calls and of summaries, as they come."""
 
     def __init__(self) -> None:
-        self.calls, self.summary, self.lost, self.unknown = Rows(CALLS), Rows(SUMMARY), 0, 0
+        self.calls, self.summary, self.lost, self.unknown = TableRows(CALLS), TableRows(SUMMARY), 0, 0
         self.unfinished: dict[tuple[str | None, str], str] = {}
         self.thread, self.in_table = ("total", 0), False
 

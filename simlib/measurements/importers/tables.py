@@ -62,7 +62,7 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ImportedTable:
     """One imported table."""
 
     name: str
@@ -79,12 +79,12 @@ class Table:
         return len(self.frame)
 
 
-class Rows:
+class TableRows:
     """Rows of a table while they are found: columns of packed numbers, not a tuple a row.
 
     - `as_csv`: whether to write them as CSV when they come, too, so that the end, which a signal may ask for, is short.
 
-    >>> rows = Rows([Column("lock", "text", "the lock"), Column("wait_ns", "whole", "time waited")])
+    >>> rows = TableRows([Column("lock", "text", "the lock"), Column("wait_ns", "whole", "time waited")])
     >>> rows.add("mmu_lock", 1200)
     >>> rows.table("waits", "Waits", ["lock"]).frame
            lock  wait_ns
@@ -117,10 +117,10 @@ class Rows:
             )
         )
 
-    def table(self, name: str, title: str, key: Iterable[str]) -> Table:
+    def table(self, name: str, title: str, key: Iterable[str]) -> ImportedTable:
         """The rows as a table."""
         frame = pd.DataFrame({c.name: _series(c, cells) for c, cells in zip(self.columns, self._cells, strict=True)})
-        return Table(name, title, self.columns, tuple(key), frame, self._text.getvalue())
+        return ImportedTable(name, title, self.columns, tuple(key), frame, self._text.getvalue())
 
 
 def _cell(lines: Lines, column: Column, text: str | None) -> Any:
@@ -152,7 +152,7 @@ def _series(column: Column, cells: Any) -> Any:
 class Contents:
     """What a reader found in a log."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[ImportedTable, ...]
     """The main one first; a table without rows is left out of an import."""
     warnings: tuple[str, ...] = ()
     """What was lost, dropped or odd, in a sentence each."""
@@ -169,7 +169,7 @@ class Imported:
     """Name of its file, without folders."""
     sha256: str
     """Checksum of the file; empty if there was none."""
-    tables: dict[str, Table]
+    tables: dict[str, ImportedTable]
     """By name, the main one first; none is empty."""
     warnings: tuple[str, ...]
     """What was lost, dropped or odd."""
@@ -179,7 +179,7 @@ class Imported:
     command: str = "not stated"
 
     @property
-    def main(self) -> Table:
+    def main(self) -> ImportedTable:
         """The table that the import is about."""
         return next(iter(self.tables.values()))
 
@@ -280,7 +280,7 @@ def default_name(source: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", stem, flags=re.ASCII).strip("-_") or "imported"
 
 
-def _about(imported: Imported, table: Table) -> dict[str, Any]:
+def _about(imported: Imported, table: ImportedTable) -> dict[str, Any]:
     return {
         "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
         "hardware": imported.hardware,

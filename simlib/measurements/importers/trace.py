@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from simlib._lib.errors import InputError
 from simlib.measurements.importers.lines import ForeignText, Lines, any_line
-from simlib.measurements.importers.tables import Column, Contents, Rows
+from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _WHO = (
     Column("task", "text", "name of the task"),
@@ -106,7 +106,7 @@ class Episodes:
     known by thread and lock. The idle threads of all CPUs share pid 0: they are told apart by their CPU.
     """
 
-    rows: Rows = field(default_factory=lambda: Rows(WAITS))  # episodes that are complete
+    rows: TableRows = field(default_factory=lambda: TableRows(WAITS))  # episodes that are complete
     open: dict[tuple[int, str], Waiting] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)  # what was not used, by reason
 
@@ -158,8 +158,8 @@ class Trace:
     """A trace while it is read, line by line."""
 
     episodes: Episodes = field(default_factory=Episodes)
-    acquired: Rows = field(default_factory=lambda: Rows(ACQUIRED))
-    released: Rows = field(default_factory=lambda: Rows(RELEASED))
+    acquired: TableRows = field(default_factory=lambda: TableRows(ACQUIRED))
+    released: TableRows = field(default_factory=lambda: TableRows(RELEASED))
     counts: dict[tuple[str, str, str, int], list[int]] = field(default_factory=dict)
     """By event, reason, task and thread: how many of KVM's other events, when the first and last one was, ns."""
     lost: Counter[str] = field(default_factory=Counter)  # events, by CPU
@@ -191,7 +191,7 @@ class Trace:
     def contents(self) -> Contents:
         """What was found, when all lines were taken."""
         self.episodes.close()
-        events = Rows(EVENTS)
+        events = TableRows(EVENTS)
         for (event, reason, task, pid), (count, first, last) in sorted(self.counts.items()):
             events.add(event, reason, task, pid, count, first / 1e9, last / 1e9)
         tables = (

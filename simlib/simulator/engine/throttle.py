@@ -6,14 +6,14 @@ Whole numbers are divided as C does.
 
 from __future__ import annotations
 
-from simlib._lib.jit import kept
+from simlib._lib.jit import cached_njit
 from simlib.model.quantities import PS_PER_S
 
 _TOLERANCE, _LINEAR = 25, 50
 """system/dirtylimit.c DIRTYLIMIT_TOLERANCE_RANGE, MiB/s, and DIRTYLIMIT_LINEAR_ADJUSTMENT_PCT, percent."""
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def sleeps(each_slice: int, window: int, percent: int) -> int:
     """For how long a vCPU sleeps at once, ps.
 
@@ -27,7 +27,7 @@ def sleeps(each_slice: int, window: int, percent: int) -> int:
     return window * percent // 100
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def next_throttle(
     now: int, dirtied: float, allowed: float, initial: int, increment: int, tailslow: bool, most: int
 ) -> int:
@@ -55,7 +55,7 @@ def next_throttle(
     return min(99, max(1, min(now + more, most)))
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def next_sleep_us(sleep_us: int, quota: int, current: int, full_us: int) -> int:
     """What a vCPU sleeps whenever its dirty ring is full, µs, after a look at its rate.
 
@@ -84,7 +84,7 @@ def next_sleep_us(sleep_us: int, quota: int, current: int, full_us: int) -> int:
     return max(0, min(sleep_us, full_us * 99))
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def rate_mib(pages: int, period_ps: int) -> int:
     """A vCPU's rate of dirtying, MiB/s, in whole MiB as QEMU counts its pages of 4 KiB.
 
@@ -98,7 +98,7 @@ def rate_mib(pages: int, period_ps: int) -> int:
     return (pages >> 8) * PS_PER_S // period_ps
 
 
-@kept(nogil=True)
+@cached_njit(nogil=True)
 def full_us(entries: int, fastest: int) -> int:
     """For how long a ring is filled at a rate, µs.
 

@@ -130,7 +130,7 @@ def perfetto_trace(result: TracedRun) -> dict[str, object]:
 
     >>> from simlib import Scenario
     >>> from simlib.analysis.simulate import run_scenario as simulate
-    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
+    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_unlocked": "1us"}})
     >>> sorted(perfetto_trace(simulate(s, trace=10_000)))
     ['displayTimeUnit', 'otherData', 'traceEvents']
     """

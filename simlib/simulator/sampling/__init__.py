@@ -14,8 +14,8 @@ from simlib.simulator.sampling.sample import (
     WINDOW_METRICS,
     SampleResult,
     sample_migration,
-    walk_several,
+    sample_several,
     why_not,
 )
 
-__all__ = ["WALKS", "WHOLE_PAGES", "WINDOW_METRICS", "SampleResult", "sample_migration", "walk_several", "why_not"]
+__all__ = ["WALKS", "WHOLE_PAGES", "WINDOW_METRICS", "SampleResult", "sample_migration", "sample_several", "why_not"]

@@ -18,8 +18,8 @@ from simlib.model.scenario import Scenario
 from simlib.simulator.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.simulator.engine.result import LAP_BINS, PS, bin_width, lap_quantile
 from simlib.simulator.sampling import rings
-from simlib.simulator.sampling.fluid_model import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, cost_of, service_of
-from simlib.simulator.sampling.window import View, Window, window, window_job
+from simlib.simulator.sampling.fluid_model import ENDS, GOLDEN, Cycles, Floats, MemoryState, Rates, cost_of, service_of
+from simlib.simulator.sampling.window import Window, WindowSpec, window, window_job
 from simlib.simulator.workloads.degradation import LEVELS, undisturbed_rate
 from simlib.simulator.workloads.kernel import split_at_once
 from simlib.simulator.workloads.migration import page_time
@@ -101,7 +101,7 @@ def _most(scenario: Scenario, seen: Window) -> float:
     costs = scenario.machine_costs
     spread = float(quantile_table(float(costs.fault_jitter or 0.0)).max()) / 2**FIXED_POINT_BITS
     crossing = 2 * (costs.line_transfer or 0) + 4 * (costs.line_local or 0)
-    fault = (spread * ((costs.fault_exit or 0) + (costs.fault_hold or 0)) + crossing + (costs.kick or 0)) * PS
+    fault = (spread * ((costs.fault_unlocked or 0) + (costs.fault_hold or 0)) + crossing + (costs.kick or 0)) * PS
     if buffer := scenario.policy.buffer_entries:
         full = spread * (costs.log_exit or 0) + buffer * (costs.log_entry or 0)
         fault = max(fault, full * PS)
@@ -114,7 +114,7 @@ def _most(scenario: Scenario, seen: Window) -> float:
 
 
 @dataclass(frozen=True)
-class Journey:
+class SampledRun:
     """What a walk found.
 
     - `metrics`: those of a migration (`simlib.simulator.workloads.migration.METRICS`), but for the utilisation of the
@@ -163,7 +163,7 @@ class _Pass(NamedTuple):
     times: float
 
 
-def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | None = None) -> Journey:
+def sample_once(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | None = None) -> SampledRun:
     """Walk through a migration once.
 
     In each pass one chunk is drawn whose CLEAR is looked at, with a probability in proportion to what that takes alone,
@@ -180,7 +180,7 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
     workload = scenario.workload
     if workload.rings:
         return _with_rings(scenario, seed, check)
-    terrain, pace = Terrain(scenario), first_guess(scenario)
+    terrain, pace = MemoryState(scenario), first_guess(scenario)
     few = workload.downtime // page_time(scenario)
     passes: list[_Pass] = []
     windows = events = 0
@@ -225,7 +225,7 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
     return _journey(scenario, terrain.time, passes, left, left <= few, windows, events)
 
 
-def _with_rings(scenario: Scenario, seed: int, check: Check | None) -> Journey:
+def _with_rings(scenario: Scenario, seed: int, check: Check | None) -> SampledRun:
     """A migration whose rings are reaped."""
     found = rings.passes_of(scenario, seed, check)
     passes = found.passes
@@ -239,21 +239,21 @@ def _with_rings(scenario: Scenario, seed: int, check: Check | None) -> Journey:
     windows = list({id(window): window for window, _ in stands}.values())
     curve, sent = rings.curve_of(passes, metrics["enable_time"]), tuple(one.sent for one in passes)
     events = sum(window.events for window in windows)
-    return Journey(metrics, laps, stalls, curve, sent, passes[-1].seconds, len(windows), events)
+    return SampledRun(metrics, laps, stalls, curve, sent, passes[-1].seconds, len(windows), events)
 
 
-def first_guess(scenario: Scenario) -> Pace:
+def first_guess(scenario: Scenario) -> Rates:
     """A pace to begin with: faults wait for each other no more than they must."""
     cost, policy, vcpus = partial(cost_of, scenario), scenario.policy.resolved(), scenario.guest.vcpus
     crossing = 2 * cost("line_transfer")
     interval = vcpus / undisturbed_rate(scenario)
     if (logging := _logging(scenario)) is not None:
-        return Pace(vcpus, interval, (1.0,), (logging.write,), (0.0,), **_flush_of_a_split(scenario))
-    alone = cost("fault_exit", "fault_hold") + crossing
+        return Rates(vcpus, interval, (1.0,), (logging.write,), (0.0,), **_flush_of_a_split(scenario))
+    alone = cost("fault_unlocked", "fault_hold") + crossing
     service = {"write": cost("fault_hold") + crossing, "read": crossing}.get(policy.write_protect_fault, 0.0)
     if policy.facts.fault_flush == "broadcast":
         alone, service = alone + cost("tlb_invalidate"), max(service, cost("tlb_invalidate"))
-    return Pace(vcpus, interval, (1.0,), (alone,), (service,), **_flush_of_a_split(scenario))
+    return Rates(vcpus, interval, (1.0,), (alone,), (service,), **_flush_of_a_split(scenario))
 
 
 class Logging(NamedTuple):
@@ -284,7 +284,7 @@ def _logging(scenario: Scenario, logged: float = 0.0) -> Logging | None:
         return None
     cost, entries = partial(cost_of, scenario), scenario.policy.buffer_entries
     buffer, full = cost("log_exit") + entries * cost("log_entry"), logged // entries / logged if logged else 0.0
-    return Logging(cost("dirty_set") + full * buffer, buffer, full, cost("fault_exit", "fault_hold"))
+    return Logging(cost("dirty_set") + full * buffer, buffer, full, cost("fault_unlocked", "fault_hold"))
 
 
 def _logged(cycles: Cycles, chunk: int, vcpus: int) -> Floats:
@@ -296,7 +296,7 @@ def _logged(cycles: Cycles, chunk: int, vcpus: int) -> Floats:
 
 
 def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
-    """What a fault that splits a block takes besides (`Architecture.split_flush`), as `Pace` has it, s."""
+    """What a fault that splits a block takes besides (`Architecture.split_flush`), as `Rates` has it, s."""
     if not scenario.policy.resolved().facts.split_flush:
         return {}
     costs, vcpus, blocks = scenario.machine_costs, scenario.guest.vcpus, split_at_once(scenario.guest)
@@ -304,7 +304,7 @@ def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
     return {"flush": held + vcpus * (costs.kick or 0) * PS / blocks, "held": held}
 
 
-def _clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace) -> View:
+def _clear(terrain: MemoryState, chunk: int, cycles: Cycles, pace: Rates) -> WindowSpec:
     """The window on a CLEAR."""
     between = max(pace.between(float(shares.sum()), float(shares[1])) for shares in cycles.faulting[chunk])
     kicked = SETTLE * between + (terrain.scenario.machine_costs.kick or 0) * PS  # for who faults after it, too
@@ -312,7 +312,7 @@ def _clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace) -> View:
     times = SETTLE * between, LOOK * between, after
     share = cycles.faulting[chunk, 0]
     before = _logged(cycles, chunk - 1, terrain.scenario.guest.vcpus)[-1] - (SETTLE + LOOK) * share[0] if chunk else 0.0
-    return View(terrain, chunk, share, times, float(cycles.accesses[chunk, 0]), (max(0.0, before),) * 2)
+    return WindowSpec(terrain, chunk, share, times, float(cycles.accesses[chunk, 0]), (max(0.0, before),) * 2)
 
 
 def job_of_clear(scenario: Scenario, seed: int = 1) -> Job:
@@ -324,12 +324,12 @@ def job_of_clear(scenario: Scenario, seed: int = 1) -> Job:
     - `scenario`: for which `simlib.simulator.sampling.why_not` has no reason.
 
     >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
-    ...     "policy": {"architecture": "arm64"}, "costs": {"clear_page": "40ns", "fault_exit": "1us"},
+    ...     "policy": {"architecture": "arm64"}, "costs": {"clear_page": "40ns", "fault_unlocked": "1us"},
     ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "128M"}})
     >>> [stamp.phase for stamp in job_of_clear(guest).stamps]
     ['settled', 'opened', 'cleared', 'closed']
     """
-    terrain, pace = Terrain(scenario), first_guess(scenario)
+    terrain, pace = MemoryState(scenario), first_guess(scenario)
     dirty = terrain.dirty()
     alone = terrain.alone(dirty)
     chunk = int(np.searchsorted(np.cumsum(alone), 0.5 * alone.sum(), side="right"))
@@ -338,7 +338,7 @@ def job_of_clear(scenario: Scenario, seed: int = 1) -> Job:
 
 
 def _look_at_sending(
-    terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None
+    terrain: MemoryState, chunk: int, cycles: Cycles, pace: Rates, seed: int, check: Check | None
 ) -> list[_Sent]:
     """One window if faults are as frequent all the time, else one for each part of it."""
     shares, faults, vcpus = cycles.faulting[chunk, 1:], cycles.faults[chunk], terrain.scenario.guest.vcpus
@@ -354,7 +354,7 @@ def _look_at_sending(
         accesses = min(10 * LOOK, max(LOOK, ENOUGH / max(1e-9, frequency * vcpus)))
         times = SETTLE * between, 0.0, accesses * between
         first, last = (0, -1) if part is None else (part, part + 1)
-        view = View(terrain, None, share, times, logged=(float(logged[first]), float(logged[last])))
+        view = WindowSpec(terrain, None, share, times, logged=(float(logged[first]), float(logged[last])))
         found.append(_Sent(window(view, seed, check), part))
     return found
 
@@ -374,8 +374,8 @@ def _agree(found: Floats, assumed: Floats) -> bool:
 
 
 def _learn(
-    pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, logging: Logging | None
-) -> Pace:
+    pace: Rates, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, logging: Logging | None
+) -> Rates:
     """The pace that some windows found."""
     sending = [assumed[1:].mean(axis=0) if one.part is None else assumed[1 + one.part] for one in sent]
     seen = zip([assumed[0], *sending], [clearing.before, *(one.window.measured for one in sent)], strict=True)
@@ -402,7 +402,7 @@ def _learn(
 
 def _journey(
     scenario: Scenario, time: float, passes: list[_Pass], left: float, converged: bool, windows: int, events: int
-) -> Journey:
+) -> SampledRun:
     """All passes together, as a whole simulation would have measured them."""
     sums = dict.fromkeys(("work", "wait", "rest", "acquisitions", "contended"), 0.0)
     laps, stalls = np.zeros(LAP_BINS), list[Stalls]()
@@ -441,12 +441,12 @@ def _journey(
         "guest_throughput": min(1.0, float(curve[:, 1] @ widths / widths.sum())) if time else 1.0,
         "longest_stall": longest,
         "stall_p999": min(longest, lap_quantile(laps, 0.999)),
-        "contentions": sums["contended"] * scenario.workload.counted_runs,
+        "contentions": sums["contended"] * scenario.workload.lock_stat_runs,
         "lock_acquisitions": sums["acquisitions"],
     }
     sent = tuple(float(np.rint(one.cycles.send.sum() / (page_time(scenario) * PS))) for one in passes)
     last = time - float(passes[-1].cycles.begin[0]) if passes else 0.0
-    return Journey(metrics, laps, stalls, curve, sent, last, windows, events)
+    return SampledRun(metrics, laps, stalls, curve, sent, last, windows, events)
 
 
 def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArray[np.float64], float]:

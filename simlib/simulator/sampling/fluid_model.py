@@ -5,7 +5,7 @@ A page is still untouched after n accesses of the guest with probability exp(-n 
 accesses that go to it; how long they took does not matter. So what each part of the memory is like when a chunk is
 cleared follows from how many accesses there were since it was cleared before, and these from how fast the guest is
 while the migration thread clears and sends. Only that has to be simulated, in windows
-(`simlib.simulator.sampling.window`); what they find is a `Pace`.
+(`simlib.simulator.sampling.window`); what they find is a `Rates`.
 
 Pages of one popularity are a class; there is one if all are alike. Of each chunk and class the course keeps the
 probability that a page is clean, of those that the guest writes: write-protected, or missing from a block that was
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib._lib.jit import kept
+from simlib._lib.jit import cached_njit
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine.compiled import inline
@@ -38,12 +38,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def machine_code(function: Function) -> Function:
     """Compiled by Numba when it is first called, and kept; for type checkers what it was, as Numba says nothing."""
-    return cast("Function", kept(nogil=True)(function))
+    return cast("Function", cached_njit(nogil=True)(function))
 
 
-def part(function: Function) -> Function:
+def inlined_at_caller(function: Function) -> Function:
     """Compiled as a part of who calls it; for type checkers what it was."""
-    return cast("Function", inline.small(function))
+    return cast("Function", inline.always_inline(function))
 
 
 GOLDEN = 0.6180339887498949
@@ -102,15 +102,15 @@ def touches_of(scenario: Scenario) -> Touches:
     return Touches(share, size / pages, share / size / regions)
 
 
-class Pace(NamedTuple):
+class Rates(NamedTuple):
     """How fast the guest and CLEAR are in one pass.
 
     Times in seconds. `vcpus`; `interval`: from one access of a vCPU to its next, if none faults. `faulting`: shares of
     the accesses that fault, ascending, at which are known `delay`: what a fault loses besides waiting in queues, and
     `service`: for how long each fault keeps the others waiting. `flush`: what one that splits a block takes of all
     vCPUs' time besides, flushing their TLBs, and `held`: for how long it keeps the others waiting for that. `clear`:
-    duration of a CLEAR over what it takes alone (`Terrain.alone`). `working`: accesses of the guest during a CLEAR and
-    for `drain` after it, over those of the same time undisturbed.
+    duration of a CLEAR over what it takes alone (`MemoryState.alone`). `working`: accesses of the guest during a CLEAR
+    and for `drain` after it, over those of the same time undisturbed.
     """
 
     vcpus: int
@@ -129,20 +129,20 @@ class Pace(NamedTuple):
 
         `splitting`: the share that splits a block, among these.
 
-        >>> Pace(4, 1.0, (0.5,), (2.0,), (0.0,)).between(0.25)
+        >>> Rates(4, 1.0, (0.5,), (2.0,), (0.0,)).between(0.25)
         1.5
-        >>> round(Pace(4, 1.0, (0.5,), (100.0,), (100.0,)).between(0.25))  # four vCPUs, one of them served at a time
+        >>> round(Rates(4, 1.0, (0.5,), (100.0,), (100.0,)).between(0.25))  # four vCPUs, one of them served at a time
         100
         """
         return _between_once(self.arrays(), faulting, splitting)
 
-    def arrays(self) -> Pace:
+    def arrays(self) -> Rates:
         """The same for Numba, whose code is then one for any number of shares."""
         faulting, delay, service = (np.array(one) for one in (self.faulting, self.delay, self.service))
         return self._replace(faulting=faulting, delay=delay, service=service)
 
 
-@part
+@inlined_at_caller
 def _at(place: float, places: Any, values: Any) -> float:
     """Linear interpolation of few values, the first and the last beyond them (`numpy.interp`, without its arrays)."""
     if place <= places[0]:
@@ -154,9 +154,9 @@ def _at(place: float, places: Any, values: Any) -> float:
     return float(values[places.shape[0] - 1])
 
 
-@part
-def _between(pace: Pace, faulting: float, splitting: float) -> float:
-    """`Pace.between`."""
+@inlined_at_caller
+def _between(pace: Rates, faulting: float, splitting: float) -> float:
+    """`Rates.between`."""
     delay, service = _at(faulting, pace.faulting, pace.delay), _at(faulting, pace.faulting, pace.service)
     part = splitting / faulting if faulting > 0 else 0.0
     delay, service = delay + part * pace.flush, service + part * pace.held
@@ -164,7 +164,7 @@ def _between(pace: Pace, faulting: float, splitting: float) -> float:
     return pace.interval + faulting * delay + waiting
 
 
-@part
+@inlined_at_caller
 def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service: float) -> float:
     """Time in queues an access, s: vCPUs that fault now and then, of which one is served at a time.
 
@@ -180,8 +180,8 @@ def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service
 
 
 @machine_code
-def _between_once(pace: Pace, faulting: float, splitting: float) -> float:
-    """`Pace.between`, called from Python."""
+def _between_once(pace: Rates, faulting: float, splitting: float) -> float:
+    """`Rates.between`, called from Python."""
     return float(_between(pace, faulting, splitting))
 
 
@@ -189,7 +189,7 @@ def service_of(vcpus: int, interval: float, faulting: float, delay: float, queue
     """For how long each fault keeps the others waiting, s, if it waits for `queued` itself.
 
     >>> found = service_of(64, 1e-5, 0.2, 2e-6, 5e-6)
-    >>> round(Pace(64, 1e-5, (0.2,), (2e-6,), (found,)).between(0.2) * 1e6, 6)  # 10 + 0.2 × (2 + 5) us
+    >>> round(Rates(64, 1e-5, (0.2,), (2e-6,), (found,)).between(0.2) * 1e6, 6)  # 10 + 0.2 × (2 + 5) us
     11.4
     """
     if vcpus == 1:
@@ -203,7 +203,7 @@ class Cycles(NamedTuple):
     """The chunks of one pass, each cleared and then sent; arrays of shape (chunks,).
 
     `begin`: when its CLEAR begins, s since the guest was undisturbed. `clear`, `send`: durations, s, and `drain`: the
-    part of `send` that `Pace.working` covers too. `accesses`: of the guest so far, when CLEAR begins, after `drain`,
+    part of `send` that `Rates.working` covers too. `accesses`: of the guest so far, when CLEAR begins, after `drain`,
     and after each part of the rest of `send`, shape (chunks, 2 + parts). `faulting`: shares of the accesses that meet a
     write-protected page, a block that is not split, or a missing page, when CLEAR begins, and in each part of the
     sending after `drain`, shape (chunks, 1 + parts, 3). `faults`: of the guest in each part, shape (chunks, parts).
@@ -237,7 +237,7 @@ class Cycles(NamedTuple):
         return found
 
 
-class Terrain:
+class MemoryState:
     """The memory of a migration, as far as it is known without simulating each page.
 
     - `chunks`, shape (chunks,): pages of each.
@@ -269,7 +269,7 @@ class Terrain:
         self._now: dict[str, Any] = {}
         """What was found out of this moment; copies share it until one walks on."""
 
-    def copy(self) -> Terrain:
+    def copy(self) -> MemoryState:
         """The same, to go another way from here."""
         other = copy.copy(self)
         other.clean, other.since, other.whole_since = self.clean.copy(), self.since.copy(), self.whole_since.copy()
@@ -303,7 +303,7 @@ class Terrain:
         found: Floats = np.maximum(around + self.chunks * page, PS) * (dirty > 0)  # windows tell by how many times
         return found
 
-    def walk(self, dirty: Floats, pace: Pace) -> Cycles:
+    def walk(self, dirty: Floats, pace: Rates) -> Cycles:
         """Make one pass over what GET found; the terrain is then as it is at its end."""
         chunks = len(self.chunks)
         clear = pace.clear * self.alone(dirty)
@@ -333,7 +333,7 @@ class Terrain:
 
 
 class _Chunks(NamedTuple):
-    """What is known of each chunk in a pass; `clean`, `since` and `whole_since` are `Terrain`'s, and change.
+    """What is known of each chunk in a pass; `clean`, `since` and `whole_since` are `MemoryState`'s, and change.
 
     - `weight`, shape (chunks,): its share of the memory; `at_get`, shape (chunks, classes): `clean` at GET.
     """
@@ -346,10 +346,10 @@ class _Chunks(NamedTuple):
 
 
 class _Law(NamedTuple):
-    """What decides how fast pages are touched; `written` and `splitting` are what `Terrain` has."""
+    """What decides how fast pages are touched; `written` and `splitting` are what `MemoryState` has."""
 
     touches: Touches
-    pace: Pace
+    pace: Rates
     written: float
     splitting: float
 
@@ -372,7 +372,7 @@ class _Memory(NamedTuple):
 def _walk(
     law: _Law, memory: _Memory, known: _Chunks, first: bool, accesses: float, time: float, cycles: Cycles
 ) -> None:
-    """`Terrain.walk`: each chunk is cleared and sent."""
+    """`MemoryState.walk`: each chunk is cleared and sent."""
     weight, at_get, clean, since, whole_since = known
     begin, clear, drain, send, count, shares, faults = cycles
     get, rate = accesses, law.touches.rate
@@ -403,7 +403,7 @@ def _walk(
         time += clear[j] + send[j]
 
 
-@part
+@inlined_at_caller
 def _send(
     law: _Law, memory: _Memory, accesses: float, time: float, shares: Floats, faults: Floats, count: Floats
 ) -> float:
@@ -442,7 +442,7 @@ def _send(
     return accesses + left / between
 
 
-@part
+@inlined_at_caller
 def _stride(law: _Law, memory: _Memory, accesses: float) -> tuple[float, float, float, float, float]:
     """So many accesses pass; halfway, `_shares`, their sum, and the time from one of them to the next, s."""
     _fade(law, memory, STRIDE, 0.5 * accesses)
@@ -452,7 +452,7 @@ def _stride(law: _Law, memory: _Memory, accesses: float) -> tuple[float, float, 
     return clean, unsplit, missing, faulting, _between(law.pace, faulting, unsplit) / law.pace.vcpus
 
 
-@part
+@inlined_at_caller
 def _fade(law: _Law, memory: _Memory, what: int, accesses: float) -> None:
     """So many accesses pass. Chunks that are alike have the same factors: they are computed once."""
     if accesses == 0:
@@ -470,7 +470,7 @@ def _fade(law: _Law, memory: _Memory, what: int, accesses: float) -> None:
     memory.whole[0] *= fades[classes]
 
 
-@part
+@inlined_at_caller
 def _fading(law: _Law, memory: _Memory) -> float:
     """By how much the shares of `_shares` change with an access, at most."""
     found = law.splitting * memory.whole[0]
@@ -480,7 +480,7 @@ def _fading(law: _Law, memory: _Memory) -> float:
     return float(found)
 
 
-@part
+@inlined_at_caller
 def _shares(law: _Law, memory: _Memory) -> tuple[float, float, float]:
     """Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page."""
     there, gone = 0.0, 0.0

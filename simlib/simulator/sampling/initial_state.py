@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simlib.model.job import Image
 from simlib.model.steps import Block, Page
 from simlib.simulator.engine.random import GAMMA, SEEK_BITS
-from simlib.simulator.sampling.fluid_model import GOLDEN, Floats, Terrain, Touches, machine_code
+from simlib.simulator.sampling.fluid_model import GOLDEN, Floats, MemoryState, Touches, machine_code
 
 _ALL_DIRTY = Page.DIRTY | Page.COLLECTED
 _ABSENT, _PROTECTED, _WRITABLE = int(Page.ABSENT), int(Page.PROTECTED), int(Page.WRITABLE)
@@ -19,7 +19,7 @@ _GOLDEN = np.uint64(round(GOLDEN * 2**64))
 _STEPS = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
 
 
-def image(terrain: Terrain, chunk: int | None, blocks: int, faulting: Floats, accesses: float, seed: int) -> Image:
+def image(terrain: MemoryState, chunk: int | None, blocks: int, faulting: Floats, accesses: float, seed: int) -> Image:
     """A chunk, if there is one, and behind it the background: so many `blocks` in all, the rest as `View` has it."""
     size = terrain.block_pages
     pages = 0 if chunk is None else int(terrain.chunks[chunk])
@@ -42,7 +42,7 @@ def image(terrain: Terrain, chunk: int | None, blocks: int, faulting: Floats, ac
     return found
 
 
-def _chances(terrain: Terrain, chunk: int, accesses: float) -> tuple[float, float, float, float, float]:
+def _chances(terrain: MemoryState, chunk: int, accesses: float) -> tuple[float, float, float, float, float]:
     """What a page is like when CLEAR comes, of whatever class: popular pages lie scattered.
 
     The probabilities that a page which the guest writes was dirty when GET came, that it is dirty now, and that it is
@@ -131,7 +131,7 @@ def _share(share: float) -> np.uint64:
     return np.uint64(min(share, 1 - 2.0**-53) * 2.0**64)
 
 
-def pages_of_classes(terrain: Terrain, chunk: int | None, random: np.random.Generator) -> NDArray[np.int64]:
+def pages_of_classes(terrain: MemoryState, chunk: int | None, random: np.random.Generator) -> NDArray[np.int64]:
     """How many of a chunk's pages belong to each class: its share, rounded up or down at random."""
     pages = 0 if chunk is None else int(terrain.chunks[chunk])
     wanted = terrain.touches.pages * pages

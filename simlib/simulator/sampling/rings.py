@@ -24,7 +24,7 @@ from simlib.model.steps import Block, Page
 from simlib.simulator.engine import compiled
 from simlib.simulator.engine.result import ACTIVITIES, BINS, FAULTS, LOCK_COLUMNS, PS, EngineResult, bin_width
 from simlib.simulator.sampling.fluid_model import cost_of, touches_of
-from simlib.simulator.sampling.window import MEASURE, OpenKernel, Spell
+from simlib.simulator.sampling.window import MEASURE, Interval, OpenKernel
 from simlib.simulator.workloads.degradation import LEVELS, undisturbed_rate
 from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.kernel import STOP
@@ -67,7 +67,7 @@ class RingWindow(NamedTuple):
     accesses until then.
     """
 
-    seen: Spell
+    seen: Interval
     working: float
     laps: np.ndarray
     longest: np.ndarray
@@ -168,7 +168,7 @@ def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since:
     reaper = raw.thread_ps[vcpus + 1 :].sum(axis=0) / int(raw.stamp_ps[-1]) * seconds
     everybody = sum(parts_of(sums[: len(ACTIVITIES)] * PS)) - sum(parts_of(reaper))
     work, wait, rest = parts_of(reaper)
-    seen = Spell(
+    seen = Interval(
         seconds=seconds,
         accesses=float(sums[-1]),
         faults=float(sums[FAULTS].sum()),
@@ -297,13 +297,13 @@ def ring_metrics(scenario: Scenario, found: RingPasses) -> dict[str, float]:
         "downtime": found.left * page_time(scenario) * PS,
         **above,
         "guest_throughput": 1 - of_guest / time,
-        "contentions": total("contended", times) * scenario.workload.counted_runs,
+        "contentions": total("contended", times) * scenario.workload.lock_stat_runs,
         "lock_acquisitions": acquired,
     }
 
 
 def curve_of(passes: list[RingPass], before: float) -> np.ndarray:
-    """The guest's throughput, the same all through a pass, as `simlib.simulator.sampling.estimator.Journey` has it."""
+    """The guest's throughput, the same all through a pass, as `estimator.SampledRun` has it."""
     ends = np.cumsum([before, *(one.seconds for one in passes)])
     moments = np.linspace(0.0, ends[-1], BINS // 2 + 1)
     throughput = np.array([1.0, *(one.window.working for one in passes)])

@@ -17,7 +17,7 @@ from simlib.figures.results import Result, text_of
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_size, say_size
 from simlib.model.scenario import Scenario
-from simlib.simulator.sampling.estimator import Journey, travel
+from simlib.simulator.sampling.estimator import SampledRun, sample_once
 from simlib.simulator.sampling.table import flags_of_walks, table_of
 from simlib.simulator.workloads.migration import METRICS, page_time
 
@@ -86,7 +86,7 @@ class SampleResult(Result):
     events: int
     seed: int
     flags: tuple[str, ...] = ()
-    journeys: tuple[Journey, ...] = ()
+    journeys: tuple[SampledRun, ...] = ()
     costs: pd.DataFrame | None = None
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
@@ -128,16 +128,16 @@ def sample_migration(
         raise InputError("scenario", scenario.workload.kind, reason, "simulate all of it", "leave --sample out")
     if walks < 2:
         raise InputError("walks", walks, "must be at least 2", "one walk does not tell how far it may be off")
-    found = parallel.each(_tasks(scenario, walks, seed), "sampling", progress)
+    found = parallel.run_all(_tasks(scenario, walks, seed), "sampling", progress)
     windows, events = sum(one.windows for one in found), sum(one.events for one in found)
     flags = flags_of_walks(scenario, found)
     table, curve = table_of(scenario, found), _curve(found)
     return SampleResult(scenario, table, curve, walks, windows, events, seed, flags, tuple(found))
 
 
-def walk_several(
+def sample_several(
     scenario: Scenario, walks: int, seed: int, check: parallel.Check, only: int | None = None
-) -> list[Journey]:
+) -> list[SampledRun]:
     """Walk through one migration several times, one after another, with windows spread over its chunks.
 
     - `only`: just this one of the walks.
@@ -146,13 +146,13 @@ def walk_several(
     return [task(check) for task in (tasks if only is None else tasks[only : only + 1])]
 
 
-def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel.Check], Journey]]:
+def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel.Check], SampledRun]]:
     """Each walk begins at a chunk in its own part of the migration."""
     starts = (np.arange(walks) + np.random.default_rng(seed).random(walks)) / walks
-    return [partial(travel, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
+    return [partial(sample_once, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
 
 
-def _curve(walks: Sequence[Journey]) -> pd.DataFrame:
+def _curve(walks: Sequence[SampledRun]) -> pd.DataFrame:
     """The mean throughput at each moment of the shortest walk."""
     curves = [walk.curve for walk in walks]
     ends = min(curves, key=lambda curve: float(curve[-1, 0]))[:, 0]

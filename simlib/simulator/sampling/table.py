@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine.result import PS, lap_quantile
-from simlib.simulator.sampling.estimator import Journey, Stalls
+from simlib.simulator.sampling.estimator import SampledRun, Stalls
 from simlib.simulator.workloads.degradation import LEVELS
 from simlib.simulator.workloads.migration import METRICS, not_converged, page_time
 
@@ -48,7 +48,7 @@ class Estimate:
         return Estimate(self.value, self.error, min(low, self.value), max(high, self.value))
 
 
-def table_of(scenario: Scenario, walks: Sequence[Journey]) -> pd.DataFrame:
+def table_of(scenario: Scenario, walks: Sequence[SampledRun]) -> pd.DataFrame:
     """Means over the walks; of the stalls what all of them saw together.
 
     What the walks need not estimate has no error: what enabling takes; the number of passes, and whether it converges,
@@ -65,7 +65,7 @@ def table_of(scenario: Scenario, walks: Sequence[Journey]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["metric", "value", "standard_error", "low", "high", "unit"])
 
 
-def flags_of_walks(scenario: Scenario, walks: Sequence[Journey]) -> tuple[str, ...]:
+def flags_of_walks(scenario: Scenario, walks: Sequence[SampledRun]) -> tuple[str, ...]:
     """Validity flags of sampled runs, in the words of `workloads.migration.warnings` for a whole migration."""
     late = [walk for walk in walks if not walk.metrics["converged"]]
     flags = [f"walks do not agree: it converged in {len(walks) - len(late)} of {len(walks)}"]
@@ -78,7 +78,7 @@ def flags_of_walks(scenario: Scenario, walks: Sequence[Journey]) -> tuple[str, .
     return tuple(flags)
 
 
-def _estimate(name: str, walks: Sequence[Journey]) -> Estimate:
+def _estimate(name: str, walks: Sequence[SampledRun]) -> Estimate:
     values = np.array([walk.metrics[name] for walk in walks])
     if _METRICS[name].whole:  # no mean: a migration makes two passes or three
         error = float(values.std(ddof=1)) / np.sqrt(len(values))
@@ -105,7 +105,7 @@ def _half(walks: int, error: float, unknown: float) -> float:
     return reach * float(np.hypot(error, MODEL_ERROR * unknown))
 
 
-def _precopy(scenario: Scenario, walks: Sequence[Journey]) -> Estimate:
+def _precopy(scenario: Scenario, walks: Sequence[SampledRun]) -> Estimate:
     """Pre-copy, which is not below what the wire needs: all of the memory once, and what later passes send."""
     send = page_time(scenario) * PS
     once = scenario.guest.pages * send
@@ -135,7 +135,7 @@ def _limits(scenario: Scenario, found: dict[str, Estimate]) -> dict[str, tuple[f
     }
 
 
-def _longest(walks: Sequence[Journey]) -> float:
+def _longest(walks: Sequence[SampledRun]) -> float:
     """The longest stall that all walks together let expect."""
     if len({len(walk.stalls) for walk in walks}) > 1:  # one has more windows than another
         return max(walk.metrics["longest_stall"] for walk in walks)

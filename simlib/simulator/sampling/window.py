@@ -23,7 +23,7 @@ from simlib.model.steps import Map
 from simlib.simulator.engine import compiled
 from simlib.simulator.engine.random import SEEK_BITS
 from simlib.simulator.engine.result import ACTIVITIES, FAULTS, LOCK_COLUMNS, PS, EngineResult
-from simlib.simulator.sampling.fluid_model import Floats, Terrain
+from simlib.simulator.sampling.fluid_model import Floats, MemoryState
 from simlib.simulator.sampling.initial_state import image, pages_of_classes, places
 from simlib.simulator.workloads.degradation import undisturbed_rate
 from simlib.simulator.workloads.dirty_log import DirtyLog
@@ -48,7 +48,7 @@ _SPLITS = 2
 _WORK, _WAIT, _LINE, _QUEUE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "broadcast", "idle"))
 
 
-class Spell(NamedTuple):
+class Interval(NamedTuple):
     """What happened between two stamps of a window.
 
     `seconds`; `accesses` of the guest, `faults`, and how many of these split a block (`splits`); `lost`: time of all
@@ -94,8 +94,8 @@ class Window:
     - `events`: of the engine.
     """
 
-    before: Spell
-    measured: Spell
+    before: Interval
+    measured: Interval
     clear: float
     profile: Floats
     laps: NDArray[np.int64]
@@ -158,7 +158,7 @@ class WindowKernel(OpenKernel):
             program.map(action, logging)
 
 
-class View(NamedTuple):
+class WindowSpec(NamedTuple):
     """What a window is to show.
 
     - `terrain`: at the moment of GET.
@@ -170,7 +170,7 @@ class View(NamedTuple):
     - `logged`: pages that a vCPU has logged since an interrupt emptied its buffer, when the window begins: from, to.
     """
 
-    terrain: Terrain
+    terrain: MemoryState
     chunk: int | None
     faulting: Floats
     times: tuple[float, float, float]
@@ -178,13 +178,13 @@ class View(NamedTuple):
     logged: tuple[float, float] = (0.0, 0.0)
 
 
-def window(view: View, seed: int = 1, check: Check | None = None) -> Window:
+def window(view: WindowSpec, seed: int = 1, check: Check | None = None) -> Window:
     """Simulate a window."""
     job, scenario = window_job(view, seed), view.terrain.scenario
     return _read(job, compiled.run(job, seed=seed, progress=check), scenario.guest.vcpus / undisturbed_rate(scenario))
 
 
-def window_job(view: View, seed: int) -> Job:
+def window_job(view: WindowSpec, seed: int) -> Job:
     """The programs and the memory of a window."""
     terrain, chunk, faulting, times, accesses, logged = view
     random = np.random.default_rng([seed, 0 if chunk is None else 1])
@@ -253,12 +253,12 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
     settled, opened, cleared, closed = range(len(job.stamps))
     times = raw.stamp_ps
 
-    def spell(first: int, last: int) -> Spell:
+    def spell(first: int, last: int) -> Interval:
         own = (raw.stamp_own[last] - raw.stamp_own[first])[: len(ACTIVITIES)] * PS
         sums = raw.stamp_sums[last] - raw.stamp_sums[first]
         locks = (raw.stamp_locks[last] - raw.stamp_locks[first])[0].sum(axis=0)
         work, wait = float(own[_WORK]), float(own[_WAIT] + own[_LINE])
-        return Spell(
+        return Interval(
             seconds=float(times[last] - times[first]) * PS,
             accesses=float(sums[-1]),
             faults=float(sums[FAULTS].sum()),

@@ -21,16 +21,16 @@ from simlib.simulator.workloads import (
     teardown,
     zap,
 )
-from simlib.simulator.workloads.metrics import Kind, Metric
+from simlib.simulator.workloads.metrics import Metric, WorkloadKind
 
 _MODULES = (
     clear_under_load, dirty_log_perf_test, eager_split, get_dirty_log, lock_probe, migration, teardown, zap,
 )  # fmt: skip
-KINDS: dict[str, Kind] = {module.KIND.name: module.KIND for module in _MODULES}
+KINDS: dict[str, WorkloadKind] = {module.KIND.name: module.KIND for module in _MODULES}
 """The workloads, by ``workload.kind``."""
 
 
-def kind_of(scenario: Scenario) -> Kind:
+def kind_of(scenario: Scenario) -> WorkloadKind:
     """The workload of a scenario: its programs, its metrics."""
     return KINDS[scenario.workload.kind]
 

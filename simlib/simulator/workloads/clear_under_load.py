@@ -20,7 +20,7 @@ from simlib.model.steps import Stamp
 from simlib.simulator.engine.result import PS, EngineResult, lap_quantile
 from simlib.simulator.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.simulator.workloads.dirty_log import DirtyLog
-from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _CLEARED, _AWAY, _BACK = range(5)
 _STOP, _MEASURE, _WAKES = range(3)
@@ -146,4 +146,4 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     }
 
 
-KIND = Kind("clear_under_load", build, METRICS, ("clear_dirty_log_time", "longest_stall"), measure)
+KIND = WorkloadKind("clear_under_load", build, METRICS, ("clear_dirty_log_time", "longest_stall"), measure)

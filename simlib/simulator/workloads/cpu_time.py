@@ -67,5 +67,5 @@ def undisturbed_work(scenario: Scenario, accesses: int, access: int) -> int:
     costs, workload = scenario.machine_costs, scenario.workload
     if not (workload.slow_fault_every and workload.keeps_touching):
         return accesses * access
-    slow = (costs.fault_exit or 0) + (costs.fault_hold or 0)
+    slow = (costs.fault_unlocked or 0) + (costs.fault_hold or 0)
     return accesses * access + accesses * slow // workload.slow_fault_every

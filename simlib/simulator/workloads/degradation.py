@@ -36,7 +36,7 @@ def undisturbed_rate(scenario: Scenario) -> float:
     costs, workload = scenario.machine_costs, scenario.workload
     each = float(workload.access_interval)
     if workload.slow_fault_every:
-        each += ((costs.fault_exit or 0) + (costs.fault_hold or 0)) / workload.slow_fault_every
+        each += ((costs.fault_unlocked or 0) + (costs.fault_hold or 0)) / workload.slow_fault_every
     return scenario.guest.vcpus / (each * PS)
 
 

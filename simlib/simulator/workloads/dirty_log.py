@@ -12,11 +12,11 @@ from simlib.model.conditions import Condition
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.program import REGION, Extent, Lock, Thread, in_buffer, in_ring, mapped_by_block, raised
 from simlib.model.steps import ALL, Map, Mode, Scan
-from simlib.simulator.workloads.kernel import JITTER, STOP, USERSPACE, Kernel
+from simlib.simulator.workloads.kernel import JITTER, STOP, USERSPACE, KernelProgram
 
 
 @dataclass
-class DirtyLog(Kernel):
+class DirtyLog(KernelProgram):
     """A kernel that logs which pages its guest writes."""
 
     @property
@@ -119,7 +119,7 @@ class DirtyLog(Kernel):
             program.advance(WORD_PAGES, extent)
 
         last = (lambda: self.flush(held=True)) if flush_held else None
-        self._in_holds(lock, REGION, policy.get_lets_go, Extent.dirty, get_word, last)
+        self._in_holds(lock, REGION, policy.get_drop_when, Extent.dirty, get_word, last)
         if not flush_held:
             self.flush()
         program.back(REGION)
@@ -269,14 +269,14 @@ class DirtyLog(Kernel):
             self.clear_word()
             program.advance(WORD_PAGES, extent)
 
-        self._in_holds(lock, chunk, self.policy.lets_go, Extent.collected, clear)
+        self._in_holds(lock, chunk, self.policy.clear_drop_when, Extent.collected, clear)
         self.flush()
 
     def _in_holds(
         self,
         lock: Lock | None,
         extent: Extent,
-        lets_go: Condition,
+        clear_drop_when: Condition,
         some: Callable[[Extent], Condition],
         act: Callable[[Extent], None],
         last: Callable[[], None] | None = None,
@@ -293,7 +293,7 @@ class DirtyLog(Kernel):
             with program.loop(until=extent.done()):
                 act(extent)
             return
-        if isinstance(lets_go, strategy.Never):
+        if isinstance(clear_drop_when, strategy.NeverDrop):
             with self._lock_regions(extent) as region:
                 with program.holding(lock):
                     with program.loop(until=region.done()):
@@ -304,14 +304,14 @@ class DirtyLog(Kernel):
                     program.run(self.costs.reacquire)
             return
         with self._lock_regions(extent) as region, program.loop(until=region.done()), program.extent(ALL) as hold:
-            ends = hold.done() | strategy.bind(lets_go, hold, lock, self.block_pages)
+            ends = hold.done() | strategy.bind(clear_drop_when, hold, lock, self.block_pages)
             with program.extent(WORD_PAGES) as word, program.when(some(word), otherwise=lambda: program.skip(word)):
                 with program.holding(lock):
                     with program.loop(until=ends):
                         act(hold)
                     if last is not None:
                         last()
-                    self.adapt(lets_go, lock)
+                    self.adapt(clear_drop_when, lock)
                 program.run(self.costs.reacquire)
 
     def _split_eagerly(self, lock: Lock | None) -> None:

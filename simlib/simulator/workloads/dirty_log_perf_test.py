@@ -20,7 +20,7 @@ from simlib.model.steps import Stamp
 from simlib.simulator.engine.result import EngineResult
 from simlib.simulator.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.simulator.workloads.dirty_log import DirtyLog
-from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _DIRTIED = range(3)
 
@@ -126,7 +126,7 @@ def sample(scenario: Scenario, pages_per_vcpu: int, part: int = 1) -> tuple[Scen
     return less, guest.pages_per_vcpu / pages
 
 
-KIND = Kind(
+KIND = WorkloadKind(
     "dirty_log_perf_test",
     build,
     METRICS,

@@ -23,7 +23,7 @@ from simlib.simulator.workloads.degradation import UNDISTURBED
 from simlib.simulator.workloads.dirty_log import DirtyLog
 from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.kernel import STOP
-from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 _GO, _DIRTIED = range(2)
 
@@ -285,4 +285,4 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 _DEFAULT = ("enable_time", "clear_dirty_log_time", "longest_stall")
-KIND = Kind("eager_split", build, METRICS, _DEFAULT, measure, contained=("split_alloc", "split_block"))
+KIND = WorkloadKind("eager_split", build, METRICS, _DEFAULT, measure, contained=("split_alloc", "split_block"))

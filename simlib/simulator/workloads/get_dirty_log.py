@@ -23,7 +23,7 @@ from simlib.simulator.workloads.dirty_log import DirtyLog
 from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.horizon import within_horizon
 from simlib.simulator.workloads.kernel import STOP
-from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
@@ -100,4 +100,4 @@ def check_horizon(scenario: Scenario) -> None:
 
 
 _DEFAULT = ("get_dirty_log_time", "guest_throughput", "longest_stall")
-KIND = Kind("get_dirty_log", build, METRICS, _DEFAULT, measure, check_horizon, curve=curve)
+KIND = WorkloadKind("get_dirty_log", build, METRICS, _DEFAULT, measure, check_horizon, curve=curve)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from simlib.model.program import REGION, Thread, mapped_by_block, raised
-from simlib.simulator.workloads.kernel import RANDOM, STOP, Kernel
+from simlib.simulator.workloads.kernel import RANDOM, STOP, KernelProgram
 
 _LOOK = 64
 """Accesses of a vCPU between two looks at whether the guest has been stopped."""
 
 
-def running_vcpu(kernel: Kernel, logging: bool, anywhere: bool = False) -> Thread:
+def running_vcpu(kernel: KernelProgram, logging: bool, anywhere: bool = False) -> Thread:
     """A vCPU that touches page after page until the flag `STOP` is raised.
 
     Its stopwatch runs from a fault's beginning, or a kick's, to the next access. `anywhere`: it begins anywhere in its

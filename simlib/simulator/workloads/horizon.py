@@ -102,14 +102,14 @@ def check_walks(scenario: Scenario) -> None:
     `HorizonError`.
 
     >>> check_walks(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
-    ...                             "costs": {"fault_exit": "1us"}}))
+    ...                             "costs": {"fault_unlocked": "1us"}}))
     Traceback (most recent call last):
     ...
     simlib.HorizonError: the run would take at least 268168 s of simulated time, ...
     """
     costs, workload, guest = scenario.costs, scenario.workload, scenario.guest
     passes = 1 + workload.iterations - (1 if workload.initially_set else 0)
-    fault = (costs.fault_exit or 0) + (costs.fault_hold or 0)
+    fault = (costs.fault_unlocked or 0) + (costs.fault_hold or 0)
     blocks = PageTable(guest.page_size).pages_per_block() if guest.mapped_as_blocks else 1
     least = guest.pages_per_vcpu * (
         fault / blocks + (passes - 1) * workload.write_percent / 100 * fault + passes * (costs.guest_access or 0)

@@ -56,9 +56,9 @@ class Spent:
     A cost that has no value takes no time here; whoever simulates sees to it that it has one
     (`simlib.measurements.fits`).
 
-    >>> costs = Spent(Costs(fault_exit=700_000))
-    >>> costs.fault_exit, costs.fault_hold, sorted(costs.used)
-    (700000, 0, ['fault_exit', 'fault_hold'])
+    >>> costs = Spent(Costs(fault_unlocked=700_000))
+    >>> costs.fault_unlocked, costs.fault_hold, sorted(costs.used)
+    (700000, 0, ['fault_unlocked', 'fault_hold'])
     """
 
     def __init__(self, costs: Costs) -> None:
@@ -82,7 +82,7 @@ class Spent:
 
 
 @dataclass
-class Kernel:
+class KernelProgram:
     """A scenario's kernel, writing its steps into a program.
 
     - `policy`: with every default replaced.
@@ -224,7 +224,7 @@ class Kernel:
 
     def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> None:
         program, lock = self.program, self.lock(mode, regions=True)
-        program.run(self.costs.fault_exit, JITTER)
+        program.run(self.costs.fault_unlocked, JITTER)
         for section in range(sections):
             with program.holding(lock):
                 program.hold(hold // sections, JITTER)
@@ -264,7 +264,7 @@ class Kernel:
         program, costs = self.program, self.costs
         program.start_stopwatch()
         self.drain()
-        program.run(costs.fault_exit, JITTER)
+        program.run(costs.fault_unlocked, JITTER)
         with program.holding(self.lock(self.policy.translation_fault, regions=True)):
             program.hold(costs.fault_hold, JITTER)
         self.read_stopwatch()
@@ -374,7 +374,7 @@ class Kernel:
             socket=where.socket,
             cluster=where.cluster,
             cluster_ps=round(near * machine.cluster_ratio),
-            crowding_ps=costs.crowding,
+            queue_length_penalty_ps=costs.queue_length_penalty,
             lines=self.policy.facts.data_lines,
             cvs=(0.0, self._jitter(steps), 1.0, machine.tick_jitter, machine.kick_spread or 0.0),
             places=(0.0, *self.places),
@@ -404,8 +404,8 @@ class Kernel:
             barriers=barriers,
             clock=Clock[machine.clock.upper()],
             turn_ps=machine.turn,
-            queue_ps=machine.queue_work,
-            look_ps=machine.look_work,
+            queue_ps=machine.enqueue_cost,
+            look_ps=machine.spin_poll_cost,
             tick_ps=machine.tick,
             tick_work_ps=machine.tick_work,
             tick_table=_TICK,

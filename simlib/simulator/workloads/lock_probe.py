@@ -16,7 +16,7 @@ from simlib.model.scenario import Scenario
 from simlib.model.steps import FLAGS
 from simlib.simulator.engine.result import FAULTS, EngineResult
 from simlib.simulator.workloads.dirty_log import DirtyLog
-from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _ALL_DONE = range(3)
 
@@ -114,4 +114,4 @@ def _probes(scenario: Scenario, job: Job, raw: EngineResult) -> list[float]:
     return found
 
 
-KIND = Kind("lock_probe", build, METRICS, ("dirty_memory_time", "lock_probes"), measure)
+KIND = WorkloadKind("lock_probe", build, METRICS, ("dirty_memory_time", "lock_probes"), measure)

@@ -53,7 +53,7 @@ class Metric:
 
 
 LOCKS = (
-    Metric("contentions", "count", "Acquisitions of mmu_lock that had to wait, times `workload.counted_runs`.",
+    Metric("contentions", "count", "Acquisitions of mmu_lock that had to wait, times `workload.lock_stat_runs`.",
            "proportional"),
     Metric("lock_acquisitions", "count", "Acquisitions of mmu_lock.", "proportional"),
     Metric("mmu_lock_utilisation", "share", "Share of the run in which somebody held mmu_lock."),
@@ -65,7 +65,7 @@ def lock_metrics(scenario: Scenario, raw: EngineResult) -> dict[str, float]:
     """The values of `LOCKS`."""
     stats = raw.lock_stats[0]
     return {
-        "contentions": float(stats[:, 1].sum() * scenario.workload.counted_runs),
+        "contentions": float(stats[:, 1].sum() * scenario.workload.lock_stat_runs),
         "lock_acquisitions": float(stats[:, 0].sum()),
         "mmu_lock_utilisation": float(raw.busy_ps[0] / max(1, raw.end_ps)),
     }
@@ -83,7 +83,7 @@ def nothing(*_: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class WorkloadKind:
     """A kind of workload: its programs, and what a run of them measures.
 
     - `name`: as ``workload.kind`` has it.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.program import REGION, Extent, Thread, clock_shows, in_bitmap, judged, raised
+from simlib.model.program import REGION, Extent, Thread, clock_shows, in_bitmap, raised, since_check
 from simlib.model.quantities import PS_PER_S, format_bandwidth, format_duration
 from simlib.model.scenario import Scenario
 from simlib.model.steps import ALL, Scan, Stamp
@@ -28,7 +28,7 @@ from simlib.simulator.workloads.dirty_log import DirtyLog
 from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.horizon import within_horizon
 from simlib.simulator.workloads.kernel import STOP
-from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics
 from simlib.simulator.workloads.scaled import sample
 
 _DONE = 1
@@ -114,7 +114,7 @@ def _look_between(kernel: DirtyLog, rule: Throttle) -> None:
     program = kernel.program
     if not rule.sync_every:
         return
-    with program.when(judged(rule.sync_every)), program.extent(ALL) as rest:
+    with program.when(since_check(rule.sync_every)), program.extent(ALL) as rest:
         program.back(REGION)
         _get(kernel)
         program.judge()
@@ -331,7 +331,9 @@ def least(scenario: Scenario) -> dict[str, float]:
     return {"precopy_duration": pages * each * PS if pages > scenario.workload.downtime // each else 0.0}
 
 
-KIND = Kind("migration", build, METRICS, DEFAULT, measure, check_horizon, sample, warnings, degradation, least=least)
+KIND = WorkloadKind(
+    "migration", build, METRICS, DEFAULT, measure, check_horizon, sample, warnings, degradation, least=least
+)
 
 
 def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:

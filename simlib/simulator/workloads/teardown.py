@@ -22,8 +22,8 @@ from simlib.model.unmapping import Unmapping, unmapping
 from simlib.simulator.engine.result import PS, EngineResult
 from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.horizon import within_horizon
-from simlib.simulator.workloads.kernel import INTERCONNECT, STOP, Kernel
-from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
+from simlib.simulator.workloads.kernel import INTERCONNECT, STOP, KernelProgram
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
@@ -32,19 +32,19 @@ def build(scenario: Scenario) -> Job:
     All memory is mapped when the run begins. Stamps are ``start``, ``undisturbed`` and ``unmapped``. The vCPUs of a
     guest that has ended do nothing.
     """
-    kernel = Kernel(scenario)
+    kernel = KernelProgram(scenario)
     vcpu = running_vcpu(kernel, logging=False) if scenario.workload.guest_runs else _ended_vcpu(kernel)
     main = _main(kernel)
     return kernel.job(vcpu, main, barriers=1, populated=True, shared=scenario.workload.shared)
 
 
-def _ended_vcpu(kernel: Kernel) -> Thread:
+def _ended_vcpu(kernel: KernelProgram) -> Thread:
     with kernel.program.thread() as vcpu:
         pass
     return vcpu
 
 
-def _main(kernel: Kernel) -> Thread:
+def _main(kernel: KernelProgram) -> Thread:
     program, workload, lock = kernel.program, kernel.scenario.workload, kernel.lock("write")
     with program.thread() as main:
         kernel.stamp("start")
@@ -70,7 +70,7 @@ def _locked(policy: Policy) -> bool:
     return (policy.teardown_cache, policy.teardown_tlb) != ("elided", "elided")
 
 
-def _walk(kernel: Kernel, lock: Lock) -> None:
+def _walk(kernel: KernelProgram, lock: Lock) -> None:
     """All of stage 2, by entries of the second level; if the lock is held it is let go after each largest block."""
     program, table = kernel.program, PageTable(kernel.scenario.guest.page_size)
     stretch = table.largest_block
@@ -85,7 +85,7 @@ def _walk(kernel: Kernel, lock: Lock) -> None:
                 program.run(kernel.costs.reacquire)
 
 
-def _second_level(kernel: Kernel, part: Extent) -> None:
+def _second_level(kernel: KernelProgram, part: Extent) -> None:
     """An entry of the second level: a block, or a table and its pages, fewer in the last one."""
     program, size = kernel.program, kernel.block_pages
 
@@ -103,7 +103,7 @@ def _second_level(kernel: Kernel, part: Extent) -> None:
     program.advance(size, part)
 
 
-def _entries(kernel: Kernel, entries: int, tables: int, pages: int = 0, ranges: int = 0) -> None:
+def _entries(kernel: KernelProgram, entries: int, tables: int, pages: int = 0, ranges: int = 0) -> None:
     """Take out entries, `tables` of them of tables; the others map so many pages."""
     program, costs, policy = kernel.program, kernel.costs, kernel.policy
     lines = pages * kernel.scenario.guest.page_size // LINE_BYTES if policy.teardown_cache == "entry" else 0
@@ -155,4 +155,4 @@ def check_horizon(scenario: Scenario) -> None:
     within_horizon("the teardown would take {}", time, less, beside=scenario.workload.warm_up)
 
 
-KIND = Kind("teardown", build, METRICS, ("teardown_time",), measure, check_horizon)
+KIND = WorkloadKind("teardown", build, METRICS, ("teardown_time",), measure, check_horizon)

@@ -13,8 +13,8 @@ from simlib.model.steps import ALL, Map, Stamp
 from simlib.simulator.engine.result import EngineResult
 from simlib.simulator.workloads.degradation import GUEST, degradation, guest_metrics
 from simlib.simulator.workloads.guest import running_vcpu
-from simlib.simulator.workloads.kernel import STOP, Kernel
-from simlib.simulator.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, nothing, phase_seconds
+from simlib.simulator.workloads.kernel import STOP, KernelProgram
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, nothing, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
@@ -23,13 +23,13 @@ def build(scenario: Scenario) -> Job:
     The memory is mapped when the run begins, and no log is kept of it. Stamps are ``start``, ``undisturbed`` and
     ``zapped``; then the guest is stopped.
     """
-    kernel = Kernel(scenario)
+    kernel = KernelProgram(scenario)
     vcpu = running_vcpu(kernel, logging=False)
     main = _main(kernel)
     return kernel.job(vcpu, main, barriers=1, populated=True, shared=scenario.workload.shared)
 
 
-def _main(kernel: Kernel) -> Thread:
+def _main(kernel: KernelProgram) -> Thread:
     program = kernel.program
     with program.thread() as main:
         kernel.stamp("start")
@@ -41,7 +41,7 @@ def _main(kernel: Kernel) -> Thread:
     return main
 
 
-def _zap(kernel: Kernel) -> None:
+def _zap(kernel: KernelProgram) -> None:
     """Every vCPU gets an empty table at once; the old ones are given back block by block.
 
     Between two blocks it may let go. Nobody uses the old tables, so TLBs are flushed only at the end, with the lock
@@ -50,7 +50,7 @@ def _zap(kernel: Kernel) -> None:
     Source: arch/x86/kvm/mmu/mmu.c kvm_mmu_zap_all_fast and kvm_zap_obsolete_pages (BATCH_ZAP_PAGES).
     """
     program, costs, size = kernel.program, kernel.costs, kernel.block_pages
-    lock, lets_go = kernel.lock("write"), kernel.policy.zap_lets_go
+    lock, clear_drop_when = kernel.lock("write"), kernel.policy.zap_drop_when
     with program.holding(lock):
         with program.loop(until=REGION.done()):
             program.map(Map.ZAP)
@@ -59,13 +59,13 @@ def _zap(kernel: Kernel) -> None:
         kernel.kick(kernel.costs.kick)
         with program.loop(until=REGION.done()), program.extent(ALL) as hold:
             ends = hold.done()
-            if not isinstance(lets_go, strategy.Never):
-                ends |= strategy.bind(lets_go, hold, lock, size)
+            if not isinstance(clear_drop_when, strategy.NeverDrop):
+                ends |= strategy.bind(clear_drop_when, hold, lock, size)
             with program.loop(until=ends):
                 program.hold(costs.zap_block)
                 program.advance(size, hold)
-            kernel.adapt(lets_go, lock)
-            if not isinstance(lets_go, strategy.Never):
+            kernel.adapt(clear_drop_when, lock)
+            if not isinstance(clear_drop_when, strategy.NeverDrop):
                 with program.when(~REGION.done()), program.letting_go(lock):
                     program.run(costs.reacquire)
         kernel.flush(held=True)
@@ -91,4 +91,6 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     }
 
 
-KIND = Kind("zap", build, METRICS, ("zap_time", "guest_throughput", "longest_stall"), measure, nothing, curve=curve)
+KIND = WorkloadKind(
+    "zap", build, METRICS, ("zap_time", "guest_throughput", "longest_stall"), measure, nothing, curve=curve
+)

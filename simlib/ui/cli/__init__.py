@@ -41,7 +41,6 @@ from simlib.ui.cli.output import (
     write,
 )
 from simlib.ui.cli.questions import (
-    Case,
     ClusterOption,
     Curves,
     Elsewhere,
@@ -49,8 +48,9 @@ from simlib.ui.cli.questions import (
     Intervals,
     Output,
     PolicyOption,
-    Run,
+    RunOptions,
     ScenarioArgument,
+    ScenarioOptions,
     SeedOption,
     Unknown,
     asked,
@@ -260,8 +260,8 @@ def compare(
 @grouped
 def simulate(
     *,
-    case: Case,
-    run: Run,
+    case: ScenarioOptions,
+    run: RunOptions,
     unknown: Unknown,
     files: Files,
     listing: Annotated[
@@ -306,7 +306,7 @@ def simulate(
         show(result.locks(), output.how)
 
 
-def _offer_sample(case: Case) -> Callable[[str], None]:
+def _offer_sample(case: ScenarioOptions) -> Callable[[str], None]:
     """Say that it will take long, and that there is a faster way, where there is."""
     from simlib.simulator.sampling import why_not
 
@@ -315,7 +315,7 @@ def _offer_sample(case: Case) -> Callable[[str], None]:
     return lambda text: say(text + faster)
 
 
-def _sample(case: Case, run: Run, unknown: Unknown, output: Output) -> None:
+def _sample(case: ScenarioOptions, run: RunOptions, unknown: Unknown, output: Output) -> None:
     with progress_bar() as progress:
         result = simlib.sample(
             **case.arguments(), walks=run.sample, seed=run.seed, costs=unknown.costs.value, progress=progress
@@ -365,10 +365,14 @@ def explore(
 
     if not query and scenario is None and table is None:  # nothing to check, for which half of simlib is imported
         raise typer.Exit(run(port=port, browser=browser, lab=lab))
-    from simlib.ui.explorer.state import PAGES, State, page_of
+    from simlib.ui.explorer.state import PAGES, ExplorerState, page_of
 
     asks, finds = PAGES[page_of(query) if scenario is None else ""]
-    state = State(simlib.load_scenario(scenario)) if scenario is not None else getattr(explorer, asks).from_query(query)
+    state = (
+        ExplorerState(simlib.load_scenario(scenario))
+        if scenario is not None
+        else getattr(explorer, asks).from_query(query)
+    )
     if table is None:
         raise typer.Exit(run(port=port, browser=browser, query=state.query, lab=lab))
     with progress_bar() as progress:

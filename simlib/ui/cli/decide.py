@@ -16,7 +16,7 @@ import typer
 import simlib
 from simlib._lib.errors import InputError
 from simlib._lib.files import write_together
-from simlib._lib.parallel import portion
+from simlib._lib.parallel import subprogress
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
 from simlib.ui.cli.output import Format, into_folder, paragraph, progress_bar, read_file, say, show, write
 from simlib.ui.cli.questions import FitOption, Output, Processes, grouped
@@ -117,7 +117,7 @@ OutOption = Annotated[Path | None, into_folder("FOLDER", "Write everything as JS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class ChoiceOutput:
     """What both commands are asked, and where the answer goes."""
 
     subject: Subject
@@ -139,7 +139,7 @@ class Question:
                     label = f"{name}: " if len(cases) > 1 else ""
                     choices[name] = choose_one(
                         case, fit=self.fit, announce=None if done else _labelled(say, label),
-                        progress=_labelled(portion(progress, done / len(cases), (done + 1) / len(cases)), label),
+                        progress=_labelled(subprogress(progress, done / len(cases), (done + 1) / len(cases)), label),
                         **self.criteria.arguments(),
                     )  # fmt: skip
         for name, choice in choices.items():
@@ -190,7 +190,7 @@ def choose(
         typer.Option("--rings", help="Compare dirty rings of three sizes (QEMU's dirty-ring-size) and the bitmap, with "
                      "write protection and where the hardware logs, beside what --among names."),
     ] = False,
-    question: Question,
+    question: ChoiceOutput,
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
 
@@ -219,8 +219,8 @@ def choose(
 
     def choose_one(case: Scenario, **arguments: Any) -> Choice:
         more = [
-            *(simlib.analysis.choose.patched(case) if kernel else ()),
-            *(simlib.analysis.choose.tracked(case) if rings else ()),
+            *(simlib.analysis.choose.patched_kernel_strategies(case) if kernel else ()),
+            *(simlib.analysis.choose.tracking_strategies(case) if rings else ()),
         ]
         names = list(dict.fromkeys([*(among or []), *more]))
         return simlib.choose(case, among=names or None, **arguments)
@@ -234,7 +234,7 @@ def choose(
 @grouped
 def choose_batch(
     *,
-    question: Question,
+    question: ChoiceOutput,
 ) -> None:
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
 
@@ -289,8 +289,8 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
         named = decision.named_guest(subject.guest or decision.DEFAULT_GUEST)
         if running is None:
             say(f"guest {named.name}: {named.title}")
-        names = decision.standard_architectures() if everything else (architecture,)
-        cases = {name: named.in_place_of(decision.standard_scenario(name)) for name in names}
+        names = decision.preset_architectures() if everything else (architecture,)
+        cases = {name: named.in_place_of(decision.preset_scenario(name)) for name in names}
         if host is not None:
             cases = {name: _on_host(case, host, numbers, subject.from_qemu) for name, case in cases.items()}
     cases = {name: _tracking(case, subject, host) for name, case in cases.items()}

@@ -54,7 +54,7 @@ def host_measure(
 
     seconds = parse_duration(duration, "--duration") / PS_PER_S
     with progress_bar() as progress:
-        plan = simlib.lab.host.Plan(source, program, cpus, numa, hugepages, seconds, seed, fresh, noisy)
+        plan = simlib.lab.host.MeasurementPlan(source, program, cpus, numa, hugepages, seconds, seed, fresh, noisy)
         found = simlib.lab.host.measure_host(out, plan, name=name, progress=progress)
     say(f"{found.facts.cpu}, {len(found.facts.cpus)} CPUs, Linux {found.facts.kernel}: {found.facts.page_tables}")
     say(f"{len(found.records)} runs in {found.repeats} repeats, {found.noisy} of them noisy and not used")

@@ -342,7 +342,7 @@ def lab_try(
     """
     from simlib.simulator.engine.compiled import compiling_meanwhile
 
-    rule = simlib.lab.Rule.parse(ways.fail_if) if ways.fail_if else None
+    rule = simlib.lab.FailRule.parse(ways.fail_if) if ways.fail_if else None
     vcpus = whole_numbers(hardware.vcpus, "--vcpus")
     with compiling_meanwhile():
         trials, more = _trials_of(series, kernels, ways)

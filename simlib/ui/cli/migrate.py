@@ -19,7 +19,7 @@ from simlib.ui.cli.output import Format, into_folder, paragraph, progress_bar, r
 from simlib.ui.cli.questions import Output, grouped
 
 
-class Target(StrEnum):
+class EmitFormat(StrEnum):
     """For what the settings are written."""
 
     QMP = "qmp"
@@ -29,7 +29,7 @@ class Target(StrEnum):
 
 
 @dataclass(frozen=True)
-class Who:
+class GuestOptions:
     """Whose migration is asked about."""
 
     from_qemu: Annotated[
@@ -66,9 +66,9 @@ class Who:
                      "is unlimited."),
     ] = None  # fmt: skip
 
-    def guest(self, target: Target) -> simlib.analysis.migrate.Guest:
+    def guest(self, target: EmitFormat) -> simlib.analysis.migrate.MigratingGuest:
         """The guest; what its settings are written for tells which VMM it has."""
-        from simlib.vmm.guest import Guest, from_running, from_watch
+        from simlib.vmm.guest import MigratingGuest, from_running, from_watch
         from simlib.vmm.running_guest import read_guest
         from simlib.vmm.texts import parse_settings
 
@@ -96,21 +96,21 @@ class Who:
         given["dirty_tracking"] = self.dirty_tracking
         if self.chunk:
             given["chunk"] = parse_size(self.chunk, "--chunk")
-        if target is Target.CLOUD_HYPERVISOR:
+        if target is EmitFormat.CLOUD_HYPERVISOR:
             given["vmm"] = "cloud-hypervisor"
         given["settings"] = parse_settings(self.setting or (), given.get("settings"))
-        return Guest(**given, ring_entries=self.ring)
+        return MigratingGuest(**given, ring_entries=self.ring)
 
 
 def _by_hand(texts: list[str], known: tuple[Any, ...]) -> tuple[Any, ...]:
     """What is told of the guest's writes, beside what was measured over other times."""
-    from simlib.vmm.dirtying import Measured, parse_dirty
+    from simlib.vmm.dirtying import DirtyRate, parse_dirty
 
     told = tuple(parse_dirty(one) for one in texts)
     for text in texts:
         if text.strip().endswith("/s"):
             say(f"--dirty {text}: taken as counted over 1 s, as calc-dirty-rate does by default; else '{text} in 10s'")
-    times = [one.seconds for one in told if isinstance(one, Measured)]
+    times = [one.seconds for one in told if isinstance(one, DirtyRate)]
     others = [one for one in known if one.seconds not in times] if len(times) == len(told) else []
     return (*others, *told)
 
@@ -124,7 +124,7 @@ class Wished:
     guest_keeps: Annotated[str, typer.Option(help="Share of its work that the guest still does, e.g. 80%.")] = ""
     max_stall: Annotated[str, typer.Option(help="Longest wait of a vCPU, the downtime aside, e.g. 50ms.")] = ""
 
-    def wishes(self) -> simlib.analysis.migrate.Wishes:
+    def wishes(self) -> simlib.analysis.migrate.Targets:
         """The wishes."""
         from simlib.vmm.texts import parse_wishes
 
@@ -136,15 +136,15 @@ class Wished:
 @grouped
 def migrate(
     *,
-    who: Who,
+    who: GuestOptions,
     wished: Wished,
     target: Annotated[
-        Target,
+        EmitFormat,
         typer.Option(
             "--for",
             help="For what the settings are written; cloud-hypervisor is another VMM than QEMU, with rules of its own.",
         ),
-    ] = Target.VIRSH,
+    ] = EmitFormat.VIRSH,
     kernel: Annotated[
         bool,
         typer.Option("--kernel", help="Say what a patched kernel could do about mmu_lock, too: half a minute more."),
@@ -183,9 +183,9 @@ def migrate(
     elif output.how is Format.CSV:
         show(found.frame, output.how)
     else:
-        for text in found.says():
+        for text in found.summary_lines():
             write(paragraph(f"{text}.") + "\n")
-        if found.take.name != "as it is":
+        if found.recommended.name != "as it is":
             write(f"\n{found.paste(target)}\n")
         write("\n")
         show(found.readable(), output.how)

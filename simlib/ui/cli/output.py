@@ -237,7 +237,7 @@ def say(text: str) -> None:
 def interruptible() -> Iterator[None]:
     """Where `SIGNALS` raise `KeyboardInterrupt`, and that becomes one sentence and an exit code."""
     ours = threading.current_thread() is threading.main_thread() and not signals.listening()
-    before = signals.listen() if ours else {}
+    before = signals.install_handlers() if ours else {}
     at_once, state.at_once = state.at_once, False
     try:
         yield

@@ -167,10 +167,10 @@ class Elsewhere:
         if not workers and not self.cluster:
             yield
             return
-        from simlib._lib.parallel import using
+        from simlib._lib.parallel import use_executor
         from simlib.analysis.sweep import Cluster, Pool
 
-        with Cluster(self.cluster) if self.cluster else Pool(workers) as executor, using(executor):
+        with Cluster(self.cluster) if self.cluster else Pool(workers) as executor, use_executor(executor):
             yield
 
 
@@ -264,7 +264,7 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Case:
+class ScenarioOptions:
     """The scenario that is simulated, with what is changed of it."""
 
     scenario: ScenarioArgument
@@ -279,7 +279,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunOptions:
     """How much of it is simulated, and how."""
 
     pages: Annotated[int, typer.Option(min=0, help="Pages a vCPU at most, scaled; 0: every page.")] = 0

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from simlib.ui.explorer.migration_page import MigrationPage
     from simlib.ui.explorer.migration_state import MigrationState
     from simlib.ui.explorer.page import Explorer
-    from simlib.ui.explorer.state import State
+    from simlib.ui.explorer.state import ExplorerState
     from simlib.ui.explorer.tabs import Tabs
 
-__all__ = ["Explorer", "Findings", "MigrationPage", "MigrationState", "State", "Tabs", "find", "find_migration"]
+__all__ = ["Explorer", "ExplorerState", "Findings", "MigrationPage", "MigrationState", "Tabs", "find", "find_migration"]
 
 _HOMES = {
     "findings": ("Findings", "find"),
@@ -32,9 +32,9 @@ _HOMES = {
     "migration_page": ("MigrationPage",),
     "migration_state": ("MigrationState",),
     "page": ("Explorer",),
-    "state": ("State",),
+    "state": ("ExplorerState",),
     "tabs": ("Tabs",),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 
-__getattr__ = lazy_imports.names(__name__, _HOMES)
+__getattr__ = lazy_imports.lazy_names(__name__, _HOMES)

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 
 from simlib._lib.errors import RunInterruptedError, SimlibError
-from simlib._lib.parallel import Check, each
+from simlib._lib.parallel import Check, run_all
 from simlib.analysis.choose.closed_form import chunk_pages
 from simlib.analysis.choose.evidence import fit_of, grounds
 from simlib.analysis.choose.objectives import METRICS, OBJECTIVES
 from simlib.analysis.predict import Values
 from simlib.analysis.simulate import flags_of, run_scenario
-from simlib.measurements.fits import UncertainCosts, choose_fit, told
+from simlib.measurements.fits import UncertainCosts, choose_fit, describe_costs
 from simlib.measurements.fits.file import shipped_fit
 from simlib.measurements.fits.spread import decisive, variations
 from simlib.model.job import Job
@@ -30,8 +30,8 @@ from simlib.simulator.engine import compiled
 from simlib.simulator.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.simulator.engine.timeline import ownership_over_time, timeline
 from simlib.simulator.sampling import why_not
-from simlib.simulator.sampling.estimator import Journey, job_of_clear, travel
-from simlib.ui.explorer.state import State
+from simlib.simulator.sampling.estimator import SampledRun, job_of_clear, sample_once
+from simlib.ui.explorer.state import ExplorerState
 
 BATCHES = (64, 512, 4096, 32768, 0)
 """Pages of a hold in the trade-off; 0: the whole ioctl."""
@@ -71,12 +71,12 @@ def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
     return costs.central(), costs
 
 
-def theory(state: State) -> Theory:
+def theory(state: ExplorerState) -> Theory:
     """All that theory and measurements say of a state."""
     case, costs = costed(state.case())
     return Theory(
         grounds(costs.evidence, fit_of(case, None)),
-        (*told(costs), *flags_of(case)),
+        (*describe_costs(costs), *flags_of(case)),
         bound(case),
         published(case.machine.name),
     )
@@ -155,7 +155,7 @@ def published(machine: str) -> pd.DataFrame:
     return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
-def curve(state: State, check: Check) -> pd.DataFrame:
+def curve(state: ExplorerState, check: Check) -> pd.DataFrame:
     """Dirty memory time over vCPUs, in multiples of one vCPU's, with a band for what the costs leave open.
 
     Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `DRAWS` vectors of costs).
@@ -173,7 +173,7 @@ def curve(state: State, check: Check) -> pd.DataFrame:
         )
         return run_scenario(whole, progress=_both(check, inner)).metrics["dirty_memory_time"] / pages
 
-    found = np.array(each([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
+    found = np.array(run_all([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
     times = found / found[:, :1]
     low, high = np.quantile(times[1:], [0.05, 0.95], axis=0)
     return pd.DataFrame({"vcpus": vcpus, "times": times[0], "low": low, "high": high})
@@ -193,7 +193,7 @@ class Trip(NamedTuple):
     """One walk through a migration."""
 
     strategy: str
-    journey: Journey
+    journey: SampledRun
 
     def row(self, vcpus: int) -> dict[str, float | str]:
         """What a table says of it; cost and guest time lost are those of a choice."""
@@ -212,13 +212,13 @@ class Trip(NamedTuple):
         }
 
 
-def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
+def trips(state: ExplorerState, strategies: Sequence[str], check: Check) -> list[Trip]:
     """A walk for each of some strategies, on common random numbers."""
 
     def one(name: str, inner: Check) -> Trip:
-        return Trip(name, travel(costed(state.case(name))[0], SEED, 0.5, _both(check, inner)))
+        return Trip(name, sample_once(costed(state.case(name))[0], SEED, 0.5, _both(check, inner)))
 
-    return each([partial(one, name) for name in strategies])
+    return run_all([partial(one, name) for name in strategies])
 
 
 class Ranges(NamedTuple):
@@ -234,7 +234,7 @@ class Ranges(NamedTuple):
     decisive: str
 
 
-def ranges(state: State, strategies: Sequence[str], check: Check) -> Ranges:
+def ranges(state: ExplorerState, strategies: Sequence[str], check: Check) -> Ranges:
     """The same walks with each drawn cost at both ends of its prior; a change compares two walks at the same end."""
     known = {name: costed(state.case(name))[1] for name in dict.fromkeys((*strategies, OWN))}
     if not any(one.drawn for one in known.values()):
@@ -244,13 +244,13 @@ def ranges(state: State, strategies: Sequence[str], check: Check) -> Ranges:
     apart.extend(case for rows in cases.values() for case in rows if case not in apart)
 
     def one_walk(case: Scenario, inner: Check) -> dict[str, float | str]:
-        return Trip("", travel(case, SEED, 0.5, _both(check, inner))).row(case.guest.vcpus)
+        return Trip("", sample_once(case, SEED, 0.5, _both(check, inner))).row(case.guest.vcpus)
 
     def values(name: str) -> Values:
         rows = walked.to_numpy(dtype=float)[[apart.index(case) for case in cases[name]]]
         return Values(rows[:1], rows[1:], known[name].drawn)
 
-    walked = pd.DataFrame(each([partial(one_walk, case) for case in apart])).drop(columns="strategy")
+    walked = pd.DataFrame(run_all([partial(one_walk, case) for case in apart])).drop(columns="strategy")
     most, parts = np.where(walked.columns == "guest_throughput", 1.0, np.inf), []
     for name in strategies:
         low, high, change_low, change_high = (
@@ -300,7 +300,7 @@ class Glimpse:
         return rows.melt("thread_class", var_name="activity", value_name="share")
 
 
-def glimpse(state: State, check: Check) -> Glimpse:
+def glimpse(state: ExplorerState, check: Check) -> Glimpse:
     """Run the window on one CLEAR with a trace.
 
     Raises `SimlibError` if there are more events than a trace may have.
@@ -309,7 +309,7 @@ def glimpse(state: State, check: Check) -> Glimpse:
     return Glimpse(job, compiled.run(job, seed=SEED, trace=TRACE, progress=check))
 
 
-def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:
+def stages(state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
     """Everything that is simulated, part by part, what answers the question first.
 
     Yields a name and what was found: ``own``, a list of the migration's `Trip` as it is; ``trips``, a list of those of

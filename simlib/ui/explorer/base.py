@@ -20,8 +20,8 @@ from simlib._lib.errors import InputError, RunInterruptedError, SimlibError
 from simlib._lib.parallel import Check
 from simlib.ui.explorer.canvas import IMAGES, Canvas
 from simlib.ui.explorer.fields import Fields, auto, button, note
-from simlib.ui.explorer.findings import Known
-from simlib.ui.explorer.state import Question
+from simlib.ui.explorer.findings import KnownCosts
+from simlib.ui.explorer.state import ExplorerQuestion
 
 DRAWING_S, LOADING_S = 0.5, 5.0
 """How long the simulation lets a browser draw an answer, and load the page before the first one, at most, s."""
@@ -30,11 +30,11 @@ PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
 SLOW = "Still simulating … (after an installation the simulator is compiled once, for up to half a minute)"
 
-Q = TypeVar("Q", bound=Question)
-K = TypeVar("K", bound=Known[Any])
+Q = TypeVar("Q", bound=ExplorerQuestion)
+K = TypeVar("K", bound=KnownCosts[Any])
 
 
-class Page(ABC, Generic[Q, K]):
+class ExplorerPage(ABC, Generic[Q, K]):
     """A page: controls on one side, words and figures on the other.
 
     Its answer comes part by part, simulated in the background. A new question cancels what is still being simulated for

@@ -22,7 +22,7 @@ from simlib.model.quantities import format_duration, format_size
 from simlib.model.scenario import Scenario, differences
 from simlib.ui.explorer.fields import BELOW, Fields, button, note, wide, widget_of
 from simlib.ui.explorer.keys import Key, nearest
-from simlib.ui.explorer.state import State, read_value
+from simlib.ui.explorer.state import ExplorerState, read_value
 
 _MODES = ("default", "lockless", "read", "write")
 _SIZES = tuple(format_size(2**k) for k in range(24, 45))
@@ -96,13 +96,13 @@ def _of(scenario: Scenario, key: Key) -> tuple[Any, dataclasses.Field[Any]]:
     return getattr(section, key.name), field
 
 
-class Controls(Fields[State]):
+class Controls(Fields[ExplorerState]):
     """All controls of a page, and what is wrong with them.
 
     - `changed`: called with the new state after a control was let go with a value that breaks no rule.
 
     >>> told = []
-    >>> controls = Controls(State.of("arm64"), told.append)
+    >>> controls = Controls(ExplorerState.of("arm64"), told.append)
     >>> controls.set("guest.vcpus", 5000)
     >>> controls.errors["guest.vcpus"]
     'guest.vcpus = 5000: must be a whole number from 1 to 1023'
@@ -111,10 +111,10 @@ class Controls(Fields[State]):
     ({}, 128)
     """
 
-    def __init__(self, state: State, changed: Callable[[State], None]) -> None:
+    def __init__(self, state: ExplorerState, changed: Callable[[ExplorerState], None]) -> None:
         super().__init__((key for keys in KEYS.values() for key in keys), state, changed)
 
-    def _fill(self, state: State) -> None:
+    def _fill(self, state: ExplorerState) -> None:
         self._widgets["architecture"].value = state.architecture
         self._widgets["strategy"].value = state.strategy
         self._widgets["named"].value = state.strategy if state.strategy in (OWN, *NAMED) else ""
@@ -125,10 +125,10 @@ class Controls(Fields[State]):
         ]
         self._show_costs(state)
 
-    def _value(self, state: State, key: Key) -> Any:
+    def _value(self, state: ExplorerState, key: Key) -> Any:
         return value_of(state.scenario, key)
 
-    def _step(self, state: State, key: Key) -> int:
+    def _step(self, state: ExplorerState, key: Key) -> int:
         return nearest_step(state.scenario, key)
 
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
@@ -157,11 +157,11 @@ class Controls(Fields[State]):
         folds = widgets.Accordion([*parts, self._costs], titles=(*KEYS, "Costs"), selected_index=0)
         return widgets.VBox([*heads, self._meaning, pin, self._notes["pins"], self._pins]), folds
 
-    def _asked(self, state: State, name: str, value: Any) -> State | None:
+    def _asked(self, state: ExplorerState, name: str, value: Any) -> ExplorerState | None:
         if name == "architecture":
             return _other_architecture(state, value)
         if name == "preset":
-            fresh = State.of(state.architecture, value)
+            fresh = ExplorerState.of(state.architecture, value)
             return state.changed(differences(fresh.scenario, state.scenario)) if value else None
         if name in ("strategy", "named"):
             return state.changed(strategy=value or OWN) if value or name == "strategy" else None
@@ -179,7 +179,7 @@ class Controls(Fields[State]):
     def _unpin(self, pin: str) -> None:
         self._heed("pins", [one for one in self._state.pins if one != pin])
 
-    def _show_costs(self, state: State) -> None:
+    def _show_costs(self, state: ExplorerState) -> None:
         table = cost_table(state.case())
         names = [f"costs.{name}" for name in table["cost"]]
         if [name for name in self._widgets if name.startswith("costs.")] != names:
@@ -197,13 +197,13 @@ class Controls(Fields[State]):
             self._hints[name].value = Markup("<small>{}</small>").format(row["hint"])
 
 
-def _other_architecture(state: State, name: str) -> State:
+def _other_architecture(state: ExplorerState, name: str) -> ExplorerState:
     """The same guest and strategy on another architecture, with its machine and costs."""
     old = state.scenario
-    fresh = State.of(name).scenario
-    guest = differences(old, State.of(state.architecture).scenario)
+    fresh = ExplorerState.of(name).scenario
+    guest = differences(old, ExplorerState.of(state.architecture).scenario)
     tables = {table: rows for table, rows in guest.items() if table in ("guest", "workload")}
-    return State(fresh.changed(tables), state.strategy, state.pins)
+    return ExplorerState(fresh.changed(tables), state.strategy, state.pins)
 
 
 def cost_table(scenario: Scenario) -> pd.DataFrame:
@@ -211,7 +211,7 @@ def cost_table(scenario: Scenario) -> pd.DataFrame:
 
     Returns: cost, shown, hint.
 
-    >>> cost_table(State.of("loongarch").scenario).set_index("cost").loc["fault_hold", "hint"]
+    >>> cost_table(ExplorerState.of("loongarch").scenario).set_index("cost").loc["fault_hold", "hint"]
     '90 %: 140ns to 875ns, prior'
     """
     costs = UncertainCosts.of(scenario, choose_fit(scenario)[0]).table()
@@ -243,7 +243,7 @@ def nearest_step(scenario: Scenario, key: Key) -> int:
     """The step of a key's slider that is nearest to what a scenario has.
 
     >>> key = KEYS["Guest"][0]
-    >>> key.steps[nearest_step(State.of("arm64").changed({"guest": {"vcpus": 60}}).scenario, key)]
+    >>> key.steps[nearest_step(ExplorerState.of("arm64").changed({"guest": {"vcpus": 60}}).scenario, key)]
     64
     """
     value, field = _of(scenario, key)

@@ -11,19 +11,19 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pandas as pd
 
-from simlib._lib.parallel import Check, Progress, each
+from simlib._lib.parallel import Check, Progress, run_all
 from simlib.ui.explorer import answers
-from simlib.ui.explorer.state import Question, State
+from simlib.ui.explorer.state import ExplorerQuestion, ExplorerState
 
 COLUMNS = ("figure", "series", "x", "quantity", "value", "low", "high", "unit", "kind")
 """Of the tidy table."""
 
 
-Q = TypeVar("Q", bound=Question)
+Q = TypeVar("Q", bound=ExplorerQuestion)
 
 
 @dataclass
-class Known(Generic[Q]):
+class KnownCosts(Generic[Q]):
     """All that is known about one state; what is missing is still being simulated.
 
     - `generation`: counts the states of a page; what belongs to an older one is not shown any more.
@@ -36,7 +36,7 @@ class Known(Generic[Q]):
 
 
 @dataclass
-class Findings(Known[State]):
+class Findings(KnownCosts[ExplorerState]):
     """All that is known about mmu_lock in one migration (`simlib.ui.explorer.answers.stages`)."""
 
     @cached_property
@@ -115,10 +115,10 @@ class Findings(Known[State]):
             yield lock.assign(figure="lock", quantity="owned", **same)
 
 
-def find(state: State, progress: Progress | None = None) -> Findings:
+def find(state: ExplorerState, progress: Progress | None = None) -> Findings:
     """Everything about a state, once all of it is simulated; `progress` is called with what, and the share done.
 
-    >>> found = find(State.of("arm64").changed({"guest": {"vcpus": 8, "memory": "4G"}}))
+    >>> found = find(ExplorerState.of("arm64").changed({"guest": {"vcpus": 8, "memory": "4G"}}))
     >>> sorted(found.table()["figure"].unique())
     ['batch', 'curve', 'guest', 'lock', 'strategies', 'time']
     """
@@ -128,7 +128,7 @@ def find(state: State, progress: Progress | None = None) -> Findings:
         for name, part in answers.stages(state, check):
             found.parts[name] = part
 
-    each([simulate], "simulating", progress, wide=True)
+    run_all([simulate], "simulating", progress, wide=True)
     return found
 
 

@@ -27,7 +27,7 @@ def main(folder: str) -> None:
     from jupyter_core import paths  # noqa: PLC0415  # before those who take this function from it
 
     paths.jupyter_config_path = lambda: [folder]
-    with lazy_imports.without("rfc3987_syntax"):
+    with lazy_imports.without_module("rfc3987_syntax"):
         runpy.run_module("jupyterlab", run_name="__main__")
 
 

@@ -9,12 +9,12 @@ import pandas as pd
 
 from simlib._lib.parallel import Progress
 from simlib.analysis.migrate import Migration, migrate
-from simlib.ui.explorer.findings import Known
+from simlib.ui.explorer.findings import KnownCosts
 from simlib.ui.explorer.migration_state import DRAWS, MigrationState
 
 
 @dataclass
-class MigrationFindings(Known[MigrationState]):
+class MigrationFindings(KnownCosts[MigrationState]):
     """What is known about one migration."""
 
     def table(self) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from simlib.analysis.migrate import Migration
 from simlib.figures.explorer import empty
 from simlib.figures.migration import migration_passes
 from simlib.figures.results import html_of, rendered
-from simlib.ui.explorer.base import Page
+from simlib.ui.explorer.base import ExplorerPage
 from simlib.ui.explorer.fields import Fields
 from simlib.ui.explorer.keys import Key, nearest
 from simlib.ui.explorer.migration_findings import MigrationFindings, answer
@@ -66,7 +66,7 @@ class MigrationControls(Fields[MigrationState]):
         return nearest(value, steps)
 
 
-class MigrationPage(Page[MigrationState, MigrationFindings]):
+class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
     """The page about a migration: put it last in a cell to show it.
 
     >>> page = MigrationPage("page=migration&memory=8G&working-set=1G", background=False)
@@ -110,7 +110,7 @@ class MigrationPage(Page[MigrationState, MigrationFindings]):
         found: Migration | None = self.findings.parts.get("found")
         drawn = {}
         if found is not None:
-            self._words.value = rendered("simlib.ui.explorer", "migration.html.j2", said=found.says())
+            self._words.value = rendered("simlib.ui.explorer", "migration.html.j2", said=found.summary_lines())
             self._plans.value = html_of(found.readable())
             self._pasted.value = Markup("<pre>{}</pre>").format(found.paste(self.findings.state.texts["for"]))
             drawn = {FIGURE: migration_passes(found.passes)}

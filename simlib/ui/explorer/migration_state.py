@@ -17,8 +17,8 @@ from simlib._lib.errors import InputError, nearest
 from simlib.model.quantities import PS_PER_S, format_size, parse_bandwidth, parse_duration, parse_size
 from simlib.ui.explorer.keys import Key
 from simlib.ui.explorer.state import parameters
-from simlib.vmm.dirtying import Measured, parse_dirty
-from simlib.vmm.guest import Guest, Wishes
+from simlib.vmm.dirtying import DirtyRate, parse_dirty
+from simlib.vmm.guest import MigratingGuest, Targets
 from simlib.vmm.paste import TARGETS
 from simlib.vmm.texts import parse_settings, parse_share, parse_time, parse_wishes
 
@@ -64,12 +64,12 @@ def _rate(text: str, name: str) -> float:
         one = parse_dirty(f"{text}/s in 1s")
     except InputError:
         raise InputError(name, text, "is no rate", cure) from None
-    if not isinstance(one, Measured) or one.pages > MOST_RATE:
+    if not isinstance(one, DirtyRate) or one.pages > MOST_RATE:
         raise InputError(name, text, f"must be at most {MOST_RATE:,}", cure)
     return one.pages
 
 
-class Row(NamedTuple):
+class InputRow(NamedTuple):
     """A value that is asked.
 
     - `first`: what a first visit shows.
@@ -83,15 +83,15 @@ class Row(NamedTuple):
 
 def _text(
     name: str, label: str, first: str, read: Callable[[str, str], Any] | None, steps: tuple[Any, ...], about: str
-) -> Row:
-    return Row(Key("", name, label, help=about, steps=steps), first, read)
+) -> InputRow:
+    return InputRow(Key("", name, label, help=about, steps=steps), first, read)
 
 
-def _choice(name: str, label: str, first: str, words: tuple[Any, ...], about: str) -> Row:
-    return Row(Key("", name, label, words, about), first)
+def _choice(name: str, label: str, first: str, words: tuple[Any, ...], about: str) -> InputRow:
+    return InputRow(Key("", name, label, words, about), first)
 
 
-ROWS: dict[str, tuple[Row, ...]] = {
+ROWS: dict[str, tuple[InputRow, ...]] = {
     "Guest": (
         _text("vcpus", "vCPUs", "64", _vcpus, tuple(2**k for k in range(11)), f"1 to {MOST_VCPUS}"),
         _text("memory", "memory", "512G", parse_size, _SIZES[3:], "such as 256G or 4T"),
@@ -212,14 +212,14 @@ class MigrationState:
         return [one.strip() for one in told.split(";") if one.strip()]
 
     @cached_property
-    def guest(self) -> Guest:
+    def guest(self) -> MigratingGuest:
         """Whose migration is asked about."""
         given = {name: number(name, self.texts[name]) for name in ("vcpus", "memory", "link")}
         dirty = tuple(parse_dirty(one) for one in self.dirty)
-        return Guest(**given, dirty=dirty, settings=parse_settings(self._settings()))
+        return MigratingGuest(**given, dirty=dirty, settings=parse_settings(self._settings()))
 
     @cached_property
-    def wishes(self) -> Wishes:
+    def wishes(self) -> Targets:
         """What is wished."""
         return parse_wishes(**{row.key.name.replace("-", "_"): self.texts[row.key.name] for row in ROWS[WISHES]})
 

@@ -14,16 +14,16 @@ from simlib._lib.errors import InputError
 from simlib._lib.parallel import Check
 from simlib.simulator.engine.timeline import perfetto_trace
 from simlib.ui.explorer import answers
-from simlib.ui.explorer.base import Page
+from simlib.ui.explorer.base import ExplorerPage
 from simlib.ui.explorer.controls import Controls
 from simlib.ui.explorer.drawing import SIMULATED, TITLES, draw
 from simlib.ui.explorer.fields import auto
 from simlib.ui.explorer.findings import Findings
-from simlib.ui.explorer.state import State
+from simlib.ui.explorer.state import ExplorerState
 from simlib.ui.explorer.words import answer, grounds_in_words
 
 
-class Explorer(Page[State, Findings]):
+class Explorer(ExplorerPage[ExplorerState, Findings]):
     """Explore how a migration's lock strategy plays out: put it last in a cell to show it.
 
     Theory answers at once; simulation refines the answer in the background, part by part.
@@ -35,7 +35,7 @@ class Explorer(Page[State, Findings]):
     """
 
     TAB = "mmu_lock"
-    ASKS = State
+    ASKS = ExplorerState
     TITLE = "What does another way of taking mmu_lock cost?"
     ABOUT = (
         "Choose a guest and a strategy for KVM's mmu_lock, and read below what it does to the guest's longest stall "
@@ -45,16 +45,16 @@ class Explorer(Page[State, Findings]):
     STANDARD = "the standard guest"
 
     def change(self, changes: dict[str, dict[str, Any]] | None = None, **others: Any) -> None:
-        """Ask something else, as the controls do; the parameters are those of `State.changed`."""
+        """Ask something else, as the controls do; the parameters are those of `ExplorerState.changed`."""
         self.load(self.state.changed(changes, **others))
 
-    def _controls(self, state: State) -> Controls:
+    def _controls(self, state: ExplorerState) -> Controls:
         return Controls(state, self._ask)
 
-    def _known(self, state: State, generation: int) -> Findings:
+    def _known(self, state: ExplorerState, generation: int) -> Findings:
         return Findings(state, generation)
 
-    def _stages(self, state: State, check: Check) -> Iterator[tuple[str, object]]:
+    def _stages(self, state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
         return answers.stages(state, check)
 
     def _show(self, part: str) -> None:
@@ -102,4 +102,4 @@ class Explorer(Page[State, Findings]):
 
     def _open(self, files: Any) -> None:
         for given in files:
-            self.load(State.from_toml(bytes(given["content"]).decode("utf-8")))
+            self.load(ExplorerState.from_toml(bytes(given["content"]).decode("utf-8")))

@@ -27,7 +27,7 @@ from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.extras import missing
 from simlib._lib.files import write_bytes
 from simlib._lib.reading import exists
-from simlib._lib.signals import Held
+from simlib._lib.signals import DeferSignals
 from simlib.ui.explorer.launch import started_by
 
 ADDRESS = "127.0.0.1"
@@ -217,10 +217,10 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
     """Run JupyterLab in a folder until it ends or this process is told to end."""
-    heard = {} if signals.listening() else signals.listen()
+    heard = {} if signals.listening() else signals.install_handlers()
     process = None
     try:
-        with Held():
+        with DeferSignals():
             # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order. Its
             # stdin is closed when this process ends, by SIGKILL, too: then it ends.
             process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from simlib._lib.errors import InputError, nearest
 from simlib._lib.reading import parse_toml
-from simlib.analysis.choose.presets import named_guest, standard_architectures, standard_scenario, with_guest
+from simlib.analysis.choose.presets import named_guest, preset_architectures, preset_scenario, with_guest
 from simlib.analysis.choose.strategies import Strategy
 from simlib.model.policies import OWN
 from simlib.model.scenario import FILE, Scenario, differences
@@ -32,7 +32,7 @@ PAGES = {"": ("State", "find"), "migration": ("MigrationState", "find_migration"
 """Pages, by what a URL says of ``page``: who asks and who answers, names of `simlib.ui.explorer`."""
 
 
-class Question(Protocol):
+class ExplorerQuestion(Protocol):
     """What a page asks: an address says it, and is made of it."""
 
     @property
@@ -49,15 +49,15 @@ class Question(Protocol):
 
 
 @dataclass(frozen=True)
-class State:
+class ExplorerState:
     """What a page shows. Two states are equal if the same is asked, in the same words.
 
     - `scenario`: a migration.
-    - `strategy`: what is done to its holds: a named policy, a condition as ``policy.lets_go`` has it, several joined by
-      ``+``, or ``own``, what the scenario says itself.
+    - `strategy`: what is done to its holds: a named policy, a condition as ``policy.clear_drop_when`` has it, several
+      joined by ``+``, or ``own``, what the scenario says itself.
     - `pins`: strategies beside it, at most `MOST_PINS`.
 
-    >>> State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64").query
+    >>> ExplorerState.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64").query
     'architecture=arm64&guest.vcpus=128&strategy=every-64'
     """
 
@@ -78,17 +78,17 @@ class State:
             self.case(name)
 
     @classmethod
-    def of(cls, architecture: str, guest: str = "") -> State:
+    def of(cls, architecture: str, guest: str = "") -> ExplorerState:
         """The standard guest of an architecture, or a guest that has a name.
 
-        >>> State.of("x86-tdp", "mysql-8g").scenario.guest.vcpus
+        >>> ExplorerState.of("x86-tdp", "mysql-8g").scenario.guest.vcpus
         160
         """
         scenario = standard(architecture)
         return cls(named_guest(guest).in_place_of(scenario) if guest else scenario)
 
     @classmethod
-    def first(cls) -> State:
+    def first(cls) -> ExplorerState:
         """What a first visit shows: arm64's standard guest, with strategies that differ on it."""
         return cls(standard("arm64"), "every-512", ("whole-ioctl", "every-64", "held >= 20us"))
 
@@ -100,7 +100,7 @@ class State:
     def case(self, strategy: str | None = None) -> Scenario:
         """The migration with a strategy; by default with the one that is asked about.
 
-        >>> str(State.of("arm64", "idle").case("pages >= 128 and waiters >= 1").policy.lets_go)
+        >>> str(ExplorerState.of("arm64", "idle").case("pages >= 128 and waiters >= 1").policy.clear_drop_when)
         'pages >= 128 and waiters >= 1'
         """
         name = self.strategy if strategy is None else strategy
@@ -112,7 +112,7 @@ class State:
     def changed(
         self, changes: Mapping[str, Mapping[str, Any]] | None = None, *, strategy: str | None = None,
         pins: Sequence[str] | None = None,
-    ) -> State:  # fmt: skip
+    ) -> ExplorerState:  # fmt: skip
         """The state with some values replaced, given as the tables of a scenario file.
 
         The memory is rounded up to whole blocks for each vCPU, and a chunk is no larger than it.
@@ -122,7 +122,7 @@ class State:
             about_guest = {name: changes[name] for name in ("guest", "workload") if name in changes}
             scenario = with_guest(scenario, about_guest) if about_guest else scenario
             scenario = scenario.changed({name: rows for name, rows in changes.items() if name not in about_guest})
-        return State(
+        return ExplorerState(
             scenario, self.strategy if strategy is None else strategy, self.pins if pins is None else tuple(pins)
         )
 
@@ -138,13 +138,13 @@ class State:
         return urlencode(rows + [("pin", pin) for pin in self.pins], quote_via=quote, safe="/,()[]")
 
     @classmethod
-    def from_query(cls, query: str) -> State:
+    def from_query(cls, query: str) -> ExplorerState:
         """The state that a URL's query says; what it does not say is the standard guest's. Of nothing: `first`.
 
         Raises `InputError` if a key is unknown or a value breaks its rule.
 
-        >>> asked = State.of("riscv", "web").changed({"workload": {"clear_chunk": "512M"}}, pins=["every-64"])
-        >>> State.from_query(asked.query) == asked
+        >>> asked = ExplorerState.of("riscv", "web").changed({"workload": {"clear_chunk": "512M"}}, pins=["every-64"])
+        >>> ExplorerState.from_query(asked.query) == asked
         True
         """
         rows = parameters(query)
@@ -168,14 +168,14 @@ class State:
     def to_toml(self) -> str:
         """The migration with its strategy as a scenario file, which every command of simlib reads.
 
-        >>> state = State.of("arm64").changed(strategy="every-512")
-        >>> State.from_toml(state.to_toml()).case() == state.case()
+        >>> state = ExplorerState.of("arm64").changed(strategy="every-512")
+        >>> ExplorerState.from_toml(state.to_toml()).case() == state.case()
         True
         """
         return f"# simlib explore: ?{self.query}\n{self.case().to_toml()}\n"
 
     @classmethod
-    def from_toml(cls, text: str) -> State:
+    def from_toml(cls, text: str) -> ExplorerState:
         """The state that a scenario file says.
 
         Raises `InputError` if it is no TOML, breaks a rule, or is no migration.
@@ -215,11 +215,11 @@ def standard(architecture: str) -> Scenario:
     >>> standard("arm64-2022").machine.name
     'ampere-altra'
     """
-    known = standard_architectures()
+    known = preset_architectures()
     family = architecture.partition("-")[0]
     if architecture not in known and family in known:
-        return standard_scenario(family).changed({"policy": {"architecture": architecture}})
-    return standard_scenario(architecture)
+        return preset_scenario(family).changed({"policy": {"architecture": architecture}})
+    return preset_scenario(architecture)
 
 
 def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:

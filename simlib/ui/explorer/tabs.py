@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from simlib._lib.errors import InputError
-from simlib.ui.explorer.base import Page
+from simlib.ui.explorer.base import ExplorerPage
 from simlib.ui.explorer.migration_page import MigrationPage
 from simlib.ui.explorer.page import Explorer
 from simlib.ui.explorer.state import page_of
@@ -18,7 +18,7 @@ from simlib.ui.explorer.state import page_of
 ASKED = "QUERY_STRING"
 """The environment variable in which Voilà gives a page its address."""
 
-PAGES: dict[str, type[Page[Any, Any]]] = {page.NAME: page for page in (Explorer, MigrationPage)}
+PAGES: dict[str, type[ExplorerPage[Any, Any]]] = {page.NAME: page for page in (Explorer, MigrationPage)}
 """Pages by their names in an address, in the order of their buttons."""
 
 
@@ -54,7 +54,7 @@ class Tabs:
         return cls(os.environ.get(ASKED, ""))
 
     @property
-    def page(self) -> Page[Any, Any]:
+    def page(self) -> ExplorerPage[Any, Any]:
         """The page that is shown."""
         name = self.buttons.value
         if name not in self._made:

@@ -32,7 +32,7 @@ def answer(found: Findings) -> str:
     return rendered(
         "simlib.ui.explorer", "answer.html.j2", rows=rows, least=_least(found) if rows else None, terms=TERMS.values(),
         reason=found.parts.get("reason"), as_it_is=found.state.case() == found.state.case(OWN),
-        now=found.state.scenario.policy.lets_go,
+        now=found.state.scenario.policy.clear_drop_when,
         filters={"seconds": say_seconds, "percent": percent, "shown": _shown},
     )  # fmt: skip
 

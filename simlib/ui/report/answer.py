@@ -45,7 +45,7 @@ TRIED = (
 
 
 @dataclass(frozen=True)
-class Shown:
+class AnswerPage:
     """What a page shows of a result."""
 
     title: str
@@ -59,7 +59,7 @@ class Shown:
 
 
 @singledispatch
-def answer_of(result: Result) -> Shown:
+def answer_of(result: Result) -> AnswerPage:
     """What a page shows of a result. Raises `InputError` if it is of no kind that is registered below."""
     raise InputError("result", type(result).__name__, "there is no page for it")
 
@@ -209,10 +209,10 @@ def _list(sentences: Sequence[str]) -> Prose:
 
 
 @answer_of.register
-def _prediction(result: PredictionResult) -> Shown:
+def _prediction(result: PredictionResult) -> AnswerPage:
     frame = result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant")
     found = prediction_findings(result.frame)
-    return Shown(
+    return AnswerPage(
         "Predicted",
         f"curves over vCPUs with {result.level:.0%} intervals",
         [_list(found), Table(frame, f"Predicted, with {result.level:.0%} intervals.", folded=len(frame) > LONG)],
@@ -221,12 +221,12 @@ def _prediction(result: PredictionResult) -> Shown:
 
 
 @answer_of.register
-def _comparison(result: Comparison) -> Shown:
+def _comparison(result: Comparison) -> AnswerPage:
     found = comparison_findings(result.frame, result.policies[0]) or prediction_findings(result.frame)
     shown = result.readable()
     shown = shown if (shown["unit"] != "").any() else shown.drop(columns="unit")
     caption = f"{result.level:.0%} intervals; the change is that to {result.policies[0]}, on the same random numbers."
-    return Shown(
+    return AnswerPage(
         f"Compared: {', '.join(result.policies)}",
         f"predicted, on the same costs and random numbers, against {result.policies[0]}",
         [_list(found), Table(shown, f"Predicted, {caption}")],
@@ -235,7 +235,7 @@ def _comparison(result: Comparison) -> Shown:
 
 
 @answer_of.register
-def _choice(result: Choice) -> Shown:
+def _choice(result: Choice) -> AnswerPage:
     runs = f"{result.runs[0]} + {result.runs[1]} replications"
     known = result.readable_information()
     front = int(result.table["on_front"].sum())
@@ -260,14 +260,14 @@ def _choice(result: Choice) -> Shown:
         f"Simulated: longest stall, CLEAR's CPU time and guest time lost of {len(result.table)} strategies. {front} "
         f"are on the front: no other is as good in every respect. Nearest to the best of each: {result.knee}."
     )
-    return Shown(
+    return AnswerPage(
         f"How CLEAR_DIRTY_LOG should hold mmu_lock on {result.scenario.policy.architecture}", "simulated migrations",
         blocks, {"pareto": caption}, {"evidence": result.evidence_shown},
     )  # fmt: skip
 
 
 @answer_of.register
-def _batch(result: BatchChoice) -> Shown:
+def _batch(result: BatchChoice) -> AnswerPage:
     batches = result.readable()
     cost = [*batches.columns[: batches.columns.get_loc("longest stall")], "longest stall"]
     blocks: list[Block] = [
@@ -283,14 +283,14 @@ def _batch(result: BatchChoice) -> Shown:
         "pareto": f"Simulated: what each batch trades. {int(result.table['on_front'].sum())} of {len(result.table)} "
         "are on the front: no other is as good in every respect.",
     }
-    return Shown(
+    return AnswerPage(
         f"How many pages CLEAR_DIRTY_LOG should write-protect in one hold on {result.scenario.policy.architecture}",
         "simulated migrations", blocks, captions, {"evidence": result.choice.evidence_shown},
     )  # fmt: skip
 
 
 @answer_of.register
-def _simulation(result: SimulationResult) -> Shown:
+def _simulation(result: SimulationResult) -> AnswerPage:
     blocks: list[Block] = [
         Prose(f"{result.summary().splitlines()[0]}."),
         Table(_metrics(result.table()), "Metrics of the run."),
@@ -298,7 +298,9 @@ def _simulation(result: SimulationResult) -> Shown:
         Table(readable_times(result.threads()), "Each thread: time by activity, faults by kind.", folded=True),
     ]
     said = simulation_captions(result)
-    return Shown("Simulated", result.scenario.workload.kind, blocks, {name: said[name] for name in result.figures()})
+    return AnswerPage(
+        "Simulated", result.scenario.workload.kind, blocks, {name: said[name] for name in result.figures()}
+    )
 
 
 def simulation_captions(result: SimulationResult) -> dict[str, str]:
@@ -332,7 +334,7 @@ def _lost(curve: pd.DataFrame) -> str:
 
 
 @answer_of.register
-def _trial(result: Trial) -> Shown:
+def _trial(result: Trial) -> AnswerPage:
     changed = result.frame().query("verdict == 'changed'")
     columns = ["machine", "cell", "of", "what", "base", "changed", "unit", "ratio", "low", "high"]
     blocks: list[Block] = [
@@ -348,12 +350,12 @@ def _trial(result: Trial) -> Shown:
     facts = {"series": str(about["series_sha256"])[:12], "kernel": about["source"]["version"], "boots": about["boots"]}
     caption = f"Measured under emulation. {len(changed)} of {len(result.differences)} numbers are changed."
     title = f"Tried: {', '.join(about['patches']) or 'no patch'}"
-    return Shown(title, "two kernels booted under emulation, without the series and with it", blocks,
+    return AnswerPage(title, "two kernels booted under emulation, without the series and with it", blocks,
                  {"differences": caption}, facts, TRIED)  # fmt: skip
 
 
 @answer_of.register
-def _on_hardware(result: OnHardware) -> Shown:
+def _on_hardware(result: OnHardware) -> AnswerPage:
     shown = result.readable()
     tables: list[Block] = [
         Table(result.effects, "What was carried."),
@@ -366,20 +368,20 @@ def _on_hardware(result: OnHardware) -> Shown:
         *[Prose("\n".join(f"- {note}" for note in result.notes))] * bool(result.notes),
     ]  # fmt: skip
     names = {"over_vcpus": "Predicted; bands are 90 % intervals."} if len(shown) else {}
-    return Shown("On hardware", "predicted from what the lab counted", blocks, names)
+    return AnswerPage("On hardware", "predicted from what the lab counted", blocks, names)
 
 
 @answer_of.register
-def _sample(result: SampleResult) -> Shown:
+def _sample(result: SampleResult) -> AnswerPage:
     blocks: list[Block] = [
         Prose(f"{result.summary().splitlines()[0]}."),
         Table(_metrics(result.table()), "Metrics, with the standard error of the sampling."),
     ]
-    return Shown("Sampled", result.scenario.workload.kind, blocks, {"degradation_over_time": _lost(result.curve)})
+    return AnswerPage("Sampled", result.scenario.workload.kind, blocks, {"degradation_over_time": _lost(result.curve)})
 
 
 @answer_of.register
-def _fit(result: Fit) -> Shown:
+def _fit(result: Fit) -> AnswerPage:
     worst, correlation, costs = result.by_metric(), result.correlation, result.cost_table
     tables: list[Block] = [
         Prose("\n".join(f"- {line}" for line in (*result.quality, *result.flags, *result.notes))),
@@ -403,7 +405,7 @@ def _fit(result: Fit) -> Shown:
         "sensitivity": "Which cost's uncertainty moves the first variant's time.",
     }
     drawn = {name: captions[name] for name in result.figures()}
-    return Shown("Calibrated costs", result.heading, tables, drawn, {"degrees of freedom": result.estimate.dof})
+    return AnswerPage("Calibrated costs", result.heading, tables, drawn, {"degrees of freedom": result.estimate.dof})
 
 
 def _strongest(correlation: pd.DataFrame | None) -> str:

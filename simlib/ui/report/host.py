@@ -24,7 +24,7 @@ from simlib.ui.report.page import Report, Section
 
 MEANING = {
     "guest_access": "an access of the guest that needs no fault",
-    "fault_exit": "exit: a fault outside the lock",
+    "fault_unlocked": "exit: a fault outside the lock",
     "fault_hold": "a fault under the lock",
     "line_transfer": "a cache line from one CPU to another",
     "populate_block": "what the host spends on a page at first touch",

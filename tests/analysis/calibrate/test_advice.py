@@ -22,9 +22,9 @@ FILE = {
     "guest": {"memory_per_vcpu": "2M", "memslot_aligned": False},
     "policy": {"architecture": "x86-shadow-paging"},
     "costs": {"line_transfer": "60ns", "fault_jitter": 0.3},
-    "calibration": {"costs": ["fault_exit", "fault_hold"]},
+    "calibration": {"costs": ["fault_unlocked", "fault_hold"]},
 }
-KNOWN = {"fault_exit": 900_000.0, "fault_hold": 400_000.0}
+KNOWN = {"fault_unlocked": 900_000.0, "fault_hold": 400_000.0}
 TWELVE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16)
 
 
@@ -41,12 +41,12 @@ def measured(vcpus=TWELVE):
 
 @pytest.fixture(scope="module")
 def good():
-    return calibrate(scenario("fault_exit", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
+    return calibrate(scenario("fault_unlocked", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
 
 
 @pytest.fixture(scope="module")
 def problem():
-    return build_problem(scenario("fault_exit", "fault_hold"), as_table(measured()))
+    return build_problem(scenario("fault_unlocked", "fault_hold"), as_table(measured()))
 
 
 END = Minimum(np.zeros(2), 1.0, False, 20, 0.1)
@@ -75,7 +75,7 @@ def test_starts_say_where_they_came_from(good, problem):
 
 def test_a_start_agrees_if_its_minimum_is_as_likely_as_the_best(good, problem, monkeypatch):
     """By the t quantile, of the coarse runs' own variance and of that of simulating few pages."""
-    coarse = search.Objective(problem, assumed_ratios(problem.train), fitting.LEAST_PAGES, 1)
+    coarse = search.LogResiduals(problem, assumed_ratios(problem.train), fitting.LEAST_PAGES, 1)
     dof = len(TWELVE) - len(good.estimate.logs)
     again = [dataclasses.replace(coarse, seed=seed)(good.estimate.logs) for seed in (2, 3, 4, 5)]
     least = good.starts["last"].min()
@@ -85,7 +85,7 @@ def test_a_start_agrees_if_its_minimum_is_as_likely_as_the_best(good, problem, m
         starts = good.starts.assign(last=least + room * np.array([0.0, *apart]))
         minima = [Minimum(good.estimate.logs, least, True, 5)]
         monkeypatch.setattr(fitting, "explore", lambda *_, found=(starts, minima): found)
-        fit = calibrate(scenario("fault_exit", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
+        fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
         assert fit.starts["agrees"].tolist() == [True, what == "one more", False, False]
         assert fit.valid["starts_agree"] is (what == "one more")
 
@@ -94,7 +94,7 @@ def test_a_search_that_is_cut_short_says_so(monkeypatch):
     """Twelve points and as many steps as nobody would have left it."""
     monkeypatch.setattr(search, "STEPS", 1)
     monkeypatch.setattr(search, "CONTINUED", 1)
-    fit = calibrate(scenario("fault_exit", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
+    fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
     assert not fit.valid["converged"]
     assert fit.warnings[0].startswith("warning: not converged: the search was stopped after 1 steps")
     assert "add rows that tell it (times with" in fit.warnings[0]
@@ -105,7 +105,7 @@ def test_descents_go_on_by_themselves(monkeypatch):
     """With 3 steps at a time it comes to the same minimum."""
     monkeypatch.setattr(search, "STEPS", 3)
     monkeypatch.setattr(search, "CONTINUED", 40)
-    fit = calibrate(scenario("fault_exit", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
+    fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
     assert fit.valid["converged"]
     assert np.exp(fit.estimate.logs) == pytest.approx(list(KNOWN.values()), rel=0.05)
 
@@ -113,16 +113,16 @@ def test_descents_go_on_by_themselves(monkeypatch):
 def test_a_cost_at_its_bound_says_which_and_where():
     """Times a thousandth of what they were: somebody took ms for s."""
     wrong = measured().assign(dirty_memory_time_s=lambda frame: frame["dirty_memory_time_s"] / 1000)
-    fit = calibrate(scenario("fault_exit", "fault_hold"), wrong, pages_per_vcpu=512, profile=False)
+    fit = calibrate(scenario("fault_unlocked", "fault_hold"), wrong, pages_per_vcpu=512, profile=False)
     assert not fit.valid["inside_bounds"]
     text = fit.advice["inside_bounds"]
     assert "fault_hold is at its lower bound, 20 ns" in text
     assert "check units" in text
-    assert "give fault_exit or fault_hold under [costs] and take that out of [calibration]" in text
+    assert "give fault_unlocked or fault_hold under [costs] and take that out of [calibration]" in text
 
 
 def test_a_cost_that_the_rows_do_not_tell_says_which_rows_would():
-    fit = calibrate(scenario("fault_exit", "line_transfer", fault_hold="400ns"), measured((1, 2, 3, 4)),
+    fit = calibrate(scenario("fault_unlocked", "line_transfer", fault_hold="400ns"), measured((1, 2, 3, 4)),
                     pages_per_vcpu=512)  # fmt: skip
     wide = dataclasses.replace(fit, parameters=fit.parameters.assign(determined=[True, False]))
     assert advice(wide.with_meta(valid={"all_determined": False}), END)["all_determined"] == (
@@ -133,7 +133,7 @@ def test_a_cost_that_the_rows_do_not_tell_says_which_rows_would():
 
 def test_a_scenario_that_does_not_do_what_was_measured_determines_nothing():
     """With KVM_DIRTY_LOG_INITIALLY_SET the first iteration takes no fault, so that no cost of a fault is in it."""
-    asked = scenario("fault_exit", "fault_hold")
+    asked = scenario("fault_unlocked", "fault_hold")
     none = asked.everywhere({"workload": {"iterations": 1, "initially_set": True}})
     fit = calibrate(none, measured(), pages_per_vcpu=512, profile=False)
     assert not fit.parameters["determined"].any()

@@ -9,7 +9,7 @@ from simlib import calibrate, measurements, predict
 from simlib._lib.errors import CalibrationError, InputError
 from simlib.analysis.calibrate import build_problem, sobol_indices, strongest_correlations
 from simlib.analysis.calibrate import fit as fitting
-from simlib.analysis.calibrate.search import Objective, first_guess
+from simlib.analysis.calibrate.search import LogResiduals, first_guess
 from simlib.analysis.simulate import run_scenario
 from simlib.measurements import as_table
 from simlib.measurements.fits import CostEstimate
@@ -22,14 +22,17 @@ LEVEL = 0.99
 FILE = {
     "guest": {"vcpus": 4, "memory_per_vcpu": "8M", "memslot_aligned": False},
     "costs": {"fault_jitter": 0.5, "others": "0ns"},
-    "calibration": {"costs": ["fault_hold", "line_transfer"], "own_costs": ["fault_exit"],
+    "calibration": {"costs": ["fault_hold", "line_transfer"], "per_group_costs": ["fault_unlocked"],
                     "metrics": ["dirty_memory_time", "contentions"]},
     "variants": {"old": {"policy": {"architecture": "x86-shadow-paging"}},
                  "new": {"policy": {"architecture": "arm64"}}},
 }  # fmt: skip
 KNOWN = {
-    "fault_exit[old]": 900_000.0, "fault_exit[new]": 650_000.0, "fault_hold": 400_000.0, "line_transfer": 60_000.0
-}  # fmt: skip
+    "fault_unlocked[old]": 900_000.0,
+    "fault_unlocked[new]": 650_000.0,
+    "fault_hold": 400_000.0,
+    "line_transfer": 60_000.0,
+}
 
 
 def measured(tmp_path, text, name="simulated"):
@@ -152,7 +155,7 @@ def test_sobol_indices_name_every_cost_and_refuse_seed_zero(fit):
     pd.testing.assert_frame_equal(one, two, check_exact=True)
     total = one.set_index("name")["total"]
     assert set(total.index) == set(KNOWN)
-    assert total["fault_exit[new]"] == 0  # a cost of the other variant decides nothing here
+    assert total["fault_unlocked[new]"] == 0  # a cost of the other variant decides nothing here
     assert 0.7 < one["first"].sum() < 1.3
 
 
@@ -161,7 +164,7 @@ def test_sobol_indices_name_every_cost_and_refuse_seed_zero(fit):
 def test_too_few_observations_are_refused(scenario, table, train, count):
     with pytest.raises(CalibrationError) as caught:
         build_problem(scenario, table, train)
-    assert str(caught.value).startswith("4 costs (fault_hold, line_transfer, fault_exit[new], fault_exit[old])")
+    assert str(caught.value).startswith("4 costs (fault_hold, line_transfer, fault_unlocked[new], fault_unlocked[old])")
     assert f"cannot be determined from {count} observations" in str(caught.value)
     assert "train on more rows or calibrate fewer costs" in str(caught.value)
 
@@ -200,9 +203,9 @@ ONE = {
     "workload": {"iterations": 2, "initially_set": False},
     "policy": {"architecture": "x86-shadow-paging"},
     "costs": {"line_transfer": "60ns", "fault_jitter": 0.05},
-    "calibration": {"costs": ["fault_exit", "fault_hold"]},
+    "calibration": {"costs": ["fault_unlocked", "fault_hold"]},
 }  # fmt: skip
-KNOWN_ONE = {"fault_exit": 900_000.0, "fault_hold": 400_000.0}
+KNOWN_ONE = {"fault_unlocked": 900_000.0, "fault_hold": 400_000.0}
 
 
 def one_iteration(iteration):
@@ -263,7 +266,7 @@ def test_what_the_rows_hardly_tell_apart_moves_no_further_than_to_its_bounds():
         Scenario.parse(ONE | {"policy": {"architecture": "arm64-2022"}}), as_table(one_iteration(0))
     )
     rows, costs = len(problem.train), len(problem.names)
-    objective = Objective(problem, np.ones(rows), 512, 1)
+    objective = LogResiduals(problem, np.ones(rows), 512, 1)
     estimate = CostEstimate(problem.names, first_guess(problem), np.zeros((costs, costs)), 2, 0.02, {})
     slopes = np.linspace(0.5, 0.6, rows)[:, None] + 1e-7 * np.random.default_rng(1).standard_normal((rows, costs))
     half = np.diff(problem.bounds).ravel() / 2

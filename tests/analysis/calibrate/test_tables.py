@@ -18,10 +18,10 @@ FILE = {
     "workload": {"iterations": 2, "initially_set": False},
     "policy": {"architecture": "x86-shadow-paging"},
     "costs": {"line_transfer": "60ns", "fault_jitter": 0.05},
-    "calibration": {"costs": ["fault_exit", "fault_hold", "clear_page"],
+    "calibration": {"costs": ["fault_unlocked", "fault_hold", "clear_page"],
                     "metrics": ["dirty_memory_time", "contentions", "clear_dirty_log_time"]},
 }  # fmt: skip
-KNOWN = {"fault_exit": 900_000.0, "fault_hold": 400_000.0, "clear_page": 35_000.0}
+KNOWN = {"fault_unlocked": 900_000.0, "fault_hold": 400_000.0, "clear_page": 35_000.0}
 DEVIATIONS = {"dirty_memory_time": 0.01, "contentions": 0.06, "clear_dirty_log_time": 0.002}
 
 

@@ -30,8 +30,8 @@ from simlib.analysis.choose import (
     grid,
     guests,
     information,
-    standard_architectures,
-    standard_scenario,
+    preset_architectures,
+    preset_scenario,
     trials,
     with_guest,
 )
@@ -41,7 +41,13 @@ from simlib.analysis.choose.evidence import fit_of, grounds
 from simlib.analysis.choose.information import value_of_information
 from simlib.analysis.choose.objectives import METRICS, objective
 from simlib.analysis.choose.ranking import BUDGETS, FRONT, Ranking, Terms, knee, pareto_front
-from simlib.analysis.choose.strategies import Strategy, patched, settable, strategies_of, tracked
+from simlib.analysis.choose.strategies import (
+    Strategy,
+    patched_kernel_strategies,
+    stock_kernel_strategies,
+    strategies_of,
+    tracking_strategies,
+)
 from simlib.analysis.choose.trials import Trials
 from simlib.analysis.predict import predict
 from simlib.measurements import data_dir, load
@@ -53,10 +59,20 @@ from simlib.simulator.sampling import why_not
 from simlib.simulator.workloads import build
 
 COSTS = {
-    "fault_exit": "500ns", "fault_hold": "500ns", "split_hold": "500ns", "line_transfer": "20ns", "line_local": "5ns",
-    "clear_page": "50ns", "clear_word": "50ns", "clear_ioctl": "1us", "reacquire": "20ns", "flush": "1us",
-    "flush_per_vcpu": "100ns", "kick": "500ns", "fault_jitter": 0.3,
-}  # fmt: skip
+    "fault_unlocked": "500ns",
+    "fault_hold": "500ns",
+    "split_hold": "500ns",
+    "line_transfer": "20ns",
+    "line_local": "5ns",
+    "clear_page": "50ns",
+    "clear_word": "50ns",
+    "clear_ioctl": "1us",
+    "reacquire": "20ns",
+    "flush": "1us",
+    "flush_per_vcpu": "100ns",
+    "kick": "500ns",
+    "fault_jitter": 0.3,
+}
 WRITE = {"write_protect_fault": "write", "translation_fault": "write"}
 READ = {"write_protect_fault": "read", "translation_fault": "read"}
 
@@ -208,8 +224,8 @@ def test_strategies_of_a_replication_share_costs_and_seed(monkeypatch, short):
     assert len({cases[0].costs for cases in seen.values()}) == len(seen)
     for cases in seen.values():
         assert len({case.costs for case in cases}) == 1
-        assert {str(case.policy.lets_go) for case in cases} == {"pages >= 64", "pages >= 128", "never"}
-        assert {dataclasses.replace(case.policy, lets_go="never") for case in cases} == {vague().policy}
+        assert {str(case.policy.clear_drop_when) for case in cases} == {"pages >= 64", "pages >= 128", "never"}
+        assert {dataclasses.replace(case.policy, clear_drop_when="never") for case in cases} == {vague().policy}
     assert found.table["batch_pages"].tolist() == [64, 128, 0]
 
 
@@ -223,7 +239,7 @@ def test_the_seed_alone_decides(monkeypatch, short):
     one = choose_batch(vague(), seed=3)
     monkeypatch.setattr(parallel, "cpus", lambda: 5)
     pd.testing.assert_frame_equal(one.table, choose_batch(vague(), seed=3).table)
-    owns = choose_batch(vague({"lets_go": "pages >= 128"}), seed=3).table
+    owns = choose_batch(vague({"clear_drop_when": "pages >= 128"}), seed=3).table
     simulated = ["batch_pages", "objective_s", "low_s", "high_s", *(f"{name}_s" for name in OBJECTIVES)]
     pd.testing.assert_frame_equal(one.table[simulated], owns[simulated])
     other = choose_batch(vague(), seed=4)
@@ -261,24 +277,30 @@ def test_what_is_printed_comes_from_all_replications_of_which_none_is_used_twice
 
 
 def test_strategies_that_come_to_the_same_are_compared_once():
-    case = scenario(WRITE | {"lets_go": "pages >= 64"})
+    case = scenario(WRITE | {"clear_drop_when": "pages >= 64"})
     names = ["every-64", "own", "pages >= 64", "whole-ioctl", "needbreak-voluntary", "held >= 50us", "bounded-hold"]
     found = strategies_of(case, names)
     assert [one.name for one in found] == ["every-64", "whole-ioctl", "held >= 50us"]
     assert [one.as_it_is for one in found] == [True, False, False]
-    everything = strategies_of(case, patched(case))
+    everything = strategies_of(case, patched_kernel_strategies(case))
     assert len({one.applied(case).policy.resolved() for one in everything}) == len(everything)
     assert sum(one.as_it_is for one in everything) == 1
     assert "every-512" in {one.name for one in everything}
     assert "every-4096" not in {one.name for one in everything}  # which is more than all of it
     assert not any("split" in one.name for one in everything)  # there is no block
-    assert any("split" in name for name in patched(standard_scenario("x86-tdp")))
-    assert not any("read-lock" in name for name in patched(standard_scenario("loongarch")))  # a spinlock
+    assert any("split" in name for name in patched_kernel_strategies(preset_scenario("x86-tdp")))
+    assert not any(
+        "read-lock" in name for name in patched_kernel_strategies(preset_scenario("loongarch"))
+    )  # a spinlock
 
 
 def test_several_strategies_together_and_texts():
-    both = Strategy("held >= 50us and pages >= 512+ eager-split-drop").applied(standard_scenario("x86-tdp")).policy
-    assert (str(both.lets_go), both.eager_split, both.split_alloc) == ("held >= 50us and pages >= 512", True, "drop")
+    both = Strategy("held >= 50us and pages >= 512+ eager-split-drop").applied(preset_scenario("x86-tdp")).policy
+    assert (str(both.clear_drop_when), both.eager_split, both.split_alloc) == (
+        "held >= 50us and pages >= 512",
+        True,
+        "drop",
+    )
     assert Strategy("own").applied(scenario()) == scenario()
 
 
@@ -355,7 +377,7 @@ def check_stalls_are_shown(found):
 @pytest.mark.parametrize("allowed_s", [None, 40e-6])
 def test_answers_and_differences_and_budgets_say_the_same(short, allowed_s):
     case = scenario(WRITE)
-    found = choose(case, among=patched(case), max_stall_s=allowed_s, confidence=0.975)
+    found = choose(case, among=patched_kernel_strategies(case), max_stall_s=allowed_s, confidence=0.975)
     check_consistent(found)
     check_stalls_are_shown(found)
     assert found.table["allowed"].all() == (allowed_s is None)
@@ -525,9 +547,12 @@ def test_one_word_leaves_no_choice():
 def test_a_named_guest_can_be_asked_about_on_every_architecture(name):
     """With every strategy, at its real size, within what a CLEAR can cover."""
     assert len(guests()[name].title) > 20
-    for architecture in standard_architectures():
-        case = guests()[name].in_place_of(standard_scenario(architecture))
-        costs, compared = UncertainCosts.of(case), strategies_of(case, [*patched(case), *settable(case)[1:5]])
+    for architecture in preset_architectures():
+        case = guests()[name].in_place_of(preset_scenario(architecture))
+        costs, compared = (
+            UncertainCosts.of(case),
+            strategies_of(case, [*patched_kernel_strategies(case), *stock_kernel_strategies(case)[1:5]]),
+        )
         assert len(compared) >= 10
         assert Trials(costs, compared, 1).how == "sampled"
         drawn = Trials(costs, compared, 1).drawn(0, 0)[0]
@@ -567,7 +592,7 @@ def test_sampled_choices_are_as_sure_of_themselves(monkeypatch, short):
 
 
 def test_the_memory_is_rounded_up_to_whole_blocks_for_each_vcpu():
-    mib, base = 2**20, standard_scenario("arm64")
+    mib, base = 2**20, preset_scenario("arm64")
     assert base.guest.memory == 256 * 1024 * mib
     hundred = with_guest(base, {"guest": {"vcpus": 100}})
     assert (hundred.guest.memory, hundred.workload.clear_chunk) == (262200 * mib, 1024 * mib)
@@ -600,7 +625,7 @@ def test_every_cost_has_a_prior_with_its_source():
 
 def test_draws_follow_prior_and_calibration():
     """Ninety per cent lie within the interval; calibrated costs move together; given ones do not move."""
-    names = ("fault_exit", "fault_hold")
+    names = ("fault_unlocked", "fault_hold")
     known = CostEstimate(names, np.log([800e3, 500e3]), np.array([[4e-4, -3.8e-4], [-3.8e-4, 4e-4]]), 6, 0.02, {})
     case = Scenario.parse({"policy": {"architecture": "loongarch"}, "costs": {"reacquire": "60ns"}})
     costs = UncertainCosts.of(case, known)
@@ -612,22 +637,22 @@ def test_draws_follow_prior_and_calibration():
     assert inside.mean() == pytest.approx(0.9, abs=0.02)
     logs = np.log(frame[list(names)])
     assert np.corrcoef(logs.T)[0, 1] == pytest.approx(-0.95, abs=0.02)
-    assert logs["fault_exit"].std() == pytest.approx(0.02 * np.sqrt(6 / 4), rel=0.1)  # of a t with six degrees
+    assert logs["fault_unlocked"].std() == pytest.approx(0.02 * np.sqrt(6 / 4), rel=0.1)  # of a t with six degrees
     assert costs.evidence == "partly calibrated: faults only"
 
 
 def test_what_only_a_fit_knows_of_is_not_taken_for_zero():
     """x86's hand-over grows, which no prior says of any architecture."""
-    standard = standard_scenario("x86-shadow")
+    standard = preset_scenario("x86-shadow")
     costs = UncertainCosts.of(standard, find_fit(standard).estimate)
-    assert costs.sources()["crowding"] == "calibrated"
-    assert costs.draw(np.random.default_rng(1)).costs.crowding > 50_000
+    assert costs.sources()["queue_length_penalty"] == "calibrated"
+    assert costs.draw(np.random.default_rng(1)).costs.queue_length_penalty > 50_000
 
 
-@pytest.mark.parametrize("name", standard_architectures())
+@pytest.mark.parametrize("name", preset_architectures())
 def test_the_standard_guest_runs_on_every_architecture_with_all_its_costs(name):
-    case = with_guest(standard_scenario(name, vcpus=4), {"guest": {"memory": "64M"}, "workload": {"downtime": "1ms"}})
-    compared = strategies_of(case, patched(case))
+    case = with_guest(preset_scenario(name, vcpus=4), {"guest": {"memory": "64M"}, "workload": {"downtime": "1ms"}})
+    compared = strategies_of(case, patched_kernel_strategies(case))
     tried = Trials(UncertainCosts.of(case), compared, 1)
     values = tried.run(0, [0])
     assert values.shape == (1, len(compared), len(METRICS))
@@ -639,9 +664,7 @@ def test_the_standard_guest_runs_on_every_architecture_with_all_its_costs(name):
 def test_what_rests_on_facts_alone_says_so(short):
     """And POWER, which neither faults on write-protected pages nor has CLEAR, is answered as if it did."""
     small = {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}}
-    choices = {
-        name: choose_batch(with_guest(standard_scenario(name, vcpus=2), small)) for name in ("ppc-radix", "arm64")
-    }
+    choices = {name: choose_batch(with_guest(preset_scenario(name, vcpus=2), small)) for name in ("ppc-radix", "arm64")}
     flags = choices["ppc-radix"].flags
     assert choices["ppc-radix"].grounds.startswith("no cost that decides was calibrated; all are published or assumed")
     assert any("as if write_protect_fault were 'write': POWER" in flag for flag in flags)
@@ -833,7 +856,7 @@ def test_the_advice_says_what_to_set_what_it_changes_and_what_it_costs(names, sa
         values[:, :, list(OBJECTIVES).index(name)] = pair
     ways = (Strategy("whole-ioctl", 0), Strategy(names))
     ranking = Ranking(ways, [0, 1], Terms(1.0, 0.02, 0.95, None, 1), values, np.ones(2), 2)
-    case = standard_scenario("arm64")
+    case = preset_scenario("arm64")
     found = Choice(case, ways, 1.0, 0.02, 0.95, 1, "whole", (1, 1), ranking.table, ranking.pairs, ranking.answers,
                    ranking.budgets, choice._information({}, ranking), pd.DataFrame(), "", "known", ())  # fmt: skip
     advice = found.advice()
@@ -860,7 +883,7 @@ def test_where_the_best_needs_a_patch_the_best_without_one_is_named():
     names = ("whole-ioctl", "read-lock-clear", "chunk-64M", "chunk-16M")
     ways = tuple(Strategy(name, *[0] * (not number)) for number, name in enumerate(names))
     ranking = Ranking(ways, [0, 1, 2, 3], Terms(1.0, 0.02, 0.95, None, 1), values, np.ones(4), 2)
-    found = Choice(standard_scenario("arm64"), ways, 1.0, 0.02, 0.95, 1, "whole", (1, 1), ranking.table, ranking.pairs,
+    found = Choice(preset_scenario("arm64"), ways, 1.0, 0.02, 0.95, 1, "whole", (1, 1), ranking.table, ranking.pairs,
                    ranking.answers, ranking.budgets, choice._information({}, ranking), pd.DataFrame(), "", "known",
                    ())  # fmt: skip
     assert found.take("cost") == "read-lock-clear"
@@ -890,7 +913,7 @@ def test_all_architectures_in_one_table(ask, tmp_path, short, name):
     assert code == 0
     table = pd.read_csv(tmp_path / f"{file}.csv")
     choices = json.loads((tmp_path / f"{name}.json").read_text())
-    assert list(dict.fromkeys(table["architecture"])) == list(choices) == list(standard_architectures())
+    assert list(dict.fromkeys(table["architecture"])) == list(choices) == list(preset_architectures())
     evidence = table.drop_duplicates("architecture")["evidence"].tolist()
     assert evidence == [choice["evidence"] for choice in choices.values()]
     assert {"facts alone", "partly calibrated: faults only"} <= set(evidence)
@@ -949,7 +972,7 @@ def test_the_sentence_behind_a_word_names_the_host(machine, fit, said):
 
 
 def test_a_fit_that_does_not_determine_a_cost_is_not_trusted(short):
-    good = find_fit(standard_scenario("arm64"))
+    good = find_fit(preset_scenario("arm64"))
     assert good.doubt == ""
     parameters = good.parameters.assign(determined=good.parameters["name"] != "fault_hold")
     bad = dataclasses.replace(
@@ -958,16 +981,14 @@ def test_a_fit_that_does_not_determine_a_cost_is_not_trusted(short):
     hold = bad.costs().set_index("name").loc["fault_hold"]
     doubt = (f"your fit did not pass 'converged' and does not determine fault_hold ({hold['low']:.5g} to "
              f"{hold['high']:.5g} ns): do not trust this answer before it does")  # fmt: skip
-    small = with_guest(
-        standard_scenario("arm64", vcpus=2), {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}}
-    )
+    small = with_guest(preset_scenario("arm64", vcpus=2), {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}})
     assert choose(small, among=["every-64", "whole-ioctl"], fit=bad).grounds.endswith(f"; but {doubt}")
     assert f"warning: {doubt}" in predict(small, [2], fit=bad, metrics=["clear_cpu_time"]).flags
 
 
 def test_a_host_that_is_not_stated_is_not_called_calibrated_without_a_word(short):
     small = {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}}
-    found = choose(with_guest(standard_scenario("x86-tdp", vcpus=2), small), among=["every-64", "whole-ioctl"])
+    found = choose(with_guest(preset_scenario("x86-tdp", vcpus=2), small), among=["every-64", "whole-ioctl"])
     assert found.evidence == "calibrated"
     assert found.evidence_shown == "calibrated, host not stated"
     assert found.grounds in found.summary()
@@ -996,8 +1017,8 @@ def test_rings_stand_beside_the_bitmap_and_hardware_that_logs(ask, tmp_path, sho
 
 
 def test_ways_of_tracking_are_those_of_the_architecture():
-    assert tracked(standard_scenario("arm64"))[:3] == ("own", "write-protect", "hdbss")
-    assert tracked(standard_scenario("riscv"))[:3] == ("own", "write-protect", "dirty-ring-1024")
+    assert tracking_strategies(preset_scenario("arm64"))[:3] == ("own", "write-protect", "hdbss")
+    assert tracking_strategies(preset_scenario("riscv"))[:3] == ("own", "write-protect", "dirty-ring-1024")
 
 
 def test_where_nothing_matters_the_command_says_so_and_no_more(ask, tmp_path):

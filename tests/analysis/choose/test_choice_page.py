@@ -15,13 +15,13 @@ from simlib.analysis.choose import (
     choose_batch,
     comparison_of_batches,
     guests,
+    preset_architectures,
+    preset_scenario,
     ranking,
-    standard_architectures,
-    standard_scenario,
 )
 from simlib.analysis.choose import choice as choosing
 from simlib.analysis.choose.information import SHUFFLES
-from simlib.analysis.choose.strategies import CHUNKS, HOLDS, SPLITS, patched, strategies_of
+from simlib.analysis.choose.strategies import CHUNKS, HOLDS, SPLITS, patched_kernel_strategies, strategies_of
 from simlib.model.policies import OWN
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.model.scenario import Scenario
@@ -56,7 +56,7 @@ def test_the_page_has_all_guests_as_they_are():
         title = guests()[name.split("`")[1]].title
         words = set(re.findall(r"[a-z0-9]+", meaning.lower()))
         assert len(words & set(re.findall(r"[a-z0-9]+", title.lower()))) >= len(words) / 2
-    base = standard_scenario("x86-tdp")
+    base = preset_scenario("x86-tdp")
     expected = {}
     for name, guest in guests().items():
         case = guest.in_place_of(base)
@@ -83,9 +83,9 @@ def test_the_page_has_all_strategies():
     text = PAGE.split("## Strategies")[1].split("\n## ")[0]
     for name in (*HOLDS, *(part for split in SPLITS for part in split.split("+")), OWN, "read-lock-clear"):
         assert f"`{name}`" in text
-    for architecture in standard_architectures():
-        case = standard_scenario(architecture)
-        for one in strategies_of(case, patched(case)):
+    for architecture in preset_architectures():
+        case = preset_scenario(architecture)
+        for one in strategies_of(case, patched_kernel_strategies(case)):
             assert all(f"`{part}`" in text for part in one.name.split("+"))
     sizes = "one CLEAR that covers 16M, 64M, 256M, 1G or 4G (`chunk-16M` …"
     assert sizes in " ".join(text.split())

@@ -82,7 +82,7 @@ def test_a_value_that_stands_twice_is_refused_as_it_was_written():
 def test_a_sampled_design_has_so_many_coordinates_and_no_more():
     ends = {"low": "1ns", "high": "1us"}
     names = [
-        "fault_exit", "fault_hold", "split_hold", "populate_block", "tlb_invalidate", "line_transfer", "clear_page",
+        "fault_unlocked", "fault_hold", "split_hold", "populate_block", "tlb_invalidate", "line_transfer", "clear_page",
         "clear_word", "clear_unsplit",
     ]  # fmt: skip
     design = {"kind": "sobol", "points": MOST_COORDINATES // 8}
@@ -95,8 +95,10 @@ def test_the_driver_of_a_hundred_million_points_is_small(tmp_path):
     times = {"low": "1ns", "high": "100ns", "count": 100}
     counts = {"low": 1, "high": 100, "count": 100}
     axes = {
-        "guest": {"vcpus": counts}, "machine": {"cores": counts}, "costs": {"fault_exit": times, "fault_hold": times},
-    }  # fmt: skip
+        "guest": {"vcpus": counts},
+        "machine": {"cores": counts},
+        "costs": {"fault_unlocked": times, "fault_hold": times},
+    }
     tracemalloc.start()
     store = Store(tmp_path, read_grid({"axes": axes}))
     assert driver._Todo(store, 2).draw() is not None

@@ -160,11 +160,11 @@ def test_a_sweep_goes_on_with_the_costs_that_it_began_with_or_not_at_all(tmp_pat
 
 def test_each_runs_in_other_processes_with_the_same_results():
     scenario = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}}).with_costs(
-        fault_exit="700ns", fault_hold="600ns", line_transfer="50ns", fault_jitter=0.3
+        fault_unlocked="700ns", fault_hold="600ns", line_transfer="50ns", fault_jitter=0.3
     )
     here = predict(scenario, [1, 2, 3]).frame
     told = []
-    with Pool(2) as pool, parallel.using(pool):
+    with Pool(2) as pool, parallel.use_executor(pool):
         there = predict(scenario, [1, 2, 3], progress=lambda *of: told.append(of)).frame
     pd.testing.assert_frame_equal(here, there, check_exact=True)
     assert told[-1] == ("predicting", 1.0)
@@ -173,10 +173,14 @@ def test_each_runs_in_other_processes_with_the_same_results():
 @pytest.mark.study
 def test_calibrations_indices_and_choices_take_the_same_executor():
     """Profile intervals and sensitivities, too: to the bit what threads give."""
-    asked = Scenario.parse({
-        "guest": {"memory_per_vcpu": "2M", "memslot_aligned": False}, "policy": {"architecture": "x86-shadow-paging"},
-        "costs": {"line_transfer": "60ns", "fault_jitter": 0.3}, "calibration": {"costs": ["fault_exit", "fault_hold"]},
-    })  # fmt: skip
+    asked = Scenario.parse(
+        {
+            "guest": {"memory_per_vcpu": "2M", "memslot_aligned": False},
+            "policy": {"architecture": "x86-shadow-paging"},
+            "costs": {"line_transfer": "60ns", "fault_jitter": 0.3},
+            "calibration": {"costs": ["fault_unlocked", "fault_hold"]},
+        }
+    )
     table = pd.DataFrame(
         {"vcpus": [1, 2, 3, 4, 6, 8], "dirty_memory_time_s": [0.001, 0.0013, 0.0017, 0.0021, 0.003, 0.0039]}
     )
@@ -191,7 +195,7 @@ def test_calibrations_indices_and_choices_take_the_same_executor():
         return fit.parameters, fit.sensitivity, sobol_indices(fit, "", 16), chosen.table, chosen.pairs
 
     here = everything()
-    with Pool(2) as pool, parallel.using(pool):
+    with Pool(2) as pool, parallel.use_executor(pool):
         there = everything()
     for one, other in zip(here, there, strict=True):
         pd.testing.assert_frame_equal(one, other, check_exact=True)

@@ -34,7 +34,7 @@ FACTS = HostFacts(
 """As small a host as can be measured: 8 MiB for each vCPU."""
 
 COSTS = {
-    "guest_access": "60ns", "fault_exit": "1500ns", "fault_hold": "700ns", "populate_block": "2us",
+    "guest_access": "60ns", "fault_unlocked": "1500ns", "fault_hold": "700ns", "populate_block": "2us",
     "clear_page": "25ns", "clear_ioctl": "500ns", "flush": "400ns", "interrupt": "3us", "kick": "4us",
     "enable_page": "30ns", "line_transfer": "60ns", "reacquire": "120ns",
 }  # fmt: skip
@@ -151,7 +151,10 @@ def simulated(vcpus: int, pages: int, batch: int, workload: str, seed: int) -> S
         {
             "machine": {"cores": 2},
             "guest": {"vcpus": vcpus, "memory_per_vcpu": pages * 4096, "backing": "4k"},
-            "policy": {"architecture": FACTS.architecture, "lets_go": f"pages >= {batch}" if batch else "never"},
+            "policy": {
+                "architecture": FACTS.architecture,
+                "clear_drop_when": f"pages >= {batch}" if batch else "never",
+            },
             "workload": json.loads(workload),
             "costs": COSTS | {"fault_jitter": 0.2, "others": "0ns"},
         }

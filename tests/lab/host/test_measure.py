@@ -13,13 +13,13 @@ from simulated_host import COSTS, FACTS, SimulatedHost
 
 import simlib
 from simlib._lib.errors import CalibrationError, InputError
-from simlib.lab.boot import Outcome
+from simlib.lab.boot import BootOutcome
 from simlib.lab.host import fit as fitting
 from simlib.lab.host import held_out, measure, noise
 from simlib.lab.host.facts import page_tables, parse_cpus, read_facts, tracking_here
 from simlib.lab.host.held_out import judged
 from simlib.lab.host.measured import load_host
-from simlib.lab.host.program import Program
+from simlib.lab.host.program import StressProgram
 from simlib.model.quantities import parse_duration
 
 CELLS = 21
@@ -37,12 +37,14 @@ def simulated_on(monkeypatch, tmp_path, simulated):
     def outcome(cell, program, progress=None):
         lines = cell.script().splitlines()
         out = simulated.output(dict(cell.test), cell.parameters.get("dirty_log_clear_batch", 0))
-        return Outcome(tuple(out if line.startswith("run ") else "" for line in lines), "5e", "test", 1.0, 1.0)
+        return BootOutcome(tuple(out if line.startswith("run ") else "" for line in lines), "5e", "test", 1.0, 1.0)
 
     monkeypatch.setenv("SIMLIB_LAB", str(tmp_path / "lab"))
     monkeypatch.setattr(measure, "native_target", lambda: "x86_64")
     monkeypatch.setattr(measure, "read_facts", lambda cpus: FACTS)
-    monkeypatch.setattr(measure, "build_program", lambda source, progress: Program(tmp_path / "test", {"program": "x"}))
+    monkeypatch.setattr(
+        measure, "build_program", lambda source, progress: StressProgram(tmp_path / "test", {"program": "x"})
+    )
     monkeypatch.setattr(measure, "run_native", outcome)
     monkeypatch.setattr(noise, "look", lambda cpus: QUIET)
     monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
@@ -50,7 +52,7 @@ def simulated_on(monkeypatch, tmp_path, simulated):
 
 
 def measured(folder, **options):
-    return measure.measure_host(folder, measure.Plan(duration_s=0.0, **options))
+    return measure.measure_host(folder, measure.MeasurementPlan(duration_s=0.0, **options))
 
 
 @pytest.fixture(scope="module", params=["stock", "patched"])
@@ -109,14 +111,14 @@ def test_what_was_held_out_is_predicted(folder):
 
 def test_a_cost_at_either_bound_is_not_determined(folder, monkeypatch):
     """The true costs lie beyond these bounds."""
-    short = {"clear_page": (50_000.0, 1e9), "fault_exit": (1.0, 1e6)}  # 25 ns and 1500 ns, in ps
+    short = {"clear_page": (50_000.0, 1e9), "fault_unlocked": (1.0, 1e6)}  # 25 ns and 1500 ns, in ps
     monkeypatch.setattr(fitting, "BOUNDS", fitting.BOUNDS | short)
     monkeypatch.setattr(fitting, "held_out", lambda *_: simlib.load_fit(folder / "fit.json").observations)
     fit = fitting.calibrate_host(load_host(folder))
     found = fit.parameters.set_index("name")
     assert set(found.index[found["at_bound"]]) == set(short)
     assert (found["determined"] == ~found["at_bound"]).all()
-    assert (found.loc["clear_page", "value"], found.loc["fault_exit", "value"]) == (50_000.0, 1e6)
+    assert (found.loc["clear_page", "value"], found.loc["fault_unlocked", "value"]) == (50_000.0, 1e6)
     assert not fit.meta["valid"]["all_determined"]
 
 

@@ -34,4 +34,4 @@ def test_costs_of_a_group_need_its_name():
         UncertainCosts.of(ALTRA, estimate)
     grouped = Scenario.parse({"group": "old test", "machine": {"name": "ampere-altra"},
                               "policy": {"architecture": "arm64-2022"}})  # fmt: skip
-    assert UncertainCosts.of(grouped, estimate).sources()["fault_exit"] == "calibrated"
+    assert UncertainCosts.of(grouped, estimate).sources()["fault_unlocked"] == "calibrated"

@@ -65,10 +65,10 @@ def test_correlations_are_those_that_the_calibration_kept(fit):
 
 
 def test_a_cost_without_variance_has_no_correlation_and_that_is_said():
-    estimate = CostEstimate(("fault_exit", "fault_hold", "flush"), np.zeros(3),
+    estimate = CostEstimate(("fault_unlocked", "fault_hold", "flush"), np.zeros(3),
                             np.array([[4.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]), 3, 0.1, {})  # fmt: skip
     frame, missing = estimate.correlation()
-    assert frame.loc["fault_exit", "fault_hold"] == 0.5
+    assert frame.loc["fault_unlocked", "fault_hold"] == 0.5
     assert frame["flush"].isna().all()
     assert missing == ("correlations with flush: missing, since their variance is 0",)
     diagonal = dataclasses.replace(estimate, covariance=np.diag([1.0, 2.0, 3.0]))

@@ -14,7 +14,7 @@ from simlib._lib.errors import InputError
 from simlib.analysis.predict import predict
 from simlib.analysis.simulate import simulate
 from simlib.measurements import data_dir
-from simlib.measurements.fits import UncertainCosts, choose_fit, complete, load_fit, told
+from simlib.measurements.fits import UncertainCosts, choose_fit, complete, describe_costs, load_fit
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import UNUSED
 from simlib.model.job import Job
@@ -125,7 +125,7 @@ def test_a_scenario_that_is_completed_runs_the_programs_that_simulate_runs(kind)
 
 SMALL = Scenario.parse(
     {"guest": {"vcpus": 2, "memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
-     "workload": {"initially_set": False}, "costs": {"fault_exit": "1us", "kick": "1us"}}
+     "workload": {"initially_set": False}, "costs": {"fault_unlocked": "1us", "kick": "1us"}}
 )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_what_is_drawn_widens_the_answer_and_is_refused_where_only_what_is_known
     known = run.known
     assert known is not None
     assert {"fault_hold", "clear_page", "enable_page"} <= set(known.drawn)
-    assert not {"fault_exit", "kick", "zap_block"} & set(known.drawn)
+    assert not {"fault_unlocked", "kick", "zap_block"} & set(known.drawn)
     table = run.table()
     assert ((table["low"] <= table["value"]) & (table["value"] <= table["high"])).all()
     assert (table["high"] > table["low"])[table["metric"] == "dirty_memory_time"].all()
@@ -153,10 +153,10 @@ def test_with_every_cost_given_there_is_no_range():
 
 def test_others_are_not_paid():
     """What is not named is 0, so that nothing is drawn, and none of it is called given in vain."""
-    scenario = Scenario.parse({"costs": {"fault_exit": "1us", "fault_jitter": 0.2, "others": "0ns"}})
+    scenario = Scenario.parse({"costs": {"fault_unlocked": "1us", "fault_jitter": 0.2, "others": "0ns"}})
     costs = scenario.costs.given()
     assert list(costs) == list(UNUSED)
-    assert {name: value for name, value in costs.items() if value} == {"fault_exit": 1_000_000, "fault_jitter": 0.2}
+    assert {name: value for name, value in costs.items() if value} == {"fault_unlocked": 1_000_000, "fault_jitter": 0.2}
     assert UncertainCosts.of(scenario).drawn == ()
     with pytest.raises(InputError, match=r'costs\.others = 1ns: must be "0ns": what is left out is not paid'):
         Scenario.parse({"costs": {"others": "1ns"}})
@@ -164,7 +164,7 @@ def test_others_are_not_paid():
 
 def test_what_is_given_in_vain_is_said():
     scenario = Scenario.parse({"policy": {"architecture": "x86-tdp"}, "costs": {"zap_block": "1us", "flush": "1us"}})
-    assert told(UncertainCosts.of(scenario))[1:] == ("zap_block is not used: nothing is zapped",)
+    assert describe_costs(UncertainCosts.of(scenario))[1:] == ("zap_block is not used: nothing is zapped",)
 
 
 def test_costs_of_another_machine_are_not_a_prior():

@@ -25,9 +25,9 @@ from simlib.model.program import (
     in_buffer,
     in_guest,
     in_ring,
-    judged,
     mapped_by_block,
     raised,
+    since_check,
 )
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import FLAGS, Adapt, Block, Clock, Map, Mode, Page, Scan, Stamp, Whose
@@ -96,12 +96,20 @@ def throttled(draw, time, when, threads):
     if rule == "none":
         return {"clear_threads": draw(st.sampled_from(threads))}
     if when == "ring" and draw(st.booleans()):
-        return {"throttle": "qemu-dirty-limit", "throttle_slice": 30 * time, "throttle_judge": 0, "clear_threads": 0}
+        return {
+            "throttle": "qemu-dirty-limit",
+            "throttle_slice": 30 * time,
+            "throttle_check_period": 0,
+            "clear_threads": 0,
+        }
     return {
-        "throttle": rule, "throttle_initial": draw(st.sampled_from([0, 1, 97])), "clear_threads": 0,
-        "throttle_slice": draw(st.sampled_from([time // 9, time])), "throttle_judge": draw(st.sampled_from([0, time])),
+        "throttle": rule,
+        "throttle_initial": draw(st.sampled_from([0, 1, 97])),
+        "clear_threads": 0,
+        "throttle_slice": draw(st.sampled_from([time // 9, time])),
+        "throttle_check_period": draw(st.sampled_from([0, time])),
         "throttle_sync": draw(st.sampled_from([0, time // 2, 9 * time])),
-    }  # fmt: skip
+    }
 
 
 @st.composite
@@ -152,15 +160,15 @@ def scenarios(draw, kinds=KINDS):
             clear_lock=draw(st.sampled_from(["lockless", "read", "write"])),
             get_flush=draw(st.sampled_from(["after", "under_lock"])),
             enable_blocks=draw(st.sampled_from(["protect", "drop"])),
-            lets_go=draw(strategies()),
-            get_lets_go=draw(strategies()),
+            clear_drop_when=draw(strategies()),
+            get_drop_when=draw(strategies()),
             fault_lock_sections=draw(st.integers(0, 3)),
             eager_split=draw(st.sampled_from([None, True, False])),
             split_alloc=draw(st.sampled_from(["default", "under_lock", "drop", "under_read_lock"])),
             lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" and when != "ring" else 1,
             dirty_tracking=draw(st.sampled_from(["default", "pml", "hdbss", *["dbm"] * (when != "ring")])),
             log_buffer=draw(st.sampled_from([1, 7, 40])),
-            zap_lets_go=draw(st.one_of(strategies(), st.just("blocks >= 2 and waiters >= 1"))),
+            zap_drop_when=draw(st.one_of(strategies(), st.just("blocks >= 2 and waiters >= 1"))),
         ),
         workload=Workload(
             kind=kind,
@@ -197,11 +205,32 @@ def busy_scenarios(draw):
     words = pages * vcpus // 64
     chunk = draw(st.sampled_from([None, words // 2])) if words > 1 else None
     short = st.sampled_from([0, 1_000, 3_700, 50_001])
-    costs = {cost: draw(short) for cost in ("fault_exit", "fault_hold", "tlb_invalidate", "flush", "reacquire", "kick",
-                                            "interrupt", "split_alloc", "split_block", "split_hold",
-                                            "zap_block", "line_transfer", "line_local", "clear_ioctl", "dirty_set",
-                                            "log_exit", "log_entry", "log_kick", "ring_exit", "ring_entry",
-                                            "reset_entry")}  # fmt: skip
+    costs = {
+        cost: draw(short)
+        for cost in (
+            "fault_unlocked",
+            "fault_hold",
+            "tlb_invalidate",
+            "flush",
+            "reacquire",
+            "kick",
+            "interrupt",
+            "split_alloc",
+            "split_block",
+            "split_hold",
+            "zap_block",
+            "line_transfer",
+            "line_local",
+            "clear_ioctl",
+            "dirty_set",
+            "log_exit",
+            "log_entry",
+            "log_kick",
+            "ring_exit",
+            "ring_entry",
+            "reset_entry",
+        )
+    }
     costs["clear_page"], costs["enable_page"] = draw(st.sampled_from([0, 700, 3_000])), draw(st.sampled_from([0, 900]))
     access = draw(st.sampled_from([9_000, 20_000, 70_001]))
     divided = {"clear_under_load": words, "migration": chunk or words}.get(kind, 1)
@@ -215,7 +244,7 @@ def busy_scenarios(draw):
         guest=Guest(vcpus=vcpus, memory_per_vcpu=pages * 4096, backing="hugetlb_2mb" if blocks else "4k"),
         policy=Policy(
             architecture=draw(st.sampled_from(["x86-tdp", "arm64-2022", "arm64-spinlock"])),
-            lets_go=draw(strategies()),
+            clear_drop_when=draw(strategies()),
             eager_split=draw(st.sampled_from([None, True, False])),
             split_alloc=draw(st.sampled_from(["default", "drop"])),
             lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" and when != "ring" else 1,
@@ -381,7 +410,7 @@ class _Writer:
         p = st.sampled_from([hold.pages(64), hold.pages(128), hold.beyond_batch(), held(self.draw(TIMES)),
                              lock.waiters(1), lock.vcpus(1), clock_shows(self.draw(TIMES)), mapped_by_block(),
                              in_bitmap(3), raised(0), hold.dirty(), hold.collected(), in_guest(1),
-                             in_guest(2), in_buffer(1), in_ring(2), judged(self.draw(TIMES))])  # fmt: skip
+                             in_guest(2), in_buffer(1), in_ring(2), since_check(self.draw(TIMES))])  # fmt: skip
         found = self.draw(p)
         for _ in range(self.draw(st.integers(0, 2))):
             other = self.draw(p)
@@ -540,7 +569,7 @@ def jobs(draw, stamped=False):
         socket=np.array([draw(st.integers(0, 1)) for _ in range(threads)], dtype=np.int64),
         cluster=draw(st.none() | st.lists(st.integers(0, 2), min_size=threads, max_size=threads).map(np.array)),
         cluster_ps=draw(TIMES),
-        crowding_ps=draw(TIMES),
+        queue_length_penalty_ps=draw(TIMES),
         lines=LINES,
         cvs=(0.0, 1.0, (0.5, 1.0, 1.0, 9.0)),
         places=(0.0, 0.99, QUANTILES),

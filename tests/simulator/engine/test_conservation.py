@@ -72,16 +72,16 @@ def test_both_engines_and_the_witness_agree(scenario, seed):
 
 # -- the batch that once did not divide its chunk ------------------------------------------------------
 
-COSTS = {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
+COSTS = {"fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
          "reacquire": "100ns", "flush": "5us", "flush_per_vcpu": "1us"}  # fmt: skip
 
 
-def sparse_migration(lets_go, chunk, costs=None):
+def sparse_migration(clear_drop_when, chunk, costs=None):
     """Three passes over the memory of a guest that writes a few pages in each."""
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 2, "memory": "12M", "backing": "4k"},
-            "policy": {"architecture": "x86-shadow-paging", "lets_go": lets_go},
+            "policy": {"architecture": "x86-shadow-paging", "clear_drop_when": clear_drop_when},
             "workload": {"kind": "migration", "clear_chunk": chunk, "access": "uniform", "shared": True,
                          "access_interval": "40us", "initially_set": False, "pass_limit": 3, "downtime": "0ps"},
             "costs": costs or {},
@@ -103,7 +103,7 @@ def test_a_batch_changes_nothing_but_time(chunk):
 
     A chunk of 768K has 192 pages, one of 3M, which `choose-batch --chunk 3M` takes, 768, one of 5M 1280.
     """
-    runs = [sparse_migration(lets_go, chunk) for lets_go in BATCHES]
+    runs = [sparse_migration(clear_drop_when, chunk) for clear_drop_when in BATCHES]
     (account, metrics), *others = runs
     assert account.sent == [3072, *account.found[1:]]
     assert account.passes == 3
@@ -113,9 +113,9 @@ def test_a_batch_changes_nothing_but_time(chunk):
 
 
 @pytest.mark.parametrize("chunk", ["768K", "3M", "5M"])
-@pytest.mark.parametrize("lets_go", BATCHES)
-def test_pre_copy_is_sending_and_clearing(lets_go, chunk):
-    account, metrics = sparse_migration(lets_go, chunk, COSTS)
+@pytest.mark.parametrize("clear_drop_when", BATCHES)
+def test_pre_copy_is_sending_and_clearing(clear_drop_when, chunk):
+    account, metrics = sparse_migration(clear_drop_when, chunk, COSTS)
     sending = sum(account.sent) * 4096 * 8 / 25e9
     assert account.passes == 3
     assert account.cleared[:3] == account.found
@@ -152,7 +152,7 @@ def a_run(**slow):
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 2, "memory": "3M", "backing": "4k"},
-            "policy": {"architecture": "x86-shadow-paging", "lets_go": "pages >= 64"},
+            "policy": {"architecture": "x86-shadow-paging", "clear_drop_when": "pages >= 64"},
             "workload": {"kind": "migration", "clear_chunk": "768K", "access_interval": "3us", "warm_up": "10us",
                          "pass_limit": 3, "downtime": "0ps", **slow},
             "costs": COSTS,
@@ -238,8 +238,9 @@ def write_asleep(ledger, marks):
     ],
 )
 def test_the_witness_sees_who_does_not_sleep(change, law):
-    setting, ledger, marks = a_run(throttle="qemu", throttle_slice="60us", throttle_judge="0ps", throttle_sync="100us",
-                                   link="10Gbit/s")  # fmt: skip
+    setting, ledger, marks = a_run(
+        throttle="qemu", throttle_slice="60us", throttle_check_period="0ps", throttle_sync="100us", link="10Gbit/s"
+    )
     change(ledger, marks)
     with pytest.raises(Violation, match=law):
         Witness(setting).replay(ledger, marks)

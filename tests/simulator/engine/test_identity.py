@@ -35,7 +35,7 @@ def test_interrupts_are_alike():
         {"machine": {"kick_spread": [1, 1, 5]}, "guest": {"vcpus": 2, "memory_per_vcpu": "2M", "backing": "4k"},
          "policy": {"architecture": "x86-shadow-paging"},
          "workload": {"kind": "clear_under_load", "iterations": 1, "clear_chunk": "256K", "pause": "100us"},
-         "costs": {"guest_access": "56ns", "fault_exit": "2us", "fault_hold": "400ns", "clear_page": "25ns",
+         "costs": {"guest_access": "56ns", "fault_unlocked": "2us", "fault_hold": "400ns", "clear_page": "25ns",
                    "clear_ioctl": "500ns", "flush": "300ns", "interrupt": "8us", "kick": "8us"}}
     )  # fmt: skip
     job = build(case)
@@ -67,7 +67,7 @@ def test_vcpus_run_on_until_clear_comes_to_their_memory():
             "policy": {"architecture": "x86-tdp", "eager_split": False},
             "workload": {"kind": "clear_under_load", "iterations": 2, "pause": "500us"},
             "costs": {
-                "fault_exit": "250ns",
+                "fault_unlocked": "250ns",
                 "fault_hold": "480ns",
                 "guest_access": "1us",
                 "clear_page": "43ns",

@@ -108,7 +108,7 @@ def histogram(times):
 def test_locks_keep_their_promises_and_their_books(job, seed):
     result = compiled.run(job, seed, trace=TRACE)
     done = visits(result)
-    pass_on = max(job.near_ps, job.far_ps, job.cluster_ps) + int(job.crowding()[-1])
+    pass_on = max(job.near_ps, job.far_ps, job.cluster_ps) + int(job.queue_length_penalty()[-1])
     for lock, kind in enumerate(job.locks):
         mine = [v for v in done if v.lock == lock]
         waiters = [v for v in mine if v.decided is not None]
@@ -116,8 +116,8 @@ def test_locks_keep_their_promises_and_their_books(job, seed):
             exclusive(mine)
             # A reader that is let in beside another holds the lock while it passes the queue's head on, which is
             # before it may go on: if the other has gone by then, the lock is busy and nobody is inside.
-            let_in = sum(v.decided is not None and v.mode == Mode.READ for v in mine)
-            assert 0 <= result.busy_ps[lock] - union(mine) <= let_in * pass_on
+            granted = sum(v.decided is not None and v.mode == Mode.READ for v in mine)
+            assert 0 <= result.busy_ps[lock] - union(mine) <= granted * pass_on
         # Little's law, bin by bin: the queue's integral is the sum over waiters of the time queued.
         queued = binned([(v.tried, v.decided) for v in waiters], result.bin_ps)
         assert result.queue_ps[lock].tolist() == queued.tolist()
@@ -161,7 +161,7 @@ def test_every_picosecond_of_a_thread_is_accounted_for(job, seed):
     # A waiter also waits while the word of the one before it is on its way, hence "at least".
     waited = result.thread_ps[:, [WAIT, BROADCAST]].sum(axis=0)
     assert (waited >= queued).all()
-    if not any((job.local_ps, job.near_ps, job.far_ps, job.cluster_ps, job.crowding_ps)):
+    if not any((job.local_ps, job.near_ps, job.far_ps, job.cluster_ps, job.queue_length_penalty_ps)):
         assert waited.tolist() == queued.tolist()
 
 

@@ -62,7 +62,7 @@ def test_a_saturated_spinlock_moves_three_lines_a_round(engine, sockets, hand_ov
 @pytest.mark.parametrize("threads", [2, 3, 4, 6])
 def test_a_hand_over_grows_with_those_who_go_on_waiting(engine, threads):
     """By 40 ns for each doubling of them and the one who takes it; with two threads nobody waits on."""
-    job = dataclasses.replace(contended("spin", [0] * threads, 100 * NS, 300 * NS), crowding_ps=40 * NS)
+    job = dataclasses.replace(contended("spin", [0] * threads, 100 * NS, 300 * NS), queue_length_penalty_ps=40 * NS)
     plain = engine.run(contended("spin", [0] * threads, 100 * NS, 300 * NS), trace=10_000).trace
     grown = engine.run(job, trace=10_000).trace
     each = [

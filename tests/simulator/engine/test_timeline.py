@@ -30,7 +30,7 @@ def migration(architecture, **policy):
             "policy": {"architecture": architecture} | policy,
             "workload": {"kind": "migration", "link": "25Gbit/s", "warm_up": "1ms", "pass_limit": 2,
                          "downtime": "0ps", "clear_chunk": "1M"},
-            "costs": {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "line_local": "10ns",
+            "costs": {"fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "line_local": "10ns",
                       "clear_page": "30ns", "flush": "5us", "split_block": "20us", "tlb_invalidate": "400ns"},
         }
     )  # fmt: skip

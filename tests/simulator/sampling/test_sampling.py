@@ -17,20 +17,32 @@ from simlib.model.scenario import Scenario
 from simlib.model.steps import Block, Page
 from simlib.simulator.engine.result import PS, lap_bin
 from simlib.simulator.sampling import sample_migration, why_not
-from simlib.simulator.sampling.estimator import Stalls, travel
-from simlib.simulator.sampling.fluid_model import ENDS, Pace, Terrain, Touches, service_of, touches_of
+from simlib.simulator.sampling.estimator import Stalls, sample_once
+from simlib.simulator.sampling.fluid_model import ENDS, MemoryState, Rates, Touches, service_of, touches_of
 from simlib.simulator.sampling.initial_state import image, pages_of_classes, places
 from simlib.simulator.sampling.sample import WALKS
 from simlib.simulator.sampling.table import flags_of_walks, table_of
-from simlib.simulator.sampling.window import View, window
+from simlib.simulator.sampling.window import WindowSpec, window
 from simlib.simulator.workloads.migration import page_time
 
 COSTS = {
-    "fault_exit": "800ns", "fault_hold": "500ns", "split_hold": "700ns", "line_transfer": "30ns", "line_local": "5ns",
-    "clear_page": "40ns", "clear_word": "50ns", "clear_ioctl": "1us", "reacquire": "60ns", "flush": "2us",
-    "flush_per_vcpu": "200ns", "kick": "500ns", "split_block": "40us", "split_alloc": "2us", "clear_unsplit": "3ns",
+    "fault_unlocked": "800ns",
+    "fault_hold": "500ns",
+    "split_hold": "700ns",
+    "line_transfer": "30ns",
+    "line_local": "5ns",
+    "clear_page": "40ns",
+    "clear_word": "50ns",
+    "clear_ioctl": "1us",
+    "reacquire": "60ns",
+    "flush": "2us",
+    "flush_per_vcpu": "200ns",
+    "kick": "500ns",
+    "split_block": "40us",
+    "split_alloc": "2us",
+    "clear_unsplit": "3ns",
     "others": "0ns",
-}  # fmt: skip
+}
 
 
 def migration(architecture="x86-tdp", policy=None, guest=None, costs=None, **workload):
@@ -48,10 +60,10 @@ def migration(architecture="x86-tdp", policy=None, guest=None, costs=None, **wor
 LOGS = {"dirty_set": "100ns", "log_exit": "2us", "log_entry": "30ns", "log_kick": "300ns"}
 """What hardware takes that logs."""
 
-UNHINDERED = Pace(16, 20e-6, (1.0,), (0.0,), (0.0,))
+UNHINDERED = Rates(16, 20e-6, (1.0,), (0.0,), (0.0,))
 """A pace at which no fault costs anything."""
 
-SLOW = Pace(16, 10e-3, (1.0,), (0.0,), (0.0,))
+SLOW = Rates(16, 10e-3, (1.0,), (0.0,), (0.0,))
 """The same of a guest that does next to nothing."""
 
 
@@ -71,7 +83,7 @@ def test_classes_hold_all_accesses_and_pages():
 
 
 def test_where_no_fault_costs_anything_the_guest_makes_known_accesses():
-    terrain = Terrain(migration(access="zipf"))
+    terrain = MemoryState(migration(access="zipf"))
     cycles = terrain.walk(terrain.dirty(), UNHINDERED)
     assert terrain.accesses == pytest.approx(16 / 20e-6 * terrain.time)
     assert terrain.time == pytest.approx((cycles.clear + cycles.send).sum())
@@ -84,7 +96,7 @@ def test_where_no_fault_costs_anything_the_guest_makes_known_accesses():
 
 def test_pages_become_dirty_again_as_uniform_accesses_make_them():
     """After n accesses a page of P is untouched with probability exp(-n / P); half of the pages are written at all."""
-    terrain = Terrain(migration())
+    terrain = MemoryState(migration())
     assert (terrain.dirty() == 1).all()  # the first GET finds everything
     terrain.walk(terrain.dirty(), UNHINDERED)
     untouched = np.exp(-(terrain.accesses - terrain.since) / 2**18)
@@ -104,9 +116,9 @@ def test_faults_slow_the_guest_as_a_differential_equation_says():
     """One chunk, P pages of which the share w is written, each first write delayed by d: with V vCPUs and n accesses
     since CLEAR, n × interval + d × w × P × (1 - exp(-n / P)) = V × t.
     """
-    terrain = Terrain(migration(clear_chunk="1G"))
+    terrain = MemoryState(migration(clear_chunk="1G"))
     delay, pages = 50e-6, 2**18
-    pace = Pace(16, 20e-6, (1.0,), (delay,), (0.0,))
+    pace = Rates(16, 20e-6, (1.0,), (delay,), (0.0,))
     cycles = terrain.walk(terrain.dirty(), pace)
     since = cycles.accesses[0] - terrain.since[0]
     work = since * 20e-6 + delay * 0.5 * pages * (1 - np.exp(-since / pages))
@@ -116,7 +128,7 @@ def test_faults_slow_the_guest_as_a_differential_equation_says():
 
 
 def test_blocks_that_are_left_are_split_by_the_first_write_to_any_of_their_pages():
-    terrain = Terrain(migration(policy={"eager_split": False}))
+    terrain = MemoryState(migration(policy={"eager_split": False}))
     cycles = terrain.walk(terrain.dirty(), SLOW)
     age = terrain.accesses - terrain.whole_since
     whole = np.exp(-0.5 * 512 / 2**18 * age).mean()
@@ -126,13 +138,13 @@ def test_blocks_that_are_left_are_split_by_the_first_write_to_any_of_their_pages
     missing = np.exp(-age / 2**18).mean() - whole
     assert last[2] == pytest.approx(missing, rel=0.05)
     assert last[0] == pytest.approx(0, abs=0.01)  # what is protected there, is in a block, or was never touched
-    eager = Terrain(migration())
+    eager = MemoryState(migration())
     assert (eager.walk(eager.dirty(), UNHINDERED).faulting[:, :, 1:] == 0).all()
 
 
 def walked(pace=UNHINDERED, **changes):
     """A terrain one pass later."""
-    terrain = Terrain(migration(**changes))
+    terrain = MemoryState(migration(**changes))
     terrain.walk(terrain.dirty(), pace)
     return terrain
 
@@ -144,11 +156,11 @@ def written(pages):
 
 def test_the_first_image_is_what_the_first_pass_meets():
     for split, kind in ((None, Page.ABSENT), ({"eager_split": False}, Page.ABSENT)):
-        found = image(Terrain(migration(policy=split)), 3, 128, np.zeros(3), 0.0, 1)
+        found = image(MemoryState(migration(policy=split)), 3, 128, np.zeros(3), 0.0, 1)
         assert (found.pages[: 2**14] == kind | Page.DIRTY | Page.COLLECTED).all()
         assert (found.blocks[:32] == Block.WRITABLE).all()
         assert (found.blocks[32:] == Block.TABLE).all()
-    small = image(Terrain(migration(guest={"backing": "4k"})), 3, 128, np.zeros(3), 0.0, 1)
+    small = image(MemoryState(migration(guest={"backing": "4k"})), 3, 128, np.zeros(3), 0.0, 1)
     assert (small.pages[: 2**14] == Page.WRITABLE | Page.DIRTY | Page.COLLECTED).all()
 
 
@@ -189,7 +201,7 @@ def test_some_blocks_are_left_whole_and_have_no_dirty_page():
 
 
 def test_as_large_a_share_of_the_background_faults_as_it_should():
-    terrain = Terrain(migration(policy={"eager_split": False}))
+    terrain = MemoryState(migration(policy={"eager_split": False}))
     shares = np.array([0.11, 0.07, 0.06])  # write-protected, blocks, missing
     found = image(terrain, None, 128, shares, 0.0, 1)
     whole = np.repeat(found.blocks == Block.PROTECTED, 512)
@@ -207,7 +219,7 @@ def test_as_large_a_share_of_the_background_faults_as_it_should():
 def test_a_window_is_touched_as_often_as_its_pages_are(owners):
     case = migration(access="zipf")
     touches = touches_of(case)
-    counts = pages_of_classes(Terrain(case), 0, np.random.default_rng(1))
+    counts = pages_of_classes(MemoryState(case), 0, np.random.default_rng(1))
     assert counts.sum() == 2**14
     quantiles = np.array(places(touches, counts, 2**15, owners))
     assert (len(quantiles), quantiles[0], quantiles[-1]) == (4097, 0, 1)
@@ -231,11 +243,11 @@ def test_all_accesses_go_to_a_chunk_that_is_all_of_the_memory():
 def test_a_window_without_contention_takes_what_clear_takes_alone(split, passes):
     """A guest that touches nothing, and lines that cost nothing to move; later as far as pages are drawn."""
     case = migration(policy={"eager_split": split}, costs={"line_transfer": "0ps", "line_local": "0ps", "kick": "0ps"})
-    terrain = Terrain(case)
+    terrain = MemoryState(case)
     for _ in range(passes):
         terrain.walk(terrain.dirty(), UNHINDERED)
     terrain.scenario = case.changed({"workload": {"access_interval": "1s"}})
-    seen = window(View(terrain, 3, np.zeros(3), (1e-5, 1e-5, 1e-4), terrain.accesses))
+    seen = window(WindowSpec(terrain, 3, np.zeros(3), (1e-5, 1e-5, 1e-4), terrain.accesses))
     assert seen.clear == pytest.approx(float(terrain.alone(terrain.dirty())[3]), rel=0.05 if passes else 1e-9)
     assert seen.measured.wait == 0
     assert seen.laps.sum() == 0
@@ -245,31 +257,31 @@ def test_only_what_happens_while_a_window_is_open_is_counted():
     """Its stalls are as many as its faults, but for those that begin before an end and end after it."""
     terrain = walked(architecture="loongarch")
     for chunk, shares in ((3, np.array([0.2, 0.0, 0.0])), (None, np.array([0.3, 0.0, 0.0]))):
-        seen = window(View(terrain, chunk, shares, (3e-4, 1e-3, 1e-3), terrain.accesses))
+        seen = window(WindowSpec(terrain, chunk, shares, (3e-4, 1e-3, 1e-3), terrain.accesses))
         assert seen.measured.faults > 100
         assert abs(seen.laps.sum() - seen.measured.faults) <= 16
 
 
 def test_few_blocks_that_are_not_split_are_there_as_often_as_they_should():
     """One access in a thousand meets one: in 64 blocks of background not even one would be there."""
-    terrain = Terrain(migration("x86-shadow", guest={"memory": "64G"}))
+    terrain = MemoryState(migration("x86-shadow", guest={"memory": "64G"}))
     faulting, times = np.array([0.0, 0.001, 0.03]), (3e-4, 0.0, 1e-2)
-    seen = [window(View(terrain, None, faulting, times), seed).measured for seed in range(20)]
+    seen = [window(WindowSpec(terrain, None, faulting, times), seed).measured for seed in range(20)]
     splits, accesses = (sum(getattr(one, name) for one in seen) for name in ("splits", "accesses"))
     assert splits / accesses == pytest.approx(0.001, rel=0.2)
-    assert window(View(terrain, None, np.array([0.0, 5e-324, 0.03]), times)).measured.splits == 0
+    assert window(WindowSpec(terrain, None, np.array([0.0, 5e-324, 0.03]), times)).measured.splits == 0
 
 
 CASES = {
     "lockless uniform": migration(),
     "lockless, kicked for long": migration(costs={"kick": "200us"}),
     "lockless, blocks left": migration(policy={"eager_split": False}),
-    "write, every 64": migration("loongarch", {"lets_go": "pages >= 64"}),
+    "write, every 64": migration("loongarch", {"clear_drop_when": "pages >= 64"}),
     "write, whole": migration("loongarch"),
     "read zipf": migration("arm64", access="zipf", costs={"clear_page": "150ns"}),
     "read zipf apart": migration("arm64", access="zipf", shared=False, costs={"clear_page": "150ns"}),
     "write zipf apart, every 512": migration(
-        "x86-shadow", {"write_protect_fault": "write", "translation_fault": "write", "lets_go": "pages >= 512"},
+        "x86-shadow", {"write_protect_fault": "write", "translation_fault": "write", "clear_drop_when": "pages >= 512"},
         access="zipf", shared=False),
     "read, blocks left": migration("arm64-2022", {"eager_split": False}),
     "pml": migration(policy={"dirty_tracking": "pml"}, costs=LOGS),
@@ -319,7 +331,7 @@ def test_sampled_and_whole_migrations_agree(name):
     else:
         assert mean["longest_stall"] == pytest.approx(truth["longest_stall"], rel=0.25)
     stalls = np.mean([run.raw.lap_histogram for run in runs], axis=0)
-    laps = np.mean([travel(case, seed, (seed + 0.5) / 32).laps for seed in range(32)], axis=0)
+    laps = np.mean([sample_once(case, seed, (seed + 0.5) / 32).laps for seed in range(32)], axis=0)
     kick = lap_bin(case.costs.kick)  # in which no fault is
     assert np.delete(laps, kick).sum() == pytest.approx(np.delete(stalls, kick).sum(), rel=0.03)
     if case.policy.resolved().facts.split_flush:  # of faults that split a block windows see too few (docs/sampling.md)
@@ -435,7 +447,7 @@ EDGES = {
     "at the limit of time": migration(timeout="400ms", pass_limit=9),
     "all of it is dirty again": migration(access_interval="1us", write_percent=100, clear_chunk="256M"),
     "idle": migration(access_interval="1s"),
-    "stands still": migration("loongarch", {"lets_go": "pages >= 64"}, access_interval="1us",
+    "stands still": migration("loongarch", {"clear_drop_when": "pages >= 64"}, access_interval="1us",
                               costs={"fault_hold": "5us"}),
 }  # fmt: skip
 
@@ -475,7 +487,7 @@ def dirtied(flag: str) -> float:
 
 
 def test_walks_that_do_not_agree_say_so():
-    walk = travel(migration())
+    walk = sample_once(migration())
     other = dataclasses.replace(walk, metrics=walk.metrics | {"passes": 2.0, "converged": 1.0})
     rows = table_of(migration(), [walk, other, other]).set_index("metric")
     assert rows.loc["passes", ["value", "low", "high"]].tolist() == [2, 2, 3]
@@ -520,7 +532,7 @@ def test_what_is_sampled():
 
 def test_a_migration_that_needs_no_pass_has_no_window():
     case = migration().changed({"workload": {"downtime": "10s"}})
-    found = travel(case)
+    found = sample_once(case)
     assert found.windows == 0
     assert (found.metrics["passes"], found.metrics["converged"], found.metrics["guest_throughput"]) == (0, 1, 1)
     assert (found.metrics["longest_stall"], found.metrics["seconds_above_99"]) == (0, 0)
@@ -533,7 +545,7 @@ def test_queues_between_windows_are_those_of_mean_value_analysis(vcpus: int, ser
     """Schweitzer's approximation is off by 6 % where the lock begins to be busy all the time, else by less."""
     interval = 20e-6
     exact = interval + mean_value_analysis(vcpus, interval, [service]).response_time[-1, 0]
-    between = Pace(vcpus, interval, (1.0,), (service,), (service,)).between(1.0)
+    between = Rates(vcpus, interval, (1.0,), (service,), (service,)).between(1.0)
     assert between == pytest.approx(exact, rel=0.07)
     queued = between - interval - service
     assert service_of(vcpus, interval, 1.0, service, queued) == pytest.approx(service, rel=1e-6)

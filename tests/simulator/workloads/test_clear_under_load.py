@@ -9,7 +9,7 @@ from simlib.model.scenario import Scenario
 from simlib.simulator.engine import compiled, reference
 from simlib.simulator.workloads import build
 
-COSTS = {"fault_exit": "3us", "fault_hold": "1600ns", "clear_page": "150ns", "guest_access": "100ns",
+COSTS = {"fault_unlocked": "3us", "fault_hold": "1600ns", "clear_page": "150ns", "guest_access": "100ns",
          "others": "0ns"}  # fmt: skip
 
 

@@ -153,7 +153,7 @@ def test_a_spinlock_has_one_mode(lock):
 
 def test_one_vcpu_alone_takes_the_sum_of_its_costs():
     """Nothing is random and nobody else is there: times are sums, to the picosecond."""
-    costs = {"fault_exit": "700ns", "fault_hold": "501ns", "split_hold": "2us", "populate_block": "100us",
+    costs = {"fault_unlocked": "700ns", "fault_hold": "501ns", "split_hold": "2us", "populate_block": "100us",
              "tlb_invalidate": "90ns", "line_local": "3ns", "line_transfer": "50ns", "guest_access": "2ns",
              "clear_page": "10ns", "enable_page": "7ns", "flush": "4us"}  # fmt: skip
     result = run("arm64-spinlock", guest={"vcpus": 1, "memory_per_vcpu": "4M"}, costs=costs,
@@ -186,7 +186,7 @@ def test_enabling_by_reverse_mapping_looks_at_every_page_of_a_block():
 
 def test_a_walk_takes_longer_for_memory_on_the_other_socket():
     """Two of four vCPUs: (1 + 3) / 2 times as long; a fault is not concerned."""
-    costs = {"clear_page": "30ns", "fault_exit": "1us"}
+    costs = {"clear_page": "30ns", "fault_unlocked": "1us"}
     near, far = (
         run("x86-tdp", machine={"cores": 4, "sockets": 2, "remote_ratio": ratio}, guest={"vcpus": 4}, costs=costs)
         for ratio in (1, 3)
@@ -213,7 +213,7 @@ def test_a_sample_of_the_pages_scales_to_all_of_them(architecture):
     scenario = Scenario.parse({
         "guest": {"vcpus": 4, "memory_per_vcpu": "128M", "memslot_aligned": False},
         "policy": {"architecture": architecture},
-        "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "tlb_invalidate": "300ns", "line_transfer": "47ns",
+        "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "tlb_invalidate": "300ns", "line_transfer": "47ns",
                   "fault_jitter": 0.3, "populate_block": "1us", "clear_page": "10ns"},
     })  # fmt: skip
     small, scale = dirty_log_perf_test.sample(scenario, 4096)

@@ -11,7 +11,7 @@ from simlib.model.pagetable import SPLIT_WALKS
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine import compiled, reference
 from simlib.simulator.workloads import build
-from studies.split_walk.theory import EagerSplit, time
+from studies.split_walk.theory import SplitCounts, time
 
 COSTS = {
     "walk_entry": "5ns",
@@ -40,7 +40,7 @@ def scenario(backing="thp", memory="8M", walk="all", guest=None, policy=None, co
 def test_parked_it_takes_what_the_closed_arithmetic_says(backing, page, walk, initially_set):
     case = scenario(backing, "64M" if page == "16K" else "8M", walk, {"page_size": page}, initially_set=initially_set)
     costs = case.costs.given()
-    guest = EagerSplit(case.guest.memory, backing, case.guest.page_size, case.guest.page_size)
+    guest = SplitCounts(case.guest.memory, backing, case.guest.page_size, case.guest.page_size)
     found = run_scenario(case).metrics
     if initially_set:
         assert found["enable_time"] == 0
@@ -53,7 +53,7 @@ def test_parked_it_takes_what_the_closed_arithmetic_says(backing, page, walk, in
 @pytest.mark.parametrize("initially_set", [True, False])
 def test_blocks_of_1_gib_are_split_at_once(walk, initially_set):
     case = scenario("hugetlb_1gb", "2G", walk, initially_set=initially_set)
-    guest, found = EagerSplit(2**31, "hugetlb_1gb"), run_scenario(case).metrics
+    guest, found = SplitCounts(2**31, "hugetlb_1gb"), run_scenario(case).metrics
     if initially_set:
         assert round(found["clear_dirty_log_time"] * 1e12) == time(guest.clear(walk), case.costs.given())
     else:
@@ -64,7 +64,7 @@ def test_blocks_of_1_gib_are_split_at_once(walk, initially_set):
 @pytest.mark.parametrize("initially_set", [True, False])
 @pytest.mark.parametrize("backing", ["4k", "thp"])
 def test_both_engines_run_it_alike(backing, initially_set, parked):
-    costs = {"fault_exit": "700ns", "fault_hold": "300ns", "line_transfer": "40ns", "flush": "3us",
+    costs = {"fault_unlocked": "700ns", "fault_hold": "300ns", "line_transfer": "40ns", "flush": "3us",
              "split_alloc": "900ns", "reacquire": "60ns", "kick": "1us"}  # fmt: skip
     phases = {"initially_set": initially_set, "parked": parked, "pause": "100us", "warm_up": "50us"}
     job = build(scenario(backing, "8M", costs=costs, **phases))
@@ -82,7 +82,7 @@ def test_both_engines_run_it_alike(backing, initially_set, parked):
             ),
             "costs": st.fixed_dictionaries(
                 {name: st.sampled_from(["1ns", "700ns", "40us"])
-                 for name in ("fault_exit", "fault_hold", "line_transfer", "flush", "split_alloc", "reacquire")}
+                 for name in ("fault_unlocked", "fault_hold", "line_transfer", "flush", "split_alloc", "reacquire")}
             ),
             "initially_set": st.booleans(),
             "parked": st.booleans(),
@@ -106,7 +106,7 @@ def test_after_the_first_clear_everything_is_split_and_a_clear_that_splits_nothi
     run = run_scenario(case)
     first, second, third = (run.value(f"clear_dirty_log_time[{i}]") for i in (1, 2, 3))
     assert first > second == third
-    already = EagerSplit(2**23, "4k").clear(iterations=1)
+    already = SplitCounts(2**23, "4k").clear(iterations=1)
     assert round(second * 1e12) == time(already, case.costs.given())
 
 
@@ -120,7 +120,7 @@ def test_without_initially_set_clear_does_not_split_again():
 
 def test_a_guest_that_writes_on_waits_for_a_chunk_at_most():
     """Nobody gets the lock within a chunk; between two, and at each split's allocation, whoever waits does."""
-    costs = {"fault_exit": "700ns", "fault_hold": "300ns", "reacquire": "60ns"}
+    costs = {"fault_unlocked": "700ns", "fault_hold": "300ns", "reacquire": "60ns"}
     guest = {"initially_set": False, "parked": False, "warm_up": "1us", "pause": "1us", "iterations": 1,
              "access": "uniform", "shared": True}  # fmt: skip
     small, large = (

@@ -11,14 +11,14 @@ from simlib.simulator.engine import compiled, reference
 from simlib.simulator.engine.timeline import timeline
 from simlib.simulator.workloads import build
 
-COSTS = {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
+COSTS = {"fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
          "reacquire": "100ns", "flush": "5us", "flush_per_vcpu": "1us", "enable_page": "5ns",
          "lockless_page": "30ns", "others": "0ns"}  # fmt: skip
 WAYS = {
     "one hold": {},
     "flush held": {"get_flush": "under_lock"},
-    "64": {"get_lets_go": "pages >= 64"},
-    "512": {"get_lets_go": "pages >= 512", "get_flush": "under_lock"},
+    "64": {"get_drop_when": "pages >= 64"},
+    "512": {"get_drop_when": "pages >= 512", "get_flush": "under_lock"},
     "lockless": {"clear_lock": "lockless"},
     "lockless, flush held": {"clear_lock": "lockless", "get_flush": "under_lock"},
 }
@@ -64,7 +64,9 @@ def test_alone_it_takes_its_pages_and_its_flush():
 @pytest.mark.parametrize("batch", [64, 512])
 def test_in_batches_it_takes_what_its_pages_and_its_holds_take(batch):
     """docs/model.md (2.3), to the picosecond: with EPT nobody else takes the lock."""
-    case = scenario({"architecture": "x86-shadow", "get_lets_go": f"pages >= {batch}"}, {"memory": "64M"}, iterations=2)
+    case = scenario(
+        {"architecture": "x86-shadow", "get_drop_when": f"pages >= {batch}"}, {"memory": "64M"}, iterations=2
+    )
     run = run_scenario(case, trace=2_000_000)
     taken = run.raw.stamp_locks[:, 0].sum(axis=1)[:, 0]
     for number in (1, 2):

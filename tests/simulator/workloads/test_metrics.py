@@ -19,7 +19,7 @@ from simlib.simulator.workloads.cpu_time import cpu_metrics
 from simlib.simulator.workloads.degradation import GUEST
 from simlib.simulator.workloads.metrics import LOCKS, Metric
 
-COSTS = {"fault_exit": "1us", "fault_hold": "500ns", "line_transfer": "20ns", "guest_access": "5ns",
+COSTS = {"fault_unlocked": "1us", "fault_hold": "500ns", "line_transfer": "20ns", "guest_access": "5ns",
          "clear_page": "10ns", "populate_block": "1us", "walk_entry": "5ns", "split_hold": "500ns",
          "lockless_page": "10ns", "others": "0ns"}  # fmt: skip
 
@@ -205,7 +205,7 @@ def test_faults_are_all_that_the_guest_does_besides_its_accesses(kind, preempted
     under_way = run.job.vcpus if kind == "clear_under_load" else 0
     assert 0 <= faults.sum() + retries - run.metrics["fault_cpu_time"] / 1.5e-6 <= under_way
     quiet = run_scenario(
-        logged(kind, POLICIES["lockless"], free | {"fault_exit": "0ns", "fault_hold": "0ns"}, **workload)
+        logged(kind, POLICIES["lockless"], free | {"fault_unlocked": "0ns", "fault_hold": "0ns"}, **workload)
     )
     assert quiet.metrics["fault_cpu_time"] == 0
 

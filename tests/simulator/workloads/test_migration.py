@@ -18,18 +18,18 @@ from simlib.simulator.workloads.degradation import degradation
 from simlib.simulator.workloads.migration import page_time
 
 COSTS = {
-    "fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "line_local": "10ns", "clear_page": "30ns",
+    "fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "line_local": "10ns", "clear_page": "30ns",
     "reacquire": "100ns", "flush": "5us", "flush_per_vcpu": "1us", "kick": "2us", "split_block": "20us",
     "split_alloc": "5us", "others": "0ns",
 }  # fmt: skip
 POLICIES = {
     "whole ioctl": {},
     "every word": {"clear_batch_pages": 64},
-    "yield": {"lets_go": "pages >= 128 and waiters >= 1"},
+    "yield": {"clear_drop_when": "pages >= 128 and waiters >= 1"},
     "regions": {"lock_regions": 4, "clear_batch_pages": 512},
     "eager, drop": {"eager_split": True, "split_alloc": "drop"},
     "eager, under lock": {"eager_split": True, "split_alloc": "under_lock"},
-    "yield to vCPUs": {"lets_go": "pages >= 64 and vcpus >= 2"},
+    "yield to vCPUs": {"clear_drop_when": "pages >= 64 and vcpus >= 2"},
     "regions that no chunk fits": {"lock_regions": 3},
     "read lock": {"clear_lock": "read"},
 }
@@ -200,7 +200,7 @@ def test_the_ring_s_reset_takes_the_lock_for_each_run_of_neighbours(access):
 def test_get_without_manual_protection_may_let_go_too(batch, most):
     run = simulate(
         scenario(
-            {"architecture": "x86-tdp", "get_lets_go": f"pages >= {batch}" if batch else "never"}, clear_when="at_get"
+            {"architecture": "x86-tdp", "get_drop_when": f"pages >= {batch}" if batch else "never"}, clear_when="at_get"
         )
     )
     taken = int(holds(run, "sent 1", "collected 2")[0, 1])
@@ -209,8 +209,8 @@ def test_get_without_manual_protection_may_let_go_too(batch, most):
 
 def test_get_s_adaptive_batch_begins_at_its_own_least():
     """Which here is all of the memory, so that each GET is one hold; CLEAR's is another, and not in use."""
-    policy = {"architecture": "x86-tdp", "get_lets_go": "pages >= adaptive(8192, 8192)",
-              "lets_go": "pages >= adaptive(64, 128)"}  # fmt: skip
+    policy = {"architecture": "x86-tdp", "get_drop_when": "pages >= adaptive(8192, 8192)",
+              "clear_drop_when": "pages >= adaptive(64, 128)"}  # fmt: skip
     run = simulate(scenario(policy, clear_when="at_get", guest={"backing": "4k"}, link="1Gbit/s"))
     for begin, end in (("enabled", "collected 1"), ("sent 1", "collected 2")):
         assert holds(run, begin, end)[0].sum() == 1
@@ -237,7 +237,11 @@ def test_with_locks_for_regions_nobody_takes_the_one_lock(way):
 
 def test_a_yield_may_count_vcpus_only():
     def acquisitions(asked, threads):
-        policy = {"lets_go": f"pages >= 64 and {asked} >= 1", "architecture": "x86-shadow-paging", "eager_split": False}
+        policy = {
+            "clear_drop_when": f"pages >= 64 and {asked} >= 1",
+            "architecture": "x86-shadow-paging",
+            "eager_split": False,
+        }
         return simulate(scenario(policy, clear_threads=threads)).metrics["lock_acquisitions"]
 
     assert acquisitions("vcpus", 0) == acquisitions("waiters", 0)
@@ -246,7 +250,7 @@ def test_a_yield_may_count_vcpus_only():
 
 def test_a_yield_may_ask_for_more_than_one_that_waits():
     few, many = (
-        simulate(scenario({"lets_go": f"pages >= 64 and waiters >= {n}", "architecture": "x86-shadow-paging"}))
+        simulate(scenario({"clear_drop_when": f"pages >= 64 and waiters >= {n}", "architecture": "x86-shadow-paging"}))
         for n in (1, 4)
     )
     assert few.metrics["longest_stall"] < many.metrics["longest_stall"]

@@ -18,7 +18,7 @@ from simlib.simulator.workloads.teardown import counts
 
 COSTS = {"unmap_entry": "440ns", "clean_line": "11ns", "tlb_invalidate": "1490ns", "flush": "5us",
          "flush_per_vcpu": "1us", "reacquire": "100ns", "others": "0ns"}  # fmt: skip
-RUNNING = COSTS | {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns"}
+RUNNING = COSTS | {"fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns"}
 WAYS = list(itertools.product(["entry", "elided"], ["entry", "range", "vm", "elided"]))
 
 

@@ -16,9 +16,9 @@ def scenario(batch=10, guest=None, architecture="x86-shadow", **workload):
         {
             "guest": {"vcpus": 4, "memory": "64M", "backing": "4k"} | (guest or {}),
             "policy": {"architecture": architecture,
-                       "zap_lets_go": f"blocks >= {batch} and waiters >= 1" if batch else "never"},
+                       "zap_drop_when": f"blocks >= {batch} and waiters >= 1" if batch else "never"},
             "workload": {"kind": "zap", "warm_up": "1ms", "access": "uniform", "shared": True} | workload,
-            "costs": {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "zap_block": "20us",
+            "costs": {"fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "zap_block": "20us",
                       "flush": "5us", "kick": "2us", "reacquire": "100ns", "others": "0ns"},
         }
     )  # fmt: skip
@@ -49,7 +49,7 @@ def test_it_lets_go_once_a_batch_is_done_and_somebody_waits(batch, holds):
 
 def test_an_adaptive_batch_grows_from_its_least_while_nobody_waits():
     """Of 32 blocks of 512 pages, holds do 1, 2, 4, 8, 8, 8 and the last one."""
-    alone = scenario(access_interval="60s").changed({"policy": {"zap_lets_go": "pages >= adaptive(512, 4096)"}})
+    alone = scenario(access_interval="60s").changed({"policy": {"zap_drop_when": "pages >= adaptive(512, 4096)"}})
     undisturbed, zapped = simulate(alone).raw.stamp_locks[1:, 0, 1, 0].tolist()
     assert zapped - undisturbed == 7
 

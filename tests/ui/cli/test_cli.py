@@ -25,7 +25,7 @@ memory_per_vcpu = "2M"
 [policy]
 architecture = "arm64-spinlock"
 [costs]
-fault_exit = "700ns"
+fault_unlocked = "700ns"
 fault_hold = "600ns"
 tlb_invalidate = "480ns"
 line_transfer = "47ns"
@@ -96,15 +96,15 @@ def test_calibrate_own_numbers(ask, small, tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text("\n".join(rows) + "\n")
     unknown = small.with_name("unknown.toml")
-    text = steady.replace('fault_exit = "700ns"\n', "").replace('fault_hold = "600ns"\n', "")
-    unknown.write_text(text + '[calibration]\ncosts = ["fault_exit", "fault_hold"]\n')
+    text = steady.replace('fault_unlocked = "700ns"\n', "").replace('fault_hold = "600ns"\n', "")
+    unknown.write_text(text + '[calibration]\ncosts = ["fault_unlocked", "fault_hold"]\n')
     fit = tmp_path / "fit.json"
     code, out, err = ask("calibrate", unknown, table, "--out", fit, "--format", "csv")
     costs = pd.read_csv(io.StringIO(out)).set_index("name")
     assert code == 0, err
     assert set(costs["unit"]) == {"ns"}
     assert costs.loc["fault_hold", "low"] < 600 < costs.loc["fault_hold", "high"]
-    assert costs.loc["fault_exit", "low"] < 700 < costs.loc["fault_exit", "high"]
+    assert costs.loc["fault_unlocked", "low"] < 700 < costs.loc["fault_unlocked", "high"]
     assert ask("predict", unknown, "--fit", fit, "--vcpus", "16")[0] == 0
     page = tmp_path / "fit.html"
     code, report, _ = ask("calibrate", unknown, table, "--out", fit, "--plot", page)
@@ -130,9 +130,9 @@ def test_data_commands(ask):
 BAD = {
     "unknown key": ("[guest]\nvcpu = 2\n", "did you mean 'vcpus'"),
     "unknown table": ("[gest]\nvcpus = 2\n", "did you mean 'guest'"),
-    "unit": ('[costs]\nfault_exit = "7 parsecs"\n', "unknown unit 'parsecs'"),
+    "unit": ('[costs]\nfault_unlocked = "7 parsecs"\n', "unknown unit 'parsecs'"),
     "no vcpus": ("[guest]\nvcpus = 0\n", "guest.vcpus = 0"),
-    "negative cost": ('[costs]\nfault_exit = "-1us"\n', "must not be negative"),
+    "negative cost": ('[costs]\nfault_unlocked = "-1us"\n', "must not be negative"),
     "not a number": ("[costs]\nfault_jitter = nan\n", "finite"),
     "not TOML": ("[guest\n", "no TOML: "),
     "no mmu_lock": ('[policy]\narchitecture = "s390"\n', "does not take mmu_lock"),
@@ -263,7 +263,7 @@ def test_errors_name_options(ask, tmp_path):
     assert code == 2
     assert "calibrate and pass --fit" in err
     path.write_text('[guest]\nmemory_per_vcpu = "1T"\n[workload]\niterations = 1000\n'
-                    '[costs]\nfault_exit = "1us"\nfault_hold = "1us"\nline_transfer = "1ns"\n')  # fmt: skip
+                    '[costs]\nfault_unlocked = "1us"\nfault_hold = "1us"\nline_transfer = "1ns"\n')  # fmt: skip
     code, _, err = ask("simulate", path)
     assert code == 1
     assert "or sample the pages (--pages)" in err

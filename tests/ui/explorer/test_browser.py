@@ -19,7 +19,7 @@ import pytest
 from simlib.ui.explorer import server
 from simlib.ui.explorer.controls import KEYS
 from simlib.ui.explorer.drawing import TITLES
-from simlib.ui.explorer.state import State
+from simlib.ui.explorer.state import ExplorerState
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next((path for name in ("chromium", "google-chrome", "chrome") if (path := shutil.which(name))), None)
@@ -178,7 +178,7 @@ def test_the_keyboard_reaches_every_control(shown):
 def test_every_format_is_saved(shown, tmp_path):
     shown.open_fold("Open and save")
     name, scenario = shown.download("scenario (TOML)")
-    assert (name, State.from_toml(scenario.decode()).query) == ("scenario.toml", ASKED)
+    assert (name, ExplorerState.from_toml(scenario.decode()).query) == ("scenario.toml", ASKED)
     name, table = shown.download("table (CSV)")
     (tmp_path / name).write_bytes(table)
     assert set(pd.read_csv(tmp_path / name)["kind"]) == {"theory", "simulated", "measured"}
@@ -187,7 +187,7 @@ def test_every_format_is_saved(shown, tmp_path):
     for button, start in {"SVG": b"<svg", "PNG": b"\x89PNG", "PDF": b"%PDF"}.items():
         name, image = shown.download(button)
         assert (name, image[: len(start)]) == (f"batch.{button.lower()}", start)
-    (tmp_path / "mine.toml").write_text(State.of("riscv", "web").to_toml())
+    (tmp_path / "mine.toml").write_text(ExplorerState.of("riscv", "web").to_toml())
     (tmp_path / "as-it-was.toml").write_text(scenario.decode())
     for name, architecture in {"mine.toml": "riscv", "as-it-was.toml": "arm64"}.items():
         before = shown.generation()
@@ -219,7 +219,7 @@ def test_two_pins_stay_through_a_reload(shown):
     shown.wait()
     shown.page.reload()
     shown.wait()
-    state = State.from_query(shown.page.url.partition("?")[2])
+    state = ExplorerState.from_query(shown.page.url.partition("?")[2])
     assert (state.strategy, state.pins) == ("every-4096", ("every-64", "every-4096"))
     names = shown.page.eval_on_selector("[data-figure=guest]", "one => one.data.map(trace => trace.name)")
     assert names == ["every-4096", "every-64"]
@@ -252,7 +252,7 @@ def test_a_slider_asks_when_it_rests(shown):
     row = shown.page.locator(".widget-hbox", has=shown.page.get_by_label("vCPUs", exact=True))
     row.locator(".noUi-handle").press("ArrowRight")
     shown.wait("", before)
-    vcpus = State.from_query(shown.page.url.partition("?")[2]).scenario.guest.vcpus
+    vcpus = ExplorerState.from_query(shown.page.url.partition("?")[2]).scenario.guest.vcpus
     assert shown.page.get_by_label("vCPUs", exact=True).input_value() == str(vcpus)
 
 

@@ -20,7 +20,7 @@ from simlib.ui.explorer import answers, drawing
 from simlib.ui.explorer.controls import KEYS, Controls, nearest_step
 from simlib.ui.explorer.findings import Findings
 from simlib.ui.explorer.page import Explorer
-from simlib.ui.explorer.state import State
+from simlib.ui.explorer.state import ExplorerState
 from simlib.ui.explorer.words import percent
 
 SMALL = "architecture=arm64&guest.memory=2G&guest.vcpus=8&strategy=every-512&pin=whole-ioctl"
@@ -78,8 +78,8 @@ def test_the_answer_says_what_the_strategy_gains_and_costs(page):
 
 
 def test_a_first_visit_shows_three_pins_that_differ():
-    state = State.from_query("token=secret")
-    assert (state, len(state.pins)) == (State.first(), 3)
+    state = ExplorerState.from_query("token=secret")
+    assert (state, len(state.pins)) == (ExplorerState.first(), 3)
     found = answers.trips(state, [state.strategy, *state.pins], lambda *_: None)
     stalls = sorted(trip.journey.metrics["longest_stall"] for trip in found)
     assert all(later > 1.2 * one for one, later in itertools.pairwise(stalls))
@@ -94,7 +94,7 @@ def test_measured_curves_are_of_the_kernel_that_is_shown_unless_others_are_wante
     assert page._others.description == "Show measured curves (ampere-altra)"
     page._others.value = True
     assert len(measured(page)) == 3
-    dated, elsewhere = Findings(State.of("arm64-2022")), Findings(State.of("riscv"))
+    dated, elsewhere = Findings(ExplorerState.of("arm64-2022")), Findings(ExplorerState.of("riscv"))
     assert set(drawing.measured(dated, others=False)["variant"]) == {"rwlock-old-test", "rwlock-fixed-test"}
     assert [len(drawing.measured(elsewhere, others=others)) > 0 for others in (False, True)] == [False, True]
 
@@ -116,18 +116,18 @@ def test_the_calls_that_a_page_shows_give_its_table(page, tmp_path):
 
 def test_a_shell_reads_the_command_as_one_query_whatever_a_name_has(monkeypatch):
     monkeypatch.setattr(Explorer, "_ask", lambda *_: None)  # nothing is simulated
-    asked = State.of("arm64").changed({"machine": {"name": "it's mine; $HOME (old)"}}, strategy="held >= 50us")
+    asked = ExplorerState.of("arm64").changed({"machine": {"name": "it's mine; $HOME (old)"}}, strategy="held >= 50us")
     page = Explorer(asked, background=False)
     *_, command = page.calls().split("\n\n")
     *_, option, query, _, _ = shlex.split(command)
-    assert (option, State.from_query(query)) == ("--query", asked)
-    monkeypatch.setattr(State, "query", "guest=it's mine; $HOME")  # an address that leaves more as it is
+    assert (option, ExplorerState.from_query(query)) == ("--query", asked)
+    monkeypatch.setattr(ExplorerState, "query", "guest=it's mine; $HOME")  # an address that leaves more as it is
     *_, command = page.calls().split("\n\n")
     assert shlex.split(command)[2:4] == ["--query", "guest=it's mine; $HOME"]
 
 
 def test_a_slider_and_the_list_of_strategies_ask_and_follow_what_is_typed():
-    controls = Controls(State.from_query(SMALL), lambda _state: None)
+    controls = Controls(ExplorerState.from_query(SMALL), lambda _state: None)
     name = "workload.access_interval"
     slider, steps, shown = controls._sliders[name], controls._keys[name].steps, controls._widgets
     slider.value = steps.index("1ms")
@@ -143,7 +143,7 @@ def test_a_slider_and_the_list_of_strategies_ask_and_follow_what_is_typed():
 
 @pytest.mark.parametrize("key", [key for keys in KEYS.values() for key in keys if key.steps], ids=lambda key: key.name)
 def test_every_step_of_a_slider_is_a_value_that_a_file_may_have(key):
-    start = State.of("arm64").changed({"guest": {"memory": "16T", "backing": "hugetlb_2mb"}})
+    start = ExplorerState.of("arm64").changed({"guest": {"memory": "16T", "backing": "hugetlb_2mb"}})
     found = [nearest_step(start.changed({key.table: {key.name: step}}).scenario, key) for step in key.steps]
     assert found == list(range(len(key.steps)))
 
@@ -168,7 +168,7 @@ def test_html_of_a_control_is_not_markup():
 
 def test_only_so_many_are_pinned_and_each_can_be_unpinned(monkeypatch):
     monkeypatch.setattr(Explorer, "_ask", lambda *_: None)  # nothing is simulated
-    page = Explorer(State.from_query(SMALL), background=False)
+    page = Explorer(ExplorerState.from_query(SMALL), background=False)
     for batch in (64, 128, 192, 256):
         page.change(strategy=f"every-{batch}")
         page.controls._pin()
@@ -207,7 +207,7 @@ def test_a_stale_answer_never_overwrites_a_newer_one(monkeypatch):
 
 
 def test_cancelling_ends_a_simulation_at_once():
-    page = Explorer(State.of("x86-shadow").changed({"guest": {"vcpus": 1023, "memory": "4092G"}}))
+    page = Explorer(ExplorerState.of("x86-shadow").changed({"guest": {"vcpus": 1023, "memory": "4092G"}}))
     page.cancel()
     page._thread.join(20)
     assert not page._thread.is_alive()
@@ -220,11 +220,11 @@ def test_a_simulation_that_is_not_wanted_raises_within_a_part():
         raise RunInterruptedError("no")
 
     with pytest.raises(RunInterruptedError):
-        list(answers.stages(State.from_query(SMALL), check))
+        list(answers.stages(ExplorerState.from_query(SMALL), check))
 
 
 def test_what_cannot_be_sampled_says_why():
-    page = Explorer(State.of("arm64").changed({"workload": {"access": "sequential"}}), background=False)
+    page = Explorer(ExplorerState.of("arm64").changed({"workload": {"access": "sequential"}}), background=False)
     assert "is not sampled (workload.access)" in visible(page)
     assert set(page.findings.table()["figure"]) == {"curve"}
 
@@ -232,4 +232,4 @@ def test_what_cannot_be_sampled_says_why():
 def test_a_bad_address_is_told_and_the_standard_guest_shown():
     page = Explorer("guest.vcpus=none", background=False)
     assert "guest.vcpus = none" in page._status.value or "guest.vcpus" in page._status.value
-    assert page.state == State.first()
+    assert page.state == ExplorerState.first()

@@ -20,7 +20,7 @@ from simlib.ui.cli import app
 from simlib.ui.explorer import migration_page
 from simlib.ui.explorer.migration_page import MigrationControls, MigrationPage
 from simlib.ui.explorer.migration_state import BY_NAME, DRAWS, MigrationState
-from simlib.ui.explorer.state import State
+from simlib.ui.explorer.state import ExplorerState
 from simlib.ui.explorer.tabs import Tabs
 from simlib.vmm.paste import SETTABLE
 
@@ -36,8 +36,8 @@ def test_the_page_shows_what_the_command_would_say(page):
     found = page.findings.parts["found"]
     state = page.state
     again = simlib.migrate(state.guest, state.wishes, draws=DRAWS, lock=False)
-    assert found.take == again.take
-    assert found.says() == again.says()
+    assert found.take == again.recommended
+    assert found.says() == again.summary_lines()
     drawn = json.loads(page.canvas.figures["migration_passes"])["data"]
     assert {trace["name"] for trace in drawn} == {"as it is", found.take.name}
 
@@ -67,7 +67,7 @@ def test_a_page_keeps_what_it_was_asked_while_another_is_shown(monkeypatch):
     tabs = Tabs(SMALL, background=False)
     mine = tabs.page
     tabs.buttons.value = ""
-    assert tabs.page.state == State.first()
+    assert tabs.page.state == ExplorerState.first()
     assert tabs.widget.children[1] is tabs.page.widget
     tabs.buttons.value = "migration"
     assert tabs.page is mine

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from simlib._lib.errors import InputError
 from simlib.analysis.choose import guests
 from simlib.ui.explorer.controls import KEYS, NAMED, architectures
-from simlib.ui.explorer.state import MOST_PINS, State
+from simlib.ui.explorer.state import MOST_PINS, ExplorerState
 
 STRATEGIES = (*NAMED, "own", "pages >= 512 and waiters >= 1", "held >= 50us", "every-64+read-lock-clear")
 
@@ -30,7 +30,7 @@ LOCKS = some.fixed_dictionaries(
 def states(draw):
     """Any state that the controls can make."""
     strategy = some.sampled_from(STRATEGIES)
-    start = State.of(
+    start = ExplorerState.of(
         draw(some.sampled_from([name for _, name in architectures()])), draw(some.sampled_from(["", *guests()]))
     )
     changes = {
@@ -49,10 +49,10 @@ def states(draw):
 
 @given(states())
 def test_an_address_and_a_file_say_the_same_again(state):
-    assert State.from_query(state.query) == state
-    loaded = State.from_toml(state.to_toml())
+    assert ExplorerState.from_query(state.query) == state
+    loaded = ExplorerState.from_toml(state.to_toml())
     assert loaded.case() == state.case()
-    assert State.from_query(loaded.query).case() == state.case()
+    assert ExplorerState.from_query(loaded.query).case() == state.case()
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,17 @@ def test_an_address_and_a_file_say_the_same_again(state):
 )
 def test_nonsense_in_an_address_is_refused(query, words):
     with pytest.raises(InputError, match=words):
-        State.from_query(query)
+        ExplorerState.from_query(query)
 
 
 def test_the_server_s_own_parameters_are_not_asked_about():
     assert (
-        State.from_query(urlencode({"token": "secret", "guest.vcpus": 8})).query == "architecture=arm64&guest.vcpus=8"
+        ExplorerState.from_query(urlencode({"token": "secret", "guest.vcpus": 8})).query
+        == "architecture=arm64&guest.vcpus=8"
     )
 
 
 def test_every_control_is_a_key_that_a_file_has():
-    state = State.of("x86-tdp")
+    state = ExplorerState.of("x86-tdp")
     for key in (key for keys in KEYS.values() for key in keys):
         assert hasattr(getattr(state.scenario, key.table), key.name), key

@@ -16,7 +16,7 @@ from simlib.measurements.fits import find_fit
 from simlib.ui.report import Chart, Table
 from simlib.ui.report.answer import comparison_findings, prediction_findings, result_report, simulation_captions
 
-COSTS = {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.05}
+COSTS = {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.05}
 SMALL = Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "2M"}, "costs": COSTS})
 MIGRATION = Scenario.parse(
     {"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "x86-shadow-paging"}, "costs": COSTS,

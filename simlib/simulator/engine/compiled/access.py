@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from simlib.simulator.engine.compiled import logs
 from simlib.simulator.engine.compiled.clock import IDLE, RUN, shown
-from simlib.simulator.engine.compiled.inline import apart, small
+from simlib.simulator.engine.compiled.inline import always_inline, outlined
 from simlib.simulator.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, writes
 from simlib.simulator.engine.compiled.statistics import FAULT, LEAVE, PAUSE, PAUSED, WRITE, end_kick, enter, note
 
 
-@small
+@always_inline
 def is_interrupted(thread):
     """Whether the vCPU must leave the guest before its access, which is then made afterwards."""
     return (thread.kick > 0 and not thread.interrupted) or (thread.pause > 0 and thread.interrupted != 2)
 
 
-@apart
+@outlined
 def interrupt(run, thread, number):
     """The vCPU leaves the guest, as a kick or a throttle asked for, and enters it again; returns its clock."""
     world, books = run.worlds[0], run.books
@@ -36,7 +36,7 @@ def interrupt(run, thread, number):
     return world.now + kick + pause
 
 
-@small
+@always_inline
 def target_of(step, fault):
     """Where a fault goes to."""
     if fault == 0:
@@ -46,7 +46,7 @@ def target_of(step, fault):
     return step.c if fault == 2 else step.d
 
 
-@small
+@always_inline
 def access(run, thread, number, step):
     """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock."""
     world, books = run.worlds[0], run.books

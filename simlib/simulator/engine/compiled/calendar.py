@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib.simulator.engine.compiled.inline import small
+from simlib.simulator.engine.compiled.inline import always_inline
 from simlib.simulator.engine.limits import HORIZON_PS, MAX_THREADS
 
 THREAD_BITS = MAX_THREADS.bit_length() - 1
@@ -38,7 +38,7 @@ def first_calendar(threads: int, turns: bool = False) -> NDArray[np.int64]:
     return tree
 
 
-@small
+@always_inline
 def least_rival(tree, number):
     """The least key of all other threads."""
     node = np.uint64((tree.shape[0] >> 1) + number)
@@ -49,19 +49,19 @@ def least_rival(tree, number):
     return least
 
 
-@small
+@always_inline
 def is_next(tree, number, time):
     """Whether a thread that wakes at a time does so before all others."""
     return time <= HORIZON_PS and key_of(time, number) < least_rival(tree, number)
 
 
-@small
+@always_inline
 def key_of(time, number):
     """Key of a wake-up; a time past the horizon is cut, so that it cannot overflow."""
     return (min(time, HORIZON_PS + 1) << THREAD_BITS) | number
 
 
-@small
+@always_inline
 def wake(tree, number, key):
     """Set a thread's key and play its matches again up to the root."""
     node = np.uint64((tree.shape[0] >> 1) + number)

@@ -6,20 +6,20 @@ from __future__ import annotations
 import numpy as np
 
 from simlib.model.steps import Step
-from simlib.simulator.engine.compiled.inline import item, small
+from simlib.simulator.engine.compiled.inline import always_inline, item
 from simlib.simulator.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS, WITHIN_BITS
 
 RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
 """What time is spent on, in the order of `simlib.simulator.engine.result.ACTIVITIES`."""
 
 
-@small
+@always_inline
 def shown(world, now):
     """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
     return world.clock_base + max(1, world.running) * (now - world.clock_since)
 
 
-@small
+@always_inline
 def starts(world, now, threads):
     """So many more threads run from now on; fewer, if negative."""
     if world.fluid:
@@ -28,14 +28,14 @@ def starts(world, now, threads):
         world.running += threads
 
 
-@small
+@always_inline
 def fall_asleep(world, thread, time):
     """Sleep until the clock shows so much more."""
     thread.alarm = shown(world, world.now) + time
     starts(world, world.now, -1)
 
 
-@small
+@always_inline
 def mix(z):
     """64 random bits of a state (SplitMix64, as `simlib.simulator.engine.random.mix`)."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -43,7 +43,7 @@ def mix(z):
     return z ^ (z >> np.uint64(31))
 
 
-@small
+@always_inline
 def next_bits(whose):
     """A thread's next random bits, or the turns'; those after them are made here, where nothing waits for them."""
     bits, state = np.uint64(whose.bits), np.uint64(whose.stream) + np.uint64(GAMMA)
@@ -51,7 +51,7 @@ def next_bits(whose):
     return bits
 
 
-@small
+@always_inline
 def sample(thread, quantiles, mean, table):
     """A duration: the mean, or the mean times a random entry of a quantile table."""
     if table == 0:
@@ -60,7 +60,7 @@ def sample(thread, quantiles, mean, table):
     return (mean * quantiles[np.uint64(table), bits >> np.uint64(64 - TABLE_BITS)]) >> FIXED_POINT_BITS
 
 
-@small
+@always_inline
 def place(thread, places, multiple, table):
     """A page of the region at random."""
     choices = (thread.end[0] - thread.begin[0]) // multiple
@@ -75,7 +75,7 @@ def place(thread, places, multiple, table):
     return thread.begin[0] + rank * multiple
 
 
-@small
+@always_inline
 def spend(quantiles, thread, step, time):
     """Spend the time of a RUN or HOLD step, and go on to the next; returns the thread's clock."""
     spent = sample(thread, quantiles, step.a, step.b)
@@ -84,7 +84,7 @@ def spend(quantiles, thread, step, time):
     return time + spent
 
 
-@small
+@always_inline
 def run_ahead(steps, quantiles, thread, time):
     """Spend the time of the RUN and HOLD steps ahead; returns the thread's clock."""
     while True:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from simlib.model.steps import Block, Page, Quantity, Step
 from simlib.simulator.engine.compiled import calendar
 from simlib.simulator.engine.compiled.clock import HOLD, RUN
-from simlib.simulator.engine.compiled.inline import apart, item, small
+from simlib.simulator.engine.compiled.inline import always_inline, item, outlined
 from simlib.simulator.engine.compiled.logs import ring_is_full
 from simlib.simulator.engine.compiled.memory import NO_FAULT, fault_of
 from simlib.simulator.engine.compiled.static_analysis import HIT
@@ -20,7 +20,7 @@ _ALL_WRITABLE = Page.WRITABLE * 0x0101010101010101
 _ALL_STATES = 3 * 0x0101010101010101
 
 
-@small
+@always_inline
 def begin_round(found):
     """A round of which nothing is known but that it begins with an ACCESS."""
     found.time, found.events, found.run, found.hold, found.stride = 0, 1, 0, 0, 0
@@ -28,7 +28,7 @@ def begin_round(found):
     found.extent, found.counter, found.other = _NONE, _NONE, _NONE
 
 
-@small
+@always_inline
 def count_in_round(step, found):
     """REPEAT in a round; returns whether there is room for its counter."""
     if found.counter == _NONE:
@@ -40,7 +40,7 @@ def count_in_round(step, found):
     return True
 
 
-@small
+@always_inline
 def known_in_round(step, found):
     """Write down what a step does in a round; returns whether it does the same in each, so that there is a closed form.
 
@@ -73,7 +73,7 @@ def known_in_round(step, found):
     )
 
 
-@small
+@always_inline
 def jumps_in_round(world, step, expires):
     """Whether a step of a round goes to its target."""
     if step.kind == Step.REPEAT:
@@ -83,7 +83,7 @@ def jumps_in_round(world, step, expires):
     return step.kind == Step.JUMP or step.kind == Step.TEST
 
 
-@apart
+@outlined
 def walk_round(world, steps, first, expires, found):
     """Walk from a hit of an ACCESS to the next, and write down what is spent on the way; True if it has a closed form.
 
@@ -101,8 +101,8 @@ def walk_round(world, steps, first, expires, found):
     return False
 
 
-@small
-def alike(one, other):
+@always_inline
+def same_shape(one, other):
     """Whether two rounds differ in their events only."""
     return (
         one.time == other.time
@@ -118,7 +118,7 @@ def alike(one, other):
     )
 
 
-@apart
+@outlined
 def learn(world, steps, rounds):
     """Walk through a round from every ACCESS, with the flags as they are.
 
@@ -133,14 +133,14 @@ def learn(world, steps, rounds):
         for counter in (usual.counter, usual.other):
             if not usual.known or usual.free or counter == _NONE:
                 continue
-            if walk_round(world, steps, pc, counter, late) and alike(usual, late):
+            if walk_round(world, steps, pc, counter, late) and same_shape(usual, late):
                 usual.free, usual.extra = 1, late.events - usual.events
                 if counter == usual.other:
                     usual.counter, usual.other = usual.other, usual.counter
                     usual.period, usual.other_period = usual.other_period, usual.period
 
 
-@small
+@always_inline
 def words_writable(words, page, count):
     """How many pages in a row are writable, in eights, from one that is a multiple of eight on; at most so many."""
     word, end = page >> 3, (page + count) >> 3
@@ -157,7 +157,7 @@ def words_writable(words, page, count):
     return (word - first) << 3
 
 
-@small
+@always_inline
 def hits(world, pages, words, blocks, page, stride, most):
     """How many accesses in a row are hits, from a page on, a stride between them; at most so many."""
     found = 0
@@ -181,7 +181,7 @@ def hits(world, pages, words, blocks, page, stride, most):
     return found
 
 
-@small
+@always_inline
 def count_hits(world, pages, words, blocks, thread, stride, most):
     """As `hits`, from the thread's page on; what it has seen and has not changed it does not look at again."""
     page = thread.page
@@ -196,7 +196,7 @@ def count_hits(world, pages, words, blocks, thread, stride, most):
     return found
 
 
-@small
+@always_inline
 def count_progress(world, progress, queue, number, at, every, times, pages):
     """Write down so many pages at a time, and again after each period."""
     bin_of(world, progress, queue, at + (times - 1) * every)
@@ -209,7 +209,7 @@ def count_progress(world, progress, queue, number, at, every, times, pages):
         done = until
 
 
-@small
+@always_inline
 def count_laps(thread, laps, gap, times):
     """Write down the same lap so many times."""
     if times > 0:
@@ -217,8 +217,8 @@ def count_laps(thread, laps, gap, times):
         laps[lap_bin(gap)] += times
 
 
-@small
-def fitting(usual, thread, time, horizon):
+@always_inline
+def max_repeats(usual, thread, time, horizon):
     """How many rounds fit before the horizon, the extent's end and the end of a counter that must not run out."""
     most = (thread.end[usual.extent] - 1 - thread.page) // usual.stride
     most = min(most, ((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time)
@@ -229,7 +229,7 @@ def fitting(usual, thread, time, horizon):
     return most
 
 
-@small
+@always_inline
 def turn_counters(usual, thread, rounds):
     """Count rounds; returns the events of a counter that ran out."""
     if usual.other != _NONE:
@@ -244,7 +244,7 @@ def turn_counters(usual, thread, rounds):
     return count // usual.period * usual.extra
 
 
-@small
+@always_inline
 def skip(run, thread, number, time, horizon):
     """Add up all rounds alike that begin at an ACCESS; returns the time of the first one that is not among them."""
     world, books, usual = run.worlds[0], run.books, item(run.rounds, thread.pc)
@@ -252,7 +252,7 @@ def skip(run, thread, number, time, horizon):
         return time
     if fault_of(world, run.pages, run.blocks, thread.page) != NO_FAULT:
         return time
-    most = fitting(usual, thread, time, horizon)
+    most = max_repeats(usual, thread, time, horizon)
     if most <= 0:
         return time
     rounds = count_hits(world, run.pages, run.words, run.blocks, thread, usual.stride, most)

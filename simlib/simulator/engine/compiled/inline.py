@@ -20,14 +20,14 @@ _INNER: dict[str, Any] = {
 Without Numba's run-time (`_nrt`) arrays are not reference counted whenever a function gets them.
 """
 
-part = njit(inline="always", **_INNER)
+inlined_at_caller = njit(inline="always", **_INNER)
 """For the few large functions that become part of their one caller: the whole run can be handed to them."""
 
-small = njit(forceinline=True, **_INNER)
+always_inline = njit(forceinline=True, **_INNER)
 """For small functions of records, arrays and numbers, which are compiled once and then become part of their callers."""
 
-apart = njit(forceinline=False, **_INNER)
-"""For what happens seldom; said of each, since what a `small` function calls would else become part of it, too."""
+outlined = njit(forceinline=False, **_INNER)
+"""For rare paths: without it, Numba inlines what an `always_inline` function calls into its caller, too."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def loops_as_written() -> Iterator[None]:
         config.LOOP_VECTORIZE, config.SLP_VECTORIZE = before
 
 
-@small
+@always_inline
 def item(array, index):
     """An array's element; the index is known not to be negative, which Numba else asks and counts from the end."""
     return array[np.uint64(index)]
@@ -62,7 +62,7 @@ def bit_length(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
-def stays_apart(typingctx: Any) -> Any:
+def noinline(typingctx: Any) -> Any:
     """The function that this stands in does not become part of its callers, however small it is.
 
     So the engine's loop has neither copies of a whole run nor addresses that only a seldom step needs.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simlib._lib.jit import kept
+from simlib._lib.jit import cached_njit
 from simlib.model.steps import Adapt, Clock, Page, Quantity, Step
 from simlib.simulator.engine.compiled import (
     calendar,
@@ -25,7 +25,7 @@ from simlib.simulator.engine.compiled import (
     turns,
 )
 from simlib.simulator.engine.compiled.access import access, interrupt, is_interrupted
-from simlib.simulator.engine.compiled.inline import apart, call_at, item, part, small, stays_apart
+from simlib.simulator.engine.compiled.inline import always_inline, call_at, inlined_at_caller, item, noinline, outlined
 from simlib.simulator.engine.compiled.locks import ASLEEP
 from simlib.simulator.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
 from simlib.simulator.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
@@ -34,7 +34,7 @@ UNKNOWN = -1
 """Instead of a horizon: nobody has asked for it yet."""
 
 
-@small
+@always_inline
 def quantity(pages, thread, step, time):
     """What a thread asks for with TEST."""
     asked, argument = step.b, step.c
@@ -48,18 +48,18 @@ def quantity(pages, thread, step, time):
         return thread.page - thread.begin[argument] - thread.batch
     if asked == Quantity.BITMAP:
         return thread.bitmap
-    if asked == Quantity.JUDGED:
+    if asked == Quantity.SINCE_CHECK:
         return time - thread.judged
     return time - thread.acquired  # HELD
 
 
-@small
+@always_inline
 def in_guest(thread):
     """Whether a vCPU is in the guest, or on its way out or in: it has and awaits no lock, and is not interrupted."""
     return thread.asleep == 0 and thread.holds == 0 and thread.interrupted == 0
 
 
-@small
+@always_inline
 def guests(threads, vcpus):
     """How many vCPUs are in the guest."""
     found = 0
@@ -69,7 +69,7 @@ def guests(threads, vcpus):
     return found
 
 
-@small
+@always_inline
 def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step):
     """What a thread asks for with TEST and others change."""
     asked, argument = step.b, step.c
@@ -79,7 +79,7 @@ def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step
         return memory.mapped_by_block(world, blocks, thread)
     if asked == Quantity.CLOCK:
         return clock.shown(world, world.now)
-    if asked == Quantity.GUESTS:
+    if asked == Quantity.VCPUS_IN_GUEST:
         return guests(threads, world.vcpus)
     if asked == Quantity.DIRTY:
         return memory.any_ahead(pages, thread, argument, Page.DIRTY, step.d)
@@ -93,7 +93,7 @@ def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step
     return queues[lock].length  # WAITERS
 
 
-@part
+@inlined_at_caller
 def own_step(run, thread, number, step, time):
     """A step that nobody else can see, and that takes no time."""
     thread.pc += 1
@@ -129,7 +129,7 @@ def own_step(run, thread, number, step, time):
         thread.batch = max(thread.batch >> 1, step.b)
 
 
-@apart
+@outlined
 def wait_for_all(run, thread, number, step):
     """Wait for the other threads at a barrier; the last one wakes them. Returns the thread's clock, or ASLEEP."""
     world, which = run.worlds[0], step.a
@@ -157,7 +157,7 @@ def wait_for_all(run, thread, number, step):
     return now
 
 
-@apart
+@outlined
 def sleep_on(run, thread):
     """Look at the clock; sleep on for as long as it needs at least, which is when all threads run."""
     world = run.worlds[0]
@@ -178,7 +178,7 @@ def sleep_on(run, thread):
     return now + wait
 
 
-@apart
+@outlined
 def kick_vcpus(run, thread, number, step):
     """Interrupt all vCPUs that are in the guest."""
     world = run.worlds[0]
@@ -191,7 +191,7 @@ def kick_vcpus(run, thread, number, step):
     statistics.note(world, run.books.trace, world.now, number, statistics.KICK, time)
 
 
-@apart
+@outlined
 def rare_step(run, thread, number, step):
     """What a thread does now and then; returns its clock, or ASLEEP."""
     world, kind = run.worlds[0], step.kind
@@ -199,14 +199,14 @@ def rare_step(run, thread, number, step):
     if kind == Step.ACCESS:
         return interrupt(run, thread, number)
     if kind == Step.TAKE:
-        return locks.look(run, thread, number, step)
+        return locks.poll(run, thread, number, step)
     if kind == Step.BARRIER:
         return wait_for_all(run, thread, number, step)
     if kind == Step.WAKE:
         return sleep_on(run, thread)
     if Step.DRAIN <= kind <= Step.LOG:
-        return logs.keep_books(run, thread, number, step)
-    if Step.JUDGE <= kind <= Step.NAP:
+        return logs.log_maintenance(run, thread, number, step)
+    if Step.THROTTLE_CHECK <= kind <= Step.DIRTY_LIMIT_SLEEP:
         return throttling.slow_down(run, thread, number, step)
     thread.pc += 1
     if kind == Step.STAMP:
@@ -230,14 +230,14 @@ def rare_step(run, thread, number, step):
     return now
 
 
-@part
+@inlined_at_caller
 def shared_step(run, thread, number, step, now):
     """A step that others can see, at its time; returns the thread's clock, or ASLEEP."""
     kind, world, books, pages, blocks = step.kind, run.worlds[0], run.books, run.pages, run.blocks
     if kind == Step.ACCESS:
-        return call_aside(run, number) if is_interrupted(thread) else access(run, thread, number, step)
+        return call_slow_path(run, number) if is_interrupted(thread) else access(run, thread, number, step)
     if kind == Step.TAKE:
-        return call_aside(run, number) if thread.asleep else locks.take(run, thread, number, step, now)
+        return call_slow_path(run, number) if thread.asleep else locks.take(run, thread, number, step, now)
     if kind == Step.DROP:
         return locks.drop(run, thread, number, step, now)
     if kind == Step.MAP:
@@ -256,18 +256,18 @@ def shared_step(run, thread, number, step, now):
         statistics.lap(world, books, thread, number, step.a)
         thread.pc += 1
         return now
-    return call_aside(run, number)
+    return call_slow_path(run, number)
 
 
-@apart
-def call_aside(run, number):
+@outlined
+def call_slow_path(run, number):
     """Do what the other half of the engine is for (`_compile`)."""
-    stays_apart()
+    noinline()
     return call_at(run.worlds[0].aside, run, number)
 
 
-@part
-def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move the same clocks: time, done, turn, now
+@inlined_at_caller
+def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move the same clocks: time, done, turn, now
     """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP.
 
     What cannot matter to others, nor they to it, it does ahead of the calendar
@@ -337,8 +337,8 @@ def fingerprint() -> int:
 def _compile(version: int) -> tuple[Any, Any]:
     """The engine's loop, and what it does seldom; `version` is part of the key under which Numba keeps them."""
 
-    @kept(nogil=True, error_model="numpy", _nrt=False)
-    def aside(run, number):
+    @cached_njit(nogil=True, error_model="numpy", _nrt=False)
+    def slow_path(run, number):
         """What happens seldom: a step that a thread takes now and then, or what comes before the first event (-1).
 
         Half of the engine's code, so that two processes can compile it. The loop calls it by its address.
@@ -349,12 +349,12 @@ def _compile(version: int) -> tuple[Any, Any]:
         thread = item(run.threads, number)
         return rare_step(run, thread, number, item(run.steps, thread.pc))
 
-    @kept(nogil=True, error_model="numpy", _nrt=False)
+    @cached_njit(nogil=True, error_model="numpy", _nrt=False)
     def advance(run, budget):
         """Run until every thread ended, nothing can happen, or as much was done as so many events take."""
         world = run.worlds[0]
         if not world.prepared:
-            call_aside(run, -1)
+            call_slow_path(run, -1)
         world.stop_at = world.events + budget
         while world.events < world.stop_at:
             key = run.tree[1]
@@ -372,7 +372,7 @@ def _compile(version: int) -> tuple[Any, Any]:
                 world.status = PAST_HORIZON
                 break
             world.now = world.woken = now
-            time = live(run, item(run.threads, number), number, now)
+            time = run_thread(run, item(run.threads, number), number, now)
             world.now = world.woken
             if time == ASLEEP:
                 calendar.wake(run.tree, number, calendar.NEVER)
@@ -382,7 +382,7 @@ def _compile(version: int) -> tuple[Any, Any]:
                 calendar.wake(run.tree, number, calendar.key_of(time, number))
         return version
 
-    return advance, aside
+    return advance, slow_path
 
 
 advance, aside = _compile(fingerprint())

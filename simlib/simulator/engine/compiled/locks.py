@@ -9,7 +9,7 @@ from simlib.model.locks import COHORT_PASSES, Discipline
 from simlib.model.steps import Clock, Mode, Whose
 from simlib.simulator.engine.compiled import calendar
 from simlib.simulator.engine.compiled.clock import BROADCAST, LINE, WAIT, run_ahead, starts
-from simlib.simulator.engine.compiled.inline import apart, bit_length, item, part, small
+from simlib.simulator.engine.compiled.inline import always_inline, bit_length, inlined_at_caller, item, outlined
 from simlib.simulator.engine.compiled.state import BITS, LOCK_STATISTICS
 from simlib.simulator.engine.compiled.statistics import (
     ACQUIRED,
@@ -30,7 +30,7 @@ ASLEEP = -1
 """Instead of a thread's clock: it sleeps until somebody wakes it."""
 
 
-@small
+@always_inline
 def transfer(world, cpus, owner, number):
     """One operation by a thread on a cache line that the owner's CPU had last."""
     if owner == number or owner < 0:
@@ -38,7 +38,7 @@ def transfer(world, cpus, owner, number):
     return item(cpus.transfer_ps, item(cpus.row, owner) + item(cpus.place, number))
 
 
-@small
+@always_inline
 def reach(world, cpus, lock, number, at):
     """An operation on the lock word, asked for at a time; returns when it is done."""
     if lock.kind == Discipline.SERVER:
@@ -49,7 +49,7 @@ def reach(world, cpus, lock, number, at):
     return done
 
 
-@small
+@always_inline
 def touch(world, cpus, trace, line, thread, number, now):
     """Change a cache line that threads share; returns when it is done."""
     done = max(now, line.free) + transfer(world, cpus, line.owner, number)
@@ -61,7 +61,7 @@ def touch(world, cpus, trace, line, thread, number, now):
     return done
 
 
-@small
+@always_inline
 def waiter(waiting, index, lock, place):
     """The thread at a place in the queue."""
     ring = waiting.shape[1]
@@ -69,7 +69,7 @@ def waiter(waiting, index, lock, place):
     return waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)]
 
 
-@small
+@always_inline
 def admits(lock, mode):
     """Whether a thread may hold the lock in this mode beside those that hold it now."""
     if mode == Mode.READ and (lock.kind == Discipline.QUEUED_RW or lock.kind == Discipline.FAIR_RW):
@@ -77,7 +77,7 @@ def admits(lock, mode):
     return lock.holders == 0
 
 
-@apart
+@outlined
 def successor_in_cohort(sockets, waiting, index, lock, by):
     """Whose turn it is when `by` lets a cohort lock go: a place in the queue."""
     stays = lock.count < COHORT_PASSES
@@ -87,7 +87,7 @@ def successor_in_cohort(sockets, waiting, index, lock, by):
     return 0
 
 
-@small
+@always_inline
 def successor(cpus, waiting, index, lock, by):
     """Whose turn it is when `by` lets go: a place in the queue."""
     if lock.kind == Discipline.COHORT:
@@ -95,7 +95,7 @@ def successor(cpus, waiting, index, lock, by):
     return 0
 
 
-@apart
+@outlined
 def sweep(world, cpus, waiting, index, lock, by, number):
     """All waiters of a ticket lock read the word, `number` first."""
     time = transfer(world, cpus, by, number)
@@ -104,8 +104,8 @@ def sweep(world, cpus, waiting, index, lock, by, number):
     return time
 
 
-@small
-def hand_over(world, cpus, waiting, index, lock, number, by, at):
+@always_inline
+def pass_to_successor(world, cpus, waiting, index, lock, number, by, at):
     """A thread, out of the queue already, sees that the lock is its own; returns when."""
     if lock.kind == Discipline.SERVER:
         return at
@@ -121,7 +121,7 @@ def hand_over(world, cpus, waiting, index, lock, number, by, at):
     if lock.length > 0:
         # The next one's queue node is fetched, to pass the queue's head on.
         owned += transfer(world, cpus, waiter(waiting, index, lock, 0), number)
-        owned += item(cpus.crowding_ps, lock.length)
+        owned += item(cpus.queue_length_penalty_ps, lock.length)
     if lock.kind == Discipline.QUEUED_RW:
         # The next one in the queue then comes to the word, which it must fetch, or when it is its turn.
         lock.comes_at = HORIZON_PS
@@ -130,7 +130,7 @@ def hand_over(world, cpus, waiting, index, lock, number, by, at):
     return owned
 
 
-@apart
+@outlined
 def move_up(waiting, index, lock, place):
     """Those before a place in the queue move up by one."""
     ring = waiting.shape[1]
@@ -139,7 +139,7 @@ def move_up(waiting, index, lock, place):
         waiting[index, slot - ring if slot >= ring else slot] = waiter(waiting, index, lock, before - 1)
 
 
-@small
+@always_inline
 def take_out(waiting, index, lock, place):
     """Take the thread at a place out of the queue; those before it move up by one."""
     ring = waiting.shape[1]
@@ -148,7 +148,7 @@ def take_out(waiting, index, lock, place):
     lock.head = 0 if lock.head + 1 == ring else lock.head + 1
 
 
-@small
+@always_inline
 def hold_since(thread, at):
     """The thread has one lock more; when it got the one around is kept."""
     if thread.holds > 0:
@@ -157,8 +157,8 @@ def hold_since(thread, at):
     thread.holds += 1
 
 
-@small
-def own(world, books, index, lock, number, thread, mode, at):
+@always_inline
+def record_acquisition(world, books, index, lock, number, thread, mode, at):
     """The thread holds the lock from a time on."""
     lock.busy_since = at if lock.holders == 0 else min(lock.busy_since, at)
     thread.pc += 1
@@ -177,7 +177,7 @@ def own(world, books, index, lock, number, thread, mode, at):
     note(world, books.trace, at, number, ACQUIRED, index, mode)
 
 
-@small
+@always_inline
 def unguarded(run, index, lock, mode, at):
     """Whether a thread that comes to the lock word at a time need not heed the queue.
 
@@ -189,7 +189,7 @@ def unguarded(run, index, lock, mode, at):
     return at < lock.comes_at or (mode == Mode.READ and head.mode == Mode.READ)
 
 
-@small
+@always_inline
 def lock_index(thread, number, step):
     """Which lock a TAKE or DROP means."""
     if step.c == Whose.ALL:
@@ -197,7 +197,7 @@ def lock_index(thread, number, step):
     return step.a + number if step.c == Whose.THREAD else thread.region_lock
 
 
-@part
+@inlined_at_caller
 def take(run, thread, number, step, now):
     """Ask for a lock; returns the thread's clock, or ASLEEP."""
     world, books = run.worlds[0], run.books
@@ -218,7 +218,7 @@ def take(run, thread, number, step, now):
         thread.spent[LINE] += done - now
         if lock.kind == Discipline.COHORT:
             lock.count = 0
-        own(world, books, index, lock, number, thread, mode, done)
+        record_acquisition(world, books, index, lock, number, thread, mode, done)
         return done
     lock.stats[np.uint64(LOCK_STATISTICS * mode + CONTENDED)] += 1
     ring = run.waiting.shape[1]
@@ -233,7 +233,7 @@ def take(run, thread, number, step, now):
     return ASLEEP if world.turn_ps == 0 else now + world.queue_ps
 
 
-@part
+@inlined_at_caller
 def drop(run, thread, number, step, now):
     """Let a lock go, or publish a lockless update; hand the lock on. Returns the thread's clock."""
     world, books = run.worlds[0], run.books
@@ -275,8 +275,8 @@ def drop(run, thread, number, step, now):
     return done
 
 
-@apart
-def look(run, thread, number, step):
+@outlined
+def poll(run, thread, number, step):
     """A thread that waits for a lock looks whether it has it now, when it is its turn; returns its clock, or ASLEEP."""
     index, now = lock_index(thread, number, step), run.worlds[0].now
     lock = item(run.locks, index)
@@ -289,10 +289,10 @@ def look(run, thread, number, step):
         return ASLEEP
     note(run.worlds[0], run.books.trace, now, number, LOOK, index, thread.mode)
     run.worlds[0].vain = 0
-    return let_in(run, index, lock, place, number, thread, by, now, max(now, lock.freed))
+    return grant_to(run, index, lock, place, number, thread, by, now, max(now, lock.freed))
 
 
-@part
+@inlined_at_caller
 def grant(run, index, lock, by, now, at):
     """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
     while lock.length > 0:
@@ -301,29 +301,29 @@ def grant(run, index, lock, by, now, at):
         thread = item(run.threads, number)
         if not admits(lock, thread.mode):
             return
-        at = let_in(run, index, lock, place, number, thread, by, now, at)
+        at = grant_to(run, index, lock, place, number, thread, by, now, at)
         clock = run_ahead(run.steps, run.quantiles, thread, at)
         calendar.wake(run.tree, number, calendar.key_of(clock, number))
         if thread.mode == Mode.WRITE:  # nobody beside it
             return
 
 
-@small
-def let_in(run, index, lock, place, number, thread, by, now, at):
+@always_inline
+def grant_to(run, index, lock, place, number, thread, by, now, at):
     """One that waited has the lock, which is free from `at` on; returns when it sees that."""
     world, books = run.worlds[0], run.books
     queue_changes(world, books.progress, books.queue, index, lock, now, -1)
     take_out(run.waiting, index, lock, place)
     if world.clock == Clock.SERIAL_YIELD:
         starts(world, now, 1)
-    owned = hand_over(world, run.cpus, run.waiting, index, lock, number, by, at)
+    owned = pass_to_successor(world, run.cpus, run.waiting, index, lock, number, by, at)
     thread.spent[BROADCAST if lock.kind == Discipline.SERVER else WAIT] += at - thread.tried
     thread.spent[LINE] += owned - at
-    own(world, books, index, lock, number, thread, thread.mode, owned)
+    record_acquisition(world, books, index, lock, number, thread, thread.mode, owned)
     return owned
 
 
-@small
+@always_inline
 def waiting_below(waiting, index, lock, below):
     """Threads with lower numbers that wait for a lock."""
     found = 0

@@ -7,32 +7,32 @@ import numpy as np
 
 from simlib.model.steps import STATE, Page, Step
 from simlib.simulator.engine.compiled.clock import RUN
-from simlib.simulator.engine.compiled.inline import apart, small, stays_apart
+from simlib.simulator.engine.compiled.inline import always_inline, noinline, outlined
 from simlib.simulator.engine.compiled.memory import LOGGED, WORD_PAGES
 from simlib.simulator.engine.compiled.statistics import DRAIN, DRAINED, HARVEST, HARVESTED, RESET, TAKEN, enter, note
 
 
-@small
+@always_inline
 def ring_is_full(world, thread):
     """Whether so much of a thread's ring was not reset that it must leave the guest."""
     return 0 < world.ring_full <= thread.pushed - thread.reset
 
 
-@small
+@always_inline
 def leaves(world, thread, fault):
     """Whether a thread has to leave the guest before its next access: its ring is full, or its buffer if it logs."""
     return (fault == LOGGED and 0 < world.buffer_entries <= thread.logged) or ring_is_full(world, thread)
 
 
-@apart
+@outlined
 def put(logs, thread, number, page):
     """A page goes into a thread's log buffer, which has room."""
-    stays_apart()
+    noinline()
     logs[np.uint64(number), np.uint64(thread.logged)] = page
     thread.logged += 1
 
 
-@small
+@always_inline
 def write(world, pages, logs, thread, number, page):
     """Hardware sets the dirty bit of a page's entry, and writes the page down."""
     pages[page] = (pages[page] & ~STATE) | Page.WRITABLE
@@ -42,15 +42,15 @@ def write(world, pages, logs, thread, number, page):
         put(logs, thread, number, page)
 
 
-@apart
+@outlined
 def push(world, rings, thread, number, page):
     """A page goes into a thread's ring, which has room."""
-    stays_apart()
+    noinline()
     rings[np.uint64(number), np.uint64(thread.pushed % world.ring_entries)] = page
     thread.pushed += 1
 
 
-@small
+@always_inline
 def mark(world, pages, rings, thread, number, page):
     """A page goes into the dirty log, or the ring."""
     if world.ring_entries == 0:
@@ -62,7 +62,7 @@ def mark(world, pages, rings, thread, number, page):
         push(world, rings, thread, number, page)
 
 
-@apart
+@outlined
 def drain(run, thread, number):
     """Empty a buffer; returns how many pages it had."""
     world, entries = run.worlds[0], thread.logged
@@ -74,7 +74,7 @@ def drain(run, thread, number):
     return entries
 
 
-@apart
+@outlined
 def harvest(run, number):
     """Set the dirty bits of what is new in all rings; returns how many entries they are."""
     world, entries = run.worlds[0], 0
@@ -90,7 +90,7 @@ def harvest(run, number):
     return entries
 
 
-@apart
+@outlined
 def take_run(run, thread, number):
     """Take the next run of harvested entries out of a ring; returns how many they are."""
     world = run.worlds[0]
@@ -117,8 +117,8 @@ def take_run(run, thread, number):
     return 0
 
 
-@apart
-def keep_books(run, thread, number, step):
+@outlined
+def log_maintenance(run, thread, number, step):
     """DRAIN, HARVEST, RESET or LOG; returns the thread's clock."""
     world, kind = run.worlds[0], step.kind
     if kind == Step.LOG:

@@ -35,7 +35,7 @@ from simlib.model.steps import Clock, Page, Quantity, Step
 from simlib.simulator.engine.compiled import calendar, static_analysis
 from simlib.simulator.engine.compiled.clock import next_bits
 from simlib.simulator.engine.compiled.fast_forward import learn
-from simlib.simulator.engine.compiled.inline import apart, item, small
+from simlib.simulator.engine.compiled.inline import always_inline, item, outlined
 from simlib.simulator.engine.compiled.memory import NO_FAULT, WORD_PAGES, fault_of
 from simlib.simulator.engine.limits import HORIZON_PS
 
@@ -44,7 +44,7 @@ _FROM_COLLECTED = 1
 """Bits that lie between those of a page of the bitmap and of the log."""
 
 
-@apart
+@outlined
 def prepare(run):
     """Before the first event: what follows from the programs alone, and the bits of each stream's first draw."""
     world = run.worlds[0]
@@ -59,15 +59,15 @@ def prepare(run):
     steps, locks, threads = run.steps, run.locks, run.threads
     static_analysis.find_inside(steps, locks, threads, run.inside)
     static_analysis.find_reach(steps, locks, world.as_blocks, run.inside, run.reach)
-    static_analysis.find_company(world, threads, run.reach, run.changers)
-    static_analysis.find_gatherings(steps, threads, run.gathers)
+    static_analysis.find_sharers(world, threads, run.reach, run.changers)
+    static_analysis.find_barriers(steps, threads, run.gathers)
     for step in steps:
         step.ahead = static_analysis.who_may(steps, locks, threads.shape[0], step)
     learn(world, steps, run.rounds)
     static_analysis.find_sweeps(steps, world.block_shift, run.rounds)
 
 
-@apart
+@outlined
 def count_sweep(world, words, sweep, page, end):
     """For every block from a page to the end, how many pages before it are to be cleared."""
     first, last = page >> world.block_shift, end >> world.block_shift
@@ -81,7 +81,7 @@ def count_sweep(world, words, sweep, page, end):
         sweep[block + 1] = count
 
 
-@apart
+@outlined
 def sweep_comes(world, words, sweep, them, usual, thread, key):
     """The least key at which a thread that clears an extent word after word can matter to one that is alone.
 
@@ -104,7 +104,7 @@ def sweep_comes(world, words, sweep, them, usual, thread, key):
     return max(key, calendar.key_of((key >> calendar.THREAD_BITS) + pages * usual.page_ps, 0))
 
 
-@small
+@always_inline
 def horizon(run, thread, number):
     """The key below which nothing that others do can matter to a thread, nor what it does to them."""
     tree, world = run.tree, run.worlds[0]
@@ -131,7 +131,7 @@ def horizon(run, thread, number):
     return least
 
 
-@small
+@always_inline
 def passes(run, thread, step):
     """Whether the thread may take a step ahead of the calendar."""
     who = step.ahead
@@ -144,7 +144,7 @@ def passes(run, thread, step):
     return who == static_analysis.HIT and fault_of(run.worlds[0], run.pages, run.blocks, thread.page) == NO_FAULT
 
 
-@small
+@always_inline
 def reaches(run, thread, number, step, time, horizon):
     """Whether the thread may take a step ahead of the calendar, at a time."""
     world = run.worlds[0]

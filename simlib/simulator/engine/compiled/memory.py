@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from simlib.model.steps import STATE, Block, Map, Page, Scan
 from simlib.simulator.engine.compiled.clock import HOLD, IDLE, RUN
-from simlib.simulator.engine.compiled.inline import apart, item, small
+from simlib.simulator.engine.compiled.inline import always_inline, item, outlined
 from simlib.simulator.engine.compiled.statistics import FIRST_SCAN, MAPPED, SCAN, WRITE, enter, note
 from simlib.simulator.engine.limits import PADDING
 
@@ -20,14 +20,14 @@ _PROTECTS = (Scan.CLEAR, Scan.PROTECT, Scan.PROTECT_RUN)
 """Scans that withdraw the permission to write without being noticed."""
 
 
-@small
+@always_inline
 def writes(world, page):
     """Whether the guest writes this page; write_percent of the pages, evenly spread."""
     percent = world.write_percent
     return percent >= 100 or ((page + 1) * percent) // 100 != (page * percent) // 100
 
 
-@small
+@always_inline
 def fault_of(world, pages, blocks, page):
     """Which fault touching a page gives, or none."""
     block = item(blocks, page >> world.block_shift)
@@ -44,7 +44,7 @@ def fault_of(world, pages, blocks, page):
     return NO_FAULT
 
 
-@apart
+@outlined
 def fill_table(pages, block, block_shift, state):
     """Give every page of a block this state; what is written down about it stays."""
     first = block << block_shift
@@ -52,7 +52,7 @@ def fill_table(pages, block, block_shift, state):
         pages[page] = (pages[page] & _BITS) | state
 
 
-@small
+@always_inline
 def map_page(world, trace, ledger, pages, blocks, thread, number, step):
     """Change the entry of the current page, by which the access that faulted is made. True if that is to be logged."""
     page, action = thread.page, step.a
@@ -82,7 +82,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
     return written and step.b > 0 and action <= Map.SPLIT
 
 
-@apart
+@outlined
 def scan_word(pages, first, action, in_table):
     """What a scan does to the 64 pages from one on.
 
@@ -117,7 +117,7 @@ def scan_word(pages, first, action, in_table):
     return found, more
 
 
-@apart
+@outlined
 def protect_run(world, pages, blocks, thread):
     """Write-protect the run that was taken out of a ring; returns pages, entries, and pages of unsplit blocks."""
     found = entries = unsplit = 0
@@ -141,7 +141,7 @@ def protect_run(world, pages, blocks, thread):
     return found, entries, unsplit
 
 
-@apart
+@outlined
 def scan(world, trace, ledger, pages, blocks, thread, number, step):
     """Walk the 64 pages of a bitmap word; returns the thread's clock."""
     action = step.a
@@ -181,7 +181,7 @@ def scan(world, trace, ledger, pages, blocks, thread, number, step):
     return world.now + time
 
 
-@small
+@always_inline
 def any_ahead(pages, thread, extent, bit, least):
     """How many pages from here to the extent's end have a bit set; counts no further than it must."""
     found = 0
@@ -193,7 +193,7 @@ def any_ahead(pages, thread, extent, bit, least):
     return found
 
 
-@small
+@always_inline
 def mapped_by_block(world, blocks, thread):
     """1 if the current page is mapped by a block."""
     return int(blocks[thread.page >> world.block_shift] >= Block.PROTECTED)

@@ -124,16 +124,16 @@ RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 
 class Cpus(NamedTuple):
     """Where threads run, and what that costs: `transfer_ps` by the `row` of a line's last owner and the `place` of the
-    next one; `socket` of each thread; `crowding_ps` by the number of waiting threads."""
+    next one; `socket` of each thread; `queue_length_penalty_ps` by the number of waiting threads."""
 
     place: NDArray[np.int64]
     row: NDArray[np.int64]
     transfer_ps: NDArray[np.int64]
     socket: NDArray[np.int64]
-    crowding_ps: NDArray[np.int64]
+    queue_length_penalty_ps: NDArray[np.int64]
 
 
-class Books(NamedTuple):
+class Counters(NamedTuple):
     """What a run leaves behind: the arrays of `simlib.simulator.engine.result.EngineResult`."""
 
     queue: NDArray[np.int64]
@@ -164,7 +164,7 @@ class Run(NamedTuple):
     pages: NDArray[np.uint8]
     blocks: NDArray[np.uint8]
     arrived: NDArray[np.int64]
-    books: Books
+    books: Counters
     words: NDArray[np.uint64]
     rounds: Records
     changers: NDArray[np.int64]
@@ -176,14 +176,14 @@ class Run(NamedTuple):
     rings: NDArray[np.int64]
 
 
-def books_of(job: Job, trace: int, ledger: int) -> Books:
+def books_of(job: Job, trace: int, ledger: int) -> Counters:
     """Empty books."""
     threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
 
     def zeros(*shape: int) -> NDArray[np.int64]:
         return np.zeros(shape, dtype=np.int64)
 
-    return Books(
+    return Counters(
         queue=zeros(locks, BINS),
         progress=zeros(threads, BINS),
         stamp_ps=zeros(stamps),
@@ -243,7 +243,7 @@ def _cpus_of(job: Job) -> Cpus:
     transfer = np.where(same_cluster, within, np.where(same_socket, job.near_ps, job.far_ps))
     return Cpus(
         place, place * len(places), transfer.astype(np.int64).reshape(-1),
-        np.array(job.socket, dtype=np.int64), job.crowding(),
+        np.array(job.socket, dtype=np.int64), job.queue_length_penalty(),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from simlib.model.locks import Discipline
 from simlib.model.steps import Map, Quantity, Scan, Step, Whose
-from simlib.simulator.engine.compiled.inline import apart, small
+from simlib.simulator.engine.compiled.inline import always_inline, outlined
 from simlib.simulator.engine.compiled.memory import WORD_PAGES
 
 NEVER, ALWAYS, ALONE, HIT, BITMAP = range(5)
@@ -19,7 +19,16 @@ split a block; use the bitmap; count in it, which is asked for at no time of its
 _FIRST_BARRIER, _BARRIERS = 8, 48
 """Bits of the barriers that it can come to."""
 
-_CHANGERS = (Step.STAMP, Step.SIGNAL, Step.KICK, Step.HARVEST, Step.RESET, Step.JUDGE, Step.THROTTLE, Step.LIMIT)
+_CHANGERS = (
+    Step.STAMP,
+    Step.SIGNAL,
+    Step.KICK,
+    Step.HARVEST,
+    Step.RESET,
+    Step.THROTTLE_CHECK,
+    Step.THROTTLE,
+    Step.DIRTY_LIMIT_UPDATE,
+)
 """Steps, beside SCAN and a Map.ZAP, that change what others see, or see what they did."""
 
 _BY_CHANGERS = (Quantity.FLAG, Quantity.CLOCK, Quantity.LOGGED, Quantity.RING)
@@ -28,7 +37,7 @@ _BY_CHANGERS = (Quantity.FLAG, Quantity.CLOCK, Quantity.LOGGED, Quantity.RING)
 _NOWHERE = -1
 
 
-@small
+@always_inline
 def bits_of(steps, pc, blocks, inside):
     """What one step does, as bits; `blocks`: whether the job has any that a split could replace."""
     step = steps[pc]
@@ -51,7 +60,7 @@ def bits_of(steps, pc, blocks, inside):
     elif kind == Step.TEST:
         if step.b == Quantity.COLLECTED:
             bits = _SCANS | _COUNTS
-        elif step.b == Quantity.DIRTY or step.b == Quantity.BLOCK or step.b == Quantity.GUESTS:
+        elif step.b == Quantity.DIRTY or step.b == Quantity.BLOCK or step.b == Quantity.VCPUS_IN_GUEST:
             bits = _CHANGES
     asks = kind == Step.TEST and step.b == Quantity.BLOCK
     if inside[pc] == 0 and (asks or kind == Step.ACCESS or kind == Step.MAP):
@@ -59,7 +68,7 @@ def bits_of(steps, pc, blocks, inside):
     return bits
 
 
-@small
+@always_inline
 def successor(steps, locks, pc, which):
     """The step that may follow one, by number; or `_NOWHERE`."""
     step = steps[pc]
@@ -91,7 +100,7 @@ def successor(steps, locks, pc, which):
 _SUCCESSORS = 7
 
 
-@apart
+@outlined
 def find_inside(steps, locks, threads, inside):
     """Which steps a thread always comes to with a page of its region as its current one: 1; 0 if not known.
 
@@ -126,7 +135,7 @@ def find_inside(steps, locks, threads, inside):
                         changed = True
 
 
-@apart
+@outlined
 def find_reach(steps, locks, blocks, inside, reach):
     """For every step, the bits of all that can follow it."""
     for pc in range(steps.shape[0]):
@@ -148,7 +157,7 @@ def find_reach(steps, locks, blocks, inside, reach):
                 changed = True
 
 
-@small
+@always_inline
 def memory_meets(world, one, bits, other, others_bits):
     """Whether two threads' regions have a block in common; one that may leave its own may be anywhere."""
     if (bits | others_bits) & _LEAVES:
@@ -159,8 +168,8 @@ def memory_meets(world, one, bits, other, others_bits):
     )
 
 
-@apart
-def find_company(world, threads, reach, changers):
+@outlined
+def find_sharers(world, threads, reach, changers):
     """Which threads are changers; and of each thread whether it may run ahead, and with whom it shares memory."""
     count = threads.shape[0]
     scanners = 0
@@ -187,8 +196,8 @@ def find_company(world, threads, reach, changers):
         thread.runs_ahead = int(not shares and (bits & _COUNTS == 0 or thread.owns_bitmap > 0))
 
 
-@apart
-def find_gatherings(steps, threads, gathers):
+@outlined
+def find_barriers(steps, threads, gathers):
     """Which barriers open only when every thread that can come to them has come."""
     for barrier in range(gathers.shape[0]):
         users, parties = 0, threads.shape[0] + 1
@@ -200,7 +209,7 @@ def find_gatherings(steps, threads, gathers):
         gathers[barrier] = int(barrier < _BARRIERS and users <= parties)
 
 
-@apart
+@outlined
 def is_own(steps, locks, count, lock):
     """Whether the locks by thread that begin at a number are lockless, and nobody's but that thread's."""
     for step in steps:
@@ -219,7 +228,7 @@ def is_own(steps, locks, count, lock):
     return lockless
 
 
-@small
+@always_inline
 def who_may(steps, locks, count, step):
     """Who may take a step ahead of the calendar."""
     kind = step.kind
@@ -240,7 +249,7 @@ def who_may(steps, locks, count, step):
     return NEVER
 
 
-@apart
+@outlined
 def find_sweeps(steps, block_shift, rounds):
     """Which SCANs clear an extent word after word, without doing anything else."""
     for pc in range(steps.shape[0] - 2):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from simlib.simulator.engine.compiled.clock import shown
-from simlib.simulator.engine.compiled.inline import apart, bit_length, small
+from simlib.simulator.engine.compiled.inline import always_inline, bit_length, outlined
 from simlib.simulator.engine.compiled.state import LOCK_STATISTICS
 from simlib.simulator.engine.result import ACTIVITIES, BINS, EVENTS, LAP_BITS, LEDGER
 
@@ -18,14 +18,14 @@ WRITE = LEDGER.index("write")
 FIRST_SCAN = WRITE + 1
 """In the ledger: a scan's kind is this much more than its number."""
 DRAINED, HARVESTED, TAKEN = (LEDGER.index(name) for name in ("drain", "harvest", "reset"))
-PAUSED, JUDGED, THROTTLED, LIMITED, NAPPED = (
+PAUSED, SINCE_CHECK, THROTTLED, LIMITED, NAPPED = (
     LEDGER.index(name) for name in ("pause", "judge", "throttle", "limit", "nap")
 )
 
 _ACTIVITIES, _FAULTS = len(ACTIVITIES), 5
 
 
-@small
+@always_inline
 def note(world, trace, time, number, event, argument, mode=0):
     """Write down one event of the trace, if there is one; `mode`: of a lock's."""
     if trace is not None:
@@ -39,7 +39,7 @@ def note(world, trace, time, number, event, argument, mode=0):
         world.traced += 1
 
 
-@small
+@always_inline
 def enter(world, ledger, number, what, page, count):
     """Enter into the ledger what happened to a page, or to those of a word, if there is one."""
     if ledger is not None:
@@ -53,7 +53,7 @@ def enter(world, ledger, number, what, page, count):
         world.ledgered += 1
 
 
-@apart
+@outlined
 def widen(world, progress, queue):
     """Double the width of the time bins."""
     world.shift += 1
@@ -65,7 +65,7 @@ def widen(world, progress, queue):
             rows[r, half:] = 0
 
 
-@small
+@always_inline
 def bin_of(world, progress, queue, time):
     """Index of a time's bin; the bins' width doubles until the time fits."""
     while (time >> world.shift) >= BINS:
@@ -73,7 +73,7 @@ def bin_of(world, progress, queue, time):
     return time >> world.shift
 
 
-@apart
+@outlined
 def fill_bins(queue, index, length, shift, begin, last):
     """Add a queue's length to all time bins before the last one; returns when that one begins."""
     while begin >> shift < last:
@@ -83,7 +83,7 @@ def fill_bins(queue, index, length, shift, begin, last):
     return begin
 
 
-@small
+@always_inline
 def queue_changes(world, progress, queue, index, lock, now, change):
     """Add the queue's length since its last change to the time bins, then change it."""
     last = bin_of(world, progress, queue, now)
@@ -96,7 +96,7 @@ def queue_changes(world, progress, queue, index, lock, now, change):
     lock.length += change
 
 
-@apart
+@outlined
 def stamp(run, thread, which):
     """Write down the time and all counters."""
     world, books = run.worlds[0], run.books
@@ -126,14 +126,14 @@ def stamp(run, thread, which):
     books.stamp_own[which, _ACTIVITIES] = thread.bitmap
 
 
-@small
+@always_inline
 def lap_bin(gap):
     """Bin of a lap (`simlib.simulator.engine.result.lap_bin`)."""
     octave = max(0, bit_length(gap) - LAP_BITS - 1)
     return (octave << LAP_BITS) + (gap >> octave)
 
 
-@small
+@always_inline
 def lap(world, books, thread, number, reads):
     """Start the stopwatch, or write down its time; a fault's begins with the kick before it."""
     if reads > 1 and not thread.kicked:
@@ -149,7 +149,7 @@ def lap(world, books, thread, number, reads):
     thread.kicked = 0
 
 
-@apart
+@outlined
 def end_kick(world, books, thread, number):
     """Write down what a kick took, whose access has been made."""
     lap(world, books, thread, number, 1)

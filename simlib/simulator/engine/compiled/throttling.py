@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from simlib.model.steps import Step
 from simlib.simulator.engine.compiled import clock
-from simlib.simulator.engine.compiled.inline import apart
+from simlib.simulator.engine.compiled.inline import outlined
 from simlib.simulator.engine.compiled.statistics import (
     JUDGE,
-    JUDGED,
     LIMITED,
     NAPPED,
+    SINCE_CHECK,
     THROTTLE,
     THROTTLED,
     enter,
@@ -21,7 +21,7 @@ from simlib.simulator.engine.throttle import full_us, next_sleep_us, next_thrott
 _PS_PER_US = 1_000_000
 
 
-@apart
+@outlined
 def judge(world, thread, begins):
     """Look at what the guest dirtied, if that is due, and throttle it, or have its vCPUs limited."""
     if not begins and world.now - thread.judged < world.judge_every:
@@ -41,7 +41,7 @@ def judge(world, thread, begins):
     thread.came = thread.went = 0
 
 
-@apart
+@outlined
 def pause(run, thread, number, pauses, entry):
     """Fall asleep while the vCPUs run, or have them sleep, and do so as long."""
     world = run.worlds[0]
@@ -57,7 +57,7 @@ def pause(run, thread, number, pauses, entry):
     clock.fall_asleep(world, thread, time)
 
 
-@apart
+@outlined
 def limit(run, number):
     """Look at the rate of each vCPU, and at how fast a ring is filled at the highest that was seen."""
     world = run.worlds[0]
@@ -71,18 +71,18 @@ def limit(run, number):
         enter(world, run.books.ledger, number, LIMITED, j, vcpu.nap_us)
 
 
-@apart
+@outlined
 def slow_down(run, thread, number, step):
     """JUDGE, THROTTLE, LIMIT or NAP; returns the thread's clock."""
     world, books = run.worlds[0], run.books
     thread.pc += 1
-    if step.kind == Step.JUDGE:
+    if step.kind == Step.THROTTLE_CHECK:
         judge(world, thread, step.a)
         note(world, books.trace, world.now, number, JUDGE, world.throttle)
-        enter(world, books.ledger, number, JUDGED, world.throttle, step.a)
+        enter(world, books.ledger, number, SINCE_CHECK, world.throttle, step.a)
     elif step.kind == Step.THROTTLE:
         pause(run, thread, number, step.a, step.b)
-    elif step.kind == Step.LIMIT:
+    elif step.kind == Step.DIRTY_LIMIT_UPDATE:
         limit(run, number)
     else:
         enter(world, books.ledger, number, NAPPED, number, thread.nap_us)

@@ -12,13 +12,13 @@ import numpy as np
 from simlib.model.steps import Clock
 from simlib.simulator.engine.compiled import calendar
 from simlib.simulator.engine.compiled.clock import next_bits, sample
-from simlib.simulator.engine.compiled.inline import apart, item, small
+from simlib.simulator.engine.compiled.inline import always_inline, item, outlined
 from simlib.simulator.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON
 from simlib.simulator.engine.limits import HORIZON_PS
 from simlib.simulator.engine.random import TURN_BITS
 
 
-@apart
+@outlined
 def pass_on(world, threads, tree, quantiles):
     """The next one's turn: of those that can go on, or look whether they can. Nobody looks in vain for ever."""
     count, whose, now = threads.shape[0], world.turn_of, world.now
@@ -56,7 +56,7 @@ def pass_on(world, threads, tree, quantiles):
     begin(world, tree, quantiles, chosen, item(threads, chosen), now)
 
 
-@small
+@always_inline
 def begin(world, tree, quantiles, number, thread, now):
     """It is this thread's turn; where the last turn is over, another one begins."""
     if now >= world.turn_end:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.steps import Map, Scan
 from simlib.simulator.engine.reference.memory import LOGGED
-from simlib.simulator.engine.reference.threads import HOLD, IDLE, RUN, Thread
+from simlib.simulator.engine.reference.threads import HOLD, IDLE, RUN, SimulatedThread
 from simlib.simulator.engine.reference.world import World
 from simlib.simulator.engine.result import lap_bin
 
@@ -20,7 +20,7 @@ SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.TAKE: RUN, Scan.SEND: IDLE}
 class Access(World):
     """Steps that touch memory: each returns the thread's clock."""
 
-    def access(self, thread: Thread, *faults: int) -> int:
+    def access(self, thread: SimulatedThread, *faults: int) -> int:
         """The guest touches its page: a hit goes on, a fault jumps. One that is interrupted is made afterwards."""
         if (thread.kick and not thread.interrupted) or (thread.pause and thread.interrupted != SLEPT):
             return self.interrupt(thread)
@@ -48,7 +48,7 @@ class Access(World):
             thread.pc = faults[fault]
         return self.now + time
 
-    def interrupt(self, thread: Thread) -> int:
+    def interrupt(self, thread: SimulatedThread) -> int:
         """The vCPU leaves the guest for a kick, for a sleep, or for both, and enters it again."""
         kick, thread.kick = thread.kick, 0
         if thread.pause:
@@ -63,7 +63,7 @@ class Access(World):
             self.books.enter(self.now, thread, "pause", kick, thread.pause)
         return self.now + kick + thread.pause
 
-    def map(self, thread: Thread, action: int, logging: int, *_: int) -> int:
+    def map(self, thread: SimulatedThread, action: int, logging: int, *_: int) -> int:
         """Change the entry of the current page."""
         if self.memory.map(thread.page, Map(action), bool(logging)):
             self.logs.mark(thread.number, thread.page, self.now)
@@ -73,7 +73,7 @@ class Access(World):
         thread.pc += 1
         return self.now
 
-    def scan(self, thread: Thread, action: int, cost: int, word_cost: int, unsplit_cost: int, _e: int) -> int:
+    def scan(self, thread: SimulatedThread, action: int, cost: int, word_cost: int, unsplit_cost: int, _e: int) -> int:
         """Walk the 64 pages of a bitmap word; every entry acted on costs time, and so does a word that has any."""
         word = range(thread.page, thread.page + WORD_PAGES)
         found = self.memory.scan(thread.run if action == Scan.PROTECT_RUN else list(word), Scan(action))
@@ -89,7 +89,7 @@ class Access(World):
         thread.pc += 1
         return self.now + time
 
-    def read_stopwatch(self, thread: Thread) -> None:
+    def read_stopwatch(self, thread: SimulatedThread) -> None:
         """Write down the time since the stopwatch was last looked at, and go on."""
         gap = self.clock() - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
@@ -97,14 +97,14 @@ class Access(World):
         self.note(self.now, thread, "lap", gap)
         thread.kicked, thread.lap_from = False, self.clock()
 
-    def empty_buffer(self, thread: Thread) -> int:
+    def empty_buffer(self, thread: SimulatedThread) -> int:
         """Empty a thread's log buffer; returns how many pages it had."""
         entries = self.logs.drain(thread.number, self.now)
         if entries:
             self.books.enter(self.now, thread, "drain", thread.number, entries)
         return entries
 
-    def log(self, thread: Thread, target: int, *_: int) -> int:
+    def log(self, thread: SimulatedThread, target: int, *_: int) -> int:
         """Put the current page into the thread's log buffer."""
         if self.logs.full(thread.number):
             thread.pc = target
@@ -113,21 +113,21 @@ class Access(World):
             thread.pc += 1
         return self.now
 
-    def drain(self, thread: Thread, entry: int, *_: int) -> int:
+    def drain(self, thread: SimulatedThread, entry: int, *_: int) -> int:
         """The thread's own buffer."""
         entries = self.empty_buffer(thread)
-        return self.kept_books(thread, "drain", entries, entry)
+        return self.log_maintenance(thread, "drain", entries, entry)
 
-    def harvest(self, thread: Thread, entry: int, *_: int) -> int:
+    def harvest(self, thread: SimulatedThread, entry: int, *_: int) -> int:
         """Set the dirty bits of what is new in all dirty rings."""
         entries = 0
         for owner in range(len(self.threads)):
             if found := self.logs.harvest(owner):
                 self.books.enter(self.now, thread, "harvest", owner, found)
                 entries += found
-        return self.kept_books(thread, "harvest", entries, entry)
+        return self.log_maintenance(thread, "harvest", entries, entry)
 
-    def reset(self, thread: Thread, target: int, entry: int, *_: int) -> int:
+    def reset(self, thread: SimulatedThread, target: int, entry: int, *_: int) -> int:
         """Take the next run of harvested entries out of a ring."""
         taken = self.logs.take_run()
         if taken is None:
@@ -135,9 +135,9 @@ class Access(World):
             return self.now
         self.books.enter(self.now, thread, "reset", taken.owner, taken.entries)
         thread.run = [taken.first + i for i in range(WORD_PAGES) if taken.mask >> i & 1]
-        return self.kept_books(thread, "reset", taken.entries, entry)
+        return self.log_maintenance(thread, "reset", taken.entries, entry)
 
-    def kept_books(self, thread: Thread, what: str, entries: int, each: int) -> int:
+    def log_maintenance(self, thread: SimulatedThread, what: str, entries: int, each: int) -> int:
         """Entries of a log were dealt with, each of which takes time."""
         thread.spent[RUN] += entries * each
         self.note(self.now, thread, what, entries)

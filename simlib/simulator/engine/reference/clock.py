@@ -16,10 +16,10 @@ from simlib.simulator.engine.random import (
     seek_tables,
     tables,
 )
-from simlib.simulator.engine.reference.threads import Thread
+from simlib.simulator.engine.reference.threads import SimulatedThread
 
 
-class Shown:
+class ShownClock:
     """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
 
     def __init__(self, job: Job) -> None:
@@ -46,18 +46,18 @@ class Chance:
         self.places = seek_tables(job.places, limits.vcpu_pages(job))
         limits.check_times(job, self.times)
 
-    def bits(self, thread: Thread) -> int:
+    def bits(self, thread: SimulatedThread) -> int:
         """The thread's next 64 random bits."""
         thread.draws += 1
         return draw(thread.key, thread.draws - 1)
 
-    def duration(self, thread: Thread, mean: int, table: int) -> int:
+    def duration(self, thread: SimulatedThread, mean: int, table: int) -> int:
         """The mean, or the mean times a random entry of a quantile table."""
         if table == 0:
             return mean
         return (mean * int(self.times[table, self.bits(thread) >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
 
-    def page(self, thread: Thread, multiple: int, table: int) -> int:
+    def page(self, thread: SimulatedThread, multiple: int, table: int) -> int:
         """A page of the region at random."""
         first, places = thread.begin[0], (thread.end[0] - thread.begin[0]) // multiple
         bits = self.bits(thread)

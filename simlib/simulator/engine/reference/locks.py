@@ -11,11 +11,11 @@ from simlib.model.job import Job
 from simlib.model.locks import COHORT_PASSES, Discipline
 from simlib.model.steps import Mode
 from simlib.simulator.engine import limits
-from simlib.simulator.engine.reference.threads import Thread
+from simlib.simulator.engine.reference.threads import SimulatedThread
 
 
 @dataclass
-class Line:
+class CacheLine:
     """A cache line: one atomic operation at a time, dearer when another CPU owned it last."""
 
     job: Job
@@ -39,16 +39,16 @@ class Line:
 
 
 @dataclass
-class Lock:
+class SimulatedLock:
     """A lock with its cache line, its queue of threads, and the statistics it keeps for each mode.
 
     This one is the queued spinlock; the others say where they differ.
     """
 
-    line: Line
+    line: CacheLine
     holders: list[int] = field(default_factory=lambda: [0, 0])
-    waiting: deque[Thread] = field(default_factory=deque)
-    last: Thread | None = None
+    waiting: deque[SimulatedThread] = field(default_factory=deque)
+    last: SimulatedThread | None = None
     """Who let go last."""
     freed: int = 0
     """When that one's operation on the word was done."""
@@ -70,7 +70,7 @@ class Lock:
         """Whether a thread that comes to the lock word at a time need not heed the queue."""
         return not self.waiting
 
-    def successor(self, by: Thread) -> int:
+    def successor(self, by: SimulatedThread) -> int:
         """Whose turn it is when `by` lets go: a place in the queue."""
         return 0
 
@@ -81,7 +81,7 @@ class Lock:
         """An operation on the lock word; returns when it is done."""
         return self.line.use(thread, at)
 
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+    def pass_to_successor(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
         """The thread, out of the queue already, sees that the lock is its own; returns when.
 
         It reads the word; with others behind it, it also fetches the next one's queue node, to pass the head on, and
@@ -90,7 +90,7 @@ class Lock:
         owned = self.line.use(thread.number, at)
         if self.waiting:
             owned += self.line.transfer(self.waiting[0].number, thread.number)
-            owned += round(self.line.job.crowding_ps * math.log2(1 + len(self.waiting)))
+            owned += round(self.line.job.queue_length_penalty_ps * math.log2(1 + len(self.waiting)))
         return owned
 
     def enter(self, mode: int, at: int) -> None:
@@ -105,17 +105,17 @@ class Lock:
             self.busy += at - self.busy_since
 
 
-class Ticket(Lock):
+class Ticket(SimulatedLock):
     """All waiters poll the word; the read of the one whose turn it is comes, on average, halfway."""
 
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+    def hand_over(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
         """Each waiter's read fetches the line from the one that let go."""
         sweep = sum(self.line.transfer(by.number, other.number) for other in (thread, *self.waiting))
         self.line.free, self.line.owner = at + sweep // 2, thread.number
         return self.line.free
 
 
-class FairReadersWriters(Lock):
+class FairReadersWriters(SimulatedLock):
     """Readers may hold the lock together; those in a row enter one after another."""
 
     def admits(self, mode: int) -> bool:
@@ -131,9 +131,9 @@ class ReadersWriters(FairReadersWriters):
         """Until the head comes to the word, and then for readers while it is one itself."""
         return not self.waiting or at < self.comes_at or mode == self.waiting[0].mode == Mode.READ
 
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+    def hand_over(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
         """The next one in the queue then comes to the word, which it must fetch."""
-        owned = super().hand_over(thread, by, at)
+        owned = super().pass_to_successor(thread, by, at)
         if self.line.job.turn_ps:
             self.comes_at = limits.HORIZON_PS
         elif self.waiting:
@@ -142,35 +142,35 @@ class ReadersWriters(FairReadersWriters):
 
 
 @dataclass
-class Lockless(Lock):
+class NoLock(SimulatedLock):
     """No lock: a compare-and-swap that is done again if another one came between."""
 
     version: int = 0
 
 
-class Server(Lock):
+class Server(SimulatedLock):
     """Hardware that serves one CPU at a time; there is no lock word."""
 
     def reach(self, thread: int, at: int) -> int:
         """There is nothing to move."""
         return at
 
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+    def hand_over(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
         """At once."""
         return at
 
 
 @dataclass
-class Cohort(Lock):
+class Cohort(SimulatedLock):
     """Hands over within the socket first, at most so many times in a row."""
 
     passes: int = 0
 
-    def near(self, thread: Thread, other: Thread) -> bool:
+    def near(self, thread: SimulatedThread, other: SimulatedThread) -> bool:
         """Whether two threads are on one socket."""
         return bool(self.line.job.socket[thread.number] == self.line.job.socket[other.number])
 
-    def successor(self, by: Thread) -> int:
+    def successor(self, by: SimulatedThread) -> int:
         """The first in the queue on the socket, or on another one once it has been passed on so often here."""
         stays = self.passes < COHORT_PASSES
         return next((place for place, other in enumerate(self.waiting) if self.near(by, other) == stays), 0)
@@ -179,17 +179,17 @@ class Cohort(Lock):
         """Nobody passed it on."""
         self.passes = 0
 
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+    def hand_over(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
         """It reads the word; the queue on its socket has no head to pass on."""
         self.passes = self.passes + 1 if self.near(by, thread) else 0
         return self.reach(thread.number, at)
 
 
-DISCIPLINES: dict[Discipline, type[Lock]] = {
-    Discipline.QUEUED_SPIN: Lock,
+DISCIPLINES: dict[Discipline, type[SimulatedLock]] = {
+    Discipline.QUEUED_SPIN: SimulatedLock,
     Discipline.TICKET: Ticket,
     Discipline.QUEUED_RW: ReadersWriters,
-    Discipline.LOCKLESS: Lockless,
+    Discipline.LOCKLESS: NoLock,
     Discipline.SERVER: Server,
     Discipline.COHORT: Cohort,
     Discipline.FAIR_RW: FairReadersWriters,

@@ -11,8 +11,8 @@ import simpy
 from simlib.model.steps import EXTENTS, Adapt, Clock, Page, Quantity, Step, Whose
 from simlib.simulator.engine import limits
 from simlib.simulator.engine.reference.access import Access
-from simlib.simulator.engine.reference.locks import Lockless, Server
-from simlib.simulator.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread
+from simlib.simulator.engine.reference.locks import NoLock, Server
+from simlib.simulator.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, SimulatedThread
 from simlib.simulator.engine.reference.turns import Turns
 from simlib.simulator.engine.result import EngineResult
 from simlib.simulator.engine.throttle import full_us, next_sleep_us, next_throttle, rate_mib, sleeps
@@ -29,7 +29,7 @@ class Simulation(Access):
 
     # -- the interpreter -------------------------------------------------------------------------------
 
-    def live_through(self, thread: Thread) -> Generator[simpy.Event, None, None]:
+    def live_through(self, thread: SimulatedThread) -> Generator[simpy.Event, None, None]:
         """A thread's life: its own steps move its clock, a shared step waits until the world's clock is there."""
         yield from self.spend(thread, 0)
         clock, own_steps = self.now, 0
@@ -66,14 +66,14 @@ class Simulation(Access):
                     yield from self.spend(thread, clock - self.now)
                     clock, own_steps = self.now, 0
 
-    def ends(self, thread: Thread) -> None:
+    def ends(self, thread: SimulatedThread) -> None:
         """The thread is done."""
         thread.ended, thread.asleep = self.now, True
         self.live -= 1
         self.starts(-1)
         self.note(thread.ended, thread, "end", 0)
 
-    def run_ahead(self, thread: Thread, clock: int) -> int:
+    def run_ahead(self, thread: SimulatedThread, clock: int) -> int:
         """Spend the time of the RUN and HOLD steps ahead; nobody can interfere with them."""
         while True:
             step, *arguments = self.steps[thread.pc]
@@ -82,7 +82,7 @@ class Simulation(Access):
             clock = self.own_step(thread, clock, step, *arguments)
 
     def own_step(  # one branch a kind of step reads best
-        self, thread: Thread, clock: int, step: Step, a: int, b: int, c: int, d: int, _e: int
+        self, thread: SimulatedThread, clock: int, step: Step, a: int, b: int, c: int, d: int, _e: int
     ) -> int:
         """A step that nobody else can see. Returns the thread's clock."""
         thread.pc += 1
@@ -118,7 +118,7 @@ class Simulation(Access):
         return clock
 
     def quantity(  # noqa: PLR0911  # one return a quantity reads best
-        self, thread: Thread, quantity: Quantity, argument: int, clock: int
+        self, thread: SimulatedThread, quantity: Quantity, argument: int, clock: int
     ) -> int:
         """What a thread asks for."""
         end = thread.end[argument] if 0 <= argument < EXTENTS else 0
@@ -136,7 +136,7 @@ class Simulation(Access):
                 return self.memory.count(thread.page, end, Page.DIRTY)
             case Quantity.BITMAP:
                 return thread.bitmap
-            case Quantity.HELD | Quantity.JUDGED:
+            case Quantity.HELD | Quantity.SINCE_CHECK:
                 return clock - (thread.acquired if quantity is Quantity.HELD else thread.judged)
             case Quantity.CLOCK:
                 return self.clock()
@@ -144,7 +144,7 @@ class Simulation(Access):
                 return int(self.flags[argument])
             case Quantity.BLOCK:
                 return int(self.memory.mapped_by_block(thread.page))
-            case Quantity.GUESTS:
+            case Quantity.VCPUS_IN_GUEST:
                 return sum(vcpu.in_guest for vcpu in self.threads[: self.job.vcpus])
             case Quantity.LOGGED | Quantity.RING:
                 log = self.logs.buffers if quantity is Quantity.LOGGED else self.logs.rings
@@ -155,17 +155,17 @@ class Simulation(Access):
 
     # -- shared steps: each returns the thread's clock, or None if the thread sleeps -------------------
 
-    def test(self, thread: Thread, target: int, quantity: int, argument: int, threshold: int, _e: int) -> int:
+    def test(self, thread: SimulatedThread, target: int, quantity: int, argument: int, threshold: int, _e: int) -> int:
         """Ask for what others change."""
         found = self.quantity(thread, Quantity(quantity), argument, self.now)
         thread.pc = thread.pc + 1 if found >= threshold else target
         return self.now
 
-    def lock_index(self, thread: Thread, number: int, whose: int) -> int:
+    def lock_index(self, thread: SimulatedThread, number: int, whose: int) -> int:
         """Which lock a TAKE or DROP means."""
         return (number, number + thread.number, thread.region_lock)[whose]
 
-    def take(self, thread: Thread, number: int, mode: int, whose: int, *_: int) -> int | None:
+    def take(self, thread: SimulatedThread, number: int, mode: int, whose: int, *_: int) -> int | None:
         """Ask for a lock."""
         now = self.now
         if whose == Whose.REGION:
@@ -173,10 +173,10 @@ class Simulation(Access):
         index = self.lock_index(thread, number, whose)
         lock = self.locks[index]
         if thread.spins and self.turns is not None:
-            return self.look(index, thread, self.turns)
+            return self.poll(index, thread, self.turns)
         thread.tried, thread.mode = now, mode
         self.note(now, thread, "try", index, mode)
-        if isinstance(lock, Lockless):
+        if isinstance(lock, NoLock):
             thread.seen, thread.acquired, thread.since[index] = lock.version, now, now
             thread.holds += 1
             thread.pc += 1
@@ -185,7 +185,7 @@ class Simulation(Access):
         if lock.unguarded(mode, done) and lock.admits(mode):
             thread.spent[LINE] += done - now
             lock.found_free()
-            self.own(index, thread, mode, done)
+            self.record_acquisition(index, thread, mode, done)
             return done
         lock.stats[mode][1] += 1
         self.books.queue_changes(index, lock, now)
@@ -197,7 +197,7 @@ class Simulation(Access):
         thread.asleep = thread.spins = True
         return None if self.turns is None else now + self.job.queue_ps
 
-    def look(self, index: int, thread: Thread, turns: Turns) -> int | None:
+    def poll(self, index: int, thread: SimulatedThread, turns: Turns) -> int | None:
         """A thread that waits for a lock looks whether it has it now, which it does when it is its turn."""
         lock, now = self.locks[index], self.now
         by = lock.last or thread
@@ -208,9 +208,9 @@ class Simulation(Access):
             return None
         self.note(now, thread, "look", index, thread.mode)
         turns.vain = 0
-        return self.let_in(index, thread, by, now, max(now, lock.freed))
+        return self.grant_to(index, thread, by, now, max(now, lock.freed))
 
-    def own(self, index: int, thread: Thread, mode: int, at: int) -> None:
+    def record_acquisition(self, index: int, thread: SimulatedThread, mode: int, at: int) -> None:
         """The thread holds the lock from `at` on."""
         lock = self.locks[index]
         thread.asleep = thread.spins = False
@@ -228,7 +228,7 @@ class Simulation(Access):
         lock.waits[mode][wait.bit_length()] += 1
         self.note(at, thread, "acquired", index, mode)
 
-    def drop(self, thread: Thread, number: int, mode: int, whose: int, retry: int, _e: int) -> int:
+    def drop(self, thread: SimulatedThread, number: int, mode: int, whose: int, retry: int, _e: int) -> int:
         """Let a lock go, or publish a lockless update; hand the lock on."""
         now = self.now
         index = self.lock_index(thread, number, whose)
@@ -242,7 +242,7 @@ class Simulation(Access):
             thread.holds -= 1
             around = [at for other, at in thread.since.items() if not isinstance(self.locks[other], Server)]
             thread.acquired = around[-1] if around else thread.acquired
-        if isinstance(lock, Lockless):
+        if isinstance(lock, NoLock):
             if lock.version != thread.seen:
                 lock.stats[mode][1] += 1
                 self.note(done, thread, "retry", index, mode)
@@ -263,28 +263,28 @@ class Simulation(Access):
             self.grant(index, thread, now, max(done, lock.comes_at))
         return done
 
-    def grant(self, index: int, by: Thread, now: int, at: int) -> None:
+    def grant(self, index: int, by: SimulatedThread, now: int, at: int) -> None:
         """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
         lock = self.locks[index]
         while lock.waiting and lock.admits(lock.waiting[lock.successor(by)].mode):
             thread = lock.waiting[lock.successor(by)]
-            at = self.let_in(index, thread, by, now, at)
+            at = self.grant_to(index, thread, by, now, at)
             self.rouse(thread, self.run_ahead(thread, at))
 
-    def let_in(self, index: int, thread: Thread, by: Thread, now: int, at: int) -> int:
+    def grant_to(self, index: int, thread: SimulatedThread, by: SimulatedThread, now: int, at: int) -> int:
         """One that waited has the lock, which is free from `at` on; returns when it sees that."""
         lock = self.locks[index]
         self.books.queue_changes(index, lock, now)
         lock.waiting.remove(thread)
         if self.job.clock == Clock.SERIAL_YIELD:
             self.starts(1)
-        owned = lock.hand_over(thread, by, at)
+        owned = lock.pass_to_successor(thread, by, at)
         thread.spent[BROADCAST if isinstance(lock, Server) else WAIT] += at - thread.tried
         thread.spent[LINE] += owned - at
-        self.own(index, thread, thread.mode, owned)
+        self.record_acquisition(index, thread, thread.mode, owned)
         return owned
 
-    def barrier(self, thread: Thread, which: int, parties: int, *_: int) -> int | None:
+    def barrier(self, thread: SimulatedThread, which: int, parties: int, *_: int) -> int | None:
         """Wait for the others; the last one wakes them and goes on at once."""
         now = self.now
         thread.pc += 1
@@ -305,14 +305,14 @@ class Simulation(Access):
         parked.clear()
         return now
 
-    def stamp(self, thread: Thread, which: int, *_: int) -> int:
+    def stamp(self, thread: SimulatedThread, which: int, *_: int) -> int:
         """Write down the time and all counters."""
         self.books.stamp(which, self.now, self.clock(), thread, self.threads, self.locks)
         self.note(self.now, thread, "stamp", which)
         thread.pc += 1
         return self.now
 
-    def lap(self, thread: Thread, reads: int, *_: int) -> int:
+    def lap(self, thread: SimulatedThread, reads: int, *_: int) -> int:
         """Start the stopwatch, or write down its time; a fault's begins with the kick before it."""
         if reads > 1 and not thread.kicked:
             pass
@@ -325,14 +325,14 @@ class Simulation(Access):
         thread.pc += 1
         return self.now
 
-    def signal(self, thread: Thread, flag: int, *_: int) -> int:
+    def signal(self, thread: SimulatedThread, flag: int, *_: int) -> int:
         """Raise a flag."""
         self.flags[flag] = True
         self.note(self.now, thread, "signal", flag)
         thread.pc += 1
         return self.now
 
-    def kick(self, thread: Thread, mean: int, stalls: int, table: int, entry: int, _e: int) -> int:
+    def kick(self, thread: SimulatedThread, mean: int, stalls: int, table: int, entry: int, _e: int) -> int:
         """Interrupt every vCPU that is in the guest, each for the same time."""
         time = self.chance.duration(thread, mean, table)
         for other in self.threads[: self.job.vcpus]:
@@ -342,7 +342,7 @@ class Simulation(Access):
         thread.pc += 1
         return self.now
 
-    def touch(self, thread: Thread, line: int, *_: int) -> int:
+    def touch(self, thread: SimulatedThread, line: int, *_: int) -> int:
         """Change a cache line that threads share."""
         done = self.lines[line].use(thread.number, self.now)
         thread.spent[LINE] += done - self.now
@@ -350,14 +350,14 @@ class Simulation(Access):
         thread.pc += 1
         return done
 
-    def rest(self, thread: Thread, time: int, *_: int) -> int:
+    def rest(self, thread: SimulatedThread, time: int, *_: int) -> int:
         """Fall asleep: the clock goes on with one thread less."""
         thread.alarm = self.clock() + time
         self.starts(-1)
         thread.pc += 1
         return self.now
 
-    def awake(self, thread: Thread, *_: int) -> int | None:
+    def awake(self, thread: SimulatedThread, *_: int) -> int | None:
         """Look at the clock; sleep on for as long as it needs at least, which is when all threads run."""
         left = thread.alarm - self.clock()
         if left <= 0:
@@ -376,7 +376,7 @@ class Simulation(Access):
 
     # -- steps that slow the vCPUs down ----------------------------------------------------------------
 
-    def judge(self, thread: Thread, begins: int, *_: int) -> int:
+    def judge(self, thread: SimulatedThread, begins: int, *_: int) -> int:
         """Look at what the guest dirtied, if that is due, and throttle it, or have its vCPUs limited."""
         rule = self.rule
         if begins or self.now - thread.judged >= rule.judge_every:
@@ -394,7 +394,7 @@ class Simulation(Access):
         thread.pc += 1
         return self.now
 
-    def throttle_vcpus(self, thread: Thread, pauses: int, entry: int, *_: int) -> int:
+    def throttle_vcpus(self, thread: SimulatedThread, pauses: int, entry: int, *_: int) -> int:
         """Fall asleep while the vCPUs run, or while they sleep."""
         rule = self.rule
         time = sleeps(rule.slice, rule.window, self.throttle)
@@ -408,7 +408,7 @@ class Simulation(Access):
             time = rule.slice or rule.window - time
         return self.rest(thread, time)
 
-    def limit(self, thread: Thread, *_: int) -> int:
+    def limit(self, thread: SimulatedThread, *_: int) -> int:
         """Look at the rate of each vCPU, and at how fast a ring is filled at the highest that was seen."""
         rule, job = self.rule, self.job
         for vcpu in self.threads[: job.vcpus]:
@@ -423,7 +423,7 @@ class Simulation(Access):
         thread.pc += 1
         return self.now
 
-    def nap(self, thread: Thread, *_: int) -> int:
+    def nap(self, thread: SimulatedThread, *_: int) -> int:
         """Fall asleep for as long as LIMIT said."""
         self.books.enter(self.now, thread, "nap", thread.number, thread.nap_us)
         return self.rest(thread, thread.nap_us * PS_PER_US)
@@ -490,8 +490,8 @@ SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
     Step.HARVEST: Simulation.harvest,
     Step.RESET: Simulation.reset,
     Step.LOG: Simulation.log,
-    Step.JUDGE: Simulation.judge,
+    Step.THROTTLE_CHECK: Simulation.judge,
     Step.THROTTLE: Simulation.throttle_vcpus,
-    Step.LIMIT: Simulation.limit,
-    Step.NAP: Simulation.nap,
+    Step.DIRTY_LIMIT_UPDATE: Simulation.limit,
+    Step.DIRTY_LIMIT_SLEEP: Simulation.nap,
 }

@@ -10,8 +10,8 @@ import numpy as np
 from simlib.model.job import Job
 from simlib.model.steps import Mode
 from simlib.simulator.engine import limits
-from simlib.simulator.engine.reference.locks import Lock
-from simlib.simulator.engine.reference.threads import Thread
+from simlib.simulator.engine.reference.locks import SimulatedLock
+from simlib.simulator.engine.reference.threads import SimulatedThread
 from simlib.simulator.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, LEDGER
 
 
@@ -34,12 +34,12 @@ class Statistics:
         self.stamp_waits = np.zeros(stamps, dtype=np.int64)
         self.stamp_locks = np.zeros((stamps, locks, 2, 2), dtype=np.int64)
 
-    def note(self, time: int, thread: Thread, kind: str, argument: int, mode: int) -> None:
+    def note(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int) -> None:
         """Write down one trace event, if a trace is wanted."""
         if self.room["trace"]:
             self.trace.append((time, thread.number, EVENTS.index(kind), argument, mode))
 
-    def enter(self, time: int, thread: Thread, what: str, page: int, count: int) -> None:
+    def enter(self, time: int, thread: SimulatedThread, what: str, page: int, count: int) -> None:
         """Enter into the ledger what happened to a page, or to those of a word, if a ledger is wanted."""
         if self.room["ledger"]:
             self.ledger.append((time, thread.number, LEDGER.index(what), page, count))
@@ -53,7 +53,7 @@ class Statistics:
                 rows[:, BINS // 2 :] = 0
         return time >> self.shift
 
-    def queue_changes(self, index: int, lock: Lock, now: int) -> None:
+    def queue_changes(self, index: int, lock: SimulatedLock, now: int) -> None:
         """Add the queue's length since its last change to the time bins; call before it changes."""
         last = self.bin_of(now)
         t = lock.changed
@@ -65,7 +65,13 @@ class Statistics:
         lock.changed = now
 
     def stamp(
-        self, which: int, now: int, shown: int, thread: Thread, threads: Sequence[Thread], locks: Sequence[Lock]
+        self,
+        which: int,
+        now: int,
+        shown: int,
+        thread: SimulatedThread,
+        threads: Sequence[SimulatedThread],
+        locks: Sequence[SimulatedLock],
     ) -> None:
         """Write down what the clock shows, and all counters."""
         self.stamp_ps[which] = shown

@@ -15,7 +15,7 @@ RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
 
 
 @dataclass
-class Thread:
+class SimulatedThread:
     """A thread's registers, and where its time went."""
 
     number: int
@@ -84,8 +84,10 @@ class Thread:
         return not (self.asleep or self.holds or self.interrupted)
 
 
-def first_state(job: Job, number: int, key: int, roused: simpy.Event) -> Thread:
+def first_state(job: Job, number: int, key: int, roused: simpy.Event) -> SimulatedThread:
     """A thread before its first step."""
     first, last = (int(page) for page in job.region[number])
     rest = [0] * (EXTENTS - 1)
-    return Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch, roused)
+    return SimulatedThread(
+        number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch, roused
+    )

@@ -16,24 +16,24 @@ from simlib.model.steps import Clock
 from simlib.simulator.engine.random import TURN_BITS, draw, first_tick, thread_keys
 from simlib.simulator.engine.reference.calendar import Calendar, Wake
 from simlib.simulator.engine.reference.clock import Chance
-from simlib.simulator.engine.reference.threads import Thread
+from simlib.simulator.engine.reference.threads import SimulatedThread
 
 
 class Turns:
     """Gives the processor to one thread after another."""
 
-    def __init__(self, job: Job, seed: int, env: Calendar, threads: Sequence[Thread], chance: Chance) -> None:
+    def __init__(self, job: Job, seed: int, env: Calendar, threads: Sequence[SimulatedThread], chance: Chance) -> None:
         self.mean, self.yields = job.turn_ps, job.clock == Clock.SERIAL_YIELD
         self.env, self.threads = env, threads
         self.key, self.draws = int(thread_keys(seed, len(threads) + 1)[-1]), 0
         self.last, self.end, self.vain = threads[-1], 0, 0
-        self.whose: Thread | None = None
+        self.whose: SimulatedThread | None = None
         self.look, self.chance = job.look_ps, chance
         self.tick, self.work, self.table = job.tick_ps, job.tick_work_ps, job.tick_table
         for thread in threads:
             thread.tick_at = first_tick(self.key, job.tick_ps)
 
-    def spend(self, thread: Thread, time: int) -> Generator[simpy.Event, None, None]:
+    def spend(self, thread: SimulatedThread, time: int) -> Generator[simpy.Event, None, None]:
         """The thread's own time passes in its turns."""
         while thread is not self.whose or time > self.end - self.env.now:
             if thread is self.whose:
@@ -43,7 +43,7 @@ class Turns:
             yield from self.wait(thread)
         yield Wake(self.env, thread.number, time)
 
-    def wait(self, thread: Thread) -> Generator[simpy.Event, None, None]:
+    def wait(self, thread: SimulatedThread) -> Generator[simpy.Event, None, None]:
         """Until it is the thread's turn again, and what interrupted it is over."""
         while thread is not self.whose:
             thread.roused = self.env.event()
@@ -52,7 +52,7 @@ class Turns:
             time, thread.owed = thread.owed, 0
             yield from self.spend(thread, time)
 
-    def give_away(self, thread: Thread) -> Generator[simpy.Event, None, None]:
+    def give_away(self, thread: SimulatedThread) -> Generator[simpy.Event, None, None]:
         """It cannot go on: the next one has the rest of the turn, unless it is spun away."""
         if thread.spins:
             left = max(0, self.end - self.env.now)
@@ -75,7 +75,7 @@ class Turns:
             self.end += first.alarm - now  # nobody runs meanwhile
             Wake(self.env, first.number, first.alarm - now).callbacks.append(lambda _: self.begin(first))
 
-    def begin(self, thread: Thread) -> None:
+    def begin(self, thread: SimulatedThread) -> None:
         """It is this thread's turn; where the last turn is over, another one begins."""
         if self.env.now >= self.end:
             bits = draw(self.key, self.draws) >> (64 - TURN_BITS)

@@ -14,12 +14,12 @@ from simlib.model.throttle import QEMU
 from simlib.simulator.engine import limits
 from simlib.simulator.engine.random import thread_keys
 from simlib.simulator.engine.reference.calendar import Calendar, Wake
-from simlib.simulator.engine.reference.clock import Chance, Shown
-from simlib.simulator.engine.reference.locks import DISCIPLINES, Line
+from simlib.simulator.engine.reference.clock import Chance, ShownClock
+from simlib.simulator.engine.reference.locks import DISCIPLINES, CacheLine
 from simlib.simulator.engine.reference.logs import Logs
 from simlib.simulator.engine.reference.memory import Memory
 from simlib.simulator.engine.reference.statistics import Statistics
-from simlib.simulator.engine.reference.threads import Thread, first_state
+from simlib.simulator.engine.reference.threads import SimulatedThread, first_state
 from simlib.simulator.engine.reference.turns import Turns
 
 
@@ -33,14 +33,14 @@ class World:
         self.job, self.report = job, progress
         self.env = Calendar(initial_time=0)
         self.steps = [(Step(kind), *arguments) for kind, *arguments in job.steps.tolist()]
-        self.shown, self.chance = Shown(job), Chance(job)
+        self.shown, self.chance = ShownClock(job), Chance(job)
         keys = thread_keys(seed, len(job.entry))
         self.threads = [first_state(job, i, int(keys[i]), self.env.event()) for i in range(len(job.entry))]
-        self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
-        self.lines = [Line(job) for _ in range(job.lines)]
+        self.locks = [DISCIPLINES[Discipline(kind)](CacheLine(job)) for kind in job.locks]
+        self.lines = [CacheLine(job) for _ in range(job.lines)]
         self.memory = Memory(job)
         self.logs = Logs(job, self.memory)
-        self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
+        self.parked: list[list[SimulatedThread]] = [[] for _ in range(job.barriers)]
         self.books = Statistics(job, trace, ledger)
         self.flags = [False] * FLAGS
         self.turns = Turns(job, seed, self.env, self.threads, self.chance) if job.turn_ps else None
@@ -53,21 +53,21 @@ class World:
         """The world's time."""
         return int(self.env.now)
 
-    def spend(self, thread: Thread, time: int) -> Generator[simpy.Event, None, None]:
+    def spend(self, thread: SimulatedThread, time: int) -> Generator[simpy.Event, None, None]:
         """The thread's own time passes."""
         if self.turns is not None:
             yield from self.turns.spend(thread, time)
         else:
             yield Wake(self.env, thread.number, time)
 
-    def sleep(self, thread: Thread) -> Generator[simpy.Event, None, None]:
+    def sleep(self, thread: SimulatedThread) -> Generator[simpy.Event, None, None]:
         """The thread sleeps until somebody calls `rouse`, or until it is its turn to look again."""
         if self.turns is not None:
             yield from self.turns.give_away(thread)
         else:
             yield thread.roused
 
-    def rouse(self, thread: Thread, at: int) -> None:
+    def rouse(self, thread: SimulatedThread, at: int) -> None:
         """Let a sleeping thread go on at a time; its number decides ties."""
         event = thread.roused
         Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
@@ -80,7 +80,7 @@ class World:
         """So many more threads run from now on; fewer, if negative."""
         self.shown.starts(self.now, threads)
 
-    def note(self, time: int, thread: Thread, kind: str, argument: int, mode: int = 0) -> None:
+    def note(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int = 0) -> None:
         """Write down one trace event; `mode`: of a lock's."""
         self.books.note(time, thread, kind, argument, mode)
 
