@@ -25,7 +25,7 @@ architecture = "arm64"
 """
 
 CURVE = """
-[machine]
+[host]
 cores = 64
 [guest]
 memory_per_vcpu = "2G"

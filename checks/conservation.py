@@ -25,9 +25,9 @@ from simlib.analysis.simulate import SimulationResult
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.grammar import leaves
+from simlib.model.host import Host
 from simlib.model.job import Job
 from simlib.model.locks import LOCKS, Discipline
-from simlib.model.machine import Machine
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
@@ -120,7 +120,7 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
     if not migrates:
         costs["guest_access"] = interval
     return Scenario(
-        machine=Machine(cores=pick((64, 2)), sockets=pick((1, 2)), line_transfer_remote=pick((None, 0, 200_000))),
+        host=Host(cores=pick((64, 2)), sockets=pick((1, 2)), line_transfer_remote=pick((None, 0, 200_000))),
         guest=Guest(
             vcpus=vcpus,
             memory_per_vcpu=units * unit * page_size,

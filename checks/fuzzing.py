@@ -126,7 +126,7 @@ STRANGE: tuple[Any, ...] = (
     [0] * 2000,
     "pages >= 64",
     "held >= 0s",
-    "own",
+    "baseline",
     "variants",
     "never",
 )
@@ -282,7 +282,7 @@ KINDS_RUN = "\n".join(
     f"[variants.{kind}.workload]\nkind = '{kind}'" for kind in sorted(KINDS) if kind not in ("teardown", "lock_probe")
 )
 RUN = f"""
-[machine]
+[host]
 cores = 8
 sockets = 2
 remote_ratio = 1.5
@@ -453,7 +453,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("simulate", "SCENARIO", "--listing"),
     ("simulate", "SCENARIO", "--vcpus", "0x2", "--out", "OUT"),
     ("predict", "SCENARIO", "--vcpus", "1,two", "--fit", "FIT"),
-    ("compare", "SCENARIO", "own", "every-6", "--vcpus", "2"),
+    ("compare", "SCENARIO", "baseline", "every-6", "--vcpus", "2"),
     ("choose", "SCENARIO", "--among", "every-63", "--max-stall", "1", "--memory", "2Q"),
     ("policies", "--format", "json"),
     ("choose-batch", "--architecture", "arm", "--link", "1Gbit", "--out", "OUT"),

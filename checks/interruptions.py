@@ -84,7 +84,7 @@ def commands(folder: Path) -> list[Command]:
                                               "1T", "--out", out), 0.3, 10.0),
         Command("choose, 160 vCPUs", ("choose", "--architecture", "arm64", "--guest", "mysql-8g"), 0.3, 10.0),
         Command("choose-batch --all", ("choose-batch", "--all", "--out", out), 0.3, 10.0),
-        Command("compare", ("compare", X86, "own", "every-64", "every-512", "--variant", "before", "--vcpus",
+        Command("compare", ("compare", X86, "baseline", "every-64", "every-512", "--variant", "before", "--vcpus",
                             "16,32,64,128"), 0.3, 4.0),
         Command("calibrate", fit, 0.3, 4.0),
         Command("reproduce", ("reproduce", "--out", out), 0.3, 15.0),

@@ -38,8 +38,8 @@ COMMANDS = (
     ("data", "show", "arm64-dirty-memory-time"),
     ("simulate", "small.toml"),
     ("predict", "small.toml", "--vcpus", "1,2"),
-    ("compare", "small.toml", "own", "every-64", "--vcpus", "2"),
-    ("choose", "small.toml", "--among", "own", "--among", "every-64", "--plot", "page.html"),
+    ("compare", "small.toml", "baseline", "every-64", "--vcpus", "2"),
+    ("choose", "small.toml", "--among", "baseline", "--among", "every-64", "--plot", "page.html"),
 )
 
 REFUSED = {("sweep", "small.toml", "--out", "out"): "sweep", ("explore",): "notebook", ("reproduce",): "notebook"}

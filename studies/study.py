@@ -108,7 +108,7 @@ def shipped_fit(scenario: Scenario) -> Fit:
     """
     found = find_fit(scenario)
     if found is None:
-        raise InputError("machine.name", scenario.machine.name, "has no fit in data/fits")
+        raise InputError("host.name", scenario.host.name, "has no fit in data/fits")
     return found
 
 

@@ -49,7 +49,7 @@ def test_labels_are_terms():
         *(label.removesuffix(", ns") for label in SLIDERS.values()),
         *METRIC_NAMES.values(),
         metric_title("longest_stall_s"),
-        *(OBJECTIVES[name].title for name in ("stall", "lost", "clear", "cost", "precopy")),
+        *(OBJECTIVES[name].title for name in ("stall", "guest_time_lost", "clear", "cost", "precopy")),
     ]
     assert not set(labels) - TERMS
 

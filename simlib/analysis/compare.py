@@ -15,7 +15,7 @@ from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Predict
 from simlib.analysis.simulate import Known
 from simlib.figures.results import Result, result_html, text_of
 from simlib.measurements.fits import AnyFit
-from simlib.model.policies import OWN, apply
+from simlib.model.policies import BASELINE, apply
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
 
@@ -103,24 +103,24 @@ def compare(
 
     - `scenario`: a scenario, or its file.
     - `policies`: names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, several
-      joined by ``+``, or ``"own"`` for what the scenario says itself. The others are compared with the first.
+      joined by ``+``, or ``"baseline"`` for what the scenario says itself. The others are compared with the first.
     - `variant`: only this one, if the scenario has variants; by default all.
     - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `costs`, `progress`: see `simlib.predict`.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
     ...                     "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
-    >>> compare(s, ["own", "fast-path-read-lock"], [8], metrics=["dirty_memory_time"]).policies
-    ('own', 'fast-path-read-lock')
+    >>> compare(s, ["baseline", "fast-path-read-lock"], [8], metrics=["dirty_memory_time"]).policies
+    ('baseline', 'fast-path-read-lock')
     """
     names = tuple(policies)
     if not names:
-        raise InputError("policies", "", "must name at least one", 'such as ["own", "every-64"]')
+        raise InputError("policies", "", "must name at least one", 'such as ["baseline", "every-64"]')
     for name in names:
         if names.count(name) > 1:
             raise InputError("policies", name, "is named more than once", "name each once")
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
-    named = {name: subject if name == OWN else apply(subject, name) for name in names}
+    named = {name: subject if name == BASELINE else apply(subject, name) for name in names}
     asked = PredictionOptions(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
     frame, costs_used, flags = curves_of(named, vcpus, asked)
     return Comparison(frame, names, level, costs_used, flags)

@@ -37,7 +37,7 @@ from simlib.measurements.fits import (
 from simlib.model.costs import Costs
 from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, as_scenario
-from simlib.simulator.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, sample_several, why_not
+from simlib.simulator.sampling import SAMPLED_RUNS, WHOLE_PAGES, WINDOW_METRICS, sample_several, why_not
 from simlib.simulator.workloads import find_metric, kind_of
 from simlib.simulator.workloads.horizon import how_long, least_accesses
 
@@ -368,7 +368,7 @@ def _points_of(case: CurveCase, metrics: Sequence[str], asked: PredictionOptions
     # What a part of the memory does not tell is asked of all of it.
     whole = windows or any(find_metric(best, metric).memory == "whole" for metric in metrics)
     pages, part = (None, 1) if whole else (asked.pages_per_vcpu, MOVED_PART)
-    walks: Sequence[int | None] = range(WALKS) if windows else [None]
+    walks: Sequence[int | None] = range(SAMPLED_RUNS) if windows else [None]
     alone = asked.replications if case.estimate is None else 1
     points = []
     for n, (its, seed) in enumerate(case.runs(asked)):
@@ -399,7 +399,7 @@ def _sampled(
         span = f"{scaled[0]:g}" + (f" to {scaled[-1]:g}" if len(scaled) > 1 else "")
         flags.add(f"one page in {span} was simulated; times and counts are scaled")
     if 0 in scales:
-        flags.add(f"sampled: windows of {WALKS} walks through each migration (docs/sampling.md)")
+        flags.add(f"sampled: windows of {SAMPLED_RUNS} walks through each migration (docs/sampling.md)")
     if any(case.estimate is None and not (asked.costs == "drawn" and case.known.drawn) for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
     rows = {key: row for key, (row, _) in found.items()}
@@ -419,7 +419,7 @@ def _read(
 ) -> tuple[Floats, float]:  # fmt: skip
     """Metrics of a run, or of a walk, shape (metrics,); and the scale of its pages, 0 of a walk."""
     if walk is not None:
-        (one,) = sample_several(scenario, WALKS, seed, check, walk)
+        (one,) = sample_several(scenario, SAMPLED_RUNS, seed, check, walk)
         return np.array([one.metrics[metric] for metric in metrics]), 0.0
     run = _simulated(scenario, pages, seed, check, part)
     return np.array([run.value(metric) for metric in metrics]), run.scale

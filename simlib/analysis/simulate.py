@@ -32,7 +32,7 @@ from simlib.model.quantities import say_size
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.simulator.engine import engine_selection, reference
 from simlib.simulator.engine.result import ACTIVITIES, FAULTS, PS, EngineResult
-from simlib.simulator.sampling import WALKS, SampleResult, sample_migration, sample_several
+from simlib.simulator.sampling import SAMPLED_RUNS, SampleResult, sample_migration, sample_several
 from simlib.simulator.workloads import build, find_metric, kind_of
 from simlib.simulator.workloads.horizon import check_length, how_long
 
@@ -229,9 +229,9 @@ class SimulationResult(Result):
 def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     """What a reader should know of a scenario's result before believing it."""
     flags = []
-    if scenario.guest.vcpus > scenario.machine.cores:
+    if scenario.guest.vcpus > scenario.host.cores:
         flags.append(
-            f"{scenario.guest.vcpus} vCPUs on {scenario.machine.cores} cores: each vCPU is given a core of its own"
+            f"{scenario.guest.vcpus} vCPUs on {scenario.host.cores} cores: each vCPU is given a core of its own"
         )
     if scale != 1.0:
         flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
@@ -275,8 +275,8 @@ def simulate(
     - `progress`: called with (events, simulated picoseconds) from time to time.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 4, "memory_per_vcpu": "4M", "memslot_aligned": False},
-    ...                     "machine": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"},
-    ...                     "group": "fixed test"})
+    ...                     "host": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"},
+    ...                     "cost_group": "fixed test"})
     >>> result = simulate(s)
     >>> result.metrics["lock_acquisitions"], result.flags[0]
     (8194.0, 'costs: the shipped fit for ampere-altra (arm64-dirty-memory-time, ...)')
@@ -308,7 +308,7 @@ def sample(
     vcpus: int | None = None,
     policy: str = "",
     fit: AnyFit | None = None,
-    walks: int = WALKS,
+    replications: int = SAMPLED_RUNS,
     seed: int = 1,
     costs: Known = "drawn",
     progress: Callable[[str, float], None] | None = None,
@@ -323,7 +323,7 @@ def sample(
     - `progress`: called with (what, share done).
 
     >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory": "4G", "backing": "hugetlb_2mb"},
-    ...     "machine": {"name": "ampere-altra"}, "policy": {"architecture": "arm64"}, "group": "fixed test",
+    ...     "host": {"name": "ampere-altra"}, "policy": {"architecture": "arm64"}, "cost_group": "fixed test",
     ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "256M",
     ...                  "pass_limit": 2}, "costs": {"clear_page": "30ns"}})
     >>> sample(s, walks=2).frame.columns.tolist()
@@ -333,14 +333,16 @@ def sample(
     full = known.exact() if costs == "exact" else known.central()
     both = costs == "drawn" and bool(known.drawn)
     found = sample_migration(
-        full, walks=walks, seed=seed, progress=parallel.subprogress(progress, 0, 0.3 if both else 1)
+        full, replications=replications, seed=seed, progress=parallel.subprogress(progress, 0, 0.3 if both else 1)
     )
     frame, words = found.frame, ""
     if both:
         # each end by one walk, beside the same walk at the best costs
         cases, names = variations(known), list(found.metrics)
-        which = [number % walks for number in range(len(cases))]
-        tasks = [partial(sample_several, case, walks, seed, only=n) for case, n in zip(cases, which, strict=True)]
+        which = [number % replications for number in range(len(cases))]
+        tasks = [
+            partial(sample_several, case, replications, seed, only=n) for case, n in zip(cases, which, strict=True)
+        ]
         ends = parallel.run_all(tasks, "sampling what is not known", parallel.subprogress(progress, 0.3, 1.0))
         pairs = [found.journeys[n] for n in which], [one for (one,) in ends]
         spread = Spread.of(known.drawn, *(np.array([[w.metrics[m] for m in names] for w in each]) for each in pairs))

@@ -43,7 +43,7 @@ MAP_COLUMNS = {
 }
 """Columns of the table that `best_strategy_map` reads."""
 
-PARETO_COLUMNS = {"strategy": TEXT, "stall_s": _ABOVE_0, "clear_s": _ABOVE_0, "lost_s": _ABOVE_0, "on_front": TRUTH}
+PARETO_COLUMNS = {"strategy": TEXT, "stall_s": _ABOVE_0, "clear_s": _ABOVE_0, "guest_time_lost_s": _ABOVE_0, "on_front": TRUTH}
 """Columns of the table that `pareto` reads."""
 
 POLICY_COLUMNS = {
@@ -219,7 +219,7 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
       ``knee`` and ``as_it_is`` (bool) may be there: those are named, too.
 
     >>> table = pd.DataFrame({"strategy": ["every-64", "every-512", "whole-ioctl"], "stall_s": [1e-4, 8e-4, 0.1],
-    ...                       "clear_s": [9.0, 2.0, 2.5], "lost_s": [60.0, 55.0, 70.0],
+    ...                       "clear_s": [9.0, 2.0, 2.5], "guest_time_lost_s": [60.0, 55.0, 70.0],
     ...                       "on_front": [True, True, False]})
     >>> pareto(table).data[0].x
     array([9., 2.])
@@ -237,7 +237,7 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
         showlegend=True,
     )
     rows["label"] = _labels(rows)
-    said = [rows["strategy"], *(rows[time].map(say_seconds) for time in ("stall_s", "clear_s", "lost_s"))]
+    said = [rows["strategy"], *(rows[time].map(say_seconds) for time in ("stall_s", "clear_s", "guest_time_lost_s"))]
     looks = (("not on the front", "circle", 9, 0, style.MUTED), ("on the front", "diamond", 14, 1, style.INK))
     for on_front, (name, symbol, size, edge, ink) in enumerate(looks):
         part = rows[rows["on_front"] == bool(on_front)]
@@ -247,14 +247,14 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
             x=part["clear_s"], y=part["stall_s"], mode="markers+text", text=part["label"].tolist(),
             textposition="middle right", textfont={"size": 11, "color": ink}, name=name, cliponaxis=False,
             showlegend=True, customdata=pd.concat(said, axis=1).loc[part.index],
-            marker={"symbol": symbol, "size": size, "color": np.log10(part["lost_s"]),
+            marker={"symbol": symbol, "size": size, "color": np.log10(part["guest_time_lost_s"]),
                     "coloraxis": "coloraxis", "line": {"color": style.INK, "width": edge}},
             hovertemplate="%{customdata[0]}: longest stall %{customdata[1]}, CLEAR %{customdata[2]}, guest time lost "
                           "%{customdata[3]}<extra>%{fullData.name}</extra>",
         )  # fmt: skip
     figure.update_xaxes(style.time_axis(rows["clear_s"], "CPU time of CLEAR", margin=2.2))
     figure.update_yaxes(style.time_axis(rows["stall_s"], "longest stall of a vCPU", margin=2.5))
-    figure.update_layout(height=560, coloraxis=_lost_colours(rows["lost_s"]))
+    figure.update_layout(height=560, coloraxis=_lost_colours(rows["guest_time_lost_s"]))
     return style.titled(figure, title, "simulated; towards the lower left is better", rows_of=3)
 
 

@@ -84,7 +84,7 @@ def guest_over_time(table: pd.DataFrame) -> go.Figure:
     - `table`: ``strategy``, ``time_s``, ``throughput`` (1: undisturbed); the first strategy is the one that is asked
       about.
 
-    >>> table = pd.DataFrame({"strategy": "own", "time_s": [0.0, 1.0], "throughput": [1.0, 0.5]})
+    >>> table = pd.DataFrame({"strategy": "baseline", "time_s": [0.0, 1.0], "throughput": [1.0, 0.5]})
     >>> guest_over_time(table).data[0].y
     array([100.,  50.])
     """
@@ -108,11 +108,11 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float)
 
     - `strategies`, `batches`: ``longest_stall_s``, ``clear_cpu_time_s``, and ``strategy`` or ``batch_pages`` (0: the
       whole ioctl); the first strategy is the one that is asked about.
-    - `own`: longest stall of the migration as it is; half of it is marked.
+    - `baseline`: longest stall of the migration as it is; half of it is marked.
 
-    >>> rows = pd.DataFrame({"strategy": ["own"], "longest_stall_s": [1e-2], "clear_cpu_time_s": [1.0]})
+    >>> rows = pd.DataFrame({"strategy": ["baseline"], "longest_stall_s": [1e-2], "clear_cpu_time_s": [1.0]})
     >>> [trace.name for trace in tradeoff(rows, rows.assign(batch_pages=0), 1e-2).data]
-    ['batches, pages', 'own']
+    ['batches, pages', 'baseline']
     """
     traces: Traces = []
     looks = {"textposition": "top right", "textfont": {"size": 10, "color": style.MUTED}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from simlib._lib.errors import InputError
 from simlib.model.architectures import TRACKING
-from simlib.model.machine import Machine
+from simlib.model.host import Host
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.policy import Policy
 from simlib.model.quantities import format_duration, format_size
@@ -13,7 +13,7 @@ from simlib.model.steps import FLAGS, MOST_TURN_PS
 from simlib.model.workload import KINDS, RING_RESERVE, Workload
 
 
-def check(machine: Machine, policy: Policy, workload: Workload, vcpus: int, memory: int, page_size: int) -> None:
+def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: int, page_size: int) -> None:
     """Refuse sections that contradict each other; `memory` and `page_size` in bytes.
 
     Raises `InputError`.
@@ -52,12 +52,12 @@ def check(machine: Machine, policy: Policy, workload: Workload, vcpus: int, memo
             "workload.access_interval", format_duration(0), "must be more than 0",
             "a vCPU that takes no time would go round for ever at one instant",
         )  # fmt: skip
-    if (facts.works_on or (workload.kind == "teardown" and workload.guest_runs)) and machine.clock != "wall":
+    if (facts.works_on or (workload.kind == "teardown" and workload.guest_runs)) and host.clock != "wall":
         raise InputError(
-            "machine.clock", machine.clock, f"{workload.kind} tells how fast the guest is over time, and the "
+            "host.clock", host.clock, f"{workload.kind} tells how fast the guest is over time, and the "
             "time that such a clock shows is no common one", 'use clock = "wall"',
         )  # fmt: skip
-    _check_turns(machine, vcpus + 1 + helpers)
+    _check_turns(host, vcpus + 1 + helpers)
     if not facts.regions and policy.lock_regions > 1:
         raise InputError(
             "policy.lock_regions", policy.lock_regions, f"{workload.kind} takes the one lock of all memory",
@@ -130,14 +130,14 @@ def _check_ring(policy: Policy, workload: Workload) -> None:
         )  # fmt: skip
 
 
-def _check_turns(machine: Machine, threads: int) -> None:
-    if machine.turn and (machine.clock == "wall" or machine.turn >= MOST_TURN_PS):
+def _check_turns(host: Host, threads: int) -> None:
+    if host.turn and (host.clock == "wall" or host.turn >= MOST_TURN_PS):
         raise InputError(
-            "machine.turn", format_duration(machine.turn), "CPUs have turns on one processor only, each of "
+            "host.turn", format_duration(host.turn), "CPUs have turns on one processor only, each of "
             f"less than {format_duration(MOST_TURN_PS)}", 'use clock = "serial" or "serial_yield"',
         )  # fmt: skip
-    if machine.tick and not 0 < threads * (2 * machine.turn + machine.tick_work) < machine.tick * (machine.turn > 0):
+    if host.tick and not 0 < threads * (2 * host.turn + host.tick_work) < host.tick * (host.turn > 0):
         raise InputError(
-            "machine.tick", format_duration(machine.tick), "comes where CPUs have turns, and must leave each of "
+            "host.tick", format_duration(host.tick), "comes where CPUs have turns, and must leave each of "
             f"{threads} threads a turn and its tick_work between two ticks", "give turn, and a longer tick",
         )  # fmt: skip

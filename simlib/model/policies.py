@@ -20,7 +20,7 @@ from simlib.model.quantities import format_size, parse_size
 from simlib.model.scenario import Scenario
 from simlib.model.strategy import every, strategy
 
-OWN = "own"
+BASELINE = "baseline"
 """The word for what a scenario says itself."""
 
 Tables = Mapping[str, Mapping[str, Any]]

@@ -22,7 +22,7 @@ from simlib._lib.errors import InputError, nearest
 from simlib._lib.reading import read_toml
 from simlib.model import agreement, rules
 from simlib.model.costs import Calibration, Costs, named
-from simlib.model.machine import MACHINES, Machine
+from simlib.model.host import HOSTS, Host
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
 from simlib.model.quantities import format_size, say_size
@@ -85,14 +85,14 @@ OF_AN_ENTRY = ("fault_hold", "split_hold", "clear_page", "enable_page")
 """Costs of what changes an entry of which a TLB may know."""
 
 
-Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
+Section = TypeVar("Section", Host, Guest, Policy, Workload, Costs, Calibration)
 
 
 @dataclass(frozen=True, repr=False)
 class Scenario:
-    """A machine, a guest, a policy, a workload, and what actions cost.
+    """A host, a guest, a policy, a workload, and what actions cost.
 
-    - `variants`: the same scenario with some values changed (other kernels on the same machine), by name.
+    - `variants`: the same scenario with some values changed (other kernels on the same host), by name.
     - `group`: variants of one group share the costs that are listed in `Calibration.per_group_costs`. A variant that
       names none has the scenario's, and without one its own name.
 
@@ -105,14 +105,14 @@ class Scenario:
     simlib.InputError: guest.vcpu = 8: unknown key; did you mean 'vcpus'? known: backing, ...
     """
 
-    machine: Machine = field(default_factory=Machine)
+    host: Host = field(default_factory=Host)
     guest: Guest = field(default_factory=Guest)
     policy: Policy = field(default_factory=Policy)
     workload: Workload = field(default_factory=Workload)
     costs: Costs = field(default_factory=Costs)
     calibration: Calibration = field(default_factory=Calibration)
     variants: Mapping[str, Scenario] = field(default_factory=dict)
-    group: str = ""
+    cost_group: str = ""
 
     def __post_init__(self) -> None:
         """Check what depends on more than one section."""
@@ -140,12 +140,12 @@ class Scenario:
                 if divided and shares else "",
             )  # fmt: skip
         memory = guest.pages * guest.page_size
-        agreement.check(self.machine, self.policy, self.workload, guest.vcpus, memory, guest.page_size)
+        agreement.check(self.host, self.policy, self.workload, guest.vcpus, memory, guest.page_size)
         for name in ("sockets", "clusters"):
-            if getattr(self.machine, name) > self.machine.cores:
-                raise InputError(f"machine.{name}", getattr(self.machine, name), "must not be more than the cores")
-        if self.machine.clusters % self.machine.sockets:
-            raise InputError("machine.clusters", self.machine.clusters, "must be a multiple of the sockets",
+            if getattr(self.host, name) > self.host.cores:
+                raise InputError(f"host.{name}", getattr(self.host, name), "must not be more than the cores")
+        if self.host.clusters % self.host.sockets:
+            raise InputError("host.clusters", self.host.clusters, "must be a multiple of the sockets",
                              "every socket has as many")  # fmt: skip
 
     @property
@@ -157,23 +157,23 @@ class Scenario:
         return self.workload.ring_entries - RING_RESERVE - self.policy.buffer_entries
 
     @cached_property
-    def machine_costs(self) -> Costs:
-        """The costs as they are on this machine with this guest.
+    def host_costs(self) -> Costs:
+        """The costs as they are on this host with this guest.
 
-        What a vCPU does takes longer while all are busy (`Machine.slowdown`). What one thread does to the memory of all
-        takes longer for the part that lies on another socket than the first (`Machine.remote_ratio`), where that thread
+        What a vCPU does takes longer while all are busy (`Host.slowdown`). What one thread does to the memory of all
+        takes longer for the part that lies on another socket than the first (`Host.remote_ratio`), where that thread
         is: a vCPU's memory and its page table lie where it runs. Where every vCPU is told of an entry that changes
         (`Costs.fence_vcpu`), whatever changes one takes longer with each of them.
 
         >>> host = {"cores": 4, "sockets": 2, "remote_ratio": 3}
         >>> costs = {"clear_page": "30ns", "fault_hold": "1us"}
-        >>> two, four = (Scenario.parse({"machine": host, "guest": {"vcpus": n}, "costs": costs}) for n in (2, 4))
-        >>> two.machine_costs.clear_page, four.machine_costs.clear_page, four.machine_costs.fault_hold
+        >>> two, four = (Scenario.parse({"host": host, "guest": {"vcpus": n}, "costs": costs}) for n in (2, 4))
+        >>> two.host_costs.clear_page, four.host_costs.clear_page, four.host_costs.fault_hold
         (30000, 60000, 1000000)
         """
-        vcpus, machine = self.guest.vcpus, self.machine
-        far = 1 + (machine.remote_ratio - 1) * far_share(machine, vcpus)
-        factors = dict.fromkeys(_OF_THE_VCPU, machine.slowed(vcpus)) | dict.fromkeys(_OF_A_WALK, far)
+        vcpus, host = self.guest.vcpus, self.host
+        far = 1 + (host.remote_ratio - 1) * far_share(host, vcpus)
+        factors = dict.fromkeys(_OF_THE_VCPU, host.slowed(vcpus)) | dict.fromkeys(_OF_A_WALK, far)
         given = self.costs.given()
         changed = {
             name: round(given[name] * factor) for name, factor in factors.items() if factor != 1 and name in given
@@ -192,8 +192,8 @@ class Scenario:
         """
         tables = dict(tables)
         variants = tables.pop("variants", {})
-        group = rules.text(tables.pop("group"), f"{where}group") if "group" in tables else ""
-        base = cls(**sections(tables, where), group=group)
+        group = rules.text(tables.pop("cost_group"), f"{where}cost_group") if "group" in tables else ""
+        base = cls(**sections(tables, where), cost_group=group)
         if not isinstance(variants, Mapping):
             raise InputError(f"{where}variants", variants, "must be tables such as [variants.NAME.policy]")
         parsed = {}
@@ -202,8 +202,8 @@ class Scenario:
             if not isinstance(changes, Mapping):
                 raise InputError(here.rstrip("."), changes, f"must be a table: write [{here.rstrip('.')}.policy]")
             rest = dict(changes)
-            own = rules.text(rest.pop("group", group or name), f"{here}group")
-            parsed[name] = dataclasses.replace(base.changed(rest, here), group=own)
+            own = rules.text(rest.pop("cost_group", group or name), f"{here}cost_group")
+            parsed[name] = dataclasses.replace(base.changed(rest, here), cost_group=own)
         return dataclasses.replace(base, variants=parsed)
 
     def everywhere(self, changes: Mapping[str, Any]) -> Scenario:
@@ -266,7 +266,7 @@ class Scenario:
         memory = say_size(guest.pages * guest.page_size)
         variants = f", variants {', '.join(self.variants)}" if self.variants else ""
         return (
-            f"<Scenario {self.workload.kind} on {self.machine.name}: {guest.vcpus} vCPUs, {memory}, "
+            f"<Scenario {self.workload.kind} on {self.host.name}: {guest.vcpus} vCPUs, {memory}, "
             f"{self.policy.architecture}, {len(self.costs.given())} costs given{variants}>"
         )
 
@@ -284,17 +284,19 @@ class Scenario:
         [guest]
         vcpus = 4
         """
-        tables: dict[str, Any] = {"group": self.group} if self.group else {}
+        tables: dict[str, Any] = {"cost_group": self.cost_group} if self.cost_group else {}
         tables |= differences(self, Scenario())
         variants = {}
         for name, variant in self.variants.items():
-            own: dict[str, Any] = {"group": variant.group} if variant.group != (self.group or name) else {}
+            own: dict[str, Any] = (
+                {"cost_group": variant.cost_group} if variant.cost_group != (self.cost_group or name) else {}
+            )
             variants[name] = own | differences(variant, self)
         return tomli_w.dumps(tables | ({"variants": variants} if variants else {})).strip()
 
 
 SECTIONS: dict[str, type] = {
-    "machine": Machine, "guest": Guest, "policy": Policy, "workload": Workload, "costs": Costs,
+    "host": Host, "guest": Guest, "policy": Policy, "workload": Workload, "costs": Costs,
     "calibration": Calibration,
 }  # fmt: skip
 """The tables of a scenario file."""
@@ -328,8 +330,8 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
         if name == "guest" and base is not None and len({"memory", "memory_per_vcpu"} & set(values)) == 1:
             values.setdefault("memory_per_vcpu", None)
             values.setdefault("memory", None)
-        if name == "machine" and values.get("name") in MACHINES:
-            values = vars(MACHINES[values["name"]]) | values
+        if name == "host" and values.get("name") in HOSTS:
+            values = vars(HOSTS[values["name"]]) | values
         out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)
     return out
 
@@ -374,8 +376,8 @@ def section_differences(section: Any, default: Any) -> dict[str, Any]:
     {'vcpus': 8, 'backing': '4k'}
     """
     rows: dict[str, Any] = {}
-    if isinstance(section, Machine) and section.name != default.name:
-        rows["name"], default = section.name, MACHINES.get(section.name, default)
+    if isinstance(section, Host) and section.name != default.name:
+        rows["name"], default = section.name, HOSTS.get(section.name, default)
     for f in dataclasses.fields(section):
         value = getattr(section, f.name)
         if value is not None and value != getattr(default, f.name):

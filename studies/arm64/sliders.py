@@ -48,7 +48,7 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     sliders = {name: _slider(name, getattr(start.costs, name)) for name in SLIDERS}
     calibrated = {name: slider.value for name, slider in sliders.items()}
     values = ", ".join(f"{SLIDERS[name].removesuffix(', ns')} {value:.3g} ns" for name, value in calibrated.items())
-    known = Markup("Calibrated ({}, {}): {}.").format(start.machine.name, start.group, values)
+    known = Markup("Calibrated ({}, {}): {}.").format(start.host.name, start.cost_group, values)
     status = widgets.HTML(known)
 
     def drawn(scenario: Scenario) -> go.Figure:

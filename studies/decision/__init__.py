@@ -52,7 +52,7 @@ class Decision(Found):
                  "takes": "any" if row["any_is_as_good"] else row["take"] + " ?" * (not row["certain"]),
                  "it is": format_seconds(row["value_s"]),
                  "at most worse by": format_seconds(row["regret_at_most_s"]) if row["regret_at_most_s"] else "",
-                 "longest stall": format_seconds(row["stall_s"]), "guest time lost": format_seconds(row["lost_s"]),
+                 "longest stall": format_seconds(row["stall_s"]), "guest time lost": format_seconds(row["guest_time_lost_s"]),
                  "CPU time of CLEAR": format_seconds(row["clear_s"])}
                 for row in comparison(self.choices).to_dict("records")
             ]

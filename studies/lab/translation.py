@@ -17,11 +17,11 @@ import pandas as pd
 
 from simlib._lib.version import __version__
 from simlib.lab.hardware.instructions import instruction_costs, plain_costs
-from simlib.lab.hardware.prediction import HOSTS
+from simlib.lab.hardware.prediction import LAB_HOSTS
 from simlib.lab.hardware.translation import KINDS, translate
 from simlib.measurements import load
 from simlib.measurements.fits import CostEstimate
-from simlib.model.machine import MACHINES
+from simlib.model.host import HOSTS
 from studies.arm64 import altra
 from studies.study import shipped_fit
 from studies.x86 import growth
@@ -66,7 +66,7 @@ def times() -> pd.DataFrame:
     ampere = _nanoseconds(altra.shipped_fit().estimate)
     paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)
     # What a fault occupies the lock for, moving the lock's own lines left out: the growth is work of some kind.
-    hold = MACHINES["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
+    hold = HOSTS["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
     hold += x86["queue_length_penalty"] * float(np.log2(_WAITERS_AT - 1))
     enable = load("arm64-enable-dirty-log-chunks").rows("page_size == '4K' and variant == 'before'")
     enabling = float(enable["enable_time_ms"].iloc[0]) / (128 * PAGES_PER_GIB) * 1e6
@@ -121,7 +121,7 @@ def shipped_text() -> str:
     ratios = ratio_table()[
         ["kind", "architecture", "instructions", "statistics", "time_ns", "ns_per_instruction", "source"]
     ]
-    machines = {host.lab for host in HOSTS.values()}
+    machines = {host.lab for host in LAB_HOSTS.values()}
     shipped = {
         "title": "Time on hardware of the lab's instructions, by kind of action and architecture",
         "made_by": "python checks/shipped.py lab-instruction-times",

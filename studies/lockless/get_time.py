@@ -161,7 +161,7 @@ SETTINGS = tuple(itertools.product(("3G", "12G"), ("200ns", "2us"), ("5ms", "50m
 def get_scenario(guest: str, memory: str, interval: str, pause: str, vcpus: int = VCPUS, rounds: int = 4) -> Scenario:
     """GET again and again from one of `GUESTS`, whose vCPUs write any page of it, with x86's published costs."""
     return Scenario.parse(
-        {"machine": {"name": "x86-published"}, "group": "shadow", "policy": GUESTS[guest]["policy"],
+        {"host": {"name": "x86-published"}, "cost_group": "shadow", "policy": GUESTS[guest]["policy"],
          "guest": {"vcpus": vcpus, "memory": memory} | GUESTS[guest]["guest"],
          "workload": {"kind": "get_dirty_log", "iterations": rounds, "pause": pause, "warm_up": "100us",
                       "access": "uniform", "shared": True, "access_interval": interval},

@@ -114,7 +114,7 @@ def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.Da
     x86_host, bound = scenario.variants["x86-reference"], f"{split_access_bound()}ps"
     cases = {
         "arm64-after": scenario.variants["arm64-after"],
-        "x86, one socket": x86_host.changed({"machine": {"cores": 2 * x86_host.guest.vcpus}}),
+        "x86, one socket": x86_host.changed({"host": {"cores": 2 * x86_host.guest.vcpus}}),
         "x86, both sockets": x86_host,
         "x86, both sockets, split access": x86_host.changed({"costs": {"split_access": bound}}),
     }

@@ -206,8 +206,8 @@ def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.Data
         case = teardown_scenario(
             gib * GIB, 4096, table.leaf, way, guest_runs=True, warm_up="10ms", access="uniform", shared=True,
             access_interval="50us",
-        ).changed({"machine": {"name": "ampere-altra"}, "guest": {"vcpus": vcpus}})  # fmt: skip
-        case = replace(case.with_costs(**costs.given()), group="fixed test")
+        ).changed({"host": {"name": "ampere-altra"}, "guest": {"vcpus": vcpus}})  # fmt: skip
+        case = replace(case.with_costs(**costs.given()), cost_group="fixed test")
         run = run_scenario(shipped_fit(case).estimate.apply(case))
         pages = PageTable(4096)
         hold = unmapping(pages, pages.largest_block * pages.page_bytes, table.leaf, way).time_ps(costs) * 1e-12

@@ -97,7 +97,7 @@ def reading_problem(reading: GrowthHypothesis, vcpus: int | None = FEW_VCPUS) ->
     """
     given = fault_problem()
     costs: dict[str, Any] = {"line_transfer": reading.line_transfer} if reading.line_transfer else {}
-    changes = {"machine": dict(reading.machine), "calibration": {"costs": list(reading.costs)}, "costs": costs}
+    changes = {"host": dict(reading.machine), "calibration": {"costs": list(reading.costs)}, "costs": costs}
     scenario = given.scenario.everywhere(changes)
     rows = given.observations.copy()
     if vcpus is not None:

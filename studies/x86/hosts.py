@@ -54,7 +54,7 @@ def fault_problem() -> Problem:
     frame = frame.assign(metric="dirty_memory_time", train=True)
     scenario = Scenario.parse(
         {
-            "machine": {"name": MACHINE},
+            "host": {"name": MACHINE},
             "guest": {"memory_per_vcpu": "1G", "backing": "hugetlb_1gb"},
             "workload": {"iterations": 1, "initially_set": False},
             "costs": {"guest_access": f"{guest_access()}ps"} | {name: f"{time}ps" for name, time in CONTAINED.items()},
@@ -92,7 +92,7 @@ def lock_free_pass() -> tuple[tuple[int, float], ...]:
     """How much longer a pass that takes neither fault nor lock lasts with more vCPUs than with 2.
 
     Everything is split beforehand, and EPT's entries are writable without a lock: what is left is what busy siblings,
-    frequency and memory do. `simlib.model.machine.MACHINES` has these numbers.
+    frequency and memory do. `simlib.model.host.HOSTS` has these numbers.
     """
     rows = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100").sort_values("vcpus")
     times = rows["dirty_memory_time_s"].to_numpy(dtype=float)

@@ -45,8 +45,8 @@ def host(vcpus: int) -> dict[str, Any]:
 def far_factor(vcpus: int) -> float:
     """How many times as long a walk over the page tables takes because a part of them lies on the other socket."""
     one = 1_000_000
-    case = Scenario.parse({"machine": host(vcpus), "guest": {"vcpus": vcpus}}).with_costs(clear_page=one)
-    return (case.machine_costs.clear_page or 0) / one
+    case = Scenario.parse({"host": host(vcpus), "guest": {"vcpus": vcpus}}).with_costs(clear_page=one)
+    return (case.host_costs.clear_page or 0) / one
 
 
 def parked_costs() -> pd.DataFrame:
@@ -156,7 +156,7 @@ def _case(known: Mapping[str, float], kernel: str, split: bool, vcpus: int, init
     architecture = "x86-shadow" if kernel == "shadow MMU" else "x86-tdp"
     scenario = Scenario.parse(
         {
-            "machine": host(vcpus),
+            "host": host(vcpus),
             "guest": {"vcpus": vcpus, "memory_per_vcpu": "1G", "backing": "hugetlb_1gb"},
             "policy": {"architecture": architecture, "eager_split": split, "split_alloc": "under_lock"},
             "workload": {"iterations": 3 if initially_set else 1, "initially_set": initially_set},

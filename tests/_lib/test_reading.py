@@ -161,7 +161,7 @@ def test_scenarios_beyond_measure(tmp_path, text, found):
 
 @pytest.mark.parametrize("name", ["x" * 300, "../fits/ampere-altra", "a/b", "a\0b", "ä", os.fsdecode(b"\xff")])
 def test_a_machine_of_a_name_that_is_no_file(name):
-    assert find_fit(Scenario.parse({"machine": {"name": name}})) is None
+    assert find_fit(Scenario.parse({"host": {"name": name}})) is None
 
 
 def test_a_log_of_a_name_that_is_no_text(tmp_path):

@@ -19,7 +19,7 @@ SMALL = Scenario.parse(
 
 
 def test_the_first_policy_is_what_the_others_are_compared_with():
-    found = simlib.compare(SMALL, ["own", "loongarch-two-acquisitions"], [1, 8], metrics=["dirty_memory_time"])
+    found = simlib.compare(SMALL, ["baseline", "loongarch-two-acquisitions"], [1, 8], metrics=["dirty_memory_time"])
     first, second = (found.frame[found.frame["policy"] == name] for name in found.policies)
     assert (first[["change_percent", "change_low", "change_high"]] == 0).all(axis=None)
     changes = 100 * (second["estimate"].to_numpy() / first["estimate"].to_numpy() - 1)
@@ -35,7 +35,7 @@ def test_what_both_share_cancels():
     Without turns: their lengths are drawn, so that with them each step of a derivative differs by chance, too.
     """
     lab = load_scenario(data_dir() / "scenarios" / "lab-x86-shadow.toml")
-    fluid = lab.changed({"machine": dict.fromkeys(("turn", "enqueue_cost", "spin_poll_cost", "tick", "tick_work"), 0)})
+    fluid = lab.changed({"host": dict.fromkeys(("turn", "enqueue_cost", "spin_poll_cost", "tick", "tick_work"), 0)})
     found = simlib.compare(fluid, ["whole-ioctl", "every-64"], [8], metrics=["clear_dirty_log_time"])
     row = found.frame.iloc[1]
     assert row["change_low"] < row["change_percent"] < row["change_high"]
@@ -44,16 +44,16 @@ def test_what_both_share_cancels():
 
 def test_variants_are_compared_each_with_itself():
     scenario = dataclasses.replace(SMALL, variants={"a": SMALL, "b": SMALL})
-    found = simlib.compare(scenario, ["own", "every-64"], [1], metrics=["dirty_memory_time"])
+    found = simlib.compare(scenario, ["baseline", "every-64"], [1], metrics=["dirty_memory_time"])
     assert found.frame["variant"].tolist() == ["a", "b", "a", "b"]
-    assert simlib.compare(scenario, ["own"], [1], variant="b").frame["variant"].eq("").all()
+    assert simlib.compare(scenario, ["baseline"], [1], variant="b").frame["variant"].eq("").all()
     assert "variant" in found.readable().columns
 
 
 @pytest.mark.parametrize(
     ("policies", "message"),
-    [([], "must name at least one"), (["own", "own"], "named more than once"), (["evry-64"], "did you mean 'every-64'"),
-     (["own", "zap-batch-10"], "zap has none of this name")],
+    [([], "must name at least one"), (["baseline", "baseline"], "named more than once"), (["evry-64"], "did you mean 'every-64'"),
+     (["baseline", "zap-batch-10"], "zap has none of this name")],
 )  # fmt: skip
 def test_a_sentence_for_each_fault(policies, message):
     with pytest.raises(InputError, match=message):

@@ -11,8 +11,8 @@ from simlib.analysis.simulate import run_scenario
 from simlib.measurements.fits import CostEstimate, find_fit
 
 README = """
-group = "fixed test"
-[machine]
+cost_group = "fixed test"
+[host]
 name = "ampere-altra"
 [guest]
 vcpus = 2

@@ -31,9 +31,9 @@ def results():
         "simulation": simlib.simulate(SMALL),
         "migration": simlib.simulate(MIGRATION),
         "prediction": simlib.predict(SMALL, [1, 4], metrics=["dirty_memory_time", "contentions"]),
-        "comparison": simlib.compare(SMALL, ["own", "fast-path-read-lock"], [1, 4], metrics=["dirty_memory_time"]),
+        "comparison": simlib.compare(SMALL, ["baseline", "fast-path-read-lock"], [1, 4], metrics=["dirty_memory_time"]),
         "calibrated": simlib.calibrate(unknown, frame, pages_per_vcpu=512, profile=False),
-        "fit": find_fit(Scenario.parse({"machine": {"name": "ampere-altra"}})),
+        "fit": find_fit(Scenario.parse({"host": {"name": "ampere-altra"}})),
         "choice": simlib.choose_batch(MIGRATION),
     }
 

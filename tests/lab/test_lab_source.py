@@ -240,7 +240,7 @@ def test_another_source_leaves_no_objects_of_the_old_one(tmp_path, lab, archive)
     objects.touch()
     prepare(tmp_path, two=ADD)
     assert objects.exists()  # what the series changes, it changes now
-    other = tree(tmp_path / "own")
+    other = tree(tmp_path / "baseline")
     prepare_source(lab, series(tmp_path / "s", one=CHANGE), other, lambda text: None)
     assert not objects.exists()
 
@@ -266,7 +266,7 @@ def test_a_source_within_the_lab_is_refused_and_stays(tmp_path, lab, place):
 
 @pytest.mark.parametrize("left", [".config", "include/config/auto.conf"])
 def test_a_source_that_was_built_in_is_refused(tmp_path, lab, left):
-    kernel = tree(tmp_path / "own")
+    kernel = tree(tmp_path / "baseline")
     (kernel / left).parent.mkdir(parents=True, exist_ok=True)
     (kernel / left).touch()
     with pytest.raises(InputError, match=r"source = .*: was built in place: it has .*; run make mrproper there, or"):
@@ -316,7 +316,7 @@ def test_what_an_interruption_left_is_repaired(tmp_path, lab, archive, monkeypat
 
 @needs_patch
 def test_a_tree_of_ones_own_is_only_read_and_an_edit_is_seen(tmp_path, monkeypatch):
-    kernel, found = tree(tmp_path / "own"), series(tmp_path / "s", one=CHANGE)
+    kernel, found = tree(tmp_path / "baseline"), series(tmp_path / "s", one=CHANGE)
     (kernel / ".git").write_text("gitdir: elsewhere\n")
     (kernel / "link").symlink_to("virt")
     monkeypatch.setattr(source, "SOURCE_GIB", 0.0)

@@ -15,7 +15,7 @@ from simlib._lib.errors import InputError
 from simlib.measurements import data_dir
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Calibration, Costs
-from simlib.model.machine import Machine
+from simlib.model.host import Host
 from simlib.model.scenario import Guest, Policy, Scenario, load_scenario
 from simlib.model.workload import Workload
 from simlib.simulator.workloads import build, kind_of
@@ -30,7 +30,7 @@ def table(**keys):
 
 
 SECTIONS = {
-    "machine": table(
+    "host": table(
         name=WORDS, cores=st.integers(4, 1024), sockets=st.integers(1, 4), line_transfer_local=PS,
         line_transfer_remote=PS,
     ),
@@ -51,7 +51,7 @@ SECTIONS = {
                          per_group_costs=st.just(["fault_hold"]), metrics=st.just(["contentions"])),
 }  # fmt: skip
 FILES = st.fixed_dictionaries({}, optional=SECTIONS)
-VARIANTS = st.dictionaries(WORDS, st.fixed_dictionaries({}, optional={**SECTIONS, "group": WORDS}), max_size=3)
+VARIANTS = st.dictionaries(WORDS, st.fixed_dictionaries({}, optional={**SECTIONS, "cost_group": WORDS}), max_size=3)
 
 
 @given(file=FILES, variants=VARIANTS)
@@ -70,8 +70,8 @@ def test_a_scenario_reads_back_equal(file, variants):
         pytest.param({"variants": {"as-is": {}}}, id="a variant that changes nothing"),
         pytest.param({"variants": {"größe": {"guest": {"vcpus": 2}}}}, id="a key beyond ASCII"),
         pytest.param({"variants": {'2" disk': {"guest": {"vcpus": 2}}}}, id="a quote in a key"),
-        pytest.param({"machine": {"name": 'the "big" one'}}, id="quotes in a text"),
-        pytest.param({"machine": {"name": "two\nlines\\"}}, id="control characters in a text"),
+        pytest.param({"host": {"name": 'the "big" one'}}, id="quotes in a text"),
+        pytest.param({"host": {"name": "two\nlines\\"}}, id="control characters in a text"),
     ],
 )
 def test_what_is_awkward_to_write_reads_back(file):
@@ -99,7 +99,7 @@ def test_a_variant_may_give_memory_per_vcpu_where_the_base_gives_memory():
 def test_the_shipped_scenario():
     scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
     assert list(scenario.variants) == ["spinlock-old-test", "rwlock-old-test", "rwlock-fixed-test"]
-    assert [v.group for v in scenario.variants.values()] == ["old test", "old test", "fixed test"]
+    assert [v.cost_group for v in scenario.variants.values()] == ["old test", "old test", "fixed test"]
     assert [v.policy.facts.lock for v in scenario.variants.values()] == ["spin", "rwlock", "rwlock"]
     assert scenario.guest.pages_per_vcpu == 2**19
     assert not scenario.guest.mapped_as_blocks
@@ -156,8 +156,8 @@ BAD = [
     ("[policy]\nclear_batch_pages = -64", "policy.clear_batch_pages", -64, "whole number from 0", ""),
     ("[policy]\narchitecture = 'arm'", "policy.architecture", "arm", "unknown word", "did you mean 'arm64'?"),
     ("[policy]\nlock = 'mutex'", "policy.lock", "mutex", "unknown word", "rwlock, spin, ticket"),
-    ("[machine]\nname = ''", "machine.name", "", "must be a non-empty text", ""),
-    ("[machine]\ncores = 2\nsockets = 4", "machine.sockets", 4, "must not be more than the cores", ""),
+    ("[host]\nname = ''", "host.name", "", "must be a non-empty text", ""),
+    ("[host]\ncores = 2\nsockets = 4", "host.sockets", 4, "must not be more than the cores", ""),
     ("[workload]\nwrite_percent = 0", "workload.write_percent", 0, "from 1 to 100", ""),
     ("[workload]\niterations = 0", "workload.iterations", 0, "from 1 to 1000", ""),
     ("[workload]\nclear_chunk = '400K'", "workload.clear_chunk", "400K", "must be a multiple of 256K", ""),
@@ -189,7 +189,7 @@ BAD = [
     ("[calibration]\nmetrics = 'contentions'", "calibration.metrics", "contentions", "must be a list of texts", ""),
     ("variants = 3", "variants", 3, "must be tables such as [variants.NAME.policy]", ""),
     ("[variants]\na = 3", "variants.a", 3, "must be a table: write [variants.a.policy]", ""),
-    ("[variants.a]\ngroup = 3", "variants.a.group", 3, "must be a non-empty text", ""),
+    ("[variants.a]\ngroup = 3", "variants.a.cost_group", 3, "must be a non-empty text", ""),
     ("[variants.a.guest]\nvcpu = 3", "variants.a.guest.vcpu", 3, "unknown key", "did you mean 'vcpus'?"),
     ("[variants.a.variants.b]", "variants.a.variants", "…", "unknown table", ""),
 ]
@@ -216,7 +216,7 @@ def test_a_bad_file_gives_one_sentence(tmp_path, text, what, value, rule, cure):
         (lambda: Guest(vcpus=0), "guest.vcpus"),
         (lambda: Scenario().with_vcpus(-1), "guest.vcpus"),
         (lambda: Guest(memory_per_vcpu=2.5), "guest.memory_per_vcpu"),
-        (lambda: Machine(line_transfer_local=-1), "machine.line_transfer_local"),
+        (lambda: Host(line_transfer_local=-1), "host.line_transfer_local"),
         (lambda: Costs(fault_unlocked=-1), "costs.fault_unlocked"),
         (lambda: Scenario().with_costs(fault_hold=-5.0), "costs.fault_hold"),
         (lambda: Costs(fault_jitter=float("nan")), "costs.fault_jitter"),
@@ -244,16 +244,16 @@ def test_a_change_reaches_every_variant():
 def test_the_manual_lists_every_key():
     manual = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text(encoding="utf-8")
     words = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`[^`]*`", manual))))
-    for kind in (Machine, Guest, Policy, Workload, Costs, Calibration):
+    for kind in (Host, Guest, Policy, Workload, Costs, Calibration):
         missing = {f.name for f in dataclasses.fields(kind)} - words
         assert not missing, kind.__name__
 
 
 def test_a_group_at_the_top_holds_for_variants_that_name_none():
-    tables = {"group": "fixed test", "variants": {"a": {}, "b": {"group": "own"}}}
+    tables = {"cost_group": "fixed test", "variants": {"a": {}, "b": {"cost_group": "baseline"}}}
     scenario = Scenario.parse(tables)
-    assert [variant.group for variant in scenario.variants.values()] == ["fixed test", "own"]
-    assert Scenario.parse({"variants": {"a": {}}}).variants["a"].group == "a"
+    assert [variant.cost_group for variant in scenario.variants.values()] == ["fixed test", "baseline"]
+    assert Scenario.parse({"variants": {"a": {}}}).variants["a"].cost_group == "a"
     for text in (scenario.to_toml(), Scenario.parse({"variants": {"a": {}}}).to_toml()):
         assert Scenario.parse(tomllib.loads(text)).to_toml() == text
 

@@ -15,7 +15,8 @@ def test_twenty_lines_from_idea_to_curve():
 def test_a_strategy_stands_where_a_policy_s_name_does(ask, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
-        'group = "fixed test"\n[machine]\nname = "ampere-altra"\n[workload]\nkind = "migration"\n', encoding="utf-8"
+        'cost_group = "fixed test"\n[host]\nname = "ampere-altra"\n[workload]\nkind = "migration"\n',
+        encoding="utf-8",
     )
     strategy = "held >= 20us and waiters >= 1"
     code, listing, _ = ask("simulate", path, "--policy", strategy, "--listing")

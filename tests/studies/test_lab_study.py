@@ -117,7 +117,7 @@ def test_cells_under_load_are_predicted(machine, cells):
 
 def test_what_waits_and_ticks_is_as_counted(machine):
     """The numbers of the scenarios are those of the lab's own tables; machines that have none take their sibling's."""
-    said = lab_scenario(machine).machine
+    said = lab_scenario(machine).host
     counted = {"x86-shadow": "x86-npt", "arm64-write": "arm64-read"}.get(machine, machine)
     mean, deviation = processor.ticks(counted)
     assert said.tick_work == pytest.approx(1000 * mean, rel=0.01)

@@ -15,7 +15,7 @@ from simlib.analysis.calibrate import find_fit, search
 from simlib.analysis.calibrate.fit import calibrate
 from simlib.measurements import load
 from simlib.measurements.fits import CostEstimate
-from simlib.model.machine import MACHINES
+from simlib.model.host import HOSTS
 from simlib.simulator.workloads.migration import unscaled
 from studies.migrations.drops import BARS
 from studies.study import FITTED, HELD_OUT, judged
@@ -104,7 +104,7 @@ def test_costs_are_what_the_published_tables_say():
 
 
 def test_the_machine_is_what_the_tables_say():
-    machine, latency = MACHINES[parked.MACHINE], load("core-to-core-latency").frame
+    machine, latency = HOSTS[parked.MACHINE], load("core-to-core-latency").frame
     assert machine.remote_ratio == latency[latency["processor"].str.startswith("Xeon")]["cross_ratio"].median() == 2.75
     known = dict(hosts.lock_free_pass())
     assert dict(machine.slowdown) == pytest.approx(known, abs=5e-4)

@@ -54,10 +54,10 @@ def test_a_table_escapes_what_its_descriptor_says(tmp_path):
 
 
 def test_scenarios_and_widgets_escape_names(monkeypatch):
-    scenario = Scenario.parse({"machine": {"name": BAD}, "group": BAD})
+    scenario = Scenario.parse({"host": {"name": BAD}, "cost_group": BAD})
     assert escaped(scenario._repr_html_())
     start = dataclasses.replace(ExplorerState.of("arm64").scenario, group=BAD)
-    start = start.changed({"machine": {"name": BAD}}).with_costs(
+    start = start.changed({"host": {"name": BAD}}).with_costs(
         fault_hold="1us", fault_unlocked="1us", line_transfer="50ns", tlb_invalidate="1us"
     )
     monkeypatch.setattr("studies.arm64.sliders.starting_point", lambda _estimate: start)
@@ -71,7 +71,7 @@ def test_scenarios_and_widgets_escape_names(monkeypatch):
 def test_the_explorer_s_sentences_are_escaped():
     state = ExplorerState.of("arm64").changed(strategy="held <1us")
     walks = answers.trips(state, [state.strategy], lambda *_: None)
-    found = Findings(state, parts={"own": walks, "trips": walks})
+    found = Findings(state, parts={"baseline": walks, "trips": walks})
     assert "held &lt;" in answer(found)
     assert "held <" not in answer(found)
     found.parts["reason"] = BAD

@@ -235,7 +235,7 @@ def parameters_of(scenario: Scenario, variants: Sequence[str]) -> tuple[tuple[st
     >>> parameters_of(Scenario.parse({"calibration": {"costs": ["fault_unlocked"]}}), [""])[0]
     ('fault_unlocked',)
     """
-    groups = list(dict.fromkeys(scenario.variants[v].group for v in variants if v))
+    groups = list(dict.fromkeys(scenario.variants[v].cost_group for v in variants if v))
     names = [cost_key(c) for c in scenario.calibration.costs]
     names += [cost_key(c, g) for c in scenario.calibration.per_group_costs for g in groups or [""]]
     return tuple(names), np.log(np.array([BOUNDS[n.partition("[")[0]] for n in names], dtype=float))

@@ -19,7 +19,7 @@ from simlib.figures.results import Result, result_html, text_of
 from simlib.model.quantities import format_duration, format_seconds, say_size
 from simlib.model.scenario import Scenario
 
-_MAIN = ("lost", "clear", "precopy")
+_MAIN = ("guest_time_lost", "clear", "precopy")
 """Objectives for which a terminal has room beside the longest stall; a file has all."""
 
 
@@ -139,7 +139,7 @@ class Choice(Result):
                  "take": "any" if answer["any_is_as_good"] else taken,
                  "it is": format_seconds(answer["value_s"]),
                  "worse by <=": format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "",
-                 **{OBJECTIVES[name].short: format_seconds(one[f"{name}_s"]) for name in ("stall", "lost", "clear")},
+                 **{OBJECTIVES[name].short: format_seconds(one[f"{name}_s"]) for name in ("stall", "guest_time_lost", "clear")},
                  "as good (stall)": self._as_good(answer)}
             )  # fmt: skip
         return pd.DataFrame(rows)
@@ -267,11 +267,11 @@ def comparison(choices: Mapping[str, Choice]) -> pd.DataFrame:
     """One row a choice and objective, by the choice's name: the table of all architectures.
 
     Returns: architecture, evidence, grounds, and the columns of `Choice.answers` with the taken strategy's stall_s,
-    clear_s, lost_s.
+    clear_s, guest_time_lost_s.
     """
     parts = []
     for name, choice in choices.items():
-        costs = choice.table.set_index("strategy")[["stall_s", "clear_s", "lost_s"]]
+        costs = choice.table.set_index("strategy")[["stall_s", "clear_s", "guest_time_lost_s"]]
         found = choice.answers.join(costs, on="take")
         found.insert(0, "architecture", name)
         parts.append(found.assign(evidence=choice.evidence, grounds=choice.grounds, knee=choice.knee))

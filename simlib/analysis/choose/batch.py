@@ -118,7 +118,7 @@ class BatchChoice(Result):
              "as good": ["yes" if good else "" if there else "too long" for good, there in
                          zip(table["as_good"], table["allowed"], strict=True)],
              "longest stall": times["stall_s"], "stall, 90 %": times["stall_bound_s"], "p99.9": times["p999_s"],
-             "CLEAR": times["clear_s"], "guest time lost": times["lost_s"], "pre-copy": times["precopy_s"],
+             "CLEAR": times["clear_s"], "guest time lost": times["guest_time_lost_s"], "pre-copy": times["precopy_s"],
              "front": table["on_front"].map({True: "yes", False: ""})}
         )  # fmt: skip
 

@@ -69,7 +69,7 @@ def choose(
     keeps to `max_stall_s`.
 
     - `scenario`: a migration, without variants, or its file.
-    - `among`: strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and ``"own"``.
+    - `among`: strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and ``"baseline"``.
       By default what can be set on a stock kernel (`simlib.analysis.choose.settable`); `simlib.analysis.choose.patched`
       has what only a patched one can do.
     - `fit`: calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
@@ -281,8 +281,8 @@ def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[s
         for name in ("lock", "write_protect_fault", "translation_fault", "split_fault", "clear_lock")
         if getattr(facts, name) == "none"
     ]
-    if scenario.guest.vcpus > scenario.machine.cores:
+    if scenario.guest.vcpus > scenario.host.cores:
         flags.append(
-            f"{scenario.guest.vcpus} vCPUs on {scenario.machine.cores} cores: each vCPU is given a core of its own"
+            f"{scenario.guest.vcpus} vCPUs on {scenario.host.cores} cores: each vCPU is given a core of its own"
         )
     return flags

@@ -84,7 +84,7 @@ def at_qemu_chunk(scenario: Scenario) -> Scenario:
 def batching(scenario: Scenario) -> Batching | None:
     """A scenario as a case of the batching law, by the module's rules; None if no fault takes the lock."""
     policy, costs, workload = scenario.policy.resolved(), scenario.costs, scenario.workload
-    near = scenario.machine.line_transfer_local
+    near = scenario.host.line_transfer_local
     transfer = (near if near is not None else costs.line_transfer or 0) * PS
     hold, leave = (costs.fault_hold or 0) * PS, (costs.fault_unlocked or 0) * PS
     work = ((costs.clear_page or 0) + (costs.clear_word or 0) / WORD_PAGES) * PS

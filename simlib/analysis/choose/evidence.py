@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simlib.measurements.fits import AnyFit, Fit, find_fit, load_fit
-from simlib.model.machine import UNSTATED
+from simlib.model.host import UNSTATED
 from simlib.model.scenario import Scenario
 
 UNSTATED_HOST = "whose hardware no source states"
@@ -26,7 +26,7 @@ def origin(fit: Fit | None) -> str:
     """What the costs of a fit were calibrated on, in words."""
     if fit is None:
         return "costs that were given as such"
-    machine = fit.scenario.machine
+    machine = fit.scenario.host
     if machine.name in UNSTATED:
         return f"published tables of hosts {UNSTATED_HOST} ({machine.name})"
     if machine.clock != "wall":

@@ -13,7 +13,7 @@ import pandas as pd
 
 from simlib.analysis.choose.objectives import OBJECTIVES
 from simlib.model.architectures import TRACKING
-from simlib.model.policies import OWN, policy
+from simlib.model.policies import BASELINE, policy
 from simlib.model.quantities import say_seconds
 from simlib.model.scenario import Scenario
 
@@ -104,7 +104,7 @@ def _effects(choice: Choice, take: str, objective: str) -> str:
         names = dict.fromkeys((objective, "stall"))
         return joined([f"the {OBJECTIVES[n].title} is {say_seconds(table.loc[take, f'{n}_s'])}" for n in names], "and")
     better, worse = list[str](), list[str]()
-    for name in dict.fromkeys(("stall", objective, "clear", "lost", "precopy")):
+    for name in dict.fromkeys(("stall", objective, "clear", "guest_time_lost", "precopy")):
         old, new = float(now[f"{name}_s"].iloc[0]), float(table.loc[take, f"{name}_s"])
         if abs(new - old) > max(OBJECTIVES[name].floor, choice.zone * min(old, new)):
             verb, told = ("rises", worse) if new > old else ("falls", better)
@@ -118,7 +118,7 @@ def _effects(choice: Choice, take: str, objective: str) -> str:
 def _means(choice: Choice, take: str) -> tuple[str, bool]:
     """What to set or to patch for a strategy, and whether shipped software has all of it."""
     names = [part.strip() for part in take.split("+")]
-    found = {name: policy(name).to_do(choice.scenario.policy.architecture) for name in names if name != OWN}
+    found = {name: policy(name).to_do(choice.scenario.policy.architecture) for name in names if name != BASELINE}
     texts = [f"{name}: {text}" if len(names) > 1 else text for name, (text, _) in found.items()]
     return "; ".join(texts), all(shipped for _, shipped in found.values())
 

@@ -57,7 +57,7 @@ OBJECTIVES: dict[str, Objective] = {
     for row in (
         Objective("cost", "CPU time in all", "CPU in all",
                   "CPU time of enabling the log and of CLEAR, and guest time lost times the weight.", _cost),
-        Objective("lost", "guest time lost", "lost", "What all vCPUs together lose of their own time before the "
+        Objective("guest_time_lost", "guest time lost", "guest_time_lost", "What all vCPUs together lose of their own time before the "
                   "switchover: vCPUs × pre-copy × (1 − throughput).", _lost),
         Objective("stall", "longest stall", "stall", "Longest time that one access of any vCPU takes.",
                   _metric("longest_stall"), 10e-6),

@@ -24,7 +24,7 @@ from simlib.analysis.choose.strategies import Strategy
 
 Floats = NDArray[np.float64]
 
-FRONT = ("lost", "stall", "clear", "precopy")
+FRONT = ("guest_time_lost", "stall", "clear", "precopy")
 """Objectives that are traded for each other."""
 
 BUDGETS = (10e-6, 100e-6, 1e-3, 10e-3, 100e-3)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from simlib._lib.errors import InputError
 from simlib.model.locks import LOCKS, SHARING
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.policies import OWN, POLICIES, apply
+from simlib.model.policies import BASELINE, POLICIES, apply
 from simlib.model.policy import Policy
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
@@ -23,7 +23,7 @@ SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-sp
           "no-eager-split")  # fmt: skip
 """Strategies for splitting blocks, where the guest has any; a stock x86 kernel can only do the last."""
 
-CHUNKS = ("own", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
+CHUNKS = ("baseline", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
 """Memory of one CLEAR, as userspace asks for it."""
 
 
@@ -36,14 +36,14 @@ def stock_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
 
     >>> guest = {"backing": "thp", "memory": "1G"}
     >>> stock_kernel_strategies(Scenario.parse({"policy": {"architecture": "x86-tdp"}, "guest": guest}))
-    ('own', 'chunk-16M', 'chunk-64M', 'chunk-256M', 'chunk-1G', 'no-eager-split')
+    ('baseline', 'chunk-16M', 'chunk-64M', 'chunk-256M', 'chunk-1G', 'no-eager-split')
     """
     if scenario.workload.rings:
         return tracking_strategies(scenario)
     splits = scenario.guest.mapped_as_blocks and scenario.policy.resolved().eager_split
     x86 = scenario.policy.architecture.startswith("x86")
     memory = scenario.guest.pages * scenario.guest.page_size
-    chunks = [name for name in CHUNKS if name == OWN or parse_size(name.removeprefix("chunk-"), name) <= memory]
+    chunks = [name for name in CHUNKS if name == BASELINE or parse_size(name.removeprefix("chunk-"), name) <= memory]
     return (*chunks, *(["no-eager-split"] if splits and x86 else []))
 
 
@@ -51,12 +51,12 @@ def tracking_strategies(scenario: Scenario) -> tuple[str, ...]:
     """Ways of learning what the guest writes: those of the architecture, and dirty rings.
 
     >>> tracking_strategies(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))[:4]
-    ('own', 'write-protect', 'pml', 'dirty-ring-1024')
+    ('baseline', 'write-protect', 'pml', 'dirty-ring-1024')
     """
     ways = [name for way in scenario.policy.facts.dirty_tracking if (name := way.replace("_", "-")) in POLICIES]
     splits = scenario.guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
     rings = [f"{ring}+eager-split-drop" if splits else ring for ring in RINGS]
-    return (OWN, *ways, *rings)
+    return (BASELINE, *ways, *rings)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Strategy:
 
     def applied(self, scenario: Scenario) -> Scenario:
         """The scenario with this strategy."""
-        return scenario if self.name == OWN else apply(scenario, self.name)
+        return scenario if self.name == BASELINE else apply(scenario, self.name)
 
 
 def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tuple[Strategy, ...]:
@@ -115,7 +115,7 @@ def patched_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
     names = [name for name in HOLDS if name not in batches]
     if LOCKS[scenario.policy.resolved().lock] in SHARING:
         names += ["read-lock-clear", "every-64+read-lock-clear"]
-    return (*names, *(SPLITS if scenario.guest.mapped_as_blocks else ()), OWN)
+    return (*names, *(SPLITS if scenario.guest.mapped_as_blocks else ()), BASELINE)
 
 
 def _essence(scenario: Scenario) -> tuple[Policy, Workload]:

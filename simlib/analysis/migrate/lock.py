@@ -98,7 +98,7 @@ def lock_of(
     for number, chunk in enumerate(tried):
         portion = parallel.subprogress(progress, number / len(tried), (number + 1) / len(tried))
         try:
-            found = sample(_scenario(guest, chunk), walks=WALKS, seed=seed, costs="median", progress=portion)
+            found = sample(_scenario(guest, chunk), replications=WALKS, seed=seed, costs="median", progress=portion)
         except InputError as error:
             return f"mmu_lock is not told: {error}"
         values, high = found.metrics, dict(zip(found.frame["metric"], found.frame["high"], strict=True))

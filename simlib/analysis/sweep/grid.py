@@ -24,7 +24,7 @@ from simlib.measurements.fits.priors import priors_path
 from simlib.model import rules
 from simlib.model.architectures import architecture
 from simlib.model.costs import Calibration
-from simlib.model.policies import OWN, policy
+from simlib.model.policies import BASELINE, policy
 from simlib.model.scenario import Scenario, parsed
 from simlib.simulator.workloads import KINDS
 from simlib.simulator.workloads.metrics import split_name
@@ -126,7 +126,7 @@ class Grid:
     scenario: Scenario
     axes: tuple[Axis, ...] = ()
     architectures: tuple[str, ...] = ()
-    policies: tuple[str, ...] = (OWN,)
+    policies: tuple[str, ...] = (BASELINE,)
     design: Design = field(default_factory=Design)
     replications: Replications = field(default_factory=Replications)
     costs: str = "median"
@@ -164,7 +164,7 @@ class Grid:
 
     def _calibrated(self) -> list[str]:
         """Digests of the files that points take costs from: the fits of their machines, and the priors."""
-        machines = {case.machine.name for _, case in self.cases} | self._swept("machine", "name")
+        machines = {case.host.name for _, case in self.cases} | self._swept("host", "name")
         paths = [path for path in map(fit_path, sorted(machines)) if path is not None]
         if self.costs == "median":
             paths.append(priors_path())
@@ -183,7 +183,7 @@ class Grid:
     def kept(self) -> tuple[str, ...]:
         """The metrics that are kept, in the order of their columns."""
         kinds = self._swept("workload", "kind") | {
-            str(policy(name).changes.get("workload", {}).get("kind", "")) for name in self.policies if name != OWN
+            str(policy(name).changes.get("workload", {}).get("kind", "")) for name in self.policies if name != BASELINE
         }
         kinds |= {case.workload.kind for _, case in self.cases}
         known = dict.fromkeys(metric.name for name in sorted(kinds - {""}) for metric in KINDS[name].metrics)
@@ -202,7 +202,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
     Raises `InputError` on an unknown key, a value that breaks its rule, more points than `MOST_POINTS`, or a sampled
     design of more than `MOST_COORDINATES`.
 
-    >>> grid = read_grid({"policies": ["own", "every-64"], "architectures": ["arm64", "riscv"],
+    >>> grid = read_grid({"policies": ["baseline", "every-64"], "architectures": ["arm64", "riscv"],
     ...                   "axes": {"guest": {"vcpus": [1, 2, 4]}}})
     >>> grid.points
     12
@@ -228,7 +228,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
         scenario=scenario,
         axes=axes,
         architectures=tuple(architecture(name).name for name in _names(tables, "architectures")),
-        policies=_names(tables, "policies") or (OWN,),
+        policies=_names(tables, "policies") or (BASELINE,),
         design=design,
         replications=Replications(**parsed(Replications, replications, "replications")),
         costs=rules.choice("exact", "median")(tables.get("costs", "median"), "costs"),
@@ -248,7 +248,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
                          f"a {design.kind} has at most {MOST_COORDINATES:,} coordinates, points × axes, and not "
                          f"{design.points * len(axes):,}", "take fewer points or fewer axes")  # fmt: skip
     for name in grid.policies:
-        if name != OWN:
+        if name != BASELINE:
             policy(name)
     if grid.points > MOST_POINTS:
         raise InputError("points", f"{grid.points:,}", f"a sweep has at most {MOST_POINTS:,}",

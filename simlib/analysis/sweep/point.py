@@ -19,7 +19,7 @@ from simlib._lib.errors import InputError
 from simlib.analysis.sweep.grid import Grid, unit_cube
 from simlib.measurements.fits import UncertainCosts, choose_fit
 from simlib.model.costs import Costs
-from simlib.model.policies import OWN, policy
+from simlib.model.policies import BASELINE, policy
 from simlib.model.scenario import SECTIONS, Scenario, section_differences, sections
 from simlib.model.workload import Workload
 
@@ -92,15 +92,15 @@ class Points:
         for section, indices in self._by_section.items():
             changes = tuple((self.grid.axes[i].key, values[i]) for i in indices)
             parts[section] = _changed(section, parts[section], changes)
-        if name != OWN:
+        if name != BASELINE:
             for section, table in _policy_tables(name, parts["policy"].architecture):
                 parts[section] = _changed(section, parts[section], table)
         if self.grid.costs == "exact":
-            scenario = Scenario(**parts, group=base.group)
+            scenario = Scenario(**parts, cost_group=base.cost_group)
             return UncertainCosts.of(scenario, choose_fit(scenario)[0]).exact()
         kind = parts["workload"].kind
-        parts["costs"] = _costs(parts["machine"], parts["policy"], parts["costs"], kind, base.group)
-        return Scenario(**parts, group=base.group)
+        parts["costs"] = _costs(parts["host"], parts["policy"], parts["costs"], kind, base.cost_group)
+        return Scenario(**parts, cost_group=base.cost_group)
 
     @cached_property
     def _by_section(self) -> Mapping[str, list[int]]:
@@ -134,7 +134,7 @@ def _policy_tables(name: str, architecture: str) -> tuple[tuple[str, tuple[tuple
 @lru_cache(maxsize=_KEPT)
 def _costs(machine: Any, policy_: Any, costs: Costs, kind: str, group: str) -> Costs:
     """The costs of a scenario at their medians, which depend on nothing else of it."""
-    scenario = Scenario(machine=machine, policy=policy_, workload=Workload(kind=kind), costs=costs, group=group)
+    scenario = Scenario(host=machine, policy=policy_, workload=Workload(kind=kind), costs=costs, cost_group=group)
     return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central().costs
 
 
@@ -145,7 +145,7 @@ def text_of(scenario: Scenario) -> str:
     '[guest]\\nvcpus = 4\\nmemory_per_vcpu = "1G"\\n'
     """
     parts = (_section_text(name, getattr(scenario, name)) for name in SECTIONS)
-    group = tomli_w.dumps({"group": scenario.group}) if scenario.group else ""
+    group = tomli_w.dumps({"cost_group": scenario.cost_group}) if scenario.cost_group else ""
     return "\n".join(part for part in (group, *parts) if part)
 
 
@@ -178,6 +178,6 @@ def first_seed(scenario: Scenario, seed: int) -> int:
     >>> first_seed(one, 1) == first_seed(other, 1), first_seed(one, 1) == first_seed(one.with_vcpus(2), 1)
     (True, False)
     """
-    parts = (_section_text(name, getattr(scenario, name)) for name in ("machine", "guest", "workload"))
+    parts = (_section_text(name, getattr(scenario, name)) for name in ("host", "guest", "workload"))
     digest = hashlib.blake2b("\n".join((str(seed), *parts)).encode(), digest_size=4).digest()
     return int.from_bytes(digest) >> 1

@@ -2,7 +2,7 @@
 """The lab's machines and cells, as scenarios.
 
 The lab's clock counts instructions over all CPUs (docs/lab.md), and so does the model with
-``machine.clock = "serial"``: nothing of it is a time on hardware.
+``host.clock = "serial"``: nothing of it is a time on hardware.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def lab_case(name: str, row: pd.Series) -> Scenario:
         workload |= {"clear_when": "ring", "ring_entries": int(row["ring_entries"])}
     return lab_scenario(name).changed(
         {
-            "machine": {"turn": f"{row.get('turn_instructions', COARSE)}ns"},
+            "host": {"turn": f"{row.get('turn_instructions', COARSE)}ns"},
             "guest": {"vcpus": int(row["vcpus"]), "memory_per_vcpu": parse_size(row["memory_per_vcpu"])},
             "policy": {"clear_drop_when": every(batch_of(row["switches"]))},
             "workload": workload,

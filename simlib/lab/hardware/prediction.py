@@ -67,7 +67,7 @@ class LabHost(NamedTuple):
 
     lab: str
     name: str
-    group: str
+    cost_group: str
     architecture: str
     alike: tuple[str, ...] = ()
 
@@ -78,13 +78,13 @@ class LabHost(NamedTuple):
 
     def scenario(self, workload: Mapping[str, Any]) -> Scenario:
         """A guest of one vCPU there, with a workload."""
-        host = {"machine": {"name": self.name}, "group": self.group} if self.name else {}
+        host = {"host": {"name": self.name}, "cost_group": self.cost_group} if self.name else {}
         guest = {"memory_per_vcpu": MEMORY, "backing": "4k"}
         return Scenario.parse({**host, "guest": guest, "policy": {"architecture": self.architecture},
                                "workload": dict(workload)})  # fmt: skip
 
 
-HOSTS = {
+LAB_HOSTS = {
     "x86_64/npt": LabHost("x86-npt", "x86-published", "tdp", "x86-tdp"),
     "x86_64/shadow": LabHost("x86-shadow", "x86-published", "shadow", "x86-shadow-paging", ("x86-shadow",)),
     "arm64/vhe": LabHost("arm64-read", "ampere-altra", "fixed test", "arm64", ("arm64-2022",)),
@@ -140,7 +140,7 @@ class Effect:
 def effect_of(trial: Trial, machine: str) -> Effect:
     """What a trial's differences say of the model's policy and costs.
 
-    - `machine`: one of `HOSTS`.
+    - `machine`: one of `LAB_HOSTS`.
 
     >>> from simlib.lab.trial.data import read_trials
     >>> from simlib.measurements import load
@@ -253,7 +253,7 @@ def _costs(cell: _Cell, machine: str) -> dict[str, More]:
     cleared = cell.more(("clear", "time"))
     if cleared.middle:  # what letting go takes is no part of a page
         let_go = cell.sum(["clear"], "acquisitions", 1) - cell.sum(["clear"], "acquisitions", 0)
-        each = instruction_times().reacquire[HOSTS[machine].lab]
+        each = instruction_times().reacquire[LAB_HOSTS[machine].lab]
         left = More(cleared.middle - let_go * each, cleared.half)
         found["clear_page"] = cell.value("clear", "time", 0) / pages, left.over(pages)
     return {name: more for name, (whole, more) in found.items() if abs(more.middle) > max(more.half, RULER * whole)}
@@ -344,10 +344,10 @@ def on_hardware(
     - `fit`: calibrated costs of one's own host. Default: the shipped ones.
     - `vcpus`, `metrics`, `seed`, `progress`: as in `simlib.predict`.
     """
-    found = [machine for machine in trial.machines if machine in HOSTS]
+    found = [machine for machine in trial.machines if machine in LAB_HOSTS]
     frames, effects, notes = list[pd.DataFrame](), list[tuple[str, ...]](), list[str]()
     for machine, share in zip(found, subprogresses(progress, [1 / max(1, len(found))] * len(found)), strict=True):
-        host, effect = HOSTS[machine], effect_of(trial, machine)
+        host, effect = LAB_HOSTS[machine], effect_of(trial, machine)
         asked = list(_asked(host, scenario, metrics))
         if not asked:
             continue

@@ -204,7 +204,7 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
         machine["kick_spread"] = [float(f"{value:.4g}") for value in spread / kicks.mean()]
     return Scenario.parse(
         {
-            "machine": {"name": machine_name(facts), **machine},
+            "host": {"name": machine_name(facts), **machine},
             "guest": {"vcpus": vcpus, "memory_per_vcpu": size, "backing": "hugetlb_2mb" if blocks else "4k"},
             "policy": {"architecture": facts["architecture"]},
             "workload": {"kind": "clear_under_load", "iterations": 1, "pause": PAUSE},

@@ -21,7 +21,7 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
     calibrated on another architecture.
     The scenario has no variants. Without a fit, the costs are None.
 
-    >>> estimate, notes = choose_fit(Scenario.parse({"machine": {"name": "ampere-altra"}}))
+    >>> estimate, notes = choose_fit(Scenario.parse({"host": {"name": "ampere-altra"}}))
     >>> notes[0]
     'costs: the shipped fit for ampere-altra (arm64-dirty-memory-time, ...)'
     """
@@ -31,11 +31,11 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
         fit = load_fit(fit)
     notes = [f"warning: {fit.doubt}"] if fit is not None and fit.doubt else []
     if fit is None:
-        fit = shipped_fit(scenario.machine.name)
+        fit = shipped_fit(scenario.host.name)
         if fit is None:
             return None, ()
         dataset, date = fit.meta["dataset"], fit.meta["date"]
-        notes.append(f"costs: the shipped fit for {scenario.machine.name} ({dataset}, {date})")
+        notes.append(f"costs: the shipped fit for {scenario.host.name} ({dataset}, {date})")
     fitted = {case.policy.architecture for case in fit.scenario.variants.values() or (fit.scenario,)}
     asked = scenario.policy.architecture
     if asked not in fitted:

@@ -64,7 +64,7 @@ class CostEstimate:
         mine = {name: value for name, value in fixed.items() if name not in given}
         for name, value in zip(self.names, values.tolist(), strict=True):
             cost, _, rest = name.partition("[")
-            if cost not in given and (not rest or rest.removesuffix("]") == scenario.group):
+            if cost not in given and (not rest or rest.removesuffix("]") == scenario.cost_group):
                 mine[cost] = value
         return scenario.with_costs(**mine)
 

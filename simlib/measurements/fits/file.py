@@ -24,11 +24,11 @@ from simlib.measurements.fits.estimate import CostEstimate, conventions
 from simlib.measurements.fits.fit import Fit
 from simlib.measurements.fits.soundness import check_fit
 from simlib.measurements.fits.tables import unit_of
-from simlib.model.machine import Machine
+from simlib.model.host import Host
 from simlib.model.scenario import FILE, Scenario
 
 SCHEMA = "simlib-fit"
-UNNAMED = Machine().name
+UNNAMED = Host().name
 """What a machine is called that has no name, and so no fit."""
 
 VERSION = 1
@@ -140,7 +140,7 @@ def fit_path(machine: str) -> Path | None:
 
 def find_fit(scenario: Scenario) -> Fit | None:
     """The shipped fit for a scenario's machine, if there is one; the caller's own."""
-    return copy.deepcopy(shipped_fit(scenario.machine.name))
+    return copy.deepcopy(shipped_fit(scenario.host.name))
 
 
 def shipped_fit(machine: str) -> Fit | None:

@@ -191,7 +191,7 @@ class Fit(Result):
         columns = ", ".join(self.meta.get("not_used", ()))
         unused = (f"in the tables, but not used: {columns} ([calibration] metrics names what is)",) if columns else ()
         unit = "times are those of an emulator's serial clock, which counts instructions (docs/lab.md), not of hardware"
-        emulated = (unit,) if self.scenario.machine.clock != "wall" else ()
+        emulated = (unit,) if self.scenario.host.clock != "wall" else ()
         return (*self.estimate.correlation()[1], *unknown, *priors, *unused, *self.warnings, *emulated)
 
     def by_metric(self) -> pd.DataFrame:

@@ -59,11 +59,11 @@ class UncertainCosts:
         if estimate is not None:
             grouped = dict.fromkeys(name.partition("[")[0] for name in estimate.names if "[" in name)
             lost = [name for name in grouped if name not in known]
-            if lost and not scenario.group:
+            if lost and not scenario.cost_group:
                 names = ", ".join(repr(group) for group in sorted(estimate.groups()))
                 raise InputError(
                     "group", "none", f"the fit has {', '.join(lost)} for the groups {names}",
-                    'write group = "…" at the top of the scenario',
+                    'write cost_group = "…" at the top of the scenario',
                 )  # fmt: skip
         priors, settled = load_priors(scenario.policy.architecture), {*known, *kind_of(scenario).contained}
         return cls(scenario, estimate, {name: prior for name, prior in priors.items() if name not in settled})
@@ -120,7 +120,7 @@ class UncertainCosts:
             return self.central()
         raise InputError(
             "costs", ", ".join(self.drawn),
-            f"no value, and no calibrated one for machine {self.scenario.machine.name!r} with architecture "
+            f"no value, and no calibrated one for machine {self.scenario.host.name!r} with architecture "
             f"{self.scenario.policy.architecture!r}",
             'give them with scenario.with_costs(fault_hold="1us", …), calibrate and pass fit=…, or have them drawn '
             'from their priors: costs="drawn"',
@@ -199,7 +199,7 @@ class UncertainCosts:
                 value, source = prior.median, prior.source
                 low, high = self.ends(name) if value else (0.0, 0.0)
             elif kind == "calibrated" and self.estimate is not None:
-                factor = factor_of(self.estimate, name, self.scenario.group)
+                factor = factor_of(self.estimate, name, self.scenario.cost_group)
                 low, high = value / factor, value * factor
             rows.append((name, kind, value, low, high, unit_of(name), source))
         return pd.DataFrame(rows, columns=["cost", "evidence", "value", "low", "high", "unit", "source"])

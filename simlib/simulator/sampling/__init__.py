@@ -9,7 +9,7 @@ whole simulations.
 """
 
 from simlib.simulator.sampling.sample import (
-    WALKS,
+    SAMPLED_RUNS,
     WHOLE_PAGES,
     WINDOW_METRICS,
     SampleResult,
@@ -18,4 +18,12 @@ from simlib.simulator.sampling.sample import (
     why_not,
 )
 
-__all__ = ["WALKS", "WHOLE_PAGES", "WINDOW_METRICS", "SampleResult", "sample_migration", "sample_several", "why_not"]
+__all__ = [
+    "SAMPLED_RUNS",
+    "WHOLE_PAGES",
+    "WINDOW_METRICS",
+    "SampleResult",
+    "sample_migration",
+    "sample_several",
+    "why_not",
+]

@@ -98,7 +98,7 @@ def _most(scenario: Scenario, seen: Window) -> float:
     Where nobody waits, a kick and a fault at its longest draws; where a hold of somebody else decides, that hold and
     those; else a hold and twice everybody's.
     """
-    costs = scenario.machine_costs
+    costs = scenario.host_costs
     spread = float(quantile_table(float(costs.fault_jitter or 0.0)).max()) / 2**FIXED_POINT_BITS
     crossing = 2 * (costs.line_transfer or 0) + 4 * (costs.line_local or 0)
     fault = (spread * ((costs.fault_unlocked or 0) + (costs.fault_hold or 0)) + crossing + (costs.kick or 0)) * PS
@@ -299,7 +299,7 @@ def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
     """What a fault that splits a block takes besides (`Architecture.split_flush`), as `Rates` has it, s."""
     if not scenario.policy.resolved().facts.split_flush:
         return {}
-    costs, vcpus, blocks = scenario.machine_costs, scenario.guest.vcpus, split_at_once(scenario.guest)
+    costs, vcpus, blocks = scenario.host_costs, scenario.guest.vcpus, split_at_once(scenario.guest)
     held = ((costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0) + (costs.interrupt or 0)) * PS / blocks
     return {"flush": held + vcpus * (costs.kick or 0) * PS / blocks, "held": held}
 
@@ -307,7 +307,7 @@ def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
 def _clear(terrain: MemoryState, chunk: int, cycles: Cycles, pace: Rates) -> WindowSpec:
     """The window on a CLEAR."""
     between = max(pace.between(float(shares.sum()), float(shares[1])) for shares in cycles.faulting[chunk])
-    kicked = SETTLE * between + (terrain.scenario.machine_costs.kick or 0) * PS  # for who faults after it, too
+    kicked = SETTLE * between + (terrain.scenario.host_costs.kick or 0) * PS  # for who faults after it, too
     after = min(max(DRAIN * between, kicked), float(cycles.send[chunk]))
     times = SETTLE * between, LOOK * between, after
     share = cycles.faulting[chunk, 0]

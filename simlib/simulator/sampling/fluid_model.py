@@ -75,7 +75,7 @@ STEADY = 2e-3
 
 def cost_of(scenario: Scenario, *names: str) -> float:
     """Some costs together, s; what has no value takes none."""
-    return sum(getattr(scenario.machine_costs, name) or 0 for name in names) * PS
+    return sum(getattr(scenario.host_costs, name) or 0 for name in names) * PS
 
 
 class Touches(NamedTuple):

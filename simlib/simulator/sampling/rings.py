@@ -194,7 +194,7 @@ def reaping(scenario: Scenario, entries: float) -> Reaping:
     around = cost("ring_exit", "flush", "interrupt") + scenario.guest.vcpus * cost("flush_per_vcpu")
     each = cost("ring_entry", "reset_entry")
     if policy.clear_lock == "lockless":
-        page = cost("clear_page" if scenario.machine_costs.lockless_page is None else "lockless_page")
+        page = cost("clear_page" if scenario.host_costs.lockless_page is None else "lockless_page")
         return Reaping(0.0, entries * (page + cost("clear_word")), 0.0, entries * each + around)
     line = 2 * cost("line_local" if policy.write_protect_fault == "lockless" else "line_transfer")
     each += cost("reacquire")

@@ -18,10 +18,10 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_size, say_size
 from simlib.model.scenario import Scenario
 from simlib.simulator.sampling.estimator import SampledRun, sample_once
-from simlib.simulator.sampling.table import flags_of_walks, table_of
+from simlib.simulator.sampling.table import flags_of_runs, table_of
 from simlib.simulator.workloads.migration import METRICS, page_time
 
-WALKS = 8
+SAMPLED_RUNS = 8
 """Walks unless told otherwise."""
 
 WHOLE_PAGES = 2**18
@@ -81,7 +81,7 @@ class SampleResult(Result):
     scenario: Scenario
     frame: pd.DataFrame
     curve: pd.DataFrame
-    walks: int
+    replications: int
     windows: int
     events: int
     seed: int
@@ -104,7 +104,7 @@ class SampleResult(Result):
         memory = say_size(guest.pages * guest.page_size)
         return "\n".join(
             [f"Sampled: {self.scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
-             f"({policy.lock} lock); {self.windows} windows of {self.walks} walks, seed {self.seed}, "
+             f"({policy.lock} lock); {self.windows} windows of {self.replications} walks, seed {self.seed}, "
              f"{self.events:,} events", text_of(self.frame), *self.flags]
         )  # fmt: skip
 
@@ -114,7 +114,7 @@ class SampleResult(Result):
 
 
 def sample_migration(
-    scenario: Scenario, *, walks: int = WALKS, seed: int = 1, progress: parallel.Progress | None = None
+    scenario: Scenario, *, replications: int = SAMPLED_RUNS, seed: int = 1, progress: parallel.Progress | None = None
 ) -> SampleResult:
     """Walk through a migration several times, with windows at other chunks each time.
 
@@ -126,35 +126,35 @@ def sample_migration(
     reason = why_not(scenario)
     if reason:
         raise InputError("scenario", scenario.workload.kind, reason, "simulate all of it", "leave --sample out")
-    if walks < 2:
-        raise InputError("walks", walks, "must be at least 2", "one walk does not tell how far it may be off")
-    found = parallel.run_all(_tasks(scenario, walks, seed), "sampling", progress)
+    if replications < 2:
+        raise InputError("walks", replications, "must be at least 2", "one walk does not tell how far it may be off")
+    found = parallel.run_all(_tasks(scenario, replications, seed), "sampling", progress)
     windows, events = sum(one.windows for one in found), sum(one.events for one in found)
-    flags = flags_of_walks(scenario, found)
+    flags = flags_of_runs(scenario, found)
     table, curve = table_of(scenario, found), _curve(found)
-    return SampleResult(scenario, table, curve, walks, windows, events, seed, flags, tuple(found))
+    return SampleResult(scenario, table, curve, replications, windows, events, seed, flags, tuple(found))
 
 
 def sample_several(
-    scenario: Scenario, walks: int, seed: int, check: parallel.Check, only: int | None = None
+    scenario: Scenario, replications: int, seed: int, check: parallel.Check, only: int | None = None
 ) -> list[SampledRun]:
     """Walk through one migration several times, one after another, with windows spread over its chunks.
 
     - `only`: just this one of the walks.
     """
-    tasks = _tasks(scenario, walks, seed)
+    tasks = _tasks(scenario, replications, seed)
     return [task(check) for task in (tasks if only is None else tasks[only : only + 1])]
 
 
-def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel.Check], SampledRun]]:
+def _tasks(scenario: Scenario, replications: int, seed: int) -> list[Callable[[parallel.Check], SampledRun]]:
     """Each walk begins at a chunk in its own part of the migration."""
-    starts = (np.arange(walks) + np.random.default_rng(seed).random(walks)) / walks
+    starts = (np.arange(replications) + np.random.default_rng(seed).random(replications)) / replications
     return [partial(sample_once, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
 
 
-def _curve(walks: Sequence[SampledRun]) -> pd.DataFrame:
+def _curve(runs: Sequence[SampledRun]) -> pd.DataFrame:
     """The mean throughput at each moment of the shortest walk."""
-    curves = [walk.curve for walk in walks]
+    curves = [walk.curve for walk in runs]
     ends = min(curves, key=lambda curve: float(curve[-1, 0]))[:, 0]
     throughput = np.mean([np.interp(ends, curve[:, 0], curve[:, 1]) for curve in curves], axis=0)
     widths = np.diff(ends, prepend=ends[0] - (ends[1] - ends[0] if len(ends) > 1 else ends[0]))

@@ -48,7 +48,7 @@ class Estimate:
         return Estimate(self.value, self.error, min(low, self.value), max(high, self.value))
 
 
-def table_of(scenario: Scenario, walks: Sequence[SampledRun]) -> pd.DataFrame:
+def table_of(scenario: Scenario, runs: Sequence[SampledRun]) -> pd.DataFrame:
     """Means over the walks; of the stalls what all of them saw together.
 
     What the walks need not estimate has no error: what enabling takes; the number of passes, and whether it converges,
@@ -56,21 +56,21 @@ def table_of(scenario: Scenario, walks: Sequence[SampledRun]) -> pd.DataFrame:
 
     Returns: metric, value, standard_error, low, high, unit.
     """
-    found = {name: _estimate(name, walks) for name in walks[0].metrics}
-    if all(walk.windows for walk in walks):
-        found["precopy_duration"] = _precopy(scenario, walks)
+    found = {name: _estimate(name, runs) for name in runs[0].metrics}
+    if all(walk.windows for walk in runs):
+        found["precopy_duration"] = _precopy(scenario, runs)
         for name, (least, most) in _limits(scenario, found).items():
             found[name] = found[name].within(least, most)
     rows = [(name, one.value, one.error, one.low, one.high, _METRICS[name].unit) for name, one in found.items()]
     return pd.DataFrame(rows, columns=["metric", "value", "standard_error", "low", "high", "unit"])
 
 
-def flags_of_walks(scenario: Scenario, walks: Sequence[SampledRun]) -> tuple[str, ...]:
+def flags_of_runs(scenario: Scenario, runs: Sequence[SampledRun]) -> tuple[str, ...]:
     """Validity flags of sampled runs, in the words of `workloads.migration.warnings` for a whole migration."""
-    late = [walk for walk in walks if not walk.metrics["converged"]]
-    flags = [f"walks do not agree: it converged in {len(walks) - len(late)} of {len(walks)}"]
-    flags = flags if 0 < len(late) < len(walks) else []
-    if 2 * len(late) >= len(walks):
+    late = [walk for walk in runs if not walk.metrics["converged"]]
+    flags = [f"walks do not agree: it converged in {len(runs) - len(late)} of {len(runs)}"]
+    flags = flags if 0 < len(late) < len(runs) else []
+    if 2 * len(late) >= len(runs):
         passes = round(_middle([walk.metrics["passes"] for walk in late]))
         left = float(np.mean([walk.metrics["dirty_left"] for walk in late])) / scenario.guest.page_size
         last = float(np.mean([walk.last for walk in late]))
@@ -78,19 +78,19 @@ def flags_of_walks(scenario: Scenario, walks: Sequence[SampledRun]) -> tuple[str
     return tuple(flags)
 
 
-def _estimate(name: str, walks: Sequence[SampledRun]) -> Estimate:
-    values = np.array([walk.metrics[name] for walk in walks])
+def _estimate(name: str, runs: Sequence[SampledRun]) -> Estimate:
+    values = np.array([walk.metrics[name] for walk in runs])
     if _METRICS[name].whole:  # no mean: a migration makes two passes or three
         error = float(values.std(ddof=1)) / np.sqrt(len(values))
         return Estimate(_middle(values), error, float(values.min()), float(values.max()))
     value, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
-    if name in BY_CONSTRUCTION or not any(walk.windows for walk in walks):
+    if name in BY_CONSTRUCTION or not any(walk.windows for walk in runs):
         return Estimate(value, 0.0, value, value)
     if name == "longest_stall":
-        value, error = _longest(walks), float(values.std(ddof=1))
+        value, error = _longest(runs), float(values.std(ddof=1))
     if name == "stall_p999":
-        value = min(lap_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), _longest(walks))
-    half = _half(len(walks), error, value)
+        value = min(lap_quantile(np.sum([walk.laps for walk in runs], axis=0), 0.999), _longest(runs))
+    half = _half(len(runs), error, value)
     return Estimate(value, error, max(0.0, value - half), value + half)
 
 
@@ -105,16 +105,16 @@ def _half(walks: int, error: float, unknown: float) -> float:
     return reach * float(np.hypot(error, MODEL_ERROR * unknown))
 
 
-def _precopy(scenario: Scenario, walks: Sequence[SampledRun]) -> Estimate:
+def _precopy(scenario: Scenario, runs: Sequence[SampledRun]) -> Estimate:
     """Pre-copy, which is not below what the wire needs: all of the memory once, and what later passes send."""
     send = page_time(scenario) * PS
     once = scenario.guest.pages * send
-    durations = np.array([walk.metrics["precopy_duration"] for walk in walks])
-    later = np.array([sum(walk.sent[1:]) * send for walk in walks])
-    error, spread = (float(times.std(ddof=1)) / np.sqrt(len(walks)) for times in (durations, later))
+    durations = np.array([walk.metrics["precopy_duration"] for walk in runs])
+    later = np.array([sum(walk.sent[1:]) * send for walk in runs])
+    error, spread = (float(times.std(ddof=1)) / np.sqrt(len(runs)) for times in (durations, later))
     value, again = float(durations.mean()), float(later.mean())
-    half = _half(len(walks), error, value - once)
-    wire = once + max(0.0, again - _half(len(walks), spread, again))
+    half = _half(len(runs), error, value - once)
+    wire = once + max(0.0, again - _half(len(runs), spread, again))
     return Estimate(value, error, value - half, value + half).within(wire, np.inf)
 
 
@@ -135,13 +135,13 @@ def _limits(scenario: Scenario, found: dict[str, Estimate]) -> dict[str, tuple[f
     }
 
 
-def _longest(walks: Sequence[SampledRun]) -> float:
+def _longest(runs: Sequence[SampledRun]) -> float:
     """The longest stall that all walks together let expect."""
-    if len({len(walk.stalls) for walk in walks}) > 1:  # one has more windows than another
-        return max(walk.metrics["longest_stall"] for walk in walks)
+    if len({len(walk.stalls) for walk in runs}) > 1:  # one has more windows than another
+        return max(walk.metrics["longest_stall"] for walk in runs)
     pooled = []
-    for same in zip(*(walk.stalls for walk in walks), strict=True):
+    for same in zip(*(walk.stalls for walk in runs), strict=True):
         longest = np.concatenate([stalls.longest for stalls in same])
-        times = float(np.mean([stalls.times for stalls in same])) / len(walks)
+        times = float(np.mean([stalls.times for stalls in same])) / len(runs)
         pooled.append(Stalls(longest, times, max(stalls.most for stalls in same)).expected())
     return max(pooled, default=0.0)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import functools
 
 from simlib.model.costs import Costs
+from simlib.model.host import Host
 from simlib.model.job import Job
-from simlib.model.machine import Machine
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
@@ -41,11 +41,11 @@ def build(scenario: Scenario) -> Job:
     >>> build(Scenario()).lock_names
     ('mmu_lock', 'interconnect')
     """
-    return _built(scenario.machine, scenario.guest, scenario.policy, scenario.workload, scenario.costs)
+    return _built(scenario.host, scenario.guest, scenario.policy, scenario.workload, scenario.costs)
 
 
 @functools.lru_cache(maxsize=32)
-def _built(machine: Machine, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
+def _built(machine: Host, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
     """The job of a scenario by all that it depends on, so that replications build it once."""
     return KINDS[workload.kind].build(Scenario(machine, guest, policy, workload, costs))
 

@@ -129,7 +129,7 @@ METRICS = (
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    workload, costs = scenario.workload, scenario.machine_costs
+    workload, costs = scenario.workload, scenario.host_costs
     access = costs.guest_access or 0
     if workload.flush_accesses:
         access += round((costs.guest_flush or 0) / workload.flush_accesses)

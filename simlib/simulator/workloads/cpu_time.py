@@ -64,7 +64,7 @@ def undisturbed_work(scenario: Scenario, accesses: int, access: int) -> int:
     >>> undisturbed_work(Scenario(), 1000, 2_000_000)
     2000000000
     """
-    costs, workload = scenario.machine_costs, scenario.workload
+    costs, workload = scenario.host_costs, scenario.workload
     if not (workload.slow_fault_every and workload.keeps_touching):
         return accesses * access
     slow = (costs.fault_unlocked or 0) + (costs.fault_hold or 0)

@@ -33,7 +33,7 @@ def undisturbed_rate(scenario: Scenario) -> float:
     >>> undisturbed_rate(Scenario.parse({"guest": {"vcpus": 4}, "workload": {"access_interval": "2us"}}))
     2000000.0
     """
-    costs, workload = scenario.machine_costs, scenario.workload
+    costs, workload = scenario.host_costs, scenario.workload
     each = float(workload.access_interval)
     if workload.slow_fault_every:
         each += ((costs.fault_unlocked or 0) + (costs.fault_hold or 0)) / workload.slow_fault_every

@@ -90,7 +90,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "populate_time": phase_seconds(job, raw, "populated"),
         "enable_time": phase_seconds(job, raw, "enabled"),
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
-        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), scenario.machine_costs.guest_access or 0),
+        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), scenario.host_costs.guest_access or 0),
         **lock_metrics(scenario, raw),
     }
 

@@ -273,7 +273,7 @@ METRICS = (
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    workload, parked = scenario.workload, scenario.machine_costs.guest_access or 0
+    workload, parked = scenario.workload, scenario.host_costs.guest_access or 0
     access = parked if workload.parked else workload.access_interval
     return {
         "enable_time": phase_seconds(job, raw, "enabled"),

@@ -92,7 +92,7 @@ def check_horizon(scenario: Scenario) -> None:
 
     Raises `HorizonError`.
     """
-    workload, guest, costs = scenario.workload, scenario.guest, scenario.machine_costs
+    workload, guest, costs = scenario.workload, scenario.guest, scenario.host_costs
     pages = guest.pages
     each = workload.pause + pages * max(costs.clear_page or 0, costs.lockless_page or 0)
     less = "take less memory, fewer iterations or a shorter pause"

@@ -38,7 +38,7 @@ def undisturbed_accesses(scenario: Scenario) -> float:
     workload = scenario.workload
     each, pauses = workload.access_interval, workload.iterations * workload.pause
     if workload.kind == "clear_under_load":
-        each = scenario.machine_costs.guest_access or 0
+        each = scenario.host_costs.guest_access or 0
     elif workload.keeps_touching:
         pauses = workload.warm_up + (pauses if workload.kind in ("get_dirty_log", "eager_split") else 0)
     else:

@@ -109,7 +109,7 @@ class KernelProgram:
         """Resolve what the scenario leaves to the architecture."""
         self.policy: Policy = self.scenario.policy.resolved()
         self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
-        self.costs = Spent(self.scenario.machine_costs)
+        self.costs = Spent(self.scenario.host_costs)
         if self.policy.facts.page_fence:
             self.costs.used.add("fence_vcpu")  # it is part of what those take that change an entry
         self.tracking = TRACKING[self.policy.dirty_tracking]
@@ -318,7 +318,7 @@ class KernelProgram:
         Every interrupt empties log buffers: an exit does.
         """
         if time or self.drains:
-            self.program.kick(time, self.kicks_stall, _KICK if self.scenario.machine.kick_spread else 0, entry)
+            self.program.kick(time, self.kicks_stall, _KICK if self.scenario.host.kick_spread else 0, entry)
 
     def adapt(self, condition: Condition, lock: Lock) -> None:
         """A hold ends: the adaptive batch, if the strategy has one, doubles or halves."""
@@ -356,7 +356,7 @@ class KernelProgram:
         - `logged`: as `Job.logged`.
         - `parts`: into how many parts the memory is divided, of which each further thread walks the next one.
         """
-        guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
+        guest, costs, machine = self.scenario.guest, self.costs, self.scenario.host
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu
         threads = guest.vcpus + 1 + len(helpers)
         steps = self.program.steps()
@@ -415,7 +415,7 @@ class KernelProgram:
 
     def _placement(self, threads: int) -> Placement:
         """Where every thread runs: the vCPUs socket after socket, userspace's others from the first socket on."""
-        machine, vcpus = self.scenario.machine, self.scenario.guest.vcpus
+        machine, vcpus = self.scenario.host, self.scenario.guest.vcpus
         guest, others = placement(machine, vcpus), placement(machine, threads - vcpus)
         cluster = None
         if guest.cluster is not None and others.cluster is not None:
@@ -429,7 +429,7 @@ class KernelProgram:
 
     def _transfers(self) -> tuple[int, int]:
         """Time to move a cache line within a socket, and between sockets."""
-        machine = self.scenario.machine
+        machine = self.scenario.host
         near = self.costs.line_transfer if machine.line_transfer_local is None else machine.line_transfer_local
         remote = machine.line_transfer_remote
         return near, remote if remote is not None else round(near * machine.remote_ratio)

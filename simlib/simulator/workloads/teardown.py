@@ -150,7 +150,7 @@ def check_horizon(scenario: Scenario) -> None:
 
     Raises `HorizonError`.
     """
-    time = counts(scenario).time_ps(scenario.machine_costs, scenario.guest.vcpus)
+    time = counts(scenario).time_ps(scenario.host_costs, scenario.guest.vcpus)
     less = "take less memory, or count it (simlib.simulator.workloads.teardown.counts)"
     within_horizon("the teardown would take {}", time, less, beside=scenario.workload.warm_up)
 

@@ -250,7 +250,7 @@ def compare(
     change_percent is against the first policy, as a paired comparison. Examples: simlib compare
     data/scenarios/lab-x86-shadow.toml whole-ioctl every-64 every-512 --vcpus 4,8
 
-    simlib compare data/scenarios/x86-160-vcpus.toml own every-64 --variant before --vcpus 16
+    simlib compare data/scenarios/x86-160-vcpus.toml baseline every-64 --variant before --vcpus 16
     """
     result = curves.answer(simlib.compare, output, policies=policies)
     show(result.readable() if output.how is Format.TABLE else result.frame, output.how)
@@ -318,13 +318,13 @@ def _offer_sample(case: ScenarioOptions) -> Callable[[str], None]:
 def _sample(case: ScenarioOptions, run: RunOptions, unknown: Unknown, output: Output) -> None:
     with progress_bar() as progress:
         result = simlib.sample(
-            **case.arguments(), walks=run.sample, seed=run.seed, costs=unknown.costs.value, progress=progress
+            **case.arguments(), replications=run.sample, seed=run.seed, costs=unknown.costs.value, progress=progress
         )
     for flag in result.flags:
         say(flag)
     unknown.tell(result.costs)
     output.write_page(result)
-    say(f"sampled: {result.windows} windows of {result.walks} walks; docs/sampling.md says what is kept")
+    say(f"sampled: {result.windows} windows of {result.replications} walks; docs/sampling.md says what is kept")
     show(result.table(), output.how)
 
 

@@ -96,7 +96,7 @@ class Criteria:
     objective: Annotated[
         str,
         typer.Option(metavar="NAME", help="What leads the answer. cost: CPU time of CLEAR + weight x guest time lost; "
-                     "lost; stall; p999; above10, above50, above99; clear; precopy."),
+                     "guest_time_lost; stall; p999; above10, above50, above99; clear; precopy."),
     ] = "cost"  # fmt: skip
     weight: Annotated[float, typer.Option(help="CPU time in all: what a second of a vCPU is worth.")] = 1.0
     zone: Annotated[float, typer.Option(help="Share of an objective that does not matter.")] = 0.02
@@ -321,12 +321,12 @@ def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenar
 
 def _on_host(case: Scenario, host: Scenario, numbers: Numbers, from_qemu: str) -> Scenario:
     """The guest on the host that was calibrated: of its size, unless a size is given."""
-    case = replace(case, machine=host.machine)
-    cpus, vcpus = host.machine.cores * host.machine.threads_per_core, case.guest.vcpus
+    case = replace(case, host=host.host)
+    cpus, vcpus = host.host.cores * host.host.threads_per_core, case.guest.vcpus
     if numbers.vcpus or from_qemu or vcpus <= cpus:
         return case
     memory = case.guest.pages_per_vcpu * case.guest.page_size * cpus
-    say(f"as many vCPUs as {host.machine.name} has CPUs, {cpus}, and a memory of {format_size(memory)} to match")
+    say(f"as many vCPUs as {host.host.name} has CPUs, {cpus}, and a memory of {format_size(memory)} to match")
     return simlib.analysis.choose.with_guest(
         case, {"guest": {"vcpus": cpus, "memory": numbers.memory or format_size(memory)}}
     )
@@ -372,7 +372,7 @@ def _print(choice: Choice, verbose: bool) -> None:
         show(known, Format.TABLE)
 
 
-_MAIN = ("lost", "stall", "clear", "cost")
+_MAIN = ("guest_time_lost", "stall", "clear", "cost")
 """Objectives for which a terminal has room; a file has all."""
 
 

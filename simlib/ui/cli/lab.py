@@ -429,11 +429,11 @@ def lab_costs(
             fit = lab_fit(name)
             values = fit.parameters[["name", "value", "low", "high"]].itertuples(index=False)
             rows += [
-                {"machine": fit.scenario.machine.name, "name": cost, "value": value / 1000, "low": low / 1000,
+                {"machine": fit.scenario.host.name, "name": cost, "value": value / 1000, "low": low / 1000,
                  "high": high / 1000, "unit": "instructions"}
                 for cost, value, low, high in values
             ]  # fmt: skip
-            texts[f"{fit.scenario.machine.name}.json"] = fit_text(fit)
+            texts[f"{fit.scenario.host.name}.json"] = fit_text(fit)
             progress(name, number / len(LABS))
     if out is not None:
         write_together(out, texts)

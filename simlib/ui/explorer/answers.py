@@ -23,7 +23,7 @@ from simlib.measurements.fits.file import shipped_fit
 from simlib.measurements.fits.spread import decisive, variations
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.policies import OWN
+from simlib.model.policies import BASELINE
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
 from simlib.simulator.engine import compiled
@@ -78,7 +78,7 @@ def theory(state: ExplorerState) -> Theory:
         grounds(costs.evidence, fit_of(case, None)),
         (*describe_costs(costs), *flags_of(case)),
         bound(case),
-        published(case.machine.name),
+        published(case.host.name),
     )
 
 
@@ -117,7 +117,7 @@ def bound(case: Scenario) -> pd.DataFrame:
 
     - `case`: a migration all of whose costs have values.
     """
-    policy, costs = case.policy.resolved(), case.machine_costs
+    policy, costs = case.policy.resolved(), case.host_costs
     # The selftest's pages are protected one by one, so that its faults are those of a write-protected page.
     mode = policy.write_protect_fault
     crossing = 2.0 * (costs.line_transfer or 0) * (case.policy.fault_lock_sections or 1)
@@ -199,7 +199,7 @@ class Trip(NamedTuple):
         """What a table says of it; cost and guest time lost are those of a choice."""
         found = self.journey.metrics
         metrics = np.array([found[name] for name in METRICS])
-        cost, lost = (float(OBJECTIVES[name].value(metrics, vcpus, 1.0)) for name in ("cost", "lost"))
+        cost, lost = (float(OBJECTIVES[name].value(metrics, vcpus, 1.0)) for name in ("cost", "guest_time_lost"))
         return {
             "strategy": self.strategy,
             "cost_s": cost,
@@ -236,7 +236,7 @@ class Ranges(NamedTuple):
 
 def ranges(state: ExplorerState, strategies: Sequence[str], check: Check) -> Ranges:
     """The same walks with each drawn cost at both ends of its prior; a change compares two walks at the same end."""
-    known = {name: costed(state.case(name))[1] for name in dict.fromkeys((*strategies, OWN))}
+    known = {name: costed(state.case(name))[1] for name in dict.fromkeys((*strategies, BASELINE))}
     if not any(one.drawn for one in known.values()):
         return Ranges(pd.DataFrame(columns=RANGED), "")
     cases = {name: [one.central(), *variations(one)] for name, one in known.items()}
@@ -254,7 +254,7 @@ def ranges(state: ExplorerState, strategies: Sequence[str], check: Check) -> Ran
     most, parts = np.where(walked.columns == "guest_throughput", 1.0, np.inf), []
     for name in strategies:
         low, high, change_low, change_high = (
-            ends for one in (values(name), values(name).over(values(OWN)))
+            ends for one in (values(name), values(name).over(values(BASELINE)))
             for ends in np.array([one.spread().interval(*each_one) for each_one in enumerate(one.points[0])]).T
         )  # fmt: skip
         rows = (name, walked.columns, low, np.minimum(high, most), change_low, change_high)
@@ -312,7 +312,7 @@ def glimpse(state: ExplorerState, check: Check) -> Glimpse:
 def stages(state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
     """Everything that is simulated, part by part, what answers the question first.
 
-    Yields a name and what was found: ``own``, a list of the migration's `Trip` as it is; ``trips``, a list of those of
+    Yields a name and what was found: ``baseline``, a list of the migration's `Trip` as it is; ``trips``, a list of those of
     the strategy and the pins; ``glimpse``, a `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of `Trip` by
     batch; ``ranges``, `Ranges`; or ``reason``, why there is none of these but the curve.
     """
@@ -322,8 +322,8 @@ def stages(state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
         yield "curve", curve(state, check)
         return
     names = list(dict.fromkeys((state.strategy, *state.pins)))
-    found = {trip.strategy: trip for trip in trips(state, list(dict.fromkeys((*names, OWN))), check)}
-    yield "own", [found[OWN]]
+    found = {trip.strategy: trip for trip in trips(state, list(dict.fromkeys((*names, BASELINE))), check)}
+    yield "baseline", [found[BASELINE]]
     yield "trips", [found[name] for name in names]
     try:
         yield "glimpse", glimpse(state, check)

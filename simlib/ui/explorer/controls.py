@@ -17,7 +17,7 @@ from simlib.analysis.choose.strategies import HOLDS, SPLITS
 from simlib.measurements.fits import UncertainCosts, choose_fit
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.locks import LOCKS
-from simlib.model.policies import OWN, policy
+from simlib.model.policies import BASELINE, policy
 from simlib.model.quantities import format_duration, format_size
 from simlib.model.scenario import Scenario, differences
 from simlib.ui.explorer.fields import BELOW, Fields, button, note, wide, widget_of
@@ -59,9 +59,9 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "how an eager split allocates its page table"),
     ),
     "Machine": (
-        Key("machine", "cores", "cores", steps=(8, 16, 32, 64, 80, 96, 128, 192, 256, 512)),
-        Key("machine", "sockets", "sockets", steps=(1, 2, 4, 8)),
-        Key("machine", "remote_ratio", "far line transfer", help="times as long as within a socket",
+        Key("host", "cores", "cores", steps=(8, 16, 32, 64, 80, 96, 128, 192, 256, 512)),
+        Key("host", "sockets", "sockets", steps=(1, 2, 4, 8)),
+        Key("host", "remote_ratio", "far line transfer", help="times as long as within a socket",
             steps=(1, 1.5, 2, 2.5, 3, 4, 5)),
     ),
 }  # fmt: skip
@@ -117,7 +117,7 @@ class Controls(Fields[ExplorerState]):
     def _fill(self, state: ExplorerState) -> None:
         self._widgets["architecture"].value = state.architecture
         self._widgets["strategy"].value = state.strategy
-        self._widgets["named"].value = state.strategy if state.strategy in (OWN, *NAMED) else ""
+        self._widgets["named"].value = state.strategy if state.strategy in (BASELINE, *NAMED) else ""
         self._meaning.value = Markup("<small>{}</small>").format(meaning(state.strategy))
         super()._fill(state)
         self._pins.children = [
@@ -137,17 +137,27 @@ class Controls(Fields[ExplorerState]):
             "architecture": widgets.Dropdown(options=architectures(), description="architecture", **wide()),
             "preset": widgets.Dropdown(
                 options=[("choose one by name …", ""), *((name, name) for name in guests())],
-                description="guest", **wide(),
+                description="guest",
+                **wide(),
             ),
             "named": widgets.Dropdown(
-                options=[("as it is now (own)", OWN), *((name, name) for name in NAMED), ("the one typed below", "")],
-                description="strategy", tooltip="when CLEAR lets go of mmu_lock", **wide(),
+                options=[
+                    ("as it is now (baseline)", BASELINE),
+                    *((name, name) for name in NAMED),
+                    ("the one typed below", ""),
+                ],
+                description="strategy",
+                tooltip="when CLEAR lets go of mmu_lock",
+                **wide(),
             ),
             "strategy": widgets.Text(
-                description="or type one", continuous_update=False, placeholder="held >= 20us",
-                tooltip="a named policy, or a condition such as held >= 20us and waiters >= 1", **wide(),
+                description="or type one",
+                continuous_update=False,
+                placeholder="held >= 20us",
+                tooltip="a named policy, or a condition such as held >= 20us and waiters >= 1",
+                **wide(),
             ),
-        }  # fmt: skip
+        }
         self._make(others)
         self._notes["pins"], self._meaning = note(), widgets.HTML(layout=widgets.Layout(margin=BELOW.format("4px")))
         self._pins, self._costs = widgets.Box(layout=widgets.Layout(flex_flow="row wrap")), widgets.VBox()
@@ -164,7 +174,7 @@ class Controls(Fields[ExplorerState]):
             fresh = ExplorerState.of(state.architecture, value)
             return state.changed(differences(fresh.scenario, state.scenario)) if value else None
         if name in ("strategy", "named"):
-            return state.changed(strategy=value or OWN) if value or name == "strategy" else None
+            return state.changed(strategy=value or BASELINE) if value or name == "strategy" else None
         if name == "pins":
             return state.changed(pins=list(value))
         if name in self._keys:
@@ -234,7 +244,7 @@ def meaning(strategy: str) -> str:
     >>> meaning("every-512+held >= 20us")
     'CLEAR lets go after every 512 pages; CLEAR lets go when held >= 20us'
     """
-    if strategy == OWN:
+    if strategy == BASELINE:
         return "as the kernel does it, and as set under Lock"
     return "; ".join(policy(part).title for part in strategy.split("+"))
 

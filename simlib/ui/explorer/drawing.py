@@ -41,7 +41,7 @@ def draw(found: Findings, part: str, others: bool = False) -> dict[str, go.Figur
     if part == "reason" or (part == "first" and found.generation == 1):
         drawn |= {name: figures.empty(TITLES[name], parts.get("reason", WAITING)) for name in SIMULATED}
     elif part in SIMULATED["batch"]:
-        own = float(found.trips("own")["longest_stall_s"].iloc[0])
+        own = float(found.trips("baseline")["longest_stall_s"].iloc[0])
         drawn["batch"] = figures.tradeoff(found.trips(), found.batches(), own)
         drawn["guest"] = figures.guest_over_time(pd.concat(map(over_time, parts["trips"]), ignore_index=True))
     elif part == "no glimpse":
@@ -58,5 +58,5 @@ def measured(found: Findings, others: bool) -> pd.DataFrame:
     """The curves that were measured on the machine that is shown with its kernel; others only if they are wanted."""
     table = found.theory.published
     if others:
-        return table if len(table) else answers.published(standard("arm64").machine.name)
+        return table if len(table) else answers.published(standard("arm64").host.name)
     return table[table["kernel"] == found.state.architecture]

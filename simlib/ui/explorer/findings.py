@@ -45,7 +45,7 @@ class Findings(KnownCosts[ExplorerState]):
         return answers.theory(self.state)
 
     def trips(self, part: str = "trips") -> pd.DataFrame:
-        """A row a strategy: the one that is asked about, then the pins; of ``own``, the migration as it is.
+        """A row a strategy: the one that is asked about, then the pins; of ``baseline``, the migration as it is.
 
         Empty until they are simulated.
         """
@@ -59,8 +59,8 @@ class Findings(KnownCosts[ExplorerState]):
         that are drawn leave a range), and low, high, change_low, change_high (`answers.Ranges`; NaN if not known).
         """
         long = self.trips().rename(columns={"strategy": "series"}).melt("series", var_name="quantity")
-        long["own"] = long["quantity"].map(self.trips("own").iloc[0])
-        long["change"] = (long["value"] / long["own"]).astype(float).fillna(1.0)
+        long["baseline"] = long["quantity"].map(self.trips("baseline").iloc[0])
+        long["change"] = (long["value"] / long["baseline"]).astype(float).fillna(1.0)
         ranges = self.parts["ranges"].frame if "ranges" in self.parts else pd.DataFrame(columns=answers.RANGED)
         long = long.merge(ranges, on=["series", "quantity"], how="left")
         return long.assign(known=long["low"].notna())

@@ -31,7 +31,7 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
     >>> page = Explorer(background=False)
     >>> page.change({"guest": {"vcpus": 32}})
     >>> sorted(page.findings.parts)
-    ['batches', 'curve', 'glimpse', 'own', 'ranges', 'trips']
+    ['batches', 'curve', 'glimpse', 'baseline', 'ranges', 'trips']
     """
 
     TAB = "mmu_lock"
@@ -66,7 +66,7 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
         (self._words.remove_class if known else self._words.add_class)("simlib-stale")
         self._grounds.value = grounds_in_words(found)
         if part == "first":
-            machine = found.state.scenario.machine.name if len(found.theory.published) else "ampere-altra"
+            machine = found.state.scenario.host.name if len(found.theory.published) else "ampere-altra"
             self._others.description = f"Show measured curves ({machine})"
         stale = [name for name, needed in SIMULATED.items() if not {*needed, "reason"} & set(found.parts)]
         self.canvas.show(drawn, generation=found.generation, part=part, stale=stale)

@@ -13,7 +13,7 @@ from simlib._lib.errors import InputError, nearest
 from simlib._lib.reading import parse_toml
 from simlib.analysis.choose.presets import named_guest, preset_architectures, preset_scenario, with_guest
 from simlib.analysis.choose.strategies import Strategy
-from simlib.model.policies import OWN
+from simlib.model.policies import BASELINE
 from simlib.model.scenario import FILE, Scenario, differences
 
 MOST_PINS = 4
@@ -22,7 +22,7 @@ MOST_PINS = 4
 KIND = "migration"
 """The one workload that the explorer is about."""
 
-_OWN = ("architecture", "preset", "group", "strategy")
+_OWN = ("architecture", "preset", "cost_group", "strategy")
 """Parameters of a URL beside the keys of a scenario and the pins."""
 
 _OTHERS = ("token", "voila-theme", "voila-template")
@@ -54,7 +54,7 @@ class ExplorerState:
 
     - `scenario`: a migration.
     - `strategy`: what is done to its holds: a named policy, a condition as ``policy.clear_drop_when`` has it, several
-      joined by ``+``, or ``own``, what the scenario says itself.
+      joined by ``+``, or ``baseline``, what the scenario says itself.
     - `pins`: strategies beside it, at most `MOST_PINS`.
 
     >>> ExplorerState.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64").query
@@ -62,7 +62,7 @@ class ExplorerState:
     """
 
     scenario: Scenario
-    strategy: str = OWN
+    strategy: str = BASELINE
     pins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -132,9 +132,9 @@ class ExplorerState:
         base = standard(self.architecture)
         rows = [("architecture", self.architecture)]
         rows += [(key, value) for key, value in differing(self.scenario, base).items() if key != "policy.architecture"]
-        rows += [("group", self.scenario.group)] if self.scenario.group != base.group else []
+        rows += [("cost_group", self.scenario.cost_group)] if self.scenario.cost_group != base.cost_group else []
         rows.sort()
-        rows += [("strategy", self.strategy)] if self.strategy != OWN else []
+        rows += [("strategy", self.strategy)] if self.strategy != BASELINE else []
         return urlencode(rows + [("pin", pin) for pin in self.pins], quote_via=quote, safe="/,()[]")
 
     @classmethod
@@ -162,8 +162,10 @@ class ExplorerState:
                 tables.setdefault(table, {})[name] = read_value(text)
             elif key not in _OWN:
                 raise InputError(key, text, "unknown parameter", nearest(key, (*_OWN, "pin")))
-        scenario = dataclasses.replace(state.scenario.changed(tables), group=named.get("group", state.scenario.group))
-        return cls(scenario, named.get("strategy", OWN), tuple(pins))
+        scenario = dataclasses.replace(
+            state.scenario.changed(tables), cost_group=named.get("cost_group", state.scenario.cost_group)
+        )
+        return cls(scenario, named.get("strategy", BASELINE), tuple(pins))
 
     def to_toml(self) -> str:
         """The migration with its strategy as a scenario file, which every command of simlib reads.

@@ -10,7 +10,7 @@ import pandas as pd
 from simlib.figures.explorer import strategy_colours
 from simlib.figures.results import rendered
 from simlib.figures.style import signed
-from simlib.model.policies import OWN
+from simlib.model.policies import BASELINE
 from simlib.model.quantities import say_seconds, say_size
 from simlib.ui.explorer.findings import Findings
 
@@ -31,7 +31,7 @@ def answer(found: Findings) -> str:
             rows.append({"name": name, "colour": colour, "cells": cells})
     return rendered(
         "simlib.ui.explorer", "answer.html.j2", rows=rows, least=_least(found) if rows else None, terms=TERMS.values(),
-        reason=found.parts.get("reason"), as_it_is=found.state.case() == found.state.case(OWN),
+        reason=found.parts.get("reason"), as_it_is=found.state.case() == found.state.case(BASELINE),
         now=found.state.scenario.policy.clear_drop_when,
         filters={"seconds": say_seconds, "percent": percent, "shown": _shown},
     )  # fmt: skip
@@ -53,7 +53,7 @@ def _shown(value: float, quantity: str) -> str:
 
 def _least(found: Findings) -> dict[Any, Any] | None:
     """Of all that was simulated, what halves the longest stall for the least CPU time of CLEAR."""
-    own = found.trips("own").iloc[0]
+    own = found.trips("baseline").iloc[0]
     every = pd.concat([found.trips(), found.trips("batches")], ignore_index=True)
     halved = every[every["longest_stall_s"] <= own["longest_stall_s"] / 2].sort_values("clear_cpu_time_s")
     rows = halved.assign(change=halved["clear_cpu_time_s"] / own["clear_cpu_time_s"]).to_dict("records")

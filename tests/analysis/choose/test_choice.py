@@ -154,7 +154,7 @@ def test_where_many_readers_wait_for_long_holds_a_small_batch_costs_least():
     assert (pairs["low_s"] < pairs["value_s"]).all()
     assert pairs["high_s"].tolist() == pytest.approx((2 * pairs["value_s"] - pairs["low_s"]).tolist())
     assert found.closed_form.batch == 64
-    assert found.choice.take("cost") == found.choice.take("lost") == "every-64"
+    assert found.choice.take("cost") == found.choice.take("guest_time_lost") == "every-64"
     assert found.choice.take("clear") == "whole-ioctl"  # what one run answers of all objectives
 
 
@@ -278,7 +278,7 @@ def test_what_is_printed_comes_from_all_replications_of_which_none_is_used_twice
 
 def test_strategies_that_come_to_the_same_are_compared_once():
     case = scenario(WRITE | {"clear_drop_when": "pages >= 64"})
-    names = ["every-64", "own", "pages >= 64", "whole-ioctl", "needbreak-voluntary", "held >= 50us", "bounded-hold"]
+    names = ["every-64", "baseline", "pages >= 64", "whole-ioctl", "needbreak-voluntary", "held >= 50us", "bounded-hold"]
     found = strategies_of(case, names)
     assert [one.name for one in found] == ["every-64", "whole-ioctl", "held >= 50us"]
     assert [one.as_it_is for one in found] == [True, False, False]
@@ -301,7 +301,7 @@ def test_several_strategies_together_and_texts():
         True,
         "drop",
     )
-    assert Strategy("own").applied(scenario()) == scenario()
+    assert Strategy("baseline").applied(scenario()) == scenario()
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_as_good_batches_come_with_their_stalls(short):
 
 
 def test_a_confidence_is_not_rounded_up(short):
-    assert choose(scenario(), among=["every-64", "own"], confidence=0.999).guarantee.startswith("with 99.9 % all 9 ")
+    assert choose(scenario(), among=["every-64", "baseline"], confidence=0.999).guarantee.startswith("with 99.9 % all 9 ")
 
 
 MEANS = np.array([[20e-6, 1e-3, 5.0, 10.0, 0.9, 3.0, 2.0, 1.0, 0.4],
@@ -566,7 +566,7 @@ def test_large_guests_that_cannot_be_sampled_are_simulated_whole_and_that_is_sai
     """Less memory that stands for all of it would not tell the longest stall."""
     case = scenario(WRITE, clear_chunk="1M")
     monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
-    assert Trials(UncertainCosts.of(case), strategies_of(case, ["every-64", "own"]), 1).how == "sampled"
+    assert Trials(UncertainCosts.of(case), strategies_of(case, ["every-64", "baseline"]), 1).how == "sampled"
     said = []
     found = choose(case, among=["every-64", "lock-regions"], announce=said.append)  # the selection with 4M, too
     assert found.how == "whole"
@@ -574,7 +574,7 @@ def test_large_guests_that_cannot_be_sampled_are_simulated_whole_and_that_is_sai
         "2 strategies, 28 to 32 simulations: whole migrations (locks by region are not sampled (policy.lock_regions))"
     )
     assert found.table.notna().all().all()
-    assert choose(scenario(WRITE, clear_when="at_once"), among=["every-64", "own"]).how == "whole"
+    assert choose(scenario(WRITE, clear_when="at_once"), among=["every-64", "baseline"]).how == "whole"
 
 
 def test_sampled_choices_are_as_sure_of_themselves(monkeypatch, short):
@@ -586,7 +586,7 @@ def test_sampled_choices_are_as_sure_of_themselves(monkeypatch, short):
     windows = choose(case, among=among)
     assert (whole.how, windows.how) == ("whole", "sampled")
     check_consistent(windows)
-    for name in ("lost", "stall", "clear", "precopy", "cost"):
+    for name in ("guest_time_lost", "stall", "clear", "precopy", "cost"):
         assert windows.take(name) == whole.take(name)
         assert windows.table[f"{name}_s"].tolist() == pytest.approx(whole.table[f"{name}_s"].tolist(), rel=0.1)
 
@@ -629,7 +629,7 @@ def test_draws_follow_prior_and_calibration():
     known = CostEstimate(names, np.log([800e3, 500e3]), np.array([[4e-4, -3.8e-4], [-3.8e-4, 4e-4]]), 6, 0.02, {})
     case = Scenario.parse({"policy": {"architecture": "loongarch"}, "costs": {"reacquire": "60ns"}})
     costs = UncertainCosts.of(case, known)
-    draws = [Trials(costs, [Strategy("own")], 1).drawn(0, number)[0].costs for number in range(2000)]
+    draws = [Trials(costs, [Strategy("baseline")], 1).drawn(0, number)[0].costs for number in range(2000)]
     frame = pd.DataFrame([draw.given() for draw in draws])
     assert (frame["reacquire"] == 60e3).all()
     prior = costs.priors["clear_page"]
@@ -787,7 +787,7 @@ def test_the_command_gives_the_same_in_all_forms(ask, tmp_path, short):
 def test_choose_gives_the_same_in_all_forms(ask, tmp_path, short):
     file = tmp_path / "mine.toml"
     file.write_text(scenario(WRITE).to_toml())
-    among = [word for name in ("every-64", "whole-ioctl", "held >= 50us", "own") for word in ("--among", name)]
+    among = [word for name in ("every-64", "whole-ioctl", "held >= 50us", "baseline") for word in ("--among", name)]
     options = ("choose", file, "--memory", "1M", "--vcpus", 4, "--confidence", 0.9, *among)
     code, text, messages = ask(*options, "--format", "json", "--out", tmp_path / "out")
     result = json.loads(text)
@@ -952,7 +952,7 @@ def test_a_file_has_its_own_guest(ask, tmp_path):
     code, text, messages = ask("choose", file, "--guest", "web")
     assert (code, text) == (2, "")
     assert "--guest = web: a scenario has its own guest; give --architecture instead of a file" in messages
-    code, _, messages = ask("choose", file, "--kernel", "--among", "own", "--among", "every-sixty")
+    code, _, messages = ask("choose", file, "--kernel", "--among", "baseline", "--among", "every-sixty")
     assert code == 2
     assert "policy = every-sixty: unknown policy" in messages
 
@@ -965,7 +965,7 @@ def test_a_file_has_its_own_guest(ask, tmp_path):
      ("unnamed", "lab-riscv", "calibrated on kernels in an emulator, which is no host (lab-riscv)")],
 )  # fmt: skip
 def test_the_sentence_behind_a_word_names_the_host(machine, fit, said):
-    case = Scenario.parse({"machine": {"name": machine}})
+    case = Scenario.parse({"host": {"name": machine}})
     found = fit_of(case, fit and data_dir() / "fits" / f"{fit}.json")
     assert grounds("calibrated", found).startswith(said)
     assert fit_of(case, found.estimate) is None
@@ -1005,34 +1005,34 @@ def test_rings_stand_beside_the_bitmap_and_hardware_that_logs(ask, tmp_path, sho
     file.write_text(scenario({"architecture": "x86-tdp"}, RINGED).to_toml())
     code, text, messages = ask("choose", file, "--rings", "--format", "json")
     assert code == 0, messages
-    names = ["own", "write-protect", "pml", "dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536"]
+    names = ["baseline", "write-protect", "pml", "dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536"]
     assert [row["strategy"] for row in json.loads(text)["strategies"]] == [
         name for name in names if name != "write-protect"
     ]  # as it is
     own = json.loads(text)["strategies"][0]
     assert own["as_it_is"]
-    code, text, _ = ask("choose", file, "--dirty-tracking", "pml", "--among", "own", "--among", "every-64")
+    code, text, _ = ask("choose", file, "--dirty-tracking", "pml", "--among", "baseline", "--among", "every-64")
     assert code == 0
     assert text.startswith("With PML: ")
 
 
 def test_ways_of_tracking_are_those_of_the_architecture():
-    assert tracking_strategies(preset_scenario("arm64"))[:3] == ("own", "write-protect", "hdbss")
-    assert tracking_strategies(preset_scenario("riscv"))[:3] == ("own", "write-protect", "dirty-ring-1024")
+    assert tracking_strategies(preset_scenario("arm64"))[:3] == ("baseline", "write-protect", "hdbss")
+    assert tracking_strategies(preset_scenario("riscv"))[:3] == ("baseline", "write-protect", "dirty-ring-1024")
 
 
 def test_where_nothing_matters_the_command_says_so_and_no_more(ask, tmp_path):
     """Faults take no lock, and letting go costs next to nothing."""
     file = tmp_path / "mine.toml"
     file.write_text(scenario(costs={"reacquire": "10ps", "line_transfer": "1ps", "line_local": "1ps"}).to_toml())
-    among = [word for name in ("every-256", "every-512", "own") for word in ("--among", name)]
+    among = [word for name in ("every-256", "every-512", "baseline") for word in ("--among", name)]
     code, text, _ = ask("choose", file, *among)
     assert code == 0
     words = " ".join(text.split())
     ways = "of 3 ways that were simulated none changes anything by more than"
     assert re.match(rf"Leave KVM as it is \(own\): {ways} [0-9.]+ % \(95 % sure", words)
     assert len(text.splitlines()) < 16
-    assert "own, every-256, every-512 (recommended, as it is)" in words
+    assert "baseline, every-256, every-512 (recommended, as it is)" in words
 
 
 def test_a_parabola_below_nothing_saves_nothing():

@@ -22,7 +22,7 @@ from simlib.analysis.choose import (
 from simlib.analysis.choose import choice as choosing
 from simlib.analysis.choose.information import SHUFFLES
 from simlib.analysis.choose.strategies import CHUNKS, HOLDS, SPLITS, patched_kernel_strategies, strategies_of
-from simlib.model.policies import OWN
+from simlib.model.policies import BASELINE
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.model.scenario import Scenario
 from simlib.simulator.sampling import WHOLE_PAGES
@@ -81,7 +81,7 @@ def test_the_command_names_all_guests():
 
 def test_the_page_has_all_strategies():
     text = PAGE.split("## Strategies")[1].split("\n## ")[0]
-    for name in (*HOLDS, *(part for split in SPLITS for part in split.split("+")), OWN, "read-lock-clear"):
+    for name in (*HOLDS, *(part for split in SPLITS for part in split.split("+")), BASELINE, "read-lock-clear"):
         assert f"`{name}`" in text
     for architecture in preset_architectures():
         case = preset_scenario(architecture)
@@ -145,7 +145,7 @@ def test_the_page_on_batches_defines_every_column(monkeypatch):
     columns |= {*found.regrets.columns} - {"rule"}
     said = {"architecture", "evidence", "matters", "certain", *re.findall(r"`(\w+)`", page)}
     assert not columns - said
-    assert {f"{name}_s" for name in ("stall", "p999", "clear", "lost", "precopy")} <= set(re.findall(r"`(\w+)`", page))
+    assert {f"{name}_s" for name in ("stall", "p999", "clear", "guest_time_lost", "precopy")} <= set(re.findall(r"`(\w+)`", page))
     rules = found.readable_regrets()
     assert rules["longest stall"].str.endswith("s").all()  # a stall beside each rule
     costs = found.choice.readable_costs()

@@ -76,7 +76,7 @@ def test_a_value_that_stands_twice_is_refused_as_it_was_written():
     with pytest.raises(InputError, match=r"axes\.guest\.memory\[2\] = 1024K: stands twice"):
         read_axis("guest", "memory", ["1M", "2M", "1024K"], sampled=False)
     with pytest.raises(InputError, match=r"policies\[1\] = own: stands twice"):
-        read_grid({"policies": ["own", "own"]})
+        read_grid({"policies": ["baseline", "baseline"]})
 
 
 def test_a_sampled_design_has_so_many_coordinates_and_no_more():
@@ -96,7 +96,7 @@ def test_the_driver_of_a_hundred_million_points_is_small(tmp_path):
     counts = {"low": 1, "high": 100, "count": 100}
     axes = {
         "guest": {"vcpus": counts},
-        "machine": {"cores": counts},
+        "host": {"cores": counts},
         "costs": {"fault_unlocked": times, "fault_hold": times},
     }
     tracemalloc.start()
@@ -128,7 +128,7 @@ def left_of(store: Store) -> list[int]:
 def test_what_is_left_is_given_out_once_and_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "BLOCK", 64)
     count = {"low": 1, "high": 20, "count": 20}
-    grid = read_grid({"axes": {"guest": {"vcpus": count}, "machine": {"cores": count}}})
+    grid = read_grid({"axes": {"guest": {"vcpus": count}, "host": {"cores": count}}})
     store = Store(tmp_path, grid)
     store.done[:] = np.random.default_rng(1).random(400) < 0.4
     order = Points(grid).numbers(0, 400)

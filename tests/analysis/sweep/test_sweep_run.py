@@ -139,7 +139,7 @@ def test_a_folder_belongs_to_one_grid_and_one_driver(grid, undisturbed, tmp_path
 
 
 def test_a_sweep_goes_on_with_the_costs_that_it_began_with_or_not_at_all(tmp_path, monkeypatch):
-    tables = TABLES | {"costs": "median", "axes": {"machine": {"name": ["ampere-altra", "nobody-s"]}}}
+    tables = TABLES | {"costs": "median", "axes": {"host": {"name": ["ampere-altra", "nobody-s"]}}}
     out, began = tmp_path / "out", read_grid(tables)
     run(began, out, workers=1)
     data = shutil.copytree(data_dir(), tmp_path / "data", ignore=shutil.ignore_patterns("published", "collected"))

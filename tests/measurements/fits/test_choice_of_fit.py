@@ -9,7 +9,7 @@ from simlib._lib.errors import InputError
 from simlib.measurements.fits import UncertainCosts, choose_fit, find_fit
 from simlib.model.scenario import Scenario
 
-ALTRA = Scenario.parse({"machine": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"}})
+ALTRA = Scenario.parse({"host": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"}})
 
 
 def test_the_shipped_fit_says_so_and_a_given_one_does_not():
@@ -32,6 +32,6 @@ def test_costs_of_a_group_need_its_name():
     estimate = choose_fit(ALTRA)[0]
     with pytest.raises(InputError, match=r"the fit has .* for the groups 'fixed test', 'old test'; write group"):
         UncertainCosts.of(ALTRA, estimate)
-    grouped = Scenario.parse({"group": "old test", "machine": {"name": "ampere-altra"},
+    grouped = Scenario.parse({"cost_group": "old test", "host": {"name": "ampere-altra"},
                               "policy": {"architecture": "arm64-2022"}})  # fmt: skip
     assert UncertainCosts.of(grouped, estimate).sources()["fault_unlocked"] == "calibrated"

@@ -60,11 +60,11 @@ def test_a_fit_comes_back(fit, path):
 def test_the_shipped_fit_is_found_by_its_machine():
     for file in sorted((data_dir() / "fits").glob("*.json")):
         fit = load_fit(file)
-        assert fit.scenario.machine.name == file.stem
-        found = find_fit(Scenario.parse({"machine": {"name": file.stem}}))
+        assert fit.scenario.host.name == file.stem
+        found = find_fit(Scenario.parse({"host": {"name": file.stem}}))
         assert found is not None
         assert found.estimate.names == fit.estimate.names
-    assert find_fit(Scenario.parse({"machine": {"name": "no-such-machine"}})) is None
+    assert find_fit(Scenario.parse({"host": {"name": "no-such-machine"}})) is None
 
 
 def change(**values):

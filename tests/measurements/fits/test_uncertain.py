@@ -18,7 +18,7 @@ from simlib.measurements.fits import UncertainCosts, choose_fit, complete, descr
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import UNUSED
 from simlib.model.job import Job
-from simlib.model.policies import OWN, POLICIES, apply
+from simlib.model.policies import BASELINE, POLICIES, apply
 from simlib.model.scenario import Scenario
 from simlib.simulator.workloads import KINDS, build
 
@@ -31,7 +31,7 @@ def differs(one: Job, other: Job) -> bool:
     return any(not np.array_equal(getattr(one, name), getattr(other, name)) for name in fields)
 
 
-def built(kind: str, architecture: str, name: str = OWN, **changes: dict[str, object]) -> Scenario:
+def built(kind: str, architecture: str, name: str = BASELINE, **changes: dict[str, object]) -> Scenario:
     """A small guest; raises `InputError` where this workload, architecture and policy do not go together."""
     tables: dict[str, dict[str, object]] = {
         "guest": {"vcpus": 2, "memory": "8M"}, "workload": {"kind": kind}, "policy": {"architecture": architecture},
@@ -46,7 +46,7 @@ def everything(kind: str) -> list[Scenario]:
     """What can be built of this workload: each architecture and policy."""
     found = []
     for architecture in ARCHITECTURES:
-        for name in (OWN, *POLICIES):
+        for name in (BASELINE, *POLICIES):
             try:
                 found.append(built(kind, architecture, name))
             except InputError:
@@ -62,7 +62,7 @@ def test_every_cost_that_a_program_spends_has_a_value_and_a_source(kind):
     machines = [(None, "", "")]
     for name in FITS:
         fit = load_fit(data_dir() / "fits" / f"{name}.json")
-        machines += [(fit, fit.scenario.machine, group) for group in fit.estimate.groups() or {""}]
+        machines += [(fit, fit.scenario.host, group) for group in fit.estimate.groups() or {""}]
     for scenario in scenarios:
         for fit, machine, group in machines:
             try:
@@ -80,7 +80,7 @@ CASES = st.fixed_dictionaries(
     {
         "kind": st.sampled_from(sorted(KINDS)),
         "architecture": st.sampled_from(sorted(ARCHITECTURES)),
-        "name": st.sampled_from([OWN, *POLICIES]),
+        "name": st.sampled_from([BASELINE, *POLICIES]),
         "backing": st.sampled_from(["4k", "thp", "hugetlb_1gb"]),
         "initially_set": st.booleans(),
         "clear_when": st.sampled_from(["lazy", "at_once", "at_get", "ring"]),
@@ -169,6 +169,6 @@ def test_what_is_given_in_vain_is_said():
 
 def test_costs_of_another_machine_are_not_a_prior():
     """A shipped fit's costs are calibrated; those that it does not have are drawn."""
-    scenario = Scenario.parse({"machine": {"name": "lab-riscv"}, "policy": {"architecture": "riscv-spinlock"}})
+    scenario = Scenario.parse({"host": {"name": "lab-riscv"}, "policy": {"architecture": "riscv-spinlock"}})
     sources = UncertainCosts.of(scenario, choose_fit(scenario)[0]).sources()
     assert {"calibrated", "prior"} <= set(sources.values())

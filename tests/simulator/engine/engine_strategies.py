@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
+from simlib.model.host import Host
 from simlib.model.job import Image, Job
 from simlib.model.locks import LOCKS, SHARING, Discipline
-from simlib.model.machine import Machine
 from simlib.model.policy import Policy
 from simlib.model.program import (
     ALL,
@@ -138,7 +138,7 @@ def scenarios(draw, kinds=KINDS):
     divided = {"clear_under_load": words, "migration": (chunk or words) * (when == "lazy")}.get(kind, 0)
     threads = [n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)]
     return Scenario(
-        machine=Machine(
+        host=Host(
             cores=draw(st.sampled_from([2, 4, 64])),
             sockets=draw(st.integers(1, 2)),
             line_transfer_local=draw(DURATIONS),

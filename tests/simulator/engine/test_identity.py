@@ -32,7 +32,7 @@ def test_every_scenario_runs_alike(scenario, seed):
 def test_interrupts_are_alike():
     """Many small CLEARs, each of which interrupts whoever is in the guest or leaves it, for times that vary."""
     case = Scenario.parse(
-        {"machine": {"kick_spread": [1, 1, 5]}, "guest": {"vcpus": 2, "memory_per_vcpu": "2M", "backing": "4k"},
+        {"host": {"kick_spread": [1, 1, 5]}, "guest": {"vcpus": 2, "memory_per_vcpu": "2M", "backing": "4k"},
          "policy": {"architecture": "x86-shadow-paging"},
          "workload": {"kind": "clear_under_load", "iterations": 1, "clear_chunk": "256K", "pause": "100us"},
          "costs": {"guest_access": "56ns", "fault_unlocked": "2us", "fault_hold": "400ns", "clear_page": "25ns",
@@ -41,7 +41,7 @@ def test_interrupts_are_alike():
     job = build(case)
     assert_same(job, 1)
     stalls = compiled.run(job, 1).lap_histogram
-    constant = build(case.changed({"machine": {"kick_spread": []}}))
+    constant = build(case.changed({"host": {"kick_spread": []}}))
     assert (compiled.run(constant, 1).lap_histogram != stalls).any()
 
 

@@ -20,8 +20,8 @@ from simlib.simulator.sampling import sample_migration, why_not
 from simlib.simulator.sampling.estimator import Stalls, sample_once
 from simlib.simulator.sampling.fluid_model import ENDS, MemoryState, Rates, Touches, service_of, touches_of
 from simlib.simulator.sampling.initial_state import image, pages_of_classes, places
-from simlib.simulator.sampling.sample import WALKS
-from simlib.simulator.sampling.table import flags_of_walks, table_of
+from simlib.simulator.sampling.sample import SAMPLED_RUNS
+from simlib.simulator.sampling.table import flags_of_runs, table_of
 from simlib.simulator.sampling.window import WindowSpec, window
 from simlib.simulator.workloads.migration import page_time
 
@@ -363,7 +363,7 @@ def test_rings_of_sampled_and_whole_migrations_agree(name):
     """
     case = RINGS[name]
     truth = pd.DataFrame([run_scenario(case, seed=seed).metrics for seed in (1, 2, 3, 4)]).mean()
-    mean = sample_migration(case, walks=16).metrics
+    mean = sample_migration(case, replications=16).metrics
     within = {"precopy_duration": 0.01, "passes": 0.0, "enable_time": 1e-3, "dirty_left": 0.03, "longest_stall": 0.25,
               "stall_p999": 0.02, "fault_cpu_time": 0.15, "clear_cpu_time": 0.3}  # fmt: skip
     for metric, most in within.items():
@@ -378,7 +378,7 @@ def test_an_idle_guest_loses_next_to_nothing_with_rings():
     """One pass, after which the rings are asked for once more; a few accesses do not tell how fast a guest is."""
     case = migration(clear_when="ring", access="zipf", access_interval="10ms", write_percent=10, costs=RING_COSTS)
     truth = pd.DataFrame([run_scenario(case, seed=seed).metrics for seed in (1, 2)]).mean()
-    mean = sample_migration(case, walks=4).metrics
+    mean = sample_migration(case, replications=4).metrics
     assert mean["passes"] == truth["passes"] == 1
     for metric, most in {"precopy_duration": 1e-3, "clear_cpu_time": 0.1, "fault_cpu_time": 0.3}.items():
         assert mean[metric] == pytest.approx(truth[metric], rel=most), metric
@@ -389,8 +389,8 @@ def test_walks_are_spread_as_far_as_their_standard_error_says():
     """Over forty seeds; more walks know more, and intervals cover what all walks together find."""
     case = CASES["write, whole"]
     names = ["guest_throughput", "clear_cpu_time", "precopy_duration", "lock_acquisitions"]
-    few = [sample_migration(case, walks=4, seed=seed).frame.set_index("metric") for seed in range(40)]
-    many = [sample_migration(case, walks=16, seed=100 + seed).frame.set_index("metric") for seed in range(4)]
+    few = [sample_migration(case, replications=4, seed=seed).frame.set_index("metric") for seed in range(40)]
+    many = [sample_migration(case, replications=16, seed=100 + seed).frame.set_index("metric") for seed in range(4)]
     centre = pd.DataFrame([one["value"] for one in few + many]).mean()
     for name in names:
         spread = np.std([one.loc[name, "value"] for one in few], ddof=1)
@@ -404,19 +404,19 @@ def test_walks_are_spread_as_far_as_their_standard_error_says():
 def test_the_seed_alone_decides(monkeypatch):
     case = CASES["write, every 64"]
     monkeypatch.setattr(parallel, "cpus", lambda: 1)
-    one = sample_migration(case, walks=3, seed=5)
+    one = sample_migration(case, replications=3, seed=5)
     monkeypatch.setattr(parallel, "cpus", lambda: 4)
-    four = sample_migration(case, walks=3, seed=5)
+    four = sample_migration(case, replications=3, seed=5)
     pd.testing.assert_frame_equal(one.frame, four.frame)
     pd.testing.assert_frame_equal(one.curve, four.curve)
-    assert (one.events, one.windows, one.walks) == (four.events, four.windows, 3)
-    other = sample_migration(case, walks=3, seed=6)
+    assert (one.events, one.windows, one.replications) == (four.events, four.windows, 3)
+    other = sample_migration(case, replications=3, seed=6)
     assert other.metrics["guest_throughput"] != one.metrics["guest_throughput"]
-    assert WALKS >= 4
+    assert SAMPLED_RUNS >= 4
 
 
 def test_a_result_says_what_was_sampled():
-    found = sample_migration(CASES["write, every 64"], walks=2)
+    found = sample_migration(CASES["write, every 64"], replications=2)
     assert found.summary().startswith("Sampled: migration, 16 vCPUs, 1 GiB, loongarch (spin")
     assert found.frame.columns.tolist() == ["metric", "value", "standard_error", "low", "high", "unit"]
     assert (found.frame["low"] <= found.frame["value"]).all()
@@ -455,7 +455,7 @@ EDGES = {
 @pytest.mark.parametrize("name", EDGES)
 def test_no_interval_reaches_where_arithmetic_forbids(name):
     case = EDGES[name]
-    whole, found = run_scenario(case), sample_migration(case, walks=3)
+    whole, found = run_scenario(case), sample_migration(case, replications=3)
     rows = found.frame.set_index("metric")
     assert ((rows["low"] <= rows["value"]) & (rows["value"] <= rows["high"]) & (rows["low"] >= 0)).all()
     assert (rows.loc[rows["unit"].isin(["share", "0 or 1"]), "high"] <= 1).all()
@@ -492,8 +492,8 @@ def test_walks_that_do_not_agree_say_so():
     rows = table_of(migration(), [walk, other, other]).set_index("metric")
     assert rows.loc["passes", ["value", "low", "high"]].tolist() == [2, 2, 3]
     assert rows.loc["converged", ["value", "low", "high"]].tolist() == [1, 0, 1]
-    assert flags_of_walks(migration(), [walk, other, other]) == ("walks do not agree: it converged in 2 of 3",)
-    assert [flag[:17] for flag in flags_of_walks(migration(), [walk, other])] == [
+    assert flags_of_runs(migration(), [walk, other, other]) == ("walks do not agree: it converged in 2 of 3",)
+    assert [flag[:17] for flag in flags_of_runs(migration(), [walk, other])] == [
         "had not converged",
         "walks do not agre",
     ]
@@ -527,7 +527,7 @@ def test_why_a_migration_cannot_be_sampled(reason):
 def test_what_is_sampled():
     assert all(why_not(case) == "" for case in CASES.values())
     with pytest.raises(InputError, match="walks = 1: must be at least 2; one walk does not tell how far it may be off"):
-        sample_migration(migration(), walks=1)
+        sample_migration(migration(), replications=1)
 
 
 def test_a_migration_that_needs_no_pass_has_no_window():
@@ -536,7 +536,7 @@ def test_a_migration_that_needs_no_pass_has_no_window():
     assert found.windows == 0
     assert (found.metrics["passes"], found.metrics["converged"], found.metrics["guest_throughput"]) == (0, 1, 1)
     assert (found.metrics["longest_stall"], found.metrics["seconds_above_99"]) == (0, 0)
-    assert sample_migration(case, walks=2).metrics == found.metrics
+    assert sample_migration(case, replications=2).metrics == found.metrics
 
 
 @pytest.mark.parametrize("vcpus", [2, 16, 64, 160])

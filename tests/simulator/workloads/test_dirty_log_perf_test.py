@@ -204,7 +204,7 @@ def test_fault_lock_sections_divide_the_hold():
 
 
 def test_vcpus_fill_the_sockets_evenly():
-    scenario = Scenario.parse({"machine": {"cores": 4, "sockets": 2}, "guest": {"vcpus": 6, "memory_per_vcpu": "2M"}})
+    scenario = Scenario.parse({"host": {"cores": 4, "sockets": 2}, "guest": {"vcpus": 6, "memory_per_vcpu": "2M"}})
     assert simulate(scenario).job.socket.tolist() == [0, 0, 1, 1, 0, 0, 0]  # the last is the main thread
 
 

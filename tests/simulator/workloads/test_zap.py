@@ -70,13 +70,13 @@ def test_what_is_touched_again_is_mapped_again():
 def test_a_guest_that_works_on_has_a_clock_that_all_share(workload, clock):
     """Its accesses are counted over the time that passes, and stamps have the time that such a clock shows."""
     tables = {
-        "machine": {"clock": clock},
+        "host": {"clock": clock},
         "workload": workload,
         "policy": {"architecture": "arm64", "teardown_tlb": "range"},
     }
     with pytest.raises(InputError, match=rf"machine\.clock = {clock}: {workload['kind']} tells how fast"):
         Scenario.parse(tables)
-    Scenario.parse(tables | {"machine": {"clock": "wall"}})
+    Scenario.parse(tables | {"host": {"clock": "wall"}})
 
 
 def test_a_run_that_takes_long_says_so_and_one_of_a_week_is_refused():

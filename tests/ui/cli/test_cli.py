@@ -241,19 +241,19 @@ def test_predict_and_compare_take_policies(ask, small):
     code, other, _ = ask("predict", small, "--vcpus", "8", "--policy", "fast-path-read-lock", "--format", "csv")
     assert code == 0
     assert own.splitlines()[0] == other.splitlines()[0]
-    code, out, _ = ask("compare", small, "own", "every-64", "--vcpus", "1,8", "--format", "json")
+    code, out, _ = ask("compare", small, "baseline", "every-64", "--vcpus", "1,8", "--format", "json")
     rows = json.loads(out)
     assert code == 0
     assert [(row["policy"], row["vcpus"]) for row in rows[::2]] == [
-        ("own", 1),
-        ("own", 8),
+        ("baseline", 1),
+        ("baseline", 8),
         ("every-64", 1),
         ("every-64", 8),
     ]
-    code, out, _ = ask("compare", small, "own", "every-64", "--vcpus", "8")
+    code, out, _ = ask("compare", small, "baseline", "every-64", "--vcpus", "8")
     assert code == 0
     assert "of the change" in out.splitlines()[0]
-    assert ask("compare", small, "own", "evry-64", "--vcpus", "8")[0] == 2
+    assert ask("compare", small, "baseline", "evry-64", "--vcpus", "8")[0] == 2
 
 
 def test_errors_name_options(ask, tmp_path):

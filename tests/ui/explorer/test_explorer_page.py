@@ -71,7 +71,7 @@ def test_the_answer_says_what_the_strategy_gains_and_costs(page):
     said = visible(page)
     for quantity, words in {"longest_stall_s": "stall falls", "clear_cpu_time_s": "CPU time of CLEAR rises"}.items():
         one = rows.loc[quantity]
-        own, value = say_seconds(one["own"]), say_seconds(one["value"])
+        own, value = say_seconds(one["baseline"]), say_seconds(one["value"])
         assert f"{words} from {own} to {value} ({percent(one['change'])}; 90 %" in said
     assert re.search(r"at least halve the longest stall, every-\d+ needs the least CPU time of CLEAR", said)
     assert "whole-ioctl" in said.partition("guest throughput")[2]
@@ -116,7 +116,7 @@ def test_the_calls_that_a_page_shows_give_its_table(page, tmp_path):
 
 def test_a_shell_reads_the_command_as_one_query_whatever_a_name_has(monkeypatch):
     monkeypatch.setattr(Explorer, "_ask", lambda *_: None)  # nothing is simulated
-    asked = ExplorerState.of("arm64").changed({"machine": {"name": "it's mine; $HOME (old)"}}, strategy="held >= 50us")
+    asked = ExplorerState.of("arm64").changed({"host": {"name": "it's mine; $HOME (old)"}}, strategy="held >= 50us")
     page = Explorer(asked, background=False)
     *_, command = page.calls().split("\n\n")
     *_, option, query, _, _ = shlex.split(command)

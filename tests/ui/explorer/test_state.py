@@ -14,7 +14,7 @@ from simlib.analysis.choose import guests
 from simlib.ui.explorer.controls import KEYS, NAMED, architectures
 from simlib.ui.explorer.state import MOST_PINS, ExplorerState
 
-STRATEGIES = (*NAMED, "own", "pages >= 512 and waiters >= 1", "held >= 50us", "every-64+read-lock-clear")
+STRATEGIES = (*NAMED, "baseline", "pages >= 512 and waiters >= 1", "held >= 50us", "every-64+read-lock-clear")
 
 LOCKS = some.fixed_dictionaries(
     {},
@@ -40,7 +40,7 @@ def states(draw):
             "access_interval": draw(some.sampled_from(["130ns", "20us", "10ms"])),
         },
         "policy": draw(LOCKS),
-        "machine": {"cores": draw(some.sampled_from([64, 96, 192]))},
+        "host": {"cores": draw(some.sampled_from([64, 96, 192]))},
         "costs": draw(some.fixed_dictionaries({}, optional={"fault_hold": some.sampled_from(["500ns", "2us"])})),
     }
     pins = draw(some.lists(strategy, max_size=MOST_PINS, unique=True))

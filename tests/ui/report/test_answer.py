@@ -31,10 +31,10 @@ def results():
         "migration": simlib.simulate(MIGRATION),
         "prediction": simlib.predict(SMALL, [1, 4], metrics=["dirty_memory_time", "contentions"]),
         "one point": simlib.predict(SMALL, [4], metrics=["dirty_memory_time"]),
-        "comparison": simlib.compare(SMALL, ["own", "fast-path-read-lock"], [1, 4], metrics=["dirty_memory_time"]),
+        "comparison": simlib.compare(SMALL, ["baseline", "fast-path-read-lock"], [1, 4], metrics=["dirty_memory_time"]),
         "choice": simlib.choose(MIGRATION, among=["whole-ioctl", "every-64"]),
         "batch": simlib.choose_batch(MIGRATION),
-        "fit": find_fit(Scenario.parse({"machine": {"name": "ampere-altra"}})),
+        "fit": find_fit(Scenario.parse({"host": {"name": "ampere-altra"}})),
     }
 
 
@@ -93,10 +93,10 @@ def test_findings_of_a_prediction_are_its_numbers(results):
     ("low", "high", "unsure"), [(-25.0, -15.0, False), (-25.0, 1.0, True), (5.0, 9.0, False), (-1.0, 9.0, True)]
 )
 def test_a_change_that_may_be_none_says_so(low, high, unsure):
-    frame = pd.DataFrame({"policy": ["own", "b", "c"], "variant": "", "vcpus": 8, "metric": "zap_time",
+    frame = pd.DataFrame({"policy": ["baseline", "b", "c"], "variant": "", "vcpus": 8, "metric": "zap_time",
                           "change_percent": [0.0, 1.0, -20.0], "change_low": [0.0, 0.5, low],
                           "change_high": [0.0, 1.5, high]})  # fmt: skip
-    (sentence,) = comparison_findings(frame, "own")
+    (sentence,) = comparison_findings(frame, "baseline")
     assert "c changes it most against own, by −20 %" in sentence
     assert ("holds no change at all" in sentence) is unsure
 
@@ -117,7 +117,7 @@ def small(tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    [("predict", "--vcpus", "1,2"), ("compare", "own", "every-64", "--vcpus", "2"), ("simulate",)],
+    [("predict", "--vcpus", "1,2"), ("compare", "baseline", "every-64", "--vcpus", "2"), ("simulate",)],
     ids=lambda command: command[0],
 )
 def test_commands_write_the_page(ask, small, tmp_path, command):
@@ -135,7 +135,7 @@ def test_commands_write_the_page(ask, small, tmp_path, command):
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(ask, small, tmp_path, command, monkeypatch):
     for name in ("predict", "compare", "simulate", "choose", "choose_batch", "calibrate", "load_scenario"):
         monkeypatch.setattr(simlib, name, lambda *_, **__: pytest.fail("work began"), raising=False)
-    more = {"predict": ["--vcpus", "2"], "compare": ["own", "--vcpus", "2"],
+    more = {"predict": ["--vcpus", "2"], "compare": ["baseline", "--vcpus", "2"],
             "calibrate": ["x.csv", "--out", str(tmp_path / "fit.json")]}.get(command, [])  # fmt: skip
     for path, sentence in (
         (small / "below-a-file.html", "cannot be written"),

@@ -16,10 +16,10 @@ def _lists(value: tuple[tuple[int, float], ...]) -> list[list[float]]:
 
 
 @dataclass(frozen=True)
-class Machine(rules.Checked):
+class Host(rules.Checked):
     """The host.
 
-    - `name`: what the machine is called; calibrated costs are kept by this name.
+    - `name`: what the host is called; calibrated costs are kept by this name.
     - `cores`, `sockets`, `threads_per_core`: cores in all, how many sockets share them evenly, and how many threads
       (CPUs to the kernel) a core runs. Threads of the guest and of userspace fill socket after socket, of each first
       one thread of every core.
@@ -67,8 +67,8 @@ class Machine(rules.Checked):
     def slowed(self, busy: int) -> float:
         """How many times as long work takes with so many busy CPUs.
 
-        >>> machine = Machine(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
-        >>> machine.slowed(1), round(machine.slowed(4), 3), machine.slowed(64), machine.slowed(200)
+        >>> host = Host(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
+        >>> host.slowed(1), round(host.slowed(4), 3), host.slowed(64), host.slowed(200)
         (1.0, 1.1, 1.4, 1.4)
         """
         if not self.slowdown:
@@ -77,22 +77,22 @@ class Machine(rules.Checked):
         return float(np.interp(math.log2(busy), np.log2(counts), factors))
 
 
-MACHINES: dict[str, Machine] = {
-    machine.name: machine
-    for machine in (
-        Machine("ampere-altra", cores=64, sockets=1),
+HOSTS: dict[str, Host] = {
+    host.name: host
+    for host in (
+        Host("ampere-altra", cores=64, sockets=1),
         # Its hardware is not stated. Two sockets of at least 32 and fewer than 64 CPUs: CLEAR's time a GiB is flat up
         # to 32 GiB and vCPUs, and longer at 64 (x86-shadow-eager-split-ioctl-time); at least 96 CPUs, for 96 vCPUs
         # (x86-tdp-eager-split). Between sockets as between those of four Xeons, in the median (core-to-core-latency).
         # Slower with busy CPUs as the pass of its guest that takes neither fault nor lock
         # (x86-shadow-eager-split-dirty-time, ept=Y, eager_page_split=Y, 100 % written), over that of 2 vCPUs.
-        Machine(
+        Host(
             "x86-published", cores=96, sockets=2, remote_ratio=2.75,
             slowdown=((2, 1.0), (4, 1.015), (8, 1.038), (16, 1.142), (32, 1.339), (64, 1.429)),
         ),
     )
 }  # fmt: skip
-"""Facts of hosts by their name: what a scenario's [machine] has if it gives no other value."""
+"""Facts of hosts by their name: what a scenario's [host] has if it gives no other value."""
 
 UNSTATED = frozenset({"x86-published"})
 """Of those the ones whose hardware no source states: what was calibrated on them is not known to hold anywhere else."""
