@@ -23,7 +23,7 @@ COLUMNS = {
     "policy": ("string", "none", "the policy with the least CPU time in all: of CLEAR, and guest time lost"),
     "value_s": ("number", "s", "its CPU time in all"),
     "against_s": ("number", "s", "CPU time in all of never letting go"),
-    "as_good": ("integer", "count", "policies within a tenth of the least, that one among them"),
+    "equivalent": ("integer", "count", "policies within a tenth of the least, that one among them"),
     "matters": ("boolean", "none", "whether never letting go is not one of them"),
 }
 

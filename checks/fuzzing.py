@@ -454,7 +454,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("simulate", "SCENARIO", "--vcpus", "0x2", "--out", "OUT"),
     ("predict", "SCENARIO", "--vcpus", "1,two", "--fit", "FIT"),
     ("compare", "SCENARIO", "baseline", "every-6", "--vcpus", "2"),
-    ("choose", "SCENARIO", "--among", "every-63", "--max-stall", "1", "--memory", "2Q"),
+    ("choose", "SCENARIO", "--strategy", "every-63", "--max-stall", "1", "--memory", "2Q"),
     ("policies", "--format", "json"),
     ("choose-batch", "--architecture", "arm", "--link", "1Gbit", "--out", "OUT"),
     ("lab", "run", "EXPERIMENT", "--jobs", "1"),

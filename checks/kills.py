@@ -70,22 +70,43 @@ def commands(folder: Path) -> list[Command]:
     scenarios = ROOT / "data" / "scenarios"
     log = ROOT / "tests" / "measurements" / "samples" / "lock_stat.txt"
     return [
-        Command("simulate", ("simulate", small, "--out", "run", "--trace", "trace.json", "--plot", "run.html"),
-                ("run", "trace.json", "run.html")),
+        Command(
+            "simulate",
+            ("simulate", small, "--out", "run", "--trace", "trace.json", "--plot", "run.html"),
+            ("run", "trace.json", "run.html"),
+        ),
         Command("predict", ("predict", small, "--vcpus", "1,2", "--plot", "predict.html"), ("predict.html",)),
-        Command("compare", ("compare", small, "baseline", "every-64", "--vcpus", "1,2", "--plot", "c.html"), ("c.html",)),
-        Command("choose", ("choose", migration, "--among", "baseline", "--among", "every-64", "--out", "choice"),
-                ("choice",)),
+        Command(
+            "compare", ("compare", small, "baseline", "every-64", "--vcpus", "1,2", "--plot", "c.html"), ("c.html",)
+        ),
+        Command(
+            "choose",
+            ("choose", migration, "--strategy", "baseline", "--strategy", "every-64", "--out", "choice"),
+            ("choice",),
+        ),
         Command("choose-batch", ("choose-batch", migration, "--out", "new/batch"), ("new/batch",)),
-        Command("calibrate", ("calibrate", scenarios / "arm64-ampere-altra.toml", "arm64-dirty-memory-time", "--train",
-                              "vcpus <= 8", "--out", "fit.json"), ("fit.json",)),
+        Command(
+            "calibrate",
+            (
+                "calibrate",
+                scenarios / "arm64-ampere-altra.toml",
+                "arm64-dirty-memory-time",
+                "--train",
+                "vcpus <= 8",
+                "--out",
+                "fit.json",
+            ),
+            ("fit.json",),
+        ),
         Command("data import", ("data", "import", "lock-stat", log, "--out", "mine", "--name", "locks"), ("mine",)),
-        Command("data import, again", ("data", "import", "lock-stat", log, "--out", "kept", "--name", "locks"),
-                ("kept",)),
+        Command(
+            "data import, again", ("data", "import", "lock-stat", log, "--out", "kept", "--name", "locks"), ("kept",)
+        ),
         Command("lab costs", ("lab", "costs", "--out", "fits"), ("fits",)),
-        Command("explore --table", ("explore", "--query", "guest.vcpus=4&guest.memory=1G", "--table", "t.csv"),
-                ("t.csv",)),
-    ]  # fmt: skip
+        Command(
+            "explore --table", ("explore", "--query", "guest.vcpus=4&guest.memory=1G", "--table", "t.csv"), ("t.csv",)
+        ),
+    ]
 
 
 def start(command: Command, place: Path, step: int = 0) -> int:

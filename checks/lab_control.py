@@ -48,13 +48,13 @@ def booted(machine: str) -> Runs:
 
 def divide(runs: Runs, machine: str, layouts: int, generator: np.random.Generator) -> list[str]:
     """What a random division into two halves calls changed, in words."""
-    picked = generator.permutation(LAYOUTS)[: 2 * layouts].tolist()
+    selected = generator.permutation(LAYOUTS)[: 2 * layouts].tolist()
     found = []
     for cell, mine in runs.items():
         each = len(mine) // LAYOUTS
         halves = [
             [mine[layout * each + seed] for layout in half for seed in range(each)]
-            for half in (picked[:layouts], picked[layouts:])
+            for half in (selected[:layouts], selected[layouts:])
         ]
         found += compare(machine, cell, *halves)
     return [f"{one.cell}, {one.quantity.of}: {one.quantity.what}" for one in judge(found) if one.verdict == CHANGED]
@@ -65,7 +65,7 @@ def not_found(machine: str) -> list[str]:
     missed = []
     for patch in sorted(path for path in WRONG.glob("*.patch") if (machine, path.name) not in RIGHT_THERE):
         with progress_bar() as progress:
-            failed = try_series(patch, machines=[machine], quick=True, progress=progress).failures.get(machine, "")
+            failed = try_series(patch, machines=[host], quick=True, progress=progress).failures.get(machine, "")
         print(f"{machine}, {patch.name}: {failed or 'nothing found'}")
         missed += [patch.name] * ("Lost a write" not in failed)
     return missed

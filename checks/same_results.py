@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
                             "--format", "csv"),
     "predict": ("predict", ALTRA, "--vcpus", "1,4,16", "--format", "csv"),
     "compare": ("compare", "small.toml", "baseline", "every-64", "--vcpus", "1,4", "--format", "csv"),
-    "choose": ("choose", "migration.toml", "--among", "baseline", "--among", "every-64", "--out", "choice"),
+    "choose": ("choose", "migration.toml", "--strategy", "baseline", "--strategy", "every-64", "--out", "choice"),
     "calibrate": ("calibrate", ALTRA, "arm64-dirty-memory-time", "--train", "vcpus <= 8", "--out", "fit.json"),
     "sweep": ("sweep", ROOT / "data" / "grids" / "first.toml", "--out", "swept"),
 }  # fmt: skip

@@ -39,7 +39,7 @@ COMMANDS = (
     ("simulate", "small.toml"),
     ("predict", "small.toml", "--vcpus", "1,2"),
     ("compare", "small.toml", "baseline", "every-64", "--vcpus", "2"),
-    ("choose", "small.toml", "--among", "baseline", "--among", "every-64", "--plot", "page.html"),
+    ("choose", "small.toml", "--strategy", "baseline", "--strategy", "every-64", "--plot", "page.html"),
 )
 
 REFUSED = {("sweep", "small.toml", "--out", "out"): "sweep", ("explore",): "notebook", ("reproduce",): "notebook"}

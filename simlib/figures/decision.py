@@ -27,7 +27,7 @@ COST_COLUMNS = {
     "objective_s": _ABOVE_0,
     "low_s": _END,
     "high_s": _END,
-    "as_good": TRUTH,
+    "equivalent": TRUTH,
     "best": TRUTH,
     "evidence": TEXT,
 }
@@ -43,7 +43,13 @@ MAP_COLUMNS = {
 }
 """Columns of the table that `best_strategy_map` reads."""
 
-PARETO_COLUMNS = {"strategy": TEXT, "stall_s": _ABOVE_0, "clear_s": _ABOVE_0, "guest_time_lost_s": _ABOVE_0, "on_front": TRUTH}
+PARETO_COLUMNS = {
+    "strategy": TEXT,
+    "stall_s": _ABOVE_0,
+    "clear_s": _ABOVE_0,
+    "guest_time_lost_s": _ABOVE_0,
+    "on_front": TRUTH,
+}
 """Columns of the table that `pareto` reads."""
 
 POLICY_COLUMNS = {
@@ -82,11 +88,11 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     """What each batch costs, a panel an architecture; the best is marked, and what is as good as it is shaded.
 
     - `table`: the columns `COST_COLUMNS`: ``batch_pages`` (0: the whole ioctl), ``objective_s`` and its interval in
-      seconds (NaN: none), ``as_good`` and ``best`` (bool), ``evidence`` (what the architecture's costs rest on, such as
-      ``calibrated`` or ``facts alone``; stands in the panel's title). ``closed_form_s`` may be there.
+      seconds (NaN: none), ``equivalent`` and ``best`` (bool), ``evidence`` (what the architecture's costs rest on, such
+      as ``calibrated`` or ``facts alone``; stands in the panel's title). ``closed_form_s`` may be there.
 
     >>> table = pd.DataFrame({"architecture": "riscv", "batch_pages": [64, 512, 0], "objective_s": [2.0, 1.0, 1.1],
-    ...                       "low_s": [1.9, 0.9, 1.0], "high_s": [2.1, 1.1, 1.2], "as_good": [False, True, True],
+    ...                       "low_s": [1.9, 0.9, 1.0], "high_s": [2.1, 1.1, 1.2], "equivalent": [False, True, True],
     ...                       "best": [False, True, False], "evidence": "facts alone"})
     >>> batch_costs(table).data[1].x
     array([512.])
@@ -290,7 +296,7 @@ def _labels(rows: pd.DataFrame) -> list[str]:
 def _draw_costs(figure: go.Figure, part: pd.DataFrame, at: dict[str, int]) -> None:
     """One panel: the band of batches that are as good, the closed form, the simulated costs, the best."""
     best = part["best"]
-    good = part["as_good"] | best
+    good = part["equivalent"] | best
     stretch = (~good).cumsum()  # the same number from one that is not as good to the next
     around = part.loc[good & stretch.isin(stretch[best]), "x"]
     if len(around):

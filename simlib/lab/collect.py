@@ -37,7 +37,7 @@ def collect(
     experiments: Sequence[Experiment],
     *,
     jobs: int = 0,
-    fresh: bool = False,
+    restart: bool = False,
     progress: Progress = lambda label, share: None,
 ) -> Collected:
     """Run every cell that has no result yet.
@@ -46,14 +46,14 @@ def collect(
     before anything is run. Raises `SimlibError` if the lab is being built in.
 
     - `jobs`: boots at a time, each on a core of its own; 0: one for every core.
-    - `fresh`: run the cells again even if their results are there.
+    - `restart`: run the cells again even if their results are there.
     - `progress`: told the label of the cell that ended last and the share that is done.
     """
     emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
     with at_work(alone=False):
         kernels = [(spec, find_built(spec.target, spec.kernel)) for spec in experiments]
         boots = [Boot(cell, built, emulators[spec.target]) for spec, built in kernels for cell in spec.cells()]
-        found = run_boots(boots, jobs=jobs, fresh=fresh, progress=progress)
+        found = run_boots(boots, jobs=jobs, restart=restart, progress=progress)
     labels = [one.cell.label for one in boots]
     failures = {label: one for label, one in zip(labels, found, strict=True) if isinstance(one, str)}
     return Collected([one for one in found if not isinstance(one, str)], failures)
@@ -77,13 +77,13 @@ class Boot:
 
 
 def run_boots(
-    boots: Sequence[Boot], *, jobs: int = 0, fresh: bool = False, progress: Progress | None = None
+    boots: Sequence[Boot], *, jobs: int = 0, restart: bool = False, progress: Progress | None = None
 ) -> list[Record | str]:
     """Run cells that have no result yet, while the lab is held (`at_work`).
 
     Returns: For each its record, or why it failed.
 
-    - `jobs`, `fresh`, `progress`: as in `collect`.
+    - `jobs`, `restart`, `progress`: as in `collect`.
     """
     cores = sorted(os.sched_getaffinity(0))
     free: queue.Queue[int] = queue.Queue()
@@ -95,7 +95,7 @@ def run_boots(
         try:
             with system_faults():
                 path = one.path
-                if path.is_file() and not fresh:
+                if path.is_file() and not restart:
                     known = load_record(path)
                     if len(known.content["digests"]) >= repeats:
                         return known

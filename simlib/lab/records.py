@@ -204,7 +204,7 @@ def load_record(path: Path) -> Record:
         if missing := _CONTENT - set(content):
             raise ValueError(f"without {', '.join(sorted(missing))}")
     except (ValueError, TypeError) as error:
-        raise SimlibError(f"the result {path} is damaged ({error}): delete it, or run with --fresh") from None
+        raise SimlibError(f"the result {path} is damaged ({error}): delete it, or run with --restart") from None
     return Record(content)
 
 

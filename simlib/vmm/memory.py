@@ -74,7 +74,7 @@ class BitmapState(NamedTuple):
     - `clean`: share that was not written since the log cleared it.
     - `taken`: share that GET gave and CLEAR has not cleared yet.
     - `since`: the guest's time up to which `clean` holds.
-    - `fresh`, shape (cells,): whether CLEAR may have something to do in a cell since the last GET.
+    - `restart`, shape (cells,): whether CLEAR may have something to do in a cell since the last GET.
     - `at`, shape (1,): the cell that is sent next.
     """
 

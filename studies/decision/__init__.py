@@ -48,15 +48,19 @@ class Decision(Found):
         """One row an architecture and objective, as a reader wants it; `comparison` has all columns."""
         return pd.DataFrame(
             [
-                {"architecture": row["architecture"], "who cares most about": OBJECTIVES[row["objective"]].title,
-                 "takes": "any" if row["any_is_as_good"] else row["take"] + " ?" * (not row["certain"]),
-                 "it is": format_seconds(row["value_s"]),
-                 "at most worse by": format_seconds(row["regret_at_most_s"]) if row["regret_at_most_s"] else "",
-                 "longest stall": format_seconds(row["stall_s"]), "guest time lost": format_seconds(row["guest_time_lost_s"]),
-                 "CPU time of CLEAR": format_seconds(row["clear_s"])}
+                {
+                    "architecture": row["architecture"],
+                    "who cares most about": OBJECTIVES[row["objective"]].title,
+                    "takes": "any" if row["any_is_as_good"] else row["take"] + " ?" * (not row["certain"]),
+                    "it is": format_seconds(row["value_s"]),
+                    "at most worse by": format_seconds(row["regret_at_most_s"]) if row["regret_at_most_s"] else "",
+                    "longest stall": format_seconds(row["stall_s"]),
+                    "guest time lost": format_seconds(row["guest_time_lost_s"]),
+                    "CPU time of CLEAR": format_seconds(row["clear_s"]),
+                }
                 for row in comparison(self.choices).to_dict("records")
             ]
-        )  # fmt: skip
+        )
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
@@ -68,13 +72,13 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
         return None if own is None else lambda _, share: own(steps[number], share)
 
     def take(case: Scenario, among: Sequence[str], number: int) -> Choice:
-        return choose(case, among=among, zone=ZONE, seed=seed, progress=told(number))
+        return choose(case, strategies=among, indifference=ZONE, seed=seed, progress=told(number))
 
     choices = {name: take(preset_scenario(name), STRATEGIES, number) for number, name in enumerate(ARCHITECTURES)}
     guest = named_guest(MYSQL_GUEST).in_place_of(preset_scenario(MYSQL_ARCHITECTURE))
     stalled = take(guest, SEED_STRATEGIES, len(ARCHITECTURES))
     case = preset_scenario(MAP_ARCHITECTURE)
-    cells = best_strategy_grid(case, VCPUS, RATES, among=MAP_STRATEGIES, seed=seed, progress=told(len(steps) - 1))
+    cells = best_strategy_grid(case, VCPUS, RATES, strategies=MAP_STRATEGIES, seed=seed, progress=told(len(steps) - 1))
     tables = {"strategies": comparison(choices), "mysql": stalled.table, "map": cells}
     return Decision(pd.DataFrame(columns=list(COLUMNS)), tables, choices, stalled)
 

@@ -69,7 +69,7 @@ def ledger_told(cells: pd.DataFrame) -> str:
         missed = own["error"].abs().groupby(own["metric"]).median()
         each = ", ".join(f"{METRICS[metric]} {_percent(missed[metric])}" for metric in SHOWN)
         said.append(
-            f"{name}, predicted on {own['date'].iloc[0]}: {own['inside'].sum()} of {len(baseline)} answers are within their "
+            f"{name}, predicted on {own['date'].iloc[0]}: {own['inside'].sum()} of {len(own)} answers are within their "
             f"{LEVEL:.0%} interval. Median errors: {each}."
         )
     if waiting := len(cells) - len(known):
@@ -146,7 +146,7 @@ def _percent(value: float) -> str:
 def statistics_told(machines: Sequence[str]) -> str:
     """How many instructions the statistics themselves execute."""
     own = [statistics_own(name)["letting go"] for name in machines]
-    return f"They are {min(baseline):.0f} to {max(baseline):.0f} each time the lock is taken."
+    return f"They are {min(own):.0f} to {max(own):.0f} each time the lock is taken."
 
 
 def translation_told(ratios: pd.DataFrame) -> str:

@@ -98,7 +98,7 @@ def predictions(walk: Walk, seed: int = 1, progress: Progress | None = None) -> 
 def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
     """Which way with the lock is as good to the guest as none (`AS_GOOD`), and what GET pays for it.
 
-    Returns: ``axis``, ``value``; ``as_good``: of those that are, the one with the shortest GET, or ``none``;
+    Returns: ``axis``, ``value``; ``equivalent``: of those that are, the one with the shortest GET, or ``none``;
     ``get_ratio``: its GET over that without the lock, a page as dear; ``whole_stall_ratio``, ``whole_throughput_loss``:
     one hold's longest stall over that without the lock, and how much less of the undisturbed throughput it leaves;
     ``lockless_get_s``, ``lockless_stall_s``.
@@ -112,7 +112,7 @@ def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
     good &= stall[locked].le(AS_GOOD[1] * stall[DEAR], axis=0)
     times = get[locked].where(good, np.inf)
     table = pd.DataFrame(
-        {"as_good": times.idxmin(axis=1).where(good.any(axis=1), "none"),
+        {"equivalent": times.idxmin(axis=1).where(good.any(axis=1), "none"),
          "get_ratio": (times.min(axis=1) / get[DEAR]).where(good.any(axis=1)),
          "whole_stall_ratio": stall["one hold"] / stall[DEAR],
          "whole_throughput_loss": throughput[DEAR] - throughput["one hold"],

@@ -52,7 +52,8 @@ def test_variants_are_compared_each_with_itself():
 
 @pytest.mark.parametrize(
     ("policies", "message"),
-    [([], "must name at least one"), (["baseline", "baseline"], "named more than once"), (["evry-64"], "did you mean 'every-64'"),
+    [([], "must name at least one"), (["baseline", "baseline"], "named more than once"),
+     (["evry-64"], "did you mean 'every-64'"),
      (["baseline", "zap-batch-10"], "zap has none of this name")],
 )  # fmt: skip
 def test_a_sentence_for_each_fault(policies, message):

@@ -43,9 +43,11 @@ def drawn(scale: float) -> Iterator[go.Figure]:
         rows("lock mode up_to_s count", ("mmu_lock", "write", t, 3), ("mmu_lock", "write", 8 * t, 1))
     )
     yield figures.pareto(
-        rows("strategy stall_s clear_s guest_time_lost_s on_front", ("a", t, 30 * t, 9 * t, True), ("b", t, t, t, False))
+        rows(
+            "strategy stall_s clear_s guest_time_lost_s on_front", ("a", t, 30 * t, 9 * t, True), ("b", t, t, t, False)
+        )
     )
-    cost = rows("batch_pages objective_s low_s high_s as_good best", (64, t, 0.9 * t, 1.2 * t, True, True),
+    cost = rows("batch_pages objective_s low_s high_s equivalent best", (64, t, 0.9 * t, 1.2 * t, True, True),
                 (0, 2 * t, t, 3 * t, False, False))  # fmt: skip
     yield figures.batch_costs(cost.assign(architecture="riscv", evidence="facts alone"))
     cell = rows(

@@ -60,7 +60,9 @@ def test_a_damaged_output_is_refused_and_nothing_is_written(tmp_path, damaged):
 
 def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "one.json").write_text('{"label": "x", "out')
-    with pytest.raises(SimlibError, match=r"the result .*one\.json is damaged \(.*\): delete it, or run with --fresh"):
+    with pytest.raises(
+        SimlibError, match=r"the result .*one\.json is damaged \(.*\): delete it, or run with --restart"
+    ):
         load_record(tmp_path / "one.json")
     (tmp_path / "one.json").write_text('{"label": "x", "outputs": []}')
     with pytest.raises(SimlibError, match=r"one\.json is damaged \(without clock, command, digests, .*\): delete it"):
@@ -196,7 +198,7 @@ def test_what_is_there_is_not_run_again(boots):
     assert len(boots.labels) == 3
     collect([matrix(test={"vcpus": [1, 2, 4, 8]})])
     assert boots.labels[3:] == ["m vcpus=8"]
-    collect([matrix()], fresh=True)
+    collect([matrix()], restart=True)
     assert len(boots.labels) == 7
     twice = collect([matrix(repeats=2)])  # one run does not answer whether it repeats itself
     assert len(boots.labels) == 13

@@ -151,11 +151,11 @@ def test_the_verdict_takes_the_shortest_get_of_those_that_are_as_good():
             rows.append(("vcpus", "16", way, metric, value))
     frame = pd.DataFrame(rows, columns=["axis", "value", "way", "metric", "estimate"])
     row = get_variants.verdicts(frame).iloc[0]
-    assert (row["as_good"], row["get_ratio"]) == ("every 4096 pages", pytest.approx(1.5))
+    assert (row["equivalent"], row["get_ratio"]) == ("every 4096 pages", pytest.approx(1.5))
     assert row["whole_stall_ratio"] == pytest.approx(200)
     longer = frame["way"].str.startswith("every") & (frame["metric"] == "longest_stall")
     row = get_variants.verdicts(frame.assign(estimate=frame["estimate"].where(~longer, 1e-4))).iloc[0]
-    assert row["as_good"] == "none"
+    assert row["equivalent"] == "none"
     assert np.isnan(row["get_ratio"])
 
 
@@ -232,7 +232,7 @@ def test_the_notebook_says_what_its_cells_compute(run):
     assert found.tables["readings"]["verdict"].tolist() == ["excluded"] * 2 + ["possible"] * 2 + ["open"] * 3
     assert found.budget.page[0] * 2**26 == pytest.approx(2.04, abs=0.01)
     verdicts = run["verdicts"].set_index(["axis", "value"]).sort_index()
-    assert sorted(verdicts["as_good"].unique()) == ["every 4096 pages", "every 512 pages"]
+    assert sorted(verdicts["equivalent"].unique()) == ["every 4096 pages", "every 512 pages"]
     assert verdicts.loc[("vcpus", "16"), "whole_stall_ratio"] == pytest.approx(200, rel=0.2)
     others = verdicts["get_ratio"].drop([("vcpus", "64")])
     assert verdicts.loc[("vcpus", "64"), "get_ratio"] == pytest.approx(26, abs=0.5)

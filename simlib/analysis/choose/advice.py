@@ -29,9 +29,9 @@ class Choice(Result):
 
     - `scenario`: as it was asked.
     - `weight`: for the CPU time in all: what a second of a vCPU is worth.
-    - `zone`: share of an objective's best value below which differences do not matter.
+    - `indifference`: share of an objective's best value below which differences do not matter.
     - `confidence`: probability that all intervals of differences hold together, those of all pairs of strategies: so
-      `pairs`, and the regrets of `answers`, whatever was picked. The intervals of values hold with this probability
+      `pairs`, and the regrets of `answers`, whatever was selected. The intervals of values hold with this probability
       each.
     - `how`: ``sampled`` or ``whole``: what was simulated of each migration.
     - `runs`: replications of the selection, and of the check; what is printed rests on all of them.
@@ -40,15 +40,16 @@ class Choice(Result):
       QEMU's), the mean of each objective as NAME_s, on_front (no other strategy has less of guest time lost, longest
       stall, CLEAR's CPU time and pre-copy), knee (of those the one nearest to the best of each, of those that are
       allowed).
-    - `pairs`: one row an objective and strategy: value_s with low_s and high_s; difference_s to the picked one with its
-      simultaneous interval, of which nothing is below minus the picked one's value; picked, allowed, as_good; zone_s,
-      the difference that does not matter.
+    - `pairs`: one row an objective and strategy: value_s with low_s and high_s; difference_s to the selected one with
+      its simultaneous interval, of which nothing is below minus the selected one's value; selected, allowed,
+      equivalent; indifference_s, the difference that does not matter.
     - `answers`: one row an objective: take, value_s with low_s and high_s, regret_at_most_s (by how much another
-      strategy may be better at most), zone_s, certain (no other is better by the zone), any_is_as_good, as_good.
+      strategy may be better at most), indifference_s, certain (no other is better by the zone), any_is_as_good,
+      equivalent.
     - `budgets`: one row a longest stall: stall_budget_s, take, stall_bound_s, cost_s, share_more (than without a
       budget).
-    - `information`: one row an objective and cost: saving (s, on average, if it were known), zone_s (what does not
-      matter), matters (more than half of that, and than chance would give), switches_to.
+    - `information`: one row an objective and cost: saving (s, on average, if it were known), indifference_s (what does
+      not matter), matters (more than half of that, and than chance would give), switches_to.
     - `costs`: one row a cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
     - `evidence`: ``calibrated``, ``partly calibrated: faults only``, ``partly calibrated``, ``facts alone``, ``costs
       given by hand``, or ``partly given by hand``.
@@ -60,7 +61,7 @@ class Choice(Result):
     scenario: Scenario
     strategies: tuple[Strategy, ...]
     weight: float
-    zone: float
+    indifference: float
     confidence: float
     seed: int
     how: str
@@ -79,7 +80,7 @@ class Choice(Result):
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"pareto": lambda choice: choice.table}
 
     def take(self, objective: str) -> str:
-        """The strategy that was picked for an objective."""
+        """The strategy that was selected for an objective."""
         return str(self.answers.loc[self.answers["objective"] == objective, "take"].iloc[0])
 
     @property
@@ -98,7 +99,7 @@ class Choice(Result):
         count = len(self.pairs) - len(self.answers)
         return (
             f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, together, "
-            "whatever was picked (paired t, Bonferroni over all pairs of strategies)"
+            "whatever was selected (paired t, Bonferroni over all pairs of strategies)"
         )
 
     @property
@@ -135,18 +136,23 @@ class Choice(Result):
             one = table.loc[answer["take"]]
             taken = answer["take"] + " (as it is)" * bool(one["as_it_is"])
             rows.append(
-                {"if you care most about": OBJECTIVES[answer["objective"]].title,
-                 "take": "any" if answer["any_is_as_good"] else taken,
-                 "it is": format_seconds(answer["value_s"]),
-                 "worse by <=": format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "",
-                 **{OBJECTIVES[name].short: format_seconds(one[f"{name}_s"]) for name in ("stall", "guest_time_lost", "clear")},
-                 "as good (stall)": self._as_good(answer)}
-            )  # fmt: skip
+                {
+                    "if you care most about": OBJECTIVES[answer["objective"]].title,
+                    "take": "any" if answer["any_is_as_good"] else taken,
+                    "it is": format_seconds(answer["value_s"]),
+                    "worse by <=": format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "",
+                    **{
+                        OBJECTIVES[name].short: format_seconds(one[f"{name}_s"])
+                        for name in ("stall", "guest_time_lost", "clear")
+                    },
+                    "as good (stall)": self._as_good(answer),
+                }
+            )
         return pd.DataFrame(rows)
 
     def _as_good(self, answer: Mapping[Any, Any]) -> str:
         """What is as good, and its longest stalls beside it."""
-        names = [name for name in answer["as_good"].split("; ") if name]
+        names = [name for name in answer["equivalent"].split("; ") if name]
         if not names:
             return ""
         stalls = self.table.loc[self.table["strategy"].isin(names), "stall_s"]
@@ -227,7 +233,7 @@ class Choice(Result):
             {"for": [OBJECTIVES[name].title for name in found["objective"]],
              "if one knew": found["cost"].tolist(),
              "it would save on average": [format_seconds(value) for value in found["saving"]],
-             "what does not matter": [format_seconds(value) for value in found["zone_s"]],
+             "what does not matter": [format_seconds(value) for value in found["indifference_s"]],
              "by taking, where that is better": found["switches_to"].tolist()}
         )  # fmt: skip
 
@@ -243,11 +249,21 @@ class Choice(Result):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it; tables are lists of rows."""
         plain = {
-            "headline": self.headline, "advice": self.advice(), "evidence": self.evidence, "grounds": self.grounds,
-            "guarantee": self.guarantee, "flags": list(self.flags), "knee": self.knee,
-            "weight": self.weight, "zone_share": self.zone, "confidence": self.confidence, "seed": self.seed,
-            "simulated": self.how, "replications": list(self.runs), "scenario": self.scenario.to_toml(),
-        }  # fmt: skip
+            "headline": self.headline,
+            "advice": self.advice(),
+            "evidence": self.evidence,
+            "grounds": self.grounds,
+            "guarantee": self.guarantee,
+            "flags": list(self.flags),
+            "knee": self.knee,
+            "weight": self.weight,
+            "indifference_share": self.indifference,
+            "confidence": self.confidence,
+            "seed": self.seed,
+            "simulated": self.how,
+            "replications": list(self.runs),
+            "scenario": self.scenario.to_toml(),
+        }
         return plain | {
             k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in self.files().items()
         }

@@ -26,7 +26,7 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
 
-RULES = {"whole": "whole ioctl", "word": "every 64 pages", "block": "one huge page"}
+RULES = {"never": "whole ioctl", "64": "every 64 pages", "2m": "one huge page"}
 """The simple rules that a choice is compared with."""
 
 WHOLE = "whole-ioctl"
@@ -39,7 +39,7 @@ class BatchChoice(Result):
     - `choice`: the batches as strategies: all that was simulated.
     - `objective`: what was to be least, by its name in `simlib.analysis.choose.objectives.OBJECTIVES`.
     - `table`: one row a batch: batch_pages (0: the whole ioctl), effective_pages; objective_s with low_s, high_s;
-      difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); as_good; allowed;
+      difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); equivalent; allowed;
       stall_bound_s (as `Choice.table` has it); then the mean of every objective as NAME_s; on_front.
     - `regrets`: one row a simple rule: rule, batch_pages, regret_s with low_s, high_s, and the same as shares of the
       recommended batch's objective.
@@ -55,7 +55,7 @@ class BatchChoice(Result):
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
         "batch_costs": lambda choice: choice.table.assign(
             architecture=choice.scenario.policy.architecture,
-            best=choice.table["picked"],
+            best=choice.table["selected"],
             evidence=choice.choice.evidence_shown,
         ),
         "pareto": lambda choice: choice.table.assign(strategy=choice.table["batch_pages"].map(choice._pages)),
@@ -69,7 +69,7 @@ class BatchChoice(Result):
     @property
     def recommended(self) -> int:
         """Pages of a hold; 0: the whole ioctl."""
-        return int(self.table.loc[self.table["picked"], "batch_pages"].iloc[0])
+        return int(self.table.loc[self.table["selected"], "batch_pages"].iloc[0])
 
     @property
     def evidence(self) -> str:
@@ -103,7 +103,7 @@ class BatchChoice(Result):
 
     def summary(self) -> str:
         """The recommendation, the closed form's, and what each batch costs."""
-        columns = ["batch_pages", "objective_s", "low_s", "high_s", "as_good", "stall_s", "clear_s"]
+        columns = ["batch_pages", "objective_s", "low_s", "high_s", "equivalent", "stall_s", "clear_s"]
         lines = [self.sentence, self.law, f"evidence: {self.grounds}", *self.flags]
         return "\n".join([*lines, text_of(self.table[columns])])
 
@@ -116,7 +116,7 @@ class BatchChoice(Result):
              "worse by": times["difference_s"],
              "at least … at most": times["difference_low_s"] + " … " + times["difference_high_s"],
              "as good": ["yes" if good else "" if there else "too long" for good, there in
-                         zip(table["as_good"], table["allowed"], strict=True)],
+                         zip(table["equivalent"], table["allowed"], strict=True)],
              "longest stall": times["stall_s"], "stall, 90 %": times["stall_bound_s"], "p99.9": times["p999_s"],
              "CLEAR": times["clear_s"], "guest time lost": times["guest_time_lost_s"], "pre-copy": times["precopy_s"],
              "front": table["on_front"].map({True: "yes", False: ""})}
@@ -134,10 +134,10 @@ class BatchChoice(Result):
         )  # fmt: skip
 
     @property
-    def as_good(self) -> tuple[int, int]:
+    def equivalent(self) -> tuple[int, int]:
         """The least and the largest batch around the recommended one that are as good, effective pages."""
-        best = self.table["picked"].tolist().index(True)
-        worse = np.flatnonzero(~self.table["as_good"].to_numpy(dtype=bool)).tolist()
+        best = self.table["selected"].tolist().index(True)
+        worse = np.flatnonzero(~self.table["equivalent"].to_numpy(dtype=bool)).tolist()
         low = max((place for place in worse if place < best), default=-1) + 1
         high = min((place for place in worse if place > best), default=len(self.table)) - 1
         pages = self.table["effective_pages"]
@@ -146,18 +146,18 @@ class BatchChoice(Result):
     @property
     def matters(self) -> bool:
         """Whether some batch was not found as good as the recommended one."""
-        return not self.table["as_good"].all()
+        return not self.table["equivalent"].all()
 
     @property
     def sentence(self) -> str:
         """Which batches are as good as the recommended one, and their longest stalls."""
-        low, high = self.as_good
+        low, high = self.equivalent
         stalls = self.table.loc[self.table["effective_pages"].between(low, high), "stall_s"]
         least, most = (format_seconds(float(value), 2) for value in (stalls.min(), stalls.max()))
         good = f"any batch from {self._pages(low)} to {self._pages(high)} is as good"
         if low == high:
             good = "no other batch was found as good"
-        zone, sure = format_seconds(float(self._answer["zone_s"])), f"{self.choice.confidence * 100:.6g} %"
+        zone, sure = format_seconds(float(self._answer["indifference_s"])), f"{self.choice.confidence * 100:.6g} %"
         stall = least if least == most else f"{least} to {most}"
         best = f"recommended {self._pages(self.recommended)}" if self.matters else "it does not matter"
         return f"{best}; {good} (within {zone} with {sure}); longest stall {stall}"
@@ -165,7 +165,7 @@ class BatchChoice(Result):
     @property
     def law_confirmed(self) -> bool:
         """Whether what the closed form recommends is among the batches that are as good."""
-        low, high = self.as_good
+        low, high = self.equivalent
         return low <= self.closed_form.batch <= high
 
     @property
@@ -192,7 +192,7 @@ class BatchChoice(Result):
         """Everything, as JSON has it; tables are lists of rows."""
         law = self.closed_form
         plain = {
-            "sentence": self.sentence, "recommended": self.recommended, "as_good": list(self.as_good),
+            "sentence": self.sentence, "recommended": self.recommended, "equivalent": list(self.equivalent),
             "objective": self.objective, "certain": self.certain, "advice": self.choice.advice(self.objective),
             "closed_form": {"batch_pages": law.batch, "confirmed": self.law_confirmed, "sentence": self.law,
                             "square_root_pages": law.square_root if math.isfinite(law.square_root) else None},
@@ -211,7 +211,7 @@ def choose_batch(
     fit: AnyFit | None = None,
     objective: str = "cost",
     weight: float = 1.0,
-    zone: float = 0.02,
+    indifference: float = 0.02,
     confidence: float = 0.95,
     max_stall_s: float | None = None,
     seed: int = 1,
@@ -225,7 +225,7 @@ def choose_batch(
 
     - `scenario`: a migration, without variants, or its file. Which batch its policy has is of no importance.
     - `objective`: what is to be least: a name of `simlib.analysis.choose.objectives.OBJECTIVES`.
-    - `fit`, `weight`, `zone`, `confidence`, `max_stall_s`, `seed`, `announce`, `progress`: see `simlib.choose`.
+    - `fit`, `weight`, `indifference`, `confidence`, `max_stall_s`, `seed`, `announce`, `progress`: see `simlib.choose`.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "x86-tdp"},
     ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
@@ -236,7 +236,7 @@ def choose_batch(
     >>> found.sentence
     'it does not matter; any batch from 64 pages to the whole ioctl is as good (within ... with 95 %); longest ...'
     """
-    scenario, terms = as_scenario(scenario), Terms(weight, zone, confidence, max_stall_s, seed)
+    scenario, terms = as_scenario(scenario), Terms(weight, indifference, confidence, max_stall_s, seed)
     check_scenario(scenario)
     wanted = objective_named(objective)
     chunk = chunk_pages(scenario)
@@ -273,7 +273,7 @@ def batches_below(chunk: int) -> list[int]:
 def _regrets(scenario: Scenario, batches: list[int], table: pd.DataFrame) -> pd.DataFrame:
     """What three simple rules cost more than the recommended batch."""
     block = PageTable(scenario.guest.page_size).pages_per_block()
-    least = float(table.loc[table["picked"], "objective_s"].iloc[0])
+    least = float(table.loc[table["selected"], "objective_s"].iloc[0])
     rows = []
     for rule, pages in zip(RULES.values(), (0, WORD_PAGES, block), strict=True):
         index = batches.index(pages) if pages in batches else len(batches) - 1
@@ -294,19 +294,19 @@ def comparison_of_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:
 
     Returns: architecture, chunk_pages, recommended_pages (0: the whole ioctl), as_good_from, as_good_to (effective
     pages: the whole ioctl is that of the chunk), matters, the longest stalls of the least and the largest batch that is
-    as good, the regrets of the simple rules whole, word and block as RULE_regret_s and RULE_share, closed_form_pages,
-    closed_form_confirmed, evidence, certain.
+    as good, the regrets of the simple rules as regret_never_s, regret_64_s and regret_2m_s, and as shares,
+    closed_form_pages, closed_form_confirmed, evidence, certain.
     """
     rows = []
     for name, choice in choices.items():
-        low, high = choice.as_good
+        low, high = choice.equivalent
         stalls = choice.table.set_index("effective_pages")["stall_s"]
         row = {"architecture": name, "chunk_pages": int(choice.table["effective_pages"].iloc[-1]),
                "recommended_pages": choice.recommended, "as_good_from": low, "as_good_to": high, "matters":
                choice.matters, "stall_from_s": float(stalls[low]),
                "stall_to_s": float(stalls[high])}  # fmt: skip
         for rule, regret in zip(RULES, choice.regrets.itertuples(), strict=True):
-            row |= {f"{rule}_regret_s": regret.regret_s, f"{rule}_share": regret.share}
+            row |= {f"regret_{rule}_s": regret.regret_s, f"regret_{rule}_share": regret.share}
         row |= {"closed_form_pages": choice.closed_form.batch, "closed_form_confirmed": choice.law_confirmed}
         rows.append(row | {"evidence": choice.evidence, "certain": choice.certain})
     return pd.DataFrame(rows)

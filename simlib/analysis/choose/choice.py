@@ -2,9 +2,9 @@
 """The choice of a strategy for the holds of mmu_lock, over what is not known of the costs, and how sure that is.
 
 Two sets of replications: the selection says which strategies keep to the longest stall that is allowed; the check goes
-on until the answers are certain, or cannot soon be. What is picked and what is printed rest on both: the intervals are
-those of all pairs of strategies, and hold for any pick (`simlib.analysis.choose.ranking`). All strategies are simulated
-in all replications on common random numbers, so that one run answers all objectives.
+on until the answers are certain, or cannot soon be. What is selected and what is printed rest on both: the intervals
+are those of all pairs of strategies, and hold for any pick (`simlib.analysis.choose.ranking`). All strategies are
+simulated in all replications on common random numbers, so that one run answers all objectives.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ STALL_LEVEL = 0.90
 def choose(
     scenario: Scenario | str | Path,
     *,
-    among: Sequence[str] | None = None,
+    strategies: Sequence[str] | None = None,
     fit: AnyFit | None = None,
     objective: str = "cost",
     weight: float = 1.0,
-    zone: float = 0.02,
+    indifference: float = 0.02,
     confidence: float = 0.95,
     max_stall_s: float | None = None,
     seed: int = 1,
@@ -69,15 +69,15 @@ def choose(
     keeps to `max_stall_s`.
 
     - `scenario`: a migration, without variants, or its file.
-    - `among`: strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and ``"baseline"``.
-      By default what can be set on a stock kernel (`simlib.analysis.choose.settable`); `simlib.analysis.choose.patched`
-      has what only a patched one can do.
+    - `strategies`: strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and
+      ``"baseline"``. By default what can be set on a stock kernel (`simlib.analysis.choose.settable`);
+      `simlib.analysis.choose.patched` has what only a patched one can do.
     - `fit`: calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
       has are drawn from the priors.
     - `objective`: what counts most: a name of `simlib.analysis.choose.objectives.OBJECTIVES`. It leads the sentences
       and the table; all are answered.
     - `weight`: for the CPU time in all: what a second of a vCPU is worth, in seconds of the clearing thread.
-    - `zone`: differences below this share of an objective's best value do not matter, nor those below its
+    - `indifference`: differences below this share of an objective's best value do not matter, nor those below its
       `Objective.floor`.
     - `confidence`: probability that all intervals of differences hold, together.
     - `max_stall_s`: strategies with which the longest stall of a migration exceeds so many seconds with more than 10 %
@@ -89,12 +89,14 @@ def choose(
     >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "arm64"},
     ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
     ...                                  "warm_up": "10us", "downtime": "0ps"}})
-    >>> found = choose(s, among=["whole-ioctl", "every-64"])
+    >>> found = choose(s, strategies=["whole-ioctl", "every-64"])
     >>> found.table["strategy"].tolist(), found.evidence
     (['whole-ioctl', 'every-64'], 'facts alone')
     """
-    leads, terms = objective_named(objective).name, Terms(weight, zone, confidence, max_stall_s, seed)
-    return dataclasses.replace(chosen(as_scenario(scenario), among, fit, terms, announce, progress), objective=leads)
+    leads, terms = objective_named(objective).name, Terms(weight, indifference, confidence, max_stall_s, seed)
+    return dataclasses.replace(
+        chosen(as_scenario(scenario), strategies, fit, terms, announce, progress), objective=leads
+    )
 
 
 def chosen(
@@ -129,13 +131,24 @@ def chosen(
     fresh, ranking = _ranked(trials, selected, ranking, parallel.subprogress(progress, 0.4, 1.0))
     logs = trials.logs({SELECTION: range(SELECTION_RUNS), CHECK: range(fresh)})
     return Choice(
-        scenario=scenario, strategies=strategies, weight=terms.weight, zone=terms.zone, confidence=terms.confidence,
-        seed=terms.seed, how=trials.how, runs=(SELECTION_RUNS, fresh), table=ranking.table, pairs=ranking.pairs,
-        answers=ranking.answers, budgets=ranking.budgets, information=_information(logs, ranking),
-        costs=costs.table(), evidence=costs.evidence,
+        scenario=scenario,
+        strategies=strategies,
+        weight=terms.weight,
+        indifference=terms.indifference,
+        confidence=terms.confidence,
+        seed=terms.seed,
+        how=trials.how,
+        runs=(SELECTION_RUNS, fresh),
+        table=ranking.table,
+        pairs=ranking.pairs,
+        answers=ranking.answers,
+        budgets=ranking.budgets,
+        information=_information(logs, ranking),
+        costs=costs.table(),
+        evidence=costs.evidence,
         grounds=grounds(costs.evidence, fit_of(scenario, fit), given=fit is not None),
         flags=(*notes, *_flags(scenario, wider, costs)),
-    )  # fmt: skip
+    )
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -161,7 +174,7 @@ def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) 
     for name in answers.loc[~answers["certain"].astype(bool), "objective"]:
         mine = pairs[(pairs["objective"] == name) & pairs["allowed"]]
         half = (mine["difference_high_s"] - mine["difference_s"]) / narrower  # a lower end may be cut
-        if (half - mine["difference_s"]).max() <= mine["zone_s"].iloc[0]:
+        if (half - mine["difference_s"]).max() <= mine["indifference_s"].iloc[0]:
             return True
     return False
 
@@ -257,8 +270,8 @@ def _information(logs: Mapping[str, Floats], ranking: Ranking) -> pd.DataFrame:
         names = [ranking.strategies[allowed[i]].name if i >= 0 else "" for i in found["switches_to"]]
         width = ranking.standings[name].width(best)
         matters = found["matters"] & (found["saving"] > width / 2)
-        parts.append(found.assign(objective=name, zone_s=width, matters=matters, switches_to=names))
-    columns = ["objective", "cost", "saving", "zone_s", "matters", "switches_to"]
+        parts.append(found.assign(objective=name, indifference_s=width, matters=matters, switches_to=names))
+    columns = ["objective", "cost", "saving", "indifference_s", "matters", "switches_to"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 

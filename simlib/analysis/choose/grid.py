@@ -31,7 +31,7 @@ def best_strategy_grid(
     vcpus: Sequence[int],
     access_rates: Sequence[float],
     *,
-    among: Sequence[str] | None = None,
+    strategies: Sequence[str] | None = None,
     runs: int = 6,
     seed: int = 1,
     progress: parallel.Progress | None = None,
@@ -46,13 +46,13 @@ def best_strategy_grid(
     batches as ranges: `span`), ``closed_form_pages``.
 
     - `access_rates`: accesses of a vCPU in a second; each goes to another page.
-    - `among`: see `simlib.choose`.
+    - `strategies`: see `simlib.choose`.
     - `runs`: simulations of each strategy in each cell, on common random numbers; at least 2.
 
     >>> small = Scenario.parse({"guest": {"vcpus": 2, "memory": "4M"}, "policy": {"architecture": "arm64"},
     ...     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", "downtime": "0ps",
     ...                  "warm_up": "10us"}})
-    >>> cells = best_strategy_grid(small, [2], [1e5], among=["whole-ioctl", "every-64"], runs=2)
+    >>> cells = best_strategy_grid(small, [2], [1e5], strategies=["whole-ioctl", "every-64"], runs=2)
     >>> cells.columns.tolist()[:5]
     ['vcpus', 'access_rate', 'strategy', 'matters', 'distinguished']
     """
@@ -62,18 +62,18 @@ def best_strategy_grid(
         workload = {"access_interval": f"{round(1e12 / rate)}ps"}
         case = with_guest(scenario, {"workload": workload, "guest": {"vcpus": number}})
         case = UncertainCosts.of(case, choose_fit(case)[0]).central()
-        strategies = strategies_of(case, among)
-        found = Trials(UncertainCosts(case, None, {}), strategies, seed).run(0, range(runs))
+        compared = strategies_of(case, strategies)
+        found = Trials(UncertainCosts(case, None, {}), compared, seed).run(0, range(runs))
         values = OBJECTIVES["cost"].value(found, number, 1.0)
         best = int(np.argmin(values.mean(axis=0)))
         more = values - values[:, [best]]
-        error = (1 - LEVEL) / (len(cells) * (len(strategies) - 1))
+        error = (1 - LEVEL) / (len(cells) * (len(compared) - 1))
         half = stdtrit(runs - 1, 1 - error) * more.std(axis=0, ddof=1) / np.sqrt(runs)
         least = more.mean(axis=0) - half
-        rivals = [one.name for i, one in enumerate(strategies) if i != best and least[i] <= 0]
+        rivals = [one.name for i, one in enumerate(compared) if i != best and least[i] <= 0]
         matters = bool((least > ZONE * values[:, best].mean()).any())
         law, pages = closed_form(case).batch, chunk_pages(case)
-        names = [one.name for one in strategies]
+        names = [one.name for one in compared]
         rows.append((number, rate, names[best], matters, not rivals, "; ".join(rivals),
                      span({names[best], *rivals}, names), 0 if law >= pages else law))  # fmt: skip
         if progress is not None:

@@ -106,7 +106,7 @@ def _effects(choice: Choice, take: str, objective: str) -> str:
     better, worse = list[str](), list[str]()
     for name in dict.fromkeys(("stall", objective, "clear", "guest_time_lost", "precopy")):
         old, new = float(now[f"{name}_s"].iloc[0]), float(table.loc[take, f"{name}_s"])
-        if abs(new - old) > max(OBJECTIVES[name].floor, choice.zone * min(old, new)):
+        if abs(new - old) > max(OBJECTIVES[name].floor, choice.indifference * min(old, new)):
             verb, told = ("rises", worse) if new > old else ("falls", better)
             if told is worse or name in ("stall", objective):
                 title = f"the {OBJECTIVES[name].title}{'' if told else f' {verb}'}"
@@ -148,7 +148,7 @@ def _stalls(choice: Choice) -> str:
     least = f"shortest with {answer['take']}, {say_seconds(best['stall_s'])} ({say_seconds(best['stall_bound_s'])})"
     if best["as_it_is"] or (answer["any_is_as_good"] and now["allowed"].iloc[0]):
         shortens = "shortens" if answer["certain"] else "is sure to shorten"
-        least = f"nothing simulated {shortens} it by more than {say_seconds(answer['zone_s'])}"
+        least = f"nothing simulated {shortens} it by more than {say_seconds(answer['indifference_s'])}"
     return f"{value} as it is {usual}; {least}"
 
 
@@ -158,7 +158,11 @@ def _sure(choice: Choice, objective: str) -> str:
     mine, said = answers.loc[objective], []
     if not mine["certain"]:
         rows = choice.pairs[(choice.pairs["objective"] == objective) & choice.pairs["allowed"].astype(bool)]
-        may = rows.sort_values("difference_low_s").loc[rows["difference_low_s"] < -rows["zone_s"], "strategy"].tolist()
+        may = (
+            rows.sort_values("difference_low_s")
+            .loc[rows["difference_low_s"] < -rows["indifference_s"], "strategy"]
+            .tolist()
+        )
         most = say_seconds(mine["regret_at_most_s"])
         said.append(f"that {title} may be up to {most} less with {shared_line(may[0], may[1:])}")
     rest = [
@@ -204,7 +208,7 @@ def _most(pairs: pd.DataFrame) -> tuple[str, str]:
     share, small = 0.0, list[str]()
     for name, rows in pairs[pairs["allowed"].astype(bool)].groupby("objective", sort=False):
         what = OBJECTIVES[str(name)]
-        value = float(rows.loc[rows["picked"].astype(bool), "value_s"].iloc[0])
+        value = float(rows.loc[rows["selected"].astype(bool), "value_s"].iloc[0])
         end = float(np.abs(rows[["difference_low_s", "difference_high_s"]].to_numpy(dtype=float)).max())
         if 0 < what.floor >= end > ROUNDED_UP * value:
             small.append(f"{say_seconds(what.floor)} of {what.title}")

@@ -2,7 +2,7 @@
 """Strategies beside each other, for each objective: what is best, what is as good, and by how much others are worse.
 
 All of it is read off one set of intervals, those of the differences of *all* pairs of strategies, which hold together.
-So whatever is picked, and for whatever reason that the same numbers gave, its intervals are among them: the pick, the
+So whatever is selected, and for whatever reason that the same numbers gave, its intervals are among them: the pick, the
 table and the sentence cannot disagree, and picking takes nothing from the guarantee.
 """
 
@@ -36,7 +36,7 @@ class Terms:
     """What `choose` is told about what matters. Raises `InputError` if a value breaks its rule."""
 
     weight: float
-    zone: float
+    indifference: float
     confidence: float
     max_stall_s: float | None
     seed: int
@@ -45,8 +45,13 @@ class Terms:
         if not 0 <= self.weight < math.inf:
             raise InputError("weight", self.weight, "must be finite and at least 0",
                              "say what a second of a vCPU is worth")  # fmt: skip
-        if not 0 < self.zone < 1:
-            raise InputError("zone", self.zone, "must lie between 0 and 1", "0.02: differences below 2 % do not matter")
+        if not 0 < self.indifference < 1:
+            raise InputError(
+                "indifference",
+                self.indifference,
+                "must lie between 0 and 1",
+                "0.02: differences below 2 % do not matter",
+            )
         if not 0.5 < self.confidence < 1:
             raise InputError("confidence", self.confidence, "must lie between 0.5 and 1", "such as 0.95")
         if self.max_stall_s is not None and not 0 < self.max_stall_s < math.inf:
@@ -54,7 +59,7 @@ class Terms:
 
     def width(self, value: float, what: Objective) -> float:
         """The difference to this value that does not matter, s."""
-        return max(self.zone * value, what.floor)
+        return max(self.indifference * value, what.floor)
 
 
 @dataclass(frozen=True)
@@ -139,12 +144,12 @@ class Ranking:
 
     @cached_property
     def best(self) -> dict[str, int]:
-        """What is picked for each objective."""
+        """What is selected for each objective."""
         return {name: one.pick(self.allowed, self.strategies) for name, one in self.standings.items()}
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
-        """Every strategy beside the one that was picked, for each objective: `Choice.pairs`."""
+        """Every strategy beside the one that was selected, for each objective: `Choice.pairs`."""
         rows = []
         for name, standing in self.standings.items():
             best = self.best[name]
@@ -158,22 +163,34 @@ class Ranking:
                      s == best, s in self.allowed, s in self.allowed and standing.equivalent(s, best), width)
                 )  # fmt: skip
         columns = ["objective", "strategy", "value_s", "low_s", "high_s", "difference_s", "difference_low_s",
-                   "difference_high_s", "picked", "allowed", "as_good", "zone_s"]  # fmt: skip
+                   "difference_high_s", "selected", "allowed", "equivalent", "indifference_s"]  # fmt: skip
         return pd.DataFrame(rows, columns=columns)
 
     @cached_property
     def answers(self) -> pd.DataFrame:
-        """What was picked for each objective, and by how much another may be better at most: `Choice.answers`."""
+        """What was selected for each objective, and by how much another may be better at most: `Choice.answers`."""
         rows = []
         for name, mine in self.pairs.groupby("objective", sort=False):
-            one = mine[mine["picked"]].iloc[0]
+            one = mine[mine["selected"]].iloc[0]
             worst = max(0.0, float(-mine.loc[mine["allowed"], "difference_low_s"].min()))
-            certain = worst <= float(one["zone_s"])
-            good = mine.loc[mine["as_good"] & ~mine["picked"], "strategy"].tolist()
-            rows.append((name, one["strategy"], one["value_s"], one["low_s"], one["high_s"], worst, one["zone_s"],
-                         certain, bool(mine.loc[mine["allowed"], "as_good"].all()), "; ".join(good)))  # fmt: skip
-        columns = ["objective", "take", "value_s", "low_s", "high_s", "regret_at_most_s", "zone_s", "certain",
-                   "any_is_as_good", "as_good"]  # fmt: skip
+            certain = worst <= float(one["indifference_s"])
+            good = mine.loc[mine["equivalent"] & ~mine["selected"], "strategy"].tolist()
+            rows.append(
+                (
+                    name,
+                    one["strategy"],
+                    one["value_s"],
+                    one["low_s"],
+                    one["high_s"],
+                    worst,
+                    one["indifference_s"],
+                    certain,
+                    bool(mine.loc[mine["allowed"], "equivalent"].all()),
+                    "; ".join(good),
+                )
+            )
+        columns = ["objective", "take", "value_s", "low_s", "high_s", "regret_at_most_s", "indifference_s", "certain",
+                   "any_is_as_good", "equivalent"]  # fmt: skip
         return pd.DataFrame(rows, columns=columns)
 
     @cached_property

@@ -80,29 +80,29 @@ class Strategy:
         return scenario if self.name == BASELINE else apply(scenario, self.name)
 
 
-def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tuple[Strategy, ...]:
+def strategies_of(scenario: Scenario, names: Sequence[str] | None = None) -> tuple[Strategy, ...]:
     """The strategies that are compared for a scenario; of those that come to the same only the first.
 
     Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
 
-    - `among`: their names; by default those of `stock_kernel_strategies`.
+    - `strategies`: their names; by default those of `stock_kernel_strategies`.
     """
-    names = list(stock_kernel_strategies(scenario) if among is None else among)
+    names = list(stock_kernel_strategies(scenario) if names is None else names)
     for name in names:
         if names.count(name) > 1:
-            raise InputError("among", name, "is named more than once", "name each once", "", "--among")
+            raise InputError("strategies", name, "is named more than once", "name each once", "", "--strategy")
     found: dict[tuple[Policy, Workload], Strategy] = {}
     for name in names:
         case = Strategy(name).applied(scenario)
         if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
             raise InputError(
-                "among", name, "leaves nothing to CLEAR", "name ways of CLEAR in a migration", "", "--among"
+                "strategies", name, "leaves nothing to CLEAR", "name ways of CLEAR in a migration", "", "--strategy"
             )
         found.setdefault(_essence(case), Strategy(name, _changes(scenario, case)))
     if len(found) < 2:
         raise InputError(
-            "among", ", ".join(names) or "none", "there is nothing to choose: they come to the same here",
-            "name two that differ, such as every-64 and whole-ioctl", "name two, or add --kernel", "--among",
+            "strategies", ", ".join(names) or "none", "there is nothing to choose: they come to the same here",
+            "name two that differ, such as every-64 and whole-ioctl", "name two, or add --kernel", "--strategy",
         )  # fmt: skip
     return tuple(found.values())
 

@@ -118,7 +118,7 @@ def patched_of(guest: MigratingGuest, seed: int = 1, progress: parallel.Progress
     """What a kernel that holds the lock in other ways could do for the guest's migration, in a sentence."""
     try:
         case = _scenario(guest, min(guest.chunk, guest.memory))
-        found = choose(case, among=patched_kernel_strategies(case), seed=seed, progress=progress)
+        found = choose(case, strategies=patched_kernel_strategies(case), seed=seed, progress=progress)
     except InputError as error:
         return f"What a patched kernel could do is not told: {error}"
     return f"What a patched kernel could do. {advice(found, found.objective)['']}"

@@ -21,23 +21,23 @@ def best_policies(
 ) -> pd.DataFrame:
     """The policy with the least objective at each place of a sweep of migrations.
 
-    Means over replications are compared; what they are uncertain by is in `zone`.
+    Means over replications are compared; what they are uncertain by is in `indifference`.
 
-    Returns: The place (times as ``…_s``), ``policy`` (the best), ``value_s`` and ``against_s``, ``as_good`` (policies
-    within the zone, the best among them) and ``matters`` (whether `against` is not). Places where a policy is missing
-    are left out. Raises `InputError` if the sweep lacks a metric of the objective, the axis ``vcpus``, or the policy to
-    compare with.
+    Returns: The place (times as ``…_s``), ``policy`` (the best), ``value_s`` and ``against_s``, ``equivalent``
+    (policies within the zone, the best among them) and ``matters`` (whether `against` is not). Places where a policy is
+    missing are left out. Raises `InputError` if the sweep lacks a metric of the objective, the axis ``vcpus``, or the
+    policy to compare with.
 
     - `found`: as `simlib.analysis.sweep.load` gives it, of a full design.
     - `name`: one of `simlib.analysis.choose.OBJECTIVES`.
     - `weight`: what a second of a vCPU is worth, of ``cost``.
     - `against`: the policy that the best is compared with.
-    - `zone`: share of the best below which a difference does not matter.
+    - `indifference`: share of the best below which a difference does not matter.
 
     >>> values = {metric: (("vcpus", "policy"), [[1.0, 2.0]]) for metric in METRICS}
     >>> one = xr.Dataset(values, {"vcpus": [4], "policy": ["whole-ioctl", "every-64"]})
     >>> best_policies(one, "stall").to_dict("records")
-    [{'vcpus': 4, 'policy': 'whole-ioctl', 'value_s': 1.0, 'against_s': 1.0, 'as_good': 1, 'matters': False}]
+    [{'vcpus': 4, 'policy': 'whole-ioctl', 'value_s': 1.0, 'against_s': 1.0, 'equivalent': 1, 'matters': False}]
     """
     wanted = objective(name)
     for needed in ("vcpus", "policy"):
@@ -60,7 +60,7 @@ def best_policies(
     frame["policy"] = table["policy"].to_numpy()[table.argmin("policy").to_numpy()]
     frame["value_s"], frame["against_s"] = least, table.sel(policy=against).to_numpy()
     near = np.maximum(zone * least, wanted.floor)
-    frame["as_good"] = (table.to_numpy() <= (least + near)[:, None]).sum(axis=1)
+    frame["equivalent"] = (table.to_numpy() <= (least + near)[:, None]).sum(axis=1)
     frame["matters"] = frame["against_s"].to_numpy() > least + near
     return frame
 

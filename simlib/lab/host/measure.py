@@ -66,9 +66,9 @@ class MeasurementPlan:
     """About how long to measure in all; at least `REPEATS` [0] repeats are made."""
     seed: int = 1
     """Of the order of the cells."""
-    fresh: bool = False
+    restart: bool = False
     """Begin anew, whatever the folder holds."""
-    noisy: bool = False
+    allow_busy: bool = False
     """Measure also if the host is busy with other things."""
 
     def chosen(self) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ def measure_host(
             program = find_given(plan.program)
         else:
             program = build_program(plan.source, lambda text: progress(text, 0.0))
-        if not plan.noisy:
+        if not plan.allow_busy:
             _refuse_busy(chosen)
         session = _Session(Path(out), facts, program, plan, progress)
         records, repeats = session.run()
@@ -161,7 +161,7 @@ def _refuse_busy(cpus: Sequence[int]) -> None:
     if seen.foreign_percent > BUSY_PERCENT or seen.steal_percent > BUSY_PERCENT:
         raise InputError(
             "this host", f"CPUs {','.join(map(str, cpus))}", seen.words() + ": nothing can be timed beside that",
-            "wait, end them, choose other CPUs with --cpus, or measure all the same with --noisy",
+            "wait, end them, choose other CPUs with --cpus, or measure all the same with --allow-busy",
         )  # fmt: skip
 
 
@@ -233,18 +233,20 @@ class _Session:
 
     def _begun(self) -> dict[str, Any]:
         """What the folder says of how this host runs guests; if nothing was begun there, a look at it."""
-        listing, fresh = self.folder / "host.json", self.plan.fresh
+        listing, fresh = self.folder / "host.json", self.plan.restart
         options = {"hugepages": self.plan.hugepages, "seed": self.plan.seed}
         same = {"facts": self.facts.as_dict(), "program": dict(self.program.provenance), "options": options}
         if listing.is_file() and not fresh:
             try:
                 state = json.loads(listing.read_text("utf-8"))
             except ValueError:
-                raise SimlibError(f"{listing} is damaged: choose another folder, or begin anew with --fresh") from None
+                raise SimlibError(
+                    f"{listing} is damaged: choose another folder, or begin anew with --restart"
+                ) from None
             for what, value in same.items():
                 if state.get(what) != value:
                     rule = f"holds a measurement with other {what}"
-                    raise InputError("--out", str(self.folder), rule, "choose another folder, or --fresh")
+                    raise InputError("--out", str(self.folder), rule, "choose another folder, or --restart")
             return {key: state[key] for key in _PILOT}
         for old in sorted((self.folder / "runs").glob("*.json")) if fresh else ():
             old.unlink()

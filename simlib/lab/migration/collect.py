@@ -96,14 +96,14 @@ class Migrated:
 
 
 def collect_migrations(
-    migrations: Sequence[MigrationCell], *, fresh: bool = False, progress: Progress = lambda label, share: None
+    migrations: Sequence[MigrationCell], *, restart: bool = False, progress: Progress = lambda label, share: None
 ) -> Migrated:
     """Run every migration that has no result yet: one at a time, as they are timed.
 
     Returns: Those that fail do not stop the others. Raises `InputError` if QEMU or an assembler is missing. Raises
     `SimlibError` if the lab is at work already.
 
-    - `fresh`: run them again even if their results are there.
+    - `restart`: run them again even if their results are there.
     - `progress`: told the label of the one that runs and the share that is done.
     """
     qemu = find_qemu(find_target("x86_64"))
@@ -115,7 +115,7 @@ def collect_migrations(
             progress(one.label, share)
             path = lab_dir() / "results" / one.experiment / f"{one.key(qemu.text)}.json"
             try:
-                if fresh or not path.is_file():
+                if restart or not path.is_file():
                     if one.accelerator not in ticks:
                         ticks[one.accelerator] = ticks_per_s(qemu, one.accelerator)
                     found = migrate(one, qemu, ticks[one.accelerator], partial(progress, one.label, share))

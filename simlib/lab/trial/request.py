@@ -116,7 +116,7 @@ class Request:
         words = ["simlib", "lab", "try", self.series if ".." in self.series else Path(self.series).name]
         words += ["--source", self.tree.absolute().name] if self.tree is not None else []
         words += [word for machine in self.named for word in ("--arch", machine)]
-        for option, values in (("--set", self.how.parameters), ("--both", self.how.of_both)):
+        for option, values in (("--set", self.how.parameters), ("--set-all", self.how.of_both)):
             words += [word for name, value in values.items() for word in (option, f"{name}={value}")]
         words += ["--kernel", self.how.kernel] if self.how.kernel != COUNTED else []
         return shlex.join([*words, *["--quick"] * self.how.quick, *more])

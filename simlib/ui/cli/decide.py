@@ -99,7 +99,7 @@ class Criteria:
                      "guest_time_lost; stall; p999; above10, above50, above99; clear; precopy."),
     ] = "cost"  # fmt: skip
     weight: Annotated[float, typer.Option(help="CPU time in all: what a second of a vCPU is worth.")] = 1.0
-    zone: Annotated[float, typer.Option(help="Share of an objective that does not matter.")] = 0.02
+    indifference: Annotated[float, typer.Option(help="Share of an objective that does not matter.")] = 0.02
     confidence: Annotated[float, typer.Option(help="Probability that all differences hold.")] = 0.95
     max_stall: Annotated[
         str, typer.Option(metavar="TIME", help="Leave out what stalls a vCPU for longer, e.g. 1ms.")
@@ -109,8 +109,14 @@ class Criteria:
     def arguments(self) -> dict[str, Any]:
         """The same for `simlib.choose` and `simlib.choose_batch`."""
         stall = parse_duration(self.max_stall, "--max-stall") * 1e-12 if self.max_stall else None
-        return {"objective": self.objective, "weight": self.weight, "zone": self.zone, "confidence": self.confidence,
-                "seed": self.seed, "max_stall_s": stall}  # fmt: skip
+        return {
+            "objective": self.objective,
+            "weight": self.weight,
+            "zone": self.indifference,
+            "confidence": self.confidence,
+            "seed": self.seed,
+            "max_stall_s": stall,
+        }
 
 
 OutOption = Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")]
@@ -175,23 +181,32 @@ class ChoiceOutput:
 @grouped
 def choose(
     *,
-    among: Annotated[
+    strategy: Annotated[
         list[str] | None,
-        typer.Option(metavar="STRATEGY", help="Only these, each with an --among of its own: names that simlib policies "
-                     "lists, several joined by +, or texts such as 'held >= 50us'."),
+        typer.Option(
+            metavar="STRATEGY",
+            help="Only these, each with an --strategy of its own: names that simlib policies "
+            "lists, several joined by +, or texts such as 'held >= 50us'.",
+        ),
     ] = None,
     kernel: Annotated[
         bool,
-        typer.Option("--kernel", help="Compare what only a patched kernel can do: letting go after a batch or a time, "
-                     "or if anyone waits, clearing with the lock held for read, splitting in other ways."),
+        typer.Option(
+            "--kernel",
+            help="Compare what only a patched kernel can do: letting go after a batch or a time, "
+            "or if anyone waits, clearing with the lock held for read, splitting in other ways.",
+        ),
     ] = False,
     rings: Annotated[
         bool,
-        typer.Option("--rings", help="Compare dirty rings of three sizes (QEMU's dirty-ring-size) and the bitmap, with "
-                     "write protection and where the hardware logs, beside what --among names."),
+        typer.Option(
+            "--rings",
+            help="Compare dirty rings of three sizes (QEMU's dirty-ring-size) and the bitmap, with "
+            "write protection and where the hardware logs, beside what --strategy names.",
+        ),
     ] = False,
     question: ChoiceOutput,
-) -> None:  # fmt: skip
+) -> None:
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
 
     Compared is what can be set today: how much memory one CLEAR covers (QEMU's x-clear-bitmap-shift), and x86's eager
@@ -206,7 +221,7 @@ def choose(
 
     simlib choose --architecture x86-tdp --guest mysql-8g
 
-    simlib choose mine.toml --among whole-ioctl --among every-64 --among "held >= 50us" --max-stall 1ms
+    simlib choose mine.toml --strategy whole-ioctl --strategy every-64 --strategy "held >= 50us" --max-stall 1ms
 
     simlib choose --architecture arm64 --memory 256G --kernel
 
@@ -222,8 +237,8 @@ def choose(
             *(simlib.analysis.choose.patched_kernel_strategies(case) if kernel else ()),
             *(simlib.analysis.choose.tracking_strategies(case) if rings else ()),
         ]
-        names = list(dict.fromkeys([*(among or []), *more]))
-        return simlib.choose(case, among=names or None, **arguments)
+        names = list(dict.fromkeys([*(strategy or []), *more]))
+        return simlib.choose(case, strategies=names or None, **arguments)
 
     choices = question.answers("choose", choose_one)
     question.give("choose", choices, _print, simlib.analysis.choose.comparison, _by_architecture, "answers")
@@ -420,7 +435,9 @@ def _readable_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:
             f"{pages} ({format_seconds(value, 2)})" for pages, value in zip(part(column), frame[stall], strict=True)
         ]
 
-    rules = {rule: frame[f"{key}_share"].map("{:+.1%}".format) for key, rule in simlib.analysis.choose.RULES.items()}
+    rules = {
+        rule: frame[f"regret_{key}_share"].map("{:+.1%}".format) for key, rule in simlib.analysis.choose.RULES.items()
+    }
     return pd.DataFrame(
         {"architecture": frame["architecture"], "recommended": frame["recommended_pages"].map(_pages),
          "as good from (stall)": with_stall("as_good_from", "stall_from_s"),

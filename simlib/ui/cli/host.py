@@ -39,8 +39,8 @@ def host_measure(
         Path | None, typer.Option(metavar="FILE", help="The built selftest (mmu_lock_contention_test).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the order of the runs.")] = 1,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever the folder holds.")] = False,
-    noisy: Annotated[bool, typer.Option("--noisy", help="Measure although other programs run.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever the folder holds.")] = False,
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure although other programs run.")] = False,
     name: NameOption = "host",
 ) -> None:
     """Measure this host's own /dev/kvm, on its kernel as it is; no rights are needed beyond those for /dev/kvm.
@@ -54,7 +54,9 @@ def host_measure(
 
     seconds = parse_duration(duration, "--duration") / PS_PER_S
     with progress_bar() as progress:
-        plan = simlib.lab.host.MeasurementPlan(source, program, cpus, numa, hugepages, seconds, seed, fresh, noisy)
+        plan = simlib.lab.host.MeasurementPlan(
+            source, program, cpus, numa, hugepages, seconds, seed, restart, allow_busy
+        )
         found = simlib.lab.host.measure_host(out, plan, name=name, progress=progress)
     say(f"{found.facts.cpu}, {len(found.facts.cpus)} CPUs, Linux {found.facts.kernel}: {found.facts.page_tables}")
     say(f"{len(found.records)} runs in {found.repeats} repeats, {found.noisy} of them noisy and not used")

@@ -62,7 +62,7 @@ class Runs:
 
     native: Annotated[bool, typer.Option("--native", help="On this host's own /dev/kvm, with its kernel.")] = False
     jobs: JobsOption = 0
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False
+    restart: Annotated[bool, typer.Option("--restart", help="Run again what has a result already.")] = False
 
 
 @app.command("check")
@@ -228,7 +228,7 @@ def lab_migrate(
     ],
     out: Annotated[Path | None, into_folder("DIR", "Also write the tables and their descriptors.")] = None,
     name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "migrate",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Run again what has a result already.")] = False,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Migrate guests from one real QEMU to another on this machine, and see what it decides.
@@ -241,7 +241,7 @@ def lab_migrate(
     simlib.lab.check_name("--name", name)
     migrations = simlib.lab.load_migrations(experiment)
     with progress_bar() as progress:
-        found = simlib.lab.collect_migrations(migrations, fresh=fresh, progress=progress)
+        found = simlib.lab.collect_migrations(migrations, restart=restart, progress=progress)
     if found.found:
         show(found.readable() if how is Format.TABLE else found.frame(), how)
     if out is not None:
@@ -278,8 +278,8 @@ class Kernels:
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
     ] = None
-    both: Annotated[
-        list[str] | None, typer.Option("--both", metavar="NAME=VALUE", help="The same, for both kernels.")
+    set_all: Annotated[
+        list[str] | None, typer.Option("--set-all", metavar="NAME=VALUE", help="The same, for both kernels.")
     ] = None
     kernel: Annotated[
         str, typer.Option(help="statistics; plain: times alone; lock-stat: counts by lock, whatever lock it is.")
@@ -367,9 +367,9 @@ def lab_try(
 
 def _trials_of(series: str, kernels: Kernels, ways: Ways) -> tuple[list[lab.Trial], str]:
     """The trials of a series, and what is to be said beside them."""
-    settings, of_both = _settings("--set", kernels.parameter or []), _settings("--both", kernels.both or [])
+    settings, of_both = _settings("--set", kernels.parameter or []), _settings("--set-all", kernels.set_all or [])
     if (settings or of_both) and (ways.each_patch or ways.bisect):
-        cure = "leave out --each-patch and --bisect, or --set and --both"
+        cure = "leave out --each-patch and --bisect, or --set and --set-all"
         raise InputError("--set", ", ".join(settings | of_both), "belongs to one patch", cure)
     with progress_bar() as progress:
         tried: dict[str, Any] = {
@@ -452,7 +452,7 @@ def _collect(experiment: Path, runs: Runs) -> lab.Collected:
     with progress_bar() as progress:
         if runs.native:
             return simlib.lab.collect_native(experiments, progress=progress)
-        return simlib.lab.collect(experiments, jobs=runs.jobs, fresh=runs.fresh, progress=progress)
+        return simlib.lab.collect(experiments, jobs=runs.jobs, restart=runs.restart, progress=progress)
 
 
 def _report(found: lab.Collected) -> None:

@@ -312,9 +312,9 @@ def glimpse(state: ExplorerState, check: Check) -> Glimpse:
 def stages(state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
     """Everything that is simulated, part by part, what answers the question first.
 
-    Yields a name and what was found: ``baseline``, a list of the migration's `Trip` as it is; ``trips``, a list of those of
-    the strategy and the pins; ``glimpse``, a `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of `Trip` by
-    batch; ``ranges``, `Ranges`; or ``reason``, why there is none of these but the curve.
+    Yields a name and what was found: ``baseline``, a list of the migration's `Trip` as it is; ``trips``, a list of
+    those of the strategy and the pins; ``glimpse``, a `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of
+    `Trip` by batch; ``ranges``, `Ranges`; or ``reason``, why there is none of these but the curve.
     """
     reason = why_not(state.case())
     if reason:

@@ -66,7 +66,7 @@ def answered(ranking, logs=None):
     """The choice that is made of a ranking, with the value of information if there are logarithms."""
     terms = ranking.terms
     return Choice(
-        SCENARIO, ranking.strategies, terms.weight, terms.zone, terms.confidence, terms.seed, "whole", (1, 1),
+        SCENARIO, ranking.strategies, terms.weight, terms.indifference, terms.confidence, terms.seed, "whole", (1, 1),
         ranking.table, ranking.pairs, ranking.answers, ranking.budgets, choice._information(logs or {}, ranking), COSTS,
         "facts alone", "facts alone", (),
     )  # fmt: skip
@@ -76,11 +76,11 @@ def check_objective(found, name, changes):
     """What is taken for an objective is what its rows say is best, or as good with fewer changes."""
     rows = found.pairs[found.pairs["objective"] == name].set_index("strategy")
     answer = found.answers.set_index("objective").loc[name]
-    take, zone = answer["take"], answer["zone_s"]
+    take, zone = answer["take"], answer["indifference_s"]
     here = rows[rows["allowed"]]
-    assert rows.index[rows["picked"]].tolist() == [take]
+    assert rows.index[rows["selected"]].tolist() == [take]
     assert rows.loc[take, "allowed"]
-    assert rows.loc[take, "as_good"]
+    assert rows.loc[take, "equivalent"]
     assert (rows["difference_low_s"] <= rows["difference_s"]).all()
     assert (rows["difference_s"] <= rows["difference_high_s"]).all()
     assert (rows["difference_low_s"] >= -answer["value_s"] - 1e-18).all()
@@ -91,17 +91,17 @@ def check_objective(found, name, changes):
     assert answer["regret_at_most_s"] <= answer["value_s"]
     assert answer["certain"] == (answer["regret_at_most_s"] <= zone)
     least = here["value_s"].idxmin()
-    assert here.loc[least, "as_good"]
+    assert here.loc[least, "equivalent"]
     if changes[least] <= changes[take]:
         assert here.loc[take, "value_s"] == here.loc[least, "value_s"]
     assert here.loc[take, "value_s"] <= here.loc[least, "value_s"] + zone
     better = here[here["difference_high_s"] < 0]
-    assert better["as_good"].all()
+    assert better["equivalent"].all()
     assert (better["difference_low_s"] >= -zone).all()
     assert all(changes[one] > changes[take] for one in better.index)
     good = [one for one in here.index if one == take or here.loc[one, "difference_high_s"] <= zone]
-    assert here.index[here["as_good"]].tolist() == good
-    assert [*filter(None, answer["as_good"].split("; "))] == [one for one in good if one != take]
+    assert here.index[here["equivalent"]].tolist() == good
+    assert [*filter(None, answer["equivalent"].split("; "))] == [one for one in good if one != take]
     assert answer["any_is_as_good"] == (len(good) == len(here))
 
 
@@ -117,7 +117,7 @@ def check_budgets(found, changes):
         assert row["take"] in within.index
         least = within["cost_s"].idxmin()
         assert row["cost_s"] == table.loc[row["take"], "cost_s"]
-        assert row["cost_s"] <= within["cost_s"].min() * (1 + found.zone)
+        assert row["cost_s"] <= within["cost_s"].min() * (1 + found.indifference)
         if changes[least] <= changes[row["take"]]:
             assert row["cost_s"] == within.loc[least, "cost_s"]
         if len(within) == table["allowed"].sum():
@@ -184,7 +184,7 @@ def check_lines(found):
         assert first["allowed"] == row["allowed"]
         for one in OBJECTIVES.values():
             gap = abs(row[f"{one.name}_s"] - first[f"{one.name}_s"])
-            assert gap <= max(found.zone * first[f"{one.name}_s"], one.floor) * (1 + 1e-9), name
+            assert gap <= max(found.indifference * first[f"{one.name}_s"], one.floor) * (1 + 1e-9), name
     assert table.index[table["knee"]].tolist() == [found.knee]
     assert table.loc[found.knee, "allowed"]
 
@@ -194,7 +194,7 @@ def what_comes_up(found):
     pairs, answers = found.pairs, found.answers
     better = pairs["difference_high_s"] < 0
     return {
-        "a tie": (pairs.loc[~pairs["picked"], "difference_s"] == 0).any(),
+        "a tie": (pairs.loc[~pairs["selected"], "difference_s"] == 0).any(),
         "nothing at all": (answers["value_s"] == 0).any(),
         "better, but as good": (better & pairs["allowed"]).any(),
         "better, but left out": (better & ~pairs["allowed"]).any(),
@@ -239,16 +239,16 @@ def test_a_choice_of_a_batch_agrees_with_its_table():
             rows, best = found.table, BATCHES.index(found.recommended)
             here = rows[rows["allowed"]]
             assert rows.loc[best, "allowed"]
-            assert rows.loc[best, "as_good"]
+            assert rows.loc[best, "equivalent"]
             assert (rows["difference_low_s"] >= -rows.loc[best, "objective_s"]).all()
             least = int(here["objective_s"].idxmin())
             assert changes[best] < changes[least] or rows.loc[best, "objective_s"] == rows.loc[least, "objective_s"]
             better = here.index[here["difference_high_s"] < 0]
-            assert all(rows.loc[one, "as_good"] and changes[one] > changes[best] for one in better)
-            low, high = found.as_good
+            assert all(rows.loc[one, "equivalent"] and changes[one] > changes[best] for one in better)
+            low, high = found.equivalent
             assert low <= rows.loc[best, "effective_pages"] <= high
             inside = rows[rows["effective_pages"].between(low, high)]
-            assert inside["as_good"].all()
+            assert inside["equivalent"].all()
             words = f"recommended {found._pages(found.recommended)}; "
-            assert found.sentence.startswith("it does not matter; " if rows["as_good"].all() else words)
-            assert found.certain == ((here["difference_low_s"] >= -here["zone_s"]).all())
+            assert found.sentence.startswith("it does not matter; " if rows["equivalent"].all() else words)
+            assert found.certain == ((here["difference_low_s"] >= -here["indifference_s"]).all())

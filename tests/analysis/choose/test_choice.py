@@ -112,7 +112,7 @@ def test_where_faults_take_no_lock_the_batch_does_not_matter():
     found = choose_batch(scenario())
     assert not found.matters
     assert found.certain
-    assert found.as_good == (64, 1024)
+    assert found.equivalent == (64, 1024)
     assert found.sentence.startswith(
         "it does not matter; any batch from 64 pages to the whole ioctl is as good (within"
     )
@@ -128,12 +128,12 @@ def test_where_faults_take_no_lock_the_batch_does_not_matter():
 def test_where_letting_go_is_dear_the_whole_ioctl_needs_least_time_for_clear():
     """Sixteen times 10 us in each of two passes, against 51 us of work each."""
     found = choose_batch(scenario(WRITE, {"reacquire": "10us"}), objective="clear")
-    assert (found.recommended, found.as_good, found.certain) == (0, (1024, 1024), True)
+    assert (found.recommended, found.equivalent, found.certain) == (0, (1024, 1024), True)
     assert found.sentence.startswith("recommended the whole ioctl; no other batch was found as good")
     regrets = found.regrets.set_index("rule")
     assert regrets.loc["whole ioctl", "regret_s"] == 0
     assert regrets.loc["every 64 pages", "regret_s"] > 2 * 15 * 10e-6
-    assert regrets.loc["every 64 pages", "low_s"] > of(found.choice, "clear")["zone_s"]
+    assert regrets.loc["every 64 pages", "low_s"] > of(found.choice, "clear")["indifference_s"]
     assert found.law.endswith("simulation agrees: it is among the batches that are as good")
     batch = found.closed_form.batch
     for factor, said in ((1.9, "(square-root law: "), (2.1, "(not the square-root law's")):
@@ -148,7 +148,7 @@ def test_where_many_readers_wait_for_long_holds_a_small_batch_costs_least():
                                   link="100Gbit/s"))  # fmt: skip
     assert found.recommended == 64
     assert found.certain
-    assert found.table["difference_low_s"].iloc[1:].min() > of(found.choice, "cost")["zone_s"]
+    assert found.table["difference_low_s"].iloc[1:].min() > of(found.choice, "cost")["indifference_s"]
     assert found.table["difference_s"].is_monotonic_increasing
     pairs = found.choice.pairs
     assert (pairs["low_s"] < pairs["value_s"]).all()
@@ -163,11 +163,11 @@ def test_a_longest_stall_leaves_out_long_holds(short):
     found = choose_batch(case, objective="clear", max_stall_s=40e-6)
     assert found.recommended == 512
     assert found.table["allowed"].tolist() == [True] * 4 + [False]
-    assert not found.table["as_good"].iloc[-1]
+    assert not found.table["equivalent"].iloc[-1]
     bounds = found.table["stall_bound_s"]
     assert bounds.iloc[-1] > 1024 * 50e-9 > 40e-6 > bounds.iloc[-2]
     assert "whole-ioctl" not in {*found.choice.answers["take"], *found.choice.budgets["take"]}
-    assert not any("whole-ioctl" in good for good in found.choice.answers["as_good"])
+    assert not any("whole-ioctl" in good for good in found.choice.answers["equivalent"])
     assert found.choice.readable()["strategy"].iloc[-1] == "whole-ioctl (as it is, stalls too long)"
     with pytest.raises(
         InputError,
@@ -199,9 +199,9 @@ def test_a_chunk_of_qemus_size_is_not_widened():
 
 def test_what_is_not_allowed_is_advised_nowhere(short):
     """Neither as a knee, nor as what another cost would make better."""
-    limit = choose(vague({"eager_split": False}), among=["every-64", "every-128", "whole-ioctl"]).table
+    limit = choose(vague({"eager_split": False}), strategies=["every-64", "every-128", "whole-ioctl"]).table
     limit = limit.set_index("strategy")["stall_bound_s"].drop("whole-ioctl").max()
-    found = choose(vague(), among=["every-64", "every-128", "whole-ioctl"], max_stall_s=limit * 1.000001)
+    found = choose(vague(), strategies=["every-64", "every-128", "whole-ioctl"], max_stall_s=limit * 1.000001)
     assert found.table["allowed"].tolist() == [True, True, False]
     assert found.knee in ("every-64", "every-128")
     assert "whole-ioctl" not in set(found.information["switches_to"])
@@ -234,7 +234,7 @@ def test_the_seed_alone_decides(monkeypatch, short):
 
     The latter is what is kept of batches that are as good, so that differences may be to another one.
     """
-    monkeypatch.setattr(choice, "may_be_settled", lambda *_: False)  # what is picked first decides how often it looks
+    monkeypatch.setattr(choice, "may_be_settled", lambda *_: False)  # what is selected first decides how often it looks
     monkeypatch.setattr(parallel, "cpus", lambda: 1)
     one = choose_batch(vague(), seed=3)
     monkeypatch.setattr(parallel, "cpus", lambda: 5)
@@ -244,7 +244,7 @@ def test_the_seed_alone_decides(monkeypatch, short):
     pd.testing.assert_frame_equal(one.table[simulated], owns[simulated])
     other = choose_batch(vague(), seed=4)
     assert (other.table["objective_s"] != one.table["objective_s"]).all()
-    turned = choose(vague(), among=["whole-ioctl", "every-128", "every-64"], seed=3)
+    turned = choose(vague(), strategies=["whole-ioctl", "every-128", "every-64"], seed=3)
     means = [f"{name}_s" for name in OBJECTIVES] + ["stall_bound_s"]
     pd.testing.assert_frame_equal(turned.table[means].iloc[::-1].reset_index(drop=True), one.choice.table[means])
 
@@ -261,7 +261,7 @@ def test_what_is_printed_comes_from_all_replications_of_which_none_is_used_twice
     monkeypatch.setattr(choice, "Trials", Spy)
     monkeypatch.setattr(choice, "LOOKS", (12, 16))
     monkeypatch.setattr(choice, "may_be_settled", lambda *_: True)
-    found = choose_batch(vague(), zone=1e-6)
+    found = choose_batch(vague(), indifference=1e-6)
     assert found.choice.runs == (SELECTION_RUNS, 16)
     assert [len(used[stage]) for stage in (SELECTION, CHECK)] == [SELECTION_RUNS, 16]
     assert len({*used[SELECTION], *used[CHECK]}) == SELECTION_RUNS + 16
@@ -278,7 +278,15 @@ def test_what_is_printed_comes_from_all_replications_of_which_none_is_used_twice
 
 def test_strategies_that_come_to_the_same_are_compared_once():
     case = scenario(WRITE | {"clear_drop_when": "pages >= 64"})
-    names = ["every-64", "baseline", "pages >= 64", "whole-ioctl", "needbreak-voluntary", "held >= 50us", "bounded-hold"]
+    names = [
+        "every-64",
+        "baseline",
+        "pages >= 64",
+        "whole-ioctl",
+        "needbreak-voluntary",
+        "held >= 50us",
+        "bounded-hold",
+    ]
     found = strategies_of(case, names)
     assert [one.name for one in found] == ["every-64", "whole-ioctl", "held >= 50us"]
     assert [one.as_it_is for one in found] == [True, False, False]
@@ -316,7 +324,7 @@ def test_several_strategies_together_and_texts():
 )  # fmt: skip
 def test_what_is_no_choice(among, message):
     with pytest.raises(InputError, match=message.replace("+", r"\+")):
-        choose(scenario(), among=among)
+        choose(scenario(), strategies=among)
 
 
 def check_consistent(found):
@@ -325,7 +333,7 @@ def check_consistent(found):
     for name in OBJECTIVES:
         pairs, answer = found.pairs[found.pairs["objective"] == name].set_index("strategy"), of(found, name)
         assert pairs.index.tolist() == table.index.tolist() == [one.name for one in found.strategies]
-        assert pairs.index[pairs["picked"]].tolist() == [answer["take"]] == [found.take(name)]
+        assert pairs.index[pairs["selected"]].tolist() == [answer["take"]] == [found.take(name)]
         assert pairs["value_s"].tolist() == pytest.approx(table[f"{name}_s"].tolist())
         assert pairs["allowed"].tolist() == table["allowed"].tolist()
         assert table.loc[answer["take"], "allowed"]
@@ -335,15 +343,15 @@ def check_consistent(found):
         assert pairs["difference_low_s"].ge(-answer["value_s"]).all()
         assert pairs["difference_s"].le(pairs["difference_high_s"] + 1e-18).all()
         assert pairs["low_s"].le(pairs["value_s"]).all()
-        assert (pairs["zone_s"] == answer["zone_s"]).all()
-        assert answer["zone_s"] == max(found.zone * answer["value_s"], OBJECTIVES[name].floor)
+        assert (pairs["indifference_s"] == answer["indifference_s"]).all()
+        assert answer["indifference_s"] == max(found.indifference * answer["value_s"], OBJECTIVES[name].floor)
         allowed = pairs[pairs["allowed"]]
         assert answer["regret_at_most_s"] == max(0.0, -allowed["difference_low_s"].min())
-        assert answer["certain"] == (answer["regret_at_most_s"] <= answer["zone_s"])
-        good = allowed["difference_high_s"] <= answer["zone_s"]
-        assert allowed["as_good"].tolist() == good.tolist()
-        assert not pairs.loc[~pairs["allowed"], "as_good"].any()
-        assert [*filter(None, answer["as_good"].split("; "))] == [s for s in good.index[good] if s != answer["take"]]
+        assert answer["certain"] == (answer["regret_at_most_s"] <= answer["indifference_s"])
+        good = allowed["difference_high_s"] <= answer["indifference_s"]
+        assert allowed["equivalent"].tolist() == good.tolist()
+        assert not pairs.loc[~pairs["allowed"], "equivalent"].any()
+        assert [*filter(None, answer["equivalent"].split("; "))] == [s for s in good.index[good] if s != answer["take"]]
         assert answer["any_is_as_good"] == good.all()
     assert found.budgets["stall_budget_s"].tolist() == list(BUDGETS)
     taken = of(found, "cost")
@@ -355,7 +363,7 @@ def check_consistent(found):
             continue
         assert row["take"] in within.index
         assert row["cost_s"] == table.loc[row["take"], "cost_s"]
-        assert row["cost_s"] <= within["cost_s"].min() * (1 + found.zone)
+        assert row["cost_s"] <= within["cost_s"].min() * (1 + found.indifference)
         assert row["stall_bound_s"] == table.loc[row["take"], "stall_bound_s"]
         assert row["share_more"] == pytest.approx(row["cost_s"] / taken["value_s"] - 1)
         if len(within) == table["allowed"].sum():
@@ -370,14 +378,14 @@ def check_stalls_are_shown(found):
     for row, answer in zip(found.readable_answers().to_dict("records"), found.answers.to_dict("records"), strict=True):
         assert row["stall"].endswith("s")
         assert (re.search(r" \([0-9.]+[mun]?s( to [0-9.]+[mun]?s)?\)$", row["as good (stall)"]) is not None) == bool(
-            answer["as_good"]
+            answer["equivalent"]
         )
 
 
 @pytest.mark.parametrize("allowed_s", [None, 40e-6])
 def test_answers_and_differences_and_budgets_say_the_same(short, allowed_s):
     case = scenario(WRITE)
-    found = choose(case, among=patched_kernel_strategies(case), max_stall_s=allowed_s, confidence=0.975)
+    found = choose(case, strategies=patched_kernel_strategies(case), max_stall_s=allowed_s, confidence=0.975)
     check_consistent(found)
     check_stalls_are_shown(found)
     assert found.table["allowed"].all() == (allowed_s is None)
@@ -385,7 +393,7 @@ def test_answers_and_differences_and_budgets_say_the_same(short, allowed_s):
 
 
 def test_what_a_budget_says_where_none_keeps_to_it(short):
-    found = choose(scenario(WRITE, {"fault_hold": "5us"}), among=["every-64", "whole-ioctl"])
+    found = choose(scenario(WRITE, {"fault_hold": "5us"}), strategies=["every-64", "whole-ioctl"])
     assert found.budgets["take"].iloc[0] == ""
     assert found.readable_budgets()["take"].iloc[0] == "none keeps to it"
     assert json.loads(json.dumps(found.to_dict()))["budgets"][0]["cost_s"] is None
@@ -393,7 +401,7 @@ def test_what_a_budget_says_where_none_keeps_to_it(short):
 
 
 def test_as_good_batches_come_with_their_stalls(short):
-    found = choose_batch(scenario(WRITE), objective="precopy", zone=0.5)
+    found = choose_batch(scenario(WRITE), objective="precopy", indifference=0.5)
     assert not found.matters
     least, most = found.table["stall_s"].min(), found.table["stall_s"].max()
     assert most > 2 * least
@@ -402,7 +410,9 @@ def test_as_good_batches_come_with_their_stalls(short):
 
 
 def test_a_confidence_is_not_rounded_up(short):
-    assert choose(scenario(), among=["every-64", "baseline"], confidence=0.999).guarantee.startswith("with 99.9 % all 9 ")
+    assert choose(scenario(), strategies=["every-64", "baseline"], confidence=0.999).guarantee.startswith(
+        "with 99.9 % all 9 "
+    )
 
 
 MEANS = np.array([[20e-6, 1e-3, 5.0, 10.0, 0.9, 3.0, 2.0, 1.0, 0.4],
@@ -434,12 +444,12 @@ def test_all_intervals_together_cover_what_is_true(monkeypatch):
     truth = {name: one.value(MEANS, case.guest.vcpus, 1.0) for name, one in OBJECTIVES.items()}
     covered, bounded, looks, one_by_one = [], [], set(), []
     for seed in range(160):
-        found = choose(case, among=among, confidence=0.8, zone=0.2, seed=seed)
+        found = choose(case, strategies=among, confidence=0.8, indifference=0.2, seed=seed)
         looks.add(found.runs[1])
         inside = []
         for name, true in truth.items():
             pairs = found.pairs[found.pairs["objective"] == name]
-            more = true - true[pairs["picked"].tolist().index(True)]
+            more = true - true[pairs["selected"].tolist().index(True)]
             inside += [
                 low <= value <= high
                 for low, value, high in zip(pairs["difference_low_s"], more, pairs["difference_high_s"], strict=True)
@@ -526,7 +536,9 @@ def test_there_is_a_knee_though_what_is_not_allowed_beats_all_that_is():
 
 
 def test_knee_and_front_of_a_choice(short):
-    found = choose(scenario(WRITE, {"reacquire": "10us"}), among=["every-64", "every-256", "every-512", "whole-ioctl"])
+    found = choose(
+        scenario(WRITE, {"reacquire": "10us"}), strategies=["every-64", "every-256", "every-512", "whole-ioctl"]
+    )
     traded = found.table[[f"{name}_s" for name in FRONT]].to_numpy()
     assert found.table["on_front"].tolist() == pareto_front(traded).tolist()
     assert found.knee == found.table["strategy"][knee(traded)]
@@ -568,22 +580,22 @@ def test_large_guests_that_cannot_be_sampled_are_simulated_whole_and_that_is_sai
     monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
     assert Trials(UncertainCosts.of(case), strategies_of(case, ["every-64", "baseline"]), 1).how == "sampled"
     said = []
-    found = choose(case, among=["every-64", "lock-regions"], announce=said.append)  # the selection with 4M, too
+    found = choose(case, strategies=["every-64", "lock-regions"], announce=said.append)  # the selection with 4M, too
     assert found.how == "whole"
     assert said[0] == (
         "2 strategies, 28 to 32 simulations: whole migrations (locks by region are not sampled (policy.lock_regions))"
     )
     assert found.table.notna().all().all()
-    assert choose(scenario(WRITE, clear_when="at_once"), among=["every-64", "baseline"]).how == "whole"
+    assert choose(scenario(WRITE, clear_when="at_once"), strategies=["every-64", "baseline"]).how == "whole"
 
 
 def test_sampled_choices_are_as_sure_of_themselves(monkeypatch, short):
     """The same guest sampled by windows: the same answers, and the same consistency."""
     case = scenario(WRITE, {"reacquire": "10us"}, {"memory": "64M"}, clear_chunk="4M", access_interval="5us")
     among = ["every-64", "every-256", "whole-ioctl"]
-    whole = choose(case, among=among)
+    whole = choose(case, strategies=among)
     monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
-    windows = choose(case, among=among)
+    windows = choose(case, strategies=among)
     assert (whole.how, windows.how) == ("whole", "sampled")
     check_consistent(windows)
     for name in ("guest_time_lost", "stall", "clear", "precopy", "cost"):
@@ -671,7 +683,7 @@ def test_what_rests_on_facts_alone_says_so(short):
     assert any("that they hold for arm64 is assumed" in flag for flag in choices["arm64"].flags)
     table = comparison_of_batches(choices).set_index("architecture")
     assert table["evidence"].tolist() == ["facts alone", "partly calibrated: faults only"]
-    assert table.loc["arm64", "word_share"] == choices["arm64"].regrets["share"].iloc[1]
+    assert table.loc["arm64", "regret_64_share"] == choices["arm64"].regrets["share"].iloc[1]
     rows = comparison({name: found.choice for name, found in choices.items()})
     assert rows["architecture"].tolist() == ["ppc-radix"] * len(OBJECTIVES) + ["arm64"] * len(OBJECTIVES)
     assert rows["knee"].tolist()[:: len(OBJECTIVES)] == [found.choice.knee for found in choices.values()]
@@ -711,7 +723,7 @@ def test_a_cell_of_the_map_allows_for_as_many_comparisons_as_it_makes(monkeypatc
     values = 100 + np.stack([np.zeros(8), more + noise, more + noise], axis=1)
     monkeypatch.setattr(grid, "OBJECTIVES", {"cost": SimpleNamespace(value=lambda *_: values)})
     among = ["whole-ioctl", "every-64", "every-128"]
-    cells = grid.best_strategy_grid(vague(), [2], [1e5], among=among, runs=8)
+    cells = grid.best_strategy_grid(vague(), [2], [1e5], strategies=among, runs=8)
     assert cells["distinguished"].tolist() == [sure]
 
 
@@ -787,7 +799,7 @@ def test_the_command_gives_the_same_in_all_forms(ask, tmp_path, short):
 def test_choose_gives_the_same_in_all_forms(ask, tmp_path, short):
     file = tmp_path / "mine.toml"
     file.write_text(scenario(WRITE).to_toml())
-    among = [word for name in ("every-64", "whole-ioctl", "held >= 50us", "baseline") for word in ("--among", name)]
+    among = [word for name in ("every-64", "whole-ioctl", "held >= 50us", "baseline") for word in ("--strategy", name)]
     options = ("choose", file, "--memory", "1M", "--vcpus", 4, "--confidence", 0.9, *among)
     code, text, messages = ask(*options, "--format", "json", "--out", tmp_path / "out")
     result = json.loads(text)
@@ -908,7 +920,7 @@ def test_the_first_lines_fit_the_columns_of_a_pipe(ask, tmp_path, short, monkeyp
 def test_all_architectures_in_one_table(ask, tmp_path, short, name):
     file = {"choose": "answers", "choose-batch": "architectures"}[name]
     case = ("--all", "--memory", "2M", "--vcpus", 1, "--link", "1Mbit/s", "--write-interval", "10ms")
-    among = ("--among", "every-64", "--among", "whole-ioctl") if name == "choose" else ()
+    among = ("--strategy", "every-64", "--strategy", "whole-ioctl") if name == "choose" else ()
     code, text, messages = ask(name, *case, *among, "--out", tmp_path)
     assert code == 0
     table = pd.read_csv(tmp_path / f"{file}.csv")
@@ -952,7 +964,7 @@ def test_a_file_has_its_own_guest(ask, tmp_path):
     code, text, messages = ask("choose", file, "--guest", "web")
     assert (code, text) == (2, "")
     assert "--guest = web: a scenario has its own guest; give --architecture instead of a file" in messages
-    code, _, messages = ask("choose", file, "--kernel", "--among", "baseline", "--among", "every-sixty")
+    code, _, messages = ask("choose", file, "--kernel", "--strategy", "baseline", "--strategy", "every-sixty")
     assert code == 2
     assert "policy = every-sixty: unknown policy" in messages
 
@@ -982,13 +994,13 @@ def test_a_fit_that_does_not_determine_a_cost_is_not_trusted(short):
     doubt = (f"your fit did not pass 'converged' and does not determine fault_hold ({hold['low']:.5g} to "
              f"{hold['high']:.5g} ns): do not trust this answer before it does")  # fmt: skip
     small = with_guest(preset_scenario("arm64", vcpus=2), {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}})
-    assert choose(small, among=["every-64", "whole-ioctl"], fit=bad).grounds.endswith(f"; but {doubt}")
+    assert choose(small, strategies=["every-64", "whole-ioctl"], fit=bad).grounds.endswith(f"; but {doubt}")
     assert f"warning: {doubt}" in predict(small, [2], fit=bad, metrics=["clear_cpu_time"]).flags
 
 
 def test_a_host_that_is_not_stated_is_not_called_calibrated_without_a_word(short):
     small = {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}}
-    found = choose(with_guest(preset_scenario("x86-tdp", vcpus=2), small), among=["every-64", "whole-ioctl"])
+    found = choose(with_guest(preset_scenario("x86-tdp", vcpus=2), small), strategies=["every-64", "whole-ioctl"])
     assert found.evidence == "calibrated"
     assert found.evidence_shown == "calibrated, host not stated"
     assert found.grounds in found.summary()
@@ -1011,7 +1023,7 @@ def test_rings_stand_beside_the_bitmap_and_hardware_that_logs(ask, tmp_path, sho
     ]  # as it is
     own = json.loads(text)["strategies"][0]
     assert own["as_it_is"]
-    code, text, _ = ask("choose", file, "--dirty-tracking", "pml", "--among", "baseline", "--among", "every-64")
+    code, text, _ = ask("choose", file, "--dirty-tracking", "pml", "--strategy", "baseline", "--strategy", "every-64")
     assert code == 0
     assert text.startswith("With PML: ")
 
@@ -1025,7 +1037,7 @@ def test_where_nothing_matters_the_command_says_so_and_no_more(ask, tmp_path):
     """Faults take no lock, and letting go costs next to nothing."""
     file = tmp_path / "mine.toml"
     file.write_text(scenario(costs={"reacquire": "10ps", "line_transfer": "1ps", "line_local": "1ps"}).to_toml())
-    among = [word for name in ("every-256", "every-512", "baseline") for word in ("--among", name)]
+    among = [word for name in ("every-256", "every-512", "baseline") for word in ("--strategy", name)]
     code, text, _ = ask("choose", file, *among)
     assert code == 0
     words = " ".join(text.split())

@@ -145,7 +145,9 @@ def test_the_page_on_batches_defines_every_column(monkeypatch):
     columns |= {*found.regrets.columns} - {"rule"}
     said = {"architecture", "evidence", "matters", "certain", *re.findall(r"`(\w+)`", page)}
     assert not columns - said
-    assert {f"{name}_s" for name in ("stall", "p999", "clear", "guest_time_lost", "precopy")} <= set(re.findall(r"`(\w+)`", page))
+    assert {f"{name}_s" for name in ("stall", "p999", "clear", "guest_time_lost", "precopy")} <= set(
+        re.findall(r"`(\w+)`", page)
+    )
     rules = found.readable_regrets()
     assert rules["longest stall"].str.endswith("s").all()  # a stall beside each rule
     costs = found.choice.readable_costs()

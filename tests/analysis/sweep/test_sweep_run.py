@@ -191,7 +191,7 @@ def test_calibrations_indices_and_choices_take_the_same_executor():
 
     def everything():
         fit = calibrate(asked, table, pages_per_vcpu=256)
-        chosen = choose(guest, among=["whole-ioctl", "every-64"])
+        chosen = choose(guest, strategies=["whole-ioctl", "every-64"])
         return fit.parameters, fit.sensitivity, sobol_indices(fit, "", 16), chosen.table, chosen.pairs
 
     here = everything()

@@ -120,7 +120,7 @@ class SimulatedHost:
                 stalls[0][number - 1] = round(run.value("longest_stall") * 1e9)
         known = {"reads": 0, "longest": [], "gap_hist": gaps, "pause_longest_ns": [0] * len(rounds), "progress": []}
         lines += [
-            {"type": "vcpu", "id": vcpu, "writes": pages, "longest_ns": max(baseline), "round_longest_ns": own, **known}
+            {"type": "vcpu", "id": vcpu, "writes": pages, "longest_ns": max(own), "round_longest_ns": own, **known}
             for vcpu, own in enumerate(stalls)
         ]
         if self.emulated and not test.get("user"):

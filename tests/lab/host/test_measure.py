@@ -153,7 +153,7 @@ def test_what_is_there_is_not_run_again(host, tmp_path):
 def test_a_folder_of_another_host_is_left_as_it_is(host, tmp_path, monkeypatch):
     measured(tmp_path / "h")
     monkeypatch.setattr(measure, "read_facts", lambda cpus: replace(FACTS, kernel="6.19.0"))
-    with pytest.raises(InputError, match="holds a measurement with other facts; choose another folder, or --fresh"):
+    with pytest.raises(InputError, match="holds a measurement with other facts; choose another folder, or --restart"):
         measured(tmp_path / "h")
     assert measured(tmp_path / "h", fresh=True).facts.kernel == "6.19.0"
 

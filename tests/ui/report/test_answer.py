@@ -32,7 +32,7 @@ def results():
         "prediction": simlib.predict(SMALL, [1, 4], metrics=["dirty_memory_time", "contentions"]),
         "one point": simlib.predict(SMALL, [4], metrics=["dirty_memory_time"]),
         "comparison": simlib.compare(SMALL, ["baseline", "fast-path-read-lock"], [1, 4], metrics=["dirty_memory_time"]),
-        "choice": simlib.choose(MIGRATION, among=["whole-ioctl", "every-64"]),
+        "choice": simlib.choose(MIGRATION, strategies=["whole-ioctl", "every-64"]),
         "batch": simlib.choose_batch(MIGRATION),
         "fit": find_fit(Scenario.parse({"host": {"name": "ampere-altra"}})),
     }
