@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The wheel in an environment that has nothing else: how large it is, and that simulating and deciding work.
+"""Check the wheel in an environment that has nothing else: its size, and that its commands work.
 
     python checks/wheel.py FOLDER
 
 (`make wheel`) builds the wheel, installs it with the pins of requirements/run.txt, and runs commands far from the
-source tree. A command that needs an extra must say which.
+source tree. A command that needs an extra, or a checkout of the repository, must say so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 MOST_MB = 620
-"""What an environment with the wheel may take on the disk, 10⁶ bytes."""
+"""Largest size of an environment with the wheel, 10⁶ bytes on the disk."""
+
+MOST_WHEEL_MB = 3.0
+"""Largest size of the wheel, 10⁶ bytes."""
 
 SMALL = """
 [guest]
@@ -35,25 +38,36 @@ downtime = "0s"
 COMMANDS = (
     ("--version",),
     ("policies",),
+    ("data", "list"),
     ("data", "show", "arm64-dirty-memory-time"),
     ("simulate", "small.toml"),
     ("predict", "small.toml", "--vcpus", "1,2"),
     ("compare", "small.toml", "baseline", "every-64", "--vcpus", "2"),
     ("choose", "small.toml", "--strategy", "baseline", "--strategy", "every-64", "--plot", "page.html"),
+    ("choose-batch", "small.toml"),
+    ("migrate", "--vcpus", "4", "--memory", "8G", "--link", "10Gbit/s", "--dirty", "1000/s over 1G", "--draws", "4"),
+    ("lab", "costs"),
+    ("lab", "check"),
 )
 
-REFUSED = {("sweep", "small.toml", "--out", "out"): "sweep", ("explore",): "notebook", ("reproduce",): "notebook"}
-"""Commands by the extra that they must ask for."""
+REFUSED = {
+    ("sweep", "small.toml", "--out", "out"): "pip install 'simlib[sweep]'",
+    ("explore",): "pip install 'simlib[notebook]'",
+    ("reproduce",): "needs a checkout",
+    ("lab", "costs", "--out", "fits"): "needs a checkout",
+    ("data", "show", "load-ioctls"): "checkout",
+}
+"""Commands by what they must ask for."""
 
 
 def size_of(folder: Path) -> float:
-    """Of all files, 10⁶ bytes on the disk; a file with several names counts once."""
+    """Size of all files, 10⁶ bytes on the disk; a file with several names counts once."""
     blocks = {stat.st_ino: stat.st_blocks for path in folder.rglob("*") if (stat := path.lstat())}
     return sum(blocks.values()) * 512 / 1e6
 
 
 def installed(folder: Path) -> Path:
-    """A new environment with the wheel; its Python."""
+    """Build the wheel, install it in a new environment and return its Python."""
     shutil.rmtree(folder, ignore_errors=True)
     python = folder / "venv" / "bin" / "python"
     pip = (str(python), "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check")
@@ -64,6 +78,10 @@ def installed(folder: Path) -> Path:
     pins = str(ROOT / "requirements" / "run.txt")
     subprocess.run((*pip, "install", "--no-compile", "--require-hashes", "-r", pins), check=True)
     [wheel] = (folder / "wheel").glob("*.whl")
+    megabytes = wheel.stat().st_size / 1e6
+    print(f"the wheel has {megabytes:.2f} MB")
+    if megabytes > MOST_WHEEL_MB:
+        raise SystemExit(f"the wheel has {megabytes:.2f} MB, more than {MOST_WHEEL_MB}")
     subprocess.run((*pip, "install", "--no-compile", "--no-deps", str(wheel)), check=True)
     grown = size_of(folder / "venv") - empty
     print(f"installed in {time.monotonic() - began:.0f} s: {grown:.0f} MB")
@@ -81,11 +99,10 @@ def main(folder: Path) -> None:
     for words in (*COMMANDS, *REFUSED):
         done = subprocess.run((str(python), "-P", "-m", "simlib", *words), cwd=place, env=environment, check=False,
                               capture_output=True, text=True)  # fmt: skip
-        extra = REFUSED.get(words)
-        wanted = f"pip install 'simlib[{extra}]'" if extra else ""
-        if done.returncode != bool(extra) or wanted not in done.stderr:
+        need = REFUSED.get(words, "")
+        if bool(done.returncode) != bool(need) or need not in done.stderr:
             raise SystemExit(f"simlib {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        print(f"simlib {' '.join(words)}: {f'asks for {extra}' if extra else 'runs'}", flush=True)
+        print(f"simlib {' '.join(words)}: {f'asks for: {need}' if need else 'runs'}", flush=True)
 
 
 if __name__ == "__main__":

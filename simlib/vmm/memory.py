@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The memory of a migration by cells and classes: which share has yet to be sent, and which the log calls clean.
+"""Memory during a migration by cells and classes: the share that has yet to be sent, and the share that is clean.
 
 The memory is divided into cells, in the order in which it is sent, and its pages into classes (`WorkingSet`). What is
 random in which page is written when is left out, as there are many pages: shares are means.
@@ -40,19 +40,17 @@ class WorkingSet(NamedTuple):
 
 
 class LinkModel(NamedTuple):
-    """How the memory gets to the other side, and what of the source's host matters for it.
+    """Times of the link and of the source's host. A time that is not given is 0.
 
-    What is not given takes no time.
-
-    - `page_s`: to send a page at full speed, s.
-    - `zero_s`: to look at a page of zeros, s.
-    - `switch_s`: time for which the guest stands beside what is sent then, s.
-    - `state_bytes`: what is sent beside memory.
-    - `sync_s`: to get the bitmap, s.
+    - `page_s`: time to send a page at full speed, s.
+    - `zero_s`: time to scan a page of zeros, s.
+    - `switch_s`: downtime beside the time to send the last pages, s.
+    - `state_bytes`: bytes that are sent beside memory.
+    - `sync_s`: time to synchronise the dirty bitmap, s.
     - `chunk_pages`: pages that one CLEAR covers; 0: GET clears, or rings are reset.
     - `vcpus`: of the guest.
     - `ring_entries`: of each vCPU's dirty ring; 0: there are none.
-    - `late_s`: for which a throttled vCPU sleeps longer than it was told, s.
+    - `late_s`: time by which a throttled vCPU oversleeps, s.
     """
 
     page_s: float
@@ -89,17 +87,17 @@ class BitmapState(NamedTuple):
 
 @cached_njit(nogil=True)
 def distinct_pages(pages: WorkingSet, seconds: float) -> float:
-    """Distinct pages that the guest writes within a time."""
-    found = 0.0
+    """Expected number of distinct pages that the guest writes within `seconds`."""
+    count = 0.0
     for kind in range(len(pages.number)):
         touches = pages.rate[kind] * seconds
-        found += pages.number[kind] * (min(1.0, touches) if pages.sweep[kind] > 0 else -np.expm1(-touches))
-    return found
+        count += pages.number[kind] * (min(1.0, touches) if pages.sweep[kind] > 0 else -np.expm1(-touches))
+    return count
 
 
 @cached_njit(nogil=True)
 def new_memory(pages: WorkingSet, by_get: bool) -> BitmapState:
-    """All of it has yet to be sent; the log has just been enabled, or calls everything dirty."""
+    """State at the begin of a migration: no page is sent, and the log has just been enabled."""
     kinds = len(pages.number)
     held = np.zeros((CELLS, kinds))
     for kind in range(kinds):
@@ -117,7 +115,7 @@ def new_memory(pages: WorkingSet, by_get: bool) -> BitmapState:
 
 @cached_njit(nogil=True)
 def pages_left(memory: BitmapState) -> float:
-    """Pages that have yet to be sent, as far as the bitmap knows."""
+    """Pages that have yet to be sent, by the dirty bitmap."""
     return float((memory.bitmap * memory.held).sum())
 
 
@@ -207,11 +205,11 @@ def send_cell(
 
 @cached_njit(nogil=True)
 def missing_shares(pages: WorkingSet, memory: BitmapState, guest: float) -> Floats:
-    """Share of each class that the other side does not have, at the guest's time `guest`, shape (classes,)."""
-    found = np.zeros(len(pages.number))
+    """Share of each class that the destination does not have at the guest's time `guest`, shape (classes,)."""
+    missing = np.zeros(len(pages.number))
     for cell in range(CELLS):
         _age(pages, memory, cell, guest)
         for kind in range(len(pages.number)):
-            there = (1 - memory.bitmap[cell, kind]) * min(1.0, memory.clean[cell, kind] + memory.taken[cell, kind])
-            found[kind] += (1 - there) * memory.held[cell, kind]
-    return found / np.maximum(pages.number, 1.0)
+            arrived = (1 - memory.bitmap[cell, kind]) * min(1.0, memory.clean[cell, kind] + memory.taken[cell, kind])
+            missing[kind] += (1 - arrived) * memory.held[cell, kind]
+    return missing / np.maximum(pages.number, 1.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ways to migrate a guest, from the least drastic on, and what each comes to."""
+"""Plans to migrate a guest, from the least drastic on, and the simulated outcome of each."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import numpy as np
 import pandas as pd
 
 from simlib.model.quantities import PS_PER_S
-from simlib.simulator.engine.throttle import sleeps
+from simlib.simulator.engine.throttle import sleep_time
 from simlib.vmm import rules
-from simlib.vmm.guest import SWITCH_MOST_S, MigratingGuest, Targets
+from simlib.vmm.guest import SWITCH_MOST_S, RunningGuest
 from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.postcopy import postcopy
 from simlib.vmm.precopy import LEFT, TIME, PrecopyTrajectory, precopy_trajectory
 from simlib.vmm.settings import QEMU, VMMS, Settings
+from simlib.vmm.targets import Targets
 
 SURE = 0.9
-"""Share of the guests that may have been measured with which a plan must keep to the wishes."""
+"""Share of the sampled working sets for which a plan must meet the targets."""
 
 LIMIT_S = 3600.0
-"""A migration that is not over by then does not converge, s, unless more time is wished for."""
+"""Time after which a migration counts as not converging, s, unless the deadline is later."""
 
 CEILINGS = (20, 30, 40, 50, 60, 70, 80, 90, 99)
 """Values of max-cpu-throttle that are tried."""
@@ -31,18 +32,19 @@ CEILINGS = (20, 30, 40, 50, 60, 70, 80, 90, 99)
 _QUOTAS = (200, 100, 50, 30)
 """Values of vcpu-dirty-limit that are tried, MiB/s."""
 
-_LIFT, _SWITCH = "lift the limit of bandwidth", "switch to postcopy after the first pass"
+_LIFT, _SWITCH = "lift max-bandwidth", "switch to post-copy after the first pass"
 
-_SHOWN = ("total_s", "downtime_s", "passes", "throttle", "guest_share", "sleep_s", "fault_s", "sent_bytes")
+_INTERVALS = ("total_s", "downtime_s", "passes", "throttle", "guest_share", "sleep_s", "fault_s", "sent_bytes")
 """Columns of an outcome of which a table has medians and intervals."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A way to migrate.
+    """Settings for a migration.
 
-    - `name`: what a table calls it.
-    - `does`: what is done, in words.
+    - `name`: short name, for tables.
+    - `actions`: imperative sentence.
+    - `postcopy`: True if the migration switches to post-copy after the first pass.
     """
 
     name: str
@@ -52,11 +54,13 @@ class Plan:
 
 
 class PlanOutcome(NamedTuple):
-    """What one migration comes to; times in seconds.
+    """Outcome of one simulated migration; times in seconds.
 
-    `throttle`: highest, percent; `guest_share`: of the guest's work that it still does; `sleep_s`: longest wait that
-    throttling makes, `fault_s`: that a fault makes after postcopy; `slow_s`: time after postcopy at less than half the
-    speed.
+    - `throttle`: highest throttle, percent.
+    - `guest_share`: mean throughput of the guest, as a share of its undisturbed throughput.
+    - `sleep_s`: longest sleep that throttling causes. `fault_s`: wait of a fault after the switch to post-copy.
+    - `slow_s`: time after that switch during which the guest runs at less than half its speed.
+    - `left_bytes`, `left_s`: memory that is dirty after the last pass, and the time to send it.
     """
 
     completed: bool
@@ -71,131 +75,133 @@ class PlanOutcome(NamedTuple):
     sent_bytes: float
     left_bytes: float
     left_s: float
-    """What is dirty after the last pass, and how long it takes to send."""
 
-    def meets(self, wishes: Targets) -> dict[str, bool]:
-        """Which wishes it keeps to."""
+    def meets(self, targets: Targets) -> dict[str, bool]:
+        """Return for each target whether it is met, and for all of them together."""
         stall = max(self.sleep_s, self.fault_s)
-        kept = {
-            "converges": self.completed,
-            "downtime": wishes.downtime_s is None or (self.completed and self.downtime_s <= wishes.downtime_s),
-            "within": wishes.within_s is None or (self.completed and self.total_s <= wishes.within_s),
-            "guest keeps": wishes.guest_keeps is None or self.guest_share >= wishes.guest_keeps,
-            "stall": wishes.max_stall_s is None or stall <= wishes.max_stall_s,
+        met = {
+            "downtime": targets.downtime_s is None or (self.completed and self.downtime_s <= targets.downtime_s),
+            "deadline": targets.deadline_s is None or (self.completed and self.total_s <= targets.deadline_s),
+            "min_guest_speed": targets.min_guest_speed is None or self.guest_share >= targets.min_guest_speed,
+            "max_stall": targets.max_stall_s is None or stall <= targets.max_stall_s,
         }
-        return kept | {"all": all(kept.values())}
+        return met | {"all": self.completed and all(met.values())}
 
 
-def plans(guest: MigratingGuest, wishes: Targets, settable: frozenset[str] | None = None) -> Iterator[Plan]:
-    """What may be set, from the least drastic on; the first is what stands.
+def plans(guest: RunningGuest, targets: Targets, settable: frozenset[str] | None = None) -> Iterator[Plan]:
+    """Generate the plans from the least drastic on; the first one keeps the current settings.
 
     - `settable`: settings that can be changed, by QEMU's names; None: all.
     """
-    for plan in _all_plans(guest, wishes):
-        if settable is None or plan.settings.beside(guest.settings).keys() <= settable:
+    for plan in _all_plans(guest, targets):
+        if settable is None or plan.settings.changes_from(guest.settings).keys() <= settable:
             yield plan
 
 
-def _all_plans(guest: MigratingGuest, wishes: Targets) -> Iterator[Plan]:
-    own = guest.settings
-    yield Plan("as it is", "leave the settings as they are", own)
-    base, does = own, []
-    if wishes.downtime_s is not None:
-        # QEMU compares what is left with the bandwidth times this; what devices take comes on top.
-        limit = max(1, round(1000 * max(0.3 * wishes.downtime_s, wishes.downtime_s - SWITCH_MOST_S)))
-        if limit != own.downtime_limit:
-            base, does = base.changed(downtime_limit=limit), [f"let it stand for {limit} ms"]
-    lifted = 0 < own.max_bandwidth * 8 < guest.link
+def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
+    current = guest.settings
+    yield Plan("as it is", "keep the current settings", current)
+    base, actions = current, []
+    if targets.downtime_s is not None:
+        # QEMU compares the time to send the dirty memory with downtime-limit; the devices' time comes on top.
+        limit = max(1, round(1000 * max(0.3 * targets.downtime_s, targets.downtime_s - SWITCH_MOST_S)))
+        if limit != current.downtime_limit:
+            base, actions = base.changed(downtime_limit=limit), [f"set downtime-limit to {limit} ms"]
+    lifted = 0 < current.max_bandwidth * 8 < guest.link
     if lifted:
-        base, does = base.changed(max_bandwidth=0), [*does, _LIFT]
-    if not own.multifd and guest.link > 8e9:
+        base, actions = base.changed(max_bandwidth=0), [*actions, _LIFT]
+    if not current.multifd and guest.link > 8e9:
         channels = min(8, 1 + round(guest.link / 8e9))
         base = base.changed(multifd=True, multifd_channels=channels)
-        does = [*does, f"send over {channels} channels"]
-    throttled_by_itself = own.auto_converge or VMMS[guest.vmm].whole_passes
-    if not throttled_by_itself:
-        yield Plan("auto-converge", "turn auto-converge on, and nothing else", own.changed(auto_converge=True))
-    if does:
-        yield Plan("same throttle" if throttled_by_itself else "no throttle", ", ".join(does), base)
-    if VMMS[guest.vmm].whole_passes:  # it throttles by itself, and has no postcopy
+        actions = [*actions, f"use {channels} multifd channels"]
+    throttles_by_default = current.auto_converge or VMMS[guest.vmm].whole_passes
+    if not throttles_by_default:
+        yield Plan("auto-converge", "turn auto-converge on, and change nothing else",
+                   current.changed(auto_converge=True))  # fmt: skip
+    if actions:
+        yield Plan("same throttle" if throttles_by_default else "no throttle", ", ".join(actions), base)
+    if VMMS[guest.vmm].whole_passes:  # it throttles by its own rule, and has no post-copy
         return
-    yield from _slowed(guest, wishes, base, does)
-    after = own.changed(postcopy_ram=True, multifd=False)  # QEMU 10.0 does not do both
-    yield Plan("postcopy", f"{_SWITCH}, and nothing else", after, postcopy=True)
+    yield from _throttled_plans(guest, targets, base, actions)
+    after = current.changed(postcopy_ram=True, multifd=False)  # QEMU 10.0 does not support both
+    yield Plan("postcopy", f"{_SWITCH}, and change nothing else", after, postcopy=True)
     if lifted:
         fast = after.changed(max_bandwidth=0)
         yield Plan("unlimited postcopy", f"{_LIFT}, {_SWITCH}", fast, postcopy=True)
 
 
-def _slowed(guest: MigratingGuest, wishes: Targets, base: Settings, does: list[str]) -> Iterator[Plan]:
-    """Plans that slow the guest down; `does`: what else `base` changes."""
+def _throttled_plans(
+    guest: RunningGuest, targets: Targets, base: Settings, actions: list[str]
+) -> Iterator[Plan]:  # fmt: skip
+    """Generate plans that slow the guest down; `actions`: other changes of `base`."""
     slice_ps = QEMU.throttle.slice
-    for most in CEILINGS:
-        if wishes.max_stall_s is not None and sleeps(slice_ps, 0, most) > wishes.max_stall_s * PS_PER_S:
+    for ceiling in CEILINGS:
+        if targets.max_stall_s is not None and sleep_time(slice_ps, 0, ceiling) > targets.max_stall_s * PS_PER_S:
             continue
-        throttled = base.changed(
-            auto_converge=True, max_cpu_throttle=most, cpu_throttle_initial=min(most, base.cpu_throttle_initial)
-        )
-        yield Plan(f"throttle <= {most} %", ", ".join([*does, f"throttle vCPUs by up to {most} %"]), throttled)
-        if most > 50:
+        initial = min(ceiling, base.cpu_throttle_initial)
+        throttled = base.changed(auto_converge=True, max_cpu_throttle=ceiling, cpu_throttle_initial=initial)
+        action = f"throttle vCPUs by up to {ceiling} %"
+        yield Plan(f"throttle <= {ceiling} %", ", ".join([*actions, action]), throttled)
+        if ceiling > 50:
             fast = throttled.changed(cpu_throttle_initial=50, cpu_throttle_increment=20)
-            words = ", ".join([*does, f"throttle vCPUs by 50 % at once, and up to {most} %"])
-            yield Plan(f"fast throttle <= {most} %", words, fast)
+            action = f"throttle vCPUs by 50 % at first, and up to {ceiling} %"
+            yield Plan(f"fast throttle <= {ceiling} %", ", ".join([*actions, action]), fast)
     if guest.ring_entries:
         for quota in _QUOTAS:
-            words = ", ".join([*does, f"let each vCPU dirty {quota} MiB/s"])
-            yield Plan(f"limit {quota} MiB/s", words, base.changed(dirty_limit=True, vcpu_dirty_limit=quota))
+            action = f"limit each vCPU's dirty rate to {quota} MiB/s"
+            limited = base.changed(dirty_limit=True, vcpu_dirty_limit=quota)
+            yield Plan(f"limit {quota} MiB/s", ", ".join([*actions, action]), limited)
 
 
-def precopy(
-    plan: Plan, guest: MigratingGuest, wishes: Targets, pages: WorkingSet, line: LinkModel
+def precopy_of(
+    plan: Plan, guest: RunningGuest, targets: Targets, pages: WorkingSet, link: LinkModel
 ) -> PrecopyTrajectory:
-    """The course of a plan, up to the switch to postcopy if it has one: when the first pass is over."""
-    settings, vmm, limit = plan.settings, VMMS[guest.vmm], max(LIMIT_S, 2 * (wishes.within_s or 0.0))
-    whole = precopy_trajectory(pages, line, settings, limit, vmm)
-    if not plan.postcopy or (whole.completed and whole.synchronisations <= 3):  # over before it could switch
-        return whole
-    first = whole.passes[1][TIME] if len(whole.passes) > 1 else whole.total_s
-    return precopy_trajectory(pages, line, settings, first, vmm)
+    """Simulate the pre-copy phase of a plan, up to its switch to post-copy if it has one."""
+    settings, vmm, limit = plan.settings, VMMS[guest.vmm], max(LIMIT_S, 2 * (targets.deadline_s or 0.0))
+    trajectory = precopy_trajectory(pages, link, settings, limit, vmm)
+    if not plan.postcopy or (trajectory.completed and trajectory.synchronisations <= 3):  # over before the switch
+        return trajectory
+    first = trajectory.passes[1][TIME] if len(trajectory.passes) > 1 else trajectory.total_s
+    return precopy_trajectory(pages, link, settings, first, vmm)
 
 
-def simulate_plan(plan: Plan, guest: MigratingGuest, wishes: Targets, seeds: range) -> list[PlanOutcome]:
-    """Migrate each of the guests that may have been measured."""
-    own = replace(guest, settings=plan.settings)
-    return [_simulate(plan, own, wishes, np.random.default_rng([17, seed])) for seed in seeds]
+def simulate_plan(plan: Plan, guest: RunningGuest, targets: Targets, seeds: range) -> list[PlanOutcome]:
+    """Migrate one sampled working set for each seed."""
+    planned = replace(guest, settings=plan.settings)
+    return [_simulate(plan, planned, targets, np.random.default_rng([17, seed])) for seed in seeds]
 
 
-def _simulate(plan: Plan, guest: MigratingGuest, wishes: Targets, random: np.random.Generator) -> PlanOutcome:
-    pages, line, wait_s = guest.drawn(random)
-    found = precopy(plan, guest, wishes, pages, line)
-    if found.completed or not plan.postcopy:
-        left = float(found.passes[-1][LEFT])
-        share = found.guest_s / max(found.total_s - found.downtime_s, 1e-9)
+def _simulate(plan: Plan, guest: RunningGuest, targets: Targets, random: np.random.Generator) -> PlanOutcome:
+    pages, link, wait_s = guest.sample(random)
+    before = precopy_of(plan, guest, targets, pages, link)
+    if before.completed or not plan.postcopy:
+        left = float(before.passes[-1][LEFT])
+        share = before.guest_s / max(before.total_s - before.downtime_s, 1e-9)
         return PlanOutcome(
-            found.completed, found.total_s, found.downtime_s, found.synchronisations, float(found.throttle),
-            min(1.0, share), found.sleep_s, 0.0, 0.0, found.sent_bytes, left * rules.PAGE, left * line.page_s,
+            before.completed, before.total_s, before.downtime_s, before.synchronisations, float(before.throttle),
+            min(1.0, share), before.sleep_s, 0.0, 0.0, before.sent_bytes, left * rules.PAGE, left * link.page_s,
         )  # fmt: skip
     bandwidth = float(plan.settings.max_postcopy_bandwidth)
-    after = postcopy(pages, found.missing, float(guest.vcpus), line, bandwidth, wait_s)
-    total = found.total_s + line.switch_s + after.total_s
-    share = (found.guest_s + after.total_s - after.lost_s) / total
+    after = postcopy(pages, before.missing, float(guest.vcpus), link, bandwidth, wait_s)
+    total = before.total_s + link.switch_s + after.total_s
+    share = (before.guest_s + after.total_s - after.lost_s) / total
     return PlanOutcome(
-        True, total, line.switch_s, 2, 0.0, min(1.0, share), 0.0, wait_s + line.page_s, after.slow_s,
-        found.sent_bytes + after.sent_bytes, 0.0, 0.0,
+        True, total, link.switch_s, 2, 0.0, min(1.0, share), 0.0, wait_s + link.page_s, after.slow_s,
+        before.sent_bytes + after.sent_bytes, 0.0, 0.0,
     )  # fmt: skip
 
 
-def table_of(plan_outcomes: dict[str, list[PlanOutcome]], wishes: Targets) -> pd.DataFrame:
-    """One row a plan: medians and 90 % intervals, and the share of guests with which each wish is kept."""
+def table_of(plan_outcomes: dict[str, list[PlanOutcome]], targets: Targets) -> pd.DataFrame:
+    """Tabulate outcomes: one row a plan with medians, 90 % intervals, and the share that meets each target."""
     rows = []
     for name, outcomes in plan_outcomes.items():
         frame = pd.DataFrame(outcomes)
         row: dict[str, object] = {"plan": name, "converges": float(frame["completed"].mean())}
-        done = frame[frame["completed"]]
-        for column in _SHOWN:
-            of = done if len(done) else frame
-            low, middle, high = np.quantile(of[column].astype(float), [0.05, 0.5, 0.95])
+        completed = frame[frame["completed"]]
+        for column in _INTERVALS:
+            values = (completed if len(completed) else frame)[column].astype(float)
+            low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
             row |= {column: middle, f"{column}_low": low, f"{column}_high": high}
-        kept = pd.DataFrame([one.meets(wishes) for one in outcomes]).mean()
-        rows.append(row | {f"keeps_{str(wish).replace(' ', '_')}": float(share) for wish, share in kept.items()})
+        met = pd.DataFrame([outcome.meets(targets) for outcome in outcomes]).mean()
+        rows.append(row | {f"meets_{target}": float(share) for target, share in met.items()})
     return pd.DataFrame(rows)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What follows a switch to postcopy: the guest runs on the other side, and asks for each page that is not there yet.
+"""Post-copy: the guest runs on the destination and requests each page that has not arrived.
 
-Source: QEMU 10.0, migration/migration.c postcopy_start, migration/ram.c ram_find_and_save_block (a page that was asked
-for goes first), migration/postcopy-ram.c.
+Source: QEMU 10.0, migration/migration.c postcopy_start, migration/ram.c ram_find_and_save_block (requested pages
+go first), migration/postcopy-ram.c.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ STEP_S = 0.002
 
 
 class Postcopy(NamedTuple):
-    """What it comes to.
+    """Outcome of the post-copy phase.
 
-    - `total_s`: until all pages are there.
-    - `requests`: pages that the guest asked for.
+    - `total_s`: time until all pages have arrived, s.
+    - `requests`: pages that the guest requested.
     - `lost_s`: time of a vCPU spent waiting, s, mean over vCPUs.
     - `slow_s`: time in which the guest ran at less than half its speed, s.
     - `sent_bytes`: in that time.
@@ -38,16 +38,16 @@ class Postcopy(NamedTuple):
 def postcopy(
     pages: WorkingSet, missing: Floats, vcpus: float, line: LinkModel, bandwidth: float, wait_s: float
 ) -> Postcopy:
-    """Send what is left while the guest runs.
+    """Simulate the post-copy phase: missing pages are sent while the guest runs.
 
     - `missing`: share of each class that has yet to be sent, shape (classes,). Accesses are taken to be the writes.
     - `bandwidth`: max-postcopy-bandwidth, bytes/s; 0: no limit.
     - `wait_s`: from a fault to the page, s, beside the page's own time.
 
     >>> import numpy as np
-    >>> one = WorkingSet(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
-    >>> gone = postcopy(one, np.array([1.0]), 1.0, LinkModel(page_s=1e-4), 0.0, 1e-3)
-    >>> round(gone.total_s, 2), round(gone.requests)  # 1000 pages in a tenth of a second, of which few are asked for
+    >>> pages = WorkingSet(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
+    >>> phase = postcopy(pages, np.array([1.0]), 1.0, LinkModel(page_s=1e-4), 0.0, 1e-3)
+    >>> round(phase.total_s, 2), round(phase.requests)  # 1000 pages in a tenth of a second, of which few are requested
     (0.1, 30)
     """
     held, rate, zeros = pages.number * (1 - pages.zero), pages.rate, float((missing * pages.number * pages.zero).sum())
@@ -62,20 +62,20 @@ def postcopy(
             left += share[kind] * held[kind]
         if left < 0.5 or time > 1e5:
             return Postcopy(time, requests, lost, slow, sent_bytes)
-        faults = 0.0  # that the guest would have a second, if it never waited
+        faults = 0.0  # faults a second of a guest that never waits
         for kind in range(len(held)):
             faults += share[kind] * held[kind] * rate[kind]
-        waits = faults / vcpus * (wait_s + page_s)  # of a vCPU, over the time that it runs
+        waits = faults / vcpus * (wait_s + page_s)  # wait of a vCPU over the time that it runs
         runs = 1.0 / (1.0 + waits)
-        asked = min(faults * runs, 1.0 / page_s)
+        requested = min(faults * runs, 1.0 / page_s)
         step = min(STEP_S * max(1.0, left * page_s / 2.0), left * page_s + 1e-9)
         sent = step / page_s
-        asked = min(asked * step, left)
-        rest = max(0.0, sent - asked)  # in the background
+        requested = min(requested * step, left)
+        background = max(0.0, sent - requested)
         for kind in range(len(held)):
             own = share[kind] * held[kind]
-            gone = asked * (own * rate[kind] / faults if faults > 0 else 0.0) + rest * own / left
+            gone = requested * (own * rate[kind] / faults if faults > 0 else 0.0) + background * own / left
             share[kind] = max(0.0, own - gone) / held[kind] if held[kind] > 0 else 0.0
-        time, requests, lost = time + step, requests + asked, lost + step * (1 - runs)
+        time, requests, lost = time + step, requests + requested, lost + step * (1 - runs)
         if runs < 0.5:
             slow += step

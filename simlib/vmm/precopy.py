@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The course of a migration: what a VMM makes of the pages that a guest writes, without simulating each page.
+"""The pre-copy model: passes, throttling and switchover of a migration, without simulating each page.
 
-Time goes on in QEMU's windows of 100 ms. In each it sends, looks at the bitmap if little is left, throttles the guest
-if it dirtied too much, and switches over if what is left fits into the downtime. The rules are those of
+Time advances in QEMU's windows of 100 ms. In each window QEMU sends pages, synchronises the dirty bitmap if little is
+left, throttles the guest if it dirtied too much, and switches over if the dirty memory fits into the downtime. The
+rules are those of
 `simlib.vmm.rules` and `simlib.simulator.engine.throttle`, the pages those of `simlib.vmm.memory`. Cloud Hypervisor
-sends all that a GET gave, and then decides whether what the next one gives can be sent while the guest stands.
+sends all pages that a GET returned, and then decides whether the next GET's can be sent within the downtime.
 
 Source: QEMU 10.0, migration/migration.c migration_thread, migration_iteration_run, migration_rate_limit;
 migration/ram.c ram_save_iterate, migration_bitmap_sync.
@@ -19,7 +20,7 @@ import numpy as np
 from simlib._lib.jit import cached_njit
 from simlib.model.quantities import PS_PER_S
 from simlib.model.throttle import Throttle
-from simlib.simulator.engine.throttle import full_us, next_sleep_us, next_throttle, rate_mib, sleeps
+from simlib.simulator.engine.throttle import fill_time_us, next_sleep_us, next_throttle, dirty_rate_mib, sleep_time
 from simlib.vmm import rules
 from simlib.vmm.memory import (
     BitmapState,
@@ -36,27 +37,27 @@ from simlib.vmm.memory import (
 from simlib.vmm.settings import QEMU, Settings, Vmm
 
 MOST_PASSES = 4096
-"""Synchronisations that are kept."""
+"""Most synchronisations that are recorded."""
 
 PATIENCE_S, ALIKE = 300.0, 100
-"""After so long, a migration whose last so many synchronisations left as much is not going to end, s."""
+"""A migration that lasted longer (s) and whose last so many synchronisations left equally much never ends."""
 
 TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
 """Columns of `PrecopyTrajectory.passes`."""
 
 
 class PrecopyTrajectory(NamedTuple):
-    """What a migration comes to.
+    """Outcome of a simulated pre-copy phase.
 
-    - `completed`: whether it switched over before the limit.
+    - `completed`: True if it switched over before the limit.
     - `total_s`, `downtime_s`: times.
     - `synchronisations`: as QEMU counts them.
-    - `throttle`: the last one, percent.
-    - `sleep_s`: longest time for which a vCPU was made to sleep at once, s.
-    - `sent_bytes`: in all.
-    - `guest_s`: for how long the guest ran, as if undisturbed.
-    - `left_pages`: at the switchover.
-    - `missing`, shape (classes,): share of each class that the other side does not have, at the end.
+    - `throttle`: last throttle, percent.
+    - `sleep_s`: longest sleep of a throttled vCPU, s.
+    - `sent_bytes`: bytes sent.
+    - `guest_s`: time that the undisturbed guest would need for the work that it did, s.
+    - `left_pages`: dirty pages at the switchover.
+    - `missing`, shape (classes,): share of each class that the destination does not have at the end.
     - `passes`, shape (synchronisations, 6): time, s; pages found newly dirty; pages left; share of the time that the
       guest loses, percent; bytes sent; guest's time, s: after each synchronisation.
     """
@@ -75,7 +76,7 @@ class PrecopyTrajectory(NamedTuple):
 
 
 class _Means(NamedTuple):
-    """What of `Settings` the course needs, by numbers."""
+    """Numbers of `Settings` that the model uses."""
 
     max_bandwidth: float
     downtime_limit: float
@@ -94,35 +95,36 @@ class _Means(NamedTuple):
     sync_every_s: float
 
 
-_NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _JUDGED, _JUDGED_SENT, _JUDGED_NEW, \
+_NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _CHECK, _CHECK_SENT, _CHECK_NEW, \
     _LOOK, _PERIOD, _LEAST, _MOST = range(16)  # fmt: skip
-"""What changes, times in s: now, guest's time, bytes sent, pages left, share of the time in which the guest runs, its
-longest sleep, bytes that may be left at the switchover; begin of the window, and what had been sent then; the same of
-what is judged, and pages found new in it; next periodic synchronisation, and look at the vCPUs' rates; least and most
-pages left of late."""
+"""Indices of the state, times in s: now, guest's time, bytes sent, pages left, share of the time in which the guest
+runs, its longest sleep, bytes that may be left at the switchover; begin of the window, and bytes sent by then; the same
+of the interval since the last check, and pages dirtied in it; next periodic synchronisation, and next update of the
+dirty limit; least and most pages left lately."""
 
 _THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _ALIKE = range(7)
-"""The same, whole: throttle, times that the guest was high, synchronisations, and those at the last periodic look,
-sleep at a full ring, highest rate of a vCPU, synchronisations that were compared."""
+"""Indices of the integer state: throttle, checks above the threshold, synchronisations, those at the last periodic
+check, sleep at a full ring, highest rate of a vCPU, synchronisations that were compared."""
 
 
 def precopy_trajectory(
-    pages: WorkingSet, line: LinkModel, settings: Settings, limit_s: float, vmm: Vmm = QEMU
+    pages: WorkingSet, link: LinkModel, settings: Settings, limit_s: float, vmm: Vmm = QEMU
 ) -> PrecopyTrajectory:
-    """Migrate a guest.
+    """Simulate the pre-copy phase of a migration.
 
-    - `limit_s`: when it is given up, s.
-    - `vmm`: which VMM does it.
+    - `limit_s`: time after which it is abandoned, s.
+    - `vmm`: VMM whose rules are followed.
 
-    >>> one = WorkingSet(*(np.array([float(x)]) for x in (2**18, 0.1, 0, 0, 1, 0)))  # 1 GiB, 10 % of its pages a second
-    >>> found = precopy_trajectory(one, LinkModel(page_s=4e-6), Settings(max_bandwidth=0), 60.0)
-    >>> found.completed, round(found.total_s, 2), found.synchronisations
+    >>> columns = (2**18, 0.1, 0, 0, 1, 0)  # 1 GiB, of which 10 % is written a second
+    >>> pages = WorkingSet(*(np.array([float(value)]) for value in columns))
+    >>> result = precopy_trajectory(pages, LinkModel(page_s=4e-6), Settings(max_bandwidth=0), 60.0)
+    >>> result.completed, round(result.total_s, 2), result.synchronisations
     (True, 1.11, 4)
     """
     named = {name: getattr(settings, name) for name in _Means._fields if hasattr(settings, name)}
     named |= {name: float(named[name]) for name in ("max_bandwidth", "avail_switchover_bandwidth")}
     named |= {name: named[name] / 1000 for name in ("downtime_limit", "x_vcpu_dirty_limit_period")}
-    named["dirty_limit"] = settings.dirty_limit and line.ring_entries > 0
+    named["dirty_limit"] = settings.dirty_limit and link.ring_entries > 0
     rule = vmm.throttle
     if vmm.whole_passes:
         named |= {"auto_converge": True, "dirty_limit": False, "throttle_trigger_threshold": rule.trigger,
@@ -132,7 +134,7 @@ def precopy_trajectory(
     means = _Means(**named, rule=rule, whole_passes=vmm.whole_passes, sync_every_s=sync_every_s)
     passes = np.zeros((MOST_PASSES, 6))
     done, total, down, syncs, throttle, longest, sent, guest, left, missing = _course(
-        pages, line, means, float(limit_s), passes
+        pages, link, means, float(limit_s), passes
     )
     return PrecopyTrajectory(
         done, total, down, syncs, throttle, longest, sent, guest, left, missing, passes[: min(syncs, MOST_PASSES)]
@@ -141,43 +143,43 @@ def precopy_trajectory(
 
 @cached_njit(nogil=True)
 def _course(
-    pages: WorkingSet, line: LinkModel, means: _Means, limit_s: float, passes: Floats
+    pages: WorkingSet, link: LinkModel, means: _Means, limit_s: float, passes: Floats
 ) -> tuple[bool, float, float, int, int, float, float, float, float, Floats]:
     """`precopy_trajectory`, by numbers."""
-    by_get = line.chunk_pages == 0
+    by_get = link.chunk_pages == 0
     memory = new_memory(pages, by_get)
     s, n = np.zeros(16), np.zeros(7, np.int64)
     s[_SENT], s[_LEFT], s[_RUNS], s[_LOOK], s[_PERIOD] = (
-        line.state_bytes,
+        link.state_bytes,
         pages_left(memory),
         1.0,
         means.sync_every_s,
         np.inf,
     )
-    s[_WINDOW_SENT], s[_LEAST], n[_SYNCS] = line.state_bytes, np.inf, 1
+    s[_WINDOW_SENT], s[_LEAST], n[_SYNCS] = link.state_bytes, np.inf, 1
     passes[0, LEFT] = s[_LEFT]
     down, completed = 0.0, False
     while s[_NOW] < limit_s and not completed:
         fits = not means.whole_passes and (s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH])
-        if _is_due(line, means, s, n):
-            new = _look(pages, memory, line, s, n, by_get)
-            if (s[_NOW] - s[_JUDGED]) * PS_PER_S > means.rule.judge_every:
-                _judge(line, means, s, n)
+        if _is_due(link, means, s, n):
+            new = _look(pages, memory, link, s, n, by_get)
+            if (s[_NOW] - s[_CHECK]) * PS_PER_S > means.rule.check_period:
+                _check_throttle(link, means, s, n)
             _write_down(passes, s, n, new)
             if _is_stuck(means, s, n):
                 _pass_time(s, limit_s - s[_NOW])
                 break
             fits = s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
             if means.whole_passes:
-                fits = s[_LEFT] * line.page_s <= means.downtime_limit
+                fits = s[_LEFT] * link.page_s <= means.downtime_limit
         if fits:
-            _write_down(passes, s, n, _look(pages, memory, line, s, n, by_get))
+            _write_down(passes, s, n, _look(pages, memory, link, s, n, by_get))
             s[_SENT] += s[_LEFT] * rules.WHOLE_PAGE
-            down, completed = line.switch_s + s[_LEFT] * line.page_s, True
+            down, completed = link.switch_s + s[_LEFT] * link.page_s, True
         else:
             if s[_NOW] >= s[_PERIOD]:
-                _limit(pages, line, means, s, n)
-            _iterate(pages, memory, line, means, s)
+                _limit(pages, link, means, s, n)
+            _iterate(pages, memory, link, means, s)
     missing = missing_shares(pages, memory, s[_GUEST])
     return (
         completed, s[_NOW] + down, down, n[_SYNCS], n[_THROTTLE], s[_LONGEST], s[_SENT], s[_GUEST], s[_LEFT], missing
@@ -191,8 +193,8 @@ def _pass_time(s: Floats, seconds: float) -> None:
 
 
 @cached_njit(nogil=True)
-def _is_due(line: LinkModel, means: _Means, s: Floats, n: Floats) -> bool:
-    """Whether the bitmap is synchronised now: little is left, or the periodic look finds that it was not for long."""
+def _is_due(link: LinkModel, means: _Means, s: Floats, n: Floats) -> bool:
+    """True if the bitmap is synchronised now: little is left, or the periodic check finds that it was not lately."""
     if means.whole_passes:
         return bool(s[_LEFT] < 0.5)
     due = s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
@@ -204,20 +206,20 @@ def _is_due(line: LinkModel, means: _Means, s: Floats, n: Floats) -> bool:
 
 
 @cached_njit(nogil=True)
-def _look(pages: WorkingSet, memory: BitmapState, line: LinkModel, s: Floats, n: Floats, by_get: bool) -> float:
-    """Synchronise the bitmap; pages that are new in it."""
+def _look(pages: WorkingSet, memory: BitmapState, link: LinkModel, s: Floats, n: Floats, by_get: bool) -> float:
+    """Synchronise the bitmap; return the pages that are new in it."""
     new = synchronise(pages, memory, s[_GUEST], by_get)
     s[_LEFT] = pages_left(memory)
-    s[_JUDGED_NEW] += new
+    s[_CHECK_NEW] += new
     n[_SYNCS] += 1
-    _pass_time(s, line.sync_s)
+    _pass_time(s, link.sync_s)
     return float(new)
 
 
 @cached_njit(nogil=True)
-def _judge(line: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
-    """Throttle the guest if it dirtied too much, as often as it may, since the last judgement."""
-    dirtied, sent = s[_JUDGED_NEW] * rules.PAGE, s[_SENT] - s[_JUDGED_SENT]
+def _check_throttle(link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
+    """Throttle the guest if it dirtied too much at as many checks as the rule asks for."""
+    dirtied, sent = s[_CHECK_NEW] * rules.PAGE, s[_SENT] - s[_CHECK_SENT]
     if rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
         n[_HIGH] += 1
         if n[_HIGH] >= means.rule.times:
@@ -227,38 +229,38 @@ def _judge(line: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
                     n[_THROTTLE], dirtied, sent * means.throttle_trigger_threshold / 100, means.cpu_throttle_initial,
                     means.cpu_throttle_increment, means.cpu_throttle_tailslow, means.max_cpu_throttle,
                 )  # fmt: skip
-                asleep = sleeps(means.rule.slice, means.rule.window, n[_THROTTLE])
+                asleep = sleep_time(means.rule.slice, means.rule.window, n[_THROTTLE])
                 awake = means.rule.slice if means.rule.slice > 0 else means.rule.window - asleep
-                s[_LONGEST] = asleep / PS_PER_S + line.late_s
-                s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - line.late_s * PS_PER_S / awake)
+                s[_LONGEST] = asleep / PS_PER_S + link.late_s
+                s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - link.late_s * PS_PER_S / awake)
             elif means.dirty_limit:
                 s[_PERIOD] = min(s[_PERIOD], s[_NOW] + means.x_vcpu_dirty_limit_period)
-    s[_JUDGED], s[_JUDGED_NEW], s[_JUDGED_SENT] = s[_NOW], 0.0, s[_SENT]
+    s[_CHECK], s[_CHECK_NEW], s[_CHECK_SENT] = s[_NOW], 0.0, s[_SENT]
 
 
 @cached_njit(nogil=True)
-def _limit(pages: WorkingSet, line: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
-    """Look at the vCPUs' rates, and set for how long each sleeps when its ring is full."""
-    period, ring = means.x_vcpu_dirty_limit_period, line.ring_entries
+def _limit(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
+    """Update the dirty limit: measure the vCPUs' rates, and set the sleep at a full ring."""
+    period, ring = means.x_vcpu_dirty_limit_period, link.ring_entries
     s[_PERIOD] = s[_NOW] + period
-    now = rate_mib(int(distinct_pages(pages, period * s[_RUNS]) / line.vcpus), int(period * PS_PER_S))
+    now = dirty_rate_mib(int(distinct_pages(pages, period * s[_RUNS]) / link.vcpus), int(period * PS_PER_S))
     n[_FASTEST] = max(n[_FASTEST], now)
-    n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, full_us(int(ring), n[_FASTEST]))
-    naps, fills = n[_SLEEP_US] * 1e-6, ring * line.vcpus * period / max(distinct_pages(pages, period), 1e-9)
-    # The rings are emptied at each look, so that each vCPU fills its own once before it sleeps.
+    n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, fill_time_us(int(ring), n[_FASTEST]))
+    naps, fills = n[_SLEEP_US] * 1e-6, ring * link.vcpus * period / max(distinct_pages(pages, period), 1e-9)
+    # The rings are emptied at each update, so that each vCPU fills its own once before it sleeps.
     s[_RUNS] = max(fills / (fills + naps), min(1.0, fills / period))
     if s[_RUNS] < 1:
         s[_LONGEST] = max(s[_LONGEST], naps)
 
 
 @cached_njit(nogil=True)
-def _iterate(pages: WorkingSet, memory: BitmapState, line: LinkModel, means: _Means, s: Floats) -> None:
-    """Send until the limit of bandwidth, the end, or a while is over; then wait for the window's end, if limited."""
+def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Means, s: Floats) -> None:
+    """Send until the bandwidth limit, the end, or QEMU's MAX_WAIT; with a limit, wait for the end of the window."""
     begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
         room = rules.bytes_in_window(means.max_bandwidth) - (s[_SENT] - s[_WINDOW_SENT])
     while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < rules.LOOK_S:
-        sent, took, gone = send_cell(pages, memory, line, s[_GUEST], room, rules.LOOK_S - (s[_NOW] - begun) + 1e-9)
+        sent, took, gone = send_cell(pages, memory, link, s[_GUEST], room, rules.LOOK_S - (s[_NOW] - begun) + 1e-9)
         s[_SENT] += sent
         s[_LEFT] = max(0.0, s[_LEFT] - gone)
         room -= sent
@@ -275,7 +277,7 @@ def _iterate(pages: WorkingSet, memory: BitmapState, line: LinkModel, means: _Me
 
 @cached_njit(nogil=True)
 def _write_down(passes: Floats, s: Floats, n: Floats, new: float) -> None:
-    """Keep what a synchronisation found."""
+    """Record a synchronisation."""
     if n[_SYNCS] <= len(passes):
         row = passes[n[_SYNCS] - 1]
         row[TIME], row[NEW], row[LEFT], row[SENT], row[KEPT] = s[_NOW], new, s[_LEFT], s[_SENT], s[_GUEST]
@@ -284,7 +286,7 @@ def _write_down(passes: Floats, s: Floats, n: Floats, new: float) -> None:
 
 @cached_njit(nogil=True)
 def _is_stuck(means: _Means, s: Floats, n: Floats) -> bool:
-    """Whether it never will end: for long, each synchronisation has left as much, and no more can be done."""
+    """True if the migration never ends: synchronisations leave equally much for long, at the highest throttle."""
     s[_LEAST], s[_MOST] = min(s[_LEAST], s[_LEFT]), max(s[_MOST], s[_LEFT])
     n[_ALIKE] += 1
     if n[_ALIKE] < ALIKE:

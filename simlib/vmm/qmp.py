@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""QEMU's machine protocol (QMP) over a unix domain socket: one question, one answer.
+"""QEMU's machine protocol (QMP) over a unix domain socket: one command, one answer.
 
 Greeting, negotiation of capabilities, replies and events are those of QEMU's docs/interop/qmp-spec.
 """
@@ -22,7 +22,7 @@ TIMEOUT = 5.0
 MOST_BYTES = 2**24
 """Longest message that is read, bytes: statistics of thousands of vCPUs."""
 
-_CURE = (
+_HINT = (
     "a QMP socket serves one client at a time: end the other one (libvirt holds its own), or give QEMU another "
     "(-qmp unix:PATH,server=on,wait=off)"
 )
@@ -32,7 +32,7 @@ class MonitorError(InputError):
     """QEMU did not answer."""
 
     lost = False
-    """Whether the connection is at its end; otherwise another question may be answered."""
+    """True if the connection is lost; otherwise the next command may be answered."""
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -44,7 +44,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     see `allow`.
 
     `version` becomes QEMU's, such as ``"7.2.22"``, empty if the greeting has none; `pid` the process that opened the
-    socket for listening, None where the system does not tell; `events` what came between the answers.
+    socket for listening, None where the system does not report it; `events` the events between the answers.
 
     >>> Monitor("/no/such/socket")
     Traceback (most recent call last):
@@ -69,26 +69,28 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.connection.close()
 
     def allow(self, seconds: float) -> None:
-        """From now on, all answers together may take so long."""
+        """Allow `seconds` for all answers from now on together."""
         self.timeout, self._deadline = seconds, time.monotonic() + seconds
 
     def ask(self, command: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The answer to a command; events that come before it are kept.
+        """Send a command and return its answer; events before it are kept.
 
         Returns: An object with ``return`` or ``error``. Raises `MonitorError` if there is no answer in time, or the
         other side hangs up. Raises `InputError` if what comes is not QMP.
         """
         self.number += 1
-        mine = f"simlib-{self.number}"
-        message: dict[str, Any] = {"execute": command, "id": mine}
+        message_id = f"simlib-{self.number}"
+        message: dict[str, Any] = {"execute": command, "id": message_id}
         if arguments:
             message["arguments"] = arguments
-        with self._waiting(command, lost=True):  # part of it may go, and what follows would not be understood
+        with self._waiting(
+            command, lost=True
+        ):  # part of the command may have been sent: later answers could not be matched
             self.connection.settimeout(max(0.01, self._deadline - time.monotonic()))
             self.connection.sendall(json.dumps(message).encode() + b"\n")
         while True:
             answer = self._message(command)
-            if answer.get("id") == mine and ("return" in answer or isinstance(answer.get("error"), dict)):
+            if answer.get("id") == message_id and ("return" in answer or isinstance(answer.get("error"), dict)):
                 return answer
             if "event" in answer:
                 self.events.append(answer)
@@ -99,8 +101,8 @@ class Monitor(AbstractContextManager["Monitor"]):
             self.connection.connect(self.path)
         except OSError as error:
             rule = "must be a QMP socket that accepts connections"
-            cure = "check that QEMU still runs, and that you may use it"
-            raise InputError(self.path, error.strerror or str(error), rule, cure) from None
+            hint = "check that QEMU still runs, and that you may use it"
+            raise InputError(self.path, error.strerror or str(error), rule, hint) from None
 
     def _greet(self) -> None:
         """Read the greeting, and leave negotiation of capabilities."""
@@ -110,7 +112,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.version = _version(greeting["QMP"])
         answer = self.ask("qmp_capabilities")
         if "error" in answer:
-            raise InputError(self.path, refusal("qmp_capabilities", answer["error"]), "must accept queries", _CURE)
+            raise InputError(self.path, refusal("qmp_capabilities", answer["error"]), "must accept queries", _HINT)
 
     def _message(self, awaited: str) -> dict[str, Any]:
         """The next object that the other side sends; after each comes a newline."""
@@ -157,7 +159,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _silent(self, awaited: str, how: str, lost: bool = False) -> MonitorError:
         """QEMU did not answer."""
         rule = f"must answer within {self.timeout:g} s; waited for {awaited}"
-        error = MonitorError(self.path, how, rule, _CURE)
+        error = MonitorError(self.path, how, rule, _HINT)
         error.lost = lost
         return error
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What QEMU's replies say of a guest: which query each belongs to, found in a text by its form, and its numbers.
+"""QEMU's replies about a guest: recognise the query of each by its form, and read its numbers.
 
 The fields are those of QEMU's qapi/migration.json and qapi/machine.json.
 """
@@ -10,17 +10,21 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from simlib._lib.errors import InputError
-from simlib.model.quantities import format_bandwidth, say_size
+from simlib.model.quantities import format_bandwidth, size_text
+from simlib.vmm.dirtying import DirtyRate
+from simlib.vmm.guest import RunningGuest
 from simlib.vmm.qmp import one_line, refusal
+from simlib.vmm.rules import PAGE
+from simlib.vmm.settings import NAMES, Settings
 
 MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY = QUERIES = (
     "query-migrate", "query-dirty-rate", "query-cpus-fast", "query-migrate-parameters", "query-migrate-capabilities",
     "query-memory-size-summary",
 )  # fmt: skip
-"""What is asked over a socket; none of them changes anything."""
+"""Queries that are sent over a socket; none of them changes anything."""
 
 ARCHITECTURES = {
     "x86_64": "x86-tdp", "i386": "x86-tdp", "aarch64": "arm64", "riscv64": "riscv", "loongarch64": "loongarch",
@@ -35,22 +39,10 @@ ASK = (
 
 _MIB = 2**20
 _EXACT = 0.02
-"""Standard error of a rate for which every write is counted, as a share of it: guests are never quite steady."""
+"""Relative standard error of a rate for which every write is counted: guests are never quite steady."""
 
 _SAMPLE_PAGES = 512
-"""Pages of each GiB that calc-dirty-rate compares unless told otherwise: migration/dirtyrate.h."""
-
-
-class Counted(NamedTuple):
-    """What one calc-dirty-rate measured.
-
-    - `bytes_per_s`: distinct pages written in `seconds`, in bytes, over that time.
-    - `error`: its standard error, as a share of it.
-    """
-
-    bytes_per_s: float
-    seconds: float
-    error: float
+"""Pages of each GiB that calc-dirty-rate compares by default: migration/dirtyrate.h."""
 
 
 _DIRTY_STATUS = {"unstarted", "measuring", "measured"}
@@ -136,57 +128,66 @@ def _line(text: str, position: int, where: str) -> str:
     return f"{where}, line {number}"
 
 
-def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> dict[str, Any]:
-    """Numbers in replies by the names of `simlib.vmm.running_guest.RunningGuest`, whose notes say where each is from.
+def guest_of(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> RunningGuest:
+    """The guest that replies describe; its notes say where each number is from.
 
     Raises `InputError` if a value is impossible or contradicts another.
 
     - `replies`: query and reply, in the order in which they came.
-    - `notes`: what is to stand behind those.
+    - `notes`: notes to add behind those.
     """
     by_query = {query: [reply for name, reply in replies if name == query] for query in QUERIES}
     migration = by_query[MIGRATE][-1] if by_query[MIGRATE] else None
-    told: list[str] = []
-    done = [reply for reply in by_query[DIRTY_RATE] if reply["status"] == "measured"]
-    found = _cpus(by_query[CPUS], done, told) | _memory(by_query[MIGRATE], by_query[MEMORY], told)
-    link = _link(migration, told)
-    rate: dict[str, Any] = {}
-    if done:
-        rates = [_dirty_rate(reply, told) for reply in done]
-        counted = {one.seconds: one for one in rates}  # the last of each time
-        rate = {"dirty_bytes_per_s": rates[-1].bytes_per_s, "dirty_seconds": rates[-1].seconds,
-                "counted": (*counted.values(),)}  # fmt: skip
-    else:
-        why = {"measuring": "still runs: ask again when it is over", "unstarted": "was not started"}
-        said = [why[reply["status"]] for reply in by_query[DIRTY_RATE][-1:]]
-        told += [f"{DIRTY_RATE}: the measurement (calc-dirty-rate) {text}" for text in said]
-        rate = _rate_of_migration(migration, found.get("page_size"), told)
-        if not rate:
-            told.append("rate of dirtying not known: neither query-dirty-rate nor query-migrate has one")
-    settings = _settings(by_query[PARAMETERS], by_query[CAPABILITIES], told)
-    return found | rate | {"link_bits": link, "settings": settings, "notes": (*told, *notes)}
+    sources: list[str] = []
+    measured = [reply for reply in by_query[DIRTY_RATE] if reply["status"] == "measured"]
+    vcpus, architecture = _cpus(by_query[CPUS], measured, sources)
+    memory, page_size = _memory(by_query[MIGRATE], by_query[MEMORY], sources)
+    link = _link(migration, sources)
+    rates: dict[float, DirtyRate] = {}
+    for reply in measured:  # of each time the last reply, and the newest of all at the end
+        rate = _dirty_rate(reply, sources)
+        rates.pop(rate.seconds, None)
+        rates[rate.seconds] = rate
+    dirty = tuple(rates.values())
+    if not measured:
+        reasons = {"measuring": "still runs: ask again when it is over", "unstarted": "was not started"}
+        sources += [f"{DIRTY_RATE}: the measurement (calc-dirty-rate) {reasons[reply['status']]}"
+                    for reply in by_query[DIRTY_RATE][-1:]]  # fmt: skip
+        dirty = _rate_of_migration(migration, page_size, sources)
+        if not dirty:
+            sources.append(f"dirty rate not known: neither {DIRTY_RATE} nor {MIGRATE} has one")
+    settings = _settings(by_query[PARAMETERS], by_query[CAPABILITIES], sources)
+    return RunningGuest(
+        vcpus, memory, link, dirty, settings, architecture, page_size=page_size, notes=(*sources, *notes)
+    )
 
 
-def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: list[str]) -> dict[str, int | bool]:
-    """Whole numbers and truths of the migration's settings, the last of each."""
-    named = {name: value for reply in parameters for name, value in reply.items() if isinstance(value, int)}
-    named |= {str(row["capability"]): bool(row["state"]) for reply in capabilities for row in reply}
-    for query, told in ((PARAMETERS, parameters), (CAPABILITIES, capabilities)):
-        if told:
-            notes.append(f"settings that stand: {query}")
-    return named
+def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: list[str]) -> Settings:
+    """The migration's settings that are modelled, the last of each."""
+    values = {name: value for reply in parameters for name, value in reply.items() if isinstance(value, int)}
+    values |= {str(row["capability"]): bool(row["state"]) for reply in capabilities for row in reply}
+    notes += [f"current settings: {query}" for query, given in ((PARAMETERS, parameters), (CAPABILITIES, capabilities))
+              if given]  # fmt: skip
+    known = {name: value for name, value in values.items() if name in NAMES}
+    if known.get("max-bandwidth", 0) >= 2**62:  # what libvirt sends for no limit
+        known["max-bandwidth"] = 0
+    if known.get("max-bandwidth") == Settings().max_bandwidth:
+        del known["max-bandwidth"]
+        notes.append("max-bandwidth is QEMU's default, which libvirt lifts as it migrates: taken as no limit "
+                     "(--current max-bandwidth=134217728 if it is in force)")  # fmt: skip
+    return Settings.of({"max-bandwidth": 0} | known)
 
 
-def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> dict[str, Any]:
-    """vCPUs, and the architecture; `measured` may have counted them, too."""
-    each = [reply.get("vcpu-dirty-rate") for reply in measured[-1:]]
-    counts = {len(rows) for rows in (*replies, *each) if isinstance(rows, list) and rows}
+def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> tuple[int, str]:
+    """Number of vCPUs and architecture; `measured`: replies of query-dirty-rate, which may count vCPUs, too."""
+    counted = [reply.get("vcpu-dirty-rate") for reply in measured[-1:]]
+    counts = {len(rows) for rows in (*replies, *counted) if isinstance(rows, list) and rows}
     if len(counts) > 1:
         given = " and ".join(map(str, sorted(counts)))
         raise InputError("vCPUs", given, "the replies contradict each other", _ONE_GUEST)
     if not counts:
         notes.append(f"vCPUs and architecture not known: no reply of {CPUS}")
-        return {}
+        return 0, ""
     vcpus = counts.pop()
     plural = "vCPU" if vcpus == 1 else "vCPUs"
     notes.append(f"{vcpus} {plural}: entries of {CPUS if replies else f'vcpu-dirty-rate of {DIRTY_RATE}'}")
@@ -195,18 +196,19 @@ def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> 
         raise InputError(f"{CPUS} target", " and ".join(sorted(targets)), "must be the same for all vCPUs", _ONE_GUEST)
     if not targets:
         notes.append(f"architecture not known: no target in {CPUS}")
-        return {"vcpus": vcpus}
+        return vcpus, ""
     target = one_line(targets.pop())
-    name = ARCHITECTURES.get(target)
-    if name is None:
-        notes.append(f"architecture not known: target {target} of {CPUS} is none that is modelled")
+    name = ARCHITECTURES.get(target, "")
+    if not name:
+        notes.append(f"architecture not known: target {target} of {CPUS} is not modelled")
     else:
-        doubt = {"x86-tdp": "; whether KVM uses another MMU on this host is not said there"}.get(name, "")
+        doubt = {"x86-tdp": "; QEMU does not report whether KVM uses the TDP MMU"}.get(name, "")
         notes.append(f"architecture {name}: target {target} of {CPUS}{doubt}")
-    return {"vcpus": vcpus, "architecture": name}
+    return vcpus, name
 
 
-def _dirty_rate(reply: Any, notes: list[str]) -> Counted:
+def _dirty_rate(reply: Any, notes: list[str]) -> DirtyRate:
+    """The measurement of one calc-dirty-rate."""
     rate, count = _number(reply, "dirty-rate", DIRTY_RATE), _number(reply, "calc-time", DIRTY_RATE)
     if rate is None or count is None:
         raise InputError(DIRTY_RATE, "measured", "must have dirty-rate and calc-time", _AS_IT_CAME)
@@ -215,85 +217,83 @@ def _dirty_rate(reply: Any, notes: list[str]) -> Counted:
         raise InputError(f"{DIRTY_RATE} calc-time-unit", one_line(unit), "must be second or millisecond", _AS_IT_CAME)
     if not count:
         rule = "must be more than 0 (whole seconds are rounded down)"
-        cure = 'ask with "arguments": {"calc-time-unit": "millisecond"}'
-        raise InputError(f"{DIRTY_RATE} calc-time", "0", rule, cure)
+        hint = 'ask with "arguments": {"calc-time-unit": "millisecond"}'
+        raise InputError(f"{DIRTY_RATE} calc-time", "0", rule, hint)
     seconds = count / (1000 if unit == "millisecond" else 1)
     mode = one_line(reply.get("mode", "page-sampling"))
     shown = f"{rate:g}" if rate else "less than 1"
-    said = f"{shown} MiB/s dirtied over {seconds:g} s: dirty-rate and calc-time of {DIRTY_RATE}, mode {mode}"
-    about = {
+    note = f"{shown} MiB/s dirtied over {seconds:g} s: dirty-rate and calc-time of {DIRTY_RATE}, mode {mode}"
+    method = {
         "page-sampling": f": changed contents among {one_line(reply.get('sample-pages', 'some'))} pages of each GiB",
-        "dirty-bitmap": ": writes faulted",
+        "dirty-bitmap": ": by write protection",
         "dirty-ring": ": migrations of this guest use the ring, too (workload.clear_when)",
     }  # fmt: skip
-    notes.append(said + about.get(mode, ""))
+    notes.append(note + method.get(mode, ""))
     sampled = _number(reply, "sample-pages", DIRTY_RATE) if mode == "page-sampling" else 0
-    changed = rate * seconds / 1024 * (sampled or _SAMPLE_PAGES)  # of those that were compared
+    changed = rate * seconds / 1024 * (sampled or _SAMPLE_PAGES)  # of the pages that were compared
     error = max(_EXACT, 1 / math.sqrt(max(changed, 1.0))) if mode == "page-sampling" else _EXACT
-    return Counted(float(rate * _MIB), seconds, error)
+    return DirtyRate(rate * _MIB * seconds / PAGE, seconds, error)
 
 
-def _memory(replies: Sequence[Any], sizes_told: Sequence[Any], notes: list[str]) -> dict[str, Any]:
-    """Memory and its pages; all replies of a migration must agree. Without one the summary of sizes tells it."""
+def _memory(replies: Sequence[Any], summaries: Sequence[Any], notes: list[str]) -> tuple[int, int]:
+    """Memory and page size, bytes. All replies of a migration must agree; without one the summary of sizes counts."""
     rams = [_ram(reply) for reply in replies]
     sizes = [(_number(ram, "total", MIGRATE, "ram."), _number(ram, "page-size", MIGRATE, "ram.")) for ram in rams]
-    found = {(total, page) for total, page in sizes if total}
-    if len(found) > 1:
-        given = " and ".join(str(total) for total, _ in sorted(found, key=str))
+    totals = {(total, page) for total, page in sizes if total}
+    if len(totals) > 1:
+        given = " and ".join(str(total) for total, _ in sorted(totals, key=str))
         raise InputError(f"{MIGRATE} ram.total", given, "the replies contradict each other", _ONE_GUEST)
-    for reply in [] if found else sizes_told[-1:]:
-        parts = [_number(reply, key, MEMORY) or 0 for key in ("base-memory", "plugged-memory")]
-        notes.append(f"memory {say_size(sum(parts))}: base-memory and plugged-memory of {MEMORY}")
-        return {"memory_bytes": sum(parts)} if sum(parts) else {}
-    if not found:
+    for reply in [] if totals else summaries[-1:]:
+        memory = sum(_number(reply, key, MEMORY) or 0 for key in ("base-memory", "plugged-memory"))
+        notes.append(f"memory {size_text(memory)}: base-memory and plugged-memory of {MEMORY}")
+        return memory, 0
+    if not totals:
         notes.append(f"memory not known: {f'{MIGRATE} has no ram' if replies else f'no reply of {MIGRATE}'}")
-        return {}
-    total, page_size = found.pop()
-    notes.append(
-        f"memory {say_size(total)}: ram.total of {MIGRATE}, all that is sent, the display's and firmware's too"
-    )
+        return 0, 0
+    total, page_size = totals.pop()
+    notes.append(f"memory {size_text(total)}: ram.total of {MIGRATE}, with the display's and the firmware's memory")
     if page_size is not None:
-        notes.append(f"QEMU counts pages of {page_size} bytes: ram.page-size; the scenario's guest.page_size stands")
-    return {"memory_bytes": total, "page_size": page_size}
+        notes.append(f"QEMU counts pages of {page_size} bytes: ram.page-size; the scenario's guest.page_size is kept")
+    return total, page_size or 0
 
 
-def _link(migration: Any, notes: list[str]) -> int | None:
-    """What a migration reached."""
+def _link(migration: Any, notes: list[str]) -> int:
+    """Throughput that a migration reached, bit/s."""
     if migration is None:
         notes.append(f"link not known: no reply of {MIGRATE}")
-        return None
+        return 0
     status = one_line(migration.get("status", "none"))
     mbps = _number(_ram(migration), "mbps", MIGRATE, "ram.", whole=False)
     bits = round(mbps * 1e6) if mbps else 0
     if status not in _SENDING or bits < 1:
         why = f"status {status}" if status not in _SENDING else "ram.mbps is 0 or missing"
         notes.append(f"link not known: nothing is being migrated, or not for long enough ({why})")
-        return None
+        return 0
     when = "all of the migration" if status == "completed" else "the last moments"
-    notes.append(f"link {format_bandwidth(bits)}: ram.mbps of {MIGRATE}, reached in {when}; the line may be faster")
+    notes.append(f"link {format_bandwidth(bits)}: ram.mbps of {MIGRATE}, reached in {when}; the link may be faster")
     return bits
 
 
-def _rate_of_migration(migration: Any, page_size: int | None, notes: list[str]) -> dict[str, Any]:
-    """What the guest dirties while it is migrated, over the time of a pass, which QEMU does not say."""
+def _rate_of_migration(migration: Any, page_size: int, notes: list[str]) -> tuple[DirtyRate, ...]:
+    """Dirty rate during a migration, over the mean time of a pass, which QEMU does not report."""
     if migration is None or str(migration.get("status")) not in _SENDING - {"completed", "postcopy-active"}:
-        return {}
+        return ()
     ram = _ram(migration)
     rate, syncs = (_number(ram, key, MIGRATE, "ram.") for key in ("dirty-pages-rate", "dirty-sync-count"))
     total = _number(migration, "total-time", MIGRATE)
-    if not rate or not syncs or not total or page_size is None:
-        notes.append(f"ram.dirty-pages-rate of {MIGRATE} is 0 or missing: no pass is over yet, or nothing is written")
-        return {}
+    if not rate or not syncs or not total or not page_size:
+        notes.append(f"ram.dirty-pages-rate of {MIGRATE} is 0 or missing: no pass has ended yet, or nothing is written")
+        return ()
     setup = _number(migration, "setup-time", MIGRATE) or 0
     seconds = max(1.0, (total - setup) / 1000 / syncs)
     throttle = _number(migration, "cpu-throttle-percentage", MIGRATE)
     slowed = f", throttled by {throttle:g} %" if throttle else ""
     notes.append(
         f"{rate * page_size / _MIB:.4g} MiB/s dirtied over {seconds:.3g} s: ram.dirty-pages-rate of {MIGRATE}; the "
-        f"time is supposed to be that of a mean pass, total-time over dirty-sync-count, and the guest was slowed by "
-        f"the migration{slowed}: {DIRTY_RATE} before it is better"
+        f"time is assumed to be that of a mean pass, total-time over dirty-sync-count, and the migration slowed the "
+        f"guest{slowed}: {DIRTY_RATE} before the migration is better"
     )
-    return {"dirty_bytes_per_s": float(rate * page_size), "dirty_seconds": seconds}
+    return (DirtyRate(rate * page_size * seconds / PAGE, seconds),)
 
 
 def _ram(migration: Any) -> dict[str, Any]:

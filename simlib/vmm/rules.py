@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What QEMU decides while it migrates, as arithmetic: one function a decision.
+"""Decisions of QEMU during a migration as arithmetic, one function a decision.
 
 Source: QEMU 10.0, the file and function that each names. Whole numbers are divided as C does.
 """
@@ -32,7 +32,7 @@ _FLUSH_PAGES = 32
 
 @cached_njit(nogil=True)
 def is_high(dirtied: float, sent: float, threshold: int) -> bool:
-    """Whether the guest dirtied more than a share of what was sent, in the time that is judged.
+    """True if the guest dirtied more than a share of what was sent since the last check.
 
     Source: migration/ram.c migration_trigger_throttle.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What can be set for a migration, by the VMM's own names, with its defaults and where they are from."""
+"""Migration parameters and capabilities by the VMM's own names, with their defaults and sources."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SWITCH = {"on": True, "off": False, "true": True, "false": False}
 
 
 class Vmm(NamedTuple):
-    """What a VMM does that cannot be set.
+    """Behaviour of a VMM that cannot be set.
 
-    - `throttle`: by which rule it throttles, of which QEMU's settings change some numbers.
-    - `whole_passes`: whether it sends all that a GET gave before it looks again, and throttles whatever is set.
-    - `settings`: those below that it has, by QEMU's names; None: all.
+    - `throttle`: rule by which it throttles; QEMU's settings change some of its numbers.
+    - `whole_passes`: True if it sends all pages that a GET returned before it synchronises again, and always throttles.
+    - `settings`: settings below that it has, by QEMU's names; None: all.
     """
 
     throttle: Throttle
@@ -36,25 +36,25 @@ CLOUD_HYPERVISOR = Vmm(
 limit of bandwidth is all that it has of one."""
 
 VMMS = {"qemu": QEMU, "cloud-hypervisor": CLOUD_HYPERVISOR}
-"""Those that a user may name."""
+"""VMMs that a user may name."""
 
 
 def read_named(texts: Iterable[str]) -> dict[str, int | bool]:
-    """Settings by QEMU's names, from texts such as ``downtime-limit=500`` and ``auto-converge=on``.
+    """Read settings by QEMU's names from texts such as ``downtime-limit=500`` and ``auto-converge=on``.
 
-    Raises `InputError` if a text is none.
+    Raises `InputError` if a text is not a setting.
 
     >>> read_named(["auto-converge=on", "max-bandwidth=200"])
     {'auto-converge': True, 'max-bandwidth': 200}
     """
-    found: dict[str, int | bool] = {}
+    values: dict[str, int | bool] = {}
     for text in texts:
         name, _, value = text.partition("=")
         if value not in _SWITCH and not re.fullmatch(r"\d{1,19}", value, re.ASCII):
-            rule, cure = "must be NAME=NUMBER, or NAME=on", "write downtime-limit=500"
-            raise InputError("settings", text, rule, cure, flag="--set")
-        found[name] = _SWITCH[value] if value in _SWITCH else int(value)
-    return found
+            rule, hint = "must be NAME=NUMBER, or NAME=on", "write downtime-limit=500"
+            raise InputError("settings", text, rule, hint, flag="--current")
+        values[name] = _SWITCH[value] if value in _SWITCH else int(value)
+    return values
 
 
 def _setting(default: int, least: int, most: int, about: str) -> Any:
@@ -93,44 +93,44 @@ class Settings:
     multifd_channels: int = _setting(2, 1, 255, "of them")
 
     def __post_init__(self) -> None:
-        """Refuse what QEMU would."""
-        for one in fields(self):
-            value, least, most = getattr(self, one.name), one.metadata["least"], one.metadata["most"]
+        """Refuse values that QEMU refuses."""
+        for item in fields(self):
+            value, least, most = getattr(self, item.name), item.metadata["least"], item.metadata["most"]
             if not least <= value <= most:
-                rule = f"must be from {least} to {most} ({one.metadata['about']})"
-                raise InputError(one.name.replace("_", "-"), value, rule, "correct it")
+                rule = f"must be from {least} to {most} ({item.metadata['about']})"
+                raise InputError(item.name.replace("_", "-"), value, rule, "correct it")
         if self.postcopy_ram and self.multifd:
             raise InputError("multifd", True, "QEMU 10.0 has no postcopy with multifd", "leave one of them out")
 
     @classmethod
     def of(cls, named: dict[str, int | bool]) -> Settings:
-        """Settings by QEMU's names.
+        """Return settings by QEMU's names.
 
-        Raises `InputError` if there is none of a name.
+        Raises `InputError` if a name is not a setting.
         """
-        known = {one.name.replace("_", "-"): one.name for one in fields(cls)}
+        known = {item.name.replace("_", "-"): item.name for item in fields(cls)}
         for name, value in named.items():
             if name not in known:
-                raise InputError(name, value, "is no setting that is modelled", nearest(name, known))
+                raise InputError(name, value, "must be a setting that is modelled", nearest(name, known))
         values: dict[str, Any] = {known[name]: value for name, value in named.items()}
         return cls(**values)
 
-    def beside(self, other: Settings) -> dict[str, int | bool]:
-        """What differs from other settings, by QEMU's names.
+    def changes_from(self, other: Settings) -> dict[str, int | bool]:
+        """Settings that differ from `other`, by QEMU's names.
 
-        >>> Settings(auto_converge=True).beside(Settings())
+        >>> Settings(auto_converge=True).changes_from(Settings())
         {'auto-converge': True}
         """
-        names = (one.name for one in fields(self) if getattr(self, one.name) != getattr(other, one.name))
+        names = (item.name for item in fields(self) if getattr(self, item.name) != getattr(other, item.name))
         return {name.replace("_", "-"): getattr(self, name) for name in names}
 
     def changed(self, **values: Any) -> Settings:
-        """The same with other values."""
+        """Return the settings with other values."""
         return replace(self, **values)
 
 
-NAMES = frozenset(one.name.replace("_", "-") for one in fields(Settings))
-"""QEMU's names of all of these."""
+NAMES = frozenset(item.name.replace("_", "-") for item in fields(Settings))
+"""QEMU's names of all settings."""
 
-CAPABILITIES = frozenset(one.name.replace("_", "-") for one in fields(Settings) if one.metadata.get("capability"))
-"""What QEMU is told by migrate-set-capabilities, not by migrate-set-parameters."""
+CAPABILITIES = frozenset(item.name.replace("_", "-") for item in fields(Settings) if item.metadata.get("capability"))
+"""Names that are set by migrate-set-capabilities; all others by migrate-set-parameters."""

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where simlib migrate takes a guest's numbers from: replies of QEMU, and a migration that was watched."""
+"""Sources of a guest's numbers: replies of QEMU, and a recorded migration."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from simlib._lib.errors import InputError
-from simlib.analysis.migrate import MigratingGuest
 from simlib.lab.host.migration import MigrationWatch
 from simlib.measurements.importers import Imported, write_imported
 from simlib.ui.cli import app
 from simlib.vmm.dirtying import DirtyingGuess
-from simlib.vmm.guest import from_running, from_watch
 from simlib.vmm.memory import distinct_pages
-from simlib.vmm.running_guest import parse_guest
+from simlib.vmm.read_guest import parse_guest
+from simlib.vmm.watched_migration import read_watched_guest
 
 GIB = 2**30
 TRUE = DirtyingGuess(100_000, 2e5, zipf=0.9).pages(4e6)
@@ -25,7 +25,7 @@ TRUE = DirtyingGuess(100_000, 2e5, zipf=0.9).pages(4e6)
 
 
 def counted(seconds, mode="dirty-bitmap"):
-    """What calc-dirty-rate says of it."""
+    """The reply of query-dirty-rate about it."""
     mib = round(distinct_pages(TRUE, seconds) / 256 / seconds)
     return {"return": {"status": "measured", "dirty-rate": mib, "calc-time": seconds, "mode": mode, "sample-pages": 512,
                        "start-time": 1}}  # fmt: skip
@@ -33,34 +33,34 @@ def counted(seconds, mode="dirty-bitmap"):
 
 def replies(*more):
     cpus = [{"cpu-index": i, "target": "x86_64"} for i in range(8)]
-    return "\n".join(json.dumps(one) for one in (*more, {"return": cpus}))
+    return "\n".join(json.dumps(reply) for reply in (*more, {"return": cpus}))
 
 
 def test_every_time_that_was_measured_counts():
     """Of two with the same time the later one. Sampled pages are as exact as their number."""
-    one = from_running(parse_guest(replies(counted(1), counted(10), counted(60), counted(10))))["dirty"]
-    assert [point.seconds for point in one] == [1, 10, 60]
-    for point in one:
+    rates = parse_guest(replies(counted(1), counted(10), counted(60), counted(10))).dirty
+    assert [point.seconds for point in rates] == [1, 60, 10]  # the newest last
+    for point in rates:
         assert point.pages == pytest.approx(distinct_pages(TRUE, point.seconds), rel=0.05)
-    sampled = from_running(parse_guest(replies(counted(1, "page-sampling"))))["dirty"][0]
+    sampled = parse_guest(replies(counted(1, "page-sampling"))).dirty[0]
     changed = sampled.pages / 2**18 * 512
     assert sampled.error == pytest.approx(1 / np.sqrt(changed), rel=0.01)
 
 
-def test_settings_that_stand_are_qemus():
+def test_current_settings_are_qemus():
     parameters = {"downtime-limit": 500, "max-bandwidth": 2**27, "cpu-throttle-initial": 30, "tls-creds": "",
                   "announce-max": 550}  # fmt: skip
     capabilities = [{"capability": "auto-converge", "state": True}, {"capability": "xbzrle", "state": False}]
-    said = from_running(parse_guest(replies({"return": parameters}, {"return": capabilities})))
-    own = said["settings"]
+    guest = parse_guest(replies({"return": parameters}, {"return": capabilities}))
+    own = guest.settings
     assert (own.downtime_limit, own.cpu_throttle_initial, own.auto_converge) == (500, 30, True)
     assert own.max_bandwidth == 0  # QEMU's default, which libvirt lifts
-    assert any("--set max-bandwidth=134217728" in note for note in said["notes"])
+    assert any("--current max-bandwidth=134217728" in note for note in guest.notes)
     unlimited = {"return": parameters | {"max-bandwidth": 9223372036853727232}}
-    assert from_running(parse_guest(replies(unlimited)))["settings"].max_bandwidth == 0
+    assert parse_guest(replies(unlimited)).settings.max_bandwidth == 0
 
 
-def test_the_command_takes_what_qemu_says_and_what_is_set_by_hand(tmp_path):
+def test_the_command_combines_replies_and_options(tmp_path):
     file = tmp_path / "guest.txt"
     file.write_text(replies(counted(1), counted(10), {"return": {"downtime-limit": 500, "max-bandwidth": 0}}))
     words = [
@@ -73,10 +73,12 @@ def test_the_command_takes_what_qemu_says_and_what_is_set_by_hand(tmp_path):
         "10Gbit/s",
         "--draws",
         "4",
-        "--for",
+        "--emit",
         "qmp",
     ]
-    out = CliRunner().invoke(app, [*words, "--downtime", "200ms", "--set", "multifd=on", "--out", str(tmp_path / "o")])
+    out = CliRunner().invoke(
+        app, [*words, "--downtime-limit", "200ms", "--current", "multifd=on", "--out", str(tmp_path / "o")]
+    )
     assert out.exit_code == 0, out.output
     content = json.loads((tmp_path / "o" / "migrate.json").read_text())
     assert "distinct pages/s over 1s" in content["guest"]
@@ -93,7 +95,7 @@ def watched(folder, passes, throttle=0):
             ram = {"dirty-sync-count": number, "transferred": round(at * 1e9), "total": 16 * GIB, "page-size": 4096,
                    "dirty-pages-rate": rate, "mbps": 9000.0}  # fmt: skip
             reply = {"status": "active", "ram": ram, "cpu-throttle-percentage": throttle}
-            migration.take(sample, float(at), reply)
+            migration.record(sample, float(at), reply)
             sample += 1
         now += seconds
     tables = {"migration": migration.table()}
@@ -102,18 +104,18 @@ def watched(folder, passes, throttle=0):
 
 
 def test_passes_of_a_migration_that_was_watched_are_points(tmp_path):
-    said = from_watch(watched(tmp_path, [16, 10, 10.5, 4, 1.5, 1.5]))
-    assert said["memory"] == 16 * GIB
-    assert said["link"] == 9_000_000_000
-    assert [point.seconds for point in said["dirty"]] == [1.5, 4.0, 10.25]  # when the first one began nobody knows
-    for point in said["dirty"]:
+    guest = read_watched_guest(watched(tmp_path, [16, 10, 10.5, 4, 1.5, 1.5]))
+    assert guest.memory == 16 * GIB
+    assert guest.link == 9_000_000_000
+    assert [point.seconds for point in guest.dirty] == [1.5, 4.0, 10.25]  # when the first one began nobody knows
+    for point in guest.dirty:
         assert point.pages == pytest.approx(distinct_pages(TRUE, point.seconds), rel=0.08)
         assert 0.02 <= point.error < 0.5
-    drawn, _, _ = MigratingGuest(vcpus=8, **said).drawn(np.random.default_rng(1))
+    drawn, _, _ = replace(guest, vcpus=8).sample(np.random.default_rng(1))
     assert distinct_pages(drawn, 10.0) == pytest.approx(distinct_pages(TRUE, 10.0), rel=0.2)
 
 
-def test_a_watch_that_tells_nothing_is_one_sentence(tmp_path):
+def test_a_watch_without_passes_is_refused(tmp_path):
     for folder, passes, throttle in (("short", [3], 0), ("slowed", [3, 3, 3], 20)):
-        with pytest.raises(InputError, match="no two synchronisations of an unthrottled guest"):
-            from_watch(watched(tmp_path / folder, passes, throttle))
+        with pytest.raises(InputError, match="must have two synchronisations of an unthrottled guest"):
+            read_watched_guest(watched(tmp_path / folder, passes, throttle))

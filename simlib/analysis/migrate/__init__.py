@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Will a guest's migration converge, and with which settings.
+"""Convergence of a guest's migration, and the settings to use.
 
-`guest` is who is asked about, and what is wished. `plans` are ways to migrate it, each simulated by the course of a
-migration (`simlib.vmm`). `answer` takes the least drastic one that keeps to the wishes, and `paste` writes it down.
+`simlib.vmm` has the guest, the targets, the plans with the pre-copy model behind them, and the text to paste.
+`migrate` recommends the least drastic plan that meets the targets; `lock` adds what mmu_lock has to do with it.
 """
 
-from simlib.analysis.migrate.answer import Migration, migrate
-from simlib.vmm.guest import MigratingGuest, Targets
+from simlib.analysis.migrate.answer import Migration, MigrationOptions, migrate
+from simlib.vmm.guest import RunningGuest
 from simlib.vmm.plans import Plan
+from simlib.vmm.targets import Targets
 
-__all__ = ["MigratingGuest", "Migration", "Plan", "Targets", "migrate"]
+__all__ = ["Migration", "MigrationOptions", "Plan", "RunningGuest", "Targets", "migrate"]

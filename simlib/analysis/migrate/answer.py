@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Will it converge, and with which settings: the answer for one guest."""
+"""Answer for one guest: whether its migration converges, how long it takes, and which settings to use."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ import pandas as pd
 
 from simlib._lib import parallel
 from simlib._lib.errors import InputError
-from simlib.analysis.migrate.lock import LockAnswer, lock_of, patched_of
+from simlib.analysis.migrate.lock import LockAnswer, lock_of, patched_kernel_answer
 from simlib.figures.results import Result, text_of
-from simlib.model.quantities import say_seconds, say_size
-from simlib.vmm.guest import MigratingGuest, Targets
-from simlib.vmm.paste import SETTABLE, TARGETS
-from simlib.vmm.plans import SURE, Plan, PlanOutcome, plans, precopy, simulate_plan, table_of
+from simlib.model.quantities import seconds_text, size_text
+from simlib.vmm.guest import RunningGuest
+from simlib.vmm.paste import FORMATS, SETTABLE
+from simlib.vmm.plans import SURE, Plan, PlanOutcome, plans, precopy_of, simulate_plan, table_of
 from simlib.vmm.rules import PAGE
+from simlib.vmm.targets import Targets
 
 DRAWS = 64
-"""Guests that may have been measured, unless told otherwise."""
+"""Default number of working sets that are sampled."""
 
 
 @dataclass(frozen=True, repr=False)
 class Migration(Result):
-    """What a migration comes to with each plan, and which one keeps to the wishes. Nothing in it was measured.
+    """Outcomes of the plans for a guest's migration, all simulated, and the recommended plan.
 
-    - `frame`: one row a plan: medians, the ends of 90 % intervals, and with which share of guests each wish is kept.
-    - `passes`: of the plan that is taken and of what stands, for some guests: plan, guest, time_s, new_bytes,
-      left_bytes, lost_percent, sent_bytes.
-    - `take`: the least drastic plan that keeps to the wishes, or what comes nearest; `keeps`: whether it does.
-    - `lock`: what mmu_lock adds, or why that is not told; empty: it was not asked for.
-    - `kernel`: what a patched kernel could do about that; empty: it was not asked for.
-    - `target`: for what the settings are to be written; empty: for whatever can set all.
+    - `frame`: one row a plan: medians, ends of 90 % intervals, and the share of sampled working sets for which each
+      target is met.
+    - `passes`: passes of the recommended plan and of the current settings, for some working sets: plan, guest, time_s,
+      new_bytes, left_bytes, lost_percent, sent_bytes.
+    - `recommended`: the least drastic plan that meets the targets, or the one that comes nearest.
+    - `meets_targets`: True if it meets them.
+    - `lock`: what mmu_lock adds, or why that is not simulated; empty: it was not asked for.
+    - `kernel`: what a patched kernel would change; empty: it was not asked for.
+    - `emit`: output format of the settings; empty: one that can express all of them.
     """
 
-    guest: MigratingGuest
-    wishes: Targets
+    guest: RunningGuest
+    targets: Targets
     plans: tuple[Plan, ...]
     outcomes: Mapping[str, list[PlanOutcome]]
     frame: pd.DataFrame
@@ -48,225 +51,247 @@ class Migration(Result):
     seed: int
     lock: LockAnswer | str = ""
     kernel: str = ""
-    target: str = ""
+    emit: str = ""
 
-    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"migration_passes": lambda one: one.passes}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"migration_passes": lambda result: result.passes}
 
     def row(self, plan: str) -> dict[str, Any]:
-        """A plan's row."""
+        """Return a plan's row of `frame`."""
         return {str(name): value for name, value in self.frame.set_index("plan").loc[plan].items()}
 
-    def paste(self, target: str) -> str:
-        """The plan that is taken, for ``qmp``, ``virsh`` or ``kubevirt``, or for the one VMM ``cloud-hypervisor``.
+    def paste(self, emit: str) -> str:
+        """Return the recommended plan as text for ``qmp``, ``virsh`` or ``kubevirt``, or for ``cloud-hypervisor``.
 
-        Raises `InputError` if the guest's VMM is another one.
+        Raises `InputError` if the guest runs under another VMM.
         """
-        known = TARGETS[self.guest.vmm]
-        if target not in known:
-            rule, cure = f"is not for a guest of {self.guest.vmm}", f"take one of {', '.join(known)}"
-            raise InputError("target", target, rule, cure, flag="--for")
-        return known[target](self.recommended, self.guest, self.wishes)
+        known = FORMATS[self.guest.vmm]
+        if emit not in known:
+            rule, hint = f"is not for a guest of {self.guest.vmm}", f"take one of {', '.join(known)}"
+            raise InputError("emit", emit, rule, hint, flag="--emit")
+        return known[emit](self.recommended, self.guest, self.targets)
 
     def summary(self) -> str:
-        """What to do, and what comes of it."""
+        """Return the answer and the table of plans as text."""
         return "\n".join([*(f"{text}." for text in self.summary_lines()), "", text_of(self.readable())])
 
     def summary_lines(self) -> list[str]:
-        """What to do, in sentences: the first five say all that matters."""
-        now, then = self.row("as it is"), self.row(self.recommended.name)
-        said = [self._stands(now)]
-        wished = f" ({self.wishes.description})" if self.wishes.description else ""
+        """Return the answer in sentences; the first five say all that matters."""
+        current, planned = self.row("as it is"), self.row(self.recommended.name)
+        lines = [self._current_settings(current)]
+        targets = f" ({self.targets.description})" if self.targets.description else ""
         if self.recommended.name == "as it is":
-            said.append(f"Leave it as it is: it keeps to what you wish{wished}" if self.meets_targets else
-                        f"No setting that was tried keeps to what you wish{wished}; none comes nearer")  # fmt: skip
+            lines.append(f"Keep the current settings: they meet the targets{targets}" if self.meets_targets else
+                         f"No setting that was tried meets the targets{targets}, and none comes nearer")  # fmt: skip
         elif self.meets_targets:
-            said.append(f"To keep to what you wish{wished}: {self.recommended.actions}")
+            lines.append(f"To meet the targets{targets}: {self.recommended.actions}")
         else:
-            said.append(
-                f"No setting that was tried keeps to what you wish{wished}. Nearest: {self.recommended.actions}"
-            )
+            lines.append(f"No setting that was tried meets the targets{targets}. Nearest: {self.recommended.actions}")
         if self.recommended.name != "as it is":
-            takes = (f"takes {_range(then, 'total_s', say_seconds)} in {_range(then, 'passes', _whole)} "
-                     f"passes, stands for {_range(then, 'downtime_s', say_seconds)}, and the guest keeps "
-                     f"{_range(then, 'guest_share', _percent)} of its work")  # fmt: skip
-            said.append(f"It then {takes}" if then["converges"] else "It does not converge then, either")
-        said += self._odds(then)
-        said.append(self._stalls(then))
+            expected = (f"takes {_range(planned, 'total_s', seconds_text)} in {_range(planned, 'passes', _whole)} "
+                        f"passes, the downtime is {_range(planned, 'downtime_s', seconds_text)}, and the guest runs at "
+                        f"{_range(planned, 'guest_share', _percent)} of its speed")  # fmt: skip
+            lines.append(f"The migration then {expected}" if planned["converges"] else "It still does not converge")
+        lines += self._probabilities(planned)
+        lines.append(self._stalls(planned))
         if self.lock:
-            said.append(self.lock if isinstance(self.lock, str) else self.lock.summary())
+            lines.append(self.lock if isinstance(self.lock, str) else self.lock.summary())
         if self.kernel:
-            said.append(self.kernel)
-        missed = self._missed(then)
-        if missed:
-            said.append(missed)
-        return said
+            lines.append(self.kernel)
+        if missed := self._missed_targets(planned):
+            lines.append(missed)
+        return lines
 
-    def _odds(self, then: dict[str, Any]) -> list[str]:
-        """How sure that is, where it is not nearly."""
-        if self.meets_targets or not then["converges"]:
+    def _probabilities(self, planned: dict[str, Any]) -> list[str]:
+        """Probability of meeting the targets, where the plan does not surely meet them."""
+        if self.meets_targets or not planned["converges"]:
             return []
-        return [f"Of the guests that may have been measured, {then['converges']:.0%} converge then, and "
-                f"{then['meets_all']:.0%} keep to all that is wished"]  # fmt: skip
+        return [f"Of the working sets that fit the measurements, {planned['converges']:.0%} then converge, and "
+                f"{planned['meets_all']:.0%} meet all targets"]  # fmt: skip
 
-    def _stands(self, now: dict[str, Any]) -> str:
-        """What the settings that stand come to."""
-        share = now["converges"]
+    def _current_settings(self, current: dict[str, Any]) -> str:
+        """Outcome of the current settings."""
+        share = current["converges"]
         if share >= SURE:
-            return (f"It converges as it is: {_range(now, 'total_s', say_seconds)} in {_range(now, 'passes', _whole)} "
-                    f"passes, downtime {_range(now, 'downtime_s', say_seconds)}")  # fmt: skip
-        stuck = pd.DataFrame([one for one in self.outcomes["as it is"] if not one.completed])
-        why = (f"after each pass {say_size(float(stuck['left_bytes'].median()))} are dirty again, which takes "
-               f"{say_seconds(float(stuck['left_s'].median()))} to send, and it may stand for "
-               f"{say_seconds(self.guest.settings.downtime_limit / 1e3)}")  # fmt: skip
+            return (f"The migration converges with the current settings: {_range(current, 'total_s', seconds_text)} in "
+                    f"{_range(current, 'passes', _whole)} passes, downtime "
+                    f"{_range(current, 'downtime_s', seconds_text)}")  # fmt: skip
+        stuck = pd.DataFrame([outcome for outcome in self.outcomes["as it is"] if not outcome.completed])
+        why = (f"after each pass {size_text(float(stuck['left_bytes'].median()))} are dirty, which takes "
+               f"{seconds_text(float(stuck['left_s'].median()))} to send, and the downtime limit is "
+               f"{seconds_text(self.guest.settings.downtime_limit / 1e3)}")  # fmt: skip
         if share <= 1 - SURE:
-            return f"It does not converge as it is: {why}"
-        return (f"Whether it converges as it is cannot be told from what was measured: {share:.0%} of the guests that "
-                f"may have been measured do; with the others {why}"
+            return f"The migration does not converge with the current settings: {why}"
+        return (f"The measurements are not enough: with the current settings, {share:.0%} of the working sets that fit "
+                f"them converge; with the others {why}"
                 + ("" if len(self.guest.dirty) > 2 else ". Measure over 1, 10 and 60 s"))  # fmt: skip
 
-    def _stalls(self, then: dict[str, Any]) -> str:
-        """What makes vCPUs wait."""
+    def _stalls(self, planned: dict[str, Any]) -> str:
+        """Sentence on the stalls that the plan causes."""
         if self.recommended.postcopy:
-            return (f"After the switch a vCPU waits {_range(then, 'fault_s', say_seconds)} for each page that is not "
-                    "there yet; if the network fails then, the guest is lost")  # fmt: skip
-        if then["throttle"] > 0:
-            return (f"Throttled by {_range(then, 'throttle', _whole)} %, a vCPU sleeps for up to "
-                    f"{_range(then, 'sleep_s', say_seconds)} at a time")  # fmt: skip
+            return (f"After the switch to post-copy a vCPU waits {_range(planned, 'fault_s', seconds_text)} for each "
+                    "page that has not arrived; if the network fails then, the guest is lost")  # fmt: skip
+        if planned["throttle"] > 0:
+            return (f"QEMU throttles vCPUs by {_range(planned, 'throttle', _whole)} %; a vCPU sleeps for up to "
+                    f"{_range(planned, 'sleep_s', seconds_text)} at a time")  # fmt: skip
         return "Nothing throttles the guest"
 
-    def _missed(self, then: dict[str, Any]) -> str:
-        """Which wishes are not kept, and what was reached."""
+    def _missed_targets(self, planned: dict[str, Any]) -> str:
+        """The targets that are missed, and what is reached instead."""
         if self.meets_targets:
             return ""
-        once = self.guest.memory * 8 / self.guest.link
-        if self.wishes.within_s is not None and once > self.wishes.within_s:
-            return f"All of its memory takes {say_seconds(once)} to send once: give it longer, or a faster link"
-        if not then["converges"]:
-            return "What is missing is speed: a faster link, or a guest that writes less"
-        best: dict[str, tuple[str, Callable[[float], str], str]] = {
-            "downtime": ("downtime_s", say_seconds, "a downtime of"),
-            "within": ("total_s", say_seconds, "a time of"),
-            "guest_keeps": ("guest_share", _percent, "a guest that keeps"),
-            "stall": ("fault_s" if self.recommended.postcopy else "sleep_s", say_seconds, "a wait of"),
+        once_s = self.guest.memory * 8 / self.guest.link
+        if self.targets.deadline_s is not None and once_s > self.targets.deadline_s:
+            return f"Sending all memory once takes {seconds_text(once_s)}: set a later deadline, or use a faster link"
+        if not planned["converges"]:
+            return "To converge it needs a faster link, or a guest that writes less"
+        reached: dict[str, tuple[str, Callable[[float], str], str]] = {
+            "downtime": ("downtime_s", seconds_text, "a downtime of"),
+            "deadline": ("total_s", seconds_text, "a total time of"),
+            "min_guest_speed": ("guest_share", _percent, "a guest speed of"),
+            "max_stall": ("fault_s" if self.recommended.postcopy else "sleep_s", seconds_text, "a vCPU stall of"),
         }
-        said = []
-        for wish, (column, shown, words) in best.items():
-            if then[f"keeps_{wish}"] < SURE:
-                said.append(f"{words} {_range(then, column, shown)}")
-        return f"What is reached instead: {', '.join(said)}" if said else ""
+        texts = [f"{words} {_range(planned, column, shown)}" for target, (column, shown, words) in reached.items()
+                 if planned[f"meets_{target}"] < SURE]  # fmt: skip
+        return f"It reaches instead: {', '.join(texts)}" if texts else ""
 
     def readable(self) -> pd.DataFrame:
-        """The plans for people, without those that change nothing."""
-        rows, seen = [], set[tuple[Any, ...]]()
+        """Return the plans as a table of texts, without those that change nothing."""
+        rows, outcomes = [], set[tuple[Any, ...]]()
         for row in self.frame.to_dict("records"):
             key = tuple(round(float(row[name]), 4) for name in ("total_s", "downtime_s", "guest_share", "sleep_s"))
-            if key in seen and row["plan"] != self.recommended.name:
+            if key in outcomes and row["plan"] != self.recommended.name:
                 continue
-            seen.add(key)
-            done = row["converges"] > 0
+            outcomes.add(key)
+            ends = row["converges"] > 0
             rows.append(
                 {
                     "plan": row["plan"], "converges": f"{row['converges']:.0%}",
-                    "takes": _range(row, "total_s", say_seconds, "–") if done else "no end",
-                    "downtime": _range(row, "downtime_s", say_seconds, "–") if done else "",
-                    "guest keeps": _range(row, "guest_share", _percent, "–"),
-                    "waits": say_seconds(max(row["sleep_s_high"], row["fault_s_high"]), 2),
-                    "keeps wishes": f"{row['meets_all']:.0%}",
+                    "total time": _range(row, "total_s", seconds_text, "–") if ends else "no end",
+                    "downtime": _range(row, "downtime_s", seconds_text, "–") if ends else "",
+                    "guest speed": _range(row, "guest_share", _percent, "–"),
+                    "longest stall": seconds_text(max(row["sleep_s_high"], row["fault_s_high"]), 2),
+                    "meets targets": f"{row['meets_all']:.0%}",
                 }
             )  # fmt: skip
         return pd.DataFrame(rows)
 
     def table(self) -> pd.DataFrame:
-        """The plans."""
+        """Return the table of plans."""
         return self.frame
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return everything in types that JSON has."""
         return {
-            "guest": self.guest.description,
-            "wishes": self.wishes.description,
-            "take": self.recommended.name,
-            "does": self.recommended.actions,
-            "keeps": self.meets_targets,
-            "says": self.summary_lines(),
+            "guest": self.guest.description, "targets": self.targets.description,
+            "recommended": self.recommended.name, "actions": self.recommended.actions,
+            "meets_targets": self.meets_targets, "summary": self.summary_lines(),
             "plans": self.frame.to_dict("records"),
-            "paste": {name: self.paste(name) for name in TARGETS[self.guest.vmm]},
-            "seed": self.seed,
+            "paste": {name: self.paste(name) for name in FORMATS[self.guest.vmm]}, "seed": self.seed,
             "lock": self.lock if isinstance(self.lock, str) else self.lock.frame.to_dict("records"),
             "kernel": self.kernel,
-        }
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MigrationOptions:
+    """Options of `migrate`.
+
+    - `draws`: number of working sets that are sampled.
+    - `seed`: root of all random streams.
+    - `lock`: True to simulate what mmu_lock adds, which takes longest.
+    - `kernel`: True to simulate what a patched kernel would change, which takes half a minute more.
+    - `emit`: output format of the settings (`Migration.paste`); what it cannot express is not tried.
+    """
+
+    draws: int = DRAWS
+    seed: int = 1
+    lock: bool = True
+    kernel: bool = False
+    emit: str = ""
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise InputError("draws", self.draws, "must be at least 1", "64 is usual", flag="--draws")
 
 
 def migrate(
-    guest: MigratingGuest, wishes: Targets | None = None, *, draws: int = DRAWS, seed: int = 1, lock: bool = True,
-    kernel: bool = False, target: str = "", progress: parallel.Progress | None = None,
+    guest: RunningGuest, targets: Targets | None = None, *, options: MigrationOptions | None = None,
+    progress: parallel.Progress | None = None,
 ) -> Migration:  # fmt: skip
-    """Say whether a guest's migration converges, how long it takes, and which settings keep to what is wished.
+    """Simulate plans for a guest's migration, and recommend the least drastic one that meets the targets.
 
-    Raises `InputError` if what was measured contradicts itself or the memory.
+    Raises `InputError` if something that decides the migration is not known, or if the measurements contradict each
+    other or the memory.
 
-    - `draws`: guests that are drawn from those that may have been measured.
-    - `seed`: root of all random streams.
-    - `lock`: whether to say what mmu_lock adds, too, which takes longest.
-    - `target`: for what the settings will be written (`Migration.paste`): what it cannot set is not tried.
-    - `kernel`: whether to say what a patched kernel could do about that, which takes half a minute more.
-    - `progress`: told what is done and the share that is.
+    - `progress`: called with (what, share done).
 
     >>> from simlib.vmm.dirtying import parse_dirty
-    >>> guest = MigratingGuest(4, 2**33, 10**10, (parse_dirty("400000/s over 4G"),))
-    >>> found = migrate(guest, Targets(0.3), draws=8, lock=False)
-    >>> print(found.summary_lines()[0])
-    It does not converge as it is: ...
+    >>> guest = RunningGuest(4, 2**33, 10**10, (parse_dirty("400000/s over 4G"),))
+    >>> answer = migrate(guest, Targets(0.3), options=MigrationOptions(draws=8, lock=False))
+    >>> print(answer.summary_lines()[0])
+    The migration does not converge with the current settings: ...
     """
-    if draws < 1:
-        raise InputError("draws", draws, "must be at least 1", "64 is usual", flag="--draws")
-    wishes = wishes or Targets()
-    every, outcomes = tuple(plans(guest, wishes, SETTABLE.get(target))), dict[str, list[PlanOutcome]]()
-    seeds = range(seed * 10_000, seed * 10_000 + draws)
-    for number, plan in enumerate(every):
+    guest.check_complete()
+    targets, options = targets or Targets(), options or MigrationOptions()
+    seed, candidates = options.seed, tuple(plans(guest, targets, SETTABLE.get(options.emit)))
+    outcomes, seeds = dict[str, list[PlanOutcome]](), range(seed * 10_000, seed * 10_000 + options.draws)
+    for number, plan in enumerate(candidates):
         if progress is not None:
-            progress(f"migrating: {plan.name}", 0.4 * number / len(every))
-        outcomes[plan.name] = simulate_plan(plan, guest, wishes, seeds)
-    frame = table_of(outcomes, wishes)
+            progress(f"migrating: {plan.name}", 0.4 * number / len(candidates))
+        outcomes[plan.name] = simulate_plan(plan, guest, targets, seeds)
+    frame = table_of(outcomes, targets)
     rows = frame.set_index("plan")
-    kept = rows["meets_all"]
-    good = [plan for plan in every if kept[plan.name] >= SURE]
-    take = good[0] if good else max(every, key=lambda plan: _nearness(rows.loc[plan.name]))
-    shown = [every[0], take] if take.name != every[0].name else [take]
-    passes = _passes(shown, guest, wishes, seeds)
-    adds: LockAnswer | str = ""
-    if lock:
-        most = passes.groupby("guest")["new_bytes"].max().median() / PAGE
-        adds = lock_of(
-            guest, wishes.max_stall_s, float(most), seed, parallel.subprogress(progress, 0.4, 0.6 if kernel else 1.0)
-        )
-    could = patched_of(guest, seed, parallel.subprogress(progress, 0.6, 1.0)) if kernel else ""
-    return Migration(guest, wishes, every, outcomes, frame, passes, take, bool(good), seed, adds, could, target)
+    meets_all = rows["meets_all"]
+    meeting = [plan for plan in candidates if meets_all[plan.name] >= SURE]
+    recommended = meeting[0] if meeting else max(candidates, key=lambda plan: _nearness(rows.loc[plan.name]))
+    current = candidates[0]
+    passes = _passes([current, *([recommended] if recommended is not current else [])], guest, targets, seeds)
+    lock: LockAnswer | str = ""
+    if options.lock:
+        dirtied = float(passes.groupby("guest")["new_bytes"].max().median() / PAGE)
+        share = parallel.subprogress(progress, 0.4, 0.6 if options.kernel else 1.0)
+        lock = lock_of(guest, targets.max_stall_s, dirtied, seed, share)
+    kernel = patched_kernel_answer(guest, seed, parallel.subprogress(progress, 0.6, 1.0)) if options.kernel else ""
+    return Migration(
+        guest,
+        targets,
+        candidates,
+        outcomes,
+        frame,
+        passes,
+        recommended,
+        bool(meeting),
+        seed,
+        lock,
+        kernel,
+        options.emit,
+    )
 
 
 def _nearness(row: Any) -> tuple[float, float, float]:
-    """How near a plan comes to what is wished: all of it, ending at all, and each of the wishes."""
-    each = [float(row[name]) for name in row.index if str(name).startswith("keeps_") and name != "meets_all"]
-    return float(row["meets_all"]), float(row["converges"]), sum(each)
+    """Sort key of plans that miss a target: the share that meets all, the share that converges, and each target's."""
+    shares = [float(row[name]) for name in row.index if str(name).startswith("meets_") and name != "meets_all"]
+    return float(row["meets_all"]), float(row["converges"]), sum(shares)
 
 
-def _passes(shown: list[Plan], guest: MigratingGuest, wishes: Targets, seeds: range) -> pd.DataFrame:
-    """Passes of some plans for a few of the guests, before postcopy."""
+def _passes(shown: list[Plan], guest: RunningGuest, targets: Targets, seeds: range) -> pd.DataFrame:
+    """Passes of pre-copy of some plans for at most eight working sets."""
     rows = []
     for plan in shown:
+        planned = replace(guest, settings=plan.settings)
         for number, seed in enumerate(seeds[:: max(1, len(seeds) // 8)][:8]):
-            pages, line, _ = replace(guest, settings=plan.settings).drawn(np.random.default_rng([17, seed]))
-            found = precopy(plan, guest, wishes, pages, line)
-            for time, new, left, lost, sent, _ in found.passes:
+            pages, link, _ = planned.sample(np.random.default_rng([17, seed]))
+            trajectory = precopy_of(plan, guest, targets, pages, link)
+            for time, new, left, lost, sent, _ in trajectory.passes:
                 rows.append((plan.name, number, time, new * PAGE, left * PAGE, lost, sent))
-            if not found.completed and not plan.postcopy:  # it goes on like this, though no more of it is simulated
-                rows.append((plan.name, number, found.total_s, *rows[-1][3:]))
+            if not trajectory.completed and not plan.postcopy:  # it goes on like this after the simulated passes
+                rows.append((plan.name, number, trajectory.total_s, *rows[-1][3:]))
     names = ["plan", "guest", "time_s", "new_bytes", "left_bytes", "lost_percent", "sent_bytes"]
     return pd.DataFrame(rows, columns=names)
 
 
 def _range(row: Any, column: str, shown: Callable[[float], str], to: str = " to ") -> str:
-    """An interval in words; one value where its ends look alike."""
+    """An interval as text; one value where both ends have the same text."""
     low, high = shown(row[f"{column}_low"]), shown(row[f"{column}_high"])
     return low if low == high else f"{low}{to}{high}"
 

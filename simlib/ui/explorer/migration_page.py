@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The page about one migration: whether it converges, how long it takes, and what to set."""
+"""Page about one migration: whether it converges, how long it takes, and which settings to use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simlib.ui.explorer.base import ExplorerPage
 from simlib.ui.explorer.fields import Fields
 from simlib.ui.explorer.keys import Key, nearest
 from simlib.ui.explorer.migration_findings import MigrationFindings, answer
-from simlib.ui.explorer.migration_state import BY_NAME, GUEST, ROWS, SETTINGS, WISHES, MigrationState, number
+from simlib.ui.explorer.migration_state import BY_NAME, GUEST, ROWS, SETTINGS, TARGETS, MigrationState, number
 from simlib.vmm.paste import SETTABLE
 
 FIGURE = "migration_passes"
@@ -27,15 +27,15 @@ WAITING = "being simulated …"
 
 
 class MigrationControls(Fields[MigrationState]):
-    """The controls of the page, one a row of `ROWS`.
+    """Controls of the page, one for each row of `ROWS`.
 
-    >>> told = []
-    >>> controls = MigrationControls(MigrationState(), told.append)
+    >>> states = []
+    >>> controls = MigrationControls(MigrationState(), states.append)
     >>> controls.set("memory", "8G")
     >>> controls.errors["memory"]
     'dirty = over 40 GiB: is more than the memory; give the working set, or more memory'
     >>> controls.set("working-set", "1G")
-    >>> controls.errors, told[-1].guest.said
+    >>> controls.errors, states[-1].guest.description
     ({}, '64 vCPUs, 8 GiB, 25Gbit/s; 900,000 writes/s over 1 GiB')
     """
 
@@ -45,9 +45,9 @@ class MigrationControls(Fields[MigrationState]):
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
         self._make()
         parts = {title: self._shown(*(row.key.path for row in rows)) for title, rows in ROWS.items()}
-        folds = [widgets.VBox(parts[title]) for title in (WISHES, SETTINGS)]
+        folds = [widgets.VBox(parts[title]) for title in (TARGETS, SETTINGS)]
         self.paste = widgets.VBox(parts["Paste"])
-        return widgets.VBox(parts[GUEST]), widgets.Accordion(folds, titles=(WISHES, SETTINGS), selected_index=0)
+        return widgets.VBox(parts[GUEST]), widgets.Accordion(folds, titles=(TARGETS, SETTINGS), selected_index=0)
 
     def _fill(self, state: MigrationState) -> None:
         super()._fill(state)
@@ -67,28 +67,28 @@ class MigrationControls(Fields[MigrationState]):
 
 
 class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
-    """The page about a migration: put it last in a cell to show it.
+    """Page about a migration: put it last in a cell to show it.
 
     >>> page = MigrationPage("page=migration&memory=8G&working-set=1G", background=False)
-    >>> page.findings.parts["found"].take.name
+    >>> page.findings.parts["answer"].recommended.name
     'no throttle'
     """
 
     NAME = "migration"
     TAB = "A migration"
     ASKS = MigrationState
-    TITLE = "Will this migration converge, and what do I set?"
+    TITLE = "Will this migration converge, and which settings should I use?"
     ABOUT = (
-        "Say what the guest writes and what you wish, and read below how long its migration takes, what the guest "
-        "loses, and which settings of QEMU to choose."
+        "Describe what the guest writes and set targets. Below are the time that its migration takes, the guest's "
+        "speed meanwhile, and the settings of QEMU to choose."
     )
     FIGURES: ClassVar = {FIGURE: "Passes of the migration"}
     STANDARD = "the first example"
     _answered: Migration | None = None
-    """The last answer: what it is pasted into changes it only where less can be set."""
+    """The last answer: another output format changes it only where it can express fewer settings."""
 
     def change(self, **texts: str) -> None:
-        """Ask something else, as the controls do; the parameters are those of `MigrationState.changed`."""
+        """Change the state as the controls do; the parameters are those of `MigrationState.changed`."""
         self.load(self.state.changed(**texts))
 
     def _controls(self, state: MigrationState) -> MigrationControls:
@@ -100,26 +100,26 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
         return MigrationFindings(state, generation)
 
     def _stages(self, state: MigrationState, check: Check) -> Iterator[tuple[str, object]]:
-        found = self._answered
-        asked = state.guest, state.wishes, SETTABLE.get(state.texts["for"])
-        if found is None or (found.guest, found.wishes, SETTABLE.get(found.target)) != asked:
-            found = self._answered = answer(state, check)
-        yield "found", found
+        result = self._answered
+        question = state.guest, state.targets, SETTABLE.get(state.texts["emit"])
+        if result is None or (result.guest, result.targets, SETTABLE.get(result.emit)) != question:
+            result = self._answered = answer(state, check)
+        yield "answer", result
 
     def _show(self, part: str) -> None:
-        found: Migration | None = self.findings.parts.get("found")
+        result: Migration | None = self.findings.parts.get("answer")
         drawn = {}
-        if found is not None:
-            self._words.value = rendered("simlib.ui.explorer", "migration.html.j2", said=found.summary_lines())
-            self._plans.value = html_of(found.readable())
-            self._pasted.value = Markup("<pre>{}</pre>").format(found.paste(self.findings.state.texts["for"]))
-            drawn = {FIGURE: migration_passes(found.passes)}
+        if result is not None:
+            self._words.value = rendered("simlib.ui.explorer", "migration.html.j2", lines=result.summary_lines())
+            self._plans.value = html_of(result.readable())
+            self._pasted.value = Markup("<pre>{}</pre>").format(result.paste(self.findings.state.texts["emit"]))
+            drawn = {FIGURE: migration_passes(result.passes)}
         elif self.findings.generation == 1:
             drawn = {FIGURE: empty(self.FIGURES[FIGURE], WAITING)}
-        pale = [] if found is not None else [FIGURE]
-        for one in (self._words, self._plans, self._pasted):
-            (one.add_class if pale else one.remove_class)("simlib-stale")
-        self.canvas.show(drawn, generation=self.findings.generation, part=part, stale=pale)
+        stale = [] if result is not None else [FIGURE]
+        for widget in (self._words, self._plans, self._pasted):
+            (widget.add_class if stale else widget.remove_class)("simlib-stale")
+        self.canvas.show(drawn, generation=self.findings.generation, part=part, stale=stale)
 
     def _build(self) -> widgets.Widget:
         self._plans, self._pasted = widgets.HTML(), widgets.HTML()
@@ -132,7 +132,7 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
         return self._laid_out([self.controls.choice, self.controls.folds, keep], [], [paste, self.canvas, self._plans])
 
     def calls(self) -> str:
-        """The Python call and the command that give the answer of this page again."""
+        """Return the Python call and the command that give this page's answer."""
         query = self.state.query
         return (
             f"from simlib.ui.explorer import MigrationPage\nMigrationPage({query!r}, background=False).findings.table()"
@@ -140,4 +140,4 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
         )
 
     def _json(self) -> bytes:
-        return json.dumps(self.findings.parts["found"].to_dict(), indent=1).encode()
+        return json.dumps(self.findings.parts["answer"].to_dict(), indent=1).encode()

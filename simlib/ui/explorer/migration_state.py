@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the page about a migration asks: every value is a text, as `simlib migrate` has it."""
+"""State of the page about a migration: a text for each input of `simlib.vmm.inputs`, as the command takes it."""
 
 from __future__ import annotations
 
@@ -14,66 +14,53 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from simlib._lib.errors import InputError, nearest
-from simlib.model.quantities import PS_PER_S, format_size, parse_bandwidth, parse_duration, parse_size
+from simlib.model.quantities import format_size, parse_size
 from simlib.ui.explorer.keys import Key
 from simlib.ui.explorer.state import parameters
+from simlib.vmm import inputs
 from simlib.vmm.dirtying import DirtyRate, parse_dirty
-from simlib.vmm.guest import MigratingGuest, Targets
-from simlib.vmm.paste import TARGETS
-from simlib.vmm.texts import parse_settings, parse_share, parse_time, parse_wishes
+from simlib.vmm.guest import RunningGuest
+from simlib.vmm.inputs import MigrationInput, parse_time, parse_whole
+from simlib.vmm.paste import FORMATS
+from simlib.vmm.read_inputs import read_options, read_targets
+from simlib.vmm.targets import Targets
 
 DRAWS = 16
-"""Guests that are drawn from those that may have been measured: fewer than the command draws, as somebody waits."""
-
-MOST_VCPUS = 4096
-"""KVM_MAX_VCPUS of x86 (arch/x86/include/asm/kvm_host.h), the most of any architecture."""
+"""Number of working sets that are sampled: fewer than the command samples, as a reader waits."""
 
 MOST_RATE = 10**15
-"""Pages a second, which no memory can do."""
+"""Bound on a dirty rate, pages/s: no memory is that fast."""
 
-HABITS = {
-    "measured": "{distinct}/s in {over}; {more}", "alike": "{writes}/s over {working-set}",
+PATTERNS = {
+    "measured": "{distinct}/s in {over}; {more}", "uniform": "{writes}/s over {working-set}",
     "zipf": "{writes}/s over {working-set}, zipf", "sweep": "{writes}/s over {working-set}, sweep",
 }  # fmt: skip
 """What is known of the guest's writes: ``--dirty`` of the command, from other values by their names."""
+
+CURRENT = "current-"
+"""Prefix of the names of QEMU's current settings."""
 
 _RATES = tuple(digit * 10**power for power in range(3, 7) for digit in (1, 2, 5))
 _SIZES = tuple(format_size(2**k) for k in range(27, 44))
 _OPTION = re.compile(r"(?<![\w-])--(?=[a-z])")
 
 
-def _whole(text: str, name: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        raise InputError(name, text, "must be a whole number", "write digits only")
-    return int(text)
-
-
-def _vcpus(text: str, name: str) -> int:
-    if not 1 <= _whole(text, name) <= MOST_VCPUS:
-        raise InputError(name, text, f"must be from 1 to {MOST_VCPUS}", "give the number of vCPUs")
-    return int(text)
-
-
-def _seconds(text: str, name: str) -> float:
-    return parse_duration(text, name) / PS_PER_S
-
-
 def _rate(text: str, name: str) -> float:
-    cure = "write 250000, 250k or 900MiB: pages or memory a second"
+    hint = "write 250000, 250k or 900MiB: pages or memory a second"
     try:
-        one = parse_dirty(f"{text}/s in 1s")
+        rate = parse_dirty(f"{text}/s in 1s")
     except InputError:
-        raise InputError(name, text, "is no rate", cure) from None
-    if not isinstance(one, DirtyRate) or one.pages > MOST_RATE:
-        raise InputError(name, text, f"must be at most {MOST_RATE:,}", cure)
-    return one.pages
+        raise InputError(name, text, "must be a rate", hint) from None
+    if not isinstance(rate, DirtyRate) or rate.pages > MOST_RATE:
+        raise InputError(name, text, f"must be at most {MOST_RATE:,}", hint)
+    return rate.pages
 
 
 class InputRow(NamedTuple):
-    """A value that is asked.
+    """A control of the page.
 
-    - `first`: what a first visit shows.
-    - `read`: makes a number of its text; it is given the text and the name that an error tells. None: it stays a text.
+    - `first`: its text on the first visit.
+    - `read`: function of the text and of the name for errors, which returns a number; None: the text is used as it is.
     """
 
     key: Key
@@ -81,89 +68,97 @@ class InputRow(NamedTuple):
     read: Callable[[str, str], Any] | None = None
 
 
-def _text(
+def _row(
     name: str, label: str, first: str, read: Callable[[str, str], Any] | None, steps: tuple[Any, ...], about: str
 ) -> InputRow:
     return InputRow(Key("", name, label, help=about, steps=steps), first, read)
+
+
+def _input(declared: MigrationInput, label: str, first: str, steps: tuple[Any, ...]) -> InputRow:
+    """A control of an input that the command has, too."""
+    return _row(declared.name, label, first, declared.read, steps, declared.help)
 
 
 def _choice(name: str, label: str, first: str, words: tuple[Any, ...], about: str) -> InputRow:
     return InputRow(Key("", name, label, words, about), first)
 
 
+_VCPUS, _MEMORY, _LINK = (item for item in inputs.GUEST if item.name in ("vcpus", "memory", "link"))
+_DOWNTIME, _DEADLINE, _SPEED, _STALL = inputs.TARGETS
+
 ROWS: dict[str, tuple[InputRow, ...]] = {
     "Guest": (
-        _text("vcpus", "vCPUs", "64", _vcpus, tuple(2**k for k in range(11)), f"1 to {MOST_VCPUS}"),
-        _text("memory", "memory", "512G", parse_size, _SIZES[3:], "such as 256G or 4T"),
-        _text("link", "link", "25Gbit/s", parse_bandwidth,
-              tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400)),
-              "what the migration may send"),
-        _choice("habit", "what is known", "alike",
-                (("measured: distinct pages", "measured"), ("writes, all pages alike", "alike"),
-                 ("writes, some pages popular (zipf)", "zipf"), ("writes, one page after the other", "sweep")),
-                "of what the guest writes"),
-        _text("distinct", "distinct pages/s", "250000", _rate, _RATES, "that calc-dirty-rate counts; or 900MiB"),
-        _text("over", "measured for", "10s", _seconds, ("1s", "2s", "5s", "10s", "20s", "30s", "60s"),
-              "for how long they were counted"),
-        _text("more", "measured, too", "", None, (), "other times, such as 400000/s in 1s; 90000/s in 60s"),
-        _text("writes", "writes/s", "900000", _rate, _RATES, "of all vCPUs, each to one page"),
-        _text("working-set", "working set", "40G", parse_size, _SIZES[:-3], "memory that the writes go to"),
+        _input(_VCPUS, "vCPUs", "64", tuple(2**k for k in range(11))),
+        _input(_MEMORY, "memory", "512G", _SIZES[3:]),
+        _input(_LINK, "link", "25Gbit/s",
+               tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
+        _choice("writes-known", "writes known as", "uniform",
+                (("measured: distinct pages", "measured"), ("writes, uniform over the pages", "uniform"),
+                 ("writes, popularity by Zipf", "zipf"), ("writes, pages in order", "sweep")),
+                "what is known of the guest's writes"),
+        _row("distinct", "distinct pages/s", "250000", _rate, _RATES, "as calc-dirty-rate counts them; or 900MiB"),
+        _row("over", "measured for", "10s", parse_time, ("1s", "2s", "5s", "10s", "20s", "30s", "60s"),
+             "time over which they were counted"),
+        _row("more", "also measured", "", None, (), "other times, such as 400000/s in 1s; 90000/s in 60s"),
+        _row("writes", "writes/s", "900000", _rate, _RATES, "of all vCPUs, each to one page"),
+        _row("working-set", "working set", "40G", parse_size, _SIZES[:-3], "memory that is written"),
     ),
-    "What you wish": (
-        _text("downtime", "downtime", "300ms", parse_time,
-              ("", "50ms", "100ms", "200ms", "300ms", "500ms", "1s", "2s", "5s"), "for how long it may stand"),
-        _text("within", "over within", "15min", parse_time,
-              ("", "1min", "2min", "5min", "10min", "15min", "30min", "60min"), "when it is to be over"),
-        _text("guest-keeps", "guest keeps", "80%", parse_share,
-              ("", *(f"{share}%" for share in range(10, 100, 10)), "95%"), "share of its work that it still does"),
-        _text("max-stall", "longest wait", "", parse_time,
-              ("", "2ms", "5ms", "10ms", "20ms", "50ms", "100ms", "200ms", "500ms", "1s"),
-              "of a vCPU at once, the downtime aside"),
+    "Targets": (
+        _input(_DOWNTIME, "downtime limit", "300ms",
+               ("", "50ms", "100ms", "200ms", "300ms", "500ms", "1s", "2s", "5s")),
+        _input(_DEADLINE, "deadline", "15min", ("", "1min", "2min", "5min", "10min", "15min", "30min", "60min")),
+        _input(_SPEED, "guest speed", "80%", ("", *(f"{share}%" for share in range(10, 100, 10)), "95%")),
+        _input(_STALL, "longest stall", "",
+               ("", "2ms", "5ms", "10ms", "20ms", "50ms", "100ms", "200ms", "500ms", "1s")),
     ),
-    "QEMU's settings that stand": (
-        _text("downtime-limit", "downtime, ms", "300", _whole, (50, 100, 200, 300, 500, 1000, 2000, 5000),
-              "QEMU's downtime-limit"),
-        _choice("auto-converge", "auto-converge", "off", ("off", "on"), "throttle vCPUs if the guest dirties too fast"),
-        _text("max-cpu-throttle", "max throttle, %", "99", _whole, (20, 30, 40, 50, 60, 70, 80, 90, 99),
-              "QEMU's max-cpu-throttle"),
+    "QEMU's current settings": (
+        _row(f"{CURRENT}downtime-limit", "downtime-limit, ms", "300", parse_whole,
+             (50, 100, 200, 300, 500, 1000, 2000, 5000), "migration parameter downtime-limit"),
+        _choice(f"{CURRENT}auto-converge", "auto-converge", "off", ("off", "on"),
+                "throttle vCPUs if the guest dirties memory too fast"),
+        _row(f"{CURRENT}max-cpu-throttle", "max-cpu-throttle, %", "99", parse_whole,
+             (20, 30, 40, 50, 60, 70, 80, 90, 99), "migration parameter max-cpu-throttle"),
     ),
     "Paste": (
-        _choice("for", "paste into", "virsh", tuple(sorted(TARGETS["qemu"], reverse=True)), "what takes the settings"),
+        _choice("emit", "paste into", "virsh", tuple(sorted(FORMATS["qemu"], reverse=True)), "output format"),
     ),
 }  # fmt: skip
-"""All that is asked, by its heading."""
+"""All controls by their heading."""
 
-GUEST, WISHES, SETTINGS, _ = ROWS
+GUEST, TARGETS, SETTINGS, _ = ROWS
 BY_NAME = {row.key.name: row for rows in ROWS.values() for row in rows}
 
 
 def number(name: str, text: str) -> Any:
-    """What the text of a value says; None of an empty wish, and of what stays a text.
+    """Return the value of a control's text; None of an empty text, and of one that is used as it is.
 
-    Raises `InputError` if it cannot be read.
+    Raises `InputError` if it breaks a rule.
 
-    >>> number("within", "15min"), number("memory", "2G"), number("within", "")
-    (900.0, 2147483648, None)
+    - `name`: of the control.
+
+    >>> number("memory", "4G"), number("deadline", ""), number("min-guest-speed", "80%")
+    (4294967296, None, 0.8)
     """
-    read = BY_NAME[name].read
-    return read(text, name) if read else None
+    row = BY_NAME[name]
+    required = row.key.name not in {item.name for item in inputs.TARGETS}
+    return row.read(text, name) if row.read is not None and (text or required) else None
 
 
 @dataclass(frozen=True)
 class MigrationState:
-    """What the page about a migration asks. Two states are equal if all of their texts are.
+    """State of the page about a migration. Two states are equal if all of their texts are.
 
-    - `texts`: by the names of `BY_NAME`; what is missing is a first visit's.
+    - `texts`: by the names of `BY_NAME`; a missing one is as on the first visit.
 
-    >>> state = MigrationState({"vcpus": "128", "habit": "zipf"})
+    >>> state = MigrationState({"vcpus": "128", "writes-known": "zipf"})
     >>> state.query, state.guest.vcpus, state.dirty
-    ('page=migration&vcpus=128&habit=zipf', 128, ['900000/s over 40G, zipf'])
+    ('page=migration&vcpus=128&writes-known=zipf', 128, ['900000/s over 40G, zipf'])
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what breaks a rule, in the words of the command, whose options are the page's controls."""
+        """Check the rules, and name in errors the controls instead of the command's options."""
         for name, text in self.texts.items():
             row = BY_NAME.get(name)
             if row is None:
@@ -177,79 +172,80 @@ class MigrationState:
             if self.matters(name):
                 number(name, text)
         try:
-            self.guest.drawn(np.random.default_rng(1))  # what was measured may contradict itself, or the memory
-            _ = self.wishes
+            self.guest.sample(np.random.default_rng(1))  # measurements may contradict each other, or the memory
+            _ = self.targets
         except InputError as error:
-            where, cure = (_OPTION.sub("", text) for text in (error.flag or error.what, error.cure))
-            raise InputError(where, error.value, error.rule, cure) from None
+            where, hint = (_OPTION.sub("", text) for text in (error.flag or error.what, error.hint))
+            raise InputError(where, error.value, error.rule, hint) from None
 
     @classmethod
     def first(cls) -> MigrationState:
-        """What a first visit shows: a guest that converges only if it is throttled a little."""
+        """State of the first visit: a guest that converges only if it is throttled a little."""
         return cls()
 
     def changed(self, **texts: str) -> MigrationState:
-        """The state with some texts replaced; ``_`` stands for ``-`` in their names.
+        """Return the state with some texts replaced; ``_`` stands for ``-`` in their names.
 
-        >>> MigrationState().changed(guest_keeps="90%").wishes.guest_keeps
+        >>> MigrationState().changed(min_guest_speed="90%").targets.min_guest_speed
         0.9
         """
         return MigrationState({**self.texts, **{name.replace("_", "-"): text for name, text in texts.items()}})
 
     def matters(self, name: str) -> bool:
-        """Whether a value counts for what is known of the guest's writes.
+        """True if a control counts for what is known of the guest's writes.
 
         >>> MigrationState().matters("writes"), MigrationState().matters("distinct")
         (True, False)
         """
         mark = f"{{{name}}}"
-        return mark in HABITS[self.texts["habit"]] or not any(mark in habit for habit in HABITS.values())
+        used = mark in PATTERNS[self.texts["writes-known"]]
+        return used or not any(mark in pattern for pattern in PATTERNS.values())
 
     @property
     def dirty(self) -> list[str]:
-        """What is known of the guest's writes, as ``--dirty`` has it."""
-        told = HABITS[self.texts["habit"]].format_map(self.texts)
-        return [one.strip() for one in told.split(";") if one.strip()]
+        """What is known of the guest's writes, as texts for ``--dirty``."""
+        rates = PATTERNS[self.texts["writes-known"]].format_map(self.texts)
+        return [rate.strip() for rate in rates.split(";") if rate.strip()]
 
     @cached_property
-    def guest(self) -> MigratingGuest:
-        """Whose migration is asked about."""
-        given = {name: number(name, self.texts[name]) for name in ("vcpus", "memory", "link")}
-        dirty = tuple(parse_dirty(one) for one in self.dirty)
-        return MigratingGuest(**given, dirty=dirty, settings=parse_settings(self._settings()))
+    def guest(self) -> RunningGuest:
+        """The guest that is described."""
+        texts = {name: self.texts[name] for name in ("vcpus", "memory", "link")}
+        return read_options({**texts, "dirty": self.dirty, "current": self._settings()})
 
     @cached_property
-    def wishes(self) -> Targets:
-        """What is wished."""
-        return parse_wishes(**{row.key.name.replace("-", "_"): self.texts[row.key.name] for row in ROWS[WISHES]})
+    def targets(self) -> Targets:
+        """The targets."""
+        return read_targets(self.texts)
 
     def _settings(self) -> list[str]:
-        return [f"{row.key.name}={self.texts[row.key.name]}" for row in ROWS[SETTINGS]]
+        names = [row.key.name for row in ROWS[SETTINGS]]
+        return [f"{name.removeprefix(CURRENT)}={self.texts[name]}" for name in names]
 
     @property
     def query(self) -> str:
-        """The state as the query of a URL: what differs from a first visit."""
+        """The state as the query of a URL: texts that differ from the first visit's."""
         rows = [(name, text) for name, text in self.texts.items() if text != BY_NAME[name].first]
         return urlencode([("page", "migration"), *rows], quote_via=quote, safe="/,()[]")
 
     @classmethod
     def from_query(cls, query: str) -> MigrationState:
-        """The state that a URL's query says; what it does not say is a first visit's.
+        """Return the state of a URL's query.
 
         Raises `InputError` if a parameter is unknown or a value breaks its rule.
 
-        >>> asked = MigrationState({"within": "", "vcpus": "8"})
-        >>> MigrationState.from_query(asked.query) == asked
+        >>> state = MigrationState({"deadline": "", "vcpus": "8"})
+        >>> MigrationState.from_query(state.query) == state
         True
         """
         return cls({name: text for name, text in parameters(query, blank=True) if name != "page"})
 
     @property
     def command(self) -> str:
-        """The command that says the same."""
+        """The command that asks the same."""
         options = {name: self.texts[name] for name in ("vcpus", "memory", "link")}
-        options |= {row.key.name: self.texts[row.key.name] for row in ROWS[WISHES] if self.texts[row.key.name]}
+        options |= {item.name: self.texts[item.name] for item in inputs.TARGETS if self.texts[item.name]}
         words = [word for name, text in options.items() for word in (f"--{name}", text)]
         words += [word for text in self.dirty for word in ("--dirty", text)]
-        words += [word for text in self._settings() for word in ("--set", text)]
-        return shlex.join(["simlib", "migrate", *words, "--for", self.texts["for"], "--draws", str(DRAWS)])
+        words += [word for text in self._settings() for word in ("--current", text)]
+        return shlex.join(["simlib", "migrate", *words, "--emit", self.texts["emit"], "--draws", str(DRAWS)])

@@ -17,8 +17,11 @@ from simlib._lib.errors import InputError
 from simlib.analysis.simulate import run_scenario
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.scenario import Scenario
-from simlib.vmm import running_guest
-from simlib.vmm.running_guest import RunningGuest, apply, distinct_pages, parse_guest, read_guest
+from simlib.vmm import read_guest as reader
+from simlib.vmm.dirtying import DirtyRate
+from simlib.vmm.guest import RunningGuest
+from simlib.vmm.guest_scenario import apply, pages_written
+from simlib.vmm.read_guest import parse_guest, read_guest
 
 GIB, MIB = 2**30, 2**20
 DIRTY = {"status": "measured", "sample-pages": 512, "dirty-rate": 108, "mode": "page-sampling",
@@ -39,8 +42,8 @@ def cpus(count, target="x86_64"):
 
 
 def numbers(guest):
-    return (guest.vcpus, guest.architecture, guest.memory_bytes, guest.page_size, guest.link_bits,
-            guest.dirty_bytes_per_s, guest.dirty_seconds)  # fmt: skip
+    rates = [(rate.pages * 4096 / rate.seconds, rate.seconds) for rate in guest.dirty[-1:]] or [(0, 0)]
+    return (guest.vcpus, guest.architecture, guest.memory, guest.page_size, guest.link, *rates[0])
 
 
 ALL = (8, "x86-tdp", 4 * GIB + 655360, 4096, 940_500_000, 108.0 * MIB, 10.0)
@@ -119,13 +122,13 @@ def test_architectures(target, name):
 
 def test_what_is_missing_is_said():
     guest = parse_guest(json.dumps(cpus(1, "mips64")))
-    assert numbers(guest) == (1, None, None, None, None, None, None)
+    assert numbers(guest) == (1, "", 0, 0, 0, 0, 0)
     assert guest.notes == (
         "1 vCPU: entries of query-cpus-fast",
-        "architecture not known: target mips64 of query-cpus-fast is none that is modelled",
+        "architecture not known: target mips64 of query-cpus-fast is not modelled",
         "memory not known: no reply of query-migrate",
         "link not known: no reply of query-migrate",
-        "rate of dirtying not known: neither query-dirty-rate nor query-migrate has one",
+        "dirty rate not known: neither query-dirty-rate nor query-migrate has one",
     )
     refused = {"error": {"class": "CommandNotFound", "desc": "The command query-dirty-rate has not been found"}}
     guest = parse_guest('{"return": {"status": "none"}} (QEMU) query-dirty-rate\n' + json.dumps(refused))
@@ -137,24 +140,24 @@ def test_what_is_missing_is_said():
 
 def test_without_a_measurement_the_migration_tells_the_rate():
     guest = parse_guest(json.dumps({"return": MIGRATE | {"cpu-throttle-percentage": 20}}))
-    assert (guest.dirty_bytes_per_s, guest.dirty_seconds) == (100.0 * MIB, 10.0)
+    assert numbers(guest)[-2:] == (100.0 * MIB, 10.0)
     assert guest.notes[-1].startswith(
         "100 MiB/s dirtied over 10 s: ram.dirty-pages-rate of query-migrate; the time is "
     )
     assert "throttled by 20 %" in guest.notes[-1]
     done = MIGRATE | {"status": "completed", "ram": RAM | {"remaining": 0, "dirty-pages-rate": 0}}
     guest = parse_guest(json.dumps(done))
-    assert guest.link_bits == 940_500_000
-    assert guest.dirty_bytes_per_s is None
+    assert guest.link == 940_500_000
+    assert not guest.dirty
 
 
 def test_units_of_the_time():
     guest = parse_guest(json.dumps(DIRTY | {"calc-time": 500, "calc-time-unit": "millisecond"}))
-    assert guest.dirty_seconds == 0.5
+    assert guest.dirty[0].seconds == 0.5
     old = {key: value for key, value in DIRTY.items() if key != "calc-time-unit"}
     ring = old | {"mode": "dirty-ring", "vcpu-dirty-rate": [{"id": 0, "dirty-rate": 54}, {"id": 1, "dirty-rate": 54}]}
     guest = parse_guest(json.dumps(ring))
-    assert (guest.dirty_seconds, guest.vcpus) == (10.0, 2)
+    assert (guest.dirty[0].seconds, guest.vcpus) == (10.0, 2)
 
 
 def ram(**changes):
@@ -265,7 +268,7 @@ def test_asking_qemu(tmp_path, monkeypatch, indent):
                      ("query-dirty-rate", {"calc-time-unit": "millisecond"}), ("query-cpus-fast", None),
                      ("query-migrate-parameters", None), ("query-migrate-capabilities", None),
                      ("query-memory-size-summary", None)]  # fmt: skip
-    assert guest.settings == {"downtime-limit": 500, "max-bandwidth": 0, "multifd": True}
+    assert (guest.settings.downtime_limit, guest.settings.max_bandwidth, guest.settings.multifd) == (500, 0, True)
 
 
 def test_a_query_that_qemu_does_not_know_is_a_note(tmp_path, monkeypatch):
@@ -276,7 +279,7 @@ def test_a_query_that_qemu_does_not_know_is_a_note(tmp_path, monkeypatch):
     with qemu_at(tmp_path, monkeypatch, answering(old, [])) as path:
         guest = read_guest(path)
     assert guest.notes[-1] == "QEMU refused query-dirty-rate: The command has not been found"
-    assert guest.dirty_bytes_per_s == 100 * MIB
+    assert numbers(guest)[-2] == 100 * MIB
 
 
 def no_answer(connection, lines):
@@ -312,11 +315,11 @@ def hangs_up(connection, lines):
         (hangs_up, "hung up: must answer"),
         (answering(lambda _: {"error": {"class": "GenericError", "desc": "no"}}, []),
          "qmp.sock = QEMU refused qmp_capabilities: no: must accept queries"),
-        (answering(lambda _: {"return": {}}, []), "qmp.sock, query-dirty-rate = {}: is no reply to it"),
+        (answering(lambda _: {"return": {}}, []), "qmp.sock, query-dirty-rate = {}: is not a reply to it"),
     ],
 )  # fmt: skip
 def test_a_qemu_that_does_not_answer_as_it_should(tmp_path, monkeypatch, talk, sentence):
-    monkeypatch.setattr(running_guest, "TIMEOUT", 0.3)
+    monkeypatch.setattr(reader, "TIMEOUT", 0.3)
     with qemu_at(tmp_path, monkeypatch, talk) as path, pytest.raises(InputError) as fault:
         read_guest(path)
     assert sentence in str(fault.value)
@@ -338,15 +341,15 @@ def migration(guest=None, **workload):
 
 
 def test_sizes_are_rounded_up_to_what_the_scenario_needs():
-    guest = RunningGuest(vcpus=3, memory_bytes=4 * GIB + 655360, link_bits=940_500_000)
+    guest = RunningGuest(vcpus=3, memory=4 * GIB + 655360, link=940_500_000)
     found = apply(guest, migration(clear_chunk="128M"))
     assert (found.guest.memory, found.guest.vcpus, found.workload.link) == (683 * 6 * MIB, 3, 940_500_000)
     assert found.workload.clear_chunk == 128 * MIB
     assert apply(RunningGuest(), found) == found
-    small = apply(RunningGuest(vcpus=3, memory_bytes=1), migration(clear_chunk="128M", clear_threads=4))
+    small = apply(RunningGuest(vcpus=3, memory=1), migration(clear_chunk="128M", clear_threads=4))
     assert small.guest.memory == small.workload.clear_chunk == 6 * MIB
     assert apply(RunningGuest(vcpus=5), migration()).guest.memory == 130 * MIB
-    large = apply(RunningGuest(memory_bytes=GIB), migration({"page_size": "64K", "memory": "2G"}))
+    large = apply(RunningGuest(memory=GIB), migration({"page_size": "64K", "memory": "2G"}))
     assert large.guest.memory == 2 * GIB  # blocks of 512 MiB, one for each vCPU
 
 
@@ -359,11 +362,9 @@ def test_sizes_are_rounded_up_to_what_the_scenario_needs():
 @pytest.mark.parametrize("share", [0.01, 0.35])
 def test_the_interval_dirties_as_much_as_was_measured(workload, share):
     seconds = 2.0
-    found = apply(
-        RunningGuest(dirty_bytes_per_s=share * 128 * MIB / seconds, dirty_seconds=seconds), migration(**workload)
-    )
+    found = apply(RunningGuest(dirty=(DirtyRate(share * 128 * MIB / 4096, seconds),)), migration(**workload))
     accesses = 4 * seconds * 1e12 / found.workload.access_interval
-    assert distinct_pages(found, accesses) == pytest.approx(share * 32768, rel=1e-5)
+    assert pages_written(found, accesses) == pytest.approx(share * 32768, rel=1e-5)
 
 
 @pytest.mark.parametrize("workload", [{}, {"access": "zipf", "write_percent": 50}], ids=["uniform", "zipf"])
@@ -377,7 +378,7 @@ def test_a_simulated_guest_dirties_as_much(workload):
     base = base.with_costs(**costs)
     seconds, wanted = 0.02, 0.3 * 32 * MIB
     link = round(32 * MIB * 8 / seconds)
-    guest = RunningGuest(link_bits=link, dirty_bytes_per_s=wanted / seconds, dirty_seconds=seconds)
+    guest = RunningGuest(link=link, dirty=(DirtyRate(wanted / 4096, seconds),))
     result = run_scenario(apply(guest, base), seed=1)
     assert result.metrics["dirty_left"] == pytest.approx(wanted, rel=0.03)
 
@@ -385,25 +386,20 @@ def test_a_simulated_guest_dirties_as_much(workload):
 @pytest.mark.parametrize(
     ("guest", "scenario", "sentence"),
     [
-        (RunningGuest(vcpus=4), Scenario(), "a running guest's numbers go into a migration"),
+        (RunningGuest(vcpus=4), Scenario(), "must be migration to take a running guest's numbers"),
         (RunningGuest(vcpus=4), Scenario.parse({"workload": {"kind": "migration"}, "variants": {"a": {}}}),
-         "variants = a: a running guest is one scenario"),
+         "variants = a: must be empty: a running guest is one scenario"),
         (RunningGuest(vcpus=4096), migration(), "guest.vcpus = 4096: must be a whole number from 1 to 1023"),
-        (RunningGuest(dirty_bytes_per_s=0.0, dirty_seconds=1.0), migration(),
-         "dirty_bytes_per_s = 0 MiB/s over 1 s: the guest of a migration writes now and then; measure while it works"),
-        (RunningGuest(dirty_bytes_per_s=64.0 * MIB, dirty_seconds=2.0), migration(write_percent=50),
-         "dirty_bytes_per_s = 64 MiB/s over 2 s: is 128 MiB of distinct pages, and the guest must write more than "
+        (RunningGuest(dirty=(DirtyRate(0.0, 1.0),)), migration(),
+         "dirty rate = 0 MiB/s over 1 s: must be above 0: the guest of a migration writes; measure while it works"),
+        (RunningGuest(dirty=(DirtyRate(32768.0, 2.0),)), migration(write_percent=50),
+         "dirty rate = 64 MiB/s over 2 s: is 128 MiB of distinct pages, and the guest must write more than "
          "that: it writes 50 % of 128 MiB; measure over a shorter time"),
-        (RunningGuest(dirty_bytes_per_s=120.0 * MIB, dirty_seconds=1.0), migration(access="zipf", zipf_exponent=4),
-         "faster than one a picosecond"),
+        (RunningGuest(dirty=(DirtyRate(30720.0, 1.0),)), migration(access="zipf", zipf_exponent=4),
+         "more than one access a picosecond"),
     ],
 )  # fmt: skip
 def test_what_a_scenario_cannot_do(guest, scenario, sentence):
     with pytest.raises(InputError) as fault:
         apply(guest, scenario)
     assert sentence in str(fault.value)
-
-
-def test_a_rate_needs_its_time():
-    with pytest.raises(InputError, match="dirty_seconds = None: must be given if dirty_bytes_per_s is"):
-        RunningGuest(dirty_bytes_per_s=1.0)

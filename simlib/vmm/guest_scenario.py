@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A running guest as the scenario of a simulated migration."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import scipy  # its parts are imported when they are first used
+
+from simlib._lib.errors import InputError
+from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.quantities import PS_PER_S, size_text
+from simlib.model.scenario import Scenario
+from simlib.simulator.sampling.fluid_model import touches_of
+from simlib.vmm.dirtying import DirtyRate
+from simlib.vmm.guest import RunningGuest
+from simlib.vmm.rules import PAGE
+
+
+def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
+    """Return a migration's scenario with a running guest's numbers, as far as they are known.
+
+    vCPUs, memory (rounded up to whole huge pages for each vCPU) and link are replaced. The interval between two
+    accesses is set so that the undisturbed guest dirties as many distinct pages in the measured time as were counted.
+    The scenario keeps its architecture and its access pattern. The chunk of a CLEAR is at most the memory.
+
+    Raises `InputError` if the scenario is not a migration or has variants, or if no interval gives that dirty rate.
+
+    - `guest`: its newest rate counts.
+    """
+    workload = scenario.workload
+    if workload.kind != "migration":
+        rule = "must be migration to take a running guest's numbers"
+        raise InputError("workload.kind", workload.kind, rule, 'write kind = "migration" under [workload]')
+    if scenario.variants:
+        rule = "must be empty: a running guest is one scenario"
+        raise InputError("variants", ", ".join(scenario.variants), rule, "name one of them")
+    sized = _sized(guest, scenario)
+    rates = [rate for rate in guest.dirty if isinstance(rate, DirtyRate)]
+    if not rates:
+        return sized
+    interval = _access_interval(sized, rates[-1])
+    return replace(sized, workload=replace(sized.workload, access_interval=interval))
+
+
+def pages_written(scenario: Scenario, accesses: float) -> float:
+    """Expected number of distinct pages that a migration's guest has written after `accesses` accesses of all vCPUs."""
+    guest, workload = scenario.guest, scenario.workload
+    pages = guest.pages
+    if workload.access == "sequential":
+        # Each vCPU accesses an arc from a random page, of all the memory or of its own part.
+        round_share = min(1.0, accesses / pages / (guest.vcpus if workload.shared else 1))
+        touched = 1 - (1 - round_share) ** (guest.vcpus if workload.shared else 1)
+    else:
+        touches = touches_of(scenario)
+        touched = -float(touches.pages @ np.expm1(-accesses * touches.rate))
+    return pages * workload.write_percent / 100 * touched
+
+
+def _sized(guest: RunningGuest, scenario: Scenario) -> Scenario:
+    """Return the scenario with the guest's vCPUs, memory and link."""
+    old, workload = scenario.guest, scenario.workload
+    vcpus = guest.vcpus or old.vcpus
+    new = replace(old, vcpus=vcpus)
+    memory = guest.memory or old.memory
+    if memory:
+        word = WORD_PAGES * old.page_size
+        unit = word if old.backing == "4k" else PageTable(old.page_size).block_bytes()
+        whole = math.lcm(unit * vcpus, max(1, workload.clear_threads) * word)
+        new = replace(new, memory=-(-memory // whole) * whole, memory_per_vcpu=None)
+    chunk = workload.clear_chunk
+    if chunk is not None:
+        chunk = min(chunk, new.pages * new.page_size)
+    link = guest.link or workload.link
+    return replace(scenario, guest=new, workload=replace(workload, clear_chunk=chunk, link=link))
+
+
+def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
+    """Picoseconds between two accesses of a vCPU with which the guest dirties as much as was measured."""
+    guest, workload, seconds = scenario.guest, scenario.workload, measured.seconds
+    shown = f"{size_text(measured.pages * PAGE / seconds)}/s over {seconds:g} s"
+    wanted = measured.pages * PAGE / guest.page_size
+    if wanted <= 0:
+        raise InputError(
+            "dirty rate", shown, "must be above 0: the guest of a migration writes",
+            "measure while it works, or leave out the reply of query-dirty-rate to keep the scenario's access_interval",
+        )  # fmt: skip
+    most = guest.pages * workload.write_percent / 100
+    shorter = "measure over a shorter time (calc-dirty-rate with a smaller calc-time)"
+    if wanted > most - 0.5:
+        raise InputError(
+            "dirty rate", shown,
+            f"is {size_text(wanted * guest.page_size)} of distinct pages, and the guest must write more than that: it "
+            f"writes {workload.write_percent} % of {size_text(guest.pages * guest.page_size)}",
+            f"{shorter}, or set guest.memory and workload.write_percent as they are",
+            f"{shorter}, or set --memory and the scenario's write_percent as they are",
+        )  # fmt: skip
+    high = wanted
+    while pages_written(scenario, high) <= wanted:
+        high *= 2
+    accesses = float(scipy.optimize.brentq(lambda n: pages_written(scenario, n) - wanted, 0.0, high, rtol=1e-12))
+    interval = round(guest.vcpus * seconds * PS_PER_S / accesses)
+    if not interval:
+        raise InputError(
+            "dirty rate", shown, "would need more than one access a picosecond of each vCPU",
+            f"{shorter}, or lower workload.zipf_exponent",
+        )  # fmt: skip
+    return interval

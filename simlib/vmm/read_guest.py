@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Read a running guest from QEMU: replies that were pasted, or a QMP socket.
+
+Queries of QEMU's machine protocol (QMP) that are understood: ``query-migrate`` (memory, throughput, pages dirtied
+during the migration), ``query-dirty-rate`` (the measurement of ``calc-dirty-rate``), ``query-cpus-fast`` (vCPUs,
+architecture), ``query-migrate-parameters`` and ``query-migrate-capabilities`` (current settings).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+
+from simlib._lib.errors import InputError
+from simlib.vmm.guest import RunningGuest
+from simlib.vmm.qmp import TIMEOUT, Monitor, one_line, refusal
+from simlib.vmm.replies import ASK, CPUS, DIRTY_RATE, MIGRATE, QUERIES, guest_of, query_of, replies_in
+
+_LIMIT = 2**22
+_HUMAN = re.compile(
+    r"^\s*(?:Migration status: |Status: |total ram: |throughput: |Throughput \(Mbps\): |Dirty rate: |\*? ?CPU #\d+:).*",
+    re.MULTILINE,
+)
+
+
+def read_guest(source: str | Path) -> RunningGuest:
+    """Read a guest from pasted replies, or query its QEMU.
+
+    Raises `InputError` if the source cannot be read, does not answer, or has no reply that is understood and possible.
+
+    - `source`: a text file with replies (see `parse_guest`), ``"-"`` for standard input, or a unix domain socket of
+      QMP. Over the socket only `QUERIES` are sent; each must be answered within `TIMEOUT` seconds.
+
+    >>> read_guest("no-such-file")
+    Traceback (most recent call last):
+    simlib.InputError: no-such-file = missing: must be a text file or a QMP socket; check the path
+    """
+    where = str(source)
+    try:
+        if where == "-":
+            where, data = "standard input", sys.stdin.buffer.read(_LIMIT + 1)
+        elif stat.S_ISSOCK(os.stat(where).st_mode):
+            return _ask(where)
+        else:
+            with open(where, "rb") as file:
+                data = file.read(_LIMIT + 1)
+    except FileNotFoundError:
+        raise InputError(where, "missing", "must be a text file or a QMP socket", "check the path") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(where, reason, "must be a text file or a QMP socket that can be read") from None
+    if len(data) > _LIMIT:
+        raise InputError(where, f"more than {_LIMIT} bytes", "is too long for replies of QMP", ASK)
+    return parse_guest(data.decode("utf-8-sig", errors="replace"), where)
+
+
+def parse_guest(text: str, where: str = "text") -> RunningGuest:
+    """Read a guest from QMP replies that were pasted.
+
+    Raises `InputError` if no reply is understood, one is cut off, or a value is impossible or contradicts another.
+
+    - `text`: replies in any order, each a JSON value with or without its ``{"return": ...}``. Prompts, commands, events
+      and replies to other queries may lie between them. Of several replies to one query the last counts; of
+      query-dirty-rate the last reply of each measuring time.
+    - `where`: name of the text in errors.
+
+    >>> guest = parse_guest('''
+    ... (QEMU) query-cpus-fast
+    ... {"return": [{"cpu-index": 0, "target": "x86_64"}, {"cpu-index": 1, "target": "x86_64"}]}
+    ... (QEMU) query-dirty-rate
+    ... {"return": {"status": "measured", "dirty-rate": 100, "mode": "dirty-bitmap", "calc-time": 2,
+    ...             "start-time": 5, "sample-pages": 0}}
+    ... ''')
+    >>> guest.vcpus, guest.architecture, guest.dirty[0].pages, guest.dirty[0].seconds, guest.link
+    (2, 'x86-tdp', 51200.0, 2.0, 0)
+    >>> for note in guest.notes: print(note)
+    2 vCPUs: entries of query-cpus-fast
+    architecture x86-tdp: target x86_64 of query-cpus-fast; QEMU does not report whether KVM uses the TDP MMU
+    memory not known: no reply of query-migrate
+    link not known: no reply of query-migrate
+    100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: by write protection
+    """
+    notes: list[str] = []
+    replies = list(replies_in(text, where, notes))
+    if not replies:
+        if human := _HUMAN.search(text):
+            rule = "is the human monitor's text, which rounds, and differs between versions"
+            raise InputError(where, one_line(human[0]), rule, ASK)
+        rule = f"has no reply to {MIGRATE}, {DIRTY_RATE} or {CPUS}"
+        raise InputError(where, one_line(text) or "empty", "; ".join([rule, *notes]), ASK)
+    return guest_of(replies, notes)
+
+
+def _ask(path: str) -> RunningGuest:
+    """Send the queries to QEMU."""
+    replies, notes = [], []
+    with Monitor(path, TIMEOUT) as monitor:
+        for query in QUERIES:
+            answer = monitor.ask(query)
+            reply = answer.get("return")
+            if query == DIRTY_RATE and isinstance(reply, dict) and reply.get("calc-time-unit") == "second":
+                answer = monitor.ask(query, {"calc-time-unit": "millisecond"})  # exact, where QEMU knows units
+                reply = answer.get("return")
+            if query == MIGRATE and reply == {}:
+                reply = {"status": "none"}
+            if "error" in answer:
+                notes.append(refusal(query, answer["error"]))
+            elif query_of(reply) == query:
+                replies.append((query, reply))
+            else:
+                raise InputError(f"{path}, {query}", one_line(reply), "is not a reply to it", ASK)
+    if not replies:
+        raise InputError(path, "only errors", "; ".join(notes), ASK)
+    return guest_of(replies, notes)
