@@ -11,10 +11,10 @@ UV ?= uv
 PINS_FLAGS ?=
 PYTEST_ARGS ?=
 
-# Python compiles what it imports, when it does so; pip would compile all of it: 23 s.
+# Python compiles modules on import; pip would compile all of them: 23 s.
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --no-compile --disable-pip-version-check
 
-# Compiled kernels are kept here, so that a read-only package folder does not matter.
+# Compiled kernels are kept here, as the package folder may be read-only.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
 # The tests start simlib hundreds of times: its bytecode is kept, even where the environment says otherwise.
@@ -25,41 +25,41 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab lab-tries lab-control
 
 help:
-	@echo "make reproduce   compute every study and run every notebook on what was found: writes build/report (5 to 15 minutes)"
-	@echo "make notebooks   execute notebooks alone: writes build/notebooks (ONLY=\"04 08\" for those with such a part in their name)"
-	@echo "make test        format, lint, types, tests, doctests and the first notebook (4 to 15 minutes)"
-	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 to 20 minutes)"
-	@echo "make wheel       build the wheel, install it where nothing else is, and run commands (1 minute)"
-	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
-	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
-	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
-	@echo "make mutants     draw $(MUTANTS) small faults in each of four packages, and see which no test notices (hours)"
-	@echo "make same-results  run commands under $(PYTHONS) and with the oldest packages allowed, and compare"
-	@echo "make endurance   the same commands for two hours: memory and descriptors stay what they are"
+	@echo "make reproduce   recompute every study, run every notebook and write build/report (5 to 15 minutes)"
+	@echo "make notebooks   execute the notebooks alone into build/notebooks (ONLY=\"04 08\" selects by parts of names)"
+	@echo "make test        check format, lint and types, and run tests, doctests and the first notebook (4 to 15 minutes)"
+	@echo "make test-studies  compute the long notebooks and calibrations, and test what the pages say of them (5 to 20 minutes)"
+	@echo "make wheel       build the wheel, install it alone, and run commands (1 minute)"
+	@echo "make docs        build the documentation site in build/docs (installs requirements/docs.txt)"
+	@echo "make conservation  check $(SCENARIOS) random migrations with an independent witness: no page lost, none sent twice (3 minutes)"
+	@echo "make mutations   break the simulator in one place at a time; a test must fail each time (12 minutes)"
+	@echo "make mutants     make $(MUTANTS) random small faults in each of four packages, and count those that no test notices (hours)"
+	@echo "make same-results  compare commands under $(PYTHONS) and with the lowest allowed versions of packages"
+	@echo "make endurance   repeat commands for two hours: memory and file descriptors must not grow"
 	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (3 minutes)"
-	@echo "make kills       end every command that writes by SIGKILL $(KILLS) times: nothing partial stands there (20 minutes)"
-	@echo "make fuzz        give every parser, importer and command $(INPUTS) broken inputs; goes on where it was ended (an hour)"
-	@echo "make audit       ask the advisory service about the pinned packages (installs requirements/audit.txt)"
-	@echo "make sweep-faults  kill drivers ($(FAULTS) times), workers and schedulers of sweeps, fill the disk (10 minutes)"
+	@echo "make kills       kill every command that writes $(KILLS) times: no partial file may remain (20 minutes)"
+	@echo "make fuzz        give every parser, importer and command $(INPUTS) broken inputs; resumes (an hour)"
+	@echo "make audit       check the pinned packages for known vulnerabilities (installs requirements/audit.txt)"
+	@echo "make sweep-faults  kill drivers ($(FAULTS) times), workers and schedulers of sweeps, and fill the disk (10 minutes)"
 	@echo "make strategy-map  sweep 100 800 points for the map of notebook 13; writes data/sweeps (10 minutes)"
-	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's; migrate two guests (10 minutes)"
-	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (hours)"
-	@echo "make lab-tries   try series of patches in the lab: writes data/collected/tried.csv (an hour; keeps what it has in build/tried)"
-	@echo "make lab-control  see whether lab try finds kernels that lose writes, and how often it calls something changed where nothing is (10 minutes)"
-	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
-	@echo "make check-each-patch  the same for all architectures, and each patch by itself (30 minutes)"
+	@echo "make lab-smoke   build a kernel, boot it under QEMU, compare its lock counts with the simulator's; migrate two guests (10 minutes)"
+	@echo "make lab         build all kernels and run all experiments; writes data/collected and data/fits (hours)"
+	@echo "make lab-tries   try patch series in the lab; writes data/collected/tried.csv (an hour; resumes from build/tried)"
+	@echo "make lab-control  test that lab try finds kernels that lose writes, and how often it reports a change where there is none (10 minutes)"
+	@echo "make check-patches  apply the patch series, run checkpatch and compile the changed files, as CI does (10 minutes)"
+	@echo "make check-each-patch  the same for all architectures and for each patch alone (30 minutes)"
 	@echo "make claims      compare the numbers in the patches' messages with the collected data"
-	@echo "make statistics-cost  measure what the series' lock statistics add to an acquisition, natively (1 minute)"
+	@echo "make statistics-cost  measure the time that the lock statistics add to an acquisition, natively (1 minute)"
 	@echo "make dirty-log-stress  run the series' stress test 200 times under emulation (10 minutes; builds a kernel first)"
-	@echo "make env         only set up .venv from requirements/dev.txt (reproduce and test do it by themselves)"
+	@echo "make env         set up .venv from requirements/dev.txt (the other targets do this by themselves)"
 	@echo "make sampling    compare sampled migrations with whole ones; writes the table of docs/sampling.md (15 minutes)"
-	@echo "make coverage    see that 90 % intervals cover 85 to 95 % of synthetic data sets; writes docs/statistics.md (5 minutes)"
-	@echo "make bench       compare speed with other simulators; with BEFORE=COMMIT, waits with that version"
-	@echo "make picture     draw the README's picture, and those of the notebooks that were run (needs Chrome or Chromium)"
+	@echo "make coverage    check that 90 % intervals cover 85 to 95 % of synthetic data sets; writes docs/statistics.md (5 minutes)"
+	@echo "make bench       compare speed with other simulators, and with BEFORE=COMMIT the waiting times with that version"
+	@echo "make picture     draw the README's figure, and those of the notebooks that were run (needs Chrome or Chromium)"
 	@echo "make pins        compile requirements/*.txt from pyproject.toml (needs uv; PINS_FLAGS=--upgrade for new versions)"
 	@echo "make clean       remove .venv, build and the caches"
 	@echo
-	@echo "PYTHON=...       the interpreter to build .venv with, else python3, python3.13, python3.12 or python3.11"
+	@echo "PYTHON=...       interpreter for .venv; default: python3, python3.13, python3.12 or python3.11"
 	@echo "PYTEST_ARGS=...  more arguments for pytest, such as PYTEST_ARGS='-k lock'"
 
 # Leaves the first suitable interpreter in $python, or says what is missing and fails. A name may exist and not
@@ -87,7 +87,7 @@ python:
 env: .venv/.simlib
 	@echo "simlib is installed in .venv."
 
-# Each stamp is written last, so that an interrupted set-up is done again from the start.
+# A stamp is written last, so that an interrupted set-up starts again.
 .venv/.pins: requirements/dev.txt
 	@$(find_python); \
 	echo "Installing the pinned packages into .venv with $$python ($$version): a minute or two."; \
@@ -105,20 +105,20 @@ env: .venv/.simlib
 	@$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
 	@touch $@
 
-# Of the two kinds of machine code one is compiled beside the other.
+# The engine with traces is compiled at the same time as the plain one.
 reproduce: .venv/.simlib
 	@.venv/bin/python -m simlib.simulator.engine.compiled recorded & recorded=$$!; \
 	.venv/bin/simlib reproduce --out build/report; wait $$recorded
 
-# All of them, each computing what it needs; ONLY="04 08" makes those whose names have such a part.
+# Each notebook computes what it needs; ONLY="04 08" selects by parts of names.
 ONLY ?=
 notebooks: .venv/.simlib
 	@.venv/bin/python -m studies.notebook_pages build/notebooks $(ONLY)
 
-# A file's tests stay in one process, as they share what takes long. The examples come last, which even out the end.
+# The tests of a file run in one process, as they share fixtures that take long. Doctests come last, as they are short.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-# pytest stands last, so that its summary is the last line. Four processes on two cores, as some tests wait.
+# pytest comes last, so that its summary is the last line. Four processes on two cores, as some tests wait.
 test: .venv/.simlib
 	@echo "Format and lint."
 	@.venv/bin/ruff format --check .
@@ -135,11 +135,11 @@ test-studies: .venv/.simlib
 wheel: .venv/.simlib
 	@.venv/bin/python checks/wheel.py build/wheel
 
-# Sphinx's warnings are errors, and so is a page that fetches anything or links to nothing.
+# Warnings of Sphinx are errors, and so are pages that fetch from outside or have dead links.
 docs: .venv/.simlib .venv/.docs
 	@PYTHONPATH=docs .venv/bin/python -m website --out build/docs
 
-# The same scenarios each time; SCENARIOS=100000 makes more of them.
+# The scenarios are the same each time; SCENARIOS=100000 makes more of them.
 SCENARIOS := 10000
 conservation: .venv/.simlib
 	@.venv/bin/python checks/conservation.py $(SCENARIOS)
@@ -147,57 +147,57 @@ conservation: .venv/.simlib
 mutations: .venv/.simlib
 	@.venv/bin/python checks/mutations.py
 
-# The same mutants each time; MUTANTS=200 tries more of them. What was tried is in build/mutants, and not tried again.
+# The mutants are the same each time; MUTANTS=200 tries more. Results in build/mutants are not computed again.
 MUTANTS := 100
 mutants: .venv/.simlib .venv/.mutants
 	@.venv/bin/python checks/mutants.py build/mutants $(MUTANTS)
 
-# Of each the pinned packages, and of the first one the lowest versions allowed, too; the interpreters must be there.
+# Each interpreter with the pinned packages, the first one also with the lowest allowed; they must be installed.
 PYTHONS := python3.11 python3.12 python3.13
 same-results: .venv/.simlib
 	@.venv/bin/python checks/same_results.py $(PYTHONS)
 
-# The same moments each time; MOMENTS=100 makes more of them.
+# The moments are the same each time; MOMENTS=100 makes more of them.
 MOMENTS := 40
 interruptions: .venv/.simlib
 	@.venv/bin/python checks/interruptions.py $(MOMENTS)
 
-# In two processes, each for its half of the minutes.
+# Two processes, each for half of the minutes.
 endurance: MINUTES := 120
 endurance: .venv/.simlib
 	@.venv/bin/python checks/endurance.py $(MINUTES)
 
-# The same kills each time; KILLS=1000 makes more of them. One in twelve comes after the command has ended.
+# The kills are the same each time; KILLS=1000 makes more. One in twelve comes after the command has ended.
 KILLS := 220
 kills: .venv/.simlib
 	@.venv/bin/python checks/kills.py $(KILLS)
 
-# The same inputs each time. What was done is in build/fuzz; remove it to do it again. MINUTES=20 ends it after that.
+# The inputs are the same each time. Finished ones are in build/fuzz; remove it to repeat them. MINUTES=20 is a limit.
 INPUTS := 1000000
 MINUTES := inf
 fuzz: .venv/.simlib
 	@.venv/bin/python checks/fuzzing.py $(INPUTS) $(MINUTES)
 
-# The service is not where an index of packages is: a machine that reaches one may not reach the other.
+# The advisory service is another host than the package index: a machine may reach only one of them.
 audit: .venv/.simlib .venv/.audit
 	@.venv/bin/python checks/audit.py
 
-# Whatever was done before is kept: remove build/strategies to simulate it anew.
+# Finished points are kept: remove build/strategies to simulate them again.
 strategy-map: .venv/.simlib
 	@.venv/bin/simlib sweep data/grids/strategies.toml --out build/strategies --resume
 	@.venv/bin/python benchmarks/strategy_map.py build/strategies data/sweeps/strategies
 
-# The same moments each time; FAULTS=200 makes more of them.
+# The faults are the same each time; FAULTS=200 makes more of them.
 FAULTS := 50
 sweep-faults: .venv/.simlib
 	@.venv/bin/python checks/sweep_faults.py $(FAULTS)
 
-# What these need (compilers, the kernel's source, QEMU) is named, package by package, by "simlib lab check".
+# "simlib lab check" lists the packages that these need (compilers, the kernel's source, QEMU).
 check-patches: .venv/.simlib
-	@.venv/bin/simlib lab check-series --whole --arch x86_64 --arch arm64
+	@.venv/bin/python checks/series_check.py --whole --arch x86_64 --arch arm64
 
 check-each-patch: .venv/.simlib
-	@.venv/bin/simlib lab check-series
+	@.venv/bin/python checks/series_check.py
 
 claims: .venv/.simlib
 	@.venv/bin/python checks/claims.py
@@ -237,7 +237,7 @@ lab: .venv/.simlib
 	done
 	@.venv/bin/simlib lab costs --out data/fits
 
-# What was simulated whole is kept in build/sampling; remove it to simulate it anew.
+# Whole simulations are kept in build/sampling; remove it to simulate them again.
 sampling: .venv/.simlib
 	@.venv/bin/python benchmarks/sampling.py --write
 

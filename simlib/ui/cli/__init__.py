@@ -24,7 +24,7 @@ from simlib._lib import signals
 from simlib._lib.errors import SimlibError
 from simlib._lib.extras import missing
 from simlib._lib.files import write_text, write_together
-from simlib._lib.parallel import MOST_WORKERS
+from simlib._lib.parallel import MAX_WORKERS
 from simlib.ui.cli import data, decide, host, lab, migrate
 from simlib.ui.cli.output import (
     Format,
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 
 
 class Commands(TyperGroup):
-    """The commands, each of which a signal ends in order."""
+    """Commands; a signal ends each of them in order."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the selected command."""
         with interruptible():
             return super().invoke(ctx)
 
@@ -77,8 +77,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="What does KVM's mmu_lock cost, and what would another way of taking it cost? "
-    "A model of dirty logging, calibrated on measurements.",
+    help="Model of contention on KVM's mmu_lock during dirty logging and live migration, calibrated on measurements: "
+    "simulate, predict, compare and choose strategies for the lock, and plan a migration.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).",
 )
 app.add_typer(data.app, name="data")
@@ -96,14 +96,14 @@ TRACE_EVENTS = 2_000_000
 def options(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:
-    """What stands before a subcommand; `main` answers --version."""
+    """Options before a subcommand; `main` handles --version."""
 
 
 @app.command()
 def policies(how: FormatOption = Format.TABLE) -> None:
-    """List the named policies that --policy NAME and simlib compare apply, with what each changes and whose it is.
+    """List the named policies for --policy NAME and simlib compare, with their changes and sources.
 
-    Beside them, every-N lets go after every N pages, for any multiple of 64.
+    In addition, every-N drops mmu_lock after every N pages, for any multiple of 64.
     """
     from simlib.model.policies import POLICIES
 
@@ -118,7 +118,7 @@ def policies(how: FormatOption = Format.TABLE) -> None:
 
 
 def changes_of(tables: Tables) -> str:
-    """What a policy changes, in a line.
+    """Format the changes of a policy as a line.
 
     >>> changes_of({"policy": {"eager_split": True}, "workload": {"clear_threads": 2}})
     'policy.eager_split = true, workload.clear_threads = 2'
@@ -129,19 +129,19 @@ def changes_of(tables: Tables) -> str:
 
 @app.command()
 def sweep(
-    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="What to sweep; docs/sweeps.md lists the keys.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the data sets.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder, if any.")] = False,
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="Grid of points; docs/sweeps.md lists the keys.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the data sets.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the sweep in the folder, if any.")] = False,
     cluster: ClusterOption = "",
     workers: Annotated[
-        int, typer.Option(min=0, max=MOST_WORKERS, help="Processes on this machine; 0: one for each CPU.")
+        int, typer.Option(min=0, max=MAX_WORKERS, help="Processes on this machine; 0: one for each CPU.")
     ] = 0,
 ) -> None:
-    """Simulate all points of a grid: fields of a scenario × policies × architectures, each as often as it needs.
+    """Simulate all points of a grid: fields of a scenario × policies × architectures, with as many runs as each needs.
 
-    FOLDER/results is a Parquet data set that pandas, DuckDB and Polars read as it stands; FOLDER/refused lists the
-    points that a rule refuses. What is finished survives whatever ends the run: --resume does the rest. The results are
-    the same whatever the workers.
+    FOLDER/results is a Parquet data set for pandas, DuckDB or Polars; FOLDER/refused lists the points that a rule
+    refuses. Finished points are kept if the run is interrupted; --resume simulates the others. The results do not
+    depend on the number of workers.
 
     Examples: simlib sweep data/grids/first.toml --out build/first
 
@@ -150,12 +150,12 @@ def sweep(
     from simlib.analysis.sweep import run
 
     with progress_bar() as progress:
-        found = run(
+        result = run(
             grid, out, resume=resume, cluster=cluster or None, workers=workers, progress=progress, announce=say
         )  # fmt: skip
-    results = found.points - found.refused
-    say(f"{results:,} points simulated, {found.refused:,} refused; the results are in")
-    write(f"{found.folder / 'results'}\n")
+    results = result.points - result.refused
+    say(f"{results:,} points simulated, {result.refused:,} refused; the results are in")
+    write(f"{result.folder / 'results'}\n")
 
 
 @app.command()
@@ -167,41 +167,41 @@ def calibrate(
         list[str],
         typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
     ],
-    out: Annotated[Path, into_file("FIT.json", "Where to write the fit.")],
+    out: Annotated[Path, into_file("FIT.json", "File for the fit.")],
     train: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[TABLE:]CONDITION",
-            help="Rows that the calibration may see, e.g. 'vcpus <= 8', of all tables or of one; may be repeated.",
+            help="Rows to calibrate on, e.g. 'vcpus <= 8', of all tables or of one; may be repeated.",
         ),
     ] = None,
     select: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[TABLE:]CONDITION",
-            help="Rows to use at all, e.g. \"series == 'spinlock-old-test'\"; may be repeated.",
+            help="Rows to use, e.g. \"series == 'spinlock-old-test'\"; may be repeated.",
         ),
     ] = None,
     intervals: Intervals,
     elsewhere: Elsewhere,
     output: Output,
 ) -> None:
-    """Determine a scenario's costs from measurements, with intervals.
+    """Calibrate a scenario's costs to measurements, with intervals.
 
-    The scenario's [calibration] table names the costs that are unknown, and the metrics; each table gives those that
-    it has. Examples: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
+    The scenario's [calibration] table names the unknown costs and the metrics; each measurement table has some of the
+    metrics. Examples: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
     --train "vcpus <= 8" --out build/fit.json
 
     simlib calibrate mine.toml times.csv clear.csv --train "vcpus <= 8" --train "clear:iteration > 1" --out fit.json
     """
-    from simlib.analysis.calibrate.tables import one_or_all, read_tables, split_conditions
+    from simlib.analysis.calibrate.tables import read_tables, single_condition, split_conditions
 
-    found = read_tables(tables)
-    names = [table.name for table in found]
-    chosen = one_or_all(split_conditions("train", train or [], names))
-    used = one_or_all(split_conditions("select", select or [], names))
+    measured = read_tables(tables)
+    names = [table.name for table in measured]
+    chosen = single_condition(split_conditions("train", train or [], names))
+    used = single_condition(split_conditions("select", select or [], names))
     with progress_bar() as progress, elsewhere.in_use():
-        fit = simlib.calibrate(scenario, found, chosen, select=used, progress=progress, **asdict(intervals))
+        fit = simlib.calibrate(scenario, measured, chosen, select=used, progress=progress, **asdict(intervals))
     simlib.save_fit(fit, out)
     output.write_page(fit)
     counts = f"{len(fit.train)} observations, {len(fit.estimate.names)} costs"
@@ -212,7 +212,7 @@ def calibrate(
         rows = fit.sensitivity[fit.sensitivity["variant"] == variant]
         first = rows.sort_values("total", ascending=False).iloc[0]
         where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
-        say(f"what moves {where} most: {first['name']} (total Sobol index {first['total']:.2f})")
+        say(f"{where} depends most on {first['name']} (total Sobol index {first['total']:.2f})")
     show_fit(fit, output.how)
 
 
@@ -226,7 +226,7 @@ def predict(
 ) -> None:
     """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
 
-    A scenario with variants gives one curve a variant. Example: simlib predict
+    A scenario with variants gives one curve for each. Example: simlib predict
     data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
     """
     result = curves.answer(simlib.predict, output, policy=policy)
@@ -240,14 +240,14 @@ def compare(
     curves: Curves,
     policies: Annotated[
         list[str],
-        typer.Argument(metavar="POLICY…", help="Names of policies, every-512 and the like for batches, own for what "
-                       "the scenario says itself. The others are compared with the first."),
+        typer.Argument(metavar="POLICY…", help="Names of policies, batches such as every-512, conditions, or baseline "
+                       "for the scenario's own policy. The others are compared with the first."),
     ],
     output: Output,
 ) -> None:  # fmt: skip
-    """Set policies side by side over vCPUs, on the same costs and random numbers, with intervals.
+    """Compare policies over vCPUs with the same costs and common random numbers, with intervals.
 
-    change_percent is against the first policy, as a paired comparison. Examples: simlib compare
+    change_percent is relative to the first policy, as a paired comparison. Examples: simlib compare
     data/scenarios/lab-x86-shadow.toml whole-ioctl every-64 every-512 --vcpus 4,8
 
     simlib compare data/scenarios/x86-160-vcpus.toml baseline every-64 --variant before --vcpus 16
@@ -265,7 +265,7 @@ def simulate(
     unknown: Unknown,
     files: Files,
     listing: Annotated[
-        bool, typer.Option("--listing", help="Print the programs that would run, and leave; docs/steps.md explains.")
+        bool, typer.Option("--listing", help="Print the programs of the threads and exit; docs/steps.md explains them.")
     ] = False,
     output: Output,
 ) -> None:
@@ -284,7 +284,7 @@ def simulate(
     with progress_bar() as progress:
         result = simlib.simulate(
             **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if files.trace else 0,
-            pages_per_vcpu=run.pages or None, costs=unknown.costs.value, announce=_offer_sample(case),
+            pages_per_vcpu=run.pages or None, unknown_costs=unknown.unknown_costs.value, announce=_offer_sample(case),
             progress=lambda events, now: progress(
                 f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.0
             ),
@@ -307,30 +307,34 @@ def simulate(
 
 
 def _offer_sample(case: ScenarioOptions) -> Callable[[str], None]:
-    """Say that it will take long, and that there is a faster way, where there is."""
-    from simlib.simulator.sampling import why_not
+    """Return a function that announces a long run, and a faster way where there is one."""
+    from simlib.simulator.sampling import unsupported_reason
 
     scenario = simlib.load_scenario(case.scenario).variant(case.variant)
-    faster = "" if why_not(scenario) else "; or --sample 8, which takes seconds (docs/sampling.md)"
+    faster = "" if unsupported_reason(scenario) else "; --sample 8 takes seconds (docs/sampling.md)"
     return lambda text: say(text + faster)
 
 
 def _sample(case: ScenarioOptions, run: RunOptions, unknown: Unknown, output: Output) -> None:
     with progress_bar() as progress:
         result = simlib.sample(
-            **case.arguments(), replications=run.sample, seed=run.seed, costs=unknown.costs.value, progress=progress
+            **case.arguments(),
+            replications=run.sample,
+            seed=run.seed,
+            unknown_costs=unknown.unknown_costs.value,
+            progress=progress,
         )
     for flag in result.flags:
         say(flag)
     unknown.tell(result.costs)
     output.write_page(result)
-    say(f"sampled: {result.windows} windows of {result.replications} walks; docs/sampling.md says what is kept")
+    say(f"sampled: {result.windows} windows in {result.replications} sampled runs; see docs/sampling.md")
     show(result.table(), output.how)
 
 
 @app.command()
 def reproduce(
-    out: Annotated[Path, into_folder("FOLDER", "Where to write the report and its tables.")] = Path("build/report"),
+    out: Annotated[Path, into_folder("FOLDER", "Folder for the report and its tables.")] = Path("build/report"),
     seed: SeedOption = 1,
 ) -> None:
     """Recompute all studies, run all notebooks and write the HTML report. Needs a checkout of the repository."""
@@ -352,18 +356,20 @@ def explore(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0: any free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     lab: Annotated[bool, typer.Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
-    query: Annotated[str, typer.Option(metavar="QUERY", help="What the page asks first, as its address has it.")] = "",
-    scenario: Annotated[Path | None, from_file("FILE", "The same, as a scenario file.")] = None,
-    table: Annotated[Path | None, into_file("OUT.csv", "Open nothing; write the page's table, simulated.")] = None,
+    query: Annotated[str, typer.Option(metavar="QUERY", help="First state of the page, as in its URL.")] = "",
+    scenario: Annotated[Path | None, from_file("FILE", "First state of the page, as a scenario file.")] = None,
+    table: Annotated[
+        Path | None, into_file("OUT.csv", "Simulate and write the page's table instead of opening it.")
+    ] = None,
 ) -> None:
-    """Open a page on which a lock strategy can be tried out, and the notebooks beside it; on loopback, with a token.
+    """Open the interactive what-if page and the notebooks, on loopback with a token.
 
     Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
     """
     from simlib.ui import explorer
     from simlib.ui.explorer.server import explore as run
 
-    if not query and scenario is None and table is None:  # nothing to check, for which half of simlib is imported
+    if not query and scenario is None and table is None:  # nothing to check, which would import half of simlib
         raise typer.Exit(run(port=port, browser=browser, lab=lab))
     from simlib.ui.explorer.state import PAGES, ExplorerState, page_of
 
@@ -376,15 +382,15 @@ def explore(
     if table is None:
         raise typer.Exit(run(port=port, browser=browser, query=state.query, lab=lab))
     with progress_bar() as progress:
-        found = getattr(explorer, finds)(state, progress)
-    write_text(table, found.table().to_csv(index=False))
+        findings = getattr(explorer, finds)(state, progress)
+    write_text(table, findings.table().to_csv(index=False))
     say(f"wrote {table}")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point: run the command, turn faults into one sentence and an exit code."""
+    """Run the command; an error becomes one sentence and an exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    # What an encoding cannot say (ASCII has no µ, UTF-8 no half of a file's name) is an escape, not an error.
+    # Characters that the encoding lacks (µ in ASCII, lone surrogates of a file name) become escapes, not errors.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -398,8 +404,8 @@ def main(arguments: list[str] | None = None) -> None:
         finally:
             sys.stdout.flush()
     except SimlibError as error:
-        say(error.on_command_line())
-        signals.state.told |= bool(signals.state.asked)
+        say(error.cli_message())
+        signals.state.reported |= bool(signals.state.received)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if not (sentence := missing(error.name)):
@@ -410,7 +416,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(1)
     except MemoryError:
-        say("not enough memory: take less of what is simulated or read")
+        say("not enough memory: simulate or read less")
         sys.exit(1)
     except OSError as error:  # of nothing that a part knows: standard output, or what the system refuses anywhere
         unnamed = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"

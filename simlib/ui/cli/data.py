@@ -20,7 +20,7 @@ PRINTED_ROWS = 60
 
 
 class ImportCommand(TyperCommand):
-    """A command whose help lists what can be imported, which is only looked up when somebody asks."""
+    """Command whose help lists the kinds that can be imported, which are looked up only for the help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
@@ -56,7 +56,7 @@ def data_show(
 
 @app.command("check")
 def data_check(
-    path: Annotated[Path, typer.Argument(help="A CSV file (its descriptor, if any, stands beside it as .json).")],
+    path: Annotated[Path, typer.Argument(help="A CSV file; its descriptor, if any, is the .json of the same name.")],
 ) -> None:
     """Check a measurement file against its schema and the rules of docs/data.md."""
     for line in simlib.measurements.check(path):
@@ -65,26 +65,24 @@ def data_check(
 
 @app.command("import", cls=ImportCommand)
 def data_import(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of the file; listed below.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
-    out: Annotated[Path | None, into_folder("FOLDER", "Write every table there: CSV and descriptor.")] = None,
-    name: Annotated[str, typer.Option(help="Name of the written files. Default: that of the file.")] = "",
-    table: Annotated[
-        str, typer.Option(help="Print this table. Default: with --format table all, else the first.")
-    ] = "",
-    lock: Annotated[
-        str, typer.Option(help="lock-stat: part of the classes' names, or all. Default: those that are mmu_lock.")
-    ] = "",
+    out: Annotated[Path | None, into_folder("FOLDER", "Folder for every table: CSV and descriptor.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the written files. Default: name of the input.")] = "",
+    table: Annotated[str, typer.Option(help="Table to print. Default: all with --format table, else the first.")] = "",
+    lock: Annotated[str, typer.Option(help="lock-stat: part of a lock class's name, or all. Default: mmu_lock.")] = "",
     histograms: Annotated[
-        bool, typer.Option("--histograms", help="kvm-stats, contention-test: the histograms too.")
+        bool, typer.Option("--histograms", help="kvm-stats, contention-test: also the histograms.")
     ] = False,
     add: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="COLUMN=VALUE", help="Add a column that the file does not say; may be repeated."),
+        typer.Option(
+            "--set", metavar="COLUMN=VALUE", help="Add a column that the file does not have; may be repeated."
+        ),
     ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Make a tidy table of what another tool printed: lock_stat, traces, perf, selftests, KVM statistics.
+    """Convert the output of another tool to tidy tables: lock_stat, traces, perf, selftests, KVM statistics.
 
     Examples: simlib data import lock-stat /proc/lock_stat
 
@@ -121,11 +119,11 @@ def data_import(
 
 
 def settings(texts: list[str]) -> dict[str, str]:
-    """Names and values of ``NAME=VALUE`` arguments."""
-    found: dict[str, str] = {}
+    """Read ``NAME=VALUE`` arguments."""
+    values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or name in found:
+        if not equals or name in values:
             raise InputError("--set", text, "must be COLUMN=VALUE, each column once", "write --set vcpus=8")
-        found[name] = value
-    return found
+        values[name] = value
+    return values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How results, messages and progress are shown."""
+"""Output of results, messages and progress."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
 
 STARTING = "starting (the first run compiles the engine)"
-"""Said until anything else is."""
+"""First message of a progress display."""
 
 PATIENCE_S = 2.0
-"""What is read faster than this shows no progress, s."""
+"""Time after which reading shows its progress, s."""
 
 WIDTH = 120
 """Columns of text where stdout is no terminal."""
@@ -52,11 +52,11 @@ NARROWEST, LONGEST_WORD = 14, 30
 GAP = "  "
 
 Named = TypeVar("Named", Path | None, str, list[str])
-"""What names a file, or several, if one is named."""
+"""Type of an argument that names a file, several, or none."""
 
 
 class Format(StrEnum):
-    """How a result is printed."""
+    """Output format of a result."""
 
     TABLE = "table"
     CSV = "csv"
@@ -67,37 +67,37 @@ FormatOption = Annotated[Format, typer.Option("--format", help="Print the result
 
 
 def read_file(context: typer.Context, path: Named) -> Named:
-    """An argument or option that names a file, or several, which are read: no output may replace them."""
-    for one in path if isinstance(path, list) else [path]:
-        if one is not None and os.path.isfile(one):
-            _named_once(context, Path(one), "read")
-            if Path(one).suffix == ".csv":  # with its descriptor
-                _named_once(context, Path(one).with_suffix(".json"), "read")
+    """Register the files of an argument or option that are read, so that no output replaces them."""
+    for name in path if isinstance(path, list) else [path]:
+        if name is not None and os.path.isfile(name):
+            _named_once(context, Path(name), "read")
+            if Path(name).suffix == ".csv":  # with its descriptor
+                _named_once(context, Path(name).with_suffix(".json"), "read")
     return path
 
 
 def writable_file(context: typer.Context, path: Path | None) -> Path | None:
-    """An option that names a file which is written after the work: one that cannot be is refused before."""
+    """Register a file that is written after the work; refuse it at once if it cannot be written."""
     return None if path is None else _named_once(context, check_writable(path), "written")
 
 
 def writable_folder(context: typer.Context, path: Path | None) -> Path | None:
-    """The same for a folder."""
+    """Register a folder that is written after the work; refuse it at once if it cannot be written."""
     return None if path is None else _named_once(context, check_writable(path, folder=True), "written")
 
 
 def from_file(metavar: str, text: str) -> Any:
-    """An option for `read_file`, with its help."""
+    """Return an option for `read_file`, with its help."""
     return typer.Option(metavar=metavar, help=text, callback=read_file)
 
 
 def into_file(metavar: str, text: str) -> Any:
-    """An option for `writable_file`, with its help."""
+    """Return an option for `writable_file`, with its help."""
     return typer.Option(metavar=metavar, help=text, callback=writable_file)
 
 
 def into_folder(metavar: str, text: str) -> Any:
-    """An option for `writable_folder`, with its help."""
+    """Return an option for `writable_folder`, with its help."""
     return typer.Option(metavar=metavar, help=text, callback=writable_folder)
 
 
@@ -109,12 +109,12 @@ def _named_once(context: typer.Context, path: Path, use: str) -> Path:
     before.append(use)
     if len(before) > 1 and "written" in before:
         why = "would be read and replaced" if "read" in before else "would be written twice"
-        raise InputError("output", str(path), f"is named twice: it {why}", "give every output a name of its own")
+        raise InputError("output", str(path), f"is named twice: it {why}", "give every output its own name")
     return path
 
 
 def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
-    """Print a result on stdout. A table fits the terminal: columns without room are left out and named."""
+    """Print a result on stdout. A table fits the terminal: columns that do not are left out and named."""
     import pandas as pd
 
     # Whole numbers with a missing one among them are floats in pandas; print them as whole numbers.
@@ -141,7 +141,7 @@ def terminal_width() -> int:
 
 
 def paragraph(text: str) -> str:
-    """A text as lines of at most `PROSE` columns."""
+    """Wrap a text to at most `PROSE` columns."""
     kept = re.sub(r"(?<=[0-9]) (?=%|[nµm]?s\b|[GM]iB)", "\0", text)  # a number stays with its unit
     lines = textwrap.wrap(kept, min(PROSE, terminal_width()), subsequent_indent=GAP, break_long_words=False,
                           break_on_hyphens=False)  # fmt: skip
@@ -151,9 +151,9 @@ def paragraph(text: str) -> str:
 def fitted(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], width: int
 ) -> tuple[str, list[str]]:
-    """A table of at most so many columns of text, and the names of what found no room.
+    """Format a table within `width` columns of text, and return the names of columns that do not fit.
 
-    - `numeric`: which columns hold numbers: they stand to the right and are never wrapped.
+    - `numeric`: columns of numbers, which are right-aligned and never wrapped.
     """
     shown = len(header)
     widths = _widths(header, rows, numeric, shown, width)
@@ -167,7 +167,7 @@ def fitted(
 def _widths(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], shown: int, width: int
 ) -> list[int]:
-    """Widths of the first columns: what each needs, the widest text narrowed until they fit, if it can be."""
+    """Widths of the first columns: the width that each needs, with the widest texts narrowed until all fit."""
     needed = [max(len(row[i]) for row in [header, *rows]) for i in range(shown)]
     words = [max((len(word) for row in rows for word in row[i].split()), default=0) for i in range(shown)]
     least = [
@@ -186,7 +186,7 @@ def _widths(
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> list[str]:
-    """One row, as many lines as its longest cell takes."""
+    """Lines of one row, as many as its longest cell needs."""
     cells = [[text] if numeric[i] else textwrap.wrap(text, widths[i]) or [""] for i, text in enumerate(row)]
     lines = []
     for number in range(max(map(len, cells))):
@@ -208,19 +208,19 @@ def show_fit(fit: Fit | Calibrated, how: Format) -> None:
 
 
 def write(text: str) -> None:
-    """Print on stdout; what a terminal would obey, or cannot show, as escapes."""
+    """Print on stdout; on a terminal, control characters become escapes."""
     sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
 def _cell(value: Any) -> str:
-    """A value of a table; nothing where it is missing."""
+    """Text of a value of a table; empty where it is missing."""
     if isinstance(value, float):
         return "" if math.isnan(value) else number(value)
     return "" if value is None or str(value) == "<NA>" else printable(str(value))
 
 
 def number(value: float) -> str:
-    """A number for a table: whole numbers in full, others with six digits.
+    """Format a number for a table: whole numbers in full, others with six digits.
 
     >>> number(4732558.0), number(10.07921)
     ('4732558', '10.0792')
@@ -235,32 +235,32 @@ def say(text: str) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Where `SIGNALS` raise `KeyboardInterrupt`, and that becomes one sentence and an exit code."""
-    ours = threading.current_thread() is threading.main_thread() and not signals.listening()
+    """Let `SIGNALS` raise `KeyboardInterrupt`, which becomes one sentence and an exit code."""
+    ours = threading.current_thread() is threading.main_thread() and not signals.handlers_installed()
     before = signals.install_handlers() if ours else {}
-    at_once, state.at_once = state.at_once, False
+    at_once, state.exit_at_next_signal = state.exit_at_next_signal, False
     try:
         yield
     except BaseException as error:
         # Asked, and another error: C code that was being imported makes its own of an interrupt.
-        if not state.asked and not isinstance(error, KeyboardInterrupt):
+        if not state.received and not isinstance(error, KeyboardInterrupt):
             raise
         interrupted = RunInterruptedError(signals.SENTENCE)
-        interrupted.exit_code = 128 + (state.asked or signal.SIGINT)
+        interrupted.exit_code = 128 + (state.received or signal.SIGINT)
         raise interrupted from None
     finally:
-        state.at_once = at_once
+        state.exit_at_next_signal = at_once
         if ours:
-            signals.stop_listening(before)
+            signals.restore_handlers(before)
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A progress display on stderr; without a terminal, lines now and then. Signals end it in one sentence."""
+    """Show progress on stderr; without a terminal, as lines now and then. Signals end it in one sentence."""
     with interruptible(), _display() as progress:
 
         def report(what: str, share: float) -> None:
-            if state.asked:  # in case somebody else's code caught it
+            if state.received:  # another library may have caught it
                 raise KeyboardInterrupt
             progress(what, share)
 
@@ -275,10 +275,10 @@ def _display() -> Iterator[Callable[[str, float], None]]:
         ended = threading.Event()
 
         def line(what: str, share: float) -> None:
-            """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage.
+            """Print one line for each stage, and one now and then while it lasts; the stage is the text before ``:``.
 
-            A share of 0 says that nobody knows it, or that the work begins. What is left is told by what was done since
-            then, or since the first line: the time before it was for something else.
+            A share of 0 means unknown, or that the work begins. The remaining time is estimated from the share done
+            since then, or since the first line, as the time before was for something else.
             """
             nonlocal timed, first, last_time, last, last_share
             stage, now, last, last_share = what.partition(":")[0], time.monotonic(), what, share
@@ -290,7 +290,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
                 say(f"{what} …{time_left(now - timed, share, first)}")
 
         def remind() -> None:
-            """Say the same again, with the time since the beginning, while nothing else is said."""
+            """Repeat the last line with the elapsed time while nothing else is printed."""
             nonlocal last_time
             while not ended.wait(QUIET_S / 10):
                 now = time.monotonic()
@@ -317,7 +317,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
 
 
 def time_left(elapsed: float, share: float, first: float = 0.0) -> str:
-    """How much longer it will take, in words, if that can be told from the time since a first share of it was done.
+    """Remaining time as text; empty if too little is done to estimate it.
 
     >>> time_left(30.0, 0.25), time_left(30.0, 0.75, 0.5), time_left(0.5, 0.25), time_left(30.0, 0.0)
     (', about 90 s left', ', about 30 s left', '', '')
@@ -329,7 +329,7 @@ def time_left(elapsed: float, share: float, first: float = 0.0) -> str:
 
 @contextmanager
 def patient_progress() -> Iterator[Callable[[str, float], None]]:
-    """A progress display that appears only when it takes longer than `PATIENCE_S`."""
+    """Show progress only if the work takes longer than `PATIENCE_S`."""
     began, report = time.monotonic(), None
     with interruptible(), ExitStack() as stack:
 
@@ -344,7 +344,7 @@ def patient_progress() -> Iterator[Callable[[str, float], None]]:
 
 
 def whole_numbers(text: str, what: str) -> list[int]:
-    """Whole numbers of a list such as ``16,32,48``."""
+    """Read whole numbers of a list such as ``16,32,48``."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

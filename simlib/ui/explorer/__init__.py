@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interactive what-ifs: widgets over `simlib.simulator.sampling`, `simlib.analysis.migrate` and `simlib.figures`.
+"""Interactive what-if pages: widgets over `simlib.simulator.sampling`, `simlib.analysis.migrate` and `simlib.figures`.
 
-Two pages without code (`server` shows them), or cells: `page` is about strategies for mmu_lock, `migration_page` about
-one migration, and `tabs` has both. `base` is what they share: `fields` that ask, the `canvas` of figures, and what runs
-in the background. `state` and `migration_state` are what is asked, as an address; `answers` computes, `findings` keeps
-what is known so far, `drawing` draws it, and `words` says it.
+Two pages, shown by `server` or in a notebook cell: `page` compares strategies for mmu_lock, `migration_page` plans a
+migration, and `tabs` has both. `base` is what they share: the controls (`fields`), the figures (`canvas`) and the
+thread that simulates. `state` and `migration_state` hold the question and convert it to and from a URL. `answers`
+computes, `findings` keeps the results, `drawing` draws them, and `words` writes the sentences.
 
-Names are imported when they are first used: the server needs nothing of what its page does.
+Names are imported when they are first used, so that the server starts without the simulator.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ _HOMES = {
     "state": ("ExplorerState",),
     "tabs": ("Tabs",),
 }
-"""Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
+"""Modules, and the public names that they hold; a test compares them with the imports for type checkers above."""
 
 __getattr__ = lazy_imports.lazy_names(__name__, _HOMES)

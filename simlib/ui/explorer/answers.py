@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the explorer answers: by theory at once, and by simulation a while later, part by part."""
+"""Answers of the explorer: theory at once, and simulation part by part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simlib._lib.parallel import Check, run_all
 from simlib.analysis.choose.closed_form import chunk_pages
 from simlib.analysis.choose.evidence import fit_of, grounds
 from simlib.analysis.choose.objectives import METRICS, OBJECTIVES
-from simlib.analysis.predict import Values
+from simlib.analysis.curve_points import Values
 from simlib.analysis.simulate import flags_of, run_scenario
 from simlib.measurements.fits import UncertainCosts, choose_fit, describe_costs
 from simlib.measurements.fits.file import shipped_fit
@@ -29,7 +29,7 @@ from simlib.model.workload import Workload
 from simlib.simulator.engine import compiled
 from simlib.simulator.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.simulator.engine.timeline import ownership_over_time, timeline
-from simlib.simulator.sampling import why_not
+from simlib.simulator.sampling import unsupported_reason
 from simlib.simulator.sampling.estimator import SampledRun, job_of_clear, sample_once
 from simlib.ui.explorer.state import ExplorerState
 
@@ -49,30 +49,30 @@ TRACE = 2_000_000
 """Events of a window whose lock ownership is drawn."""
 
 RANGED = ["series", "quantity", "low", "high", "change_low", "change_high"]
-"""Columns of what drawn costs leave open."""
+"""Columns of `Ranges.frame`."""
 
 MOST_VCPUS, SEED = 1023, 1
 
 
 class Theory(NamedTuple):
-    """What is known of a state at once, without simulating its migration."""
+    """Answer that needs no simulation of the migration."""
 
     evidence: str
-    """What the costs rest on, in a sentence (`simlib.analysis.choose.evidence.grounds`)."""
+    """Sentence on the evidence for the costs (`simlib.analysis.choose.evidence.grounds`)."""
     flags: tuple[str, ...]
-    """What to know before believing a number."""
+    """Validity flags, as sentences."""
     bound: pd.DataFrame
     published: pd.DataFrame
 
 
 def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
-    """The scenario with each cost at its median, and what they rest on: given, else calibrated, else the priors."""
+    """Return the scenario with each cost at its median, and the costs: given, else calibrated, else from priors."""
     costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
     return costs.central(), costs
 
 
 def theory(state: ExplorerState) -> Theory:
-    """All that theory and measurements say of a state."""
+    """Return what theory and measurements say about a state."""
     case, costs = costed(state.case())
     return Theory(
         grounds(costs.evidence, fit_of(case, None)),
@@ -83,9 +83,9 @@ def theory(state: ExplorerState) -> Theory:
 
 
 def selftest(scenario: Scenario) -> Scenario:
-    """The same kernel, machine and costs under dirty_log_perf_test: every vCPU writes all of its pages, each a fault.
+    """Return the scenario under dirty_log_perf_test: every vCPU writes all of its pages, and each write faults.
 
-    It is what most published curves over vCPUs measure.
+    Most published curves over vCPUs measure this test.
     """
     guest = scenario.guest
     return dataclasses.replace(
@@ -106,12 +106,12 @@ def curve_vcpus(vcpus: int) -> list[int]:
 
 
 def bound(case: Scenario) -> pd.DataFrame:
-    """How many times as long as one vCPU n of them take at least, whatever the lock's discipline: the utilisation law.
+    """Lower bound on the time of n vCPUs over that of one vCPU, for any lock discipline, by the utilisation law.
 
-    A page takes what it takes one vCPU alone, or n times what only one CPU at a time can do of it, whichever is longer
-    (Denning and Buzen 1978): the hold and two transfers of the lock's cache line under an exclusive lock, the transfers
-    alone under one that is shared, and the broadcast invalidation where there is one. What it takes alone is simulated:
-    nobody waits there.
+    The time of a page is at least its time with one vCPU, and at least n times the part of it that only one CPU can do
+    at a time (Denning and Buzen 1978): the hold and two transfers of the lock's cache line under an exclusive lock, the
+    transfers alone under a shared one, and the broadcast TLB invalidation where there is one. The time with one vCPU is
+    simulated.
 
     Returns: vcpus, times.
 
@@ -131,18 +131,18 @@ def bound(case: Scenario) -> pd.DataFrame:
 
 
 @lru_cache(maxsize=16)
-def published(machine: str) -> pd.DataFrame:
-    """Measured curves of a machine by its name, in multiples of their first point.
+def published(host: str) -> pd.DataFrame:
+    """Measured curves of a host by its name, as multiples of their first point.
 
-    Returns: variant, kernel (as an architecture's name), vcpus, times; empty where nobody measured one. Everybody who
-    asks for a machine gets the same table, so nobody changes it.
+    Returns: variant, kernel (as an architecture's name), vcpus, times; empty where none is published. The table is
+    cached: do not change it.
 
     >>> published("ampere-altra")["variant"].unique().tolist()
     ['spinlock-old-test', 'rwlock-old-test', 'rwlock-fixed-test']
-    >>> len(published("nobody-s"))
+    >>> len(published("unknown"))
     0
     """
-    fit = shipped_fit(machine)
+    fit = shipped_fit(host)
     parts = [pd.DataFrame(columns=["variant", "kernel", "vcpus", "times"])]
     if fit is not None:
         rows = fit.observations
@@ -156,78 +156,78 @@ def published(machine: str) -> pd.DataFrame:
 
 
 def curve(state: ExplorerState, check: Check) -> pd.DataFrame:
-    """Dirty memory time over vCPUs, in multiples of one vCPU's, with a band for what the costs leave open.
+    """Dirty memory time over vCPUs, as a multiple of one vCPU's, with a band for the uncertainty of the costs.
 
     Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `DRAWS` vectors of costs).
     """
     vcpus = curve_vcpus(state.scenario.guest.vcpus)
     medians, costs = costed(state.case())
     random = np.random.default_rng(1)
-    worlds = [medians, *(costs.draw(random) for _ in range(DRAWS))]
-    jobs = [(selftest(world).with_vcpus(n), n) for world in worlds for n in vcpus]
+    drawn = [medians, *(costs.draw(random) for _ in range(DRAWS))]
+    cases = [(selftest(case).with_vcpus(n), n) for case in drawn for n in vcpus]
 
-    def one(case: Scenario, n: int, inner: Check) -> float:
+    def page_time(case: Scenario, n: int, inner: Check) -> float:
         pages = max(LEAST_PAGES, CURVE_PAGES // max(8, n) // WORD_PAGES * WORD_PAGES)
         whole = dataclasses.replace(
             case, guest=dataclasses.replace(case.guest, memory_per_vcpu=pages * case.guest.page_size)
         )
-        return run_scenario(whole, progress=_both(check, inner)).metrics["dirty_memory_time"] / pages
+        return run_scenario(whole, progress=_either(check, inner)).metrics["dirty_memory_time"] / pages
 
-    found = np.array(run_all([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
-    times = found / found[:, :1]
+    page_times = np.array(run_all([partial(page_time, case, n) for case, n in cases]))
+    page_times = page_times.reshape(len(drawn), len(vcpus))
+    times = page_times / page_times[:, :1]
     low, high = np.quantile(times[1:], [0.05, 0.95], axis=0)
     return pd.DataFrame({"vcpus": vcpus, "times": times[0], "low": low, "high": high})
 
 
-def _both(check: Check, inner: Check) -> Check:
-    """What ends a simulation that one of two does not want any more."""
+def _either(check: Check, inner: Check) -> Check:
+    """Return a check that interrupts a simulation when one of two checks does."""
 
-    def both(*of: object) -> None:
+    def either(*arguments: object) -> None:
         check()
-        inner(*of)
+        inner(*arguments)
 
-    return both
+    return either
 
 
 class Trip(NamedTuple):
-    """One walk through a migration."""
+    """A sampled run of a migration with a strategy."""
 
     strategy: str
-    journey: SampledRun
+    run: SampledRun
 
     def row(self, vcpus: int) -> dict[str, float | str]:
-        """What a table says of it; cost and guest time lost are those of a choice."""
-        found = self.journey.metrics
-        metrics = np.array([found[name] for name in METRICS])
+        """Return a row of the table of strategies; the objectives are those of `simlib.choose`."""
+        values = self.run.metrics
+        metrics = np.array([values[name] for name in METRICS])
         cost, lost = (float(OBJECTIVES[name].value(metrics, vcpus, 1.0)) for name in ("cost", "guest_time_lost"))
         return {
             "strategy": self.strategy,
             "cost_s": cost,
-            "clear_cpu_time_s": found["clear_cpu_time"],
+            "clear_cpu_time_s": values["clear_cpu_time"],
             "guest_time_lost_s": lost,
-            "longest_stall_s": found["longest_stall"],
-            "stall_p999_s": found["stall_p999"],
-            "guest_throughput": found["guest_throughput"],
-            "precopy_s": found["precopy_duration"],
+            "longest_stall_s": values["longest_stall"],
+            "stall_p999_s": values["stall_p999"],
+            "guest_throughput": values["guest_throughput"],
+            "precopy_s": values["precopy_duration"],
         }
 
 
 def trips(state: ExplorerState, strategies: Sequence[str], check: Check) -> list[Trip]:
-    """A walk for each of some strategies, on common random numbers."""
+    """Sample one run for each strategy, on common random numbers."""
 
-    def one(name: str, inner: Check) -> Trip:
-        return Trip(name, sample_once(costed(state.case(name))[0], SEED, 0.5, _both(check, inner)))
+    def trip(name: str, inner: Check) -> Trip:
+        return Trip(name, sample_once(costed(state.case(name))[0], SEED, 0.5, _either(check, inner)))
 
-    return run_all([partial(one, name) for name in strategies])
+    return run_all([partial(trip, name) for name in strategies])
 
 
 class Ranges(NamedTuple):
-    """What the costs that are drawn from priors leave open.
+    """Uncertainty from the costs that are drawn from priors.
 
     - `frame`: series (a strategy), quantity (a column of `Trip.row`), its low and high, and change_low and change_high
-      of its ratio to the migration as it is: each drawn cost at the ends of its 90 % interval, joined as squares.
-    - `decisive`: which costs make nearly all of it for the strategy that is asked about, in words; empty if none is
-      drawn.
+      of its ratio to the baseline: each drawn cost at the ends of its 90 % interval, combined in quadrature.
+    - `decisive`: sentence on the costs that cause nearly all of it for the selected strategy; empty if none is drawn.
     """
 
     frame: pd.DataFrame
@@ -235,44 +235,44 @@ class Ranges(NamedTuple):
 
 
 def ranges(state: ExplorerState, strategies: Sequence[str], check: Check) -> Ranges:
-    """The same walks with each drawn cost at both ends of its prior; a change compares two walks at the same end."""
+    """Sample the same runs with each drawn cost at both ends of its prior; a change compares runs at the same end."""
     known = {name: costed(state.case(name))[1] for name in dict.fromkeys((*strategies, BASELINE))}
-    if not any(one.drawn for one in known.values()):
+    if not any(costs.drawn for costs in known.values()):
         return Ranges(pd.DataFrame(columns=RANGED), "")
-    cases = {name: [one.central(), *variations(one)] for name, one in known.items()}
-    apart: list[Scenario] = []  # strategies that come to the same walk once
-    apart.extend(case for rows in cases.values() for case in rows if case not in apart)
+    cases = {name: [costs.central(), *variations(costs)] for name, costs in known.items()}
+    distinct: list[Scenario] = []  # identical scenarios of several strategies are simulated once
+    distinct.extend(case for rows in cases.values() for case in rows if case not in distinct)
 
-    def one_walk(case: Scenario, inner: Check) -> dict[str, float | str]:
-        return Trip("", sample_once(case, SEED, 0.5, _both(check, inner))).row(case.guest.vcpus)
+    def sampled_row(case: Scenario, inner: Check) -> dict[str, float | str]:
+        return Trip("", sample_once(case, SEED, 0.5, _either(check, inner))).row(case.guest.vcpus)
 
     def values(name: str) -> Values:
-        rows = walked.to_numpy(dtype=float)[[apart.index(case) for case in cases[name]]]
+        rows = sampled.to_numpy(dtype=float)[[distinct.index(case) for case in cases[name]]]
         return Values(rows[:1], rows[1:], known[name].drawn)
 
-    walked = pd.DataFrame(run_all([partial(one_walk, case) for case in apart])).drop(columns="strategy")
-    most, parts = np.where(walked.columns == "guest_throughput", 1.0, np.inf), []
+    sampled = pd.DataFrame(run_all([partial(sampled_row, case) for case in distinct])).drop(columns="strategy")
+    most, parts = np.where(sampled.columns == "guest_throughput", 1.0, np.inf), []
     for name in strategies:
         low, high, change_low, change_high = (
-            ends for one in (values(name), values(name).over(values(BASELINE)))
-            for ends in np.array([one.spread().interval(*each_one) for each_one in enumerate(one.points[0])]).T
+            ends for series in (values(name), values(name).over(values(BASELINE)))
+            for ends in np.array([series.spread().interval(*point) for point in enumerate(series.points[0])]).T
         )  # fmt: skip
-        rows = (name, walked.columns, low, np.minimum(high, most), change_low, change_high)
+        rows = (name, sampled.columns, low, np.minimum(high, most), change_low, change_high)
         parts.append(pd.DataFrame(dict(zip(RANGED, rows, strict=True))))
     return Ranges(pd.concat(parts, ignore_index=True), decisive(values(strategies[0]).spread().shares()))
 
 
 def batches(scenario: Scenario) -> list[int]:
-    """The batches that a CLEAR of this migration can have."""
+    """Batches that a CLEAR of this migration can have, pages."""
     pages = chunk_pages(scenario)
     return [batch for batch in BATCHES if batch < pages]
 
 
 @dataclasses.dataclass(frozen=True)
 class Glimpse:
-    """A window on one CLEAR of the first pass, with its trace.
+    """Simulated window around one CLEAR of the first pass, with its trace.
 
-    - `job`, `raw`, `seed`: what a trace is read from (`simlib.simulator.engine.timeline.TracedRun`).
+    - `job`, `raw`, `seed`: the traced run (`simlib.simulator.engine.timeline.TracedRun`).
     """
 
     job: Job
@@ -281,17 +281,17 @@ class Glimpse:
 
     @property
     def span(self) -> tuple[float, float]:
-        """From shortly before CLEAR to shortly after it, s."""
+        """Begin and end of the window, from shortly before CLEAR to shortly after it, s."""
         _, opened, cleared, closed = (float(time) * PS for time in self.raw.stamp_ps)
         margin = min(0.1 * (cleared - opened), closed - cleared)
         return max(0.0, opened - margin), cleared + margin
 
     def shares(self, bins: int = 120) -> pd.DataFrame:
-        """Who owned the lock over the `span`."""
+        """Shares of time by owner of the lock over the `span`."""
         return ownership_over_time(timeline(self), bins, window=self.span)
 
     def by_class(self) -> pd.DataFrame:
-        """Share of its time that each class of threads spends on what: thread_class, activity, share."""
+        """Share of time of each class of threads by activity: thread_class, activity, share."""
         threads = self.raw.threads(self.job)
         kind = np.where(threads["thread"].str.startswith("vcpu "), "vCPUs", "CLEAR")
         seconds = threads[[f"{activity}_s" for activity in ACTIVITIES]].groupby(kind).sum()
@@ -301,7 +301,7 @@ class Glimpse:
 
 
 def glimpse(state: ExplorerState, check: Check) -> Glimpse:
-    """Run the window on one CLEAR with a trace.
+    """Simulate the window around one CLEAR with a trace.
 
     Raises `SimlibError` if there are more events than a trace may have.
     """
@@ -310,21 +310,21 @@ def glimpse(state: ExplorerState, check: Check) -> Glimpse:
 
 
 def stages(state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
-    """Everything that is simulated, part by part, what answers the question first.
+    """Simulate everything part by part, the answer to the question first.
 
-    Yields a name and what was found: ``baseline``, a list of the migration's `Trip` as it is; ``trips``, a list of
-    those of the strategy and the pins; ``glimpse``, a `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of
-    `Trip` by batch; ``ranges``, `Ranges`; or ``reason``, why there is none of these but the curve.
+    Yields a name and a result: ``baseline``, a list with the `Trip` of the baseline; ``trips``, a list of those of the
+    strategy and the pins; ``glimpse``, a `Glimpse`; ``curve``, the table of `curve`; ``batches``, a list of `Trip` by
+    batch; ``ranges``, `Ranges`; or ``reason``, why only the curve can be simulated.
     """
-    reason = why_not(state.case())
+    reason = unsupported_reason(state.case())
     if reason:
         yield "reason", reason
         yield "curve", curve(state, check)
         return
     names = list(dict.fromkeys((state.strategy, *state.pins)))
-    found = {trip.strategy: trip for trip in trips(state, list(dict.fromkeys((*names, BASELINE))), check)}
-    yield "baseline", [found[BASELINE]]
-    yield "trips", [found[name] for name in names]
+    by_name = {trip.strategy: trip for trip in trips(state, list(dict.fromkeys((*names, BASELINE))), check)}
+    yield "baseline", [by_name[BASELINE]]
+    yield "trips", [by_name[name] for name in names]
     try:
         yield "glimpse", glimpse(state, check)
     except RunInterruptedError:
@@ -332,7 +332,8 @@ def stages(state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
     except SimlibError as error:
         yield "no glimpse", str(error)
     yield "curve", curve(state, check)
-    rest = [f"every-{batch}" if batch else "whole-ioctl" for batch in batches(state.scenario)]
-    found |= {trip.strategy: trip for trip in trips(state, [name for name in rest if name not in found], check)}
-    yield "batches", [found[name] for name in rest]
+    batched = [f"every-{batch}" if batch else "whole-ioctl" for batch in batches(state.scenario)]
+    missing = [name for name in batched if name not in by_name]
+    by_name |= {trip.strategy: trip for trip in trips(state, missing, check)}
+    yield "batches", [by_name[name] for name in batched]
     yield "ranges", ranges(state, names, check)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every page of the explorer does: it asks in the background, shows what was asked last, and gives it away."""
+"""Base of the explorer's pages: state, simulation in the background, figures, messages and files to save."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simlib.ui.explorer.findings import KnownCosts
 from simlib.ui.explorer.state import ExplorerQuestion
 
 DRAWING_S, LOADING_S = 0.5, 5.0
-"""How long the simulation lets a browser draw an answer, and load the page before the first one, at most, s."""
+"""Longest wait of the simulation for a browser to draw an answer, and to load the page before the first one, s."""
 
 PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
@@ -35,41 +35,40 @@ K = TypeVar("K", bound=KnownCosts[Any])
 
 
 class ExplorerPage(ABC, Generic[Q, K]):
-    """A page: controls on one side, words and figures on the other.
+    """Page with controls on one side, sentences and figures on the other.
 
-    Its answer comes part by part, simulated in the background. A new question cancels what is still being simulated for
-    the old one.
+    The answer is simulated part by part in the background. A new state cancels the simulation for the old one.
 
-    - `state`: what is asked first: a state, the query of a URL, or nothing for what a first visit shows.
+    - `state`: first state, or the query of a URL; None: the state of the first visit.
     - `background`: False: simulate before returning, for scripts and tests.
     """
 
     NAME: ClassVar[str] = ""
-    """What an address says of ``page``."""
+    """Value of the parameter ``page`` in a URL."""
 
     TAB: ClassVar[str]
-    """What its button says."""
+    """Label of its button."""
 
     ASKS: ClassVar[type[Any]]
-    """The class of its states."""
+    """Class of its states."""
 
     TITLE: ClassVar[str]
     ABOUT: ClassVar[str]
-    """What to do on it, in a sentence."""
+    """Sentence on what to do on the page."""
 
     FIGURES: ClassVar[Mapping[str, str]]
-    """Its figures, and their titles."""
+    """Titles of its figures by name."""
 
     STANDARD: ClassVar[str]
-    """What it shows if an address was not understood."""
+    """Name of the state that it shows if a URL is not understood."""
 
     def __init__(self, state: Q | str | None = None, *, background: bool = True) -> None:
         self._wrong = ""
         try:
-            asked: Q = self.ASKS.from_query(state or "") if state is None or isinstance(state, str) else state
+            first: Q = self.ASKS.from_query(state or "") if state is None or isinstance(state, str) else state
         except InputError as error:
-            asked = self.ASKS.first()
-            self._wrong = f"The address was not understood: {error}. This is {self.STANDARD}. "
+            first = self.ASKS.first()
+            self._wrong = f"The URL was not understood: {error}. This is {self.STANDARD}. "
         self._background = background
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
@@ -78,57 +77,57 @@ class ExplorerPage(ABC, Generic[Q, K]):
         except RuntimeError:
             self._loop = None
         self.canvas = Canvas()
-        self.controls = self._controls(asked)
+        self.controls = self._controls(first)
         self._words, self._status = widgets.HTML(), widgets.HTML()
         self._words.add_class("simlib-words")
         self._cancel = button("Cancel", self.cancel, width="80px")
         self._note = note()
         self._figure = widgets.Dropdown(options=[(title, name) for name, title in self.FIGURES.items()], layout=auto())
-        self.findings = self._known(asked, 0)
+        self.findings = self._known(first, 0)
         self.widget = self._build()
-        self._ask(asked)
+        self._ask(first)
 
     @abstractmethod
     def _controls(self, state: Q) -> Fields[Q]:
-        """Its controls, which call `_ask`."""
+        """Return the controls, which call `_ask`."""
 
     @abstractmethod
     def _known(self, state: Q, generation: int) -> K:
-        """What is known of a state before anything is simulated."""
+        """Return the findings about a state before anything is simulated."""
 
     @abstractmethod
     def _stages(self, state: Q, check: Check) -> Iterator[tuple[str, object]]:
-        """What is simulated, part by part; `check` raises once it is not wanted any more."""
+        """Simulate part by part; `check` raises when the state has changed."""
 
     @abstractmethod
     def _show(self, part: str) -> None:
-        """Show what changes with a part of the answer; ``first``: a new question."""
+        """Update the page for a part of the answer; ``first``: the state is new."""
 
     @abstractmethod
     def _build(self) -> widgets.Widget:
-        """Everything, by `_laid_out`."""
+        """Return the whole page (`_laid_out`)."""
 
     @abstractmethod
     def calls(self) -> str:
-        """The Python call and the command that give the table of this page again."""
+        """Return the Python call and the command that give this page's table."""
 
     @property
     def state(self) -> Q:
-        """What is asked."""
+        """Current state."""
         return self.controls.state
 
     def _repr_mimebundle_(self, **given: Any) -> Any:
         return self.widget._repr_mimebundle_(**given)
 
     def load(self, state: Q) -> None:
-        """Ask about another state."""
+        """Change to another state."""
         self.controls.show(state)
         self._ask(state)
 
     def cancel(self) -> None:
-        """Stop simulating; what is there stays."""
+        """Stop simulating; results so far are kept."""
         self._cancelled.set()
-        self._say("cancelled: what is missing was not simulated")
+        self._say("cancelled: the remaining parts were not simulated")
 
     def _ask(self, state: Q) -> None:
         self._cancelled.set()
@@ -146,40 +145,40 @@ class ExplorerPage(ABC, Generic[Q, K]):
         else:
             self._refine(self.findings, cancelled)
 
-    def _refine(self, asked: K, cancelled: threading.Event) -> None:
-        """Simulate, part by part, in a thread of its own."""
+    def _refine(self, findings: K, cancelled: threading.Event) -> None:
+        """Simulate part by part, in a separate thread."""
 
         def check(*_: object) -> None:
             if cancelled.is_set():
-                raise RunInterruptedError("another question was asked")
+                raise RunInterruptedError("the state was changed")
 
         if self._background:  # browser and simulation would share the CPUs
-            self.canvas.wait_until_drawn(asked.generation, DRAWING_S if asked.generation > 1 else LOADING_S)
-        patience = threading.Timer(PATIENCE_S, lambda: self._later(asked, partial(self._say, SLOW)))
+            self.canvas.wait_until_drawn(findings.generation, DRAWING_S if findings.generation > 1 else LOADING_S)
+        patience = threading.Timer(PATIENCE_S, lambda: self._later(findings, partial(self._say, SLOW)))
         patience.daemon = True
         patience.start()
         try:
-            for name, found in self._stages(asked.state, check):
+            for name, result in self._stages(findings.state, check):
                 check()
-                self._later(asked, partial(self._take, asked, name, found))
-            self._later(asked, lambda: self._end(asked))
+                self._later(findings, partial(self._take, findings, name, result))
+            self._later(findings, lambda: self._end(findings))
         except RunInterruptedError:
             return
         except SimlibError as error:
             text = str(error)
-            self._later(asked, lambda: self._say(text, error=True))
-        except Exception as error:  # a thread's error would be seen by nobody
+            self._later(findings, lambda: self._say(text, error=True))
+        except Exception as error:  # an error in a thread would not be shown
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
-            self._later(asked, lambda: self._say(f"a fault of simlib, please report it: {text}", error=True))
+            self._later(findings, lambda: self._say(f"a fault of simlib, please report it: {text}", error=True))
         finally:
             patience.cancel()
 
-    def _later(self, asked: K, action: Callable[[], None]) -> None:
-        """Do something in the thread of the widgets, unless another question was asked meanwhile."""
+    def _later(self, findings: K, action: Callable[[], None]) -> None:
+        """Call `action` in the thread of the widgets, unless the state has changed meanwhile."""
 
         def unless_stale() -> None:
-            if self.findings is asked:
+            if self.findings is findings:
                 action()
 
         if self._background and self._loop is not None:
@@ -187,22 +186,23 @@ class ExplorerPage(ABC, Generic[Q, K]):
         else:
             unless_stale()
 
-    def _take(self, asked: K, name: str, found: Any) -> None:
-        asked.parts[name] = found
+    def _take(self, findings: K, name: str, result: Any) -> None:
+        findings.parts[name] = result
         self._show(name)
 
-    def _end(self, asked: K) -> None:
+    def _end(self, findings: K) -> None:
         self._say("Simulated.")
         self._cancel.disabled = True
-        self.canvas.show({}, generation=asked.generation, part="done")
+        self.canvas.show({}, generation=findings.generation, part="done")
 
     def _say(self, text: str, *, error: bool = False) -> None:
-        """Say what goes on; what was wrong with the address stays before it until something else is asked."""
-        red, told = Markup("<span class='simlib-error'>{}</span>"), escape(text)
-        self._status.value = (red.format(self._wrong) if self._wrong else "") + (red.format(told) if error else told)
+        """Show a message; an error of the URL is shown before it until the state changes."""
+        red, message = Markup("<span class='simlib-error'>{}</span>"), escape(text)
+        before = red.format(self._wrong) if self._wrong else ""
+        self._status.value = before + (red.format(message) if error else message)
 
     def _laid_out(self, side: list[widgets.Widget], bar: list[widgets.Widget], main: list[widgets.Widget]) -> Any:
-        """The page: controls, then words, a bar of buttons, and what stands below it."""
+        """Return the page: controls, sentences, a bar of buttons, and `main` below it."""
         head = widgets.HTML(Markup("<h1>{}</h1><p>{}</p>").format(self.TITLE, self.ABOUT))
         across = widgets.Layout(flex_flow="row wrap", align_items="center")
         row = widgets.Box([self._cancel, *bar, self._status], layout=across)
@@ -214,7 +214,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
         return page
 
     def _exports(self, files: Mapping[str, tuple[str, Callable[[], bytes]]], *before: widgets.Widget) -> widgets.Widget:
-        """What saves this page: a button a file, the pictures, and the calls that make it again."""
+        """Return the controls that save files and pictures, and show the calls that repeat the answer."""
         code = widgets.Textarea(rows=5, disabled=True, layout=auto())
         saves = [button(label, partial(self._try, self._save, *file)) for label, file in files.items()]
         images = [button(kind.upper(), partial(self._try, self._save_image, kind), width="60px") for kind in PICTURES]
@@ -232,7 +232,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
             self.canvas.save(f"{name}.pdf", as_pdf(go.Figure(json.loads(self.canvas.figures[name]))))
 
     def _try(self, action: Callable[..., None], *given: Any) -> None:
-        """Do what a button says, or say beside it what is wrong."""
+        """Call the action of a button, and show its error beside it."""
         self._note.value = ""
         try:
             action(*given)
@@ -241,7 +241,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
 
 
 def as_pdf(figure: go.Figure) -> bytes:
-    """A figure as PDF, drawn by a Chrome or Chromium of this machine.
+    """Return a figure as PDF, drawn by Chrome or Chromium.
 
     Raises `SimlibError` if there is none.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The explorer's controls: one a key of a scenario file, each with the scenario's own error beside it."""
+"""Controls of the explorer: one for each key of a scenario file, with the scenario's error beside it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "Guest": (
         Key("guest", "vcpus", "vCPUs", help="1 to 1023", steps=tuple(2**k for k in range(10))),
         Key("guest", "memory", "memory", help="such as 256G or 4T", steps=_SIZES[6:]),
-        Key("workload", "access_interval", "access every", help="from one access of a vCPU to the next",
+        Key("workload", "access_interval", "access every", help="time between two accesses of a vCPU",
             steps=("100ns", "200ns", "500ns", "1us", "2us", "5us", "10us", "20us", "50us", "100us", "200us", "500us",
                    "1ms", "2ms", "5ms", "10ms")),
         Key("workload", "write_percent", "share written, %", help="of the pages that are accessed",
             steps=(1, *range(5, 101, 5))),
         Key("workload", "clear_chunk", "chunk of a CLEAR", help="memory of one ioctl; QEMU's is 1G at most",
             steps=_SIZES[:13]),
-        Key("guest", "backing", "backing", ("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "of the guest's memory"),
+        Key("guest", "backing", "backing", ("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"),
+            "pages that back the guest's memory"),
         Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "some pages more often, or in order"),
         Key("workload", "slow_fault_every", "slow fault every", help="so many accesses; 0: never",
             steps=(0, *(digit * 10**power for power in range(6, 1, -1) for digit in (5, 2, 1)))),
@@ -48,17 +49,21 @@ KEYS: dict[str, tuple[Key, ...]] = {
     ),
     "Lock": (
         Key("policy", "lock", "lock", ("default", *LOCKS), "default: the architecture's"),
-        Key("policy", "write_protect_fault", "protection fault", _MODES, "how a write to a protected page takes it"),
-        Key("policy", "translation_fault", "translation fault", _MODES, "how an access to an unmapped page does"),
-        Key("policy", "split_fault", "split fault", ("default", "read", "write"), "how the first write to a block"),
-        Key("policy", "clear_lock", "CLEAR", _MODES, "how CLEAR takes it to write-protect"),
-        Key("policy", "dirty_tracking", "writes noticed by", ("default", "write_protect", "pml", "hdbss"),
-            "faults, or hardware that logs"),
-        Key("policy", "eager_split", "eager split", ("default", True, False), "CLEAR splits blocks ahead of the guest"),
+        Key("policy", "write_protect_fault", "protection fault", _MODES,
+            "how a fault on a write-protected page takes mmu_lock"),
+        Key("policy", "translation_fault", "translation fault", _MODES,
+            "how a fault on an unmapped page takes mmu_lock"),
+        Key("policy", "split_fault", "split fault", ("default", "read", "write"),
+            "how a fault that splits a huge page takes mmu_lock"),
+        Key("policy", "clear_lock", "CLEAR", _MODES, "how CLEAR takes mmu_lock to write-protect"),
+        Key("policy", "dirty_tracking", "dirty tracking", ("default", "write_protect", "pml", "hdbss"),
+            "write protection, or a log in hardware"),
+        Key("policy", "eager_split", "eager split", ("default", True, False),
+            "KVM splits huge pages before the guest writes"),
         Key("policy", "split_alloc", "split's memory", ("default", "under_lock", "drop", "under_read_lock"),
-            "how an eager split allocates its page table"),
+            "how eager splitting allocates page tables"),
     ),
-    "Machine": (
+    "Host": (
         Key("host", "cores", "cores", steps=(8, 16, 32, 64, 80, 96, 128, 192, 256, 512)),
         Key("host", "sockets", "sockets", steps=(1, 2, 4, 8)),
         Key("host", "remote_ratio", "far line transfer", help="times as long as within a socket",
@@ -73,7 +78,7 @@ NAMED = (*HOLDS, "read-lock-clear", "lockless-write-protect", *SPLITS)
 
 
 def architectures() -> list[tuple[str, str]]:
-    """Architectures that a migration can be asked about: label with the kernel of its facts, and name."""
+    """Architectures that can be simulated: label with the kernel of its facts, and name."""
     return [
         (f"{facts.title} — {facts.version}" if facts.version not in facts.title else facts.title, name)
         for name, facts in ARCHITECTURES.items()
@@ -82,7 +87,7 @@ def architectures() -> list[tuple[str, str]]:
 
 
 def value_of(scenario: Scenario, key: Key) -> Any:
-    """What a control shows of a scenario: the text or number that a file has."""
+    """Value of a control: the text or number of the scenario file."""
     value, field = _of(scenario, key)
     if value is None:
         return "default" if "default" in key.words else ""
@@ -92,22 +97,22 @@ def value_of(scenario: Scenario, key: Key) -> Any:
 
 def _of(scenario: Scenario, key: Key) -> tuple[Any, dataclasses.Field[Any]]:
     section = getattr(scenario, key.table)
-    (field,) = (one for one in dataclasses.fields(section) if one.name == key.name)
+    (field,) = (item for item in dataclasses.fields(section) if item.name == key.name)
     return getattr(section, key.name), field
 
 
 class Controls(Fields[ExplorerState]):
-    """All controls of a page, and what is wrong with them.
+    """All controls of a page, and their errors.
 
-    - `changed`: called with the new state after a control was let go with a value that breaks no rule.
+    - `changed`: called with the new state after a control was released with a valid value.
 
-    >>> told = []
-    >>> controls = Controls(ExplorerState.of("arm64"), told.append)
+    >>> states = []
+    >>> controls = Controls(ExplorerState.of("arm64"), states.append)
     >>> controls.set("guest.vcpus", 5000)
     >>> controls.errors["guest.vcpus"]
     'guest.vcpus = 5000: must be a whole number from 1 to 1023'
     >>> controls.set("guest.vcpus", 128)
-    >>> controls.errors, told[-1].scenario.guest.vcpus
+    >>> controls.errors, states[-1].scenario.guest.vcpus
     ({}, 128)
     """
 
@@ -132,7 +137,7 @@ class Controls(Fields[ExplorerState]):
         return nearest_step(state.scenario, key)
 
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
-        """What chooses guest and strategy, and the folds below it."""
+        """Return the controls for guest and strategy, and the folds below them."""
         others = {
             "architecture": widgets.Dropdown(options=architectures(), description="architecture", **wide()),
             "preset": widgets.Dropdown(
@@ -147,7 +152,7 @@ class Controls(Fields[ExplorerState]):
                     ("the one typed below", ""),
                 ],
                 description="strategy",
-                tooltip="when CLEAR lets go of mmu_lock",
+                tooltip="when CLEAR drops mmu_lock",
                 **wide(),
             ),
             "strategy": widgets.Text(
@@ -171,8 +176,8 @@ class Controls(Fields[ExplorerState]):
         if name == "architecture":
             return _other_architecture(state, value)
         if name == "preset":
-            fresh = ExplorerState.of(state.architecture, value)
-            return state.changed(differences(fresh.scenario, state.scenario)) if value else None
+            preset = ExplorerState.of(state.architecture, value)
+            return state.changed(differences(preset.scenario, state.scenario)) if value else None
         if name in ("strategy", "named"):
             return state.changed(strategy=value or BASELINE) if value or name == "strategy" else None
         if name == "pins":
@@ -187,7 +192,7 @@ class Controls(Fields[ExplorerState]):
         self._heed("pins", dict.fromkeys((*self._state.pins, self._state.strategy)))
 
     def _unpin(self, pin: str) -> None:
-        self._heed("pins", [one for one in self._state.pins if one != pin])
+        self._heed("pins", [name for name in self._state.pins if name != pin])
 
     def _show_costs(self, state: ExplorerState) -> None:
         table = cost_table(state.case())
@@ -208,7 +213,7 @@ class Controls(Fields[ExplorerState]):
 
 
 def _other_architecture(state: ExplorerState, name: str) -> ExplorerState:
-    """The same guest and strategy on another architecture, with its machine and costs."""
+    """Return the same guest and strategy on another architecture, with its host and costs."""
     old = state.scenario
     fresh = ExplorerState.of(name).scenario
     guest = differences(old, ExplorerState.of(state.architecture).scenario)
@@ -217,7 +222,7 @@ def _other_architecture(state: ExplorerState, name: str) -> ExplorerState:
 
 
 def cost_table(scenario: Scenario) -> pd.DataFrame:
-    """Every cost that decides: its value as a file has it, and its interval and source in words.
+    """Tabulate the costs that are spent: value as in a file, interval and source.
 
     Returns: cost, shown, hint.
 
@@ -234,15 +239,15 @@ def cost_table(scenario: Scenario) -> pd.DataFrame:
 
 
 def _readable(picoseconds: float) -> str:
-    """A duration of three digits as a file has it."""
+    """Duration with three digits, as in a file."""
     return format_duration(round(float(f"{picoseconds:.3g}")))
 
 
 def meaning(strategy: str) -> str:
-    """What a strategy does, in words.
+    """Describe a strategy.
 
     >>> meaning("every-512+held >= 20us")
-    'CLEAR lets go after every 512 pages; CLEAR lets go when held >= 20us'
+    'CLEAR drops mmu_lock after every 512 pages; CLEAR drops mmu_lock when held >= 20us'
     """
     if strategy == BASELINE:
         return "as the kernel does it, and as set under Lock"
@@ -250,7 +255,7 @@ def meaning(strategy: str) -> str:
 
 
 def nearest_step(scenario: Scenario, key: Key) -> int:
-    """The step of a key's slider that is nearest to what a scenario has.
+    """Index of the step of a key's slider that is nearest to the scenario's value.
 
     >>> key = KEYS["Guest"][0]
     >>> key.steps[nearest_step(ExplorerState.of("arm64").changed({"guest": {"vcpus": 60}}).scenario, key)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Controls of a page that are rows of a table, each with its slider and a place for what is wrong."""
+"""Controls of a page as rows with sliders and errors."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from simlib._lib.errors import InputError
 from simlib.ui.explorer.keys import Key
 
 BELOW = "0 0 {} 122px"
-"""Margins of what stands below a control."""
+"""Margins of a note below a control."""
 
 SETTLED_S = 0.25
-"""How long a slider must rest before its value is asked about, s."""
+"""Time for which a slider must rest before its value is used, s."""
 
 S = TypeVar("S")
 
 
 class Fields(ABC, Generic[S]):
-    """Controls of a page, and what is wrong with them.
+    """Controls of a page, and their errors.
 
-    - `keys`: those that are rows of a table.
-    - `state`: what is asked first.
-    - `changed`: called with the new state after a control was let go with a value that breaks no rule.
+    - `keys`: keys of the controls that are rows.
+    - `state`: first state.
+    - `changed`: called with the new state after a control was released with a valid value.
     """
 
     def __init__(self, keys: Iterable[Key], state: S, changed: Callable[[S], None]) -> None:
@@ -47,24 +47,24 @@ class Fields(ABC, Generic[S]):
 
     @property
     def state(self) -> S:
-        """What is asked: the last values that broke no rule."""
+        """State of the last valid values."""
         return self._state
 
     @abstractmethod
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
-        """What is chosen first, and the folds below it."""
+        """Return the main controls, and the folds below them."""
 
     @abstractmethod
     def _asked(self, state: S, name: str, value: Any) -> S | None:
-        """The state with a control's value; None: nothing is asked. Raises `InputError` if the value breaks a rule."""
+        """Return the state with a control's value; None: no change. Raises `InputError` if the value breaks a rule."""
 
     @abstractmethod
     def _value(self, state: S, key: Key) -> Any:
-        """What a control shows of a state."""
+        """Return the value of a control for a state."""
 
     @abstractmethod
     def _step(self, state: S, key: Key) -> int:
-        """The step of a key's slider that is nearest to what a state has."""
+        """Return the step of a key's slider that is nearest to the state's value."""
 
     def set(self, name: str, value: Any) -> None:
         """Set a control, as its user does."""
@@ -72,7 +72,7 @@ class Fields(ABC, Generic[S]):
         widget.value = str(value) if isinstance(widget, widgets.Text) else value
 
     def show(self, state: S) -> None:
-        """Set every control to a state without telling anybody."""
+        """Set every control to a state without calling `changed`."""
         self._state, self._quiet = state, True
         try:
             self._fill(state)
@@ -90,7 +90,7 @@ class Fields(ABC, Generic[S]):
                 self._sliders[name].value = self._step(state, key)
 
     def _make(self, others: Mapping[str, Any] | None = None) -> None:
-        """Make the controls of all keys, beside others that are there, and heed them."""
+        """Make the controls of all keys beside `others`, and observe them."""
         self._widgets = {**(others or {}), **{name: widget_of(key) for name, key in self._keys.items()}}
         for name in self._widgets:
             self._observe(name)
@@ -102,7 +102,7 @@ class Fields(ABC, Generic[S]):
                 slider.observe(partial(self._slide, name), names="value")
 
     def _slide(self, name: str, change: Any) -> None:
-        """Show a slider's value beside it at once, and ask about it when the slider rests."""
+        """Show a slider's value beside it at once, and use it when the slider rests."""
         if self._quiet:
             return
         value, self._quiet = str(self._keys[name].steps[change["new"]]), True
@@ -117,15 +117,15 @@ class Fields(ABC, Generic[S]):
             self._moving[name] = loop.call_later(SETTLED_S, self._heed, name, value)
 
     def _observe(self, name: str) -> None:
-        """Heed a control, and have a place for what is wrong with it."""
+        """Observe a control, and make a place for its errors."""
         self._notes[name] = note(margin=BELOW.format(0))
         self._widgets[name].observe(lambda change: self._heed(name, change["new"]), names="value")
 
     def _shown(self, *names: str) -> list[widgets.Widget]:
-        """Controls with their sliders, and below each the place for what is wrong."""
+        """Return controls with their sliders, each with the place for its errors below it."""
         for name in names:
-            one = self._widgets[name]
-            row = widgets.HBox([one, self._sliders[name]]) if name in self._sliders else one
+            control = self._widgets[name]
+            row = widgets.HBox([control, self._sliders[name]]) if name in self._sliders else control
             self._rows[name] = (row, self._notes[name])
         return [part for name in names for part in self._rows[name]]
 
@@ -133,19 +133,19 @@ class Fields(ABC, Generic[S]):
         if self._quiet:
             return
         try:
-            fresh = self._asked(self._state, name, value)
+            new_state = self._asked(self._state, name, value)
         except InputError as error:
             self._refuse(name, str(error))
             return
         self._accept(name)
-        if fresh is None:
+        if new_state is None:
             return
-        for other in [one for one in self.errors if one in self._widgets]:  # may be right beside the new value
+        for other in [name for name in self.errors if name in self._widgets]:  # may be valid with the new value
             with suppress(InputError):
-                fresh = self._asked(fresh, other, self._widgets[other].value) or fresh
+                new_state = self._asked(new_state, other, self._widgets[other].value) or new_state
                 self._accept(other)
-        if fresh != self._state:
-            self._adopt(fresh)
+        if new_state != self._state:
+            self._adopt(new_state)
 
     def _accept(self, name: str) -> None:
         self.errors.pop(name, None)
@@ -155,13 +155,13 @@ class Fields(ABC, Generic[S]):
         self.errors[name] = why
         self._notes[name].value = escape(why)
 
-    def _adopt(self, fresh: S) -> None:
-        """Ask about a change, then show all that follows from it, but leave what is wrong as it stands."""
-        self._state = fresh
-        self._changed(fresh)  # first: an answer is waited for
+    def _adopt(self, new_state: S) -> None:
+        """Report a change, then show all that follows from it; controls with errors keep their text."""
+        self._state = new_state
+        self._changed(new_state)  # first, as the simulation takes longest
         wrong = dict(self.errors)
         typed = {name: self._widgets[name].value for name in wrong if name in self._widgets}
-        self.show(fresh)
+        self.show(new_state)
         self._quiet = True
         for name, why in wrong.items():
             if name in typed and name in self._widgets:
@@ -171,31 +171,31 @@ class Fields(ABC, Generic[S]):
 
 
 def auto() -> widgets.Layout:
-    """As wide as there is room."""
+    """Return a layout as wide as there is room."""
     return widgets.Layout(width="auto")
 
 
 def wide() -> dict[str, Any]:
-    """A control as wide as its column, beside its label."""
+    """Return options of a control as wide as its column, beside its label."""
     return {"style": {"description_width": "118px"}, "layout": auto()}
 
 
 def note(**layout: str) -> widgets.HTML:
-    """A place for what is wrong."""
+    """Return a place for an error."""
     made = widgets.HTML(layout=widgets.Layout(**layout))
     made.add_class("simlib-error")
     return made
 
 
 def button(label: str, action: Callable[[], None], *, width: str = "auto", tooltip: str | None = None) -> Any:
-    """A button that does something."""
+    """Return a button that calls `action`."""
     made = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width=width))
     made.on_click(lambda _button: action())
     return made
 
 
 def widget_of(key: Key) -> Any:
-    """The control of a key: a list if it says what there is, else a text."""
+    """Return the control of a key: a list of its words, else a text."""
     name = {"description": key.label, "tooltip": key.help or key.label}
     if not key.words:
         narrow = {"layout": widgets.Layout(width="200px", flex="0 0 auto")} if key.steps else {}

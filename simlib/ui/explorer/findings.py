@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the explorer knows about one question so far, as tables."""
+"""Results of the explorer about one state so far, as tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simlib.ui.explorer import answers
 from simlib.ui.explorer.state import ExplorerQuestion, ExplorerState
 
 COLUMNS = ("figure", "series", "x", "quantity", "value", "low", "high", "unit", "kind")
-"""Of the tidy table."""
+"""Columns of the tidy table."""
 
 
 Q = TypeVar("Q", bound=ExplorerQuestion)
@@ -24,10 +24,10 @@ Q = TypeVar("Q", bound=ExplorerQuestion)
 
 @dataclass
 class KnownCosts(Generic[Q]):
-    """All that is known about one state; what is missing is still being simulated.
+    """Results about one state so far; the other parts are still being simulated.
 
-    - `generation`: counts the states of a page; what belongs to an older one is not shown any more.
-    - `parts`: what the page's stages have given so far, by their names.
+    - `generation`: counts the states of a page; results of an older one are not shown.
+    - `parts`: results of the page's stages by name.
     """
 
     state: Q
@@ -37,15 +37,15 @@ class KnownCosts(Generic[Q]):
 
 @dataclass
 class Findings(KnownCosts[ExplorerState]):
-    """All that is known about mmu_lock in one migration (`simlib.ui.explorer.answers.stages`)."""
+    """Results about mmu_lock in one migration (`simlib.ui.explorer.answers.stages`)."""
 
     @cached_property
     def theory(self) -> answers.Theory:
-        """What is known at once; found when it is first asked for."""
+        """Answer of the theory, computed on first use."""
         return answers.theory(self.state)
 
     def trips(self, part: str = "trips") -> pd.DataFrame:
-        """A row a strategy: the one that is asked about, then the pins; of ``baseline``, the migration as it is.
+        """Table with a row for each strategy: the selected one, then the pins; or of ``baseline``.
 
         Empty until they are simulated.
         """
@@ -53,10 +53,10 @@ class Findings(KnownCosts[ExplorerState]):
         return pd.DataFrame([trip.row(vcpus) for trip in self.parts.get(part, ())])
 
     def compared(self) -> pd.DataFrame:
-        """What was simulated of each strategy beside the migration as it is.
+        """Compare each strategy with the baseline.
 
-        Returns: series (the strategy), quantity, value, change (its ratio to the value as it is), known (whether costs
-        that are drawn leave a range), and low, high, change_low, change_high (`answers.Ranges`; NaN if not known).
+        Returns: series (the strategy), quantity, value, change (its ratio to the baseline), known (True if drawn costs
+        leave a range), and low, high, change_low, change_high (`answers.Ranges`; NaN if not known).
         """
         long = self.trips().rename(columns={"strategy": "series"}).melt("series", var_name="quantity")
         long["baseline"] = long["quantity"].map(self.trips("baseline").iloc[0])
@@ -66,7 +66,7 @@ class Findings(KnownCosts[ExplorerState]):
         return long.assign(known=long["low"].notna())
 
     def batches(self) -> pd.DataFrame | None:
-        """A row a batch: batch_pages and what `trips` has; None until they are simulated."""
+        """Table with a row for each batch: batch_pages and the columns of `trips`; None until they are simulated."""
         if "batches" not in self.parts:
             return None
         return self.trips("batches").assign(batch_pages=answers.batches(self.state.scenario))
@@ -108,31 +108,31 @@ class Findings(KnownCosts[ExplorerState]):
     def _closely(self) -> Iterator[pd.DataFrame]:
         """The window on one CLEAR."""
         if "glimpse" in self.parts:
-            seen, same = self.parts["glimpse"], {"unit": "share", "kind": "simulated"}
+            window, same = self.parts["glimpse"], {"unit": "share", "kind": "simulated"}
             names = {"thread_class": "series", "owner": "series", "activity": "quantity", "time_s": "x"}
-            yield seen.by_class().rename(columns=names | {"share": "value"}).assign(figure="time", **same)
-            lock = seen.shares().rename(columns=names | {"share": "value"})
+            yield window.by_class().rename(columns=names | {"share": "value"}).assign(figure="time", **same)
+            lock = window.shares().rename(columns=names | {"share": "value"})
             yield lock.assign(figure="lock", quantity="owned", **same)
 
 
 def find(state: ExplorerState, progress: Progress | None = None) -> Findings:
-    """Everything about a state, once all of it is simulated; `progress` is called with what, and the share done.
+    """Simulate everything about a state; `progress` is called with (what, share done).
 
-    >>> found = find(ExplorerState.of("arm64").changed({"guest": {"vcpus": 8, "memory": "4G"}}))
-    >>> sorted(found.table()["figure"].unique())
+    >>> findings = find(ExplorerState.of("arm64").changed({"guest": {"vcpus": 8, "memory": "4G"}}))
+    >>> sorted(findings.table()["figure"].unique())
     ['batch', 'curve', 'guest', 'lock', 'strategies', 'time']
     """
-    found = Findings(state)
+    findings = Findings(state)
 
     def simulate(check: Check) -> None:
         for name, part in answers.stages(state, check):
-            found.parts[name] = part
+            findings.parts[name] = part
 
-    run_all([simulate], "simulating", progress, wide=True)
-    return found
+    run_all([simulate], "simulating", progress, nested=True)
+    return findings
 
 
 def over_time(trip: answers.Trip) -> pd.DataFrame:
-    """A trip's throughput over time: strategy, time_s, throughput."""
-    ends, throughput = trip.journey.curve[:, 0], trip.journey.curve[:, 1]
+    """Throughput of a trip over time: strategy, time_s, throughput."""
+    ends, throughput = trip.run.curve[:, 0], trip.run.curve[:, 1]
     return pd.DataFrame({"strategy": trip.strategy, "time_s": ends, "throughput": throughput})

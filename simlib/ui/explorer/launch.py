@@ -15,9 +15,9 @@ from simlib._lib import lazy_imports
 
 
 def main(folder: str) -> None:
-    """Be JupyterLab, with its arguments and the configuration of a folder, until the other end of stdin is closed.
+    """Run JupyterLab with the configuration of a folder until the other end of stdin is closed.
 
-    The folder is removed if this ends otherwise than by JupyterLab, as when whoever started it was killed.
+    The folder is removed if JupyterLab does not end by itself, e.g. because the command that started it was killed.
     """
     signal.signal(signal.SIGTERM, lambda *_: _end_at_once(folder))  # until JupyterLab, once imported, listens itself
     threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()
@@ -48,13 +48,13 @@ def _end_at_once(folder: str) -> None:
 
 
 def started_by(number: int) -> list[int]:
-    """Ids of the processes that one has started, and that these have started; none where there is no ``/proc``."""
+    """Process ids of the descendants of a process; none where there is no ``/proc``."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parent = int(path.read_text().rpartition(")")[2].split()[1])
             parents.setdefault(parent, []).append(int(path.parent.name))
-    found = [number]
-    for one in found:
-        found += parents.get(one, [])
-    return found[1:]
+    family = [number]
+    for parent in family:
+        family += parents.get(parent, [])
+    return family[1:]

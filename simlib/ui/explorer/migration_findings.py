@@ -15,7 +15,7 @@ from simlib.ui.explorer.migration_state import DRAWS, MigrationState
 
 @dataclass
 class MigrationFindings(KnownCosts[MigrationState]):
-    """What the page knows of one migration."""
+    """Results of the page for one migration."""
 
     def table(self) -> pd.DataFrame:
         """Return the table of plans (`simlib.analysis.migrate.Migration`); empty until it is simulated."""

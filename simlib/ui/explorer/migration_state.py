@@ -35,7 +35,7 @@ PATTERNS = {
     "measured": "{distinct}/s in {over}; {more}", "uniform": "{writes}/s over {working-set}",
     "zipf": "{writes}/s over {working-set}, zipf", "sweep": "{writes}/s over {working-set}, sweep",
 }  # fmt: skip
-"""What is known of the guest's writes: ``--dirty`` of the command, from other values by their names."""
+"""Templates of ``--dirty`` for what is known of the guest's writes, with the names of other controls."""
 
 CURRENT = "current-"
 """Prefix of the names of QEMU's current settings."""
@@ -184,7 +184,7 @@ class MigrationState:
         return cls()
 
     def changed(self, **texts: str) -> MigrationState:
-        """Return the state with some texts replaced; ``_`` stands for ``-`` in their names.
+        """Return the state with some texts replaced; ``_`` is ``-`` in their names.
 
         >>> MigrationState().changed(min_guest_speed="90%").targets.min_guest_speed
         0.9
@@ -203,7 +203,7 @@ class MigrationState:
 
     @property
     def dirty(self) -> list[str]:
-        """What is known of the guest's writes, as texts for ``--dirty``."""
+        """Dirty rates or working-set model, as texts for ``--dirty``."""
         rates = PATTERNS[self.texts["writes-known"]].format_map(self.texts)
         return [rate.strip() for rate in rates.split(";") if rate.strip()]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The page about mmu_lock: which strategy for taking it, for one guest."""
+"""Page about mmu_lock: strategies for holding it, for one guest."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from simlib.ui.explorer.words import answer, grounds_in_words
 
 
 class Explorer(ExplorerPage[ExplorerState, Findings]):
-    """Explore how a migration's lock strategy plays out: put it last in a cell to show it.
+    """Explore strategies for mmu_lock during a migration: put it last in a cell to show it.
 
     Theory answers at once; simulation refines the answer in the background, part by part.
 
     >>> page = Explorer(background=False)
     >>> page.change({"guest": {"vcpus": 32}})
     >>> sorted(page.findings.parts)
-    ['batches', 'curve', 'glimpse', 'baseline', 'ranges', 'trips']
+    ['baseline', 'batches', 'curve', 'glimpse', 'ranges', 'trips']
     """
 
     TAB = "mmu_lock"
     ASKS = ExplorerState
-    TITLE = "What does another way of taking mmu_lock cost?"
+    TITLE = "What does another strategy for mmu_lock cost?"
     ABOUT = (
-        "Choose a guest and a strategy for KVM's mmu_lock, and read below what it does to the guest's longest stall "
-        "while it migrates, and to CPU time."
+        "Choose a guest and a strategy for KVM's mmu_lock. Below are its effects on the guest's longest stall during "
+        "migration, and on CPU time."
     )
     FIGURES: ClassVar = TITLES
-    STANDARD = "the standard guest"
+    STANDARD = "the preset guest"
 
     def change(self, changes: dict[str, dict[str, Any]] | None = None, **others: Any) -> None:
-        """Ask something else, as the controls do; the parameters are those of `ExplorerState.changed`."""
+        """Change the state as the controls do; the parameters are those of `ExplorerState.changed`."""
         self.load(self.state.changed(changes, **others))
 
     def _controls(self, state: ExplorerState) -> Controls:
@@ -58,18 +58,18 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
         return answers.stages(state, check)
 
     def _show(self, part: str) -> None:
-        found = self.findings
-        drawn = draw(found, part, self._others.value)
-        known = bool({"trips", "reason"} & set(found.parts))
+        findings = self.findings
+        drawn = draw(findings, part, self._others.value)
+        known = bool({"trips", "reason"} & set(findings.parts))
         if known or not self._words.value:
-            self._words.value = answer(found)
+            self._words.value = answer(findings)
         (self._words.remove_class if known else self._words.add_class)("simlib-stale")
-        self._grounds.value = grounds_in_words(found)
+        self._grounds.value = grounds_in_words(findings)
         if part == "first":
-            machine = found.state.scenario.host.name if len(found.theory.published) else "ampere-altra"
-            self._others.description = f"Show measured curves ({machine})"
-        stale = [name for name, needed in SIMULATED.items() if not {*needed, "reason"} & set(found.parts)]
-        self.canvas.show(drawn, generation=found.generation, part=part, stale=stale)
+            host = findings.state.scenario.host.name if len(findings.theory.published) else "ampere-altra"
+            self._others.description = f"Show measured curves ({host})"
+        stale = [name for name, needed in SIMULATED.items() if not {*needed, "reason"} & set(findings.parts)]
+        self.canvas.show(drawn, generation=findings.generation, part=part, stale=stale)
 
     def _build(self) -> widgets.Widget:
         self._grounds = widgets.HTML()
@@ -82,12 +82,12 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
             "table (CSV)": ("explorer.csv", lambda: self.findings.table().to_csv(index=False).encode()),
             "trace (Perfetto)": ("trace.json", self._trace),
         }
-        titles = ("Open and save", "What the numbers rest on")
+        titles = ("Open and save", "Evidence for the numbers")
         keep = widgets.Accordion([self._exports(files, upload), self._grounds], titles=titles, selected_index=None)
         return self._laid_out([self.controls.choice, self.controls.folds, keep], [self._others], [self.canvas])
 
     def calls(self) -> str:
-        """The Python call and the command that give the table of this page again."""
+        """Return the Python call and the command that give this page's table."""
         query = self.state.query
         return (
             f"from simlib.ui.explorer import Explorer\nExplorer({query!r}, background=False).findings.table()\n\n"
@@ -95,10 +95,10 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
         )
 
     def _trace(self) -> bytes:
-        found = self.findings.parts.get("glimpse")
-        if found is None:
-            raise InputError("trace", "none", "the window was not simulated", "wait until it is")
-        return json.dumps(perfetto_trace(found)).encode()
+        window = self.findings.parts.get("glimpse")
+        if window is None:
+            raise InputError("trace", "none", "the window is not simulated yet", "wait until it is")
+        return json.dumps(perfetto_trace(window)).encode()
 
     def _open(self, files: Any) -> None:
         for given in files:

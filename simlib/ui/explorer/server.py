@@ -34,7 +34,7 @@ ADDRESS = "127.0.0.1"
 PAGE = "explorer.ipynb"
 """The notebook that is the explorer's page."""
 
-NOTEBOOK = "01-arm64-rwlock.ipynb"
+NOTEBOOK = "00-tour.ipynb"
 """The notebook that JupyterLab opens first."""
 
 PARTS = {"notebooks": "_notebooks", "docs": "_docs"}
@@ -45,30 +45,30 @@ COPIES = "simlib-notebooks"
 
 INTERRUPTED = 130
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
-"""What a browser may load: Voilà's template asks other hosts for icons and MathJax, which the page does not need."""
+"""Sources that a browser may load: Voilà's template requests icons and MathJax from other hosts."""
 
 _TEMPLATES = Path(__file__).with_name("jupyter")
-"""Where Voilà looks for the page's template."""
+"""Folder of the page's template for Voilà."""
 
 _SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")
-"""What the page needs of JupyterLab's extensions; all others would be loaded with it, another Plotly among them."""
+"""Extensions of JupyterLab that the page needs; otherwise all are loaded, with another Plotly among them."""
 
 _GRACE_S = 0.5
-"""How long JupyterLab may take to end its kernels and itself, s: the command is to end within a second."""
+"""Time for JupyterLab to end its kernels and itself, s: the command must end within a second."""
 
 
 def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = False) -> int:
-    """Open the explorer, with JupyterLab beside it, and stay until the server ends.
+    """Open the explorer and JupyterLab, and wait until the server ends.
 
     Ctrl-C, SIGTERM and a closed terminal end it, with its kernels.
 
     Returns: 0 if JupyterLab was shut down from its menu, 130 if it was interrupted. Raises `SimlibError` if JupyterLab
-    is not installed, or failed. Raises `InputError` if the port cannot be had.
+    is not installed, or failed. Raises `InputError` if the port is not available.
 
     - `port`: TCP port on loopback; 0: any free one.
-    - `browser`: whether to open a browser.
-    - `query`: what the page asks first (`simlib.ui.explorer.State.query`).
-    - `lab`: whether to open the notebooks in JupyterLab instead of the page.
+    - `browser`: True to open a browser.
+    - `query`: first state of the page (`simlib.ui.explorer.ExplorerState.query`).
+    - `lab`: True to open the notebooks in JupyterLab instead of the page.
     """
     for package in ("jupyterlab", "voila"):
         if importlib.util.find_spec(package) is None:
@@ -88,14 +88,14 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
         _say(f"served: {folder}; Ctrl-C ends the server and its kernels")
         code = _run(command(config), environment, Path(private))
     if code not in (0, INTERRUPTED):
-        raise SimlibError(f"JupyterLab failed with exit code {code}; its messages stand above")
+        raise SimlibError(f"JupyterLab failed with exit code {code}; its messages are above")
     return code
 
 
 def served_folder(package: Path | None = None, below: Path | None = None) -> Path:
-    """The folder that has the notebooks and the pages that they link to: the source tree, or a copy of the package's.
+    """Return the folder with the notebooks and the pages that they link to: the source tree, or a copy.
 
-    The copy goes below the current folder, or the one that is given; what is there already is left alone.
+    The copy is made in the current folder, or in `below`; existing files are kept.
 
     Raises `SimlibError` if there are no notebooks, or they cannot be copied.
     """
@@ -108,7 +108,7 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
     target = (Path.cwd() if below is None else below) / COPIES
     for place in (target, *(target / name for name in PARTS)):
         if exists(place) and place.stat().st_uid != os.geteuid():
-            raise SimlibError(f"{place} is another user's: change to a folder of your own")
+            raise SimlibError(f"{place} belongs to another user: change to a folder of your own")
     try:
         for name, packaged in PARTS.items():
             (target / name).mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
 
 
 def free_port(port: int = 0) -> int:
-    """A port of loopback that nobody listens on: the one wanted, or any.
+    """Return a free port of loopback: the given one, or any.
 
     Raises `InputError` if the port is taken, or may not be used.
     """
@@ -140,9 +140,10 @@ def free_port(port: int = 0) -> int:
 
 
 def settings(served: Path, port: int, token: str, *, first: str = "/lab", browser: bool) -> dict[str, dict[str, Any]]:
-    """The configuration of the server: the extensions, and a page that shows no file and no traceback.
+    """Return the configuration of the server: its extensions, and a page that shows no file and no traceback.
 
-    `served` is a folder, `first` what a browser opens if one is to.
+    - `served`: folder with the notebooks.
+    - `first`: path that a browser opens.
     """
     server = {
         "ip": ADDRESS, "port": port, "port_retries": 0, "allow_remote_access": False, "root_dir": str(served),
@@ -152,7 +153,7 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
         "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
         "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
     }  # fmt: skip
-    # It would ask jupyter.org for news, and whether there is a newer version.
+    # JupyterLab would otherwise query jupyter.org for news and for a newer version.
     silent = {"news_url": None, "check_for_updates_class": "jupyterlab.NeverCheckForUpdate"}
     page = {
         "template": "simlib", "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO",
@@ -167,10 +168,10 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
 
 
 def write_config(folder: Path, configuration: Mapping[str, Any]) -> Path:
-    """Write a configuration that only this user can read, as the token stands in it.
+    """Write a configuration with the token that only this user can read.
 
-    Neither the environment nor the arguments of a process would do: a user's own configuration could switch
-    the token off there, and everybody may read arguments. JupyterLab reads no other (`launch.main`).
+    The environment and the arguments of the process are no alternative: a user's own configuration could override the
+    token there, and everybody may read arguments. JupyterLab reads no other configuration (`launch.main`).
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     oct(write_config(Path(folder), {}).stat().st_mode & 0o777)
@@ -183,16 +184,17 @@ def write_config(folder: Path, configuration: Mapping[str, Any]) -> Path:
 
 
 def command(config: Path) -> list[str]:
-    """The command line of JupyterLab."""
-    # -P: no module of the current folder, whoever may write there, is taken for one of JupyterLab's.
+    """Return the command line of JupyterLab."""
+    # -P: no module is imported from the current folder, where others may write.
     code = f"from simlib.ui.explorer.launch import main; main({str(config.parent)!r})"
     return [sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-c", code, f"--config={config}"]
 
 
 def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which JupyterLab neither asks to fetch news nor writes to a notebook unasked.
+    """Return an environment in which JupyterLab neither fetches news nor saves a notebook automatically.
 
-    Its configuration is read from the folder alone. What the user has set within JupyterLab, such as its theme, stands.
+    Its configuration is read from the folder alone. Settings that the user made in JupyterLab, such as its theme, are
+    kept.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     quiet(Path(folder), {"JUPYTER_CONFIG_PATH": "/etc/mine"})["JUPYTER_CONFIG_PATH"] == folder
@@ -216,8 +218,8 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
-    """Run JupyterLab in a folder until it ends or this process is told to end."""
-    heard = {} if signals.listening() else signals.install_handlers()
+    """Run JupyterLab in a folder until it ends or this process is terminated."""
+    previous = {} if signals.handlers_installed() else signals.install_handlers()
     process = None
     try:
         with DeferSignals():
@@ -237,12 +239,12 @@ def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
             _end(process)
             if process.stdin is not None:
                 process.stdin.close()
-        if heard:
-            signals.stop_listening(heard)
+        if previous:
+            signals.restore_handlers(previous)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process; if it does not within `_GRACE_S`, by force, and what it has started."""
+    """Terminate a process; after `_GRACE_S` kill it and its descendants."""
     if process.poll() is not None:
         return
     process.terminate()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the explorer asks about: a migration, a strategy for it, and those pinned beside it; as URL and as file."""
+"""State of the explorer: a migration, a strategy and pinned strategies, as a URL and as a file."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from simlib.model.policies import BASELINE
 from simlib.model.scenario import FILE, Scenario, differences
 
 MOST_PINS = 4
-"""Strategies beside the one that is asked about."""
+"""Most pinned strategies."""
 
 KIND = "migration"
-"""The one workload that the explorer is about."""
+"""Workload of the explorer."""
 
 _OWN = ("architecture", "preset", "cost_group", "strategy")
 """Parameters of a URL beside the keys of a scenario and the pins."""
 
 _OTHERS = ("token", "voila-theme", "voila-template")
-"""Parameters of a URL that are the server's."""
+"""Parameters of a URL that belong to the server."""
 
-PAGES = {"": ("State", "find"), "migration": ("MigrationState", "find_migration")}
-"""Pages, by what a URL says of ``page``: who asks and who answers, names of `simlib.ui.explorer`."""
+PAGES = {"": ("ExplorerState", "find"), "migration": ("MigrationState", "find_migration")}
+"""State and answer of each page, names of `simlib.ui.explorer`, by the parameter ``page`` of a URL."""
 
 
 class ExplorerQuestion(Protocol):
-    """What a page asks: an address says it, and is made of it."""
+    """Interface of a page's state, which a URL expresses."""
 
     @property
     def query(self) -> str:
-        """It as the query of a URL."""
+        """The state as the query of a URL."""
 
     @classmethod
     def from_query(cls, query: str) -> Self:
-        """What a URL's query says; raises `InputError` if it breaks a rule."""
+        """Return the state of a URL's query; raises `InputError` if it breaks a rule."""
 
     @classmethod
     def first(cls) -> Self:
-        """What a first visit shows."""
+        """Return the state of the first visit."""
 
 
 @dataclass(frozen=True)
 class ExplorerState:
-    """What a page shows. Two states are equal if the same is asked, in the same words.
+    """State of the page about strategies. Two states are equal if all values are, in the same words.
 
     - `scenario`: a migration.
-    - `strategy`: what is done to its holds: a named policy, a condition as ``policy.clear_drop_when`` has it, several
-      joined by ``+``, or ``baseline``, what the scenario says itself.
-    - `pins`: strategies beside it, at most `MOST_PINS`.
+    - `strategy`: a named policy, a condition for ``policy.clear_drop_when``, several joined by ``+``, or ``baseline``
+      for the scenario's own.
+    - `pins`: strategies to compare with, at most `MOST_PINS`.
 
     >>> ExplorerState.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64").query
     'architecture=arm64&guest.vcpus=128&strategy=every-64'
@@ -66,7 +66,7 @@ class ExplorerState:
     pins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what is no migration, a strategy that is unknown or leaves nothing to CLEAR, and too many pins."""
+        """Refuse other workloads, strategies that are unknown or leave nothing to CLEAR, and too many pins."""
         if self.scenario.workload.kind != KIND or self.scenario.variants:
             what = "its variants" if self.scenario.variants else self.scenario.workload.kind
             raise InputError(
@@ -89,7 +89,7 @@ class ExplorerState:
 
     @classmethod
     def first(cls) -> ExplorerState:
-        """What a first visit shows: arm64's standard guest, with strategies that differ on it."""
+        """Return the state of the first visit: arm64's preset guest, with strategies that differ on it."""
         return cls(standard("arm64"), "every-512", ("whole-ioctl", "every-64", "held >= 20us"))
 
     @property
@@ -186,7 +186,7 @@ class ExplorerState:
 
 
 def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
-    """What a URL's query says, without what is the server's.
+    """Return the parameters of a URL's query without the server's.
 
     - `blank`: whether to keep parameters whose value is empty.
 
@@ -198,7 +198,7 @@ def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
 
 
 def page_of(query: str) -> str:
-    """Which of `PAGES` a URL's query is about.
+    """Name in `PAGES` of the page that a URL's query selects.
 
     Raises `InputError` if there is none of that name.
 
@@ -212,9 +212,9 @@ def page_of(query: str) -> str:
 
 
 def standard(architecture: str) -> Scenario:
-    """The standard guest of an architecture; of a dated one, on the machine of its successor, which was measured then.
+    """Return the preset guest of an architecture; of a dated one, on the host of its successor.
 
-    >>> standard("arm64-2022").machine.name
+    >>> standard("arm64-2022").host.name
     'ampere-altra'
     """
     known = preset_architectures()
@@ -225,7 +225,7 @@ def standard(architecture: str) -> Scenario:
 
 
 def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:
-    """What differs from a base, by the keys of a scenario file, as a URL has it."""
+    """Differences from a base scenario by keys of a scenario file, as in a URL."""
     return {
         f"{table}.{key}": str(value).lower() if isinstance(value, bool) else str(value)
         for table, rows in differences(scenario, base).items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The explorer's pages side by side: a button each, and the address says which is shown."""
+"""The explorer's pages with a button for each; the URL selects the page that is shown."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from simlib.ui.explorer.page import Explorer
 from simlib.ui.explorer.state import page_of
 
 ASKED = "QUERY_STRING"
-"""The environment variable in which Voilà gives a page its address."""
+"""Environment variable in which Voilà passes the query of the URL."""
 
 PAGES: dict[str, type[ExplorerPage[Any, Any]]] = {page.NAME: page for page in (Explorer, MigrationPage)}
 """Pages by their names in an address, in the order of their buttons."""
 
 
 class Tabs:
-    """All pages of the explorer. Each is made when it is first shown, and keeps what it was asked.
+    """All pages of the explorer. Each is made when it is first shown, and keeps its state.
 
-    - `query`: of a URL: what is shown first.
+    - `query`: query of the URL, the first state.
     - `background`: False: simulate before returning, for tests.
 
     >>> tabs = Tabs("page=migration&memory=8G&working-set=1G", background=False)
@@ -35,7 +35,7 @@ class Tabs:
 
     def __init__(self, query: str = "", *, background: bool = True) -> None:
         name = ""
-        with contextlib.suppress(InputError):  # the page of that name says what is wrong with its address
+        with contextlib.suppress(InputError):  # the page of that name reports the fault
             name = page_of(query)
         self._background = background
         self._made = {name: PAGES[name](query, background=background)}
@@ -50,7 +50,7 @@ class Tabs:
 
     @classmethod
     def from_environment(cls) -> Tabs:
-        """The pages of the address under which Voilà shows them."""
+        """Return the pages for the URL under which Voilà shows them."""
         return cls(os.environ.get(ASKED, ""))
 
     @property

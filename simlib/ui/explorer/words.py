@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the explorer's figures say, in sentences and a table; HTML, with every text of the user escaped."""
+"""Sentences and a table beside the explorer's figures, as HTML with every text of the user escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simlib.figures.explorer import strategy_colours
 from simlib.figures.results import rendered
 from simlib.figures.style import signed
 from simlib.model.policies import BASELINE
-from simlib.model.quantities import say_seconds, say_size
+from simlib.model.quantities import seconds_text, size_text
 from simlib.ui.explorer.findings import Findings
 
 TERMS = {
@@ -21,24 +21,29 @@ TERMS = {
 """Quantities of the table of strategies, and their terms."""
 
 
-def answer(found: Findings) -> str:
-    """What the strategy gains and costs, what halves the longest stall for least, and a table with the pins."""
+def answer(findings: Findings) -> str:
+    """Return gains and costs of the strategy, the cheapest halving of the longest stall, and a table with the pins."""
     rows = []
-    if "trips" in found.parts:
-        table = found.compared().set_index(["series", "quantity"], drop=False).to_dict("index")
-        for name, colour in strategy_colours(found.trips()["strategy"].tolist()).items():
+    if "trips" in findings.parts:
+        table = findings.compared().set_index(["series", "quantity"], drop=False).to_dict("index")
+        for name, colour in strategy_colours(findings.trips()["strategy"].tolist()).items():
             cells = {quantity: table[name, quantity] for quantity in TERMS}
             rows.append({"name": name, "colour": colour, "cells": cells})
     return rendered(
-        "simlib.ui.explorer", "answer.html.j2", rows=rows, least=_least(found) if rows else None, terms=TERMS.values(),
-        reason=found.parts.get("reason"), as_it_is=found.state.case() == found.state.case(BASELINE),
-        now=found.state.scenario.policy.clear_drop_when,
-        filters={"seconds": say_seconds, "percent": percent, "shown": _shown},
-    )  # fmt: skip
+        "simlib.ui.explorer",
+        "answer.html.j2",
+        rows=rows,
+        least=_least(findings) if rows else None,
+        terms=TERMS.values(),
+        reason=findings.parts.get("reason"),
+        as_it_is=findings.state.case() == findings.state.case(BASELINE),
+        now=findings.state.scenario.policy.clear_drop_when,
+        filters={"seconds": seconds_text, "percent": percent, "shown": _shown},
+    )
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change.
+    """Format a ratio as a change.
 
     >>> [percent(ratio) for ratio in (1.26, 0.00437, 0.0000001, 1.0)]
     ['+26 %', '−99.6 %', '−99.9 %', '0 %']
@@ -48,24 +53,24 @@ def percent(ratio: float) -> str:
 
 
 def _shown(value: float, quantity: str) -> str:
-    return f"{100 * value:.2f} %" if quantity == "guest_throughput" else say_seconds(value)
+    return f"{100 * value:.2f} %" if quantity == "guest_throughput" else seconds_text(value)
 
 
-def _least(found: Findings) -> dict[Any, Any] | None:
-    """Of all that was simulated, what halves the longest stall for the least CPU time of CLEAR."""
-    own = found.trips("baseline").iloc[0]
-    every = pd.concat([found.trips(), found.trips("batches")], ignore_index=True)
-    halved = every[every["longest_stall_s"] <= own["longest_stall_s"] / 2].sort_values("clear_cpu_time_s")
-    rows = halved.assign(change=halved["clear_cpu_time_s"] / own["clear_cpu_time_s"]).to_dict("records")
+def _least(findings: Findings) -> dict[Any, Any] | None:
+    """Row of the simulated strategy that halves the longest stall for the least CPU time of CLEAR."""
+    baseline = findings.trips("baseline").iloc[0]
+    simulated = pd.concat([findings.trips(), findings.trips("batches")], ignore_index=True)
+    halved = simulated[simulated["longest_stall_s"] <= baseline["longest_stall_s"] / 2].sort_values("clear_cpu_time_s")
+    rows = halved.assign(change=halved["clear_cpu_time_s"] / baseline["clear_cpu_time_s"]).to_dict("records")
     return rows[0] if rows else None
 
 
-def grounds_in_words(found: Findings) -> str:
-    """What is asked, and what the numbers rest on."""
-    case = found.state.case()
+def grounds_in_words(findings: Findings) -> str:
+    """Return the question, and the evidence for the numbers."""
+    case = findings.state.case()
     memory = case.guest.pages * case.guest.page_size
     return rendered(
-        "simlib.ui.explorer", "grounds.html.j2", case=case, theory=found.theory, memory=say_size(memory),
-        chunk=say_size(case.workload.clear_chunk or memory),
-        decisive=found.parts["ranges"].decisive if "ranges" in found.parts else "",
+        "simlib.ui.explorer", "grounds.html.j2", case=case, theory=findings.theory, memory=size_text(memory),
+        chunk=size_text(case.workload.clear_chunk or memory),
+        decisive=findings.parts["ranges"].decisive if "ranges" in findings.parts else "",
     )  # fmt: skip

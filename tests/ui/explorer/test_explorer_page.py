@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simlib._lib.errors import RunInterruptedError
-from simlib.model.quantities import say_seconds
+from simlib.model.quantities import seconds_text
 from simlib.ui.cli import app
 from simlib.ui.explorer import answers, drawing
 from simlib.ui.explorer.controls import KEYS, Controls, nearest_step
@@ -71,7 +71,7 @@ def test_the_answer_says_what_the_strategy_gains_and_costs(page):
     said = visible(page)
     for quantity, words in {"longest_stall_s": "stall falls", "clear_cpu_time_s": "CPU time of CLEAR rises"}.items():
         one = rows.loc[quantity]
-        own, value = say_seconds(one["baseline"]), say_seconds(one["value"])
+        own, value = seconds_text(one["baseline"]), seconds_text(one["value"])
         assert f"{words} from {own} to {value} ({percent(one['change'])}; 90 %" in said
     assert re.search(r"at least halve the longest stall, every-\d+ needs the least CPU time of CLEAR", said)
     assert "whole-ioctl" in said.partition("guest throughput")[2]
@@ -81,7 +81,7 @@ def test_a_first_visit_shows_three_pins_that_differ():
     state = ExplorerState.from_query("token=secret")
     assert (state, len(state.pins)) == (ExplorerState.first(), 3)
     found = answers.trips(state, [state.strategy, *state.pins], lambda *_: None)
-    stalls = sorted(trip.journey.metrics["longest_stall"] for trip in found)
+    stalls = sorted(trip.run.metrics["longest_stall"] for trip in found)
     assert all(later > 1.2 * one for one, later in itertools.pairwise(stalls))
 
 
@@ -138,7 +138,7 @@ def test_a_slider_and_the_list_of_strategies_ask_and_follow_what_is_typed():
     assert controls.state.strategy == shown["strategy"].value == "bounded-hold"
     controls.set("strategy", "held >= 30us")
     assert (controls.state.strategy, shown["named"].value) == ("held >= 30us", "")
-    assert "CLEAR lets go when held &gt;= 30us" in controls._meaning.value
+    assert "CLEAR drops the lock when held &gt;= 30us" in controls._meaning.value
 
 
 @pytest.mark.parametrize("key", [key for keys in KEYS.values() for key in keys if key.steps], ids=lambda key: key.name)
