@@ -68,7 +68,7 @@ def point(sections: int, memory_per_vcpu: str) -> dict[str, Any]:
 
 
 def growth(how: str, tables: dict[str, Any]) -> dict[str, float]:
-    """Time and memory of one run, the compiler's apart, and the faults that it simulated or stands for."""
+    """Time and memory of one run without compilation, and the faults that it simulates or represents."""
     scenario = complete(Scenario.parse(tables))
     if how == "sampled":
         sample_once(scenario.changed({"guest": {"memory": "16G"}}))  # compile, or load what was compiled

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from simlib.lab.build import Built, compile_selftests, find_built
-from simlib.lab.cache import at_work, lab_dir
+from simlib.lab.cache import lab_dir, lab_lock
 from simlib.lab.experiment import Cell, Experiment
 from simlib.lab.initramfs import cpio
 from simlib.lab.process import run
@@ -78,7 +78,7 @@ def main() -> int:
 def compile_test() -> bytes:
     """The test, stripped."""
     out = lab_dir() / "objects" / "x86_64-stress"
-    with at_work(alone=False):
+    with lab_lock(exclusive=False):
         compile_selftests(TARGET, lab_dir() / "source", [TEST], out)
     subprocess.run([f"{TARGET.compiler}strip", "-o", str(out / "stress"), str(out / TEST)], check=True)
     return (out / "stress").read_bytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long the explorer's page takes to answer, in a real browser: from a control let go to the picture changed.
+"""Response time of the explorer's page in a real browser, from the release of a control to the new figure.
 
     python benchmarks/explorer.py [--moves 100] [--guest QUERY]
 
@@ -43,7 +43,7 @@ ANSWERED = """([after, part]) => new Promise(done => {
 def main() -> int:
     """Start, move, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--moves", type=int, default=100, help="how often a control is let go (default: 100)")
+    parser.add_argument("--moves", type=int, default=100, help="number of times that a control is moved (default: 100)")
     parser.add_argument(
         "--guest", default="", metavar="QUERY", help="what is asked first (default: what a first visit shows)"
     )

@@ -23,7 +23,7 @@ from run import child
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "growth.svg"
 
-VCPUS = [*(2**k for k in range(10)), 1023]  # one thread more is the most that an engine can tell apart
+VCPUS = [*(2**k for k in range(10)), 1023]  # one thread more is the most threads of an engine
 MEMORY_GIB = [2**k for k in range(13)]
 WHOLE_GIB, FIRST_SAMPLED_GIB = 256, 16
 

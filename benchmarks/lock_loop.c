@@ -3,7 +3,7 @@
  * The closed lock loop in plain C: the yardstick for simlib's compiled engine.
  *
  * N threads think (exponential), take one FIFO lock, hold it (exponential) and
- * let go, until a number of acquisitions are done. An event calendar (binary
+ * drop it, until a number of acquisitions are done. An event calendar (binary
  * heap), a ring of waiters, and the statistics that simlib keeps of a lock:
  * acquisitions, contended ones, wait and hold time (total, longest, histogram
  * with a factor of two a bin), busy time and the integral of the queue length.
@@ -27,7 +27,7 @@ enum { TABLE = 2048, MAX_THREADS = 1024 };
 struct event {
 	int64_t time;
 	int32_t thread;
-	int32_t arrives; /* 1: reaches the lock; 0: lets go of it */
+	int32_t arrives; /* 1: reaches the lock; 0: drops it */
 };
 
 struct stats {

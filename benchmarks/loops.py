@@ -2,7 +2,7 @@
 """What is measured: one closed lock loop in several simulators, and scenarios of dirty_log_perf_test.
 
 The lock loop: 64 threads think (exponential, 6.4 us), take one FIFO lock, hold it (exponential, 100 ns) and
-let go. 64 holds are as long as one think, so that the lock is just saturated: it is busy 0.907 of the time
+drop it. 64 holds are as long as one think, so that the lock is just saturated: it is busy 0.907 of the time
 (machine-repairman queue, exact).
 """
 

@@ -204,9 +204,9 @@ def main() -> None:
     arguments = parser.parse_args()
     cases = CASES[:QUICK] if arguments.quick else CASES
     tasks = [partial(run, case) for case in cases]
-    told = [str(case) for case in cases]
+    labels = [str(case) for case in cases]
     parallel.run_all(
-        tasks, told, lambda what, share: print(f"{share:.0%} {what}", flush=True), workers=arguments.workers
+        tasks, labels, lambda what, share: print(f"{share:.0%} {what}", flush=True), workers=arguments.workers
     )
     found = [sampled(case) for case in cases]  # each alone, which itself uses all CPUs
     page = f"{BEGIN}\n{summary(found)}\n\n{markdown(by_way(found))}\n{END}"

@@ -24,7 +24,7 @@ import pandas as pd
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
-from simlib.lab.cache import at_work, lab_dir
+from simlib.lab.cache import lab_dir, lab_lock
 from simlib.lab.patches import read_series
 from simlib.lab.source import prepare_source
 
@@ -83,7 +83,7 @@ def main() -> int:
 
 def lab_tree() -> Path:
     """The lab's tree, with the series as it is now."""
-    with at_work(alone=True):
+    with lab_lock(exclusive=True):
         return prepare_source(lab_dir(), read_series(), None, lambda text: print(text, file=sys.stderr)).tree
 
 

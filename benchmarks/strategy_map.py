@@ -22,9 +22,9 @@ COLUMNS = {
     "clear_lock": ("string", "none", "mode in which CLEAR holds mmu_lock"),
     "policy": ("string", "none", "the policy with the least CPU time in all: of CLEAR, and guest time lost"),
     "value_s": ("number", "s", "its CPU time in all"),
-    "against_s": ("number", "s", "CPU time in all of never letting go"),
+    "against_s": ("number", "s", "CPU time in all with one hold of the whole ioctl"),
     "equivalent": ("integer", "count", "policies within a tenth of the least, that one among them"),
-    "matters": ("boolean", "none", "whether never letting go is not one of them"),
+    "matters": ("boolean", "none", "true if one hold of the whole ioctl is not one of them"),
 }
 
 

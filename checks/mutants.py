@@ -4,7 +4,7 @@
     python checks/mutants.py FOLDER [NUMBER [PACKAGE...]] [--write]
 
 (`make mutants`) draws so many mutants of each package, always the same ones, and tries each in a copy of the tree with
-the tests of `TESTS`, which are a part of ``make test``. FOLDER keeps what was found in ``mutants.csv``; what stands
+the tests of `TESTS`, which are a part of ``make test``. FOLDER keeps the results in ``mutants.csv``; what is
 there is not tried again. Annotations are left alone: they are never evaluated. `checks/mutations.py` has faults
 that somebody thought of, and which must all be caught.
 """

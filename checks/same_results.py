@@ -45,7 +45,7 @@ ARITHMETIC = 1e-9
 """Numbers that differ by a smaller share are the same: the order of sums is another one in another NumPy and SciPy."""
 
 ENDED = "ended with"
-"""How begins what stands for the result of a command that failed."""
+"""Prefix of the result of a command that failed."""
 
 VERSIONS = "import numba, numpy, pandas, platform, scipy; print('Python', platform.python_version(), *(f'{m.__name__} \
 {m.__version__}' for m in (numpy, scipy, pandas, numba)))"
