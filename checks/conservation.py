@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Conservation: random migrations and selftests, held to what `witness` says of them.
+"""Conservation: random migrations and selftests, checked by `witness`.
 
     python checks/conservation.py 10000
 
-runs so many scenarios on both engines' common ground, the compiled engine, prints a line now and then, and ends
-with a summary; `make conservation` is that. Scenario number n is the same on every machine.
+runs this many scenarios on the compiled engine, prints a line from time to time, and ends with a summary; `make
+conservation` is that. Scenario number n is the same on every host.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from witness import Account, Mark, Setting, Slow, Violation, Witness
+from witness import Account, Mark, Setting, ThrottleRule, Violation, Witness
 
 from simlib.analysis.simulate import SimulationResult
 from simlib.model.architectures import ARCHITECTURES
@@ -39,36 +39,37 @@ from simlib.simulator.workloads.dirty_log import DirtyLog
 from simlib.simulator.workloads.migration import page_time
 
 ROOM = 1_000_000
-"""Entries that a run may have; none made here has as many."""
+"""Most ledger entries of a run; no run here has as many."""
 
 Pick = Callable[[Sequence[Any]], Any]
-"""Takes one of several: hypothesis's choice, or a generator's."""
+"""Selects one of several values: hypothesis's choice, or that of a generator."""
 
 US, MS = 10**6, 10**9
 
 PARTS = ("pages >= 128", "pages >= 64", "pages >= 192", "pages >= 320", "pages >= 512", "held >= 1ns", "held >= 3us",
          "held > 20us", "waiters >= 1", "waiters < 2", "vcpus >= 1", "vcpus > 1", "blocks >= 1",
          "pages >= adaptive(64, 256)", "pages >= adaptive(128, 1024)")  # fmt: skip
-"""What strategies are made of."""
+"""Parts of strategies."""
 
 
 def clear_drop_when(pick: Pick) -> str:
-    """When a hold ends: never, or up to three comparisons joined in any way."""
+    """Condition that ends a hold: never, or up to three comparisons joined in any way."""
     parts = [pick(PARTS)]
     if pick((False, False, False, True)):
         return "never"
     for _ in range(pick((0, 0, 1, 2))):
         # A thread has one adaptive batch.
-        others = [p for p in PARTS if "adaptive" not in p or not any("adaptive" in one for one in parts)]
+        adaptive = any("adaptive" in part for part in parts)
+        others = [part for part in PARTS if "adaptive" not in part or not adaptive]
         parts += [pick(("and ", "or ", "or not ")), pick(others)]
         parts = [f"({' '.join(parts)})"]
     return parts[0]
 
 
 def throttled(pick: Pick, when: str, interval: int, page_size: int) -> dict[str, Any]:
-    """How a migration's guest is slowed down, in times like 64 of its accesses, if at all.
+    """Throttling of a migration's guest, if any, in times like 64 of its accesses.
 
-    That it is limited needs one that fills its rings again and again.
+    The dirty limit needs a guest that fills its rings repeatedly.
     """
     rule = pick(("none", "qemu", "cloud-hypervisor"))
     if rule == "none":
@@ -97,7 +98,7 @@ def throttled(pick: Pick, when: str, interval: int, page_size: int) -> dict[str,
 
 
 def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
-    """A migration, or a selftest that clears, with any policy; a vCPU has at most `most_pages`, or one block."""
+    """A migration, or a selftest that clears, with any policy; a vCPU has at most `most_pages` pages, or one block."""
     kind = pick(("migration",) * 8 + ("clear_under_load", "dirty_log_perf_test"))
     page_size = pick((4096, 4096, 16384))
     backing = pick(("4k", "4k", "hugetlb_2mb"))
@@ -111,7 +112,7 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
     when = pick(("lazy", "lazy", "lazy", "at_once", "at_get", "ring", "ring")) if migrates else "lazy"
     divided = {"migration": (chunk or memory_words) * (when == "lazy"), "clear_under_load": memory_words}.get(kind, 0)
     helpers = pick([n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)])
-    # From one that writes each page many times a pass, to one that writes a handful.
+    # From a guest that writes each page many times per pass to one that writes a handful.
     interval = pick((3 * US + 1, 1_000_001, 20 * US, 200 * US, 40 * US))
     name = pick(sorted(ARCHITECTURES))
     modes = ("lockless", "read", "write") + ("default",) * (name not in ("s390", "ppc-radix"))
@@ -172,11 +173,11 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
     )
 
 
-# -- what the witness is told --------------------------------------------------------------------------
+# -- input of the witness ------------------------------------------------------------------------------
 
 
 def setting_of(scenario: Scenario) -> Setting:
-    """A scenario, as plain data."""
+    """A scenario as plain data."""
     guest, workload, kernel = scenario.guest, scenario.workload, DirtyLog(scenario)
     migrates = workload.kind == "migration"
     return Setting(
@@ -199,94 +200,96 @@ def setting_of(scenario: Scenario) -> Setting:
         dirty_bits=kernel.tracking.dirty_bits,
         buffer=kernel.buffer_entries,
         rings=kernel.ring_entries > 0,
-        slow=slow_of(scenario),
+        throttle_rule=throttle_rule(scenario),
     )
 
 
-def slow_of(scenario: Scenario) -> Slow | None:
-    """By what the guest is throttled."""
+def throttle_rule(scenario: Scenario) -> ThrottleRule | None:
+    """Parameters of the guest's throttle."""
     rule, ring = scenario.workload.throttling, scenario.workload.ring_entries
     if rule is None:
         return None
-    return Slow(*(getattr(rule, name) for name in Slow._fields if name != "ring"), ring=ring)
+    return ThrottleRule(*(getattr(rule, name) for name in ThrottleRule._fields if name != "ring"), ring=ring)
 
 
 def ledger_of(result: EngineResult) -> Iterator[tuple[int, int, str, int, int]]:
-    """A run's ledger, with words for the kinds."""
+    """A run's ledger, with names of the kinds."""
     for at, thread, what, page, count in result.ledger.tolist():
         yield at, thread, LEDGER[what], page, count
 
 
 def marks_of(job: Job, result: EngineResult) -> list[Mark]:
-    """The stamps that were made, in order, and how many walks came before each: a trace tells."""
+    """The stamps that were made, in order, with the number of scans before each, from the trace."""
     events = result.trace[:, 2]
-    walks = np.cumsum(events == EVENTS.index("scan"))
+    scans = np.cumsum(events == EVENTS.index("scan"))
     marks = []
     for row in np.flatnonzero(events == EVENTS.index("stamp")).tolist():
-        which = int(result.trace[row, 3])
-        of, bitmap = job.stamps[which], int(result.stamp_own[which, len(ACTIVITIES)])
-        marks.append(Mark(of.phase, of.round, int(result.stamp_ps[which]), int(walks[row]), bitmap))
+        index = int(result.trace[row, 3])
+        stamp, bitmap = job.stamps[index], int(result.stamp_thread[index, len(ACTIVITIES)])
+        marks.append(Mark(stamp.phase, stamp.round, int(result.stamp_ps[index]), int(scans[row]), bitmap))
     return marks
 
 
 def examine(scenario: Scenario, job: Job, result: EngineResult) -> tuple[Account, Witness]:
-    """Hold a run, with its trace and its ledger, to all laws; raises `Violation`."""
+    """Check a run, with its trace and its ledger, against all invariants; raises `Violation`."""
     setting, marks = setting_of(scenario), marks_of(job, result)
     witness = Witness(setting)
     account = witness.replay(ledger_of(result), marks)
     witness.times(result.thread_ps.tolist(), result.thread_end_ps.tolist(), ACTIVITIES.index("idle"), marks)
     if setting.migrates:
         metrics = SimulationResult(scenario, job, result, 0, 1.0, ()).metrics
-        told = metrics["passes"], metrics["dirty_left"], metrics["converged"]
-        own = account.passes, account.left * scenario.guest.page_size, account.left <= setting.few
-        witness.require(told == own, f"passes, bytes left, converged: {told}, not {own}")
+        measured = metrics["passes"], metrics["dirty_left"], metrics["converged"]
+        expected = account.passes, account.left * scenario.guest.page_size, account.left <= setting.downtime_pages
+        witness.require(measured == expected, f"passes, bytes left, converged: {measured}, not {expected}")
     return account, witness
 
 
-# -- what was covered ----------------------------------------------------------------------------------
+# -- coverage ------------------------------------------------------------------------------------------
 
 CLASSES = (
     "batch that does not divide the chunk", "chunk that does not divide the memory", "hold bounded in time",
-    "adaptive batch", "asks who waits", "never lets go", "several holds a chunk", "sparse pass", "dense pass",
-    "nothing collected", "regions", "regions that no chunk fits", "clear threads", "lazy", "at once", "at get", "ring",
-    "initially set", "not initially set", "blocks", "blocks split by writes", "eager split", "shared memory",
-    "pages only read", "lockless faults", "written between CLEAR and SEND", "pages left", "several passes",
+    "adaptive batch", "tests for waiters", "never drops", "several holds per chunk", "sparse pass", "dense pass",
+    "nothing collected", "regions", "regions that chunks do not divide", "clear threads", "lazy", "at once", "at get",
+    "ring", "initially set", "not initially set", "blocks", "blocks split by writes", "eager split", "shared memory",
+    "read-only pages", "lockless faults", "written between CLEAR and SEND", "pages left", "several passes",
     "switched over for the downtime", "clear_under_load", "dirty_log_perf_test", "log buffers", "full log buffers",
     "dirty bits alone", "full rings", "runs of several entries", "rings behind log buffers", "throttled",
-    "throttled again", "throttled by windows", "GET within a pass", "sleeping vCPUs", "limited", "naps",
+    "throttled again", "throttled by windows", "GET within a pass", "sleeping vCPUs", "dirty limit",
+    "sleeps at a full ring",
 )  # fmt: skip
-"""What scenarios are counted by."""
+"""Classes of scenarios that are counted."""
 
 
 def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account) -> Iterator[str]:
-    """Which of `CLASSES` a scenario is in, by what it says and by what came of it."""
+    """Classes of `CLASSES` that a scenario belongs to, by its settings and its result."""
     guest, policy, workload = scenario.guest, scenario.policy, scenario.workload
     setting, kernel = setting_of(scenario), DirtyLog(scenario)
-    asked = leaves(policy.get_drop_when if workload.clear_when == "at_get" else policy.clear_drop_when)
-    batches = [leaf.least for leaf in asked if getattr(leaf, "quantity", "") == "pages"]
-    names = {getattr(leaf, "quantity", type(leaf).__name__.lower()) for leaf in asked}
+    rule = setting.throttle_rule
+    conditions = leaves(policy.get_drop_when if workload.clear_when == "at_get" else policy.clear_drop_when)
+    batches = [leaf.least for leaf in conditions if getattr(leaf, "quantity", "") == "pages"]
+    names = {getattr(leaf, "quantity", type(leaf).__name__.lower()) for leaf in conditions}
     migrates = workload.kind == "migration"
     left = int((result.trace[:, 2] == EVENTS.index("leave")).sum())
     resets = int(result.ledger[result.ledger[:, 2] == LEDGER.index("reset"), 4].sum())
     chunked = not migrates or workload.clear_when in ("lazy", "at_once")
     held = chunked and workload.clear_when != "ring"
-    later = account.found[1:] if migrates else []
-    sends = [n for n in account.found[account.passes :] if migrates]
+    later = account.collected[1:] if migrates else []
+    last_gets = [n for n in account.collected[account.passes :] if migrates]
     facts = {
         "batch that does not divide the chunk": chunked and any(kernel.chunk % batch for batch in batches),
         "chunk that does not divide the memory": chunked and setting.pages % kernel.chunk > 0,
         "hold bounded in time": held and "held" in names,
         "adaptive batch": held and "adaptive" in names,
-        "asks who waits": held and bool(names & {"waiters", "vcpus"}),
-        "never lets go": held and "never" in names,
-        "several holds a chunk": chunked and min(batches, default=kernel.chunk) < kernel.chunk and (
+        "tests for waiters": held and bool(names & {"waiters", "vcpus"}),
+        "never drops": held and "neverdrop" in names,
+        "several holds per chunk": chunked and min(batches, default=kernel.chunk) < kernel.chunk and (
             " and " not in str(policy.clear_drop_when)
         ),
         "sparse pass": any(0 < n < setting.pages / 8 for n in later),
         "dense pass": any(n > setting.pages / 2 for n in later),
         "nothing collected": any(n == 0 for n in later),
         "regions": policy.lock_regions > 1 and kernel.region_pages < setting.pages,
-        "regions that no chunk fits": chunked and kernel.region_pages < setting.pages and (
+        "regions that chunks do not divide": chunked and kernel.region_pages < setting.pages and (
             kernel.region_pages % kernel.chunk > 0
         ),
         "clear threads": workload.clear_threads > 0,
@@ -297,12 +300,12 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
         "blocks split by writes": account.split > 0,
         "eager split": setting.splits_first,
         "shared memory": setting.shared and guest.vcpus > 1,
-        "pages only read": workload.write_percent < 100,
+        "read-only pages": workload.write_percent < 100,
         "lockless faults": bool(result.lock_stats[job.locks == Discipline.LOCKLESS, :, 0].sum()),
         "written between CLEAR and SEND": account.raced > 0,
         "pages left": account.left > 0,
         "several passes": account.passes > 1,
-        "switched over for the downtime": bool(sends),
+        "switched over for the downtime": bool(last_gets),
         workload.kind: not migrates,
         "log buffers": account.logged > 0 and kernel.buffer_entries > 0,
         "full log buffers": account.full > 0,
@@ -311,17 +314,17 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
         "runs of several entries": account.runs > 0 and account.runs < resets,
         "rings behind log buffers": account.runs > 0 and kernel.buffer_entries > 0,
         "throttled": account.throttle > 1,
-        "throttled again": setting.slow is not None and account.throttle > max(1, setting.slow.initial),
-        "throttled by windows": setting.slow is not None and setting.slow.window > 0 and account.sleeps > 0,
-        "GET within a pass": account.looks > 0,
+        "throttled again": rule is not None and account.throttle > max(1, rule.initial),
+        "throttled by windows": rule is not None and rule.window > 0 and account.sleeps > 0,
+        "GET within a pass": account.gets_within_pass > 0,
         "sleeping vCPUs": account.sleeps > 0,
-        "limited": setting.slow is not None and setting.slow.limit > 0 and account.throttle > 0,
-        "naps": account.naps > 0,
+        "dirty limit": rule is not None and rule.limit > 0 and account.throttle > 0,
+        "sleeps at a full ring": account.ring_sleeps > 0,
     }  # fmt: skip
     return (name for name, holds in facts.items() if holds)
 
 
-# -- many ----------------------------------------------------------------------------------------------
+# -- runs ----------------------------------------------------------------------------------------------
 
 
 def scenario_number(number: int) -> tuple[Scenario, int]:
@@ -331,7 +334,7 @@ def scenario_number(number: int) -> tuple[Scenario, int]:
 
 
 def check_number(number: int) -> tuple[int, str, list[str]]:
-    """Run scenario number n; returns the law that it broke, if any, and what it covered."""
+    """Run scenario number n; returns the invariant that it violated, if any, and its classes."""
     scenario, seed = scenario_number(number)
     job = build(scenario)
     result = compiled.run(job, seed, trace=ROOM, ledger=ROOM)
@@ -343,12 +346,12 @@ def check_number(number: int) -> tuple[int, str, list[str]]:
 
 
 def main(scenarios: int, processes: int = 2) -> int:
-    """Run so many scenarios; returns 1 if a law was broken."""
+    """Run `scenarios` scenarios; returns 1 if an invariant was violated."""
     began, violated, covered = time.monotonic(), 0, Counter[str]()
     check_number(0)  # compiles
     with ProcessPoolExecutor(processes) as pool:
-        for done, (number, fault, found) in enumerate(pool.map(check_number, range(scenarios), chunksize=20), 1):
-            covered.update(found)
+        for done, (number, fault, names) in enumerate(pool.map(check_number, range(scenarios), chunksize=20), 1):
+            covered.update(names)
             if fault:
                 violated += 1
                 print(f"scenario {number}: {fault}\n{scenario_number(number)[0].to_toml()}\n", flush=True)

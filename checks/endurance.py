@@ -55,7 +55,7 @@ def piece(minutes: float) -> int:
     seen = []
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        rounds = [command.words for command in commands(place)]
+        rounds = [command.arguments for command in commands(place)]
         os.chdir(place)
         while time.monotonic() - begun < 60 * minutes:
             for words in rounds:

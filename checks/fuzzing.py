@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Gives every parser, importer and command inputs that somebody broke: ``make fuzz``.
+"""Fuzz every parser, importer and command with mutated inputs: ``make fuzz``.
 
-Each input is a valid one of the repository, changed by some mutations: bytes, lines, values of a table, values that
-nobody has. It must be read, or refused by one of `simlib._lib.errors`, within `LIMIT_S` and `LIMIT_BYTES`, and nothing
-may stand half-written. Input N is the same each time. A million takes an hour: it is done in pieces, each in a process
-of its own, and goes on where it was ended. ``python checks/fuzzing.py 1000000``
+Each input is a valid one of the repository, changed by some mutations: bytes, lines, values of a table, unusual values.
+It must be read, or refused with an error of `simlib._lib.errors`, within `LIMIT_S` and `LIMIT_BYTES`, and no file may
+be left incomplete. Input N is reproducible. A million inputs take an hour: they are divided into pieces, each in a
+separate process, and a new run continues after the last finished piece. ``python checks/fuzzing.py 1000000``
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from simlib.model.scenario import Scenario, load_scenario
 from simlib.simulator.workloads import KINDS, build, kind_of
 from simlib.ui.cli import main as command
 from simlib.ui.explorer.state import ExplorerState
-from simlib.vmm.running_guest import parse_guest
+from simlib.vmm.read_guest import parse_guest
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "tests" / "measurements" / "samples"
 LIMIT_S = 20.0
-"""Longest time that one input may take without progress shown, s."""
+"""Longest time that an input may take, s."""
 
 LIMIT_BYTES = 2 << 30
-"""Most memory that the process may ever have had."""
+"""Largest peak memory of the process."""
 
 PIECE = 10_000
-"""Inputs of a process."""
+"""Number of inputs of a process."""
 
 STRANGE: tuple[Any, ...] = (
     None,
@@ -130,11 +130,11 @@ STRANGE: tuple[Any, ...] = (
     "variants",
     "never",
 )
-"""Values that nobody has, or that mean something elsewhere."""
+"""Unusual values, and values that have a meaning elsewhere."""
 
 
 def scratch() -> Path:
-    """A folder of this process; files in memory where that can be."""
+    """Return a folder of this process, in memory if possible."""
     return _scratch(os.getpid())
 
 
@@ -147,8 +147,8 @@ def _scratch(_process: int) -> Path:
 # --- mutations ---
 
 
-def mutated(valid: bytes, random: Random, tree: str = "") -> bytes:
-    """A text with some changes; of a tree (``"toml"``, ``"json"``), mostly with other values."""
+def mutate(valid: bytes, random: Random, tree: str = "") -> bytes:
+    """Return a text with some changes; a tree (``"toml"``, ``"json"``) mostly gets other values."""
     if tree and random.random() < 0.7:
         with contextlib.suppress(ValueError, TypeError, RecursionError, AttributeError, OverflowError):
             valid = _other_values(valid, random, tree)
@@ -165,14 +165,14 @@ def _other_values(valid: bytes, random: Random, tree: str) -> bytes:
     for _ in range(1 + random.randrange(3)):
         places = list(_places(content)) or [({"": 0}, "")]
         holder, key = random.choice(places)
-        what = random.randrange(5)
-        if what == 0 and isinstance(holder, dict):
+        choice = random.randrange(5)
+        if choice == 0 and isinstance(holder, dict):
             holder[str(random.choice(STRANGE))] = holder.pop(key)
-        elif what == 1:
+        elif choice == 1:
             del holder[key]
-        elif what == 2:
+        elif choice == 2:
             other, name = random.choice(places)
-            holder[key] = deepcopy(other[name])  # or it would hold itself, and be without an end
+            holder[key] = deepcopy(other[name])  # otherwise it could contain itself, and be endless
         else:
             holder[key] = _strange(holder[key], random)
     if tree == "toml":
@@ -181,18 +181,18 @@ def _other_values(valid: bytes, random: Random, tree: str) -> bytes:
 
 
 def _strange(value: Any, random: Random) -> Any:
-    """Another value, often of the same type."""
+    """Return another value, often of the same type."""
     if random.random() < 0.5:
-        same = [one for one in STRANGE if type(one) is type(value)]
-        if same:
-            return deepcopy(random.choice(same))
+        same_type = [candidate for candidate in STRANGE if type(candidate) is type(value)]
+        if same_type:
+            return deepcopy(random.choice(same_type))
     if isinstance(value, int | float) and not isinstance(value, bool) and random.random() < 0.5:
         return value * random.choice((-1, 0, 2, 1000, 10**9, 1e-9, 0.5))
     if isinstance(value, str) and random.random() < 0.5:
         raw = bytearray(value.encode("utf-8", "surrogatepass"))
         random.choice(_MUTATIONS)(raw, random)
         return raw.decode("utf-8", "surrogateescape")
-    return deepcopy(random.choice(STRANGE))  # changed later, it would be of the next inputs, too
+    return deepcopy(random.choice(STRANGE))  # a later change must not affect the next inputs
 
 
 def _places(content: Any) -> Iterator[tuple[Any, Any]]:
@@ -224,8 +224,8 @@ def _repeat(raw: bytearray, random: Random) -> None:
 
 def _lines(raw: bytearray, random: Random) -> None:
     lines = bytes(raw).split(b"\n")
-    one, other = random.randrange(len(lines)), random.randrange(len(lines))
-    lines[one], lines[other] = lines[other], lines[one if random.random() < 0.5 else other]
+    first, second = random.randrange(len(lines)), random.randrange(len(lines))
+    lines[first], lines[second] = lines[second], lines[first if random.random() < 0.5 else second]
     raw[:] = b"\n".join(lines)
 
 
@@ -248,30 +248,30 @@ _MUTATIONS: tuple[Callable[[bytearray, Random], None], ...] = (
 )  # fmt: skip
 
 
-# --- what is given to whom ---
+# --- targets ---
 
 
 @cache
 def corpus(pattern: str) -> tuple[bytes, ...]:
-    """Valid files of the repository."""
+    """Return the contents of valid files of the repository."""
     return tuple(path.read_bytes() for path in sorted(ROOT.glob(pattern)) if path.stat().st_size < 30_000)
 
 
 def file_of(content: bytes, name: str) -> Path:
-    """A file with a content, under a name that is always the same."""
+    """Write a file with a content under a fixed name."""
     path = scratch() / name
     path.write_bytes(content)
     return path
 
 
 def scenario(random: Random) -> bytes:
-    """A scenario, its programs and its file."""
-    given = mutated(random.choice(corpus("data/scenarios/*.toml")), random, "toml")
-    with said(given):
-        found = load_scenario(file_of(given, "a.toml"))
-        assert Scenario.parse(tomllib.loads(found.to_toml())) == found, "does not read back equal"
-        found._repr_html_()
-        case = next(iter(found.variants.values()), found)
+    """Fuzz a scenario, its programs and its file."""
+    given = mutate(random.choice(corpus("data/scenarios/*.toml")), random, "toml")
+    with expect_refusal(given):
+        loaded = load_scenario(file_of(given, "a.toml"))
+        assert Scenario.parse(tomllib.loads(loaded.to_toml())) == loaded, "does not read back equal"
+        loaded._repr_html_()
+        case = next(iter(loaded.variants.values()), loaded)
         kind_of(case).check_horizon(case)
         if case.guest.vcpus <= 64 and case.guest.pages_per_vcpu * case.guest.vcpus < 2**28:
             build(case)
@@ -315,27 +315,27 @@ flush = "1us"
 fault_jitter = 0.3
 {KINDS_RUN}
 """
-"""A scenario that any engine runs in no time, with a variant a workload."""
+"""Scenario that every engine runs quickly, with a variant for each workload."""
 
-MOST_EVENTS = 300_000
+MAX_EVENTS = 300_000
 
 
-class Enough(SimlibError):  # noqa: N818  # no error
-    """A run that goes on and shows its progress: nothing is wrong with that."""
+class StopRun(SimlibError):  # noqa: N818  # not an error
+    """End of a run that makes progress, and so is valid."""
 
 
 def run(random: Random) -> bytes:
-    """A scenario that is simulated, and what it measures."""
-    given = mutated(RUN.encode(), random, "toml")
-    with said(given):
-        found = load_scenario(file_of(given, "run.toml"))
-        case = random.choice([*found.variants.values(), found])
+    """Fuzz a simulation and its results."""
+    given = mutate(RUN.encode(), random, "toml")
+    with expect_refusal(given):
+        loaded = load_scenario(file_of(given, "run.toml"))
+        case = random.choice([*loaded.variants.values(), loaded])
         if case.guest.pages_per_vcpu * case.guest.vcpus > 2**18:
             return given
 
         def progress(events: int, _now: int) -> None:
-            if events > MOST_EVENTS:
-                raise Enough("it runs")
+            if events > MAX_EVENTS:
+                raise StopRun("it runs")
 
         result = run_scenario(case, progress=progress)
         result.table()
@@ -347,56 +347,56 @@ def run(random: Random) -> bytes:
 
 
 def fit(random: Random) -> bytes:
-    """A fit, its report and its file."""
-    given = mutated(random.choice(corpus("data/fits/*.json")), random, "json")
-    with said(given):
-        found = load_fit(file_of(given, "fit.json"))
+    """Fuzz a fit, its report and its file."""
+    given = mutate(random.choice(corpus("data/fits/*.json")), random, "json")
+    with expect_refusal(given):
+        loaded = load_fit(file_of(given, "fit.json"))
         if random.random() < 0.05:
-            found._repr_html_()
-            found.summary()
-        fit_text(found).encode()
+            loaded._repr_html_()
+            loaded.summary()
+        fit_text(loaded).encode()
     return given
 
 
 def experiment(random: Random) -> bytes:
-    """An experiment and its cells."""
-    given = mutated(random.choice(corpus("data/experiments/*.toml")), random, "toml")
-    with said(given):
-        for one in load_experiment(file_of(given, "e.toml")):
-            for cell in itertools.islice(one.cells(), 20):
+    """Fuzz an experiment and its cells."""
+    given = mutate(random.choice(corpus("data/experiments/*.toml")), random, "toml")
+    with expect_refusal(given):
+        for loaded in load_experiment(file_of(given, "e.toml")):
+            for cell in itertools.islice(loaded.cells(), 20):
                 cell.script()
     return given
 
 
 def table(random: Random) -> bytes:
-    """A table of measurements, with or without its descriptor."""
+    """Fuzz a table of measurements, with or without its descriptor."""
     paths = [path for path in sorted(ROOT.glob("data/published/*.csv")) if path.stat().st_size < 4000]
     path = random.choice(paths)
-    rows, described = path.read_bytes(), path.with_suffix(".json").read_bytes()
-    beside = scratch() / "t.json"
-    beside.unlink(missing_ok=True)
+    rows, descriptor = path.read_bytes(), path.with_suffix(".json").read_bytes()
+    descriptor_path = scratch() / "t.json"
+    descriptor_path.unlink(missing_ok=True)
     if random.random() < 0.5:
-        given = mutated(rows, random)
+        given = mutate(rows, random)
     else:
-        content = json.loads(described) | {"path": "t.csv"}
-        given = mutated(json.dumps(content).encode(), random, "json")
-        beside.write_bytes(given)
-    with said(given):
-        check(file_of(given if not beside.exists() else rows, "t.csv"))
+        content = json.loads(descriptor) | {"path": "t.csv"}
+        given = mutate(json.dumps(content).encode(), random, "json")
+        descriptor_path.write_bytes(given)
+    with expect_refusal(given):
+        check(file_of(given if not descriptor_path.exists() else rows, "t.csv"))
         as_table(scratch() / "t.csv")._repr_html_()
     return given
 
 
 def log(random: Random) -> bytes:
-    """A log of another tool, and the files that are made of it."""
+    """Fuzz the log of another tool, and the files written from it."""
     names = sorted(importers.KINDS)
-    given = mutated(random.choice(corpus("tests/measurements/samples/*")), random)
+    given = mutate(random.choice(corpus("tests/measurements/samples/*")), random)
     kind = next((name for name in names if name == importers.sniff(given.decode(errors="replace").split("\n"))), "")
     kind = kind if kind and random.random() < 0.9 else random.choice(names)
-    with said(given):
-        found = import_text(kind, given.decode("utf-8", "surrogateescape"))
+    with expect_refusal(given):
+        imported = import_text(kind, given.decode("utf-8", "surrogateescape"))
         if random.random() < 0.1:
-            for path in write_imported(found, scratch() / "imported", "mine"):
+            for path in write_imported(imported, scratch() / "imported", "mine"):
                 check(path)
     return given
 
@@ -418,15 +418,15 @@ WORDS = (
 
 
 def words(random: Random) -> bytes:
-    """A quantity, a condition, a strategy, an address."""
-    given = mutated(random.choice(WORDS).encode(), random)
+    """Fuzz a quantity, a condition, a strategy, an address."""
+    given = mutate(random.choice(WORDS).encode(), random)
     text = given.decode("utf-8", "surrogateescape")
     for read in (quantities.parse_duration, quantities.parse_size, quantities.parse_bandwidth, parse_condition,
                  strategy.strategy):  # fmt: skip
-        with said(given):
+        with expect_refusal(given):
             read(text)
     if random.random() < 0.2:
-        with said(given):
+        with expect_refusal(given):
             ExplorerState.from_query(text)
     return given
 
@@ -442,9 +442,9 @@ REPLIES = b"""(QEMU) query-cpus-fast
 
 
 def qemu(random: Random) -> bytes:
-    """Replies of QEMU that somebody pasted."""
-    given = mutated(REPLIES, random)
-    with said(given):
+    """Fuzz pasted replies of QEMU."""
+    given = mutate(REPLIES, random)
+    with expect_refusal(given):
         parse_guest(given.decode("utf-8", "surrogateescape"))
     return given
 
@@ -482,16 +482,15 @@ _SLOW = {
     "qemu",
     "collect",
     "costs",
-    "check-series",
     "growth",
     "settings",
     "watch",
 }
-"""Commands that would compute, or serve: their line is broken so that they begin and refuse."""
+"""Commands that would compute or serve: their files are broken, so that they start and refuse."""
 
 
 def line(random: Random) -> bytes:
-    """A command line with files that are broken."""
+    """Fuzz a command line with broken files."""
     given = list(random.choice(LINES))
     files = {"SCENARIO": ("data/scenarios/*.toml", "toml"), "FIT": ("data/fits/*.json", "json"), "TABLE":
              ("data/published/*.csv", ""), "EXPERIMENT": ("data/experiments/*.toml", "toml"),
@@ -499,19 +498,19 @@ def line(random: Random) -> bytes:
     slow = bool(_SLOW & set(given)) or "run" in given
     for at, word in enumerate(given):
         if word in files:
-            content = b"[guest" if slow else mutated(random.choice(corpus(files[word][0])), random, files[word][1])
+            content = b"[guest" if slow else mutate(random.choice(corpus(files[word][0])), random, files[word][1])
             given[at] = str(file_of(content, f"line.{word.lower()}"))
         elif word == "OUT":
             given[at] = str(
                 random.choice((scratch() / "out", "/dev/full", "/proc/no", scratch() / ("x" * 300), "a\0b"))
             )
         elif random.random() < (0.0 if slow else 0.3):
-            given[at] = mutated(word.encode(), random).decode("utf-8", "surrogateescape")
+            given[at] = mutate(word.encode(), random).decode("utf-8", "surrogateescape")
     if not slow and random.random() < 0.3:
         given.insert(random.randrange(len(given) + 1), str(random.choice(STRANGE)))
     if _SLOW & set(given) and not slow:
         return b""
-    shown = "\0".join(given).encode("utf-8", "surrogatepass")
+    joined = "\0".join(given).encode("utf-8", "surrogatepass")
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -521,99 +520,99 @@ def line(random: Random) -> bytes:
         code = end.code
     assert code in (0, 1, 2, None), f"exit code {code}"
     assert "Traceback" not in err.getvalue(), err.getvalue()
-    return shown
+    return joined
 
 
 @contextlib.contextmanager
-def said(_given: bytes) -> Iterator[None]:
-    """What refuses an input says so in one sentence that a terminal can show."""
+def expect_refusal(_given: bytes) -> Iterator[None]:
+    """Require that a refusal is one short, printable sentence."""
     try:
         yield
     except SimlibError as error:
-        text = error.on_command_line()
-        assert text.replace("\n", "").replace("\t", "").isprintable(), f"not to be shown: {text!r}"
+        text = error.cli_message()
+        assert text.replace("\n", "").replace("\t", "").isprintable(), f"not printable: {text!r}"
         assert len(text) < 10_000, f"too long: {text[:200]}"
 
 
 TARGETS: dict[Callable[[Random], bytes], int] = {
     scenario: 240, run: 30, fit: 60, experiment: 95, table: 5, log: 150, words: 385, qemu: 30, line: 5,
 }  # fmt: skip
-"""What is tried, and how often of a thousand times: what takes long, less often."""
+"""Targets with their frequencies per thousand inputs; slow targets are less frequent."""
 
 
 @dataclass
 class Fault:
-    """An input that was not taken as it should."""
+    """Input that was neither read nor refused properly."""
 
     number: int
     target: str
-    why: str
+    text: str
 
 
-def one(number: int) -> Fault | None:
-    """Try input `number`."""
+def try_input(number: int) -> Fault | None:
+    """Try an input; return its fault, if any."""
     random = Random(number)  # noqa: S311  # no secret
     (target,) = random.choices(list(TARGETS), list(TARGETS.values()))
 
     def late(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"more than {LIMIT_S} s")
 
-    before = signal.signal(signal.SIGALRM, late)
+    previous = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             target(random)
-    except Exception:  # whatever it is: nothing but what `said` knows may come
+    except Exception:  # every exception that `expect_refusal` does not handle is a fault
         return Fault(number, target.__name__, traceback.format_exc())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
     return None
 
 
-def some(first: int, count: int) -> list[Fault]:
-    """Try so many inputs; then look at the memory, and at what was left."""
+def try_inputs(first: int, count: int) -> list[Fault]:
+    """Try `count` inputs; then check the memory and the remaining files."""
     before = _peak()
-    found = [fault for number in range(first, first + count) if (fault := one(number)) is not None]
+    faults = [fault for number in range(first, first + count) if (fault := try_input(number)) is not None]
     if (peak := _peak()) > max(before, LIMIT_BYTES):
-        found.append(Fault(first, "memory", f"{peak >> 20} MiB"))
-    found += [Fault(first, "files", f"left {path}") for path in scratch().rglob(".*")]
+        faults.append(Fault(first, "memory", f"{peak >> 20} MiB"))
+    faults += [Fault(first, "files", f"left {path}") for path in scratch().rglob(".*")]
     shutil.rmtree(scratch())
     _scratch.cache_clear()
-    return found
+    return faults
 
 
 def _peak() -> int:
-    """Most memory that this process ever had, bytes."""
+    """Peak memory of this process, bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main(count: int = 1_000_000, minutes: float = math.inf) -> int:
-    """Do all pieces that were not done without a fault, as long as time is given; return the number of faults."""
+    """Run the pieces that have not yet passed, within the time limit; return the number of faults."""
     folder = ROOT / "build" / "fuzz"
     folder.mkdir(parents=True, exist_ok=True)
     done = folder / "done"
     known = set(map(int, done.read_text().split())) if done.is_file() else set()
     pieces = [piece for piece in range(-(-count // PIECE)) if piece not in known]
-    begun, faults = time.monotonic(), 0
+    start, faults = time.monotonic(), 0
     for at, piece in enumerate(pieces):
-        if time.monotonic() - begun > 60 * minutes:
-            print(f"{len(pieces) - at} pieces are left: call again")
+        if time.monotonic() - start > 60 * minutes:
+            print(f"{len(pieces) - at} pieces remain: run again")
             break
-        ran = subprocess.run(
+        result = subprocess.run(
             [sys.executable, __file__, "--piece", str(piece)], stdout=subprocess.PIPE, text=True, check=False
         )
-        mine = (
-            json.loads(ran.stdout.splitlines()[-1]) if ran.returncode == 0 else [["?", "process", str(ran.returncode)]]
-        )
-        for number, target, why in mine:
-            print(f"input {number} ({target}):\n{why}")
-        faults += len(mine)
-        if not mine:
+        new_faults = [["?", "process", str(result.returncode)]]
+        if result.returncode == 0:
+            new_faults = json.loads(result.stdout.splitlines()[-1])
+        for number, target, text in new_faults:
+            print(f"input {number} ({target}):\n{text}")
+        faults += len(new_faults)
+        if not new_faults:
             with done.open("a") as stream:
                 stream.write(f"{piece}\n")
-        print(f"{(piece + 1) * PIECE} of {count} inputs, {faults} faults, {time.monotonic() - begun:.0f} s", flush=True)
+        print(f"{(piece + 1) * PIECE} of {count} inputs, {faults} faults, {time.monotonic() - start:.0f} s", flush=True)
     return faults
 
 
@@ -621,9 +620,9 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--piece"]:
         run_scenario(
             Scenario.parse({"guest": {"memory_per_vcpu": "2M"}})
-        )  # the engine may still have to be compiled, which is no input's time
+        )  # compiles the engine if necessary, so that no input's time contains that
         with contextlib.redirect_stderr(io.StringIO()):
-            ours = some(int(sys.argv[2]) * PIECE, PIECE)
-        print(json.dumps([[fault.number, fault.target, fault.why] for fault in ours]))
+            piece_faults = try_inputs(int(sys.argv[2]) * PIECE, PIECE)
+        print(json.dumps([[fault.number, fault.target, fault.text] for fault in piece_faults]))
     else:
         sys.exit(min(1, main(*(kind(word) for kind, word in zip((int, float), sys.argv[1:], strict=False)))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sweep a grid while its driver is killed several times; say what it took, and how much memory the driver had.
+"""Sweep a grid while its driver is killed several times; report the duration and the driver's peak memory.
 
 python checks/killed_sweep.py GRID.toml FOLDER [KILLS] [SECONDS BEFORE EACH]
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def peak_mib(pid: int) -> float:
-    """Most memory that a process had at once, MiB; 0 if it has ended."""
+    """Peak memory of a process, MiB; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -23,30 +23,30 @@ def peak_mib(pid: int) -> float:
 
 
 def sweep(grid: str, folder: str, seconds: float) -> tuple[int, float]:
-    """Run `simlib sweep --resume`, for so many seconds if not 0; its exit code and its most memory, MiB."""
+    """Run `simlib sweep --resume`, for `seconds` if not 0; return its exit code and peak memory, MiB."""
     command = [sys.executable, "-m", "simlib", "sweep", grid, "--out", folder, "--resume"]
-    deadline, most = time.monotonic() + seconds, 0.0
+    deadline, highest = time.monotonic() + seconds, 0.0
     with subprocess.Popen(command) as driver:
         while driver.poll() is None:
-            most = max(most, peak_mib(driver.pid))
+            highest = max(highest, peak_mib(driver.pid))
             if seconds and time.monotonic() > deadline:
                 driver.kill()
             time.sleep(0.2)
-    return driver.returncode, most
+    return driver.returncode, highest
 
 
 def main(grid: str, folder: str, kills: int = 3, seconds: float = 120.0) -> int:
-    begun, most = time.monotonic(), 0.0
+    start, highest = time.monotonic(), 0.0
     for _ in range(kills):
         code, peak = sweep(grid, folder, seconds)
-        most = max(most, peak)
+        highest = max(highest, peak)
         if code != -9:
-            print(f"not killed: it ended with {code}")
+            print(f"not killed: the driver ended with status {code}")
             return 1
     code, peak = sweep(grid, folder, 0.0)
-    found = {"exit_code": code, "kills": kills, "wall_s": round(time.monotonic() - begun),
-             "driver_peak_mib": round(max(most, peak))}  # fmt: skip
-    print(json.dumps(found))
+    result = {"exit_code": code, "kills": kills, "wall_s": round(time.monotonic() - start),
+              "driver_peak_mib": round(max(highest, peak))}  # fmt: skip
+    print(json.dumps(result))
     return code
 
 

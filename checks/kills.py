@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ends every command that writes by SIGKILL, and sees what stands there: ``make kills``.
+"""Kill every command that writes files with SIGKILL, and check the files: ``make kills``.
 
-Half of the kills come at a random step of the writing (a file that is opened, renamed, removed; a folder that is made),
-the others at a random moment. After each, all files of a result must stand there, or none, and each as a run that
-nobody disturbs writes it; after the next run that is not killed, nothing else. Into a folder that is there, files are
-moved one by one once all are written: kills within are counted by themselves. The same kills each time:
+Half of the kills happen at a random step of the writing (a file is opened, renamed, removed; a folder is created), the
+others at a random moment. After each kill all files of a result must exist, or none, with the content of an undisturbed
+run; after the next complete run there must be nothing else. Files for an existing folder are moved one by one after all
+have been written: kills during the moves are counted separately. The kills are reproducible:
 ``python checks/kills.py 200``.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import studies.x86.growth  # noqa: F401  # all that commands import, once
+import studies.x86.growth  # noqa: F401  # imports everything that commands need, once
 from simlib.ui.cli import main as run
 
 ROOT = Path(__file__).parents[1]
@@ -43,27 +43,27 @@ MIGRATION = (
     SMALL
     + '[workload]\nkind = "migration"\nclear_chunk = "4M"\naccess = "uniform"\nwarm_up = "1ms"\ndowntime = "1us"\n'
 )
-MOVED = ".simlib.whole"
-"""A set that is whole, and of which files are moved to the folder around it."""
+COMPLETE_SET = ".simlib.whole"
+"""Folder with a complete set of files, which are moved to its parent folder."""
 
-AT_WORK = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
-"""Steps of the writing, as Python's audit hooks call them."""
+WRITE_EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir")
+"""Steps of the writing, by their names in Python's audit hooks."""
 
-UNDISTURBED = re.compile(rb"made[^<]*<[^<]*<[^<]*<|\d{4}-\d\d-\d\d( \d\d:\d\d( UTC)?)?")
-"""What differs between two runs: their dates."""
+DATES = re.compile(rb"made[^<]*<[^<]*<[^<]*<|\d{4}-\d\d-\d\d( \d\d:\d\d( UTC)?)?")
+"""Parts that differ between two runs: dates."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command and what it writes: files, and folders whose files belong together."""
+    """Command with the files it writes, and the folders whose files belong together."""
 
     name: str
-    words: tuple[object, ...]
+    arguments: tuple[object, ...]
     writes: tuple[str, ...]
 
 
 def commands(folder: Path) -> list[Command]:
-    """Commands that write, each way of writing at least once; the lab and a watched guest write as an import does."""
+    """Commands that cover each way of writing; the lab and a watched guest write like an import."""
     small, migration = folder / "small.toml", folder / "migration.toml"
     small.write_text(SMALL)
     migration.write_text(MIGRATION)
@@ -110,20 +110,20 @@ def commands(folder: Path) -> list[Command]:
 
 
 def start(command: Command, place: Path, step: int = 0) -> int:
-    """Begin a command in a process of its own, which has imported all; at a step of its writing it kills itself."""
+    """Start a command in a forked process, which has imported everything; at a step of its writing it kills itself."""
     number = os.fork()
     if number:
         return number
     os.setpgid(0, 0)
     os.chdir(place)
-    with (place.parent / "said").open("ab") as said, open(os.devnull, "rb") as nothing:
-        for theirs, mine in ((nothing, 0), (said, 1), (said, 2)):
-            os.dup2(theirs.fileno(), mine)
+    with (place.parent / "output").open("ab") as output, open(os.devnull, "rb") as null:
+        for stream, descriptor in ((null, 0), (output, 1), (output, 2)):
+            os.dup2(stream.fileno(), descriptor)
     if step:
-        sys.addaudithook(ending(place, step))
+        sys.addaudithook(kill_at_step(place, step))
     code: object = 1
     try:
-        run([str(word) for word in command.words])
+        run([str(argument) for argument in command.arguments])
     except SystemExit as end:
         code = end.code
     finally:
@@ -131,17 +131,17 @@ def start(command: Command, place: Path, step: int = 0) -> int:
         os._exit(code if isinstance(code, int) else 0)
 
 
-def ending(place: Path, step: int) -> Callable[[str, tuple[Any, ...]], None]:
-    """An audit hook that counts the steps of the writing below a place, and ends this process at one of them."""
+def kill_at_step(place: Path, step: int) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return an audit hook that counts the steps of writing below a folder, and kills this process at one of them."""
     count = 0
 
-    def hook(event: str, given: tuple[Any, ...]) -> None:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
-        if event not in AT_WORK or not isinstance(given[0], str | os.PathLike):
+        if event not in WRITE_EVENTS or not isinstance(arguments[0], str | os.PathLike):
             return
-        if event == "open" and not (isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR)):
+        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
             return
-        if os.path.join(place, given[0]).startswith(f"{place}/"):
+        if os.path.join(place, arguments[0]).startswith(f"{place}/"):
             count += 1
             if count == step:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -149,66 +149,67 @@ def ending(place: Path, step: int) -> Callable[[str, tuple[Any, ...]], None]:
     return hook
 
 
-def ended(process: int) -> int:
-    """Exit code of a process, or the signal that ended it, negative."""
+def wait_for_exit(process: int) -> int:
+    """Wait for a process; return its exit code, or the negative number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def seen(command: Command, place: Path) -> dict[str, bytes]:
-    """What stands there of what a command writes, without what differs from run to run."""
-    found = {}
+def read_outputs(command: Command, place: Path) -> dict[str, bytes]:
+    """Return the files that a command has written, without the parts that differ from run to run."""
+    contents = {}
     for name in command.writes:
         path = place / name
         files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
         hidden = [file for file in files if file.name.startswith(".")]
         for file in files:
             if file not in hidden and file.name != "other.csv":
-                found[str(file.relative_to(place))] = UNDISTURBED.sub(b"", file.read_bytes())
-    return found
+                contents[str(file.relative_to(place))] = DATES.sub(b"", file.read_bytes())
+    return contents
 
 
-def strays(place: Path) -> list[str]:
-    """Files and folders that a run leaves to the next."""
+def temporary_files(place: Path) -> list[str]:
+    """List temporary files and folders that a run has left."""
     return [str(path.relative_to(place)) for path in place.rglob("*") if path.name.startswith(".")]
 
 
-def faults_of(command: Command, whole: dict[str, bytes], now: dict[str, bytes]) -> list[str]:
-    """What is there and should not be, or not as it is. Each of the things written stands for itself."""
-    found = []
+def faults_of(command: Command, complete: dict[str, bytes], current: dict[str, bytes]) -> list[str]:
+    """List incomplete or changed results; each entry of `writes` is checked separately."""
+    faults = []
     for name in command.writes:
-        mine = {file for file in whole if file == name or file.startswith(f"{name}/")}
-        there = {file for file in now if file == name or file.startswith(f"{name}/")}
-        if there and there != mine:
-            found.append(f"{len(there)} of {len(mine)} files of {name}")
-        found += [f"{file} is another" for file in there & mine if now[file] != whole[file]]
-    return found
+        expected = {file for file in complete if file == name or file.startswith(f"{name}/")}
+        present = {file for file in current if file == name or file.startswith(f"{name}/")}
+        if present and present != expected:
+            faults.append(f"{len(present)} of {len(expected)} files of {name}")
+        faults += [f"{file} has changed" for file in present & expected if current[file] != complete[file]]
+    return faults
 
 
 def main(kills: int = 200, *only: str) -> int:
-    """Kill so often, all commands or only some, print a line a command; return how many kills had a fault."""
-    random, bad, did, moves = Random(1), 0, 0, 0  # noqa: S311  # no secret
+    """Kill commands, all or only the named ones, and print a line for each; return the number of kills with a fault."""
+    random, faulty, killed_count, moves = Random(1), 0, 0, 0  # noqa: S311  # no secret
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
-        known, lengths = [one for one in commands(Path(name)) if not only or one.name in only], list[float]()
-        for at, command in enumerate(known):
+        selected = [command for command in commands(Path(name)) if not only or command.name in only]
+        durations = list[float]()
+        for at, command in enumerate(selected):
             place = Path(name) / f"place-{at}"
             place.mkdir()
             if command.name.endswith("again"):
                 (place / "kept").mkdir()
                 (place / "kept" / "other.csv").write_text("mine\n")
             for _ in range(2):  # the first one may compile
-                begun = time.monotonic()
-                code = ended(start(command, place))
-                lengths.append(time.monotonic() - begun)
-                assert code == 0, (command.name, code, (Path(name) / "said").read_text()[-2000:])
-            del lengths[-2]
-            assert seen(command, place), command.name
-        speeds = [1 / (0.3 + length) for length in lengths]
-        for at, (command, length) in enumerate(zip(known, lengths, strict=True)):
+                start_time = time.monotonic()
+                code = wait_for_exit(start(command, place))
+                durations.append(time.monotonic() - start_time)
+                assert code == 0, (command.name, code, (Path(name) / "output").read_text()[-2000:])
+            del durations[-2]
+            assert read_outputs(command, place), command.name
+        speeds = [1 / (0.3 + duration) for duration in durations]
+        for at, (command, duration) in enumerate(zip(selected, durations, strict=True)):
             place = Path(name) / f"place-{at}"
-            whole, faults, partial = seen(command, place), list[str](), 0
-            mine = max(6, math.ceil((kills - did) * speeds[at] / sum(speeds[at:])))
-            steps = 8 + 4 * len(whole)
-            for number in range(mine):
+            complete, faults, partial = read_outputs(command, place), list[str](), 0
+            rounds = max(6, math.ceil((kills - killed_count) * speeds[at] / sum(speeds[at:])))
+            steps = 8 + 4 * len(complete)
+            for number in range(rounds):
                 if number % 3 == 0:  # as if it were the first time
                     for path in sorted(place.rglob("*"), reverse=True):
                         if path.name != "other.csv" and (path.is_file() or not list(path.iterdir())):
@@ -216,28 +217,28 @@ def main(kills: int = 200, *only: str) -> int:
                 step = random.randint(1, steps) if number % 2 else 0
                 process = start(command, place, step)
                 if not step:
-                    time.sleep(random.uniform(0, length))
+                    time.sleep(random.uniform(0, duration))
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
-                killed = ended(process) == -signal.SIGKILL
-                did += killed
-                moving = any(Path(path).name == MOVED for path in strays(place))
-                partly = [] if moving else faults_of(command, whole, seen(command, place))
+                killed = wait_for_exit(process) == -signal.SIGKILL
+                killed_count += killed
+                moving = any(Path(path).name == COMPLETE_SET for path in temporary_files(place))
+                current_faults = [] if moving else faults_of(command, complete, read_outputs(command, place))
                 moves += moving
-                partial += bool(strays(place))
-                if moving or number % 3 == 2 or number == mine - 1:
-                    ended(start(command, place))
-                    partly += faults_of(command, whole, seen(command, place))
-                    partly += [f"left {path}" for path in strays(place)]
-                bad += bool(partly)
-                faults += partly
-            print(f"{command.name:20} {mine:4} kills, {partial:3} with a part left to the next run, faults: "
+                partial += bool(temporary_files(place))
+                if moving or number % 3 == 2 or number == rounds - 1:
+                    wait_for_exit(start(command, place))
+                    current_faults += faults_of(command, complete, read_outputs(command, place))
+                    current_faults += [f"left {path}" for path in temporary_files(place)]
+                faulty += bool(current_faults)
+                faults += current_faults
+            print(f"{command.name:20} {rounds:4} kills, {partial:3} with temporary files left, faults: "
                   f"{'; '.join(faults) or 'none'}", flush=True)  # fmt: skip
     print(
-        f"{did} kills of {len(known)} commands; {bad} with a partial set, or with a part after the next run; "
-        f"{moves} within a move into a folder that was there, which the next run ended"
+        f"{killed_count} kills of {len(selected)} commands; {faulty} with a partial set, or with temporary files after "
+        f"the next run; {moves} during a move into an existing folder, which the next run completed"
     )
-    return bad
+    return faulty
 
 
 if __name__ == "__main__":

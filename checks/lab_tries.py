@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tries series of patches in the lab and keeps what each changes: ``data/collected/tried.*``, hours on two cores.
+"""Try patch series in the lab, and write their differences to ``data/collected/tried.*``: hours on two cores.
 
-Patches of our own are tried with the switch that each adds; those in ``kernel-patches/tried`` were written anew after
-series that others posted. A trial that is kept in ``build/tried`` is not run again.
+Bundled patches are tried with the switch that each adds. The patches in ``kernel-patches/tried`` were rewritten after
+posted series. Trials in ``build/tried`` are not run again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from simlib._lib.files import write_text, write_together
-from simlib.lab import load_trial, try_series
+from simlib.lab import TrialOptions, load_trial, try_series
 from simlib.lab.trial.data import trial_files
 from simlib.measurements import update_listing
 from simlib.ui.cli.output import progress_bar
@@ -24,12 +24,12 @@ KEPT = ROOT / "build" / "tried"
 
 
 class Try(NamedTuple):
-    """A series, where it is tried, and with which parameters of the module kvm."""
+    """A series, and the MMU modes and parameters of the module kvm with which it is tried."""
 
     series: str
-    machines: tuple[str, ...]
+    mmu_modes: tuple[str, ...]
     parameters: dict[str, Any]
-    of_both: Mapping[str, Any] = MappingProxyType({})
+    shared_parameters: Mapping[str, Any] = MappingProxyType({})
 
 
 TRIES = {
@@ -45,24 +45,25 @@ TRIES = {
     "ring-resched": Try("ring-resched", ("x86_64/npt",), {}),
     "arm64-destroy": Try("arm64-destroy", ("arm64",), {}),
 }
-"""By name."""
+"""Series to try, by name."""
 
 
 def main(names: list[str]) -> None:
-    """Try those that have no result yet, or those that are named, and write the table of all."""
-    for name, one in TRIES.items():
+    """Try the series with these names, by default those without a result, and write the table of all results."""
+    for name, attempt in TRIES.items():
         kept = KEPT / f"{name}.json"
         if (names and name not in names) or (kept.is_file() and not names):
             continue
-        own = one.series[0].isdigit()
-        series = one.series if own else ROOT / "kernel-patches" / "tried" / f"{one.series}.patch"
+        bundled = attempt.series[0].isdigit()
+        series = attempt.series if bundled else ROOT / "kernel-patches" / "tried" / f"{attempt.series}.patch"
+        options = TrialOptions(
+            mmu_modes=attempt.mmu_modes, quick=True, parameters=attempt.parameters,
+            shared_parameters=attempt.shared_parameters,
+        )  # fmt: skip
         with progress_bar() as progress:
-            found = try_series(
-                series, machines=one.machines, quick=True, parameters=one.parameters, of_both=one.of_both,
-                progress=progress,
-            )  # fmt: skip
-        write_text(kept, found.json())
-        print(found.summary(), flush=True)
+            trial = try_series(series, options, progress=progress)
+        write_text(kept, trial.json())
+        print(trial.summary(), flush=True)
     trials = {name: load_trial(KEPT / f"{name}.json") for name in TRIES if (KEPT / f"{name}.json").is_file()}
     write_together(ROOT / "data" / "collected", trial_files(trials, "tried"))
     update_listing(ROOT / "data")

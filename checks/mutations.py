@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Mutations: one fault at a time put into a copy of simlib, to see that a test notices.
+"""Mutation tests: put one fault at a time into a copy of simlib, and check that a test fails.
 
     python checks/mutations.py [NAME…]
 
-(`make mutations`) prints which tests caught which fault, and exits 1 if one was caught by none. A fault in one engine
-should be caught by comparing it with the other; one that both have, or that a workload has, only by the witness or
-by the laws that every run obeys.
+(`make mutations`) prints the tests that caught each fault, and exits with status 1 if a fault was caught by none. A
+fault in one engine should be caught by comparing it with the other; a fault in both, or in a workload, only by the
+witness or by the invariants of every run.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 
 EXAMPLES = "50"
-"""Of each test, for each mutation."""
+"""Hypothesis examples of each test, for each mutation."""
 
-ENOUGH = "1"
-"""Tests that caught a mutation, after which the others are not asked."""
+MAX_FAILURES = "1"
+"""Failures of a mutation after which no further tests run."""
 
 LIMIT_S = 400
-"""A run that takes longer does not end; that is noticed, too."""
+"""Time limit of a test run; a mutation that exceeds it counts as caught."""
 
 TESTS = ["test_rules.py", "test_turns.py", "test_identity.py", "test_lines.py",
-         "test_conservation.py::test_no_scenario_breaks_a_law",
+         "test_conservation.py::test_no_scenario_breaks_an_invariant",
          "test_conservation.py::test_a_vcpu_that_faults_has_emptied_its_log_buffer",
          "test_conservation.py::test_both_engines_and_the_witness_agree",
-         "test_invariants.py::test_locks_keep_their_promises_and_their_books",
+         "test_invariants.py::test_locks_follow_their_discipline_and_their_statistics_agree",
          "test_invariants.py::test_every_picosecond_of_a_thread_is_accounted_for",
-         "test_invariants.py::test_a_guest_that_works_on_loses_nothing"]  # fmt: skip
+         "test_invariants.py::test_a_running_guest_loses_no_write"]  # fmt: skip
 
 
 class Edit(NamedTuple):
-    """A text that stands once in a file of simlib/, and what replaces it."""
+    """A text that occurs once in a file of simlib/, and its replacement."""
 
     path: str
     text: str
     wrong: str
 
 
-SIMULATION, OTHER_LOCKS, OTHER_LOGS, OTHER_MEMORY, THREADS = (
-    f"engine/reference/{room}.py" for room in ("simulation", "locks", "logs", "memory", "threads")
+(REF_ACCESS, REF_INTERPRETER, REF_LOCKING, REF_LOCKS, REF_LOGS, REF_MEMORY, REF_THREADS, REF_THROTTLING) = (
+    f"simulator/engine/reference/{module}.py"
+    for module in ("access", "interpreter", "locking", "locks", "logs", "memory", "threads", "throttling")
 )
-WORKLOADS = "workloads/"
-OTHER_ACCESS = "engine/reference/access.py"
-ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, SLOWING, STATISTICS, TURNS = (
-    f"engine/compiled/{room}.py"
-    for room in ("access", "locks", "logs", "memory", "interpreter", "clock", "ahead", "rounds", "slowing",
-                 "statistics", "turns")
+WORKLOADS = "simulator/workloads/"
+ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, LOOKAHEAD, FAST_FORWARD, THROTTLING, STATISTICS, TURNS = (
+    f"simulator/engine/compiled/{module}.py"
+    for module in ("access", "locks", "logs", "memory", "interpreter", "clock", "lookahead", "fast_forward",
+                   "throttling", "statistics", "turns")
 )  # fmt: skip
 
 MUTATIONS: dict[str, list[Edit]] = {
@@ -77,54 +77,54 @@ MUTATIONS: dict[str, list[Edit]] = {
             "page = min(thread.page + step.a, thread.end[0])",
         ),
     ],
-    "OPEN is not clipped to the extent around": [
-        Edit(SIMULATION, "thread.page, min(reach, thread.end[a - 1])", "thread.page, min(reach, thread.end[0])"),
+    "OPEN is not clipped to the enclosing extent": [
+        Edit(REF_INTERPRETER, "thread.page, min(end, thread.end[a - 1])", "thread.page, min(end, thread.end[0])"),
     ],
-    "the next one's queue node is fetched at the near price": [
+    "the next waiter's queue node is fetched at the near cost": [
         Edit(
             LOCKS,
-            "owned += transfer(world, cpus, waiter(waiting, index, lock, 0), number)",
-            "owned += cpus.transfer_ps[0]",
+            "owned_at += transfer(world, cpus, waiter(waiting, index, lock, 0), number)",
+            "owned_at += cpus.transfer_ps[0]",
         ),
     ],
-    "a hand-over is the longer for the one whose turn it is, too": [
+    "a hand-off also counts its own thread as waiting": [
         Edit(
             LOCKS,
-            "owned += item(cpus.queue_length_penalty_ps, lock.length)",
-            "owned += item(cpus.queue_length_penalty_ps, min(lock.length + 1, len(cpus.queue_length_penalty_ps) - 1))",
+            "owned_at += item(cpus.queue_length_penalty_ps, lock.length)",
+            "owned_at += cpus.queue_length_penalty_ps[min(lock.length + 1, len(cpus.queue_length_penalty_ps) - 1)]",
         ),
     ],
-    "a cluster's CPUs are near, and no nearer": [
-        Edit(OTHER_LOCKS, "return job.cluster_ps", "return job.near_ps"),
+    "CPUs of a cluster cost as much as those of a socket": [
+        Edit(REF_LOCKS, "return job.cluster_ps", "return job.near_ps"),
     ],
-    "who touched a line last does not own it": [
+    "the last thread to touch a line does not own it": [
         Edit(LOCKS, "    line.owner = number\n", ""),
     ],
-    "a reader is let in beside a writer": [
+    "a reader is granted the lock while a writer holds it": [
         Edit(LOCKS, "return lock.holders >= 0", "return lock.holders >= -1"),
     ],
-    "the ticket sweep is paid whole, not half": [
-        Edit(OTHER_LOCKS, "at + sweep // 2, thread.number", "at + sweep, thread.number"),
+    "a ticket hand-off takes the whole sweep, not half": [
+        Edit(REF_LOCKS, "at + sweep // 2, thread.number", "at + sweep, thread.number"),
     ],
-    "HELD counts from when the lock was asked for": [
-        Edit(SIMULATION, "clock - (thread.acquired if", "clock - (thread.tried if"),
+    "HELD counts from the request of the lock": [
+        Edit(REF_INTERPRETER, "clock - (thread.acquired if", "clock - (thread.tried if"),
     ],
-    "a lockless update that lost its race is not done again": [
-        Edit(LOCKS, "if lock.count != thread.seen:", "if lock.count < thread.seen:"),
+    "a lockless update that lost its race is not retried": [
+        Edit(LOCKS, "if lock.count != thread.version_read:", "if lock.count < thread.version_read:"),
     ],
-    "readers pass the queue while a writer is its head": [
+    "readers bypass the queue while a writer is its head": [
         Edit(LOCKS, "(mode == Mode.READ and head.mode == Mode.READ)", "mode == Mode.READ"),
     ],
-    "nobody passes the queue": [
+    "no thread bypasses the queue": [
         Edit(LOCKS, "return at < lock.comes_at or (mode", "return (mode"),
     ],
-    "who queues does nothing before its first look": [
+    "a thread that queues takes no time before its first poll": [
         Edit(LOCKS, "now + world.queue_ps", "now"),
     ],
-    "who looks in vain uses all of its turn": [
+    "a failed poll uses all of its turn": [
         Edit(TURNS, "min(now + world.look_ps, world.turn_end)", "world.turn_end"),
     ],
-    "a tick that came late shifts the next one": [
+    "a late tick shifts the next one": [
         Edit(TURNS, "((now - thread.tick_at) // world.tick_ps + 1) * world.tick_ps", "world.tick_ps"),
     ],
     "a lap at a bin's upper end is one bin further": [
@@ -133,25 +133,25 @@ MUTATIONS: dict[str, list[Edit]] = {
     "a vCPU in a fault counts as in the guest": [
         Edit(INTERPRETER, "thread.asleep == 0 and thread.holds == 0 and", "thread.asleep == 0 and"),
     ],
-    "who is on the way back from an interrupt is interrupted again": [
-        Edit(THREADS, "not (self.asleep or self.holds or self.interrupted)", "not (self.asleep or self.holds)"),
+    "a vCPU on the way back from an interrupt is interrupted again": [
+        Edit(REF_THREADS, "not (self.asleep or self.holds or self.interrupted)", "not (self.asleep or self.holds)"),
     ],
     "a vCPU that held a lock once is never in the guest again": [
         Edit(LOCKS, "        thread.holds -= 1\n", ""),
     ],
-    "a lock is held from when one was taken within": [
+    "a nested lock resets the acquisition time of the outer one": [
         Edit(LOCKS, "            thread.acquired = thread.outer\n", "            pass\n"),
     ],
-    "an interrupt takes its mean, whatever its distribution": [
+    "an interrupt takes its mean, regardless of its distribution": [
         Edit(INTERPRETER, "time = clock.sample(thread, run.quantiles, step.a, step.c)", "time = step.a"),
     ],
     "an access that was interrupted ends the interruption of the next": [
         Edit(ACCESS, "    thread.interrupted = 0\n    page = thread.page\n", "    page = thread.page\n"),
     ],
     "an interrupted vCPU runs ahead": [
-        Edit(ROUNDS, "if thread.kick or thread.pause or thread", "if thread.pause or thread"),
+        Edit(FAST_FORWARD, "if thread.kick or thread.pause or thread", "if thread.pause or thread"),
     ],
-    "a fault after a kick starts the stopwatch anew": [
+    "a fault after a kick restarts the stopwatch": [
         Edit(STATISTICS, "if reads or not thread.kicked:", "if True:"),
     ],
     "SEEK goes one place too far": [
@@ -166,63 +166,65 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     "CLEAR leaves the dirty bit": [
         Edit(
-            OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)", "self.pages[p] = self.protected(bits)"
+            REF_MEMORY,
+            "self.pages[page] = self.protected(bits & ~Page.DIRTY)",
+            "self.pages[page] = self.protected(bits)",
         ),
     ],
     "SEND leaves the page in the bitmap": [
         Edit(MEMORY, "pages[page] = state | (bits & Page.DIRTY)", "pages[page] = bits"),
     ],
-    "a vCPU runs on past the time at which its memory is protected": [
+    "a vCPU runs past the time at which its memory is protected": [
         Edit(
-            ROUNDS,
-            "((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time",
-            "((horizon >> calendar.THREAD_BITS) + 99 * usual.time - time) // usual.time",
+            FAST_FORWARD,
+            "((horizon >> calendar.THREAD_BITS) - 1 - time) // round_.time",
+            "((horizon >> calendar.THREAD_BITS) + 99 * round_.time - time) // round_.time",
         ),
     ],
-    "a thread that waits for a lock keeps nobody from running ahead": [
-        Edit(AHEAD, "            by_any = True\n", "            by_any = False\n"),
+    "a thread that waits for a lock does not limit running ahead": [
+        Edit(LOOKAHEAD, "            any_event = True\n", "            any_event = False\n"),
     ],
-    "what was a hit once stays one although CLEAR protects it": [
-        Edit(ROUNDS, "known = thread.hits_since == world.withdrawn", "known = True"),
+    "a known hit remains one after CLEAR protects it": [
+        Edit(FAST_FORWARD, "known = thread.hits_since == world.withdrawn", "known = True"),
     ],
-    "a vCPU runs on past the time at which CLEAR comes to its memory": [
-        Edit(AHEAD, "+ pages * usual.page_ps, 0)", "+ 999 * pages * usual.page_ps, 0)"),
+    "a vCPU runs past the time at which CLEAR reaches its memory": [
+        Edit(LOOKAHEAD, "+ pages * sweep_round.page_ps, 0)", "+ 999 * pages * sweep_round.page_ps, 0)"),
     ],
-    "looks at a flag on the way are not counted": [
-        Edit(ROUNDS, "return count // usual.period * usual.extra", "return 0"),
+    "tests of a flag within rounds are not counted": [
+        Edit(FAST_FORWARD, "return count // round_.period * round_.extra", "return 0"),
     ],
     "an adaptive batch is halved below its bound": [
-        Edit(SIMULATION, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),
+        Edit(REF_INTERPRETER, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),
     ],
     # -- log buffers and dirty rings
-    "a write that hardware notices is not written down": [
+    "a write that hardware should log is not logged": [
         Edit(LOGS, "    thread.logged += 1\n", "    thread.logged += 0\n"),
     ],
     "a log buffer takes one page too many": [
-        Edit(OTHER_LOGS, "return len(self.buffers[owner]) >= self.job", "return len(self.buffers[owner]) > self.job"),
+        Edit(REF_LOGS, "return len(self.buffers[owner]) >= self.job", "return len(self.buffers[owner]) > self.job"),
     ],
-    "a kick leaves the log buffer as it is": [
+    "a kick does not empty the log buffer": [
         Edit(INTERPRETER, "other.kick = time + logs.drain(run, other, j) * step.d", "other.kick = time"),
     ],
-    "a ring that is full does not stop a run of hits": [
-        Edit(ROUNDS, " or ring_is_full(world, thread):", ":"),
+    "a full ring does not stop a run of hits": [
+        Edit(FAST_FORWARD, " or ring_is_full(world, thread):", ":"),
     ],
     "a run goes back and loses its last page": [
-        Edit(OTHER_LOGS, "mask << -ahead < 1 << WORD_PAGES", "mask << -ahead < 1 << (WORD_PAGES + 1)"),
+        Edit(REF_LOGS, "mask << -offset < 1 << WORD_PAGES", "mask << -offset < 1 << (WORD_PAGES + 1)"),
     ],
     "the reset forgets a duplicate's neighbour": [
-        Edit(LOGS, "mask |= np.uint64(1) << np.uint64(ahead)", "mask = np.uint64(1) << np.uint64(ahead)"),
+        Edit(LOGS, "mask |= np.uint64(1) << np.uint64(offset)", "mask = np.uint64(1) << np.uint64(offset)"),
     ],
     "in both engines a drain keeps the last page": [
-        Edit(OTHER_LOGS, "for page in self.buffers[owner]:", "for page in self.buffers[owner][:-1]:"),
+        Edit(REF_LOGS, "for page in self.buffers[owner]:", "for page in self.buffers[owner][:-1]:"),
         Edit(LOGS, "for i in range(entries):\n        mark", "for i in range(entries - 1):\n        mark"),
     ],
     "in both engines the reset protects nothing": [
         Edit(
-            OTHER_MEMORY,
-            "            case Scan.PROTECT_RUN:\n                found = True\n"
-            "                self.pages[p] = self.protected(bits)",
-            "            case Scan.PROTECT_RUN:\n                found = True",
+            REF_MEMORY,
+            "            case Scan.PROTECT_RUN:\n                matched = True\n"
+            "                self.pages[page] = self.protected(bits)",
+            "            case Scan.PROTECT_RUN:\n                matched = True",
         ),
         Edit(
             MEMORY,
@@ -231,94 +233,102 @@ MUTATIONS: dict[str, list[Edit]] = {
         ),
     ],
     "in both engines harvesting skips an entry": [
-        Edit(OTHER_LOGS, "for page in new:", "for page in new[1:]:"),
+        Edit(REF_LOGS, "for page in new:", "for page in new[1:]:"),
         Edit(
             LOGS, "for i in range(other.harvested, other.pushed):", "for i in range(other.harvested + 1, other.pushed):"
         ),
     ],
-    "GET does not ask for log buffers": [
-        Edit(WORKLOADS + "dirty_log.py", "            self.kick(self.costs.log_exit, self.drained)\n", ""),
+    "GET does not flush log buffers": [
+        Edit(WORKLOADS + "dirty_log.py", "            self.kick(self.costs.log_exit, self.drain_cost)\n", ""),
     ],
     "a vCPU waits for the lock with pages in its log buffer": [
         Edit(WORKLOADS + "kernel.py", "            self.drain()\n            self._fault(", "            self._fault("),
     ],
-    "what the rings have at the switchover is forgotten": [
+    "the rings are not harvested at the switchover": [
         Edit(WORKLOADS + "dirty_log.py", "            self.program.harvest(0)\n", ""),
     ],
-    # -- a guest that is slowed down
-    "a vCPU that was told to sleep runs ahead": [
-        Edit(ROUNDS, "if thread.kick or thread.pause or thread", "if thread.kick or thread"),
+    # -- a guest that is throttled
+    "a vCPU with a pending sleep runs ahead": [
+        Edit(FAST_FORWARD, "if thread.kick or thread.pause or thread", "if thread.kick or thread"),
     ],
-    "who was kicked does not sleep before its next access": [
+    "a kicked vCPU does not sleep before its next access": [
         Edit(ACCESS, "(thread.pause > 0 and thread.interrupted != 2)", "(thread.pause > 0 and not thread.interrupted)"),
     ],
     "in both engines a vCPU sleeps with pages in its log buffer": [
-        Edit(OTHER_ACCESS, "kick += self.empty_buffer(thread) * self.pause_entry", "kick += 0"),
+        Edit(REF_ACCESS, "kick += self.empty_buffer(thread) * self.pause_entry", "kick += 0"),
         Edit(ACCESS, "kick += logs.drain(run, thread, number) * world.pause_entry", "kick += 0"),
     ],
-    "in both engines a judgement goes on with what it has judged": [
-        Edit(SIMULATION, "thread.judged, thread.came, thread.went = self.now, 0, 0", "thread.judged = self.now"),
-        Edit(SLOWING, "    thread.came = thread.went = 0\n", ""),
+    "in both engines a throttle check keeps its counts": [
+        Edit(
+            REF_THROTTLING,
+            "thread.checked_at, thread.newly_dirty, thread.pages_sent = self.now, 0, 0",
+            "thread.checked_at = self.now",
+        ),
+        Edit(THROTTLING, "    thread.newly_dirty = thread.pages_sent = 0\n", ""),
     ],
-    "in both engines a guest is throttled when it was high once": [
-        Edit(SIMULATION, "if thread.high >= rule.times:", "if thread.high:"),
-        Edit(SLOWING, "if thread.high >= world.times:", "if thread.high:"),
+    "in both engines a guest is throttled at its first high check": [
+        Edit(REF_THROTTLING, "if thread.high_checks >= rule.times:", "if thread.high_checks:"),
+        Edit(THROTTLING, "if thread.high_checks >= world.times:", "if thread.high_checks:"),
     ],
-    "in both engines a vCPU's rate counts all that it ever dirtied": [
-        Edit(SIMULATION, "            vcpu.looked = pushed\n", ""),
-        Edit(SLOWING, "        vcpu.looked = vcpu.pushed\n", ""),
+    "in both engines a vCPU's rate counts all pages that it ever dirtied": [
+        Edit(REF_THROTTLING, "            vcpu.pushed_at_update = pushed\n", ""),
+        Edit(THROTTLING, "        vcpu.pushed_at_update = vcpu.pushed\n", ""),
     ],
-    "the second throttle is the first one again": [
-        Edit("engine/throttle.py", "more = increment\n", "more = 0\n"),
+    "the second throttle equals the first": [
+        Edit("simulator/engine/throttle.py", "more = increment\n", "more = 0\n"),
     ],
-    "GET within a pass begins where that is": [
+    "GET within a pass begins at the current page": [
         Edit(
             WORKLOADS + "migration.py", "        program.back(REGION)\n        _get(kernel)\n", "        _get(kernel)\n"
         ),
     ],
-    # -- in both, alike
+    # -- in both engines alike
     "in both engines CLEAR leaves the page writable": [
-        Edit(OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)", "self.pages[p] = bits & ~Page.DIRTY"),
+        Edit(
+            REF_MEMORY, "self.pages[page] = self.protected(bits & ~Page.DIRTY)", "self.pages[page] = bits & ~Page.DIRTY"
+        ),
         Edit(
             MEMORY, "(Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED", "state | Page.COLLECTED"
         ),
     ],
     "in both engines a split leaves the block's other pages writable": [
-        Edit(OTHER_MEMORY, "self.fill_table(block, Page.ABSENT)", "self.fill_table(block, Page.WRITABLE)"),
+        Edit(REF_MEMORY, "self.fill_table(block, Page.ABSENT)", "self.fill_table(block, Page.WRITABLE)"),
         Edit(
             MEMORY,
             "fill_table(pages, block, world.block_shift, Page.ABSENT)",
             "fill_table(pages, block, world.block_shift, Page.WRITABLE)",
         ),
     ],
-    "in both engines CLEAR takes out of the log what GET did not give": [
-        Edit(OTHER_MEMORY, "bool(bits & Page.DIRTY and bits & Page.COLLECTED)", "bool(bits & Page.DIRTY)"),
+    "in both engines CLEAR removes pages from the log that GET did not return": [
+        Edit(REF_MEMORY, "bool(bits & Page.DIRTY and bits & Page.COLLECTED)", "bool(bits & Page.DIRTY)"),
         Edit(MEMORY, "(bits & _BITS) == _BITS", "bits & Page.DIRTY"),
     ],
     "in both engines ADVANCE is clipped to the region": [
-        Edit(SIMULATION, "page = min(thread.page + a, thread.end[b])", "page = min(thread.page + a, thread.end[0])"),
+        Edit(
+            REF_INTERPRETER, "page = min(thread.page + a, thread.end[b])", "page = min(thread.page + a, thread.end[0])"
+        ),
         Edit(
             INTERPRETER,
             "page = min(thread.page + step.a, thread.end[step.b])",
             "page = min(thread.page + step.a, thread.end[0])",
         ),
     ],
-    # -- in what both engines are given
-    "a strategy's skip goes on to the end of its chunk": [
+    # -- in the programs of both engines
+    "a strategy's skip continues to the end of its chunk": [
         Edit(
             WORKLOADS + "dirty_log.py",
             "otherwise=lambda: program.skip(word)):\n                with program.holding",
             "otherwise=lambda: program.skip(hold)):\n                with program.holding",
         ),
     ],
-    "a chunk's walk does not go back before it is sent": [
+    "a chunk is sent from its end": [
         Edit(
             WORKLOADS + "migration.py",
             "        kernel.clear_chunk(chunk)\n        program.back(chunk)\n",
             "        kernel.clear_chunk(chunk)\n",
         ),
     ],
-    "GET forgets what is not sent yet": [
+    "GET forgets pages that are not sent yet": [
         Edit(WORKLOADS + "dirty_log.py", "[Scan.SEND] if anew else []", "[] if anew else [Scan.SEND]"),
     ],
     "faults are not logged": [
@@ -331,19 +341,21 @@ MUTATIONS: dict[str, list[Edit]] = {
             "self._sweep(lock, 2 * WORD_PAGES, protect)",
         ),
     ],
-    "a thread that helps clears one word of its part": [
+    "a helper thread clears one word of its part": [
         Edit(
-            WORKLOADS + "migration.py", "with program.extent(part) as mine", "with program.extent(WORD_PAGES) as mine"
+            WORKLOADS + "migration.py",
+            "with program.extent(part) as own_part",
+            "with program.extent(WORD_PAGES) as own_part",
         ),
     ],
-    "the first pass leaves out what the log has not": [
+    "the first pass omits pages that are not in the log": [
         Edit(
             WORKLOADS + "migration.py",
             "_send_chunk(kernel, chunk, everything=True)",
             "_send_chunk(kernel, chunk, everything=False)",
         ),
     ],
-    "a condition's second part is never asked": [
+    "a condition's second part is never tested": [
         Edit(
             "model/conditions.py",
             "        self.left.write(program, second)\n",
@@ -354,13 +366,13 @@ MUTATIONS: dict[str, list[Edit]] = {
 
 
 def faults_in(edit: Edit) -> str:
-    """What is wrong with an edit itself; empty if nothing."""
+    """Fault of an edit itself; empty if there is none."""
     count = (ROOT / "simlib" / edit.path).read_text(encoding="utf-8").count(edit.text)
     return "" if count == 1 else f"{edit.path} has {edit.text!r} {count} times"
 
 
 def copy_to(folder: Path) -> None:
-    """What the tests of the engines need."""
+    """Copy the files that the tests of the engines need."""
     shutil.copytree(ROOT / "simlib", folder / "simlib", ignore=shutil.ignore_patterns("__pycache__", "_*data"))
     for part in ("checks", "tests/simulator/engine"):
         shutil.copytree(ROOT / part, folder / part)
@@ -379,9 +391,9 @@ def run_tests(folder: Path) -> tuple[list[str], str]:
         return subprocess.run([sys.executable, *command], check=False, env=environment, cwd=folder, capture_output=True,
                               text=True, timeout=LIMIT_S)  # fmt: skip
 
-    found = run("-c", "import simlib; print(simlib.__file__)")
-    if not found.stdout.startswith(str(folder)):
-        raise SystemExit(f"the copy is not what is tested, but {found.stdout or found.stderr}")
+    imported = run("-c", "import simlib; print(simlib.__file__)")
+    if not imported.stdout.startswith(str(folder)):
+        raise SystemExit(f"the copy is not tested, but {imported.stdout or imported.stderr}")
     try:
         done = run(
             "-m",
@@ -389,11 +401,11 @@ def run_tests(folder: Path) -> tuple[list[str], str]:
             "-q",
             "-rfE",
             "--tb=line",
-            f"--maxfail={ENOUGH}",
+            f"--maxfail={MAX_FAILURES}",
             *(f"tests/simulator/engine/{test}" for test in TESTS),
         )
     except subprocess.TimeoutExpired:
-        return ["(it does not end)"], ""
+        return ["(does not end)"], ""
     failed = re.findall(r"^(?:FAILED|ERROR) \S*?::(\w+)", done.stdout, flags=re.MULTILINE)
     if done.returncode not in (0, 1):
         failed.append(f"(pytest ended with {done.returncode})")
@@ -401,7 +413,7 @@ def run_tests(folder: Path) -> tuple[list[str], str]:
 
 
 def attempt(name: str, folders: Queue[Path]) -> tuple[str, list[str], float]:
-    """Which tests catch a mutation, and how long that took."""
+    """Tests that catch a mutation, and the time that they took."""
     folder, began = folders.get(), time.monotonic()
     sources = {edit.path: (folder / "simlib" / edit.path).read_text(encoding="utf-8") for edit in MUTATIONS[name]}
     try:

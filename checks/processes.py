@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Real processes on loopback: drivers, Dask schedulers and workers, and whether they are at work."""
+"""Real processes on loopback: drivers of sweeps, Dask schedulers and workers, and tests that they are working."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ DASK = [str(Path(sys.executable).with_name("dask"))]
 DRIVER = [sys.executable, "-m", "simlib", "sweep"]
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PATIENCE_S = 120.0
-LOOK_S = 0.5
-"""For so long a worker that is at work may get no CPU, where others want it."""
+OBSERVE_S = 0.5
+"""Time during which a busy worker may get no CPU on a loaded machine, s."""
 
 
-def until(true: Callable[[], bool], what: str) -> None:
-    """Wait until something is true; fail if that takes too long."""
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until a condition is true; fail if that takes too long."""
     deadline = time.monotonic() + PATIENCE_S
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline, f"waited too long for {what}"
         time.sleep(0.02)
 
 
 def port() -> int:
-    """A port of loopback that was free a moment ago."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Return a port of loopback that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager
 def started(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a session of its own, all of which ends with the block."""
+    """Start a process in a new session, which is killed at the end of the block."""
     with subprocess.Popen(command, start_new_session=True, **(QUIET | options)) as process:
         try:
             yield process
@@ -51,18 +51,18 @@ def started(command: list[str], **options: object) -> Iterator[subprocess.Popen[
 
 
 def scheduler(at: int):
-    """A Dask scheduler on a port of loopback."""
+    """Start a Dask scheduler on a port of loopback."""
     return started([*DASK, "scheduler", "--host", "127.0.0.1", "--port", str(at), "--no-dashboard", "--no-show"])
 
 
 def dask_worker(at: int, folder: Path):
-    """A Dask worker process of one thread, started anew by its nanny if it is killed."""
+    """Start a Dask worker process with one thread, which its nanny restarts if it is killed."""
     return started([*DASK, "worker", f"tcp://127.0.0.1:{at}", "--host", "127.0.0.1", "--nthreads", "1",
                     "--no-dashboard", "--local-directory", str(folder), "--death-timeout", "60"])  # fmt: skip
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """All processes below one."""
+    """List all descendants of a process."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -70,15 +70,15 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def workers_of(pid: int) -> list[psutil.Process]:
-    """Worker processes of a driver, which are forked by a child of it that has imported what they need."""
-    found = []
+    """List the worker processes of a driver, which one of its children forks after importing their modules."""
+    workers = []
     for process in descendants(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found += [process] if process.ppid() != pid else []
-    return found
+            workers += [process] if process.ppid() != pid else []
+    return workers
 
 
-def spent(pid: int) -> float:
+def worker_cpu_time(pid: int) -> float:
     """CPU time of a driver's workers, s."""
     total = 0.0
     for process in workers_of(pid):
@@ -89,13 +89,13 @@ def spent(pid: int) -> float:
 
 
 def rows_on_disk(folder: Path) -> int:
-    """Points that stand in whole parts: what is finished."""
+    """Number of finished points, which are in complete parts."""
     return sum(pq.read_metadata(path).num_rows for path in folder.glob("*/architecture=*/part-*.parquet"))
 
 
 def at_work(driver: subprocess.Popen[bytes], folder: Path, points: int) -> bool:
-    """Whether a driver runs, has not finished all points, and its workers' CPU time grows."""
-    before, deadline = spent(driver.pid), time.monotonic() + LOOK_S
-    while spent(driver.pid) <= before and time.monotonic() < deadline:
+    """True if a driver runs, has not finished all points, and its workers' CPU time grows."""
+    before, deadline = worker_cpu_time(driver.pid), time.monotonic() + OBSERVE_S
+    while worker_cpu_time(driver.pid) <= before and time.monotonic() < deadline:
         time.sleep(0.02)
-    return driver.poll() is None and rows_on_disk(folder) < points and spent(driver.pid) > before
+    return driver.poll() is None and rows_on_disk(folder) < points and worker_cpu_time(driver.pid) > before

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compute anew what data/fits ships of studies, and write it there.
+"""Recompute the fits of studies that are shipped in data/fits, and write them there.
 
     python checks/shipped.py ampere-altra | x86-published | x86-growth | april-2024-settings | lab-instruction-times
 
-The costs of the Ampere Altra; those of the published x86 hosts; each reading of why x86's faults take longer with more
-vCPUs (minutes); every setting of its workload that the April 2024 mail does not state (twenty minutes on two cores);
-what one of the lab's instructions takes on hardware.
+The costs of the Ampere Altra; those of the published x86 hosts; each explanation of why x86's faults take longer with
+more vCPUs (minutes); every setting of its workload that the April 2024 mail does not state (twenty minutes on two
+cores); the time of one of the lab's instructions on hardware.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FITS = Path(__file__).parents[1] / "data" / "fits"
 
 
 def growth_fits(progress: parallel.Progress) -> dict[str, Fit]:
-    """Every reading by its file: on few vCPUs; those that make sense of them on all; shadow paging; arm64."""
+    """Fit of every reading by file name: on few vCPUs; the plausible ones on all; shadow paging; arm64."""
     known = growth.readings()
     problems = {f"{name}-few": growth.reading_problem(reading) for name, reading in known.items()}
     problems |= {f"{name}-all": growth.reading_problem(known[name], None) for name in growth.PLAUSIBLE}
@@ -44,9 +44,8 @@ def growth_fits(progress: parallel.Progress) -> dict[str, Fit]:
     tasks = [partial(_calibrated, problem, name in (chosen, "arm64-grows")) for name, problem in problems.items()]
     fits = dict(zip(problems, parallel.run_all(tasks, "readings of the growth", progress), strict=True))
     paging = calibrate(growth.paging_problem(fits[chosen].estimate), profile=False)
-    few = {"train": "vcpus <= 16"}
     fits |= {"shadow-paging-few": paging}
-    return {name: fit.with_meta(**few) if "-few" in name else fit for name, fit in fits.items()}
+    return {name: fit.with_meta(train="vcpus <= 16") if "-few" in name else fit for name, fit in fits.items()}
 
 
 def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Fit:
@@ -54,20 +53,20 @@ def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Fit:
 
 
 def april_2024_settings(progress: parallel.Progress) -> pd.DataFrame:
-    """Every combination of what the mail does not state, as `settings.load_grid` has it."""
+    """Every combination of settings that the mail does not state, as in `settings.load_grid`."""
     fit, grid = shipped_fit(configurations()), settings.grid()
-    tasks = [partial(settings.changes, one, fit.estimate) for one in grid]
-    found = parallel.run_all(tasks, "the April 2024 mail's settings", progress)
+    tasks = [partial(settings.changes, setting, fit.estimate) for setting in grid]
+    rows = parallel.run_all(tasks, "the April 2024 mail's settings", progress)
     return pd.concat(
-        [pd.DataFrame(grid), pd.DataFrame(found, columns=[*map(settings.column, settings.NUMBERS)])], axis=1
+        [pd.DataFrame(grid), pd.DataFrame(rows, columns=[*map(settings.column, settings.NUMBERS)])], axis=1
     )
 
 
 def main(name: str) -> None:
-    """Compute and write."""
+    """Compute and write one of the fits."""
     with progress_bar() as progress:
         if name == "ampere-altra":
-            write_text(FITS / f"{name}.json", fit_text(altra.calibrated(progress=progress)))
+            write_text(FITS / f"{name}.json", fit_text(altra.calibrate_training_rows(progress=progress)))
         elif name == "x86-published":
             write_text(FITS / f"{name}.json", fit_text(x86_fit(progress)))
         elif name == "x86-growth":

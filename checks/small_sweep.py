@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A sweep of seconds."""
+"""Tables of a sweep that takes seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 TABLES = {
     "architectures": ["arm64", "riscv"],
     "policies": ["whole-ioctl", "every-64"],
-    "costs": "median",
+    "unknown_costs": "median",
     "replications": {"least": 2, "most": 4},
     "scenario": {
         "guest": {"memory": "4M"},
@@ -16,10 +16,10 @@ TABLES = {
     },
     "axes": {"guest": {"vcpus": [1, 2, 3]}, "workload": {"access_interval": ["1us", "2us", "5us", "10us"]}},
 }
-"""48 points, of which a third are refused: 4 MiB are no whole blocks for three vCPUs."""
+"""48 points, of which a third are refused: 4 MiB cannot be divided into whole blocks for three vCPUs."""
 
 
 def rows(folder, name="results"):
-    """A data set as pandas reads it, sorted."""
+    """Read a data set with pandas, sorted."""
     frame = pd.read_parquet(folder / name)
     return frame.assign(architecture=frame["architecture"].astype(str)).sort_values("point", ignore_index=True)

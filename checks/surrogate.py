@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A calibration problem whose model is a polynomial: fast enough to calibrate hundreds of synthetic data sets.
+"""Calibration problem with polynomials as its model, fast enough for hundreds of synthetic data sets.
 
 The logarithm of each observation is a polynomial in the logarithms of the costs that its variant has, by least squares
 on runs of the engine over a box of costs (Box and Wilson 1951, Journal of the Royal Statistical Society B 13(1):
-response surfaces). It knows nothing outside the box, which therefore bounds the problem. How far it is from the engine
-is measured on runs that it was not fitted to.
+response surfaces). They are not valid outside the box, which therefore bounds the problem. Their error is measured on
+runs of the engine that were not fitted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from simlib._lib import parallel
 from simlib.analysis.calibrate.problem import Problem
 
 DEGREE = 3
-"""Of the polynomials, in all costs together; 4 is hardly closer (docs/statistics.md)."""
+"""Total degree of the polynomials; 4 is hardly more accurate (docs/statistics.md)."""
 
 RUNS = 256
 """Points of the box at which the engine runs, a Sobol sequence."""
 
 CHECKED = 64
-"""Points more at which the polynomials are compared with it."""
+"""Further points at which the polynomials are compared with the engine."""
 
 PAGES = 2048
 
@@ -42,22 +42,21 @@ Point = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class SurrogateProblem(Problem):
-    """A problem whose model is a set of polynomials; `pages_per_vcpu` and `seed` change nothing in it.
+    """Problem whose model is a set of polynomials; `pages_per_vcpu` and `seed` have no effect.
 
-    - `powers`: for each observation: which costs its variant has, the degrees of each term, and the terms'
-      coefficients.
+    - `powers`: for each observation: indices of the costs of its variant, degrees of each term, and coefficients.
     """
 
     powers: dict[Point, tuple[list[int], NDArray[np.int64], FloatArray]] = field(default_factory=dict, repr=False)
 
     def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
-        """The model's value of each observation, as `Problem.model` gives it."""
+        """Return the model's value of each observation, like `Problem.model`."""
         places, low, high = np.atleast_2d(points), self.bounds[:, 0], self.bounds[:, 1]
         tables = _tables((places - low) / (high - low))
         known: dict[tuple[int, ...], FloatArray] = {}
         values = np.empty((len(places), len(rows)))
-        asked = zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True)
-        for column, point in enumerate(asked):
+        observed = zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True)
+        for column, point in enumerate(observed):
             costs, degrees, coefficients = self.powers[point]
             if tuple(costs) not in known:
                 known[tuple(costs)] = _terms(tables[:, costs], degrees)
@@ -76,16 +75,16 @@ def fit_surrogate(
     seed: int = 1,
     progress: parallel.Progress | None = None,
 ) -> tuple[SurrogateProblem, pd.DataFrame]:
-    """Polynomials in place of the engine, in a box of costs.
+    """Fit polynomials in place of the engine, in a box of costs.
 
-    - `problem`: observations of zero are left out: their logarithm has no value.
-    - `logs`, `half_width`, shape (costs,): middle of the box and how far it goes, as logarithms; never beyond the
-      physical bounds.
-    - `runs`, `checked`, `pages`, `seed`: points that are fitted, points that are compared, pages a vCPU, and the
-      engine's and the sequence's seed.
+    - `problem`: calibration problem; observations of zero, which have no logarithm, are left out.
+    - `logs`, `half_width`, shape (costs,): centre and half-width of the box as logarithms, clipped to the physical
+      bounds.
+    - `runs`, `checked`, `pages`, `seed`: number of fitted points, number of compared points, pages per vCPU, and seed
+      of the engine and the sequence.
 
-    Returns: the surrogate, and its errors: variant, vcpus, metric, rms, largest, of the polynomial over the engine,
-    less one, at points that it was not fitted to.
+    Returns: the surrogate, and its errors relative to the engine at points that were not fitted: variant, vcpus,
+    metric, rms, largest.
     """
     bounds = np.column_stack([np.maximum(logs - half_width, problem.bounds[:, 0]),
                               np.minimum(logs + half_width, problem.bounds[:, 1])])  # fmt: skip
@@ -95,7 +94,7 @@ def fit_surrogate(
     places = bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * unit
     parts = np.array_split(places, max(1, len(places) // 8))
     tasks = [partial(_engine, problem, part, points, pages, seed) for part in parts]
-    found = np.vstack(parallel.run_all(tasks, "running the engine over the box", progress))
+    values = np.vstack(parallel.run_all(tasks, "running the engine over the box", progress))
     powers: dict[Point, tuple[list[int], NDArray[np.int64], FloatArray]] = {}
     errors = []
     tables = _tables(unit)
@@ -105,11 +104,11 @@ def fit_surrogate(
         degrees: NDArray[np.int64] = np.array(
             [d for d in itertools.product(range(DEGREE + 1), repeat=len(costs)) if sum(d) <= DEGREE]
         )
-        terms, wanted = _terms(tables[:, costs], degrees), np.log(found[:, column])
-        coefficients = np.asarray(np.linalg.lstsq(terms[:runs], wanted[:runs], rcond=None)[0], dtype=np.float64)
+        terms, targets = _terms(tables[:, costs], degrees), np.log(values[:, column])
+        coefficients = np.asarray(np.linalg.lstsq(terms[:runs], targets[:runs], rcond=None)[0], dtype=np.float64)
         powers[point] = (costs, degrees, coefficients)
-        off = np.expm1(terms[runs:] @ coefficients - wanted[runs:])
-        errors.append((*point, float(np.sqrt((off**2).mean())), float(np.abs(off).max())))
+        error = np.expm1(terms[runs:] @ coefficients - targets[runs:])
+        errors.append((*point, float(np.sqrt((error**2).mean())), float(np.abs(error).max())))
     names = {f.name: getattr(problem, f.name) for f in dataclasses.fields(Problem)}
     changed = names | {"bounds": bounds, "observations": rows, "simulated": {}}
     columns = ["variant", "vcpus", "metric", "rms", "largest"]
@@ -124,13 +123,13 @@ def _engine(
 
 
 def _sobol(dimensions: int, count: int, seed: int) -> FloatArray:
-    """The first points of a scrambled Sobol sequence, whose length must be a power of two."""
-    whole = qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random_base2((count - 1).bit_length())
-    return np.asarray(whole[:count], dtype=np.float64)
+    """Return the first points of a scrambled Sobol sequence, whose length must be a power of two."""
+    sequence = qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random_base2((count - 1).bit_length())
+    return np.asarray(sequence[:count], dtype=np.float64)
 
 
 def _tables(unit: FloatArray) -> FloatArray:
-    """Chebyshev polynomials of every cost's place in the box, shape (points, costs, degree + 1)."""
+    """Chebyshev polynomials of every cost's position in the box, shape (points, costs, degree + 1)."""
     return np.asarray(chebyshev.chebvander(2 * unit - 1, DEGREE), dtype=np.float64)
 
 

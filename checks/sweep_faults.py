@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What may happen to a sweep, with real processes: after each, nothing finished is lost and nothing counted twice.
+"""Faults of sweeps with real processes: after each one, no finished point is lost and none is counted twice.
 
     python checks/sweep_faults.py [KILLS]
 
-Every fault ends with a sweep that is resumed and gives the same data sets as the undisturbed one, to the bit.
+After every fault the sweep is resumed, and its data sets are bitwise identical to those of an undisturbed sweep.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from simlib.analysis.sweep import read_grid, run
 
 
 class Bench:
-    """A grid, its undisturbed data sets, and folders to disturb it in.
+    """Grid with its undisturbed data sets, and folders for disturbed sweeps.
 
-    - `intervals`: values of one axis: 12 points each, of which a third are refused.
-    - `least`: replications of each point, so how long it takes.
+    - `intervals`: number of values of one axis, with 12 points each, of which a third are refused.
+    - `least`: replications of each point, which determine its duration.
     """
 
     def __init__(self, folder: Path, intervals: int, least: int) -> None:
@@ -58,23 +58,23 @@ class Bench:
         run(self.grid, self.undisturbed)
 
     def place(self) -> Path:
-        """A folder for another sweep."""
+        """Return the folder for another sweep."""
         self.count += 1
         return self.folder / f"sweep-{self.count}"
 
     def command(self, out: Path, *options: str) -> list[str]:
-        """The command that begins the sweep in a folder, or goes on with it."""
+        """Return the command that starts or resumes the sweep in a folder."""
         return [*DRIVER, str(self.grid), "--out", str(out), "--resume", *options]
 
     def finish(self, out: Path, *options: str) -> str:
-        """Go on with a sweep to its end, and compare; what the command said."""
-        done = subprocess.run(self.command(out, *options), capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        """Resume a sweep to its end, compare the results, and return the messages of the command."""
+        result = subprocess.run(self.command(out, *options), capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
         self.compare(out)
-        return done.stderr
+        return result.stderr
 
     def compare(self, out: Path) -> None:
-        """See that the data sets are the undisturbed ones, and that nothing is left of what was being written."""
+        """Check that the data sets equal the undisturbed ones, and that there are no temporary files."""
         for name in ("results", "refused"):
             pd.testing.assert_frame_equal(rows(out, name), rows(self.undisturbed, name), check_exact=True)
         assert rows_on_disk(out) == self.points
@@ -82,10 +82,10 @@ class Bench:
 
 
 def driver_killed(bench: Bench, kills: int, moments: random.Random) -> str:
-    """SIGKILL to the driver at random moments, until so many of them found it at work."""
-    out, killed, under_way, swept = bench.place(), 0, 0, 1
-    while under_way < kills:
-        assert killed < 4 * kills, f"only {under_way} of {killed} kills found work under way"
+    """Kill the driver at random moments with SIGKILL, until `kills` of them happened while it was working."""
+    out, killed, at_work_count, sweeps = bench.place(), 0, 0, 1
+    while at_work_count < kills:
+        assert killed < 4 * kills, f"only {at_work_count} of {killed} kills happened during work"
         kept = rows_on_disk(out)
         with started(bench.command(out)) as driver:
             time.sleep(moments.uniform(0.2, 12.0))
@@ -93,47 +93,49 @@ def driver_killed(bench: Bench, kills: int, moments: random.Random) -> str:
             if driver.poll() is not None:
                 assert driver.returncode == 0
                 bench.compare(out)
-                out, swept = bench.place(), swept + 1
+                out, sweeps = bench.place(), sweeps + 1
                 continue
-            below = descendants(driver.pid)
+            children = descendants(driver.pid)
             driver.kill()
             driver.wait()
-            killed, under_way = killed + 1, under_way + working
-            _, alive = psutil.wait_procs(below, timeout=60)
+            killed, at_work_count = killed + 1, at_work_count + working
+            _, alive = psutil.wait_procs(children, timeout=60)
             assert not alive, f"workers outlive their driver: {alive}"
-        assert rows_on_disk(out) >= kept, "what was finished is lost"
+        assert rows_on_disk(out) >= kept, "finished points are lost"
     bench.finish(out)
-    return f"{killed} kills of the driver, {under_way} of them with work under way, in {swept} sweeps"
+    return f"{killed} kills of the driver, {at_work_count} of them during work, in {sweeps} sweeps"
 
 
 def worker_killed(bench: Bench, kills: int, moments: random.Random) -> str:
-    """SIGKILL to one of the driver's worker processes in the middle of a batch."""
+    """Kill worker processes of the driver with SIGKILL during a batch."""
     out, killed = bench.place(), 0
     with started(bench.command(out, "--workers", "2")) as driver:
         while killed < kills:
             until(lambda: driver.poll() is not None or at_work(driver, out, bench.points), "work")
-            assert driver.poll() is None, "it had ended before every kill was made"
+            assert driver.poll() is None, "the driver ended before the last kill"
             workers = workers_of(driver.pid)
             if workers:
                 moments.choice(workers).send_signal(signal.SIGKILL)
                 killed += 1
-                until(lambda before=workers: not set(before) & set(workers_of(driver.pid)), "the others to be ended")
+                until(
+                    lambda before=workers: not set(before) & set(workers_of(driver.pid)), "the end of the other workers"
+                )
         assert driver.wait() == 0
     bench.compare(out)
-    return f"{kills} kills of a worker in the middle of a batch"
+    return f"{kills} kills of a worker during a batch"
 
 
 def cluster_disturbed(bench: Bench, moments: random.Random) -> str:
-    """On Dask: a worker killed in the middle of a batch; the scheduler killed, and started again with workers."""
+    """On Dask, kill a worker during a batch, then the scheduler, and restart it with a worker."""
     out, at = bench.place(), port()
     with started(bench.command(out, "--cluster", f"tcp://127.0.0.1:{at}"), stderr=subprocess.PIPE) as early:
         assert early.wait() == 1
         assert b"no Dask scheduler answers" in early.stderr.read()
-    with dask_worker(at, bench.folder) as one, dask_worker(at, bench.folder) as two:
+    with dask_worker(at, bench.folder) as worker, dask_worker(at, bench.folder) as other:
         with scheduler(at) as first:
             with started(bench.command(out, "--cluster", f"tcp://127.0.0.1:{at}")) as driver:
                 until(lambda: rows_on_disk(out) > 0, "the first part")
-                victim = max(descendants(one.pid), key=lambda process: process.cpu_times().user)
+                victim = max(descendants(worker.pid), key=lambda process: process.cpu_times().user)
                 until(lambda: victim.cpu_percent(0.05) > 20, "a worker at work")
                 victim.kill()
                 kept = rows_on_disk(out)
@@ -147,21 +149,21 @@ def cluster_disturbed(bench: Bench, moments: random.Random) -> str:
                 with scheduler(at), dask_worker(at, bench.folder):
                     until(lambda: driver.poll() is not None or rows_on_disk(out) > kept, "a part after the restart")
                     assert driver.wait() == 0
-        assert two.pid
+        assert other.pid
     bench.compare(out)
-    return "a Dask worker killed in the middle of a batch; the scheduler killed and started again"
+    return "a Dask worker killed during a batch; the scheduler killed and restarted"
 
 
 def disk_full(bench: Bench) -> str:
-    """Once a part is written, no file may grow, as on a disk that is full: one sentence, and nothing is lost."""
+    """Limit the file size after the first part, as on a full disk: one sentence is printed, and no point is lost."""
     out = bench.place()
     with started(bench.command(out), stderr=subprocess.PIPE) as driver:
         until(lambda: rows_on_disk(out) > 0, "the first part")
         resource.prlimit(driver.pid, resource.RLIMIT_FSIZE, (1000, 1000))
-        said = driver.stderr.read().decode()
-        assert driver.wait() == 1, said
-    assert "cannot be read or written (File too large); what is finished is kept" in said, said
-    assert "Traceback" not in said, said
+        message = driver.stderr.read().decode()
+        assert driver.wait() == 1, message
+    assert "cannot be read or written (File too large); finished results are kept" in message, message
+    assert "Traceback" not in message, message
     assert not list(out.rglob("*.part"))
     kept = rows_on_disk(out)
     assert 0 < kept < bench.points
@@ -170,20 +172,20 @@ def disk_full(bench: Bench) -> str:
 
 
 def parts_damaged(bench: Bench, moments: random.Random) -> str:
-    """Parts that were cut short, emptied, or changed in one bit are found, set aside and computed anew."""
+    """Truncate, empty and flip a bit of parts: they are detected, renamed and computed again."""
     out = bench.place()
     shutil.copytree(bench.undisturbed, out)
     parts = moments.sample(sorted(out.glob("*/*/part-*.parquet")), 3)
-    for part, damage in zip(parts, (lambda b: b[: len(b) // 2], lambda b: b"", flipped(moments)), strict=True):
+    for part, damage in zip(parts, (lambda b: b[: len(b) // 2], lambda b: b"", flip_bit(moments)), strict=True):
         part.write_bytes(damage(part.read_bytes()))
-    said = bench.finish(out)
-    assert all(f"{part.name} is damaged" in said for part in parts), said
+    messages = bench.finish(out)
+    assert all(f"{part.name} is damaged" in messages for part in parts), messages
     assert all(part.with_name(f".{part.name}.damaged").exists() for part in parts)
     return "three parts damaged"
 
 
-def flipped(moments: random.Random) -> Callable[[bytes], bytes]:
-    """Changes one bit."""
+def flip_bit(moments: random.Random) -> Callable[[bytes], bytes]:
+    """Return a function that changes one bit."""
 
     def damage(content: bytes) -> bytes:
         changed = bytearray(content)
@@ -194,14 +196,14 @@ def flipped(moments: random.Random) -> Callable[[bytes], bytes]:
 
 
 def two_drivers(bench: Bench) -> str:
-    """A second driver on the folder of one that is at work ends at once, and disturbs nothing."""
+    """Start a second driver on the folder of a working one: it ends immediately and changes nothing."""
     out = bench.place()
     with started(bench.command(out)) as first:
         until(lambda: at_work(first, out, bench.points), "work")
         second = subprocess.run(bench.command(out), capture_output=True, text=True, check=False)
         assert first.poll() is None
         assert second.returncode == 1
-        assert "another process is at work in" in second.stderr
+        assert "another process uses" in second.stderr
         assert first.wait() == 0
     bench.compare(out)
     return "two drivers on one folder"
@@ -217,8 +219,8 @@ def main(kills: int = 50) -> None:
             lambda: worker_killed(bench, 5, moments), lambda: cluster_disturbed(bench, moments),
             lambda: driver_killed(bench, kills, moments),
         ):  # fmt: skip
-            begun = time.monotonic()
-            print(f"passed: {fault()} ({time.monotonic() - begun:.0f} s)", flush=True)
+            start = time.monotonic()
+            print(f"passed: {fault()} ({time.monotonic() - start:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

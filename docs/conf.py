@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sphinx's configuration of the documentation site; `make docs` builds it, docs/index.md has its navigation."""
+"""Sphinx configuration of the documentation site, which `make docs` builds; docs/index.md defines the navigation."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ html_show_sphinx = False
 html_show_copyright = False
 
 LANGUAGES = {"doctest": "pycon", "toml": "toml", "python": "python"}
-"""Shell is left as it is: the words behind a command are no shell."""
+"""Shell blocks are not highlighted, because explanations follow the commands."""
 
 
 def colour_blocks(app: Any, doctree: Any) -> None:
-    """Give each block of code its language; equations become blocks of their own, with an anchor for each number."""
+    """Set the language of each block of code. Equations become separate blocks, with an anchor for each number."""
     from docutils import nodes  # noqa: PLC0415  # read without Sphinx by a test
 
     if app.env.docname.startswith("api/"):
@@ -47,10 +47,10 @@ def colour_blocks(app: Any, doctree: Any) -> None:
         parts = []
         for text in parts_of(block.astext()):
             kind = kind_of(text)
-            shown = numbers_first(text) if kind == "equations" else text
-            part = nodes.literal_block(shown, shown, language=LANGUAGES.get(kind, "none"), classes=[kind])
-            for found in EQUATION.finditer(text) if kind == "equations" else ():
-                number = found[1] or found[2]
+            content = numbers_first(text) if kind == "equations" else text
+            part = nodes.literal_block(content, content, language=LANGUAGES.get(kind, "none"), classes=[kind])
+            for match in EQUATION.finditer(text) if kind == "equations" else ():
+                number = match[1] or match[2]
                 numbers[number] = f"eq-{number.replace('.', '-')}"
                 part["ids"].append(numbers[number])
             parts.append(part)
@@ -61,7 +61,7 @@ def colour_blocks(app: Any, doctree: Any) -> None:
 
 
 def link_equations(text: Any, numbers: dict[str, str]) -> None:
-    """Make `(1.2)` in the prose a link to that equation of the same page."""
+    """Turn `(1.2)` in prose into a link to that equation of the same page."""
     from docutils import nodes  # noqa: PLC0415  # as above
 
     pieces = re.split(r"(\(\d\.\d+\))", text.astext())
@@ -74,13 +74,13 @@ def link_equations(text: Any, numbers: dict[str, str]) -> None:
 
 
 def is_foreign(app: Any, what: str, name: str, item: object, skip: bool, options: Any) -> bool | None:
-    """Leave out what a module only names: types such as `NDArray[Any]`, and imports that autodoc takes for its own."""
+    """Omit names that a module does not define: types such as `NDArray[Any]`, and imports."""
     home = getattr(item, "__module__", None)
     foreign = what == "module" and callable(item) and isinstance(home, str) and not home.startswith("simlib")
     return True if foreign else None
 
 
 def setup(app: Any) -> None:
-    """Let Sphinx call what is above."""
+    """Register the functions above with Sphinx."""
     app.connect("autodoc-skip-member", is_foreign)
     app.connect("doctree-read", colour_blocks)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Draw docs/architecture.svg: the parts of simlib, and which imports which.
+"""Draw docs/architecture.svg: the packages of simlib and their imports.
 
-A line leads from a part down to one that it imports; what follows from other lines is left out. The parts come from the
-imports in the code, and tests/test_house.py holds the picture to them.
+A line leads from a package down to one that it imports; lines that follow from others are omitted. tests/test_house.py
+compares the picture with the imports in the code.
 """
 
 import ast
@@ -15,11 +15,11 @@ CODE = HERE.parent / "simlib"
 TARGET = HERE / "architecture.svg"
 
 WIDTH, ROW, BOX, HIGH, GAP = 760, 62, 108, 30, 24
-"""Of the picture, a row, a box and what is between boxes; pixels."""
+"""Width of the picture, height of a row, width and height of a box, gap between boxes; pixels."""
 
 
 def imported_parts(path: Path) -> set[str]:
-    """Folders and modules of simlib that a module imports, at the top or inside a function."""
+    """Return the packages of simlib that a module imports, at the top or inside a function."""
     parts = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -33,17 +33,17 @@ def imported_parts(path: Path) -> set[str]:
 
 
 def parts() -> dict[str, set[str]]:
-    """Each folder right in simlib/, and those that its modules import."""
+    """Return the packages in simlib/, each with the packages that its modules import."""
     names = {path.name for path in CODE.iterdir() if (path / "__init__.py").is_file()}
-    found: dict[str, set[str]] = {name: set() for name in names}
+    graph: dict[str, set[str]] = {name: set() for name in names}
     for name in names:
         for path in (CODE / name).rglob("*.py"):
-            found[name] |= imported_parts(path) & names - {name}
-    return found
+            graph[name] |= imported_parts(path) & names - {name}
+    return graph
 
 
 def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Without the imports that follow from others."""
+    """Remove imports that follow from others (transitive reduction)."""
 
     @cache
     def below(name: str) -> frozenset[str]:
@@ -53,7 +53,7 @@ def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def rows(graph: dict[str, set[str]]) -> dict[str, int]:
-    """Row of each part from the top, one below all that import it."""
+    """Return the row of each package from the top: one below all packages that import it."""
 
     @cache
     def row(name: str) -> int:
@@ -63,22 +63,24 @@ def rows(graph: dict[str, set[str]]) -> dict[str, int]:
 
 
 def placed(graph: dict[str, set[str]]) -> tuple[dict[str, float], dict[tuple[str, str], list[float]]]:
-    """Where boxes and lines are: x of each box, and x of each line in every row from its upper end to its lower.
+    """Place boxes and lines.
 
-    In each row boxes and the lines that pass between them stand in the order of what they hang on.
+    In each row, the boxes and the lines that pass between them are sorted by the positions of the lines from above.
+
+    Returns: x of each box, and x of each line in every row from its upper end to its lower end.
     """
     row = rows(graph)
     middle: dict[str, float] = {}
     lines: dict[tuple[str, str], list[float]] = {}
     for level in range(max(row.values()) + 1):
-        mine: dict[str | tuple[str, str], float] = {}
+        wanted: dict[str | tuple[str, str], float] = {}
         for name in (name for name in row if row[name] == level):
-            hangs = [x[-1] for (_, lower), x in lines.items() if lower == name]
-            mine[name] = sum(hangs) / len(hangs) if hangs else WIDTH / 2
-        mine |= {line: x[-1] for line, x in lines.items() if row[line[1]] > level}
-        widths = {item: BOX + GAP if isinstance(item, str) else GAP for item in mine}
+            above = [x[-1] for (_, lower), x in lines.items() if lower == name]
+            wanted[name] = sum(above) / len(above) if above else WIDTH / 2
+        wanted |= {line: x[-1] for line, x in lines.items() if row[line[1]] > level}
+        widths = {item: BOX + GAP if isinstance(item, str) else GAP for item in wanted}
         x = (WIDTH - sum(widths.values())) / 2
-        for item in sorted(mine, key=lambda item: (mine[item], str(item))):
+        for item in sorted(wanted, key=lambda item: (wanted[item], str(item))):
             here, x = x + widths[item] / 2, x + widths[item]
             if isinstance(item, str):
                 middle[item] = here
@@ -91,7 +93,7 @@ def placed(graph: dict[str, set[str]]) -> tuple[dict[str, float], dict[tuple[str
 
 
 def drawing() -> str:
-    """The picture as SVG."""
+    """Draw the picture as SVG."""
     graph = reduced(parts())
     row = rows(graph)
     middle, lines = placed(graph)
@@ -121,7 +123,7 @@ def drawing() -> str:
     return "\n".join([
         "<!-- SPDX-License-Identifier: BSD-3-Clause -->",
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
-        "<title>The parts of simlib: each imports those that lines lead down to</title>",
+        "<title>The packages of simlib: each imports the packages that its lines lead down to</title>",
         f"<style>{style}</style>",
         *(path(upper, xs) for (upper, _), xs in lines.items()),
         *(box(name) for name in middle),

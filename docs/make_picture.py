@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Draw the README's picture and those of the notebooks. Needs kaleido and a Chrome or Chromium.
+"""Draw the pictures of README and of the notebooks. Needs kaleido and a Chrome or Chromium.
 
-The README's is computed now. A notebook's is one of its own figures, of its run by `make reproduce` or `make
-notebooks`; a notebook that was not run keeps the picture that it has.
+The README's picture is computed. A notebook's picture is one of its figures, taken from its execution by `make
+reproduce` or `make notebooks`; a notebook that was not executed keeps its picture.
 """
 
 import re
@@ -20,34 +20,39 @@ HERE = Path(__file__).parent
 TARGET = HERE / "arm64-curves.svg"
 BUILD = HERE.parent / "build"
 
-WITH_README_S = ("00-tour", "01-arm64-rwlock")
-WHICH = {"02-contention-lab": 1, "07-lockless-write-protect": 1, "10-your-own-host": 1, "15-will-it-converge": 1}
-"""Which figure of a notebook is its picture, where that is not the first. 00 and 01 have the README's."""
+README_PICTURE = ("00-tour", "01-arm64-rwlock")
+FIGURE_INDEX = {"02-contention-lab": 1, "07-lockless-write-protect": 1, "10-your-own-host": 1, "15-will-it-converge": 1}
+"""Index of the figure that is a notebook's picture, if it is not the first. 00 and 01 use the README's."""
 
 
 def write(figure: go.Figure, target: Path, height: int) -> None:
-    """As SVG, with coordinates to a hundredth of a pixel."""
+    """Write a figure as SVG, with coordinates rounded to a hundredth of a pixel."""
     text = figure.to_image("svg", width=900, height=height).decode()
     target.write_text(re.sub(r"(\.\d\d)\d+", r"\1", text), encoding="utf-8")
     print(target)
 
 
 def draw_readme() -> None:
-    """The arm64 curves."""
+    """Draw the arm64 curves."""
     figure = figures.dirty_memory_time(
-        STUDY.found().tables["curves"], title="arm64, Ampere Altra: calibrated on at most 8 vCPUs, predicted to 64"
+        STUDY.load_or_compute().tables["curves"],
+        title="arm64, Ampere Altra: calibrated on at most 8 vCPUs, predicted to 64",
     )
     write(figure, TARGET, 520)
 
 
 def draw_notebooks() -> None:
-    """A figure of each notebook that was run."""
+    """Draw a figure of each notebook that was executed."""
     for path in sorted(path for run in ("report", "notebooks") for path in (BUILD / run).glob("*.ipynb")):
-        if path.stem in WITH_README_S:
+        if path.stem in README_PICTURE:
             continue
         cells = nbformat.read(path, as_version=4).cells
-        shown = [o["data"][FIGURE] for cell in cells for o in cell.get("outputs", []) if FIGURE in o.get("data", {})]
-        figure = go.Figure({part: shown[WHICH.get(path.stem, 0)][part] for part in ("data", "layout")})
+        figures_of_cells = [
+            o["data"][FIGURE] for cell in cells for o in cell.get("outputs", []) if FIGURE in o.get("data", {})
+        ]
+        figure = go.Figure(
+            {part: figures_of_cells[FIGURE_INDEX.get(path.stem, 0)][part] for part in ("data", "layout")}
+        )
         write(figure, HERE / f"{path.stem}.svg", min(int(figure.layout.height or 520), 1100))
 
 

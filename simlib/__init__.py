@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """simlib: a calibrated model of KVM's mmu_lock.
 
-Names are imported when they are first used, so that ``import simlib`` and the command's ``--help`` take no time.
+Names are imported at their first use, so that ``import simlib`` and the command's ``--help`` take no time.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from simlib import figures, lab, measurements
     from simlib._lib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
     from simlib.analysis import sweep
-    from simlib.analysis.calibrate import Calibrated, calibrate
-    from simlib.analysis.choose import BatchChoice, Choice, choose, choose_batch, preset_scenario
+    from simlib.analysis.calibrate import Calibrated, CalibrationOptions, calibrate
+    from simlib.analysis.choose import Choice, choose, choose_batch, preset_scenario
     from simlib.analysis.compare import Comparison, compare
     from simlib.analysis.migrate import Migration, migrate
     from simlib.analysis.predict import PredictionResult, predict
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from simlib.simulator.sampling import SampleResult
 
 __all__ = [
-    "BatchChoice",
     "Calibrated",
     "CalibrationError",
+    "CalibrationOptions",
     "Choice",
     "Comparison",
     "CostEstimate",
@@ -69,8 +69,8 @@ __all__ = [
 _HOMES = {
     "_lib.errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
     "analysis": ("sweep",),
-    "analysis.calibrate": ("Calibrated", "calibrate"),
-    "analysis.choose": ("BatchChoice", "Choice", "choose", "choose_batch", "preset_scenario"),
+    "analysis.calibrate": ("Calibrated", "CalibrationOptions", "calibrate"),
+    "analysis.choose": ("Choice", "choose", "choose_batch", "preset_scenario"),
     "analysis.compare": ("Comparison", "compare"),
     "analysis.migrate": ("Migration", "migrate"),
     "analysis.predict": ("PredictionResult", "predict"),
@@ -84,7 +84,7 @@ _HOMES = {
     "simulator.engine.timeline": ("perfetto_trace",),
     "simulator.sampling": ("SampleResult",),
 }
-"""Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
+"""Modules, and the public names that each defines; a test compares them with the imports for type checkers above."""
 
 __getattr__ = lazy_imports.lazy_names(__name__, _HOMES)
 

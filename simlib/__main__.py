@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The command: ``simlib``, and ``python -m simlib``."""
+"""Entry point of the command: ``simlib``, and ``python -m simlib``."""
 
 import os
 import sys
@@ -8,32 +8,32 @@ from simlib._lib import gc_tuning, signals
 
 
 def open_closed_streams() -> None:
-    """Let a standard stream that whoever started the command has closed lead nowhere, as if it were /dev/null.
+    """Redirect standard streams that are closed to /dev/null.
 
-    A file that is opened later would be taken for it otherwise.
+    Otherwise a file that is opened later would get the stream's number.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # the least number that is free, which is that one's
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # to stay open until the process ends
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is that of the stream
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # open until exit
 
 
 def main() -> None:
-    """Entry point: hear signals first, then import and run the command."""
+    """Install the signal handlers, then import and run the command."""
     open_closed_streams()
     signals.install_handlers()
-    signals.state.at_once = True
+    signals.state.exit_at_next_signal = True
     signals.arm_watchdog()
     gc_tuning.reduce_gc()
     try:
-        from simlib.ui.cli import main as command  # noqa: PLC0415  # signals are heard first
+        from simlib.ui.cli import main as command  # noqa: PLC0415  # after the signal handlers
 
         command()
     except BaseException as error:
-        if signals.state.asked:
-            # At once: threads that are compiling would be waited for, or disturbed by Python's own end.
-            signals.state.told |= isinstance(error, SystemExit)
-            signals.force_exit(signals.state.asked)
+        if signals.state.received:
+            # A normal exit would wait for threads that are compiling, or disturb them.
+            signals.state.reported |= isinstance(error, SystemExit)
+            signals.force_exit(signals.state.received)
         raise
 
 

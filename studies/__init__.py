@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One published or collected subject each, with its numbers, its fits and its figures; its notebook is its text.
+"""Studies of published or collected data, one per subject, each with numbers, fits, figures and a notebook.
 
-`docs/write-a-study.md` goes through a small one.
+`docs/write-a-study.md` explains a small example.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NAMES = (
     "decision",
     "trial",
 )
-"""Every study, in the order in which it is read. A new one is its folder, its notebook, and its name here."""
+"""Names of all studies, in reading order. A new study needs a folder, a notebook and its name in this list."""
 
 
-def every() -> tuple[Study[Any], ...]:
-    """All studies, in the order of `NAMES`.
+def all_studies() -> tuple[Study[Any], ...]:
+    """Return all studies, in the order of `NAMES`.
 
-    >>> {study.name: study.notebooks for study in every()}["teardown"]
+    >>> {study.name: study.notebooks for study in all_studies()}["teardown"]
     ('08-teardown',)
     """
     return tuple(import_module(f"studies.{name}").STUDY for name in NAMES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the main job checks before it shows anything: the engines agree with each other, and with exact theory."""
+"""Checks of the ``simlib reproduce`` job: the two engines agree with each other and with exact theory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from simlib.ui.report.page import Section
 from studies.arm64 import altra
 
 _EVENTS = 200_000
-"""Most events of a trace."""
+"""Maximum number of events in a trace."""
 
 _RUNS, _LEVEL = 6, 0.99
-"""Independent runs of the lock loop, and the probability of their interval."""
+"""Number of independent runs of the lock loop, and confidence level of their interval."""
 
 
 def checks(seed: int) -> Section:
-    """Both checks, as a section of the index.
+    """Return both checks as a section of the index.
 
     Raises `SimlibError` if the engines disagree.
     """
@@ -38,8 +38,8 @@ def checks(seed: int) -> Section:
         "Checks made in this run",
         [
             Prose(
-                "The compiled engine and the SimPy engine interpret the same programs; their event traces must be "
-                "equal to the picosecond. Where exact theory exists it is the third witness."
+                "The compiled engine and the SimPy engine interpret the same programs, and their event traces must be "
+                "equal to the picosecond. Where exact theory exists, the compiled engine is also compared with it."
             ),
             Table(
                 engines(altra.shipped_fit(), seed),
@@ -48,8 +48,8 @@ def checks(seed: int) -> Section:
             Table(
                 exact,
                 f"A closed lock loop with exponential think (5 µs) and hold (0.5 µs): throughput of {_RUNS} "
-                f"independent runs with its {_LEVEL:.0%} interval, beside the exact machine-repairman model. "
-                f"{len(exact)} rows, no correction for their number.",
+                f"independent runs with its {_LEVEL:.0%} interval, and that of the exact machine-repairman model. "
+                f"The {len(exact)} intervals are not corrected for multiple comparisons.",
                 digits=6,
             ),
         ],
@@ -57,9 +57,9 @@ def checks(seed: int) -> Section:
 
 
 def engines(fit: Fit, seed: int) -> pd.DataFrame:
-    """A small guest of each variant of a fit in both engines: variant, events, traces equal, and whether times add up.
+    """Run a small guest of each variant of a fit in both engines.
 
-    Raises `SimlibError` if the engines disagree.
+    Returns: variant, events, traces equal, time of each thread adds up. Raises `SimlibError` if the engines disagree.
     """
     rows = []
     for variant in fit.scenario.variants:
@@ -75,27 +75,29 @@ def engines(fit: Fit, seed: int) -> pd.DataFrame:
 
 
 def lock_loop(n: int, seed: int) -> dict[str, float]:
-    """Steady throughput of threads that think and take a lock, per second, beside the machine repairman's.
+    """Steady-state throughput of `n` threads that think and take a lock, per second, and that of the exact model.
 
-    It is that between two stamps of the first thread, which every thread outlives.
+    The throughput is measured between two stamps of the first thread; all other threads run longer.
+
+    Returns: ``simulated, 1/s``, ``low``, ``high``, ``exact, 1/s``, ``inside``.
     """
     rounds = max(200, 120_000 // n)
     program = Program()
 
-    def turns(count: int) -> None:
+    def loop(count: int) -> None:
         with program.repeat(count):
             program.run(5_000_000, 1)
             with program.holding(Lock(0, Mode.WRITE)):
                 program.hold(500_000, 1)
 
     with program.thread() as first:
-        turns(rounds // 10)
+        loop(rounds // 10)
         program.stamp(0)
-        turns(rounds)
+        loop(rounds)
         program.stamp(1)
-        turns(rounds // 5)
+        loop(rounds // 5)
     with program.thread() as others:
-        turns(rounds + 2 * (rounds // 5))
+        loop(rounds + 2 * (rounds // 5))
     entry = np.full(n, others.first, dtype=np.int64)
     entry[0] = first.first
     region, socket = np.zeros((n, 2), dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -104,8 +106,8 @@ def lock_loop(n: int, seed: int) -> dict[str, float]:
     rates = []
     for k in range(_RUNS):
         run = compiled.run(job, seed + k)
-        taken = int(run.stamp_locks[1, 0, Mode.WRITE, 0] - run.stamp_locks[0, 0, Mode.WRITE, 0])
-        rates.append(taken / (float(run.stamp_ps[1] - run.stamp_ps[0]) * PS))
-    mean, law = float(np.mean(rates)), theory.machine_repairman(n, 5e-6, 0.5e-6).throughput
+        acquisitions = int(run.stamp_locks[1, 0, Mode.WRITE, 0] - run.stamp_locks[0, 0, Mode.WRITE, 0])
+        rates.append(acquisitions / (float(run.stamp_ps[1] - run.stamp_ps[0]) * PS))
+    mean, exact = float(np.mean(rates)), theory.machine_repairman(n, 5e-6, 0.5e-6).throughput
     low, high = stats.t.interval(_LEVEL, len(rates) - 1, mean, stats.sem(rates))
-    return {"simulated, 1/s": mean, "low": low, "high": high, "exact, 1/s": law, "inside": low <= law <= high}
+    return {"simulated, 1/s": mean, "low": low, "high": high, "exact, 1/s": exact, "inside": low <= exact <= high}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What studies share: one shape for a published number beside the model's, what a study found, and what a study is."""
+"""Definitions that all studies share: a table of published numbers with the model's, `StudyFindings` and `Study`."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ from simlib.analysis.predict import LEVEL
 from simlib.measurements.fits import Fit, find_fit
 from simlib.model.scenario import Scenario
 
-FITTED, HELD_OUT, COUNTED, NONE = ROLES = ("fitted", "held out", "shown only", "not predicted")
-"""What a number is to the model: it was calibrated to or chosen on; it was not; a zero, which has no error; or nothing
-published says enough to predict it."""
+FITTED, HELD_OUT, SHOWN_ONLY, NOT_PREDICTED = ROLES = ("fitted", "held out", "shown only", "not predicted")
+"""Role of a published number: a cost was fitted to it or a setting chosen on it; neither; it is zero, so that no
+relative error is defined; or the publication lacks what a prediction needs."""
 
 COLUMNS = ("variant", "vcpus", "metric", "published", "unit", "relation", "predicted", "low", "high", "role", "table")
-"""Columns of a published number beside the model's. ``relation`` is ``up-to`` or ``below`` where a bound was published,
-else empty; ``role`` is one of `ROLES`; ``table`` is the published table in data/."""
+"""Columns of a published number and its prediction. ``relation`` is ``up-to`` or ``below`` where a bound was
+published, else empty; ``role`` is one of `ROLES`; ``table`` names the published table in data/."""
 
 CHANGE = "% change"
-"""The unit of a published change; its error is that of the ratio that it stands for."""
+"""Unit of a published relative change; its error is computed on the ratio 1 + change / 100."""
 
-KEPT = "SIMLIB_FOUND"
-"""The environment variable that names a folder of what studies found. `simlib reproduce` makes a private one and sets
-it for the notebooks that it runs, so that these compute nothing again."""
+FINDINGS_FOLDER = "SIMLIB_FINDINGS"
+"""Environment variable that names a folder of pickled `StudyFindings`. `simlib reproduce` creates a private folder and
+sets the variable for the notebooks that it executes, so that they load the findings instead of computing them again."""
 
 
-def numbers(rows: pd.DataFrame, table: str | Sequence[str]) -> pd.DataFrame:
-    """Published numbers with all of `COLUMNS`, in that order; what else `rows` has stands behind them.
+def comparison_rows(rows: pd.DataFrame, table: str | Sequence[str]) -> pd.DataFrame:
+    """Return published numbers with all of `COLUMNS`, in that order, followed by the other columns of `rows`.
 
-    - `rows`: variant, metric, published, unit, role; vcpus, relation, predicted, low and high where there are any.
-    - `table`: names of the published tables.
+    - `rows`: variant, metric, published, unit, role; optionally vcpus, relation, predicted, low and high.
+    - `table`: name of the published table, or one name for each row.
 
     >>> rows = pd.DataFrame({"variant": ["a"], "metric": "m", "published": 10.0, "unit": "s", "role": "held out"})
-    >>> numbers(rows.assign(memory_gb=4), "some-table").iloc[0].dropna().to_dict()
+    >>> comparison_rows(rows.assign(memory_gb=4), "some-table").iloc[0].dropna().to_dict()
     {'variant': 'a', 'metric': 'm', 'published': 10.0, 'unit': 's', 'relation': '', 'role': 'held out',
      'table': 'some-table', 'memory_gb': 4}
     """
-    usual: dict[str, Any] = {"vcpus": np.nan, "relation": "", "predicted": np.nan, "low": np.nan, "high": np.nan}
-    rows = rows.assign(**{name: value for name, value in usual.items() if name not in rows}, table=table)
-    more = [name for name in rows if name not in COLUMNS]
-    return rows[[*COLUMNS, *more]].reset_index(drop=True)
+    defaults: dict[str, Any] = {"vcpus": np.nan, "relation": "", "predicted": np.nan, "low": np.nan, "high": np.nan}
+    rows = rows.assign(**{name: value for name, value in defaults.items() if name not in rows}, table=table)
+    extra = [name for name in rows if name not in COLUMNS]
+    return rows[[*COLUMNS, *extra]].reset_index(drop=True)
 
 
-def judged(rows: pd.DataFrame) -> pd.DataFrame:
-    """Published numbers with ``error_percent`` and ``inside``: whether the interval holds the published number.
+def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``error_percent`` and ``inside`` (True if the interval contains the published number) to published numbers.
 
-    The error is that of the predicted number over the published one; of a change in percent it is that of the ratio
-    which the change stands for, (100 + predicted) over (100 + published). A bound and a zero have none.
+    The error is predicted / published − 1, and for a relative change (100 + predicted) / (100 + published) − 1. It is
+    NaN for a bound and for a published zero.
 
     >>> rows = pd.DataFrame({"variant": ["a"], "metric": "m", "published": 10.0, "unit": "s", "role": "held out",
     ...                      "predicted": 11.0, "low": 10.5, "high": 12.0})
-    >>> judged(numbers(rows, "t"))[["error_percent", "inside"]].round(6).to_numpy().tolist()
+    >>> with_errors(comparison_rows(rows, "t"))[["error_percent", "inside"]].round(6).to_numpy().tolist()
     [[10.0, False]]
-    >>> round(judged(numbers(rows.assign(unit=CHANGE), "t"))["error_percent"].item(), 3)
+    >>> round(with_errors(comparison_rows(rows.assign(unit=CHANGE), "t"))["error_percent"].item(), 3)
     0.909
     """
     base = np.where(rows["unit"] == CHANGE, 100.0, 0.0)
@@ -79,41 +79,43 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def held_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """The published numbers that the model did not see, with `judged`'s columns."""
-    return judged(rows[rows["role"] == HELD_OUT]).reset_index(drop=True)
+    """Return the held-out rows with the columns that `with_errors` adds."""
+    return with_errors(rows[rows["role"] == HELD_OUT]).reset_index(drop=True)
 
 
-def student(dof: int) -> float:
-    """Student's t for two-sided intervals of `simlib.analysis.predict.LEVEL`.
+def student_t(dof: int) -> float:
+    """Quantile of Student's t for two-sided intervals at `simlib.analysis.predict.LEVEL`.
 
-    >>> round(student(8), 2)
+    >>> round(student_t(8), 2)
     1.86
     """
     return float(stats.t.ppf(0.5 + LEVEL / 2, dof))
 
 
-def around(best: float, logs: NDArray[np.float64], discrepancy: float = 0.0) -> tuple[float, float]:
-    """Interval around the best value from few draws: Student's t of their scatter, and the fit's discrepancy.
+def interval_from_draws(best: float, logs: NDArray[np.float64], discrepancy: float = 0.0) -> tuple[float, float]:
+    """Interval around the best value, from Student's t for the scatter of few draws and from the fit's discrepancy.
 
-    - `logs`: logarithms of the draws' values over the best one.
+    - `best`: value at the fitted costs.
+    - `logs`: logarithms of the draws' values relative to `best`.
+    - `discrepancy`: standard deviation of the fit's residuals, in logarithms.
     """
-    half = student(len(logs)) * float(np.hypot(np.sqrt(np.mean(logs**2)), discrepancy))
+    half = student_t(len(logs)) * float(np.hypot(np.sqrt(np.mean(logs**2)), discrepancy))
     return float(best * np.exp(-half)), float(best * np.exp(half))
 
 
 def shipped_fit(scenario: Scenario) -> Fit:
-    """The shipped fit of a scenario's machine.
+    """Return the shipped fit of a scenario's host.
 
     Raises `InputError` if there is none.
     """
-    found = find_fit(scenario)
-    if found is None:
+    fit = find_fit(scenario)
+    if fit is None:
         raise InputError("host.name", scenario.host.name, "has no fit in data/fits")
-    return found
+    return fit
 
 
 class Answer(str):
-    """The sentence that a notebook closes with, made from the numbers above it; a notebook shows it in bold.
+    """Closing answer of a notebook, with numbers from the tables above it; Jupyter displays it after a bold heading.
 
     >>> Answer("It does.")._repr_markdown_()
     '**Answer.** It does.'
@@ -126,12 +128,12 @@ class Answer(str):
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a study found. A study's own class adds what its notebook and its figures need.
+class StudyFindings:
+    """Result of a study. A subclass adds what the study's notebook and figures need.
 
-    - `numbers`: `COLUMNS`, one row a published number, and the study's own columns behind them; may be empty.
-    - `tables`: what ``simlib reproduce`` writes beside it, as ``<study>-<name>.csv``.
-    - `calibrated`: costs that were calibrated now, written as ``<study>-<name>.json``.
+    - `numbers`: `COLUMNS` and further columns of the study, one row for each published number; may be empty.
+    - `tables`: further tables, which ``simlib reproduce`` writes as ``<study>-<name>.csv``.
+    - `calibrated`: fits that the study computed, written as ``<study>-<name>.json``.
     """
 
     numbers: pd.DataFrame
@@ -139,44 +141,45 @@ class Found:
     calibrated: Mapping[str, Fit] = field(default_factory=dict, kw_only=True)
 
 
-F = TypeVar("F", bound=Found)
+F = TypeVar("F", bound=StudyFindings)
 
 NOTEBOOK_S = 12.0
-"""How long a notebook that computes little takes, s."""
+"""Typical run time of a notebook that computes little, s."""
 
 
 @dataclass(frozen=True)
 class Study(Generic[F]):
-    """A published or collected subject: what it reads, how it is computed, and which notebooks tell it.
+    """A published or collected subject: its input tables, its computation and its notebooks.
 
-    - `name`: that of its folder in `studies`.
-    - `title`: for people, a few words.
-    - `notebooks`: its text: names in ``notebooks/``, without their ending. The first one ends with its answer.
-    - `reads`: the tables of data/ that it rests on.
-    - `compute`: computes everything that the study shows, by `seed`; `progress` is told (what, share done).
-    - `answer`: its closing sentence, from what it found.
-    - `takes_s`: how long it took with its notebooks on one of two CPUs, s: `reproduce` tells what is left by it.
+    - `name`: name of its folder in `studies`.
+    - `title`: short title for the report.
+    - `notebooks`: names in ``notebooks/`` without the suffix. The first one ends with the study's answer.
+    - `input_tables`: names of the tables in data/ that the study uses.
+    - `compute`: function of `seed` and `progress` that computes all findings; it calls `progress` with (what, share
+      done).
+    - `answer`: function from the findings to the closing sentence.
+    - `runtime_s`: run time with its notebooks on one of two CPUs, s, by which `reproduce` weights progress.
     """
 
     name: str
     title: str
     notebooks: tuple[str, ...]
-    reads: tuple[str, ...]
+    input_tables: tuple[str, ...]
     compute: Callable[..., F]
     answer: Callable[[F], Answer]
-    takes_s: float = NOTEBOOK_S
+    runtime_s: float = NOTEBOOK_S
 
-    def found(self, *, seed: int = 1, progress: Progress | None = None, folder: Path | None = None) -> F:
-        """What the study found: as it is kept in a folder, by default that of `KEPT`; else computed now and kept there.
+    def load_or_compute(self, *, seed: int = 1, progress: Progress | None = None, folder: Path | None = None) -> F:
+        """Load the findings from a folder, by default that of `FINDINGS_FOLDER`; else compute and save them there.
 
-        Whoever names a folder sees to it that nobody else can write there.
+        The file is a pickle: loading it executes code, so nobody else may be able to write to the folder.
         """
-        named = folder or os.environ.get(KEPT)
-        kept = Path(named, f"{self.name}-{seed}.pickle") if named else None
-        if kept is not None and kept.is_file():
-            before: F = pickle.loads(kept.read_bytes())  # noqa: S301  # who names the folder vouches for it
-            return before
-        found = self.compute(seed=seed, progress=progress)
-        if kept is not None:
-            replace(kept, pickle.dumps(found))
-        return found
+        directory = folder or os.environ.get(FINDINGS_FOLDER)
+        path = Path(directory, f"{self.name}-{seed}.pickle") if directory else None
+        if path is not None and path.is_file():
+            saved: F = pickle.loads(path.read_bytes())  # noqa: S301  # the folder's owner vouches for its contents
+            return saved
+        findings = self.compute(seed=seed, progress=progress)
+        if path is not None:
+            replace(path, pickle.dumps(findings))
+        return findings

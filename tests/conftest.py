@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from simlib.ui.cli import main
-from studies.study import KEPT
+from studies.study import FINDINGS_FOLDER
 
 # No deadline: a first call compiles. The same examples each time: a failure in CI is the same failure here.
 settings.register_profile("simlib", deadline=None, derandomize=True)
@@ -87,7 +87,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def studies_are_computed_once(shared: Path) -> Iterator[None]:
     """What a study finds is kept for the other tests and for notebooks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KEPT, str(shared))
+        patch.setenv(FINDINGS_FOLDER, str(shared))
         yield
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A QMP server in a thread, which speaks the protocol and says what a test wants."""
+"""A QMP server in a thread, which gives the answers that a test defines."""
 
 from __future__ import annotations
 
@@ -21,50 +21,48 @@ Answer = Callable[[str, dict[str, Any]], Any]
 
 @contextlib.contextmanager
 def serving(path: Path, answer: Answer) -> Iterator[list[str]]:
-    """Serve clients one after another; gives the commands that were asked, in order.
+    """Serve clients one after another; yield the list of received commands, in order.
 
-    `answer` gets a command and its arguments, and returns what ``return`` holds, a whole reply (with ``error``),
-    `HANG_UP`, or None for silence. An event stands before and behind each reply, and replies come in two pieces.
+    `answer` gets a command and its arguments, and returns the value of ``return``, a whole reply (with ``error``),
+    `HANG_UP`, or None for no reply. An event precedes and follows each reply, and replies are sent in two pieces.
     """
-    asked: list[str] = []
+    commands: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         listening.listen(1)
-        thread = threading.Thread(target=_serve, args=(listening, answer, asked), daemon=True)
+        thread = threading.Thread(target=_serve, args=(listening, answer, commands), daemon=True)
         thread.start()
         try:
-            yield asked
+            yield commands
         finally:
             listening.shutdown(socket.SHUT_RDWR)
             thread.join(10)
             path.unlink()
 
 
-def _serve(listening: socket.socket, answer: Answer, asked: list[str]) -> None:
-    """Until nobody may come any more."""
+def _serve(listening: socket.socket, answer: Answer, commands: list[str]) -> None:
+    """Serve until the socket is shut down."""
     while True:
         try:
             connection, _ = listening.accept()
         except OSError:
             return
         with connection, contextlib.suppress(OSError):
-            _say(connection, GREETING)
+            _send(connection, GREETING)
             for line in connection.makefile("rb"):
                 command = json.loads(line)
-                asked.append(command["execute"])
-                _say(connection, EVENT)
-                found = (
-                    {} if command["execute"] == "qmp_capabilities" else answer(asked[-1], command.get("arguments", {}))
-                )
-                if found == HANG_UP:
+                commands.append(command["execute"])
+                _send(connection, EVENT)
+                reply = {} if commands[-1] == "qmp_capabilities" else answer(commands[-1], command.get("arguments", {}))
+                if reply == HANG_UP:
                     break
-                if found is not None:
-                    wrapped = found if isinstance(found, dict) and "error" in found else {"return": found}
-                    _say(connection, wrapped | {"id": command["id"]})
-                _say(connection, EVENT)
+                if reply is not None:
+                    wrapped = reply if isinstance(reply, dict) and "error" in reply else {"return": reply}
+                    _send(connection, wrapped | {"id": command["id"]})
+                _send(connection, EVENT)
 
 
-def _say(connection: socket.socket, value: Any) -> None:
+def _send(connection: socket.socket, value: Any) -> None:
     data = json.dumps(value).encode() + b"\r\n"
     connection.sendall(data[:9])
     connection.sendall(data[9:])

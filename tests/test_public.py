@@ -9,10 +9,15 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import simlib
+from simlib.analysis.calibrate import CalibrationOptions
+from simlib.analysis.choose.options import ChoiceKeywords, ChoiceOptions
+from simlib.analysis.predict import PredictionKeywords, PredictionOptions
+from simlib.analysis.simulate import CaseKeywords, CaseOptions, SimulationKeywords, SimulationOptions
 from simlib.ui.cli import questions
 
 HEAVY = {"numba", "pandas", "plotly", "scipy", "numpy", "simpy"}
@@ -84,6 +89,27 @@ def test_the_module_is_the_command():
     assert "Usage: simlib" in usage.stdout
 
 
-@pytest.mark.parametrize("name", ["predict", "compare", "calibrate"])
-def test_the_command_line_has_the_same_defaults(name):
-    assert inspect.signature(getattr(simlib, name)).parameters["level"].default == questions.LEVEL
+def test_the_command_line_has_the_same_defaults():
+    assert PredictionOptions().level == questions.LEVEL
+    assert CalibrationOptions().level == questions.LEVEL
+
+
+@pytest.mark.parametrize(
+    ("options", "keywords", "others"),
+    [(PredictionOptions, PredictionKeywords, {"factors"}), (ChoiceOptions, ChoiceKeywords, set()),
+     (CaseOptions, CaseKeywords, set()), (SimulationOptions, SimulationKeywords, set())],
+)  # fmt: skip
+def test_keywords_of_functions_are_the_fields_of_their_options(options, keywords, others):
+    """`others`: fields that are not keywords of a function."""
+    types = get_type_hints(options)
+    assert types.keys() - keywords.__annotations__.keys() == others
+    assert {name: types[name] for name in types if name not in others} == get_type_hints(keywords)
+
+
+def test_an_unknown_keyword_is_refused():
+    for function, positional in (
+        (simlib.predict, [[1]]), (simlib.compare, [["baseline"], [1]]), (simlib.choose, []), (simlib.choose_batch, []),
+        (simlib.simulate, []), (simlib.sample, []), (simlib.programs, []),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match="unexpected keyword argument 'metric'"):
+            function(simlib.Scenario(), *positional, metric="dirty_memory_time")

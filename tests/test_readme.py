@@ -72,6 +72,6 @@ def test_python_and_the_command_line_say_the_same(tmp_path, ask):
     path.write_text(Scenario.parse(TABLES).to_toml(), encoding="utf-8")
     run = simlib.simulate(path, vcpus=8)
     assert f"{run.metrics['dirty_memory_time']:.2f}" == f"{said(r'vcpus=8[)] +# ([0-9.]+) s of dirty memory time'):.2f}"
-    code, out, _ = ask("simulate", path, "--vcpus", 8, "--costs", "median", "--format", "csv")
+    code, out, _ = ask("simulate", path, "--vcpus", 8, "--unknown-costs", "median", "--format", "csv")
     assert code == 0
     assert f"dirty_memory_time,{run.metrics['dirty_memory_time']}" in out

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The documentation site: Markdown pages as they are, and pages made from descriptors, notebooks and docstrings."""
+"""Documentation site: the Markdown pages, and pages generated from descriptors, notebooks and docstrings."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Build the site: put its pages together, let Sphinx make HTML of them, check that nothing is missing or fetched."""
+"""Build the site: assemble its pages, run Sphinx, and check the result for broken links and external addresses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def assemble(folder: Path, out: Path) -> None:
-    """Write every page of the site into a folder, as Sphinx reads them."""
+    """Write every page of the site into a folder, in the form that Sphinx reads."""
     texts = {}
     for name, path in pages.sources().items():
         text = path.read_text(encoding="utf-8")
-        where = path.parent.relative_to(ROOT).as_posix().removeprefix(".")
-        texts[f"{name}.md"] = pages.with_navigation(text) if name == "index" else pages.rewritten(text, where)
+        folder_of_page = path.parent.relative_to(ROOT).as_posix().removeprefix(".")
+        texts[f"{name}.md"] = pages.with_navigation(text) if name == "index" else pages.rewritten(text, folder_of_page)
     texts["provenance.md"] = provenance.page()
     texts["gallery.md"] = pages.rewritten(gallery.page(out), "notebooks")
     texts |= api.files()
@@ -32,22 +32,25 @@ def assemble(folder: Path, out: Path) -> None:
 
 
 def main() -> int:
-    """Build the site where the command line says. Returns 0, or 1 if Sphinx warned or the check found something."""
+    """Build the site in the folder of `--out`.
+
+    Returns: 0, or 1 if Sphinx warned or the check found a fault.
+    """
     from sphinx.cmd.build import build_main  # noqa: PLC0415  # the tests use this package without Sphinx
 
     parser = argparse.ArgumentParser(prog="website", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="where the site goes")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs", help="folder of the site")
     out = parser.parse_args().out.resolve()
-    source, known = ROOT / "build" / "docs-source", ROOT / "build" / "docs-doctrees"
+    source, doctrees = ROOT / "build" / "docs-source", ROOT / "build" / "docs-doctrees"
     assemble(source, out)
     options = ["--builder", "html", "--fresh-env", "--fail-on-warning", "--quiet", "--conf-dir", str(ROOT / "docs")]
     shutil.rmtree(out, ignore_errors=True)
-    if build_main([*options, "--doctree-dir", str(known), str(source), str(out)]):
+    if build_main([*options, "--doctree-dir", str(doctrees), str(source), str(out)]):
         return 1
-    found = check.faults(out)
-    print(*found, sep="\n", file=sys.stderr, end="\n" if found else "")
+    faults = check.faults(out)
+    print(*faults, sep="\n", file=sys.stderr, end="\n" if faults else "")
     print(out / "index.html")
-    return 1 if found else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a block of code in a page is: the site colours it by this, and the tests run or read it by this."""
+"""Kinds of code blocks in pages, by which the site highlights them and the tests run or parse them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 
 EQUATION = re.compile(r"^ *\((\d\.\d+)\) |  \((\d\.\d+)\)$", re.MULTILINE)
-"""An equation's number stands before it, or after it at the end of the line."""
+"""Number of an equation: before it, or after it at the end of the line."""
 COMMAND = re.compile(r"(simlib|make|python|cd|sed|source|virsh|perf|trace-cmd|kvm_stat|qemu-\S+|\.venv/bin/\S+) ?")
 
 
@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 
 def kind_of(text: str) -> str:
-    """What a block of code is: `doctest`, `equations`, `shell`, `toml`, `python`, or `text`, which is all others."""
+    """Return the kind of a block of code: `doctest`, `equations`, `shell`, `toml`, `python`, or else `text`."""
     if text.startswith(">>> "):
         return "doctest"
     if EQUATION.search(text):
@@ -42,7 +42,7 @@ def kind_of(text: str) -> str:
 
 
 def numbers_first(text: str) -> str:
-    """Put the numbers of equations before them: at the far end of a line a narrow page would hide them.
+    """Move the numbers of equations to the front, because a narrow page would hide them at the end of a line.
 
     >>> print(numbers_first("T = a + b            (4.6)\\n  + c"))
     (4.6)  T = a + b
@@ -55,7 +55,7 @@ def numbers_first(text: str) -> str:
 
 
 def parts_of(text: str) -> list[str]:
-    """Split a block where another kind begins: Markdown joins indented blocks that only an empty line parts.
+    """Split a block where another kind begins. Markdown joins indented blocks that are separated by an empty line.
 
     >>> parts_of("(1.1)  a = b\\n\\n>>> 1 + 1\\n2\\n")
     ['(1.1)  a = b', '>>> 1 + 1\\n2']

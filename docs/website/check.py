@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a built site may not have: anything that a browser would fetch from elsewhere, and links that lead nowhere."""
+"""Check of a built site: no address is loaded from another host, and no link is broken."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FETCHED = {
     "object": "data",
     "use": "href",
 }
-"""Elements whose address a browser fetches by itself."""
+"""Elements whose address a browser loads without a click."""
 IN_STYLE = re.compile(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)")
 NOT_FETCHED = {"canonical", "author", "license", "next", "prev", "index", "search"}
-"""Relations of <link> that name a page and load nothing."""
+"""Relations of <link> that a browser does not load."""
 
 
 class Page(HTMLParser):
-    """The addresses of an HTML page: what is fetched, what is linked to, and its own anchors."""
+    """Addresses of an HTML page: those that a browser loads, link targets, and anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Page(HTMLParser):
         self.fetched += [a or b for a, b in IN_STYLE.findall("\n".join(re.findall(r"(?s)<style.*?</style>", text)))]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the addresses of one element."""
+        """Record the addresses of one element."""
         given = {name: value or "" for name, value in attrs}
         self.anchors |= {given[name] for name in ("id", "name") if name in given}
         address = given.get(FETCHED.get(tag, ""), "")
@@ -46,7 +46,7 @@ class Page(HTMLParser):
 
 
 def is_external(address: str) -> bool:
-    """Whether an address is on another host.
+    """True if an address is on another host.
 
     >>> is_external("https://example.invalid/a.js"), is_external("//example.invalid/a.js"), is_external("a.js?v=1")
     (True, True, False)
@@ -57,22 +57,22 @@ def is_external(address: str) -> bool:
 
 
 def faults(site: Path) -> list[str]:
-    """What is wrong with a site: a line for each address that is fetched from elsewhere or leads nowhere."""
+    """List faults of a site: a line for each address that is loaded from another host or does not exist."""
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
-    found = []
+    lines = []
     for path, page in pages.items():
         name = path.relative_to(site.resolve()).as_posix()
-        found += [f"{name} fetches {address}" for address in page.fetched if is_external(address)]
+        lines += [f"{name} fetches {address}" for address in page.fetched if is_external(address)]
         for address in {*page.links, *page.fetched}:
             parts = urlsplit(address)
             if parts.scheme or parts.netloc:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.exists():
-                found.append(f"{name}: {address} is not there")
+                lines.append(f"{name}: {address} is not there")
             elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
-                found.append(f"{name}: {address} has no such anchor")
+                lines.append(f"{name}: {address} has no such anchor")
     for path in site.rglob("*.css"):
-        used = (a or b for a, b in IN_STYLE.findall(path.read_text(encoding="utf-8")))
-        found += [f"{path.relative_to(site)} fetches {address}" for address in used if is_external(address)]
-    return sorted(found)
+        addresses = (a or b for a, b in IN_STYLE.findall(path.read_text(encoding="utf-8")))
+        lines += [f"{path.relative_to(site)} fetches {address}" for address in addresses if is_external(address)]
+    return sorted(lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The gallery: each notebook with its question, and a link to it as it ran, where it was run."""
+"""Gallery page: each notebook with its question, and a link to the executed notebook if there is one."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = (ROOT / "build" / "report", ROOT / "build" / "notebooks")
-"""Where `make reproduce` and `make notebooks` write NAME.html for NAME.ipynb."""
+"""Folders in which `make reproduce` and `make notebooks` write NAME.html for NAME.ipynb."""
 
 
 def notebooks() -> dict[str, tuple[str, str]]:
-    """Notebook to its title and the text below it, up to the first line of code; without those that have no text."""
-    found = {}
+    """Return title and first cell's text of each notebook by name, except for notebooks that do not begin with text."""
+    texts = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         if cells and cells[0]["cell_type"] == "markdown":
             title, _, text = "".join(cells[0]["source"]).partition("\n")
             text = text.replace("SPDX-License-Identifier: BSD-3-Clause", "").strip()
-            found[path.stem] = (title.removeprefix("# "), text)
-    return found
+            texts[path.stem] = (title.removeprefix("# "), text)
+    return texts
 
 
 def as_it_ran(name: str, out: Path) -> str:
-    """A link from the site to the notebook as it ran, or how to have it."""
+    """Link from the site to the executed notebook, or the command that executes it."""
     for page in (run / f"{name}.html" for run in RUNS):
         if page.is_file():
             return f'<a href="{Path(os.path.relpath(page, out)).as_posix()}">As it ran</a>'
@@ -33,14 +33,13 @@ def as_it_ran(name: str, out: Path) -> str:
 
 
 def page(out: Path) -> str:
-    """The page, as Markdown with links relative to `notebooks/`."""
-    found = notebooks()
+    """Write the page as Markdown with links relative to `notebooks/`."""
     parts = [
         "<!-- SPDX-License-Identifier: BSD-3-Clause -->",
         "# Gallery",
-        "`simlib explore --lab` opens the notebooks to run and change; every figure is a function of "
+        "`simlib explore --lab` opens the notebooks in JupyterLab. Figures are functions of "
         "[simlib.figures](../simlib/figures/__init__.py).",
     ]
-    for name, (title, text) in found.items():
+    for name, (title, text) in notebooks().items():
         parts += [f"## {name}", f"**{title}** ({as_it_ran(name, out)})", text]
     return "\n\n".join(parts) + "\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Pages of the repository as pages of the site: their names, their links, and the order in which they stand."""
+"""Pages of the repository as pages of the site: names, links, and order."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from website import api
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<=\]\()(?!https?://|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
-"""The target of a link within the repository: a path and perhaps an anchor."""
+"""Target of a link within the repository: a path and an optional anchor."""
 
-ELSEWHERE = {
+OTHER_PAGES = {
     "README.md": "tour",
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changes",
     "SECURITY.md": "security",
     "kernel-patches/README.md": "kernel-patches",
 }
-"""Pages that do not lie in docs/."""
-MADE = {"data/published": "provenance", "notebooks": "gallery", "simlib": "api/index"}
-"""Folders that a page is made from: in the repository a link shows the folder, on the site that page."""
+"""Pages outside docs/, with their names on the site."""
+GENERATED = {"data/published": "provenance", "notebooks": "gallery", "simlib": "api/index"}
+"""Folders from which a page is generated: a link to the folder becomes a link to that page."""
 
 
 def sources() -> dict[str, Path]:
-    """Every page that is written by hand, by its name on the site."""
-    found = {path.stem: path for path in sorted((ROOT / "docs").glob("*.md"))}
-    return found | {name: ROOT / path for path, name in ELSEWHERE.items()}
+    """Return every hand-written page by its name on the site."""
+    inside = {path.stem: path for path in sorted((ROOT / "docs").glob("*.md"))}
+    return inside | {name: ROOT / path for path, name in OTHER_PAGES.items()}
 
 
 def site_target(path: str) -> str:
-    """Where a path of the repository is on the site.
+    """Return the place of a repository path on the site.
 
     Raises `ValueError` if it is not there.
 
@@ -44,10 +44,10 @@ def site_target(path: str) -> str:
     folder, name = posixpath.split(path)
     if not (ROOT / path).exists():
         raise ValueError(f"{path}: no such file; correct the link")
-    if path in ELSEWHERE:
-        return f"{ELSEWHERE[path]}.md"
-    if path in MADE:
-        return MADE[path] + (".rst" if path == "simlib" else ".md")
+    if path in OTHER_PAGES:
+        return f"{OTHER_PAGES[path]}.md"
+    if path in GENERATED:
+        return GENERATED[path] + (".rst" if path == "simlib" else ".md")
     if folder == "docs" and name.endswith((".md", ".svg")):
         return name
     if folder == "notebooks" and name.endswith(".ipynb"):
@@ -58,7 +58,7 @@ def site_target(path: str) -> str:
 
 
 def rewritten(text: str, folder: str) -> str:
-    """Change a page's links, relative to its folder in the repository, to those of the site, whose pages lie in one.
+    """Replace links that are relative to a page's folder in the repository by links of the site, which has one folder.
 
     >>> rewritten("[the map](docs/architecture.md), [CLEAR](docs/model.md#2-logic)", "")
     '[the map](architecture.md), [CLEAR](model.md#2-logic)'
@@ -71,14 +71,14 @@ def rewritten(text: str, folder: str) -> str:
 
 
 def navigation(index: str) -> dict[str, list[tuple[str, str]]]:
-    """The order of pages in docs/index.md: heading to (title, link within the repository) of each entry of its list."""
+    """Read the order of pages from docs/index.md: (title, repository link) of each list entry, by heading."""
     sections = (part.partition("\n") for part in index.split("\n## ")[1:])
-    found = {heading: re.findall(r"^- \[([^\]]+)\]\(([^)]+)\)", body, re.MULTILINE) for heading, _, body in sections}
-    return {heading: entries for heading, entries in found.items() if entries}
+    lists = {heading: re.findall(r"^- \[([^\]]+)\]\(([^)]+)\)", body, re.MULTILINE) for heading, _, body in sections}
+    return {heading: entries for heading, entries in lists.items() if entries}
 
 
 def with_navigation(index: str) -> str:
-    """docs/index.md as the site's front page: each list once more, as the navigation beside the text."""
+    """Convert docs/index.md to the site's front page, with each list repeated as a part of the navigation."""
     trees = []
     for heading, entries in navigation(index).items():
         lines = (f"{title} <{rewritten(f'[]({link})', 'docs')[3:-1].rpartition('.')[0]}>" for title, link in entries)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The page of provenance: each table of `data/`, where it comes from, and what in simlib rests on it."""
+"""Provenance page: the source of each table of `data/`, and the files of the repository that use it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ SOURCE_WORDS = {
     "previous_version": "previous version", "in_reply_to": "in reply to", "reply": "reply", "merged": "merged as",
     "quoted_in": "quoted in", "archive": "archive", "read_at": "read at", "index_id": "index id", "posting": "posting",
 }  # fmt: skip
-"""Keys of a descriptor's source, beside author, subject and date, as they are read aloud."""
+"""Names for the keys of a descriptor's source, other than author, subject and date."""
 KINDS = {
     "measured": "printed by a test or a tool",
-    "stated": "said in words, without a table behind it",
-    "constant": "a number out of source code",
+    "stated": "a claim without a published table",
+    "constant": "a number from source code",
 }
 
 
 def descriptors(folder: str) -> list[dict[str, Any]]:
-    """The descriptors of a folder of `data/`, by name."""
+    """Read the descriptors of a folder of `data/`, sorted by name."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "data" / folder).glob("*.json"))]
 
 
 def users() -> dict[str, str]:
-    """The text of everything that may name a table: modules, priors, notebooks; by its path."""
+    """Read all texts that may name a table: modules, priors and notebooks, by path."""
     paths = [
         *(ROOT / "simlib").rglob("*.py"),
+        *(ROOT / "studies").rglob("*.py"),
         *(ROOT / "data" / "priors").glob("*.toml"),
         *(ROOT / "notebooks").glob("*.ipynb"),
     ]
@@ -39,7 +40,7 @@ def users() -> dict[str, str]:
 
 
 def used_in(name: str, texts: dict[str, str]) -> list[str]:
-    """Which of the texts name a table, as a whole word in quotes or an example.
+    """List the texts that name a table as a whole word.
 
     >>> used_in("a-b", {"one.py": 'load("a-b")', "two.py": 'load("a-b-c")'})
     ['one.py']
@@ -49,17 +50,17 @@ def used_in(name: str, texts: dict[str, str]) -> list[str]:
 
 
 def fitted() -> dict[str, list[str]]:
-    """Table to the shipped fits that were calibrated on it."""
-    found: dict[str, list[str]] = {}
+    """Return the shipped fits that were calibrated on each table."""
+    fits: dict[str, list[str]] = {}
     for path in sorted((ROOT / "data" / "fits").rglob("*.json")):
         fit = json.loads(path.read_text(encoding="utf-8"))
         for name in re.split(r"[,\s]+", str(fit.get("dataset", ""))):
-            found.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
-    return found
+            fits.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
+    return fits
 
 
 def escaped(text: object) -> str:
-    """A text in which nothing is Markdown.
+    """Escape Markdown in a text.
 
     >>> escaped("a_b <c@d> [e]")
     'a\\\\_b \\\\<c\\\\@d\\\\> \\\\[e\\\\]'
@@ -68,17 +69,17 @@ def escaped(text: object) -> str:
 
 
 def code(text: object) -> str:
-    """A text as it stands, in the type of code."""
+    """Format a text as inline code."""
     return f"`{text}`"
 
 
 def column(field: dict[str, Any]) -> str:
-    """A column with its unit, if it has any."""
+    """Format a column with its unit, if any."""
     return code(field["name"]) + (f" ({field['unit']})" if field["unit"] != "none" else "")
 
 
 def source_line(source: dict[str, Any]) -> str:
-    """Author, subject, date, and all identifiers that the descriptor gives; what is not stated is left out."""
+    """Format author, subject, date and the identifiers of a source, except for those that are not stated."""
     words = [f"{escaped(source['author'])}, *{escaped(source['subject'])}*"]
     words += [escaped(source["date"])] if source["date"] not in NOT_STATED else ["no date stated"]
     words += [
@@ -90,10 +91,10 @@ def source_line(source: dict[str, Any]) -> str:
 
 
 def entry(table: dict[str, Any], texts: dict[str, str], fits: dict[str, list[str]]) -> str:
-    """One published table."""
+    """Write the section of one published table."""
     name, setup = table["name"], table.get("setup") or {}
-    places = [*used_in(name, texts), *fits.get(name, [])]
-    said = {
+    users_of_table = [*used_in(name, texts), *fits.get(name, [])]
+    fields = {
         "Source": source_line(table["source"]),
         "Kind": f"{table['kind']}: {KINDS[table['kind']]}.",
         **{
@@ -105,15 +106,15 @@ def entry(table: dict[str, Any], texts: dict[str, str], fits: dict[str, list[str
         "Columns": ", ".join(map(column, table["schema"]["fields"])),
         "Notes": " ".join(map(escaped, table["notes"])),
         "Caveats": " ".join(map(escaped, table["caveats"])),
-        "Used in": ", ".join(map(code, places)) or "nothing yet",
+        "Used in": ", ".join(map(code, users_of_table)) or "nothing yet",
         "File": code(f"data/published/{table['path']}"),
     }
-    lines = (f"- **{word}.** {text}" for word, text in said.items() if text)
+    lines = (f"- **{word}.** {text}" for word, text in fields.items() if text)
     return "\n".join([f"### {name}", "", f"{escaped(table['title'])}.", "", *lines, ""])
 
 
 def collected() -> str:
-    """The tables that are the project's own, in one list."""
+    """Write a list of the tables that this project collected."""
     lines = [
         f"| {code(table['name'])} | {escaped(table['title'])} | {escaped(table['hardware'])} |"
         for table in descriptors("collected")
@@ -122,7 +123,7 @@ def collected() -> str:
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Write the page as Markdown."""
     texts, fits, tables = users(), fitted(), descriptors("published")
     rows = []
     for table in tables:
@@ -130,26 +131,28 @@ def page() -> str:
         rows.append(
             f"| [{name}](#{name}) | {table['kind']} | {escaped(source['author'])} | {escaped(source['date'])} |"
         )
-    return "\n".join([
-        "<!-- SPDX-License-Identifier: BSD-3-Clause -->",
-        "# Provenance",
-        "",
-        f"Made from the descriptors of `data/`. {len(tables)} published tables; digits and units are those of the",
-        "source ([rules](data.md#what-a-published-table-promises)). What a source does not say is *not stated*.",
-        "*Used in* lists the modules, priors, notebooks and shipped fits that name the table.",
-        "",
-        "| table | kind | author | date |",
-        "|---|---|---|---|",
-        *rows,
-        "",
-        "## Published tables",
-        "",
-        *(entry(table, texts, fits) for table in tables),
-        "## Our own tables",
-        "",
-        "Of the lab and of a host ([the lab](lab.md), [a real host](on-a-real-host.md)); their descriptors in "
-        "`data/collected` have hashes, versions and commands.",
-        "",
-        collected(),
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "<!-- SPDX-License-Identifier: BSD-3-Clause -->",
+            "# Provenance",
+            "",
+            f"Generated from the descriptors of `data/`. {len(tables)} published tables; digits and units are those of",
+            "the source ([rules](data.md#rules-for-published-tables)). *Not stated* marks what a source does not give.",
+            "*Used in* lists the modules, priors, notebooks and shipped fits that name the table.",
+            "",
+            "| table | kind | author | date |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "## Published tables",
+            "",
+            *(entry(table, texts, fits) for table in tables),
+            "## Collected tables",
+            "",
+            "Measurements of [the lab](lab.md) and of [a real host](on-a-real-host.md). Their descriptors in "
+            "`data/collected` have hashes, versions and commands.",
+            "",
+            collected(),
+            "",
+        ]
+    )

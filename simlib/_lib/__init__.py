@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Plumbing that knows nothing of the model: errors, files, signals, tasks in parallel, lazy imports, compilation."""
+"""Infrastructure independent of the model: errors, files, signals, parallel tasks, lazy imports, compilation."""

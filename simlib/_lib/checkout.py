@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The checkout that simlib runs from, which has the studies and the collected data that an installed package lacks."""
+"""The checkout that simlib runs from; it has the studies and the collected data that an installed package lacks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def checkout() -> Path | None:
 
 
 def require_checkout(what: str) -> Path:
-    """Return the root folder of the checkout.
-
-    Raises `SimlibError` where simlib is installed from a wheel.
+    """Return the root folder of the checkout; raise `SimlibError` where simlib is installed from a wheel.
 
     - `what`: the command or the data that needs it.
     """

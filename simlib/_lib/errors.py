@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What can go wrong, one exception a kind of fault, each with its exit code.
+"""Exceptions of simlib, one for each kind of failure, each with its exit code.
 
-Every message has the same four parts, in this order: what is wrong, the value
-that was found, the rule it breaks, and the cure.
+Every message of an `InputError` has four parts: the name of the input, its value, the rule that it breaks, and a hint.
 """
 
 from __future__ import annotations
@@ -10,53 +9,53 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-LONGEST = 240
-"""Most characters of a value that a message shows."""
+MAX_VALUE_CHARS = 240
+"""Longest part of a value that a message shows, characters."""
 
-_LONGEST_MESSAGE = 4000
-_NAME = 100
-"""Most characters of a name for which a similar one is looked for."""
+_MAX_MESSAGE_CHARS = 4000
+_MAX_NAME_CHARS = 100
+"""Longest part of a name for which `nearest` looks for a similar one, characters."""
 
 
 class SimlibError(Exception):
-    """A run that could not be done. Exit code 1.
+    """A run that failed. Exit code 1.
 
-    - `cure`: what to do about it, in Python.
-    - `option`: the same on the command line, if it is said otherwise there.
+    - `hint`: remedy, in terms of the Python interface.
+    - `cli_hint`: the same in terms of the command line, if it differs.
 
     >>> error = SimlibError("the disk is full", "give another folder=…", "give another --out")
-    >>> str(error), error.on_command_line(), error.exit_code
+    >>> str(error), error.cli_message(), error.exit_code
     ('the disk is full; give another folder=…', 'the disk is full; give another --out', 1)
     """
 
     exit_code = 1
 
     def __init__(self, message: str = "", hint: str = "", cli_hint: str = "") -> None:
-        self.message, self.cure, self.cli_hint = _shown(message), _shown(hint), _shown(cli_hint)
-        super().__init__(self.message + (f"; {self.cure}" if self.cure else ""))
+        self.message, self.hint, self.cli_hint = _printable(message), _printable(hint), _printable(cli_hint)
+        super().__init__(self.message + (f"; {self.hint}" if self.hint else ""))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
-        return type(self), (self.message, self.cure, self.cli_hint), self.__dict__
+        return type(self), (self.message, self.hint, self.cli_hint), self.__dict__
 
-    def on_command_line(self) -> str:
-        """The sentence with the command line's cure."""
-        hint = self.cli_hint or self.cure
+    def cli_message(self) -> str:
+        """Message with the hint for the command line."""
+        hint = self.cli_hint or self.hint
         return self.message + (f"; {hint}" if hint else "")
 
 
 class InputError(SimlibError, ValueError):
-    """Something that the user gave is wrong. Exit code 2.
+    """Invalid input of the user. Exit code 2.
 
-    - `what`: where the fault is, in the user's words (``"guest.vcpus"``, a file and line).
-    - `value`: what was found there.
+    - `what`: name of the input (``"guest.vcpus"``, a file and line).
+    - `value`: its value.
     - `rule`: the rule that the value breaks (``"must be at least 1"``).
-    - `cure`: what to do about it, in Python.
-    - `option`: the same on the command line, if it is said otherwise there.
-    - `flag`: where the fault is on the command line, if it is named otherwise there (``"--vcpus"``).
+    - `hint`: remedy, in terms of the Python interface.
+    - `cli_hint`: the same in terms of the command line, if it differs.
+    - `flag`: name of the input on the command line, if it differs (``"--vcpus"``).
 
     >>> print(InputError("guest.vcpus", 0, "must be at least 1", "give the number of vCPUs"))
     guest.vcpus = 0: must be at least 1; give the number of vCPUs
-    >>> InputError("x", 1, "no", flag="--x").on_command_line(), InputError("x", 1, "no").exit_code
+    >>> InputError("x", 1, "no", flag="--x").cli_message(), InputError("x", 1, "no").exit_code
     ('--x = 1: no', 2)
     """
 
@@ -67,24 +66,23 @@ class InputError(SimlibError, ValueError):
         super().__init__(self._sentence(what), hint, cli_hint)
 
     def _sentence(self, what: str) -> str:
-        """What is wrong, the value, the rule."""
-        return f"{shortened(what, 4 * LONGEST)} = {shortened(self.value)}: {self.rule}"
+        return f"{shortened(what, 4 * MAX_VALUE_CHARS)} = {shortened(self.value)}: {self.rule}"
 
-    def on_command_line(self) -> str:
-        """The sentence with the command line's names and cure."""
-        cure = self.cli_hint or self.cure
-        return _shown(self._sentence(self.flag or self.what)) + (f"; {cure}" if cure else "")
+    def cli_message(self) -> str:
+        """Message with the names and the hint of the command line."""
+        hint = self.cli_hint or self.hint
+        return _printable(self._sentence(self.flag or self.what)) + (f"; {hint}" if hint else "")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
-        return type(self), (self.what, self.value, self.rule, self.cure, self.cli_hint, self.flag), self.__dict__
+        return type(self), (self.what, self.value, self.rule, self.hint, self.cli_hint, self.flag), self.__dict__
 
 
 class DeadlockError(SimlibError):
-    """Every thread waits for another one: the simulated run can never end. Exit code 1."""
+    """All threads wait for each other: the simulated run cannot end. Exit code 1."""
 
 
 class HorizonError(SimlibError):
-    """The run would pass the simulated-time horizon or its event limit. Exit code 1."""
+    """The run exceeds the limit of simulated time or of events. Exit code 1."""
 
 
 class RunInterruptedError(SimlibError):
@@ -94,25 +92,25 @@ class RunInterruptedError(SimlibError):
 
 
 class CalibrationError(SimlibError):
-    """The measurements do not determine the costs that were asked for. Exit code 1."""
+    """The measurements do not determine the costs to be calibrated. Exit code 1."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Sentence that names the known word nearest to `name`, for the cure of an `InputError`.
+    """Hint of an `InputError`: the known name that is most similar to `name`, and all known names.
 
     >>> nearest("vcpu", ["vcpus", "memory"])
     "did you mean 'vcpus'? known: memory, vcpus"
     >>> nearest("zzz", ["vcpus", "memory"])
     'known: memory, vcpus'
     """
-    words = sorted(known)
-    close = difflib.get_close_matches(name[:_NAME], words, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(words)}"
+    names = sorted(known)
+    similar = difflib.get_close_matches(name[:_MAX_NAME_CHARS], names, n=1, cutoff=0.5)
+    question = f"did you mean {similar[0]!r}? " if similar else ""
+    return f"{question}known: {', '.join(names)}"
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""A text as a terminal may show it: what is no visible character as an escape, but for what is to be kept.
+    r"""Replace the characters of a text that are not printable, except those in `keep`, by escape sequences.
 
     >>> printable("µ " + chr(27) + "[31m " + chr(0xDCFF)) == "µ " + r"\x1b[31m \udcff"
     True
@@ -123,12 +121,12 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode("ascii") for one in text
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode("ascii") for char in text
     )
 
 
-def shortened(value: object, most: int = LONGEST) -> str:
-    """A value as a message shows it: on one line, and not all of what is long.
+def shortened(value: object, limit: int = MAX_VALUE_CHARS) -> str:
+    """Value as a message shows it: on one line, cut after `limit` characters.
 
     >>> shortened(2.5), len(shortened("x" * 10**6)), shortened(16**9999)
     ('2.5', 242, 'an int that is too long to be shown')
@@ -136,17 +134,15 @@ def shortened(value: object, most: int = LONGEST) -> str:
     try:
         text = value if isinstance(value, str) else repr(value)
     except (RecursionError, ValueError):  # nested deeply, or more than 4300 digits
-        return (
-            f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__} that is too long to be shown"
-        )
-    text = printable(text[: most + 1])
-    return text if len(text) <= most else f"{text[:most]} …"
+        kind = type(value).__name__
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} that is too long to be shown"
+    text = printable(text[: limit + 1])
+    return text if len(text) <= limit else f"{text[:limit]} …"
 
 
-def _shown(message: str) -> str:
-    """A message as a terminal may show it."""
-    return printable(message[:_LONGEST_MESSAGE], keep="\n\t")
+def _printable(message: str) -> str:
+    return printable(message[:_MAX_MESSAGE_CHARS], keep="\n\t")
 
 
 for _error in (SimlibError, InputError, DeadlockError, HorizonError, CalibrationError):
-    _error.__module__ = "simlib"  # a traceback names them as a user imports them
+    _error.__module__ = "simlib"  # the name by which a user imports them, in tracebacks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Packages that only a part of simlib needs, and the extra of pyproject.toml that brings each."""
+"""Optional packages, and the extra of pyproject.toml that installs each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULES = {
 
 
 def missing(module: str | None) -> str:
-    """The sentence on a module that cannot be imported; empty if none of the extras has it.
+    """Message about a module that cannot be imported; empty if no extra installs it.
 
     >>> missing("pyarrow.parquet")
     "pyarrow is not installed: it comes with pip install 'simlib[sweep]'"

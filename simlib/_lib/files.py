@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writing files so that nobody ever sees half of one, nor some of several that belong together.
+"""Atomic writes of single files, and of sets of files that belong together.
 
-What is written stands beside its place, as ``.NAME.part``, until it is whole; then it is renamed. Whoever writes in a
-folder holds a lock on it, which the system gives back however the process ends: what a killed one left is replaced by
-the next.
+A file is written beside its place, as ``.NAME.part``, and renamed once it is complete. A writer locks the folder; the
+system releases that lock however the process ends, and the next writer replaces what a killed one left.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from pathlib import Path
 
 from simlib._lib.errors import InputError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says if a disk, or the user's share of it, is full."""
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk, or of an exceeded quota."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What a file system says that knows no locks."""
+"""Error numbers of a file system without locks."""
 
 _PROBE_BYTES = 1 << 16
-"""What a disk must have room for, before work whose result goes there; bytes."""
+"""Free space that a disk must have before work whose result is written there, bytes."""
 
-_PATIENCE_S, _LOOK_S = 60.0, 0.02
-"""How long another process that writes in the same folder is waited for, and how often it is looked for, s."""
+_LOCK_TIMEOUT_S, _LOCK_POLL_S = 60.0, 0.02
+"""Longest wait for another process that writes in the same folder, and interval of polling its lock, s."""
 
-_LONGEST_NAME = 240
-"""Most bytes of a name to which ``.part`` is added; the system allows 255 in all."""
+_MAX_NAME_BYTES = 240
+"""Longest name to which ``.part`` is added, bytes; the system allows 255 in all."""
 
 PART = ".part"
-"""How the name of a file or folder ends that is being written; it begins with a dot, so that readers pass it by."""
+"""Suffix of a file or folder that is being written; its name begins with a dot, so that readers skip it."""
 
-_BEGUN, _WHOLE = f".simlib{PART}", ".simlib.whole"
-"""Within a folder that is there already: a set that is being written, and one that is only to be moved."""
+_INCOMPLETE, _COMPLETE = f".simlib{PART}", ".simlib.whole"
+"""Folders within an existing folder: a set that is being written, and a complete set that remains to be moved."""
 
 _STREAMS = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 
@@ -51,8 +50,8 @@ def write_text(path: str | Path, text: str) -> Path:
 
     Raises `InputError` if it cannot be written.
 
-    - `path`: folders that do not exist are made.
-    - `text`: written as UTF-8; what cannot be (half of a character of a file's name) as a backslash and its number.
+    - `path`: folders that do not exist are created.
+    - `text`: written as UTF-8; characters that cannot be encoded (surrogates of a file's name) as escape sequences.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,17 +62,17 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
-    """Write a file beside its place, then rename it there; a device, a pipe or ``/dev/stdout`` is written to as it is.
+    """Write a file beside its place, then rename it; write to a device, a pipe or ``/dev/stdout`` directly.
 
-    A link is followed: what it names is replaced, and the link stays. A file keeps its permissions.
+    A link is followed: its target is replaced, and the link stays. A file keeps its permissions.
 
     Raises `InputError` if it cannot be written.
     """
     path = Path(path)
-    with _naming(path):
+    with _as_input_error(path):
         number = _descriptor(path)
-        if number is not None:  # what else is written there stands before it or behind it, as it comes
-            sys.stdout.flush()
+        if number is not None:
+            sys.stdout.flush()  # keeps the order of what else is written there
             with open(os.dup(number), "wb") as stream:
                 stream.write(content)
         elif _is_special(path):
@@ -84,15 +83,15 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 
 
 def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
-    """Write a file beside its place, then rename it there.
+    """Write a file beside its place, then rename it.
 
-    Raises `OSError` if it cannot be written; see `write_bytes` for an error that a user reads.
+    Raises `OSError` if it cannot be written; `write_bytes` raises an error for users.
 
-    - `place`: no link; its folder is made if there is none.
-    - `durable`: whether it is on the disk when this returns, and so survives a loss of power.
+    - `place`: not a link; its folder is created if it does not exist.
+    - `durable`: flush file and folder to the disk, so that the file survives a loss of power.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    with locked(place.parent) as folder, _own(_part(place)) as part:
+    with locked(place.parent) as folder, _temporary(_part(place)) as part:
         with open(part, "xb") as stream:
             stream.write(content)
             if durable:
@@ -106,58 +105,58 @@ def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) 
 
 
 def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write several text files into a folder, of which whoever looks sees all or none.
+    """Write several text files into a folder, so that a reader sees all of them or none.
 
-    A folder that is new is written beside and renamed. Into one that is there, they are moved once all are written;
-    if that is cut off, the next call ends it first.
+    A new folder is written beside its place and renamed. Into an existing folder the files are moved once all are
+    written; if that is interrupted, the next call completes it first.
 
-    Returns: In the order of `texts`. Raises `InputError` if the folder cannot be made or written, or has something else
-    than a file of one of these names; no file is changed then.
+    Returns: Paths in the order of `texts`. Raises `InputError` if the folder cannot be created or written, or has
+    something other than a regular file under one of these names; then no file is changed.
 
-    - `folder`: made if it does not exist.
-    - `texts`: names and contents.
+    - `folder`: created if it does not exist.
+    - `texts`: contents by name.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [path.name for path in write_together(Path(folder) / "new", {"a.csv": "a", "a.json": "{}"})]
     ['a.csv', 'a.json']
     """
-    with _naming(folder):
+    with _as_input_error(folder):
         place = Path(os.path.realpath(folder))
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.exists():
-            with locked(place.parent), _own(_part(place)) as part:
+            with locked(place.parent), _temporary(_part(place)) as part:
                 if not place.exists():  # no other process was faster
-                    _fill(part, folder, texts)
+                    _write_set(part, folder, texts)
                     os.rename(part, place)
                     return [folder / name for name in texts]
-        with locked(place), _own(place / _BEGUN) as part:
-            _move(place / _WHOLE, place)
+        with locked(place), _temporary(place / _INCOMPLETE) as part:
+            _move_set(place / _COMPLETE, place)
             for name in texts:
-                _refuse_other(place / name, folder / name)
-            _fill(part, folder, texts)
-            os.rename(part, place / _WHOLE)
-            _move(place / _WHOLE, place)
+                _require_regular_file(place / name, folder / name)
+            _write_set(part, folder, texts)
+            os.rename(part, place / _COMPLETE)
+            _move_set(place / _COMPLETE, place)
     return [folder / name for name in texts]
 
 
-def end_move(folder: Path) -> None:
-    """End what a killed run had begun to move into a folder; for who looks at its files before writing there.
+def finish_move(folder: Path) -> None:
+    """Complete a move into a folder that a killed run left; needed before its files are examined.
 
     Raises `InputError` if the folder cannot be written.
     """
-    with _naming(folder):
-        if (folder / _WHOLE).is_dir():
+    with _as_input_error(folder):
+        if (folder / _COMPLETE).is_dir():
             with locked(folder):
-                _move(folder / _WHOLE, folder)
+                _move_set(folder / _COMPLETE, folder)
 
 
 def check_writable(path: str | Path, *, folder: bool = False) -> Path:
-    """Refuse a file that could not be written, before the work of which it is to tell. Nothing stays there.
+    """Check that a file can be written, before the work whose result it gets. Leaves nothing behind.
 
-    Raises `InputError` if it is a folder (or, if it is to be one, a file), its folder is a file or may not be written,
-    or the disk is full.
+    Raises `InputError` if it is a folder (or a file, with `folder`), its folder is a file or is not writable, or the
+    disk is full.
 
-    - `folder`: whether it is to be a folder.
+    - `folder`: check for a folder instead of a file.
 
     >>> check_writable("/")
     Traceback (most recent call last):
@@ -165,7 +164,7 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
     simlib.InputError: output = /: cannot be written (Is a directory); choose a folder that you may write to
     """
     path = Path(path)
-    with _naming(path):
+    with _as_input_error(path):
         mode = _mode(path)
         if mode is not None and stat.S_ISDIR(mode) and not folder:
             raise _system(errno.EISDIR)
@@ -179,7 +178,7 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
         for part in (place, *place.parents) if folder else place.parents:
             if _mode(part) is not None:
                 break
-        with tempfile.TemporaryFile(dir=part) as probe:  # it has no name, where the system can do without
+        with tempfile.TemporaryFile(dir=part) as probe:  # has no name, where the system supports that
             probe.write(bytes(_PROBE_BYTES))
             probe.flush()
     return path
@@ -187,10 +186,10 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Be the only one who works in a folder, where its file system can; wait a while for who does; give its handle."""
+    """Lock a folder, if its file system supports locks; wait while another process holds the lock; yield its handle."""
     import fcntl  # noqa: PLC0415  # not on Windows, where names can be imported from here
 
-    handle, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + _PATIENCE_S
+    handle, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + _LOCK_TIMEOUT_S
     try:
         while True:
             try:
@@ -198,7 +197,7 @@ def locked(folder: Path) -> Iterator[int]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise OSError(errno.EBUSY, "another process writes in its folder") from None
-                time.sleep(_LOOK_S)
+                time.sleep(_LOCK_POLL_S)
                 continue
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
@@ -210,8 +209,8 @@ def locked(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _own(part: Path) -> Iterator[Path]:
-    """A name of which nothing is there before the block, as a killed process left it, and nothing after."""
+def _temporary(part: Path) -> Iterator[Path]:
+    """Remove a temporary file or folder before the block, where a killed process may have left it, and after it."""
     _remove(part)
     try:
         yield part
@@ -226,37 +225,37 @@ def _remove(part: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _fill(beside: Path, folder: Path, texts: Mapping[str, str]) -> None:
-    """Write the files of a set; what goes wrong is said of the place where they will be."""
-    os.mkdir(beside)
+def _write_set(part: Path, folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files of a set to `part`; an error names the file in `folder`, its later place."""
+    os.mkdir(part)
     for name, text in texts.items():
-        with _naming(folder / name):
-            (beside / name).write_bytes(text.encode("utf-8", "backslashreplace"))
+        with _as_input_error(folder / name):
+            (part / name).write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
-def _move(whole: Path, place: Path) -> None:
-    """Move the files of a set that is whole to their place."""
-    if whole.is_dir():
-        for path in sorted(whole.iterdir()):
+def _move_set(complete: Path, place: Path) -> None:
+    """Move the files of a complete set to their place."""
+    if complete.is_dir():
+        for path in sorted(complete.iterdir()):
             os.replace(path, place / path.name)
-        os.rmdir(whole)
+        os.rmdir(complete)
 
 
-def _refuse_other(place: Path, shown: Path) -> None:
-    """Refuse what is there and no file, which nobody meant to be replaced."""
-    with _naming(shown):
+def _require_regular_file(place: Path, user_path: Path) -> None:
+    """Refuse to replace anything but a regular file."""
+    with _as_input_error(user_path):
         if os.path.lexists(place) and not stat.S_ISREG(os.lstat(place).st_mode):
             raise OSError(errno.EEXIST, "a link, a folder or a device is there")
 
 
 def _part(place: Path) -> Path:
-    """Where a file or folder is written until it is whole."""
-    name = os.fsdecode(os.fsencode(place.name)[:_LONGEST_NAME])
+    """Path of a file or folder until it is complete."""
+    name = os.fsdecode(os.fsencode(place.name)[:_MAX_NAME_BYTES])
     return place.with_name(f".{name}{PART}")
 
 
 def _mode(place: Path) -> int | None:
-    """What a place is; None if nothing is there."""
+    """Mode of a file; None if it does not exist."""
     try:
         return os.stat(place).st_mode
     except FileNotFoundError:
@@ -264,34 +263,34 @@ def _mode(place: Path) -> int | None:
 
 
 def _is_special(place: Path) -> bool:
-    """Whether it is a device, a pipe or a socket: nothing that could be replaced by a file."""
+    """True if it is a device, a pipe or a socket, which must not be replaced by a file."""
     mode = _mode(place)
     return mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of this process's descriptor that a path names, as ``/dev/stdout`` does; None if it names none."""
+    """Number of this process's descriptor that a path such as ``/dev/stdout`` names; None for another path."""
     named = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", _STREAMS.get(str(path), str(path)), re.ASCII)
     return int(named[1]) if named else None
 
 
 def _system(number: int) -> OSError:
-    """An error as the system has it."""
+    """Return the system's error of this number."""
     return OSError(number, os.strerror(number))
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Say of the user's own path what the system says of wherever it went wrong."""
+def _as_input_error(path: Path) -> Iterator[None]:
+    """Raise an `InputError` that names the user's path for a system error at any path."""
     try:
         yield
     except OSError as error:
-        full = error.errno in FULL
-        cure = "free some space, or choose another disk" if full else "choose a folder that you may write to"
-        why = error.strerror or str(error)
-        if str(error.filename).endswith(PART):  # in the way of it, where a run that was killed left it
-            why = f"{error.filename}: {why}"
-        raise InputError("output", str(path), f"cannot be written ({why})", cure) from None
+        full = error.errno in DISK_FULL_ERRNOS
+        hint = "free some space, or choose another disk" if full else "choose a folder that you may write to"
+        reason = error.strerror or str(error)
+        if str(error.filename).endswith(PART):  # left by a killed run, and in the way
+            reason = f"{error.filename}: {reason}"
+        raise InputError("output", str(path), f"cannot be written ({reason})", hint) from None
     except ValueError as error:  # a byte 0 in a name
         if isinstance(error, InputError):
             raise

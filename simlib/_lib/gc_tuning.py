@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Python's search for garbage, in processes that are simlib's own: there is next to none to be found."""
+"""Make Python's garbage collector run less often in simlib's own processes: saves 0.2 to 0.3 s a command."""
 
 import atexit
 import gc
 
 OBJECTS = 20_000
-"""New objects after which it begins. After 700, as by default, it takes a tenth of the time of imports."""
+"""New objects between two collections. With the default of 700, collections take a tenth of the time of imports."""
 
 
 def reduce_gc() -> None:
-    """Search seldom, and neither among what is there already nor at the process's end, which would take 0.2 s."""
+    """Collect rarely, never among the present objects, and not at exit, which would take 0.2 s."""
     gc.freeze()
     gc.set_threshold(OBJECTS)
     atexit.register(gc.freeze)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a histogram tells of the values that it counted."""
+"""Quantiles of a histogram."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from numpy.typing import ArrayLike
 
 
 def quantile(low: ArrayLike, high: ArrayLike, count: ArrayLike, share: float) -> float:
-    """The value that a share of all values does not exceed, those of a bucket being spread evenly over it.
+    """Quantile of the counted values, which are taken to be spread evenly over each bucket.
 
     Returns: NaN if nothing was counted.
 
-    - `low`, `high`, `count`, shape (buckets,): least value of each bucket, first value above it, values in it; from the
-      lowest bucket to the highest.
-    - `share`: from 0 to 1.
+    - `low`, `high`, `count`, shape (buckets,): least value of each bucket, first value above it, number of values in
+      it; from the lowest bucket to the highest.
+    - `share`: level of the quantile, from 0 to 1.
 
     >>> quantile([0, 10, 20], [10, 20, 40], [0, 50, 50], 0.75)
     30.0
@@ -22,8 +22,8 @@ def quantile(low: ArrayLike, high: ArrayLike, count: ArrayLike, share: float) ->
     counts = np.asarray(count, dtype=float)
     if not counts.any():
         return float("nan")
-    seen = np.cumsum(counts)
-    wanted = share * seen[-1]
-    at = int(np.searchsorted(seen, wanted))
-    first, end = float(np.asarray(low)[at]), float(np.asarray(high)[at])
-    return first + (end - first) * float((wanted - (seen[at] - counts[at])) / counts[at])
+    cumulative = np.cumsum(counts)
+    rank = share * cumulative[-1]
+    bucket = int(np.searchsorted(cumulative, rank))
+    first, end = float(np.asarray(low)[bucket]), float(np.asarray(high)[bucket])
+    return first + (end - first) * float((rank - (cumulative[bucket] - counts[bucket])) / counts[bucket])

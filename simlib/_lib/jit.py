@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Functions that Numba compiles when they are first called, and keeps where there is a place for that.
+"""Functions that Numba compiles at their first call and caches on disk where possible.
 
-Numba is imported here and nowhere else: without the ``.numba_config.yaml`` of the current folder, which may be
-anybody's and could name a cache of their code. ``NUMBA_…`` of the environment stand.
+Numba is imported only here, so that it ignores a ``.numba_config.yaml`` in the current folder, which anybody may have
+put there and which could name a cache of foreign code. Environment variables ``NUMBA_…`` keep their effect.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from simlib._lib.signals import writing
+from simlib._lib.signals import write_lock
 
-__all__ = ["address_of", "cached_njit", "compiled_elsewhere", "config", "intrinsic", "is_kept", "njit", "types"]
+__all__ = ["address_of", "cached_njit", "compiling_in_background", "config", "intrinsic", "is_cached", "njit", "types"]
 
 
 def _import_numba() -> Any:
-    """Import it as if YAML, of which that file is made, could not be read; then let it look for no such file."""
-    if "numba" in sys.modules:  # the caller's, with what the caller wants
+    """Import Numba while PyYAML is hidden, so that it cannot read its configuration file; then disable that file."""
+    if "numba" in sys.modules:  # imported by the caller, with the caller's configuration
         return sys.modules["numba"]
-    before = {"yaml": sys.modules["yaml"]} if "yaml" in sys.modules else {}
+    yaml = {"yaml": sys.modules["yaml"]} if "yaml" in sys.modules else {}
     sys.modules["yaml"] = None  # type: ignore[assignment]  # makes its import fail (Python's reference, 5.3.1)
     try:
         with warnings.catch_warnings():
@@ -32,8 +32,8 @@ def _import_numba() -> Any:
             numba = importlib.import_module("numba")
     finally:
         del sys.modules["yaml"]
-        sys.modules.update(before)
-    numba.config._config_fname = ""  # Numba has no public name for it; it looks again whenever it compiles
+        sys.modules.update(yaml)
+    numba.config._config_fname = ""  # Numba has no public name for it, and reads the file again at each compilation
     return numba
 
 
@@ -43,11 +43,11 @@ intrinsic: Callable[[Callable[..., Any]], Any] = _numba.extending.intrinsic
 
 
 def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Numba's ``njit`` with its cache on disk; without one where the folder is read-only, the disk full, it is damaged.
+    """Return ``numba.njit`` with its cache on disk.
 
-    Then each process compiles anew, which takes seconds.
+    If the folder is read-only, the disk full, or the cache damaged, each process compiles again, which takes seconds.
 
-    - `**options`: of ``numba.njit``.
+    - `**options`: options of ``numba.njit``.
 
     >>> @cached_njit(nogil=True)
     ... def twice(x):
@@ -56,21 +56,21 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     8
     """
 
-    def compiled(function: Callable[..., Any]) -> Any:
+    def decorate(function: Callable[..., Any]) -> Any:
         try:
-            found = njit(cache=True, **options)(function)
-        except RuntimeError:  # no folder that could be written: neither the package's nor the user's
+            dispatcher = njit(cache=True, **options)(function)
+        except RuntimeError:  # neither the package's folder nor the user's is writable
             return njit(**options)(function)
-        cache = found._cache  # Numba has no public name for it
-        cache.save_overload = _whole(_or_nothing(cache.save_overload, OSError))
-        cache.load_overload = _or_nothing(cache.load_overload, Exception)
-        return found
+        cache = dispatcher._cache  # Numba has no public name for it
+        cache.save_overload = _with_write_lock(_none_on_error(cache.save_overload, OSError))
+        cache.load_overload = _none_on_error(cache.load_overload, Exception)
+        return dispatcher
 
-    return compiled
+    return decorate
 
 
 def address_of(function: Any, arguments: tuple[Any, ...]) -> int:
-    """Path of a `cached_njit` function for these arguments. It is loaded or compiled, but not called.
+    """Address of the machine code of a `cached_njit` function for these arguments; it is compiled but not called.
 
     >>> @cached_njit(nogil=True)
     ... def twice(x):
@@ -80,24 +80,24 @@ def address_of(function: Any, arguments: tuple[Any, ...]) -> int:
     """
     signature = tuple(_numba.typeof(argument) for argument in arguments)
     function.compile(signature)
-    found = function.overloads[signature]
-    return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+    overload = function.overloads[signature]
+    return int(overload.library.get_pointer_to_function(overload.fndesc.llvm_func_name))
 
 
 @contextmanager
-def compiled_elsewhere(function: Any, arguments: tuple[Any, ...], *module: str) -> Iterator[None]:
-    """While the block compiles something else, another process compiles this, if it is not kept yet and can be.
+def compiling_in_background(function: Any, arguments: tuple[Any, ...], *module: str) -> Iterator[None]:
+    """Compile a function in another process during the block, unless it is cached already or cannot be cached.
 
-    Numba compiles under Python's global lock, so that threads would take turns. If the process fails, who needs the
-    function compiles it.
+    Numba compiles under Python's global lock, so that threads would take turns. If the process fails, the function is
+    compiled at its first call.
 
-    - `function`: a `cached_njit` one.
-    - `module`: what ``python -m`` runs, with its arguments; it compiles the function.
+    - `function`: a `cached_njit` function.
+    - `module`: argument of ``python -m``, with further arguments; that program compiles the function.
     """
-    if function._cache.cache_path is None or is_kept(function, arguments):
+    if function._cache.cache_path is None or is_cached(function, arguments):
         yield
         return
-    command, quiet = [sys.executable, "-P", "-m", *module], subprocess.DEVNULL  # -P: nothing of the current folder
+    command, quiet = [sys.executable, "-P", "-m", *module], subprocess.DEVNULL  # -P: import nothing from this folder
     with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as helper:  # noqa: S603  # no shell: a module of ours
         try:
             yield
@@ -106,30 +106,30 @@ def compiled_elsewhere(function: Any, arguments: tuple[Any, ...], *module: str) 
             raise
 
 
-def is_kept(function: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether the cache of a `cached_njit` function has machine code for such arguments; none of it is loaded."""
+def is_cached(function: Any, arguments: tuple[Any, ...]) -> bool:
+    """True if the cache of a `cached_njit` function has machine code for such arguments; none of it is loaded."""
     cache, signature = function._cache, tuple(_numba.typeof(argument) for argument in arguments)
     if cache.cache_path is None:
         return False
     return cache._index_key(signature, function.targetctx.codegen()) in cache._cache_file._load_index()
 
 
-def _or_nothing(call: Callable[..., Any], fault: type[Exception]) -> Callable[..., Any]:
-    """A call that gives None where it fails in such a way."""
+def _none_on_error(call: Callable[..., Any], error: type[Exception]) -> Callable[..., Any]:
+    """Wrap a call so that it returns None if it raises this error."""
 
-    def tried(*given: Any) -> Any:
-        with suppress(fault):
-            return call(*given)
+    def wrapper(*arguments: Any) -> Any:
+        with suppress(error):
+            return call(*arguments)
         return None
 
-    return tried
+    return wrapper
 
 
-def _whole(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call that no end of the process cuts in two."""
+def _with_write_lock(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a call so that `force_exit` does not cut it in two."""
 
-    def held(*given: Any) -> Any:
-        with writing:
-            return call(*given)
+    def wrapper(*arguments: Any) -> Any:
+        with write_lock:
+            return call(*arguments)
 
-    return held
+    return wrapper

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Imports that wait until they are needed, or are done without: names of a package, and what others would import."""
+"""Imports on first use, and imports without an optional module."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
 
-TYPE_CHECKING = False  # typing and importlib take longer than all the rest of `import simlib`
+TYPE_CHECKING = False  # importing typing and importlib takes longer than the remainder of `import simlib`
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
 def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
-    """The ``__getattr__`` of a package that imports a module of its own when it, or one of its names, is first used.
+    """Return a ``__getattr__`` for a package that imports a submodule when it, or one of its names, is first used.
 
     - `package`: its ``__name__``.
-    - `homes`: modules of the package, and the public names that they hold.
+    - `homes`: submodules of the package, and the public names that each defines.
 
     >>> lazy_names("simlib.model", {"pagetable": ("WORD_PAGES",)})("WORD_PAGES")
     64
     """
-    home = {name: module for module, held in homes.items() for name in held}
+    home = {name: module for module, names in homes.items() for name in names}
 
-    def found(name: str) -> object:
-        from importlib import import_module  # noqa: PLC0415  # `__main__` hears signals only after this module
+    def load(name: str) -> object:
+        from importlib import import_module  # noqa: PLC0415  # `__main__` handles signals only after this module
 
         if name in homes:
             return import_module(f"{package}.{name}")
@@ -33,15 +33,15 @@ def lazy_names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
         setattr(sys.modules[package], name, value)
         return value
 
-    return found
+    return load
 
 
 @contextmanager
 def without_module(module: str) -> Iterator[None]:
-    """Import others as if a module that they can do without were not there, unless it was imported before.
+    """Hide an optional module from imports within the block, unless it is imported already.
 
-    For ``rfc3987_syntax``: when jsonschema imports it, it makes a parser of IRIs, more than a second's work. Without it
-    jsonschema checks no IRI, as long as the process lives; it itself can be imported afterwards as ever.
+    For ``rfc3987_syntax``: when jsonschema imports it, it builds a parser of IRIs, which takes more than a second.
+    Without it jsonschema checks no IRIs in this process. The module itself can be imported after the block.
 
     >>> with without_module("turtle"):
     ...     import turtle
@@ -52,7 +52,7 @@ def without_module(module: str) -> Iterator[None]:
     if module in sys.modules:
         yield
         return
-    sys.modules[module] = None  # type: ignore[assignment]  # documented for import, but typeshed has modules alone
+    sys.modules[module] = None  # type: ignore[assignment]  # documented for import, but typeshed allows modules only
     try:
         yield
     finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Independent tasks, as many at a time as there are CPUs; whatever ends the wait ends them too, at once."""
+"""Independent tasks, as many at a time as there are CPUs. An error or a signal that ends the wait stops them too."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ Result = TypeVar("Result")
 Other = TypeVar("Other")
 
 Check = Callable[..., None]
-"""Raises `RunInterruptedError` once its task is no longer wanted; takes any arguments, so an engine's progress too."""
+"""Raises `RunInterruptedError` once its task is cancelled; takes any arguments, as an engine's ``progress`` does."""
 
 Progress = Callable[[str, float], None]
-"""Told what is done, and the share of it that is."""
+"""Called with the name of the work and the share of it that is done."""
 
-PATIENCE_S = 0.3
-"""How long tasks that are no longer wanted are waited for, s. A task that does not look meanwhile ends unheard."""
+STOP_TIMEOUT_S = 0.3
+"""Longest wait for cancelled tasks, s. A task that does not call its `Check` in this time is abandoned."""
 
-LOOK_S = 0.1
-"""A wait is cut into pieces of this length, s: a signal that another thread was given is handled between them."""
+POLL_S = 0.1
+"""Interval of polling during a wait, s: a signal that another thread received is handled between two polls."""
 
-MOST_WORKERS = 1024
-"""Most processes that a sweep or a command starts on this machine."""
+MAX_WORKERS = 1024
+"""Largest number of processes that a sweep or a command starts on this host."""
 
-MOST_LOSSES = 5
-"""Times that all workers may be lost one after another without any task having ended meanwhile."""
+MAX_LOSSES = 5
+"""Number of times that all workers may be lost before any task completes."""
 
 
 class Executor(Protocol):
-    """Where tasks run instead of in threads: `simlib.analysis.sweep.Pool`, `simlib.analysis.sweep.Cluster`."""
+    """Runs tasks outside this process: `simlib.analysis.sweep.Pool`, `simlib.analysis.sweep.Cluster`."""
 
     @property
     def workers(self) -> int:
-        """Tasks at a time."""
+        """Number of concurrent tasks."""
 
     @property
     def lost(self) -> tuple[type[BaseException], ...]:
-        """What a task's future raises if its worker is gone; the task is begun again."""
+        """Exceptions of a task's future if its worker is lost; the task is then submitted again."""
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Begin a task as soon as a worker is free."""
+        """Start a task as soon as a worker is free."""
 
 
-class _Task(threading.local):
-    """What this thread is busy with, if with a task: its `Check`, and whether that may have tasks side by side.
+class _ThreadState(threading.local):
+    """State of this thread: the `Check` of its task, if it runs one, and the executor in use.
 
-    And where tasks run, if not in threads.
+    - `nested`: whether tasks of its task may run in parallel.
     """
 
     check: Check | None = None
-    wide: bool = True
+    nested: bool = True
     executor: Executor | None = None
 
 
-_task = _Task()
+_thread = _ThreadState()
 
 
 def cpus() -> int:
-    """CPUs that this process may use.
+    """Number of CPUs that this process may use.
 
     >>> cpus() >= 1
     True
@@ -77,97 +77,95 @@ def cpus() -> int:
 
 
 def concurrency() -> int:
-    """Tasks that `run_all` runs at a time in this thread: as many as there are CPUs, or workers in use.
+    """Number of tasks that `run_all` runs at a time in this thread: that of the CPUs, or of the executor's workers.
 
     >>> concurrency() == cpus()
     True
     """
-    return cpus() if _task.executor is None else _task.executor.workers
+    return cpus() if _thread.executor is None else _thread.executor.workers
 
 
 @contextmanager
 def use_executor(executor: Executor) -> Iterator[None]:
-    """Within the block, what `run_all` is given in this thread runs on an executor: other processes, or a cluster.
+    """Within the block, run the tasks of this thread's `run_all` on an executor: other processes, or a cluster.
 
-    So do predictions, comparisons, calibrations, Sobol indices and choices: all of them use `run_all`. The results are
-    the same, as no task's random numbers depend on where or when it runs.
+    This holds for predictions, comparisons, calibrations, Sobol indices and choices, which all use `run_all`. The
+    results are the same: no task's random numbers depend on where or when it runs.
 
     >>> from simlib.analysis.sweep import Pool
     >>> with Pool(1) as pool, use_executor(pool):
     ...     run_all([lambda check: 3, lambda check: 4])
     [3, 4]
     """
-    before, _task.executor = _task.executor, executor
+    before, _thread.executor = _thread.executor, executor
     try:
         yield
     finally:
-        _task.executor = before
+        _thread.executor = before
 
 
 def completed(
-    executor: Executor, draw: Callable[[], tuple[Any, ...] | None], look: Callable[[], None] = lambda: None
+    executor: Executor, next_task: Callable[[], tuple[Any, ...] | None], poll: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Keep an executor's workers busy with tasks that are drawn one by one, and give what they return as they end.
+    """Keep an executor's workers busy with tasks, and yield each task and its result as it completes.
 
-    At most two tasks a worker are under way. A task whose worker is gone is begun again.
+    At most two tasks a worker are submitted. A task whose worker is lost is submitted again.
 
-    Raises `SimlibError` if the workers are lost again and again. Raises `Exception` what a task raised.
+    Raises `SimlibError` if the workers are lost repeatedly. Raises `Exception` the exception of a task.
 
-    - `draw`: gives a task and its arguments; None: none at present, though there may be one once another has ended.
-    - `look`: called several times a second; what it raises ends the wait.
-
-    Yields each task as it was drawn, and its result.
+    - `next_task`: returns a task and its arguments; None: none at present, but possibly after another has completed.
+    - `poll`: called several times a second; an exception that it raises ends the wait.
     """
-    under_way: dict[Future[Any], tuple[Any, ...]] = {}
-    again: deque[tuple[Any, ...]] = deque()
+    submitted: dict[Future[Any], tuple[Any, ...]] = {}
+    lost_tasks: deque[tuple[Any, ...]] = deque()
     losses = 0
     try:
         while True:
-            while len(under_way) < 2 * executor.workers:
-                task = again.popleft() if again else draw()
+            while len(submitted) < 2 * executor.workers:
+                task = lost_tasks.popleft() if lost_tasks else next_task()
                 if task is None:
                     break
-                under_way[executor.submit(*task)] = task
-            if not under_way:
+                submitted[executor.submit(*task)] = task
+            if not submitted:
                 return
-            ended, _ = wait(under_way, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-            look()
+            ended, _ = wait(submitted, timeout=POLL_S, return_when=FIRST_COMPLETED)
+            poll()
             for future in ended:
-                task = under_way.pop(future)
+                task = submitted.pop(future)
                 try:
                     result = future.result()
                 except executor.lost as error:
-                    again.append(task)
+                    lost_tasks.append(task)
                     losses += 1
-                    if losses > MOST_LOSSES * 2 * executor.workers:
+                    if losses > MAX_LOSSES * 2 * executor.workers:
                         raise SimlibError(
-                            f"workers are lost again and again ({type(error).__name__})",
-                            "see whether they run out of memory, and give fewer workers",
+                            f"workers are lost repeatedly ({type(error).__name__})",
+                            "check whether they run out of memory, and use fewer workers",
                         ) from None
                 else:
                     losses = 0
                     yield task, result
     finally:
-        for future in under_way:
+        for future in submitted:
             future.cancel()
 
 
 def run_two(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[Result, Other]:
-    """Do two things at once, each of which may have tasks of its own.
+    """Run two functions in parallel, each of which may have tasks of its own.
 
     >>> run_two(lambda: 1, lambda: "two")
     (1, 'two')
     """
-    one, other = run_all([lambda _: (first(), None), lambda _: (None, second())], wide=True)
-    return cast("tuple[Result, Other]", (one[0], other[1]))
+    left, right = run_all([lambda _: (first(), None), lambda _: (None, second())], nested=True)
+    return cast("tuple[Result, Other]", (left[0], right[1]))
 
 
 def subprogress(progress: Progress | None, begin: float, end: float) -> Progress | None:
-    """The progress of a part of some work, which takes it from `begin` to `end`, both shares of all of it.
+    """Return the progress function of a part of the work, from the share `begin` of all of it to the share `end`.
 
-    >>> told = []
-    >>> half = subprogress(lambda what, share: told.append((what, share)), 0.5, 1.0)
-    >>> half("drawing", 0.5), told
+    >>> calls = []
+    >>> half = subprogress(lambda what, share: calls.append((what, share)), 0.5, 1.0)
+    >>> half("drawing", 0.5), calls
     (None, [('drawing', 0.75)])
     """
     if progress is None:
@@ -176,22 +174,22 @@ def subprogress(progress: Progress | None, begin: float, end: float) -> Progress
 
 
 def subprogresses(progress: Progress | None, parts: Sequence[float]) -> list[Progress | None]:
-    """The progress of each of the tasks that run side by side, by what part of the work each is, in any unit.
+    """Return the progress functions of tasks that run in parallel, from the size of each task in any unit.
 
-    >>> told = []
-    >>> first, second = subprogresses(lambda what, share: told.append((what, share)), [1, 3])
-    >>> first("drawing", 0.5), second("writing", 1.0), told
+    >>> calls = []
+    >>> first, second = subprogresses(lambda what, share: calls.append((what, share)), [1, 3])
+    >>> first("drawing", 0.5), second("writing", 1.0), calls
     (None, None, [('drawing', 0.125), ('writing', 0.875)])
     """
     if progress is None:
         return [None] * len(parts)
     shares = [0.0] * len(parts)
 
-    def told(mine: int, what: str, share: float) -> None:
-        shares[mine] = share * parts[mine] / sum(parts)
+    def report(part: int, what: str, share: float) -> None:
+        shares[part] = share * parts[part] / sum(parts)
         progress(what, sum(shares))
 
-    return [partial(told, mine) for mine in range(len(parts))]
+    return [partial(report, part) for part in range(len(parts))]
 
 
 def run_all(
@@ -200,22 +198,22 @@ def run_all(
     progress: Progress | None = None,
     *,
     workers: int = 0,
-    wide: bool = False,
+    nested: bool = False,
 ) -> list[Result]:
-    """Run tasks in threads, or on the executor in use (`use_executor`), and return what they give, in their order.
+    """Run tasks in threads, or on the executor in use (`use_executor`), and return their results in order.
 
-    Tasks of a task run one after another where it runs, as the CPUs are busy already.
+    Tasks of a task run one after another in its thread, because the CPUs are busy already.
 
-    If the wait ends early (Ctrl-C, an error of `progress`, a task that fails), no further task is begun, and those
-    that run end at their next call of the `Check` that each is given. A simulation passes it on as its ``progress``.
+    If the wait ends early (Ctrl-C, an error of `progress`, a task that fails), no further task is started, and the
+    running ones end at the next call of their `Check`. A simulation takes the `Check` as its ``progress``.
 
-    Raises `Exception` what the task that failed first raised.
+    Raises `Exception` the exception of the first task that failed.
 
-    - `tasks`: each is called with its `Check`. They are begun in this order: put the longest first.
-    - `what`: what `progress` is told: the same for all tasks, or a name for each.
-    - `progress`: called in the caller's thread with (what, share done) whenever a task has ended.
-    - `workers`: tasks at a time; 0: as many as there are CPUs.
-    - `wide`: tasks of a task run side by side nevertheless; they themselves run in threads, whatever is in use.
+    - `tasks`: each is called with its `Check`. They are started in this order: put the longest first.
+    - `what`: name of the work that `progress` reports: one for all tasks, or one for each.
+    - `progress`: called in the caller's thread with (what, share done) whenever a task has completed.
+    - `workers`: number of concurrent tasks; 0: that of the CPUs.
+    - `nested`: run tasks of a task in parallel too; the tasks themselves then run in threads, not on the executor.
 
     >>> run_all([lambda check: 3, lambda check: 4])
     [3, 4]
@@ -226,102 +224,102 @@ def run_all(
     >>> def metric(scenario, check):
     ...     return run_scenario(scenario, progress=check).metrics["lock_acquisitions"]
     >>> scenario = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}})
-    >>> told = []
-    >>> run_all([partial(metric, scenario.with_vcpus(n)) for n in (1, 2)], "simulating", lambda *of: told.append(of))
+    >>> calls = []
+    >>> run_all([partial(metric, scenario.with_vcpus(n)) for n in (1, 2)], "simulating", lambda *c: calls.append(c))
     [515.0, 1028.0]
-    >>> told
+    >>> calls
     [('simulating', 0.5), ('simulating', 1.0)]
     """
-    outer = _task.check
-    if outer is not None and not _task.wide:
-        ends = _in_turn(tasks, outer)
-    elif _task.executor is not None and not wide:
-        ends = _elsewhere(_task.executor, tasks, outer or _unheeding)
+    outer = _thread.check
+    if outer is not None and not _thread.nested:
+        completions = _in_sequence(tasks, outer)
+    elif _thread.executor is not None and not nested:
+        completions = _on_executor(_thread.executor, tasks, outer or _never_cancelled)
     else:
-        ends = _in_threads(tasks, workers or cpus(), wide, outer or _unheeding)
-    found: dict[int, Result] = {}
-    with closing(ends):
-        for number, result in ends:
-            found[number] = result
+        completions = _in_threads(tasks, workers or cpus(), nested, outer or _never_cancelled)
+    results: dict[int, Result] = {}
+    with closing(completions):
+        for number, result in completions:
+            results[number] = result
             if progress is not None:
-                progress(what if isinstance(what, str) else what[number], len(found) / len(tasks))
-    return [found[number] for number in range(len(tasks))]
+                progress(what if isinstance(what, str) else what[number], len(results) / len(tasks))
+    return [results[number] for number in range(len(tasks))]
 
 
-def _in_turn(tasks: Sequence[Callable[[Check], Result]], check: Check) -> Generator[tuple[int, Result]]:
-    """The tasks of a task, and their numbers, as they end."""
+def _in_sequence(tasks: Sequence[Callable[[Check], Result]], check: Check) -> Generator[tuple[int, Result]]:
+    """Run the tasks of a task one after another; yield their numbers and results."""
     for number, task in enumerate(tasks):
         check()
         yield number, task(check)
 
 
-def _elsewhere(
+def _on_executor(
     executor: Executor, tasks: Sequence[Callable[[Check], Result]], outer: Check
 ) -> Generator[tuple[int, Result]]:
-    """The tasks on an executor."""
+    """Run the tasks on an executor; yield their numbers and results."""
     numbered = enumerate(tasks)
 
-    def draw() -> tuple[Any, ...] | None:
+    def next_task() -> tuple[Any, ...] | None:
         following = next(numbered, None)
-        return None if following is None else (_alone, *following)
+        return None if following is None else (_run_in_worker, *following)
 
-    for _, end in completed(executor, draw, outer):
-        yield end
+    for _, completion in completed(executor, next_task, outer):
+        yield completion
 
 
-def _alone(number: int, task: Callable[[Check], Result]) -> tuple[int, Result]:
-    """A task in another process, whose CPU is its own and no more; nobody asks it to end."""
-    before = _task.check, _task.wide
-    _task.check, _task.wide = _unheeding, False
+def _run_in_worker(number: int, task: Callable[[Check], Result]) -> tuple[int, Result]:
+    """Run a task in a worker process, which has one CPU; the task is never cancelled."""
+    before = _thread.check, _thread.nested
+    _thread.check, _thread.nested = _never_cancelled, False
     try:
-        return number, task(_unheeding)
+        return number, task(_never_cancelled)
     finally:
-        _task.check, _task.wide = before
+        _thread.check, _thread.nested = before
 
 
 def _in_threads(
-    tasks: Sequence[Callable[[Check], Result]], workers: int, wide: bool, outer: Check
+    tasks: Sequence[Callable[[Check], Result]], workers: int, nested: bool, outer: Check
 ) -> Generator[tuple[int, Result]]:
-    """The tasks in threads, which end early if one of them fails, or nobody waits any more."""
-    executor, begun, stopped = _task.executor, threading.Event(), threading.Event()
+    """Run the tasks in threads; yield their numbers and results. An error, or the end of the wait, cancels them."""
+    executor, started, cancelled = _thread.executor, threading.Event(), threading.Event()
     ended: queue.SimpleQueue[Future[tuple[int, Result]]] = queue.SimpleQueue()
 
     def check(*_: object) -> None:
-        if stopped.is_set():
+        if cancelled.is_set():
             raise RunInterruptedError("interrupted")
 
-    def work(number: int) -> tuple[int, Result]:
-        begun.wait()
+    def run(number: int) -> tuple[int, Result]:
+        started.wait()
         check()
-        _task.check, _task.wide, _task.executor = check, wide, executor
+        _thread.check, _thread.nested, _thread.executor = check, nested, executor
         return number, tasks[number](check)
 
-    def note(future: Future[tuple[int, Result]]) -> None:
-        ended.put(future)  # before others end because of it: the first fault is the one that is raised
+    def on_end(future: Future[tuple[int, Result]]) -> None:
+        ended.put(future)  # before it cancels the others, so that the first error is the one that is raised
         if future.cancelled() or future.exception() is not None:
-            stopped.set()
+            cancelled.set()
 
     pool, futures = ThreadPoolExecutor(workers), list[Future[tuple[int, Result]]]()
     try:
         for number in range(len(tasks)):
-            futures.append(pool.submit(work, number))
-            futures[-1].add_done_callback(note)
-        begun.set()  # an interrupt that came before finds nothing to end
-        left = len(tasks)
-        while left:
+            futures.append(pool.submit(run, number))
+            futures[-1].add_done_callback(on_end)
+        started.set()  # before this no task runs, so an interrupt has nothing to stop
+        remaining = len(tasks)
+        while remaining:
             try:
-                future = ended.get(timeout=LOOK_S)
+                future = ended.get(timeout=POLL_S)
             except queue.Empty:
                 outer()
             else:
-                left -= 1
+                remaining -= 1
                 yield future.result()
     finally:
-        stopped.set()
-        begun.set()
+        cancelled.set()
+        started.set()
         pool.shutdown(wait=False, cancel_futures=True)
-        wait([future for future in futures if not future.cancelled()], PATIENCE_S)
+        wait([future for future in futures if not future.cancelled()], STOP_TIMEOUT_S)
 
 
-def _unheeding(*_: object) -> None:
-    """The check of what nobody asks to end."""
+def _never_cancelled(*_: object) -> None:
+    """Check of a task that cannot be cancelled."""

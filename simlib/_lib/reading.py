@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reading the user's files, all of them in one place: bounded in size and depth, and never anything but a file.
+"""Reading of the user's files: regular files only, bounded in size and depth.
 
-A scenario, a fit, an experiment, a table may come from anybody. What is read here is text or plain values (numbers,
-texts, lists, tables) without anything that a terminal would obey; a fault is one sentence.
+A scenario, a fit, an experiment or a table may come from anybody. The result is text or plain values (numbers, texts,
+lists, tables) without control characters, which a terminal would interpret. An error is one sentence.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from simlib._lib.errors import InputError, printable
 
 MIB = 1 << 20
 TOML_BYTES = 1 * MIB
-"""Longest TOML file: a scenario has kilobytes."""
+"""Largest TOML file, bytes: a scenario has kilobytes."""
 
 JSON_BYTES = 16 * MIB
-"""Longest JSON file: a fit has kilobytes."""
+"""Largest JSON file, bytes: a fit has kilobytes."""
 
 CSV_BYTES = 32 * MIB
-"""Longest table: half a million rows."""
+"""Largest table, bytes: half a million rows."""
 
 DEPTH = 32
-"""Most lists and tables within each other."""
+"""Deepest nesting of lists and tables."""
 
 _LONG_KEY = re.compile(
     rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH}}}""", flags=re.ASCII
 )
-"""More tables within each other than may be, as a dotted key writes them; TOML's reader takes the square of that."""
+"""A dotted key that nests tables too deeply; the time of Python's TOML reader grows with the square of the depth."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-"""What no text has that people wrote: what terminals obey, and half characters."""
+"""Control characters, and surrogates."""
 
 
 def exists(path: str | Path) -> bool:
-    """Whether there is something of this name; not, where nobody may look or none can be.
+    """True if a file or folder of this name exists; False for a folder without access, or an invalid name.
 
     >>> exists("/"), exists("/none"), exists("x" * 300), exists("a\\0b")
     (True, False, False, False)
@@ -55,12 +55,12 @@ def exists(path: str | Path) -> bool:
 
 
 def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
-    """What a file holds.
+    """Read the bytes of a file.
 
-    Raises `InputError` if it is missing, a folder, a device or a pipe, unreadable, empty, or larger.
+    Raises `InputError` if it is missing, a folder, a device or a pipe, unreadable, empty, or too large.
 
-    - `kind`: what it should be, for the message of an error (``"a measurement file (CSV)"``).
-    - `most`: bytes that it may hold.
+    - `kind`: name of the expected format, for an error's message (``"a measurement file (CSV)"``).
+    - `most`: largest size, bytes.
 
     >>> read_bytes("/dev/zero", "a scenario file (TOML)", TOML_BYTES)
     Traceback (most recent call last):
@@ -69,7 +69,7 @@ def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
     """
     where, must = str(path), f"must be {kind}"
     try:
-        # A pipe that nobody writes would be waited for, and looking first would leave time to exchange the file.
+        # Non-blocking, since a pipe might have no writer; checked after opening, so that the file cannot be exchanged.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             mode = os.fstat(handle).st_mode
@@ -84,9 +84,9 @@ def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
     except FileNotFoundError:
         raise InputError(where, "missing", f"{kind} must exist", "check the path") from None
     except OSError as error:
-        cure = "check its permissions and those of its folder"
-        raise InputError(where, error.strerror or "unreadable", "must be readable", cure) from None
-    except ValueError as error:  # a byte 0 in a name; InputError is one, too
+        hint = "check its permissions and those of its folder"
+        raise InputError(where, error.strerror or "unreadable", "must be readable", hint) from None
+    except ValueError as error:  # a byte 0 in a name; InputError is a ValueError, too
         if isinstance(error, InputError):
             raise
         raise InputError(where, str(error), "must be the name of a file", "check the path") from None
@@ -108,35 +108,28 @@ def read_text(path: str | Path, kind: str, most: int = CSV_BYTES) -> str:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        row = raw.count(b"\n", 0, error.start) + 1
-        found = f"byte {raw[error.start]:#04x}"
-        raise InputError(f"{where}, row {row}", found, "must be UTF-8 text", "save the file as UTF-8") from None
+        row, byte = raw.count(b"\n", 0, error.start) + 1, f"byte {raw[error.start]:#04x}"
+        raise InputError(f"{where}, row {row}", byte, "must be UTF-8 text", "save the file as UTF-8") from None
     if control := _CONTROL.search(text):
         row = text.count("\n", 0, control.start()) + 1
-        raise InputError(f"{where}, row {row}", printable(control[0]), "is no character of a text", "remove it")
+        raise InputError(f"{where}, row {row}", printable(control[0]), "must not be in a text", "remove it")
     return text
 
 
 def read_toml(path: str | Path, kind: str) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises `InputError` as `read_text` and `parse_toml`.
-    """
+    """Read the tables of a TOML file; raises `InputError` as `read_text` and `parse_toml` do."""
     return parse_toml(read_text(path, kind, TOML_BYTES), str(path), kind)
 
 
 def read_json(path: str | Path, kind: str, most: int = JSON_BYTES) -> Any:
-    """What a JSON file says.
-
-    Raises `InputError` as `read_text` and `parse_json`.
-    """
+    """Read the value of a JSON file; raises `InputError` as `read_text` and `parse_json` do."""
     return parse_json(read_text(path, kind, most), str(path), kind)
 
 
 def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
-    """The tables of a text.
+    """Parse the tables of a TOML text.
 
-    Raises `InputError` if it is no TOML, nested too deeply, or has a number or a text that nothing has.
+    Raises `InputError` if it is not TOML, is nested too deeply, or has a control character or too long a number.
 
     >>> parse_toml("[guest]\\nvcpus = 8", "mine.toml", "a scenario file (TOML)")
     {'guest': {'vcpus': 8}}
@@ -156,21 +149,21 @@ def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
     except RecursionError:
         raise _too_deep(where, kind) from None
     except ValueError as error:  # tomllib.TOMLDecodeError, or a number that is too long for Python
-        raise InputError(where, f"no TOML: {error}", f"must be {kind}", "correct it") from None
+        raise InputError(where, f"not TOML: {error}", f"must be {kind}", "correct it") from None
     _check(tables, where, kind)
     return tables
 
 
 def parse_json(text: str, where: str, kind: str) -> Any:
-    """What a text says.
+    """Parse the value of a JSON text.
 
-    Raises `InputError` if it is no JSON, nested too deeply, or has a number or a text that nothing has.
+    Raises `InputError` if it is not JSON, is nested too deeply, or has a control character, NaN or too long a number.
 
     >>> parse_json('{"dof": 8}', "fit.json", "a fit file (JSON)")
     {'dof': 8}
     """
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise _too_deep(where, kind) from None
     except json.JSONDecodeError as error:
@@ -178,21 +171,21 @@ def parse_json(text: str, where: str, kind: str) -> Any:
         raise InputError(row, error.msg, f"must be {kind}", "correct it, or write it again") from None
     except ValueError as error:  # NaN, or a number that is too long for Python
         raise InputError(where, str(error), f"must be {kind}", "correct it, or write it again") from None
-    _check(found, where, kind)
-    return found
+    _check(value, where, kind)
+    return value
 
 
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word}, which is no number")
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word}, which is not a number")
 
 
 def _too_deep(where: str, kind: str) -> InputError:
     return InputError(where, "nested too deeply", f"must be {kind}", "correct it")
 
 
-def _check(found: Any, where: str, kind: str) -> None:
-    """Refuse what is nested too deeply, and texts with control characters."""
-    level = [found]
+def _check(root: Any, where: str, kind: str) -> None:
+    """Refuse a value that is nested too deeply, and texts with control characters."""
+    level = [root]
     for _ in range(DEPTH):
         deeper: list[Any] = []
         for value in level:
@@ -201,8 +194,7 @@ def _check(found: Any, where: str, kind: str) -> None:
             elif isinstance(value, list):
                 deeper += value
             elif isinstance(value, str) and (control := _CONTROL.search(value)):
-                shown = printable(control[0])
-                raise InputError(where, f"{shown} in {value!r}", "is no character of a text", "remove it")
+                raise InputError(where, f"{printable(control[0])} in {value!r}", "must not be in a text", "remove it")
         level = deeper
         if not level:
             return

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ctrl-C, SIGTERM and a closed terminal end the command within a second, whatever it does.
+"""Signal handling: Ctrl-C, SIGTERM and a closed terminal end the command within a second.
 
-While the command is imported, nothing has been begun that had to be ended: it is left at once. Afterwards
-`KeyboardInterrupt` is raised, and whoever has begun something ends it. What does not end within `DEADLINE_S` (a
-compiler cannot be interrupted, and Python's own signal handlers wait for it) is left by force, from another thread.
+While the command is imported there is nothing to clean up, so the process exits at once. Afterwards the handlers raise
+`KeyboardInterrupt`, and the code that started something stops it. A run that has not ended after `DEADLINE_S` (a
+compiler cannot be interrupted, and Python's own signal handlers wait for it) is ended by force from another thread.
 
-This is imported before everything else, so it imports next to nothing itself.
+This module is imported before everything else, so it imports next to nothing itself.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""What ends a run in order: Ctrl-C, the system, and a terminal that is closed."""
+"""Signals that end a run in order: Ctrl-C, a request of the system, and a terminal that is closed."""
 
 SENTENCE = "interrupted; nothing half-written is left behind"
 
 DEADLINE_S = 0.8
-"""From a signal to the end by force, s."""
+"""Time from a signal to the end by force, s."""
 
-_PATIENCE_S = 0.1
-"""How long `force_exit` waits for who is `writing`, s."""
+_WRITE_TIMEOUT_S = 0.1
+"""Longest time that `force_exit` waits for `write_lock`, s."""
 
-writing = threading.RLock()
-"""Held while something short is written that must not be cut in two, in whichever thread."""
+write_lock = threading.RLock()
+"""Held by any thread during a short write that must not be cut in two."""
 
 _SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"
 """Clears the line of a progress display, which hides the cursor."""
 
 
 class SignalState:
-    """What was asked, and what is being done about it."""
+    """The signal that was received, and the progress of its handling."""
 
-    asked = 0
-    """The first signal that came; 0: none."""
-    at_once = False
-    """Whether there is nothing to end: the next signal leaves."""
-    raised = False
-    """Whether `KeyboardInterrupt` is on its way: another signal changes nothing."""
-    held = 0
-    """Blocks of `DeferSignals` that are open."""
-    told = False
-    """Whether the user has been told."""
+    received = 0
+    """Number of the first signal; 0: none."""
+    exit_at_next_signal = False
+    """True while there is nothing to clean up: the next signal ends the process."""
+    interrupt_raised = False
+    """True once `KeyboardInterrupt` was raised: another signal changes nothing."""
+    deferrals = 0
+    """Number of open `DeferSignals` blocks."""
+    reported = False
+    """True once the message was printed."""
 
     def reset(self) -> None:
-        """Nothing was asked."""
+        """Forget the signal."""
         vars(self).clear()
 
 
@@ -62,101 +62,102 @@ state = SignalState()
 
 
 def install_handlers() -> dict[int, Any]:
-    """Hear `SIGNALS` from now on, in the main thread; return who heard them before.
+    """Handle `SIGNALS` from now on, in the main thread; return the previous handlers.
 
-    What nohup ignores stays ignored; Ctrl-C does not, as a shell's background jobs ignore it.
+    A signal that nohup ignores stays ignored, but not Ctrl-C, which a shell's background jobs ignore too.
 
-    >>> before = install_handlers()
-    >>> listening()
+    >>> previous = install_handlers()
+    >>> handlers_installed()
     True
-    >>> stop_listening(before)
+    >>> restore_handlers(previous)
     """
-    heard = [one for one in SIGNALS if one == signal.SIGINT or signal.getsignal(one) is not signal.SIG_IGN]
-    return {one: signal.signal(one, _note) for one in heard}
+    handled = [number for number in SIGNALS
+               if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN]  # fmt: skip
+    return {number: signal.signal(number, _handle) for number in handled}
 
 
-def stop_listening(before: dict[int, Any]) -> None:
-    """Let those hear again who did before; nothing has been asked."""
-    for one, handler in before.items():
-        signal.signal(one, handler)
+def restore_handlers(previous: dict[int, Any]) -> None:
+    """Restore the previous handlers and forget the signal."""
+    for number, handler in previous.items():
+        signal.signal(number, handler)
     state.reset()
 
 
-def listening() -> bool:
-    """Whether `SIGNALS` are heard here."""
-    return signal.getsignal(signal.SIGINT) is _note
+def handlers_installed() -> bool:
+    """True if this module handles `SIGNALS`."""
+    return signal.getsignal(signal.SIGINT) is _handle
 
 
 def arm_watchdog() -> None:
-    """From now on, leave by force `DEADLINE_S` after a signal; for a process that is the command and nothing else."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # written by the signal itself, whatever Python does
-    threading.Thread(target=_watch, args=(reading,), daemon=True).start()
-    sys.unraisablehook = _lost
+    """End the process by force `DEADLINE_S` after a signal; only for a process that is nothing but the command."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # written by the C handler, whatever Python does
+    threading.Thread(target=_watch, args=(read_end,), daemon=True).start()
+    sys.unraisablehook = _unraisable_hook
 
 
 def force_exit(number: int) -> NoReturn:
-    """End this process with the exit code of a signal, once nobody is `writing`, and say so if nobody has."""
-    if not state.told:
-        state.told = True
+    """End this process with the exit code of a signal, after a pending write; print the message if nobody has."""
+    if not state.reported:
+        state.reported = True
         os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + f"simlib: {SENTENCE}\n".encode())
-    writing.acquire(timeout=_PATIENCE_S)
+    write_lock.acquire(timeout=_WRITE_TIMEOUT_S)
     os._exit(128 + number)
 
 
 class DeferSignals:
-    """A block that no signal interrupts: `KeyboardInterrupt` is raised at its end, where it came before.
+    """A block that no signal interrupts: `KeyboardInterrupt` is raised at its end if a signal came before.
 
-    For what must not be cut in two, such as starting a program and knowing its id.
+    For operations that must not be cut in two, such as starting a program and storing its id.
 
-    >>> before = install_handlers()
+    >>> previous = install_handlers()
     >>> try:
     ...     with DeferSignals():
     ...         signal.raise_signal(signal.SIGTERM)
     ...         print("still here")
     ... except KeyboardInterrupt:
-    ...     print("and now interrupted", state.asked)
+    ...     print("and now interrupted", state.received)
     still here
     and now interrupted 15
-    >>> stop_listening(before)
+    >>> restore_handlers(previous)
     """
 
     def __enter__(self) -> None:
-        state.held += 1
+        state.deferrals += 1
 
     def __exit__(self, *_: object) -> None:
-        state.held -= 1
-        if state.asked and not state.held and not state.raised:
-            state.raised = True
+        state.deferrals -= 1
+        if state.received and not state.deferrals and not state.interrupt_raised:
+            state.interrupt_raised = True
             raise KeyboardInterrupt
 
 
-def _note(number: int, _frame: FrameType | None) -> None:
-    """Hear a signal, in the main thread, between two steps of Python."""
-    state.asked = state.asked or int(number)
-    if state.at_once:
-        force_exit(state.asked)
-    if not state.raised and not state.held:
-        state.raised = True
+def _handle(number: int, _frame: FrameType | None) -> None:
+    """Handle a signal, in the main thread, between two Python instructions."""
+    state.received = state.received or int(number)
+    if state.exit_at_next_signal:
+        force_exit(state.received)
+    if not state.interrupt_raised and not state.deferrals:
+        state.interrupt_raised = True
         raise KeyboardInterrupt
 
 
-def _watch(reading: int) -> None:
-    """Wait for a signal, give the command time to end, and end it."""
-    while (number := os.read(reading, 1)[0]) not in SIGNALS:
+def _watch(read_end: int) -> None:
+    """Wait for a signal, give the command time to end, then end the process."""
+    while (number := os.read(read_end, 1)[0]) not in SIGNALS:
         pass
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         time.sleep(0.02)
-        if state.asked and not state.raised and not state.held:  # it was lost: see below
+        if state.received and not state.interrupt_raised and not state.deferrals:  # lost: see _unraisable_hook
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-    force_exit(state.asked or number)
+    force_exit(state.received or number)
 
 
-def _lost(fault: sys.UnraisableHookArgs) -> None:
-    """Hear of an error within a destructor or a callback of C, which goes no further: `_watch` interrupts again."""
-    if state.asked and issubclass(fault.exc_type, KeyboardInterrupt):
-        state.raised = False
+def _unraisable_hook(error: sys.UnraisableHookArgs) -> None:
+    """Note a `KeyboardInterrupt` that a destructor or a C callback swallowed, so that `_watch` interrupts again."""
+    if state.received and issubclass(error.exc_type, KeyboardInterrupt):
+        state.interrupt_raised = False
     else:
-        sys.__unraisablehook__(fault)
+        sys.__unraisablehook__(error)

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The version, where every part may read it."""
+"""Version of simlib, readable from every part."""
 
 __version__ = "0.1.0"

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Policies side by side: the same guest, the same costs, the same random numbers."""
+"""Comparison of policies for one guest, on the same costs and random numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import pandas as pd
 
 from simlib._lib.errors import InputError
-from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU, REPLICATIONS, PredictionOptions, Progress, curves_of
-from simlib.analysis.simulate import Known
+from simlib.analysis.predict import PredictionKeywords, PredictionOptions, curves_of
 from simlib.figures.results import Result, result_html, text_of
-from simlib.measurements.fits import AnyFit
 from simlib.model.policies import BASELINE, apply
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
@@ -22,14 +20,14 @@ from simlib.model.scenario import Scenario, as_scenario
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Result):
-    """What policies do, side by side.
+    """Metrics of several policies, and their changes against the first.
 
     - `frame`: policy, variant, vcpus, metric, estimate, low, high, unit; and against the first policy, change_percent,
-      change_low, change_high (NaN where that gives 0): a paired comparison, so that what both share cancels.
-    - `policies`: as they were asked for; the first is what the others are compared with.
-    - `level`: probability that the intervals are meant to cover.
-    - `costs`: one row a cost that the programs spend: cost, evidence, value, low, high, unit, source.
-    - `flags`: what to know before believing the result.
+      change_low, change_high (NaN if its metric is 0). The comparison is paired, so that common effects cancel.
+    - `policies`: the policies as given; the others are compared with the first.
+    - `level`: confidence level of the intervals.
+    - `costs`: one row per cost that the programs spend: cost, evidence, value, low, high, unit, source.
+    - `flags`: assumptions and limits that affect the result.
     """
 
     frame: pd.DataFrame
@@ -39,13 +37,13 @@ class Comparison(Result):
     flags: tuple[str, ...]
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
-        "over_vcpus": lambda found: found._frame(),
-        "dirty_memory_time": lambda found: found.curves(),
-        "speed_up": lambda found: found.curves(),
+        "over_vcpus": lambda result: result._named_frame(),
+        "dirty_memory_time": lambda result: result.curves(),
+        "speed_up": lambda result: result.curves(),
     }
 
     def readable(self) -> pd.DataFrame:
-        """The frame for people to read: intervals in one column each, and no column of variants if there are none."""
+        """Return the frame with formatted intervals, and without the column of variants if there are none."""
         frame = self.frame
         time = frame["unit"] == "s"
         estimate, low, high = (
@@ -53,29 +51,29 @@ class Comparison(Result):
             for name in ("estimate", "low", "high")
         )
         shares = frame[["change_percent", "change_low", "change_high"]]
-        changes = shares.abs().max(axis=1) >= 0.05  # false where it is unknown
-        points = frame[["change_low", "change_high"]].map("{:+.1f}".format)
-        shown = frame[["policy", "variant", "vcpus", "metric"]].assign(
+        changes = shares.abs().max(axis=1) >= 0.05  # False if the change is NaN
+        ends = frame[["change_low", "change_high"]].map("{:+.1f}".format)
+        table = frame[["policy", "variant", "vcpus", "metric"]].assign(
             estimate=estimate, interval=low + " … " + high, unit=frame["unit"].mask(time, ""),
             change=frame["change_percent"].map("{:+.1f} %".format).where(changes, ""),
         )  # fmt: skip
-        shown["of the change"] = (points["change_low"] + " … " + points["change_high"]).where(changes, "")
-        return shown if (frame["variant"] != "").any() else shown.drop(columns="variant")
+        table["of the change"] = (ends["change_low"] + " … " + ends["change_high"]).where(changes, "")
+        return table if (frame["variant"] != "").any() else table.drop(columns="variant")
 
     def summary(self) -> str:
-        """The policies, and what to know of them."""
+        """Return the comparison and the flags as text."""
         title = f"Compared with {self.policies[0]}, {self.level:.0%} intervals."
         return "\n".join([title, text_of(self.readable()), *self.flags])
 
     def curves(self) -> pd.DataFrame:
-        """The table that the figures of curves draw: variant (here the policy), vcpus, metric, kind, value …"""
-        frame = self._frame()
+        """Return the table for figures of curves: variant (here the policy), vcpus, metric, kind, value …"""
+        frame = self._named_frame()
         frame = frame[["policy", "vcpus", "metric", "estimate", "low", "high"]].assign(kind="predicted", held_out=True)
         return frame.rename(columns={"policy": "variant", "estimate": "value"})
 
-    def _frame(self) -> pd.DataFrame:
-        named = (self.frame["variant"] + ": ").where(self.frame["variant"] != "", "")
-        return self.frame.assign(policy=named + self.frame["policy"])
+    def _named_frame(self) -> pd.DataFrame:
+        prefix = (self.frame["variant"] + ": ").where(self.frame["variant"] != "", "")
+        return self.frame.assign(policy=prefix + self.frame["policy"])
 
     def _repr_html_(self) -> str:
         what = f", compared with {self.policies[0]}, {self.level:.0%} intervals."
@@ -88,24 +86,18 @@ def compare(
     vcpus: Sequence[int],
     *,
     variant: str = "",
-    fit: AnyFit | None = None,
-    metrics: Sequence[str] | None = None,
-    level: float = LEVEL,
-    seed: int = 1,
-    replications: int = REPLICATIONS,
-    pages_per_vcpu: int = PAGES_PER_VCPU,
-    costs: Known = "drawn",
-    progress: Progress | None = None,
+    **options: Unpack[PredictionKeywords],
 ) -> Comparison:
-    """Set policies side by side over vCPUs.
+    """Compare policies over vCPUs.
 
-    Raises `InputError` if a policy is unknown or named twice, or for what `simlib.predict` refuses.
+    Raises `InputError` if a policy is unknown or named twice, and for the reasons of `simlib.predict`.
 
     - `scenario`: a scenario, or its file.
     - `policies`: names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, several
-      joined by ``+``, or ``"baseline"`` for what the scenario says itself. The others are compared with the first.
+      joined by ``+``, or ``"baseline"`` for the scenario's own. The others are compared with the first.
     - `variant`: only this one, if the scenario has variants; by default all.
-    - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `costs`, `progress`: see `simlib.predict`.
+    - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `unknown_costs`, `progress`: see
+      `simlib.analysis.predict.PredictionOptions`.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
     ...                     "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
@@ -114,13 +106,13 @@ def compare(
     """
     names = tuple(policies)
     if not names:
-        raise InputError("policies", "", "must name at least one", 'such as ["baseline", "every-64"]')
+        raise InputError("policies", "", "must name at least one policy", 'such as ["baseline", "every-64"]')
     for name in names:
         if names.count(name) > 1:
-            raise InputError("policies", name, "is named more than once", "name each once")
+            raise InputError("policies", name, "is given more than once", "give each policy once")
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
-    named = {name: subject if name == BASELINE else apply(subject, name) for name in names}
-    asked = PredictionOptions(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
-    frame, costs_used, flags = curves_of(named, vcpus, asked)
-    return Comparison(frame, names, level, costs_used, flags)
+    scenarios = {name: subject if name == BASELINE else apply(subject, name) for name in names}
+    precision = PredictionOptions(**options)
+    frame, costs, flags = curves_of(scenarios, vcpus, precision)
+    return Comparison(frame, names, precision.level, costs, flags)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Run a scenario: build its programs, run an engine, name what came out."""
+"""Simulation of a scenario: build its programs, run an engine, and name the results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
@@ -28,32 +28,32 @@ from simlib.measurements.fits import (
 )
 from simlib.model.job import Job
 from simlib.model.policies import apply
-from simlib.model.quantities import say_size
+from simlib.model.quantities import size_text
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.simulator.engine import engine_selection, reference
 from simlib.simulator.engine.result import ACTIVITIES, FAULTS, PS, EngineResult
-from simlib.simulator.sampling import SAMPLED_RUNS, SampleResult, sample_migration, sample_several
+from simlib.simulator.sampling import DEFAULT_REPLICATIONS, SampleResult, sample_migration, sample_several
 from simlib.simulator.workloads import build, find_metric, kind_of
-from simlib.simulator.workloads.horizon import check_length, how_long
+from simlib.simulator.workloads.horizon import check_length, long_run_notice
 
 Engine = Literal["compiled", "reference"]
-Known = Literal["drawn", "median", "exact"]
+UnknownCosts = Literal["sample", "median", "exact"]
 _ENGINES = {"compiled": engine_selection.run, "reference": reference.run}
 
 
 @dataclass(frozen=True, repr=False)
 class SimulationResult(Result):
-    """One simulated run. Nothing in it was measured.
+    """One simulated run. None of its values was measured.
 
-    - `scenario`: what was simulated (after sampling, if pages were sampled).
+    - `scenario`: the simulated scenario (with fewer pages, if pages were sampled).
     - `job`: the programs.
     - `raw`: every counter of the engine.
-    - `scale`: pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
-      proportional to the memory are multiplied by it, and those of a single stall are left out.
-    - `flags`: what to know before believing the result.
-    - `known`: the costs as they are known, of the whole scenario; None: as the scenario has them.
-    - `ranges`: whether the metrics are shown with the range over the costs that are drawn.
-    - `pages_per_vcpu`: pages a vCPU that were simulated at most; None: every page.
+    - `scale`: pages of the scenario over pages simulated; 1 if nothing was sampled. `metrics` that are proportional to
+      the memory are multiplied by it, and those of a single stall are omitted.
+    - `flags`: assumptions and limits that affect the result.
+    - `known`: costs of the whole scenario with their uncertainty; None: as the scenario has them.
+    - `ranges`: True if the metrics have a range over the uncertain costs.
+    - `pages_per_vcpu`: maximum number of simulated pages per vCPU; None: every page.
     """
 
     scenario: Scenario
@@ -85,80 +85,80 @@ class SimulationResult(Result):
         return {name: float(np.sum(value)) for name, value in self._values.items()}
 
     def value(self, name: str) -> float:
-        """One metric by its name, or of a single iteration: ``dirty_memory_time[2]``.
+        """Return a metric by its name, or of a single iteration: ``dirty_memory_time[2]``.
 
-        Raises `InputError` if the workload has no such metric or iteration, or only a run of all memory would tell.
+        Raises `InputError` if the workload has no such metric or iteration, or if the metric needs a run of all memory.
 
         >>> costs = {"fault_unlocked": "1us", "others": "0ns"}
         >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": costs})
-        >>> found = run_scenario(s)
-        >>> found.value("dirty_memory_time[1]"), found.value("dirty_memory_time") == found.value("dirty_memory_time[2]")
+        >>> run = run_scenario(s)
+        >>> run.value("dirty_memory_time[1]"), run.value("dirty_memory_time") == run.value("dirty_memory_time[2]")
         (0.0, True)
         """
         metric, number = kind_of(self.scenario).find(name, self.scenario.workload.iterations)
         values = self._values
         if metric.name not in values:
-            raise InputError("metric", name, "a part of the memory does not tell it", "simulate without pages_per_vcpu",
+            raise InputError("metric", name, "needs a run of all memory", "simulate without pages_per_vcpu",
                              "simulate without --pages")  # fmt: skip
         return float(np.sum(values[metric.name])) if number == 0 else float(np.asarray(values[metric.name])[number - 1])
 
     @cached_property
     def _values(self) -> dict[str, np.ndarray]:
-        """Every metric, of the whole memory; those by rounds as one value each."""
+        """Every metric, scaled to the whole memory; those by iteration as arrays."""
         kind = kind_of(self.scenario)
-        return kind.of_all(kind.measure(self.scenario, self.job, self.raw), self.scale)
+        return kind.scale_to_whole(kind.measure(self.scenario, self.job, self.raw), self.scale)
 
     def table(self) -> pd.DataFrame:
-        """The metrics, tidy: metric, value, unit; and low and high, the range over the costs that are drawn, if any.
+        """Return the metrics: metric, value, unit; and low and high, the range over the uncertain costs, if any.
 
-        The range takes two runs for each of these costs, once.
+        The range needs two runs for each of these costs, once.
         """
         rows = [(name, value, find_metric(self.scenario, name).unit) for name, value in self.metrics.items()]
-        found, spread = pd.DataFrame(rows, columns=["metric", "value", "unit"]), self.spread()
+        frame, spread = pd.DataFrame(rows, columns=["metric", "value", "unit"]), self.spread()
         if spread is None:
-            return found
-        return _ranged(self.scenario, found, spread, self.scale)[["metric", "value", "low", "high", "unit"]]
+            return frame
+        return _with_ranges(self.scenario, frame, spread, self.scale)[["metric", "value", "low", "high", "unit"]]
 
     def spread(self, progress: parallel.Progress | None = None) -> Spread | None:
-        """What the costs that are drawn move: each of `metrics` with each cost at the ends of its prior.
+        """Return the effect of the uncertain costs: each of `metrics` with each cost at the ends of its prior.
 
-        Simulated when it is first asked for, as many runs at a time as there are CPUs; None: no cost is drawn.
+        It is simulated at the first call, in parallel on all CPUs. None: no cost is uncertain.
         """
         known = self.known
         if known is None or not self.ranges or not known.drawn:
             return None
         if "_spread" not in self.__dict__:
             tasks = [partial(_metrics_of, case, self.seed, self.pages_per_vcpu) for case in variations(known)]
-            found = parallel.run_all(tasks, "simulating what is not known", progress)
-            ends = np.array([[metrics[name] for name in self.metrics] for metrics in found])
+            results = parallel.run_all(tasks, "simulating unknown costs", progress)
+            ends = np.array([[metrics[name] for name in self.metrics] for metrics in results])
             self.__dict__["_spread"] = Spread.of(known.drawn, np.array(list(self.metrics.values())), ends)
         spread: Spread = self.__dict__["_spread"]
         return spread
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """`flags`, and which of the costs that are not known decide."""
+        """`flags`, and the unknown costs with the largest effect."""
         spread = self.spread()
-        words = decisive(spread.shares()) if spread is not None else ""
-        return (*self.flags, *([words] if words else []))
+        note = decisive(spread.shares()) if spread is not None else ""
+        return (*self.flags, *([note] if note else []))
 
     def costs(self) -> pd.DataFrame:
-        """One row a cost that the programs spend: cost, evidence, value, low, high, unit, source."""
+        """Return one row per cost that the programs spend: cost, evidence, value, low, high, unit, source."""
         return (self.known or UncertainCosts.of(self.scenario)).table()
 
     def locks(self) -> pd.DataFrame:
-        """One row a lock and mode (see `EngineResult.locks`); counts as simulated, not scaled."""
+        """Return one row per lock and mode (see `EngineResult.locks`); counts as simulated, not scaled."""
         return self.raw.locks(self.job)
 
     def threads(self) -> pd.DataFrame:
-        """One row a thread: seconds by activity, faults by kind."""
+        """Return one row per thread: seconds by activity, faults by kind."""
         return self.raw.threads(self.job)
 
     def phases(self) -> pd.DataFrame:
-        """One row a phase between stamps: phase, start_s, seconds, faults, and mean microseconds by activity a fault.
+        """Return one row per phase between stamps: phase, start_s, seconds, faults, and mean microseconds by activity.
 
-        As simulated, not scaled. The time of a fault is summed over all threads and divided by the phase's
-        faults; parked threads count as idle.
+        Values are as simulated, not scaled. The means are those per fault: the time of all threads, divided by the
+        faults of the phase. Parked threads count as idle.
         """
         raw, names = self.raw, self.job.stamps
         rows = []
@@ -172,11 +172,11 @@ class SimulationResult(Result):
         return pd.DataFrame(rows)
 
     def time_per_fault(self) -> pd.DataFrame:
-        """Mean microseconds of a fault while the guest dirties its memory: activity, microseconds_per_fault.
+        """Return the mean time of a fault while the guest dirties its memory: activity, microseconds_per_fault.
 
-        Populating is left out, as in the selftest's dirty memory time. Zeros where the guest has no phase of its own.
+        Populating is excluded, as in the selftest's dirty memory time. Zeros if the guest has no such phase.
         """
-        phase = kind_of(self.scenario).dirtying
+        phase = kind_of(self.scenario).dirtying_phase
         dirtying = self.phases()[[stamp.phase == phase for stamp in self.job.stamps[1:]]]
         shares = dirtying["faults"].to_numpy() / max(1, int(dirtying["faults"].sum()))
         activities = [a for a in ACTIVITIES if a != "idle"]
@@ -184,7 +184,7 @@ class SimulationResult(Result):
         return pd.DataFrame({"activity": activities, "microseconds_per_fault": spent})
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table of the run, by its name."""
+        """Return every table of the run, by its name."""
         raw, job = self.raw, self.job
         return {
             "metrics": self.table(), "costs": self.costs(), "locks": self.locks(), "threads": self.threads(),
@@ -194,10 +194,10 @@ class SimulationResult(Result):
         }  # fmt: skip
 
     def summary(self) -> str:
-        """What was simulated, its metrics, its locks, and what to know of it."""
+        """Return the scenario, the metrics, the locks and the notes as text."""
         scenario = self.scenario
         guest, policy = scenario.guest, scenario.policy.resolved()
-        memory = say_size(guest.pages * guest.page_size)
+        memory = size_text(guest.pages * guest.page_size)
         return "\n".join(
             [f"Simulated: {scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
              f"({policy.lock} lock); seed {self.seed}, {self.raw.events:,} events",
@@ -205,16 +205,15 @@ class SimulationResult(Result):
         )  # fmt: skip
 
     def figures(self) -> tuple[str, ...]:
-        """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
+        """Names of the available figures; `plot` draws the first by default."""
         kind = kind_of(self.scenario)
-        has = {"degradation_over_time": kind.curve is not None, "time_per_page": bool(kind.dirtying)}
+        has = {"degradation_over_time": kind.curve is not None, "time_per_page": bool(kind.dirtying_phase)}
         return tuple(name for name in self.FIGURES if has.get(name, True))
 
     def degradation(self) -> pd.DataFrame:
-        """How much of its undisturbed throughput the guest lost over time, where it works on.
+        """Return the guest's loss of throughput over time, for workloads during which the guest runs.
 
-        Returns: time_s, width_s, throughput, degradation. Raises `InputError` if the guest of the workload does not
-        work on.
+        Returns: time_s, width_s, throughput, degradation. Raises `InputError` if the guest does not run meanwhile.
         """
         curve = kind_of(self.scenario).curve
         if curve is None:
@@ -227,52 +226,97 @@ class SimulationResult(Result):
 
 
 def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
-    """What a reader should know of a scenario's result before believing it."""
+    """Return the assumptions and limits that affect the result of a scenario."""
     flags = []
     if scenario.guest.vcpus > scenario.host.cores:
         flags.append(
-            f"{scenario.guest.vcpus} vCPUs on {scenario.host.cores} cores: each vCPU is given a core of its own"
+            f"{scenario.guest.vcpus} vCPUs on {scenario.host.cores} cores: each vCPU is simulated on its own core"
         )
     if scale != 1.0:
         flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
     return tuple(flags)
 
 
-def simulate(
-    scenario: Scenario | str | Path,
-    *,
-    variant: str = "",
-    vcpus: int | None = None,
-    policy: str = "",
-    fit: AnyFit | None = None,
-    engine: Engine = "compiled",
-    seed: int = 1,
-    trace: int = 0,
-    pages_per_vcpu: int | None = None,
-    costs: Known = "drawn",
-    announce: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> SimulationResult:
-    """Simulate a scenario once, with the costs that were calibrated for its machine.
+@dataclass(frozen=True, kw_only=True)
+class CaseOptions:
+    """Changes of a scenario before it runs, and its costs: options of `simulate`, `sample` and `programs`.
 
-    Raises `InputError` if anything given breaks its rule, or a cost has no value and `costs` is ``"exact"``. Raises
-    `DeadlockError`, `HorizonError`.
+    - `variant`: name of the variant, if the scenario has any.
+    - `vcpus`: number of vCPUs; by default the scenario's.
+    - `policy`: strategy for taking the lock, by its name (`simlib.model.policies.POLICIES`).
+    - `fit`: calibrated costs; by default the shipped fit for the host, if there is one. Costs that the scenario gives
+      keep their values.
+    """
+
+    variant: str = ""
+    vcpus: int | None = None
+    policy: str = ""
+    fit: AnyFit | None = None
+
+    def costs_of(self, scenario: Scenario | str | Path) -> tuple[UncertainCosts, tuple[str, ...]]:
+        """Return the changed scenario with its costs, and notes on them. Raises `InputError` for a wrong value."""
+        case = as_scenario(scenario).variant(self.variant)
+        case = case if self.vcpus is None else case.with_vcpus(self.vcpus)
+        case = apply(case, self.policy) if self.policy else case
+        estimate, notes = choose_fit(case, self.fit)
+        return UncertainCosts.of(case, estimate), tuple(notes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationOptions(CaseOptions):
+    """Options of `simulate`; those of `CaseOptions`, and these.
+
+    - `engine`: both give the same result; the reference engine is some hundred times slower. It takes small runs while
+      the compiled one is not yet compiled or loaded (`simlib.simulator.engine.engine_selection`).
+    - `seed`: root of all random streams.
+    - `trace`: keep up to this many trace events (the run fails if there are more).
+    - `pages_per_vcpu`: simulate at most this many pages per vCPU and scale the result; by default every page.
+    - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
+      ``"sample"``: the run has the median of its prior, and `SimulationResult.table` the range. ``"median"``: the same
+      without the range. ``"exact"``: such a scenario is refused.
+    - `announce`: called with the expected duration before a long run.
+    - `progress`: called with (events, simulated picoseconds) from time to time.
+    """
+
+    engine: Engine = "compiled"
+    seed: int = 1
+    trace: int = 0
+    pages_per_vcpu: int | None = None
+    unknown_costs: UnknownCosts = "sample"
+    announce: Callable[[str], None] | None = None
+    progress: Callable[[int, int], None] | None = None
+
+
+class CaseKeywords(TypedDict, total=False):
+    """`CaseOptions` as keywords."""
+
+    variant: str
+    vcpus: int | None
+    policy: str
+    fit: AnyFit | None
+
+
+class SimulationKeywords(CaseKeywords, total=False):
+    """`SimulationOptions` as keywords."""
+
+    engine: Engine
+    seed: int
+    trace: int
+    pages_per_vcpu: int | None
+    unknown_costs: UnknownCosts
+    announce: Callable[[str], None] | None
+    progress: Callable[[int, int], None] | None
+
+
+def simulate(scenario: Scenario | str | Path, **options: Unpack[SimulationKeywords]) -> SimulationResult:
+    """Simulate a scenario once, with the costs that were calibrated for its host.
+
+    Raises `InputError` if an argument breaks its rule, or if `unknown_costs` is ``"exact"`` and a cost has no value.
+    Raises `DeadlockError`, `HorizonError`.
 
     - `scenario`: a scenario, or its file.
-    - `variant`: which one, if the scenario has any.
-    - `vcpus`: number of vCPUs instead of the scenario's.
-    - `policy`: a way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
-    - `fit`: calibrated costs; by default the shipped fit of the machine, if there is one. Costs that the scenario gives
-      keep their values.
-    - `engine`: both give the same result; the reference engine is some hundred times slower. Small runs are left to it
-      while the other is not compiled or loaded yet (`simlib.simulator.engine.engine_selection`).
-    - `trace`: keep up to this many trace events (the run fails if there are more).
-    - `pages_per_vcpu`: simulate at most so many pages a vCPU and scale; by default every page.
-    - `costs`: a cost that the programs spend and that neither the scenario nor a fit has is ``"drawn"`` from its prior:
-      the run has its median, and `SimulationResult.table` the range. ``"median"``: without the range. ``"exact"``
-      refuses instead.
-    - `announce`: told in words, before it begins, if it will take long.
-    - `progress`: called with (events, simulated picoseconds) from time to time.
+    - `variant`, `vcpus`, `policy`, `fit`: see `CaseOptions`.
+    - `engine`, `seed`, `trace`, `pages_per_vcpu`, `unknown_costs`, `announce`, `progress`: see `SimulationOptions`.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 4, "memory_per_vcpu": "4M", "memslot_aligned": False},
     ...                     "host": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"},
@@ -283,125 +327,103 @@ def simulate(
     >>> simulate(s, engine="reference").raw == result.raw
     True
     """
-    known, notes = _case(scenario, variant, vcpus, policy, fit)
-    if announce is not None and pages_per_vcpu is None:
-        runs = 1 + (2 * len(known.drawn) if costs == "drawn" else 0)
-        if long := how_long(known.scenario, runs, parallel.concurrency()):
-            announce(long)
-    found = run_scenario(
-        known.exact() if costs == "exact" else known.central(),
-        engine=engine,
-        seed=seed,
-        trace=trace,
-        pages_per_vcpu=pages_per_vcpu,
-        progress=progress,
-    )
-    return dataclasses.replace(
-        found, known=known, ranges=costs == "drawn", flags=(*notes, *describe_costs(known), *found.flags)
-    )
+    run = SimulationOptions(**options)
+    known, notes = run.costs_of(scenario)
+    sampled = run.unknown_costs == "sample"
+    if run.announce is not None and run.pages_per_vcpu is None:
+        runs = 1 + (2 * len(known.drawn) if sampled else 0)
+        if notice := long_run_notice(known.scenario, runs, parallel.concurrency()):
+            run.announce(notice)
+    result = run_scenario(
+        known.exact() if run.unknown_costs == "exact" else known.central(),
+        engine=run.engine, seed=run.seed, trace=run.trace, pages_per_vcpu=run.pages_per_vcpu, progress=run.progress,
+    )  # fmt: skip
+    flags = (*notes, *describe_costs(known), *result.flags)
+    return dataclasses.replace(result, known=known, ranges=sampled, flags=flags)
 
 
 def sample(
     scenario: Scenario | str | Path,
     *,
-    variant: str = "",
-    vcpus: int | None = None,
-    policy: str = "",
-    fit: AnyFit | None = None,
-    replications: int = SAMPLED_RUNS,
+    replications: int = DEFAULT_REPLICATIONS,
     seed: int = 1,
-    costs: Known = "drawn",
-    progress: Callable[[str, float], None] | None = None,
+    unknown_costs: UnknownCosts = "sample",
+    progress: parallel.Progress | None = None,
+    **options: Unpack[CaseKeywords],
 ) -> SampleResult:
-    """Simulate some windows of a migration, of whatever size, with the costs that were calibrated for its machine.
+    """Simulate some windows of a migration of any size, with the costs that were calibrated for its host.
 
-    Returns: Every metric with the standard error of the sampling. Raises `InputError` if it cannot be sampled
-    (`simlib.simulator.sampling.why_not`), or anything given breaks its rule.
+    Returns: Every metric with the standard error of the sampling. Raises `InputError` if the migration cannot be
+    sampled (`simlib.simulator.sampling.unsupported_reason`), or an argument breaks its rule.
 
-    - `scenario`, `variant`, `vcpus`, `policy`, `fit`, `seed`, `costs`: see `simulate`.
-    - `walks`: how often to walk through it, with windows at other chunks each time; at least 2.
-    - `progress`: called with (what, share done).
+    - `scenario`: a scenario, or its file.
+    - `replications`: number of sampled runs, each with windows at other chunks; at least 2.
+    - `seed`, `unknown_costs`: see `SimulationOptions`.
+    - `progress`: called with (stage, share done).
+    - `variant`, `vcpus`, `policy`, `fit`: see `CaseOptions`.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory": "4G", "backing": "hugetlb_2mb"},
     ...     "host": {"name": "ampere-altra"}, "policy": {"architecture": "arm64"}, "cost_group": "fixed test",
     ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "256M",
     ...                  "pass_limit": 2}, "costs": {"clear_page": "30ns"}})
-    >>> sample(s, walks=2).frame.columns.tolist()
+    >>> sample(s, replications=2).frame.columns.tolist()
     ['metric', 'value', 'standard_error', 'low', 'high', 'unit']
     """
-    known, notes = _case(scenario, variant, vcpus, policy, fit)
-    full = known.exact() if costs == "exact" else known.central()
-    both = costs == "drawn" and bool(known.drawn)
-    found = sample_migration(
-        full, replications=replications, seed=seed, progress=parallel.subprogress(progress, 0, 0.3 if both else 1)
-    )
-    frame, words = found.frame, ""
-    if both:
-        # each end by one walk, beside the same walk at the best costs
-        cases, names = variations(known), list(found.metrics)
-        which = [number % replications for number in range(len(cases))]
-        tasks = [
-            partial(sample_several, case, replications, seed, only=n) for case, n in zip(cases, which, strict=True)
-        ]
-        ends = parallel.run_all(tasks, "sampling what is not known", parallel.subprogress(progress, 0.3, 1.0))
-        pairs = [found.journeys[n] for n in which], [one for (one,) in ends]
-        spread = Spread.of(known.drawn, *(np.array([[w.metrics[m] for m in names] for w in each]) for each in pairs))
-        frame, words = _ranged(found.scenario, frame, spread), decisive(spread.shares())
-    flags = (*notes, *describe_costs(known), *found.flags, *flags_of(full), *([words] if words else ()))
-    return dataclasses.replace(found, frame=frame, flags=flags, costs=known.table())
+    known, notes = CaseOptions(**options).costs_of(scenario)
+    central = known.exact() if unknown_costs == "exact" else known.central()
+    ranges = unknown_costs == "sample" and bool(known.drawn)
+    part = parallel.subprogress(progress, 0, 0.3 if ranges else 1)
+    result = sample_migration(central, replications=replications, seed=seed, progress=part)
+    frame, note = result.frame, ""
+    if ranges:
+        # One replication simulates each end of a cost's prior, and is compared with itself at the central costs.
+        cases, names = variations(known), list(result.metrics)
+        numbers = [number % replications for number in range(len(cases))]
+        tasks = [partial(sample_several, case, replications, seed, only=number)
+                 for case, number in zip(cases, numbers, strict=True)]  # fmt: skip
+        part = parallel.subprogress(progress, 0.3, 1.0)
+        ends = [run for (run,) in parallel.run_all(tasks, "sampling unknown costs", part)]
+        base = [result.runs[number] for number in numbers]
+        values = (np.array([[run.metrics[name] for name in names] for run in runs]) for runs in (base, ends))
+        spread = Spread.of(known.drawn, *values)
+        frame, note = _with_ranges(result.scenario, frame, spread), decisive(spread.shares())
+    flags = (*notes, *describe_costs(known), *result.flags, *flags_of(central), *([note] if note else ()))
+    return dataclasses.replace(result, frame=frame, flags=flags, costs=known.table())
 
 
-def _ranged(scenario: Scenario, frame: pd.DataFrame, spread: Spread, scale: float = 1.0) -> pd.DataFrame:
-    """Metrics, each with its range over the costs that are drawn, joined with the interval that it has already, if any.
+def _with_ranges(scenario: Scenario, frame: pd.DataFrame, spread: Spread, scale: float = 1.0) -> pd.DataFrame:
+    """Return metrics with their ranges over the uncertain costs, combined with their previous intervals, if any.
 
-    Of one in whole numbers that is all that was seen.
+    The range of an integer metric is that of all simulated values.
     """
-    least, ends = kind_of(scenario).least(scenario), []
+    bounds, ends = kind_of(scenario).lower_bounds(scenario), []
     for number, row in enumerate(frame.to_dict("records")):
         metric, value = find_metric(scenario, row["metric"]), row["value"]
-        own = [row[end] for end in ("low", "high") if end in row]
-        if metric.whole:
-            seen = (*own, *spread.extremes(number, value))
-            low, high = min(seen), max(seen)
+        interval = [row[end] for end in ("low", "high") if end in row]
+        if metric.integer:
+            values = (*interval, *spread.extremes(number, value))
+            low, high = min(values), max(values)
         else:
-            low, high = spread.widened(number, value, *own) if own else spread.interval(number, value)
-        ends.append(metric.within(low, high, scale * least.get(metric.name, 0.0)))
+            low, high = spread.widened(number, value, *interval) if interval else spread.interval(number, value)
+        ends.append(metric.within(low, high, scale * bounds.get(metric.name, 0.0)))
     return frame.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
 
 
-def programs(
-    scenario: Scenario | str | Path,
-    *,
-    variant: str = "",
-    vcpus: int | None = None,
-    policy: str = "",
-    fit: AnyFit | None = None,
-) -> Job:
-    """The programs that `simulate` would run; their ``listing()`` is for people. A cost without a value has the
-    median of its prior.
+def programs(scenario: Scenario | str | Path, **options: Unpack[CaseKeywords]) -> Job:
+    """Return the programs that `simulate` would run; ``listing()`` prints them.
 
-    Raises `InputError` if anything given breaks its rule.
+    A cost without a value has the median of its prior. Raises `InputError` if an argument breaks its rule.
 
-    - `scenario`, `variant`, `vcpus`, `policy`, `fit`: see `simulate`.
+    - `scenario`: a scenario, or its file.
+    - `variant`, `vcpus`, `policy`, `fit`: see `CaseOptions`.
 
     >>> print(programs(Scenario()).listing())
     vcpu 0:
       0  L0  open      extent 1, pages 512
     ...
     """
-    known, _ = _case(scenario, variant, vcpus, policy, fit)
+    known, _ = CaseOptions(**options).costs_of(scenario)
     return build(known.central())
-
-
-def _case(
-    scenario: Scenario | str | Path, variant: str, vcpus: int | None, policy: str, fit: AnyFit | None
-) -> tuple[UncertainCosts, tuple[str, ...]]:
-    """The scenario that is to run with its costs, and what to know of them."""
-    case = as_scenario(scenario).variant(variant)
-    case = case if vcpus is None else case.with_vcpus(vcpus)
-    case = apply(case, policy) if policy else case
-    estimate, notes = choose_fit(case, fit)
-    return UncertainCosts.of(case, estimate), tuple(notes)
 
 
 def run_scenario(
@@ -411,23 +433,39 @@ def run_scenario(
     seed: int = 1,
     trace: int = 0,
     pages_per_vcpu: int | None = None,
-    part: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationResult:
-    """Run a scenario as it is: no calibrated cost is looked for; one without a value has the median of its prior.
+    """Run a scenario with its own costs: no fit is searched; a cost without a value has the median of its prior.
 
     Raises `InputError`, `DeadlockError`, `HorizonError`.
 
-    - `scenario`: without variants.
-    - `engine`, `seed`, `trace`, `pages_per_vcpu`, `progress`: see `simulate`.
-    - `part`: of those pages simulate only one in so many.
+    - `scenario`: a scenario without variants.
+    - `engine`, `seed`, `trace`, `pages_per_vcpu`, `progress`: see `SimulationOptions`.
 
     >>> result = run_scenario(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}}))
     >>> result.scenario.costs.fault_hold
     600000
     """
+    return _run(scenario, (pages_per_vcpu, 1), engine, seed, trace, progress)
+
+
+def run_part(
+    scenario: Scenario, pages_per_vcpu: int, part: int, *, seed: int, progress: Callable[[int, int], None] | None = None
+) -> SimulationResult:
+    """Run a scenario as `run_scenario` does, with only one in `part` of the pages, for comparison with an equal run."""
+    return _run(scenario, (pages_per_vcpu, part), "compiled", seed, 0, progress)
+
+
+def _run(
+    scenario: Scenario, pages: tuple[int | None, int], engine: Engine, seed: int, trace: int,
+    progress: Callable[[int, int], None] | None,
+) -> SimulationResult:  # fmt: skip
+    """Build the programs of a scenario, and run them.
+
+    - `pages`: pages per vCPU (None: all), and the divisor of these.
+    """
     scenario = complete(scenario)
-    kind = kind_of(scenario)
+    kind, (pages_per_vcpu, part) = kind_of(scenario), pages
     small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind.sample(scenario, pages_per_vcpu, part)
     kind.check_horizon(small)
     check_length(small)

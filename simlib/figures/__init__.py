@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures: one function a figure, a tidy table in, a Plotly figure out.
+"""Figures: one function a figure, from a tidy table to a Plotly figure.
 
-Nothing is computed here beyond scaling and sorting. Points are measured, lines are the
-model; what was simulated says so. Names are imported when they are first used: Plotly takes long to import.
+The functions only scale and sort. Points are measured, lines are the model; simulated figures say so in their subtitle.
+Names are imported at their first use, because importing Plotly is slow.
 """
 
 from __future__ import annotations
@@ -53,39 +53,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "curves": (
-        "contentions",
-        "dirty_memory_time",
-        "over_vcpus",
-        "speed_up",
-    ),
-    "decision": (
-        "batch_costs",
-        "best_strategy_map",
-        "pareto",
-        "policy_map",
-    ),
-    "fit": (
-        "correlation",
-        "cost_intervals",
-        "held_out_errors",
-        "published_errors",
-        "residuals",
-        "sensitivity",
-    ),
-    "lock": (
-        "histogram",
-        "lock_over_time",
-        "progress",
-        "time_per_page",
-    ),
-    "migration": (
-        "degradation_over_time",
-        "migration_passes",
-    ),
+    "curves": ("contentions", "dirty_memory_time", "over_vcpus", "speed_up"),
+    "decision": ("batch_costs", "best_strategy_map", "pareto", "policy_map"),
+    "fit": ("correlation", "cost_intervals", "held_out_errors", "published_errors", "residuals", "sensitivity"),
+    "lock": ("histogram", "lock_over_time", "progress", "time_per_page"),
+    "migration": ("degradation_over_time", "migration_passes"),
     "ownership": ("lock_ownership",),
     "trial": ("differences",),
 }
-"""Modules, and the public names that they hold."""
+"""Modules, and the public names that each defines."""
 
 __getattr__ = lazy_imports.lazy_names(__name__, _HOMES)

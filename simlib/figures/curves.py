@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Curves over vCPUs: dirty memory time, contentions, speed-up, and any metric that was predicted.
+"""Curves over vCPUs: dirty memory time, contentions, speed-up, and any predicted metric.
 
 The first three read the same table, one row a point: ``variant``, ``vcpus``, ``metric`` (``dirty_memory_time`` in
-seconds or ``contentions``), ``kind`` (`KINDS`), ``value``, ``low`` and ``high`` (NaN where there is no interval), and
-``held_out``: the calibration did not see this measured point, or saw none at this number of vCPUs.
+seconds or ``contentions``), ``kind`` (`KINDS`), ``value``, ``low`` and ``high`` (NaN without an interval), and
+``held_out``: the calibration did not use this measured point, or none at this number of vCPUs.
 
-What was measured is drawn as points, what the model says as lines, never the other way round.
+Measurements are drawn as points, and the model as lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simlib.figures import style
 from simlib.figures.frame import TEXT, TRUTH, checked, in_order, number, reads, word
 
 KINDS = ("measured", "fitted", "predicted", "simulated", "usl", "amdahl")
-"""Where a point comes from; ``simulated``: the model, where no measurement stands beside it."""
+"""Origins of a point; ``simulated``: the model without a measurement to compare with."""
 
 COLUMNS = {
     "variant": TEXT,
@@ -74,19 +74,21 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     rows = _rows(curves, "dirty_memory_time")
     figure = go.Figure()
     _draw(figure, rows, floor=rows["value"].min() / 4)
-    low = np.maximum(rows["low"], rows["value"].min() / 2)  # an interval that reaches 0 must not flatten the rest
+    low = np.maximum(
+        rows["low"], rows["value"].min() / 2
+    )  # an interval that reaches 0 must not flatten the other curves
     figure.update_xaxes(style.vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(style.time_axis([*rows["value"], *low, *rows["high"]], "dirty memory time"))
     _boundary(figure, rows)
     _key(figure, rows)
-    return style.titled(figure, title, "points are measured, lines are the model", rows_of=3)
+    return style.titled(figure, title, "points are measured, lines are the model", entries_per_row=3)
 
 
 @reads("curves", COLUMNS)
 def contentions(
     curves: pd.DataFrame, pages_per_vcpu: int | None = None, title: str = "Lock contentions over vCPUs"
 ) -> go.Figure:
-    """Contentions over vCPUs, and beside it contentions per page, which saturate, if the pages are given.
+    """Contentions over vCPUs, and in a second panel contentions per page, which saturate, if the pages are given.
 
     Raises `InputError` if a column is missing, or there is no row to draw, or `pages_per_vcpu` is below 1.
 
@@ -121,9 +123,9 @@ def contentions(
     hidden = sorted(set(rows.loc[(rows["value"] <= 0) & (rows["kind"] == "measured"), "vcpus"]))
     subtitle = "points are measured, lines are the model"
     if hidden:
-        where = ", ".join(f"{v:g}" for v in hidden)
-        subtitle += f"; 0 measured at {where} vCPU cannot stand on a logarithmic axis"
-    return style.titled(figure, title, subtitle, rows_of=3)
+        counts = ", ".join(f"{v:g}" for v in hidden)
+        subtitle += f"; 0 measured at {counts} vCPU, which a logarithmic axis cannot show"
+    return style.titled(figure, title, subtitle, entries_per_row=3)
 
 
 @reads("curves", COLUMNS)
@@ -153,13 +155,13 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
         figure.add_scatter(
             x=ends, y=ends, mode="lines", line=ideal, hoverinfo="skip", showlegend=False, name="ideal", **place(i)
         )
-        mine = relative[relative["variant"] == variant]
-        _draw_points(figure, mine, variant, colour, place(i))
+        curve = relative[relative["variant"] == variant]
+        _draw_points(figure, curve, variant, colour, place(i))
         for kind, (name, look) in _BASELINES.items():
-            part = mine[mine["kind"] == kind].sort_values("vcpus")
+            part = curve[curve["kind"] == kind].sort_values("vcpus")
             if len(part):
                 _line(figure, part, f"{variant}, {name}", style.coloured(look, style.MODEL_COLOURS[name]), place(i))
-        _draw_model(figure, mine, variant, colour, place(i), floor=None)
+        _draw_model(figure, curve, variant, colour, place(i), floor=None)
     figure.update_xaxes(style.vcpu_axis(rows["vcpus"]) | {"title": None})
     figure.update_xaxes(title="vCPUs", row=place(len(colours) - 1)["row"])
     axis = style.log_axis([1.0, *relative["value"]], "throughput relative to one vCPU")
@@ -171,19 +173,19 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
         if (rows["kind"] == kind).any()
     ]
     style.key(figure, [*_entries(rows, "model, "), *laws])
-    said = "points are measured, lines are models; the thin dotted line is ideal"
-    return style.titled(figure, title, said, rows_of=3)
+    subtitle = "points are measured, lines are models; the thin dotted line is ideal"
+    return style.titled(figure, title, subtitle, entries_per_row=3)
 
 
 @reads("frame", METRIC_COLUMNS | {"policy": TEXT, "variant": TEXT}, policy="", variant="")
 def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted over vCPUs") -> go.Figure:
-    """Curves with their intervals over vCPUs, a panel a metric.
+    """Curves of predicted metrics with their intervals over vCPUs, a panel a metric.
 
     Raises `InputError` if there is no row to draw.
 
     - `frame`: the columns `METRIC_COLUMNS`, and ``policy`` or ``variant``: a prediction's or a comparison's frame, or
       the result itself.
-    - `metric`: only this one.
+    - `metric`: draw only this metric; empty: all.
 
     >>> frame = pd.DataFrame({"variant": "a", "vcpus": [1, 2], "metric": "zap_time", "estimate": [1.0, 1.5],
     ...                       "low": [0.9, 1.2], "high": [1.1, 1.8], "unit": "s"})
@@ -218,15 +220,17 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
             )
     figure.update_xaxes(style.vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(rangemode="tozero")
-    return style.titled(figure, title, "predicted; bands are intervals", rows_of=3)
+    return style.titled(figure, title, "predicted; bands are intervals", entries_per_row=3)
 
 
 def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4]) -> pd.DataFrame:
     """Rows of one metric and some kinds, ordered by vCPUs."""
     rows = curves[(curves["metric"] == metric) & curves["kind"].isin(kinds)]
     if rows.empty:
-        found = ", ".join(in_order(curves["metric"]))
-        raise InputError("curves.metric", found, f"no row of {metric} to draw", f"add rows of kind {', '.join(kinds)}")
+        metrics = ", ".join(in_order(curves["metric"]))
+        raise InputError(
+            "curves.metric", metrics, f"no row of {metric} to draw", f"add rows of kind {', '.join(kinds)}"
+        )
     rows = checked(rows, COLUMNS | {"value": number(0)}, "curves")  # other metrics may have gaps
     if metric == "dirty_memory_time" and not (rows["value"] > 0).all():
         raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
@@ -234,15 +238,15 @@ def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4])
 
 
 def _relative(rows: pd.DataFrame) -> pd.DataFrame:
-    """Times as speeds, each curve's over its own at one vCPU; what was fitted and predicted is one curve."""
+    """Speeds relative to the same curve at one vCPU; fitted and predicted points form one curve."""
     parts = []
     source = rows["kind"].replace(dict.fromkeys(_LINES, "model"))
     for (variant, kind), part in rows.groupby([rows["variant"], source], sort=False):
-        one = part.loc[part["vcpus"] == 1, "value"]
-        if one.empty:
+        single = part.loc[part["vcpus"] == 1, "value"]
+        if single.empty:
             missing = f"no 1 for {kind} {variant}"
             raise InputError("curves.vcpus", missing, "a speed-up is relative to one vCPU", "add that point")
-        speed = part["vcpus"] * one.iloc[0] / part["value"]
+        speed = part["vcpus"] * single.iloc[0] / part["value"]
         parts.append(part.assign(value=speed, low=np.nan, high=np.nan))
     return pd.concat(parts)
 
@@ -250,15 +254,15 @@ def _relative(rows: pd.DataFrame) -> pd.DataFrame:
 def _draw(
     figure: go.Figure, rows: pd.DataFrame, *, floor: float | None = None, at: dict[str, int] | None = None
 ) -> None:
-    """Every variant: its band, its lines, its points on top."""
+    """Draw each variant: its band, its lines, its points on top."""
     for variant, colour in style.variant_colours(rows["variant"]).items():
-        mine = rows[rows["variant"] == variant]
-        _draw_model(figure, mine, variant, colour, at or {}, floor=floor)
-        _draw_points(figure, mine, variant, colour, at or {})
+        variant_rows = rows[rows["variant"] == variant]
+        _draw_model(figure, variant_rows, variant, colour, at or {}, floor=floor)
+        _draw_points(figure, variant_rows, variant, colour, at or {})
 
 
-def _draw_points(figure: go.Figure, mine: pd.DataFrame, variant: str, colour: str, at: dict[str, int]) -> None:
-    measured = mine[mine["kind"] == "measured"]
+def _draw_points(figure: go.Figure, variant_rows: pd.DataFrame, variant: str, colour: str, at: dict[str, int]) -> None:
+    measured = variant_rows[variant_rows["kind"] == "measured"]
     for what, (held_out, look) in _POINTS.items():
         part = measured[measured["held_out"] == held_out]
         if part.empty:
@@ -279,13 +283,13 @@ def _draw_points(figure: go.Figure, mine: pd.DataFrame, variant: str, colour: st
 
 
 def _draw_model(
-    figure: go.Figure, mine: pd.DataFrame, variant: str, colour: str, at: dict[str, int], *, floor: float | None
+    figure: go.Figure, variant_rows: pd.DataFrame, variant: str, colour: str, at: dict[str, int], *, floor: float | None
 ) -> None:
-    """Solid through what was fitted, dashed with its interval through what was predicted beyond it."""
-    what = "simulated" if (mine["kind"] == "simulated").any() else "predicted"
-    predicted = mine[mine["kind"] == what]
-    fitted = mine[mine["kind"] == "fitted"]
-    # Where vCPUs were calibrated on, a prediction is part of the fitted curve, unless that has its own point.
+    """Draw a solid line through fitted points, and a dashed line with its interval through predicted ones beyond."""
+    kind_name = "simulated" if (variant_rows["kind"] == "simulated").any() else "predicted"
+    predicted = variant_rows[variant_rows["kind"] == kind_name]
+    fitted = variant_rows[variant_rows["kind"] == "fitted"]
+    # At a number of vCPUs in the calibration, a prediction is part of the fitted curve, unless that has a point there.
     inside = predicted[~predicted["held_out"] & ~predicted["vcpus"].isin(fitted["vcpus"])]
     fitted = pd.concat([fitted, inside]).sort_values("vcpus")
     beyond = predicted[predicted["held_out"]].sort_values("vcpus")
@@ -296,8 +300,8 @@ def _draw_model(
     known = beyond[np.isfinite(beyond["low"]) & np.isfinite(beyond["high"])]
     if len(known) > 1:
         area = style.band(known["vcpus"], known["low"].clip(lower=floor), known["high"], style.translucent(colour))
-        figure.add_scatter(**area, name=f"{variant}, {what} 90 % interval", legendgroup=variant, **at)
-    for kind, part in (("fitted", fitted), (what, beyond)):
+        figure.add_scatter(**area, name=f"{variant}, {kind_name} 90 % interval", legendgroup=variant, **at)
+    for kind, part in (("fitted", fitted), (kind_name, beyond)):
         if len(part):
             _line(figure, part, f"{variant}, {kind}", style.coloured(_LINES[kind], colour), at, group=variant)
 
@@ -323,10 +327,10 @@ def _line(
 
 
 def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None = None) -> None:
-    """A line between the vCPUs that were calibrated on and those beyond, where one line can do it."""
+    """Draw a line between the numbers of vCPUs in the calibration and those beyond, if one line separates them."""
     last = rows.loc[~rows["held_out"], "vcpus"].max()
     first = rows.loc[rows["held_out"], "vcpus"].min()
-    if not last < first:  # or one of them is not known
+    if not last < first:  # also if one of them is NaN
         return
     x = math.sqrt(last * first)
     figure.add_vline(x=x, line={"color": "#9aa0a6", "width": 1, "dash": "dot"}, layer="below", **at or {})
@@ -348,17 +352,19 @@ def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None =
 
 
 def _entries(rows: pd.DataFrame, model: str = "") -> list[tuple[str, dict[str, Any], str]]:
-    """What a marker or a line means, in grey since it holds for every colour."""
+    """Legend entries of markers and lines, in grey, since they hold for every colour."""
     measured = rows[rows["kind"] == "measured"]
     points = [
-        (name, look, style.MUTED) for name, (held, look) in _POINTS.items() if (measured["held_out"] == held).any()
+        (name, look, style.MUTED)
+        for name, (held_out, look) in _POINTS.items()
+        if (measured["held_out"] == held_out).any()
     ]
     lines = [(f"{model}{kind}", look, style.MUTED) for kind, look in _LINES.items() if (rows["kind"] == kind).any()]
     return points + lines
 
 
 def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
-    """A legend of the variants, and below it one of markers and lines."""
+    """Add a legend of the variants, and below it one of markers and lines."""
     entries = _entries(rows)
     if (rows["kind"].eq("predicted") & rows["low"].notna()).any():
         square = {"mode": "markers", "marker": {"symbol": "square", "size": 14}}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Choosing a batch or a policy: what each costs, which is best where, and what is traded for what.
+"""Choice of a batch or a policy: costs, maps of the best, and the trade-off between stalls, CLEAR and guest time.
 
-Everything here is simulated, except the closed form, which says so. A batch of 0 pages is the whole ioctl.
+All values are simulated, except the closed form, which is labelled. A batch of 0 pages is the whole ioctl.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from simlib._lib.errors import InputError
 from simlib.figures import style
 from simlib.figures.frame import TEXT, TRUTH, in_order, number, reads
-from simlib.model.quantities import format_size, say_seconds
+from simlib.model.quantities import format_size, seconds_text
 
 _ABOVE_0, _END = number(np.finfo(float).tiny), number(0, gaps=True)
 
@@ -63,7 +63,7 @@ POLICY_COLUMNS = {
 """Columns of the table that `policy_map` reads."""
 
 LEAST_COLOURS = 4.0
-"""A factor: the scale of `pareto`'s colours spans it, however near to each other the values are."""
+"""Smallest ratio that the colour scale of `pareto` spans, however similar the values are."""
 
 _SMALL = f'<span style="font-size:11px;color:{style.MUTED}">{{}}</span>'
 _TICKS = tuple(8**power for power in range(2, 12))
@@ -74,7 +74,7 @@ _BAND = style.translucent(style.PALETTE[2], 0.16)
 
 
 def batch_text(pages: float) -> str:
-    """A batch in few letters; Ki and Mi are powers of 1024."""
+    """Short text of a batch; Ki and Mi are powers of 1024."""
     if pages == 0:
         return "whole"
     for factor, prefix in ((1 << 20, "Mi"), (1 << 10, "Ki")):
@@ -84,12 +84,12 @@ def batch_text(pages: float) -> str:
 
 
 @reads("table", COST_COLUMNS | {"closed_form_s": _END}, closed_form_s=np.nan)
-def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and which batches are as good") -> go.Figure:
-    """What each batch costs, a panel an architecture; the best is marked, and what is as good as it is shaded.
+def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and equivalent batches") -> go.Figure:
+    """Cost of each batch, a panel an architecture; the best is marked, and batches equivalent to it are shaded.
 
     - `table`: the columns `COST_COLUMNS`: ``batch_pages`` (0: the whole ioctl), ``objective_s`` and its interval in
-      seconds (NaN: none), ``equivalent`` and ``best`` (bool), ``evidence`` (what the architecture's costs rest on, such
-      as ``calibrated`` or ``facts alone``; stands in the panel's title). ``closed_form_s`` may be there.
+      seconds (NaN: none), ``equivalent`` and ``best`` (bool), ``evidence`` (basis of the architecture's costs, such as
+      ``calibrated`` or ``facts alone``; part of the panel's title). ``closed_form_s`` is optional.
 
     >>> table = pd.DataFrame({"architecture": "riscv", "batch_pages": [64, 512, 0], "objective_s": [2.0, 1.0, 1.1],
     ...                       "low_s": [1.9, 0.9, 1.0], "high_s": [2.1, 1.1, 1.2], "equivalent": [False, True, True],
@@ -111,23 +111,23 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     entries = [
         ("simulated, with its interval", {"mode": "lines+markers", "marker": {"size": 6}}, _COLOUR),
         ("best", {"mode": "markers", "marker": _STAR}, style.INK),
-        ("as good as the best", {"mode": "markers", "marker": {"symbol": "square", "size": 14}}, _BAND),
+        ("equivalent to the best", {"mode": "markers", "marker": {"symbol": "square", "size": 14}}, _BAND),
     ]
     if rows["closed_form_s"].notna().any():
         entries.append(("closed form", {"mode": "lines", "line": {"width": 1.5, "dash": "dot"}}, _CLOSED_FORM))
     style.key(figure, entries)
     figure.update_layout(margin_t=118)
-    return style.titled(figure, title, "simulated; each panel has its own axis of costs", rows_of=4)
+    return style.titled(figure, title, "simulated; each panel has its own axis of costs", entries_per_row=4)
 
 
 @reads("table", MAP_COLUMNS)
 def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPUs and accesses") -> go.Figure:
-    """Best strategy as a map; where several are not distinguished all of them stand there, without a colour.
+    """Map of the best strategy; a cell whose best strategies are not distinguished lists all of them, without a colour.
 
     Raises `InputError` if a cell has two rows.
 
     - `table`: the columns `MAP_COLUMNS`: ``access_rate`` in accesses per second of a vCPU, ``matters`` and
-      ``distinguished`` (bool), ``span`` (the strategies that are not distinguished, in few letters). One row a cell; a
+      ``distinguished`` (bool), ``span`` (short text of the strategies that are not distinguished). One row a cell; a
       cell without a row stays white.
 
     >>> table = pd.DataFrame({"vcpus": [4, 16], "access_rate": 1e5, "strategy": ["every-64", "whole-ioctl"],
@@ -142,8 +142,8 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
     sure = rows["matters"] & rows["distinguished"]
     figure = go.Figure()
 
-    def cells(which: pd.Series, words: pd.Series, name: str, colour: str, ink: str) -> None:
-        grid = rows.assign(words=words.where(which)).pivot_table(
+    def cells(mask: pd.Series, words: pd.Series, name: str, colour: str, ink: str) -> None:
+        grid = rows.assign(words=words.where(mask)).pivot_table(
             "words", "access_rate", "vcpus", aggfunc="first", dropna=False
         )
         if grid.isna().all(axis=None):
@@ -165,17 +165,17 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
     return style.titled(
         figure,
         title,
-        "simulated; pale: all that are not distinguished (numbers: pages of a hold); grey: it does not matter",
+        "simulated; pale: not distinguished (numbers: pages of a hold); grey: the strategy does not matter",
     )
 
 
 @reads("table", POLICY_COLUMNS)
 def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequence[str] = ()) -> go.Figure:
-    """The best policy over vCPUs and accesses, a panel for each mode of CLEAR's lock and chunk.
+    """Map of the best policy over vCPUs and accesses, a panel for each mode of CLEAR's lock and chunk.
 
     - `table`: ``vcpus``, ``access_rate`` (1/s of a vCPU), ``clear_lock``, ``clear_chunk`` (bytes), ``policy``,
-      ``matters`` (bool: whether it is better than never letting go), of one architecture. One row a cell.
-    - `policies`: the order of their colours, so that several maps have the same; by default that of the table.
+      ``matters`` (bool: it is better than never dropping the lock), of one architecture. One row a cell.
+    - `policies`: order of the policies' colours, for equal colours in several maps; by default that of the table.
 
     >>> table = pd.DataFrame({"vcpus": [1, 4], "access_rate": 1e5, "clear_lock": "write", "clear_chunk": 2**20,
     ...                       "policy": "every-64", "matters": [False, True]})
@@ -188,14 +188,16 @@ def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequen
     kinds = {name: style.PALETTE[i % len(style.PALETTE)] for i, name in enumerate(names)} | {
         "does not matter": style.GRID
     }
-    shown = table["policy"].where(table["matters"], "does not matter")
-    rows = table.assign(number=shown.map(list(kinds).index) + 0.5)
+    policy = table["policy"].where(table["matters"], "does not matter")
+    rows = table.assign(number=policy.map(list(kinds).index) + 0.5)
     scale = [[(i + end) / len(kinds), colour] for i, colour in enumerate(kinds.values()) for end in (0, 1)]
     panels = [(lock, chunk) for lock in locks for chunk in chunks]
     figure, place = style.facets([f"{lock}, {format_size(int(chunk))}" for lock, chunk in panels], columns=len(chunks))
     for i, (lock, chunk) in enumerate(panels):
-        here = rows[(rows["clear_lock"] == lock) & (rows["clear_chunk"] == chunk)].set_index(["access_rate", "vcpus"])
-        grid = here[["number", "policy"]].unstack().reindex(index=up)  # noqa: PD010  # a cell is one row
+        panel_rows = rows[(rows["clear_lock"] == lock) & (rows["clear_chunk"] == chunk)].set_index(
+            ["access_rate", "vcpus"]
+        )
+        grid = panel_rows[["number", "policy"]].unstack().reindex(index=up)  # noqa: PD010  # a cell is one row
         figure.add_heatmap(
             z=grid["number"].reindex(columns=across), text=grid["policy"].reindex(columns=across).fillna(""),
             colorscale=scale, zmin=0, zmax=len(kinds), showscale=False, xgap=1, ygap=1,
@@ -203,7 +205,7 @@ def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequen
             hovertemplate="%{customdata[1]} vCPUs, %{customdata[0]} accesses/s: %{text}<extra></extra>", **place(i),
         )  # fmt: skip
     for name, colour in kinds.items():
-        if name in set(shown):
+        if name in set(policy):
             figure.add_scatter(x=[None], y=[None], mode="markers", name=name,
                                marker={"symbol": "square", "size": 11, "color": colour}, **place(0))  # fmt: skip
     for axis, values, step, text in (("xaxes", across, 3, "{:g}".format), ("yaxes", up, 2, style.short_number)):
@@ -212,17 +214,15 @@ def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequen
         getattr(figure, f"update_{axis}")(ticks)
     figure.update_yaxes(title="accesses/s of a vCPU", col=1)
     figure.update_layout(height=230 * len(locks) + 160)
-    return style.titled(
-        figure, title, "A panel for each mode in which CLEAR holds the lock, and the memory of one CLEAR"
-    )
+    return style.titled(figure, title, "a panel for each lock mode of CLEAR, and memory of one CLEAR")
 
 
 @reads("table", PARETO_COLUMNS | {"knee": TRUTH, "as_it_is": TRUTH}, knee=False, as_it_is=False)
-def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CLEAR, the guest's time") -> go.Figure:
-    """Longest stall against CLEAR's CPU time, the guest's lost time as colour; the front is joined by a line.
+def pareto(table: pd.DataFrame, title: str = "Trade-off of strategies: stalls, CLEAR, guest time lost") -> go.Figure:
+    """Longest stall over CLEAR's CPU time, with the guest time lost as colour; a line joins the Pareto front.
 
     - `table`: the columns `PARETO_COLUMNS`: times in seconds, ``on_front`` (bool): no other strategy is better in all.
-      ``knee`` and ``as_it_is`` (bool) may be there: those are named, too.
+      ``knee`` and ``as_it_is`` (bool) are optional: their labels name them.
 
     >>> table = pd.DataFrame({"strategy": ["every-64", "every-512", "whole-ioctl"], "stall_s": [1e-4, 8e-4, 0.1],
     ...                       "clear_s": [9.0, 2.0, 2.5], "guest_time_lost_s": [60.0, 55.0, 70.0],
@@ -243,7 +243,7 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
         showlegend=True,
     )
     rows["label"] = _labels(rows)
-    said = [rows["strategy"], *(rows[time].map(say_seconds) for time in ("stall_s", "clear_s", "guest_time_lost_s"))]
+    hover = [rows["strategy"], *(rows[time].map(seconds_text) for time in ("stall_s", "clear_s", "guest_time_lost_s"))]
     looks = (("not on the front", "circle", 9, 0, style.MUTED), ("on the front", "diamond", 14, 1, style.INK))
     for on_front, (name, symbol, size, edge, ink) in enumerate(looks):
         part = rows[rows["on_front"] == bool(on_front)]
@@ -252,7 +252,7 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
         figure.add_scatter(
             x=part["clear_s"], y=part["stall_s"], mode="markers+text", text=part["label"].tolist(),
             textposition="middle right", textfont={"size": 11, "color": ink}, name=name, cliponaxis=False,
-            showlegend=True, customdata=pd.concat(said, axis=1).loc[part.index],
+            showlegend=True, customdata=pd.concat(hover, axis=1).loc[part.index],
             marker={"symbol": symbol, "size": size, "color": np.log10(part["guest_time_lost_s"]),
                     "coloraxis": "coloraxis", "line": {"color": style.INK, "width": edge}},
             hovertemplate="%{customdata[0]}: longest stall %{customdata[1]}, CLEAR %{customdata[2]}, guest time lost "
@@ -261,13 +261,13 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
     figure.update_xaxes(style.time_axis(rows["clear_s"], "CPU time of CLEAR", margin=2.2))
     figure.update_yaxes(style.time_axis(rows["stall_s"], "longest stall of a vCPU", margin=2.5))
     figure.update_layout(height=560, coloraxis=_lost_colours(rows["guest_time_lost_s"]))
-    return style.titled(figure, title, "simulated; towards the lower left is better", rows_of=3)
+    return style.titled(figure, title, "simulated; towards the lower left is better", entries_per_row=3)
 
 
-def _lost_colours(lost: pd.Series) -> dict[str, Any]:
-    """Colours of the guest's lost time, over a factor of `LEAST_COLOURS` at least: what is about the same looks so."""
-    middle = math.sqrt(lost.min() * lost.max())
-    wider = max(math.sqrt(lost.max() / lost.min()), math.sqrt(LEAST_COLOURS))
+def _lost_colours(times: pd.Series) -> dict[str, Any]:
+    """Colour scale of the guest time lost; it spans at least a factor of `LEAST_COLOURS`."""
+    middle = math.sqrt(times.min() * times.max())
+    wider = max(math.sqrt(times.max() / times.min()), math.sqrt(LEAST_COLOURS))
     axis = style.time_axis([middle / wider, middle * wider], "guest time lost", margin=1.0)
     bar = {"title": {"text": axis["title"]["text"]}, "thickness": 14, "tickmode": "array",
            "tickvals": np.log10(axis["tickvals"]).tolist(), "ticktext": axis["ticktext"]}  # fmt: skip
@@ -275,34 +275,34 @@ def _lost_colours(lost: pd.Series) -> dict[str, Any]:
 
 
 def _labels(rows: pd.DataFrame) -> list[str]:
-    """A label where there is room: the knee's first, then what is now, then the front's; near ones share one."""
+    """Labels without overlap, in the order knee, current strategy, front; overlapping points share a label."""
     logs = np.log10(rows[["clear_s", "stall_s"]])
     places = (logs / (logs.max() - logs.min()).clip(lower=0.5)).to_numpy()
     order = rows.sort_values(["knee", "as_it_is", "on_front"], ascending=False, kind="stable").index.tolist()
-    labels, placed, more = [""] * len(rows), list[int](), dict[int, int]()
+    labels, placed, counts = [""] * len(rows), list[int](), dict[int, int]()
     for i in order:
-        near = [k for k in placed if (abs(places[i] - places[k]) < (0.3, 0.05)).all()]
-        if near:
-            more[near[0]] = more.get(near[0], 0) + 1
+        overlapping = [k for k in placed if (abs(places[i] - places[k]) < (0.3, 0.05)).all()]
+        if overlapping:
+            counts[overlapping[0]] = counts.get(overlapping[0], 0) + 1
             continue
         placed.append(i)
         words = [word for word, mark in (("knee", "knee"), ("as it is", "as_it_is")) if rows[mark].iloc[i]]
         labels[i] = str(rows["strategy"].iloc[i]) + (f" ({', '.join(words)})" if words else "")
-    for i, count in more.items():
+    for i, count in counts.items():
         labels[i] += f" + {count}"
     return labels
 
 
 def _draw_costs(figure: go.Figure, part: pd.DataFrame, at: dict[str, int]) -> None:
-    """One panel: the band of batches that are as good, the closed form, the simulated costs, the best."""
+    """Draw one panel: the band of equivalent batches, the closed form, the simulated costs, the best."""
     best = part["best"]
-    good = part["equivalent"] | best
-    stretch = (~good).cumsum()  # the same number from one that is not as good to the next
-    around = part.loc[good & stretch.isin(stretch[best]), "x"]
-    if len(around):
+    equivalent = part["equivalent"] | best
+    group = (~equivalent).cumsum()  # the same number between two batches that are not equivalent
+    near_best = part.loc[equivalent & group.isin(group[best]), "x"]
+    if len(near_best):
         half = math.sqrt(2)
         figure.add_vrect(
-            x0=around.iloc[0] / half, x1=around.iloc[-1] * half, fillcolor=_BAND, line_width=0, layer="below",
+            x0=near_best.iloc[0] / half, x1=near_best.iloc[-1] * half, fillcolor=_BAND, line_width=0, layer="below",
             exclude_empty_subplots=False, **at,
         )  # fmt: skip
 
@@ -328,7 +328,7 @@ def _draw_costs(figure: go.Figure, part: pd.DataFrame, at: dict[str, int]) -> No
 
 
 def _one_decade(figure: go.Figure, values: np.ndarray, at: dict[str, int]) -> None:
-    """A logarithmic axis of times that spans a decade at least, so that what is flat looks flat."""
+    """Set a logarithmic axis of times that spans at least a decade, so that a flat curve looks flat."""
     known = values[np.isfinite(values) & (values > 0)]
     low, high = float(known.min()), float(known.max())
     wider = max(1.0, math.sqrt(10 / (high / low)))
@@ -336,7 +336,7 @@ def _one_decade(figure: go.Figure, values: np.ndarray, at: dict[str, int]) -> No
 
 
 def _places(batches: Iterable[float]) -> np.ndarray:
-    """Where batches stand on a logarithmic axis: the whole ioctl a factor of 8 behind the largest other one."""
+    """Positions of batches on a logarithmic axis; the whole ioctl is a factor of 8 beyond the largest batch."""
     pages = np.asarray(list(batches), dtype=float)
     return np.where(pages == 0, 8 * max(pages.max(initial=0.0), 8.0), pages)
 
@@ -347,7 +347,7 @@ def _batch_axis(batches: Iterable[float]) -> dict[str, Any]:
     low, high = places.min(), max(pages)
     ticks: list[float] = [tick for tick in _TICKS if low <= tick <= high] or [page for page in pages if page]
     ticks = ticks[:: 1 + len(ticks) // 6]
-    whole = float(places[0])
-    ticks += [whole] if pages[0] == 0 else []
+    whole_ioctl = float(places[0])
+    ticks += [whole_ioctl] if pages[0] == 0 else []
     ends = (low / 2, places.max() * 2)
-    return style.ticked_axis(ticks, ends, "", lambda tick: "<br>whole" if tick == whole else batch_text(tick))
+    return style.ticked_axis(ticks, ends, "", lambda tick: "<br>whole" if tick == whole_ioctl else batch_text(tick))

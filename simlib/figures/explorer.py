@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The explorer's figures: small, one question each, theory dotted, simulation solid.
 
-The strategy that is asked about is black in all of them, and what is pinned keeps its colour. Each is made from plain
-tables at once, not by calls that change it: Plotly checks and copies the template anew for each of these, and a page
-that answers at once cannot wait for that.
+The selected strategy is black in all of them, and a pinned strategy keeps its colour. Each figure is built from plain
+dictionaries in one call instead of update calls, for each of which Plotly validates and copies the template: that would
+be too slow for an interactive page.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from simlib.figures import style
 from simlib.figures.decision import batch_text
 from simlib.figures.frame import in_order
 from simlib.figures.ownership import ownership_bars
-from simlib.model.quantities import say_seconds
+from simlib.model.quantities import seconds_text
 
 HEIGHT = 340
-"""Pixels; a row of them and the words above fit into 720."""
+"""Height of a figure, pixels; a row of figures and the text above fit into 720."""
 
 PINNED = style.PALETTE[3:7]
-"""Colours of the strategies that are pinned, in their order."""
+"""Colours of the pinned strategies, in their order."""
 
 _SIMULATED = {"color": style.INK, "width": 2.5}
 _THEORY = {"color": style.INK, "width": 1.5, "dash": "dot"}
@@ -35,22 +35,19 @@ Traces = list[dict[str, Any]]
 
 
 def strategy_colours(names: Sequence[str]) -> dict[str, str]:
-    """Black for the first, and a colour for each that is pinned beside it."""
+    """Black for the first strategy, and a colour for each pinned one."""
     return dict(zip(names, (style.INK, *PINNED), strict=False))
 
 
 def fault_curve(
-    theory: pd.DataFrame,
-    simulated: pd.DataFrame | None = None,
-    published: pd.DataFrame | None = None,
-    vcpus: int = 0,
+    theory: pd.DataFrame, simulated: pd.DataFrame | None = None, published: pd.DataFrame | None = None, vcpus: int = 0
 ) -> go.Figure:
-    """How many times as long as with one vCPU it takes n of them to write their pages, when every page faults.
+    """Time for n vCPUs to write their pages, relative to one vCPU, if every write faults.
 
-    - `theory`: ``vcpus``, ``times``: a bound from below.
+    - `theory`: ``vcpus``, ``times``: a lower bound.
     - `simulated`: ``vcpus``, ``times``, ``low``, ``high``.
     - `published`: ``variant``, ``kernel``, ``vcpus``, ``times``; may be empty.
-    - `vcpus`: of the guest; marked.
+    - `vcpus`: the guest's number of vCPUs, which is marked.
 
     >>> theory = pd.DataFrame({"vcpus": [1, 2, 4], "times": [1.0, 1.0, 1.5]})
     >>> [trace.name for trace in fault_curve(theory).data]
@@ -69,8 +66,8 @@ def fault_curve(
         for variant, colour in style.variant_colours(published["variant"]).items():
             part = published[published["variant"] == variant]
             marker = {"color": colour, "size": 8, "line": {"color": "white", "width": 1}}
-            said = f"%{{x}} vCPUs: %{{y:.3g}} × ({part['kernel'].iloc[0]})<extra>%{{fullData.name}}</extra>"
-            looks = {"mode": "markers", "name": f"measured: {variant}", "marker": marker, "hovertemplate": said}
+            hover = f"%{{x}} vCPUs: %{{y:.3g}} × ({part['kernel'].iloc[0]})<extra>%{{fullData.name}}</extra>"
+            looks = {"mode": "markers", "name": f"measured: {variant}", "marker": marker, "hovertemplate": hover}
             traces.append({"x": part["vcpus"], "y": part["times"]} | looks)
         values += [*published["times"]]
     marks = [_upright(vcpus, {"color": style.MUTED, "width": 1, "dash": "dot"}) | {"layer": "below"}] if vcpus else []
@@ -79,10 +76,9 @@ def fault_curve(
 
 
 def guest_over_time(table: pd.DataFrame) -> go.Figure:
-    """The guest's throughput while it migrates, a line a strategy.
+    """Guest throughput during migration, a line a strategy.
 
-    - `table`: ``strategy``, ``time_s``, ``throughput`` (1: undisturbed); the first strategy is the one that is asked
-      about.
+    - `table`: ``strategy``, ``time_s``, ``throughput`` (1: undisturbed); the first strategy is the selected one.
 
     >>> table = pd.DataFrame({"strategy": "baseline", "time_s": [0.0, 1.0], "throughput": [1.0, 0.5]})
     >>> guest_over_time(table).data[0].y
@@ -92,23 +88,23 @@ def guest_over_time(table: pd.DataFrame) -> go.Figure:
     for name, colour in strategy_colours(in_order(table["strategy"])).items():
         part = table[table["strategy"] == name]
         line = {"color": colour, "width": 2.5 if colour == style.INK else 2}
-        said = "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"
-        traces.append(_line(part["time_s"], 100 * part["throughput"], name, line, hovertemplate=said))
+        hover = "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"
+        traces.append(_line(part["time_s"], 100 * part["throughput"], name, line, hovertemplate=hover))
     lost = 100 - 100 * min([*table["throughput"], 0.995])
     return _small(
         traces,
-        "The guest while it migrates",
+        "Guest throughput during migration",
         xaxis={"title": {"text": "time since the log was enabled, s"}, "rangemode": "tozero"},
         yaxis={"title": {"text": "guest throughput, %"}, "range": [100 - 1.3 * lost, 100 + 0.1 * lost]},
     )
 
 
-def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float) -> go.Figure:
+def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, baseline: float) -> go.Figure:
     """Longest stall over the CPU time of CLEAR: a point a strategy, and a line through the batches.
 
     - `strategies`, `batches`: ``longest_stall_s``, ``clear_cpu_time_s``, and ``strategy`` or ``batch_pages`` (0: the
-      whole ioctl); the first strategy is the one that is asked about.
-    - `baseline`: longest stall of the migration as it is; half of it is marked.
+      whole ioctl); the first strategy is the selected one.
+    - `baseline`: longest stall of the baseline; half of it is marked.
 
     >>> rows = pd.DataFrame({"strategy": ["baseline"], "longest_stall_s": [1e-2], "clear_cpu_time_s": [1.0]})
     >>> [trace.name for trace in tradeoff(rows, rows.assign(batch_pages=0), 1e-2).data]
@@ -116,44 +112,59 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float)
     """
     traces: Traces = []
     looks = {"textposition": "top right", "textfont": {"size": 10, "color": style.MUTED}}
-    shown = [(batches.assign(strategy="batches, pages"), style.MUTED, 6)] if batches is not None else []
+    series = [(batches.assign(strategy="batches, pages"), style.MUTED, 6)] if batches is not None else []
     colours = strategy_colours(strategies["strategy"].tolist())
-    shown += [(strategies[strategies["strategy"] == name], colour, 13) for name, colour in colours.items()]
-    for rows, colour, size in shown:
-        said = rows[["longest_stall_s", "clear_cpu_time_s"]].map(say_seconds).agg(" stall, CLEAR ".join, axis=1)
+    series += [(strategies[strategies["strategy"] == name], colour, 13) for name, colour in colours.items()]
+    for rows, colour, size in series:
+        texts = rows[["longest_stall_s", "clear_cpu_time_s"]].map(seconds_text).agg(" stall, CLEAR ".join, axis=1)
         look = looks | {"marker": {"size": size, "color": colour}, "mode": "markers"}
         if "batch_pages" in rows:
             look |= {"text": _labels(rows), "mode": "lines+markers+text"}
-            said = rows["batch_pages"].map(batch_text) + " pages: " + said
-        look |= {"customdata": said, "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>"}
+            texts = rows["batch_pages"].map(batch_text) + " pages: " + texts
+        look |= {"customdata": texts, "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>"}
         line = {"color": colour, "width": 1.5}
         traces.append(_line(rows["clear_cpu_time_s"], rows["longest_stall_s"], rows["strategy"].iloc[0], line, **look))
-    every = pd.concat([rows for rows, _, _ in shown])
-    place = {"xref": "x domain", "x": 1, "xanchor": "right", "yref": "y", "y": math.log10(own / 2), "yanchor": "bottom"}
-    across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y", "y0": own / 2, "y1": own / 2}
+    all_rows = pd.concat([rows for rows, _, _ in series])
+    place = {
+        "xref": "x domain",
+        "x": 1,
+        "xanchor": "right",
+        "yref": "y",
+        "y": math.log10(baseline / 2),
+        "yanchor": "bottom",
+    }
+    half_line = {
+        "type": "line",
+        "xref": "x domain",
+        "x0": 0,
+        "x1": 1,
+        "yref": "y",
+        "y0": baseline / 2,
+        "y1": baseline / 2,
+    }
     return _small(
         traces,
-        "What a shorter stall costs",
-        xaxis=style.time_axis(every["clear_cpu_time_s"], "CPU time of CLEAR"),
-        yaxis=style.log_axis([*every["longest_stall_s"], own / 2], "longest stall", say_seconds, 2.0),
-        shapes=[across | {"line": _THEORY}],
-        annotations=[place | {"text": "half of the stall now", "font": {"size": 11}, "showarrow": False}],
+        "Cost of a shorter stall",
+        xaxis=style.time_axis(all_rows["clear_cpu_time_s"], "CPU time of CLEAR"),
+        yaxis=style.log_axis([*all_rows["longest_stall_s"], baseline / 2], "longest stall", seconds_text, 2.0),
+        shapes=[half_line | {"line": _THEORY}],
+        annotations=[place | {"text": "half of the baseline's stall", "font": {"size": 11}, "showarrow": False}],
     )
 
 
 def _labels(batches: pd.DataFrame) -> list[str]:
-    """The batch of each point, but of those that lie together only the first's."""
+    """Label of each point; of points that lie together only the first has one."""
     logs = np.log(batches[["clear_cpu_time_s", "longest_stall_s"]].to_numpy(dtype=float))
     near = 0.12 * (np.ptp(logs, axis=0) + 0.9)  # about a label's height
-    shown: list[int] = []
+    labelled: list[int] = []
     for row in range(len(logs)):
-        if all((abs(logs[row] - logs[one]) > near).any() for one in shown):
-            shown.append(row)
-    return [batch_text(batch) if row in shown else "" for row, batch in enumerate(batches["batch_pages"])]
+        if all((abs(logs[row] - logs[other]) > near).any() for other in labelled):
+            labelled.append(row)
+    return [batch_text(batch) if row in labelled else "" for row, batch in enumerate(batches["batch_pages"])]
 
 
 def time_by_class(table: pd.DataFrame) -> go.Figure:
-    """Where the time of each class of threads goes while one CLEAR works.
+    """Time of each class of threads by activity, around one CLEAR.
 
     - `table`: ``thread_class``, ``activity`` (of `ACTIVITY_COLOURS`), ``share``; may be empty.
 
@@ -176,15 +187,15 @@ def time_by_class(table: pd.DataFrame) -> go.Figure:
         if part["share"].any()
     ]
     across = {"title": {"text": "share of their time around one CLEAR, %"}, "range": [0, 100]}
-    return _small(traces, "Where time goes", barmode="stack", xaxis=across)
+    return _small(traces, "Time by activity", barmode="stack", xaxis=across)
 
 
 def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) -> go.Figure:
-    """Who owns mmu_lock around one CLEAR.
+    """Owners of mmu_lock over time, around one CLEAR.
 
     - `shares`: ``time_s``, ``width_s``, ``owner``, ``share``, as `simlib.simulator.engine.timeline.ownership_over_time`
       gives them; may be empty.
-    - `span`: when CLEAR began and ended, s.
+    - `span`: begin and end of CLEAR, s.
 
     >>> shares = pd.DataFrame({"time_s": [0.5], "width_s": 1.0, "owner": "read", "share": 1.0})
     >>> lock_strip(shares).data[0].name
@@ -194,7 +205,7 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
     title = f"time in the window, {unit}" + (" (dotted: CLEAR begins, ends)" if span else "")
     return _small(
         ownership_bars(shares, scale, unit, ".4g"),
-        "Who owns mmu_lock",
+        "Owner of mmu_lock",
         barmode="stack",
         bargap=0,
         xaxis={"title": {"text": title}},
@@ -208,7 +219,7 @@ def _line(x: Any, y: Any, name: str, line: dict[str, Any], **looks: Any) -> dict
 
 
 def _upright(x: float, line: dict[str, Any]) -> dict[str, Any]:
-    """A line from the bottom of a figure to its top."""
+    """A vertical line over the whole height of a figure."""
     return {"type": "line", "xref": "x", "x0": x, "x1": x, "yref": "y domain", "y0": 0, "y1": 1, "line": line}
 
 
@@ -223,7 +234,7 @@ def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
         "entrywidth": 0.48,
         "entrywidthmode": "fraction",
     }
-    same = {
+    common = {
         "template": style.TEMPLATE,
         "height": HEIGHT,
         "margin": {"l": 62, "r": 12, "t": 40, "b": 84},
@@ -231,11 +242,11 @@ def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
         "title": {"text": title, "font": {"size": 15}, "y": 0.97},
         "legend": legend,
     }
-    return go.Figure(traces, same | layout)
+    return go.Figure(traces, common | layout)
 
 
 def empty(title: str, words: str) -> go.Figure:
-    """A figure that says why it has nothing."""
+    """An empty figure with an explanation."""
     place = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
-    said = place | {"text": words, "font": {"color": style.MUTED}}
-    return _small([], title, annotations=[said], xaxis={"visible": False}, yaxis={"visible": False})
+    note = place | {"text": words, "font": {"color": style.MUTED}}
+    return _small([], title, annotations=[note], xaxis={"visible": False}, yaxis={"visible": False})

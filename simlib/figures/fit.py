@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How good a calibration is: errors, costs with intervals, correlations, sensitivities."""
+"""Quality of a calibration: errors, costs with intervals, correlations, sensitivities."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from simlib.figures import style
 from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
 
 ROLE_LOOKS: dict[str, dict[str, str]] = {"fitted": {"symbol": "circle"}, "held out": {"symbol": "diamond-open"}}
-"""Markers of a row that the calibration saw, and of one that was kept back: as in the figures of curves."""
+"""Markers of rows that the calibration used, and of held-out rows: as in the figures of curves."""
 
 WARNING = "#D55E00"
-"""Colour of a mark that says that something is at a bound."""
+"""Colour of the mark of a value at a bound."""
 
 NEAR = 10
-"""Percent of the band that `published_errors` shades."""
+"""Half-width of the band that `published_errors` shades, percent."""
 
 UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
@@ -32,7 +32,7 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     """Signed errors of held-out points, by model, over vCPUs, a panel a variant.
 
     - `errors`: columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``:
-      predicted over measured, less one, in per cent.
+      predicted over measured, minus one, in percent.
 
     >>> errors = pd.DataFrame({"variant": "a", "vcpus": [16, 32], "model": "simlib",
     ...                        "error_percent": [-2.0, 3.5]})
@@ -49,7 +49,9 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=style.INK, zerolinewidth=1.5)
     figure.update_yaxes(title="predicted − measured, % of measured", col=1)
     figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
-    return style.titled(figure, title, "held-out points only; above 0: predicted slower than measured", rows_of=6)
+    return style.titled(
+        figure, title, "held-out points only; above 0: predicted slower than measured", entries_per_row=6
+    )
 
 
 _RESIDUAL_COLUMNS = {
@@ -63,31 +65,31 @@ _RESIDUAL_COLUMNS = {
 
 
 @reads("residuals", _RESIDUAL_COLUMNS)
-def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what was measured") -> go.Figure:
-    """Error of the model at each row over vCPUs, a panel a metric, on the deviation that a row is taken to have.
+def residuals(rows: pd.DataFrame, title: str = "Residuals: model minus measurement") -> go.Figure:
+    """Error of the model at each row over vCPUs, a panel a metric, on a band of the assumed deviation of a row.
 
     - `rows`: columns ``variant``, ``vcpus``, ``metric``, ``role`` (``fitted``, ``held out``, ``shown only``),
-      ``error_percent`` (model over measured less one; a row without is not drawn), ``deviation_percent``.
+      ``error_percent`` (model over measured, minus one; a row without it is not drawn), ``deviation_percent``.
 
     >>> rows = pd.DataFrame({"variant": "a", "vcpus": [1, 16], "metric": "contentions", "role": ["fitted", "held out"],
     ...                      "error_percent": [1.5, -3.0], "deviation_percent": 2.0})
     >>> [trace.y.tolist() for trace in residuals(rows).data if trace.name == "a"]
     [[1.5], [-3.0]]
     """
-    shown = rows[np.isfinite(rows["error_percent"]) & rows["role"].isin(ROLE_LOOKS)]
-    rows = checked(shown, _RESIDUAL_COLUMNS, "residuals")
+    drawn = rows[np.isfinite(rows["error_percent"]) & rows["role"].isin(ROLE_LOOKS)]
+    rows = checked(drawn, _RESIDUAL_COLUMNS, "residuals")
     metrics, colours = in_order(rows["metric"]), style.variant_colours(rows["variant"])
     figure, place = style.facets(metrics, columns=2, shared_y=False)
     axis = style.vcpu_axis(rows["vcpus"])
     left, right = (10**end for end in axis["range"])
     for i, metric in enumerate(metrics):
-        mine = rows[rows["metric"] == metric]
-        reach = float(mine["deviation_percent"].median())
+        metric_rows = rows[rows["metric"] == metric]
+        reach = float(metric_rows["deviation_percent"].median())
         figure.add_scatter(
             x=[left, right, right, left], y=[-reach, -reach, reach, reach], fill="toself", mode="none",
             fillcolor=style.translucent(style.MUTED, 0.14), hoverinfo="skip", showlegend=False, **place(i),
         )  # fmt: skip
-        for pair, part in mine.groupby(["variant", "role"], sort=False):
+        for pair, part in metric_rows.groupby(["variant", "role"], sort=False):
             variant, role = map(str, pair)
             figure.add_scatter(
                 x=part["vcpus"], y=part["error_percent"], mode="markers",
@@ -103,7 +105,7 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
             style.key_entry(figure, role, {"mode": "markers", "marker": {"size": 9, **look}}, style.MUTED)
     band = {"mode": "markers", "marker": {"size": 14, "symbol": "square", "opacity": 0.3}}
     style.key_entry(figure, "± one deviation of a row", band, style.MUTED)
-    return style.titled(figure, title, "above 0: the model is slower, or counts more, than measured", rows_of=3)
+    return style.titled(figure, title, "above 0: the model is slower, or counts more, than measured", entries_per_row=3)
 
 
 _PUBLISHED_COLUMNS = {
@@ -136,23 +138,23 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
     lines = in_order(rows["line"])
     figure = go.Figure()
     for i, (role, colour) in enumerate(zip(ROLE_LOOKS, (style.MUTED, style.PALETTE[0]), strict=True)):
-        mine = rows[rows["role"] == role]
-        if mine.empty:
+        role_rows = rows[rows["role"] == role]
+        if role_rows.empty:
             continue
-        vcpus = ["" if np.isnan(n) else f", {n:g} vCPUs" for n in mine["vcpus"]]
+        vcpus = ["" if np.isnan(n) else f", {n:g} vCPUs" for n in role_rows["vcpus"]]
         figure.add_scatter(
-            x=mine["error_percent"],
-            y=[lines.index(line) + (0.14 if i else -0.14) for line in mine["line"]],
+            x=role_rows["error_percent"],
+            y=[lines.index(line) + (0.14 if i else -0.14) for line in role_rows["line"]],
             mode="markers", name=role, marker={"size": 8, "color": colour, **ROLE_LOOKS[role]}, cliponaxis=False,
-            text=[f"{variant}{n}" for variant, n in zip(mine["variant"], vcpus, strict=True)],
+            text=[f"{variant}{n}" for variant, n in zip(role_rows["variant"], vcpus, strict=True)],
             hovertemplate=f"%{{text}}: %{{x:+.1f}} %<extra>{role}</extra>",
         )  # fmt: skip
     figure.add_vrect(x0=-NEAR, x1=NEAR, fillcolor=style.translucent(style.MUTED, 0.13), line_width=0, layer="below")
     figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=style.INK)
     figure.update_yaxes(style.row_axis(lines) | {"tickfont": {"size": 10}})
     figure.update_layout(height=max(style.HEIGHT, 36 * len(lines) + 220))
-    said = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
-    return style.titled(figure, title, said, rows_of=5)
+    subtitle = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
+    return style.titled(figure, title, subtitle, entries_per_row=5)
 
 
 _COST_COLUMNS = {
@@ -171,8 +173,8 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
 
     - `costs`: columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (which
-      calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis. With a column ``bound``,
-      in which a text says what of a cost is at a physical bound, such costs are marked with it.
+      calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis. The optional column
+      ``bound`` has a text if a value or an end of a cost is at a physical bound; such costs are marked.
 
     >>> costs = pd.DataFrame({"name": ["hold"], "value": [400.0], "low": [380.0], "high": [430.0],
     ...                       "unit": ["ns"], "fit": ["arm64"]})
@@ -184,24 +186,21 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     names = {unit: rows for unit, rows in names.items() if rows}
     height = max(style.HEIGHT, 34 * sum(map(len, names.values())) + 90 * len(names) + 170)
     figure = style.subplots(
-        len(names),
-        1,
-        row_heights=[len(rows) + 0.6 for rows in names.values()],
-        vertical_spacing=80 / (height - 190),
+        len(names), 1, row_heights=[len(rows) + 0.6 for rows in names.values()], vertical_spacing=80 / (height - 190)
     )
     colours = dict(zip(in_order(costs["fit"]), style.PALETTE * len(costs), strict=False))
     for row, (unit, rows) in enumerate(names.items(), start=1):
         _draw_costs(figure, costs[costs["unit"] == unit], unit, rows, colours, {"row": row, "col": 1})
     figure.update_layout(height=height)
     return style.titled(
-        figure, title, "calibrated; a point or interval that runs into the left edge reaches 0", rows_of=3
+        figure, title, "calibrated; a point or interval that runs into the left edge reaches 0", entries_per_row=3
     )
 
 
 def _draw_costs(
     figure: go.Figure, costs: pd.DataFrame, unit: str, names: list[str], colours: dict[str, str], at: dict[str, int]
 ) -> None:
-    """One panel: of each fit the intervals, then the points, then rings around what is at a bound."""
+    """Draw one panel: for each fit the intervals, then the points, then rings around values at a bound."""
     axis = style.log_axis(
         costs[["value", "low", "high"]].to_numpy().ravel(), UNITS[unit], style.plain_number, margin=1.6
     )
@@ -238,7 +237,7 @@ def _draw_costs(
             figure.add_scatter(
                 x=bounded["value"], y=bounded["y"], mode="markers", hoverinfo="skip", showlegend=True,
                 marker={"symbol": "diamond-open", "size": 17, "color": WARNING, "line": {"width": 2}},
-                name="at a physical bound, or an end of it is", legendgroup="bound", **at,
+                name="value or end at a physical bound", legendgroup="bound", **at,
             )  # fmt: skip
     figure.update_xaxes(axis, **at)
     figure.update_yaxes(style.row_axis(names), **at)
@@ -296,7 +295,7 @@ _SENSITIVITY_COLUMNS = {
 
 
 @reads("sensitivity", _SENSITIVITY_COLUMNS)
-def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Figure:
+def sensitivity(frame: pd.DataFrame, title: str = "Sensitivity to the costs") -> go.Figure:
     """First-order and total sensitivity of each input, largest total on top.
 
     - `frame`: columns ``name``, ``first``, ``first_confidence``, ``total``, ``total_confidence``; a confidence is half
@@ -309,8 +308,8 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
     """
     rows = frame.sort_values("total", ascending=False, kind="stable")
     figure = go.Figure()
-    shown = (("total", "total: with interactions", "#9ecae1"), ("first", "first order: alone", "#0072B2"))
-    for column, name, colour in shown:
+    orders = (("total", "total: with interactions", "#9ecae1"), ("first", "first order: alone", "#0072B2"))
+    for column, name, colour in orders:
         figure.add_bar(
             y=rows["name"].tolist(),
             x=rows[column],
@@ -323,14 +322,14 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
     figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, height=max(style.HEIGHT, 46 * len(rows) + 190))
     figure.update_xaxes(title="share of the output's variance", zeroline=True, zerolinecolor=style.INK)
     figure.update_yaxes(autorange="reversed", type="category", ticks="")
-    return style.titled(figure, title, "Sobol indices; bars at the ends are confidence intervals", rows_of=5)
+    return style.titled(figure, title, "Sobol indices; bars at the ends are confidence intervals", entries_per_row=5)
 
 
 def _lines(costs: pd.Series, names: list[str]) -> list[float]:
-    """Height of each point: fits of the same cost stand below each other around the cost's line."""
+    """Height of each point: fits of the same cost are stacked around the cost's line."""
     place = costs.groupby(costs).cumcount()
-    many = costs.groupby(costs).transform("size")
-    return [names.index(n) + (p - (m - 1) / 2) * 0.6 / m for n, p, m in zip(costs, place, many, strict=True)]
+    size = costs.groupby(costs).transform("size")
+    return [names.index(n) + (p - (m - 1) / 2) * 0.6 / m for n, p, m in zip(costs, place, size, strict=True)]
 
 
 def _cost_text(cost: dict[Any, Any], unit: str) -> str:

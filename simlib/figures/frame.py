@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every figure asks of the table that it is given: `reads` checks it, column by column, before anything is drawn.
+"""Checks of a figure's table: `reads` checks it, column by column, before anything is drawn.
 
-A table that is no DataFrame, lacks a column or has no row, and a value that breaks its column's rule, are an
+A table that is not a DataFrame, lacks a column or has no rows, or a value that breaks its column's rule, raises an
 `InputError` that names the column and the value.
 """
 
@@ -23,24 +23,24 @@ Draw = Callable[Concatenate[pd.DataFrame, Options], go.Figure]
 
 @runtime_checkable
 class Drawable(Protocol):
-    """A result that knows the table of each figure that can be drawn of it, such as `simlib.figures.results.Result`."""
+    """A result with a table for each of its figures, such as `simlib.figures.results.Result`."""
 
     def table_for(self, figure: str) -> pd.DataFrame:
-        """The table that the figure of this name draws."""
+        """Return the table that the figure of this name draws."""
 
 
 Drawn = Callable[Concatenate[pd.DataFrame | Drawable, Options], go.Figure]
 
 
 class ColumnRule(NamedTuple):
-    """What a column of a table must hold, and as what a figure reads it."""
+    """Rule of a column: the type to which it is converted, and a check of its values."""
 
     dtype: type
     check: Callable[[pd.Series, str], None] = lambda _values, _where: None
 
 
 def number(least: float = -np.inf, *, gaps: bool = False) -> ColumnRule:
-    """Numbers of at least so much, finite unless there may be gaps."""
+    """Rule: numbers of at least `least`, finite unless gaps are allowed."""
 
     def check(values: pd.Series, where: str) -> None:
         try:
@@ -57,7 +57,7 @@ def number(least: float = -np.inf, *, gaps: bool = False) -> ColumnRule:
 
 
 def word(words: Collection[str]) -> ColumnRule:
-    """One of some words."""
+    """Rule: one of several words."""
 
     def check(values: pd.Series, where: str) -> None:
         for value in values.unique():
@@ -81,13 +81,13 @@ COUNT = number(0)._replace(dtype=int)
 def reads(
     what: str, columns: Mapping[str, ColumnRule] | ColumnRule, **optional: Any
 ) -> Callable[[Draw[Options]], Drawn[Options]]:
-    """Let a figure read a table: its columns, checked and as the types of their rules, and nothing else.
+    """Decorate a figure so that it gets these columns of a table, checked and converted, and no others.
 
-    In place of the table the figure takes a `Drawable`, which knows the table that the figure of this name draws.
+    The decorated figure also takes a `Drawable` in place of the table.
 
-    - `what`: the name of the table in an error message.
-    - `columns`: what the figure reads; one rule: of all columns of a matrix, which keeps its index.
-    - `**optional`: those of the columns that may be missing, and what they hold then.
+    - `what`: name of the table in an error message.
+    - `columns`: rules of the columns; a single rule applies to all columns of a matrix, which keeps its index.
+    - `**optional`: default values of columns that may be missing.
 
     >>> @reads("counts", {"vcpus": number(1), "count": number(0)}, count=7)
     ... def counted(rows):
@@ -103,8 +103,8 @@ def reads(
     def decorated(draw: Draw[Options]) -> Drawn[Options]:
         @wraps(draw)
         def drawn(table: pd.DataFrame | Drawable, /, *args: Options.args, **options: Options.kwargs) -> go.Figure:
-            found = table.table_for(draw.__name__) if isinstance(table, Drawable) else table
-            return draw(checked(found, columns, what, **optional), *args, **options)
+            frame = table.table_for(draw.__name__) if isinstance(table, Drawable) else table
+            return draw(checked(frame, columns, what, **optional), *args, **options)
 
         return drawn
 
@@ -114,9 +114,9 @@ def reads(
 def checked(
     table: pd.DataFrame, columns: Mapping[str, ColumnRule] | ColumnRule, what: str, **optional: Any
 ) -> pd.DataFrame:
-    """The columns of a table, each as its rule has it, with an index of their own; see `reads`.
+    """Return the columns of a table, checked and converted by their rules, with a new index; see `reads`.
 
-    Raises `InputError` if `table` is not a table, lacks a column, has no rows, or holds what breaks a rule.
+    Raises `InputError` if `table` is not a DataFrame, lacks a column, has no rows, or has a value that breaks a rule.
     """
     if not isinstance(table, pd.DataFrame):
         raise InputError(what, type(table).__name__, "must be a pandas DataFrame")
@@ -127,7 +127,7 @@ def checked(
             raise InputError(f"{what}.{column}", "missing", "a column is needed", known)
     if table.empty:
         raise InputError(what, "no rows", "the figure needs at least one row", "check the filter that made the table")
-    rows = table.assign(**{name: table.get(name, usual) for name, usual in optional.items()})[list(rules)]
+    rows = table.assign(**{name: table.get(name, default) for name, default in optional.items()})[list(rules)]
     for column, rule in rules.items():
         rule.check(rows[column], f"{what}.{column}")
     rows = rows if isinstance(columns, ColumnRule) else rows.reset_index(drop=True)

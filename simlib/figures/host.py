@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of a measured host: what was held out beside the model's prediction."""
+"""Figures of a measured host: held-out measurements and the model's prediction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simlib.figures.frame import COUNT, checked, number, word
 from simlib.figures.style import PALETTE, error_bars, subplots, time_axis, titled
 
 OVER = {"chunk_pages": "pages of one CLEAR", "batch": "pages of one hold of the lock"}
-"""What `clear_under_load` can draw over."""
+"""Columns for the x axis of `clear_under_load`, and its title."""
 
 _METRICS = {"clear_dirty_log_time": "CLEAR of all memory", "longest_stall": "longest stall of a vCPU"}
 _KINDS = (("measured", "value", "circle"), ("predicted", "model", "diamond-tall-open"))
@@ -20,11 +20,11 @@ CLEAR_COLUMNS = {
     "vcpus": COUNT, "metric": word(_METRICS), "value": number(0), "model": number(0),
     **dict.fromkeys(_ENDS, number(gaps=True)),
 }  # fmt: skip
-"""Columns of the table that `clear_under_load` reads, beside the one that it draws over."""
+"""Columns of the table that `clear_under_load` reads, in addition to that of the x axis."""
 
 
 def chunk_name(pages: int) -> str:
-    """Pages of one CLEAR ioctl, or of one hold, as an axis has them.
+    """Text of the pages of one CLEAR ioctl, or of one hold, for an axis.
 
     >>> chunk_name(0), chunk_name(4096)
     ('all', '4096')
@@ -37,10 +37,9 @@ def clear_under_load(
 ) -> go.Figure:
     """CLEAR time and longest stall over pages of one ioctl, or of one hold: a panel a metric, a colour a vCPU count.
 
-
-    - `cells`: the columns `CLEAR_COLUMNS` and `over`, of which 0 is all of them; ``value`` was measured, ``value_low``
-      and ``value_high`` are the interval of that median; ``model`` is predicted, ``model_low`` and ``model_high`` are
-      between which the replications lie. Times in seconds.
+    - `cells`: the columns `CLEAR_COLUMNS` and `over`, where 0 means all pages; ``value`` is measured, ``value_low`` and
+      ``value_high`` are the interval of that median; ``model`` is predicted, ``model_low`` and ``model_high`` are the
+      range of the replications. Times in seconds.
     - `over`: one of `OVER`.
 
     >>> cell = {"vcpus": 1, "chunk_pages": 64, "metric": "longest_stall", "value": 2e-5, "value_low": 1e-5,
@@ -54,20 +53,20 @@ def clear_under_load(
     counts = sorted(set(rows["vcpus"]))
     figure = subplots(1, len(metrics), column_titles=[_METRICS[m] for m in metrics], horizontal_spacing=0.1)
     for column, metric in enumerate(metrics, 1):
-        of_metric = rows[rows["metric"] == metric]
+        metric_rows = rows[rows["metric"] == metric]
         for i, (vcpus, colour) in enumerate(zip(counts, PALETTE * 9, strict=False)):
-            mine = of_metric[of_metric["vcpus"] == vcpus]
-            who = f"{vcpus} vCPU{'s' if vcpus > 1 else ''}"
-            for which, (what, prefix, symbol) in enumerate(_KINDS):
+            vcpu_rows = metric_rows[metric_rows["vcpus"] == vcpus]
+            vcpu_text = f"{vcpus} vCPU{'s' if vcpus > 1 else ''}"
+            for position, (kind, prefix, symbol) in enumerate(_KINDS):
                 centre = i - (len(counts) - 1) / 2
-                x = [chunks.index(c) + 0.2 * centre + 0.08 * (which - 0.5) for c in mine[over]]
-                bars = error_bars(mine[prefix], mine[f"{prefix}_low"], mine[f"{prefix}_high"])
-                name = f"{who}, {what}"
+                x = [chunks.index(c) + 0.2 * centre + 0.08 * (position - 0.5) for c in vcpu_rows[over]]
+                bars = error_bars(vcpu_rows[prefix], vcpu_rows[f"{prefix}_low"], vcpu_rows[f"{prefix}_high"])
+                name = f"{vcpu_text}, {kind}"
                 figure.add_scatter(
-                    x=x, y=mine[prefix], mode="markers", name=name, legendgroup=name, showlegend=True,
+                    x=x, y=vcpu_rows[prefix], mode="markers", name=name, legendgroup=name, showlegend=True,
                     marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 2, "color": colour}},
                     error_y=bars | {"thickness": 1.3, "width": 4},
-                    customdata=[chunk_name(c) for c in mine[over]],
+                    customdata=[chunk_name(c) for c in vcpu_rows[over]],
                     hovertemplate=f"{name}<br>%{{customdata}} pages: %{{y:.3g}} s<extra></extra>",
                     row=1, col=column,
                 )  # fmt: skip
@@ -75,7 +74,7 @@ def clear_under_load(
             tickmode="array", tickvals=list(range(len(chunks))), ticktext=[chunk_name(c) for c in chunks],
             title=OVER[over], row=1, col=column,
         )  # fmt: skip
-        figure.update_yaxes(time_axis(of_metric[list(_ENDS)].to_numpy().ravel(), ""), row=1, col=column)
+        figure.update_yaxes(time_axis(metric_rows[list(_ENDS)].to_numpy().ravel(), ""), row=1, col=column)
     figure.update_layout(height=470, margin_t=116)
-    said = "measured: median with its 90 % interval; predicted: median and 90 % of replications"
-    return titled(figure, title, said, rows_of=2)
+    subtitle = "measured: median with its 90 % interval; predicted: median and 90 % of replications"
+    return titled(figure, title, subtitle, entries_per_row=2)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one simulated run did at the lock: where time went, queues, progress, waits and holds.
+"""Lock statistics of one simulated run: time by activity, queues, progress, waits and holds.
 
-Everything here is simulated, and every subtitle says so.
+All values are simulated, and every subtitle says so.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import plotly.graph_objects as go
 
 from simlib.figures import style
 from simlib.figures.frame import TEXT, in_order, number, reads, word
-from simlib.model.quantities import say_seconds
+from simlib.model.quantities import seconds_text
 
 MOST_THREADS = 16
-"""Lines in `progress`: more cannot be told apart."""
+"""Largest number of lines in `progress`: more are indistinguishable."""
 
 _ACTIVITIES = {
     activity: (
@@ -31,7 +31,7 @@ _ACTIVITIES = {
 @reads(
     "split", {"variant": TEXT, "vcpus": number(0), "activity": word(_ACTIVITIES), "microseconds_per_fault": number(0)}
 )
-def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault goes") -> go.Figure:
+def time_per_page(split: pd.DataFrame, title: str = "Time per fault by activity") -> go.Figure:
     """Simulated time per fault by activity, stacked, over vCPUs, a panel a variant.
 
     - `split`: columns ``variant``, ``vcpus``, ``activity`` (one of `style.ACTIVITY_COLOURS`),
@@ -46,7 +46,7 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
     figure.update_layout(barmode="stack")
     figure.update_yaxes(rangemode="tozero")
     figure.update_yaxes(title="time per fault, µs", col=1)
-    return style.titled(figure, title, "simulated; mean over the faults of all vCPUs", rows_of=6)
+    return style.titled(figure, title, "simulated; mean over the faults of all vCPUs", entries_per_row=6)
 
 
 @reads("queue", {"lock": TEXT, "time_s": number(0), "queue": number(0)})
@@ -69,12 +69,12 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
     ]
     figure = _lines_over_time(queue, "lock", "queue", "%{y:.2f} queued", looks)
     figure.update_yaxes(title="threads queued (mean over a time bin)", rangemode="tozero")
-    return style.titled(figure, title, "simulated", rows_of=5)
+    return style.titled(figure, title, "simulated", entries_per_row=5)
 
 
 @reads("progress", {"thread": TEXT, "time_s": number(0), "pages": number(0)})
 def progress(progress: pd.DataFrame, title: str = "Pages per second of each thread") -> go.Figure:
-    """Pages that each thread gets done per second, over simulated time, at most `MOST_THREADS` threads.
+    """Pages that each thread completes per second, over simulated time, at most `MOST_THREADS` threads.
 
     - `progress`: columns ``thread``, ``time_s`` (middle of a bin; bins are equally wide), ``pages`` (done within the
       bin).
@@ -86,23 +86,23 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
     times = np.unique(progress["time_s"])
     width = float(np.median(np.diff(times))) if len(times) > 1 else 2 * float(times[0])
     threads = in_order(progress["thread"])
-    shown = progress[progress["thread"].isin(threads[:MOST_THREADS])]
+    drawn = progress[progress["thread"].isin(threads[:MOST_THREADS])]
     looks = [
         {"line": {"color": colour, "width": 1.5, "dash": dash}} for dash in ("solid", "dot") for colour in style.PALETTE
     ]
     figure = _lines_over_time(
-        shown.assign(pages=shown["pages"] / width), "thread", "pages", "%{y:.4s} pages/s", looks, float(times.max())
+        drawn.assign(pages=drawn["pages"] / width), "thread", "pages", "%{y:.4s} pages/s", looks, float(times.max())
     )
     figure.update_yaxes(title="pages per second", rangemode="tozero", exponentformat="SI")
     if len(threads) > MOST_THREADS:
         title += f" (first {MOST_THREADS} of {len(threads)} threads)"
-    return style.titled(figure, title, "simulated", rows_of=8)
+    return style.titled(figure, title, "simulated", entries_per_row=8)
 
 
 def _lines_over_time(
     rows: pd.DataFrame, by: str, value: str, hover: str, looks: list[dict[str, Any]], longest: float | None = None
 ) -> go.Figure:
-    """A line a lock or a thread over simulated time, in the unit of the last time of all."""
+    """Draw a line a lock or a thread over simulated time, in the unit of the latest time."""
     factor, unit = style.time_unit([rows["time_s"].max() if longest is None else longest])
     figure = go.Figure()
     for i, (name, part) in enumerate(rows.sort_values("time_s", kind="stable").groupby(by, sort=False)):
@@ -126,10 +126,9 @@ def _lines_over_time(
 def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str = "time") -> go.Figure:
     """Counts of wait or hold times in bins a factor of two wide, a panel a lock, a colour a mode.
 
-
     - `frame`: columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin that starts at half
       of it), ``count``.
-    - `what`: which time: ``"wait time"``, ``"hold time"``; the title of the x axis.
+    - `what`: the kind of time, ``"wait time"`` or ``"hold time"``, for the title of the x axis.
 
     >>> frame = pd.DataFrame({"lock": "mmu_lock", "mode": "write", "up_to_s": [2e-6, 4e-6], "count": [3, 5]})
     >>> histogram(frame, what="hold time").data[0].y
@@ -149,7 +148,7 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
                 offset=0,
                 y=part["count"],
                 name=mode,
-                text=[f"{say_seconds(high / 2)} to {say_seconds(high)}" for high in part["up_to_s"]],
+                text=[f"{seconds_text(high / 2)} to {seconds_text(high)}" for high in part["up_to_s"]],
                 textposition="none",
                 legendgroup=mode,
                 showlegend=True,
@@ -165,4 +164,4 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
     figure.update_layout(barmode="overlay", bargap=0)
     if len(locks) > 1:
         figure.update_layout(height=max(style.HEIGHT, 230 * len(locks) + 180))
-    return style.titled(figure, title, "simulated", rows_of=5)
+    return style.titled(figure, title, "simulated", entries_per_row=5)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the guest sees of its migration over time: its degradation.
+"""Degradation of the guest during migration, and passes of the migration.
 
-Lines are simulated: solid, or dashed where a series is a prediction for a measurement that no cost was fitted to.
-Points are published.
+Lines are simulated: solid, or dashed where a series predicts a measurement to which no cost was fitted. Points are
+published.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LEVEL_LINE = {"color": "#9aa0a6", "width": 1, "dash": "dot"}
 def degradation_over_time(
     rows: pd.DataFrame, measured: pd.DataFrame | None = None, title: str = "Degradation of the guest during migration"
 ) -> go.Figure:
-    """Degradation over time, and beside it for how long it was above each level, with what was published.
+    """Degradation over time, and in a second panel the time above each level, with published times.
 
-    - `rows`: columns ``series``, ``time_s``, ``degradation`` (1: the guest stands still). ``width_s``, of the time
-      bins, may be there (else the step of ``time_s``), and ``role`` (``fitted``, ``predicted``): predicted series are
+    - `rows`: columns ``series``, ``time_s``, ``degradation`` (1: the guest makes no progress). Optional are ``width_s``
+      of the time bins (default: the step of ``time_s``), and ``role`` (``fitted``, ``predicted``): predicted series are
       dashed.
     - `measured`: columns ``series``, ``level_percent``, ``seconds``: published time above that degradation.
 
@@ -65,8 +65,8 @@ def degradation_over_time(
     figure.update_yaxes(title="degradation, %", col=1)
     figure.update_xaxes(title="time since the log was enabled, s", rangemode="tozero", col=1)
     figure.update_xaxes(title="time above that degradation, s", rangemode="tozero", col=2)
-    said = "lines are simulated" + ("" if measured is None else ", points are published")
-    return titled(figure, title, said, rows_of=3)
+    subtitle = "lines are simulated" + ("" if measured is None else ", points are published")
+    return titled(figure, title, subtitle, entries_per_row=3)
 
 
 _PASSES = {"plan": TEXT, "guest": number(0), "time_s": number(0), "left_bytes": number(0), "lost_percent": number(0)}
@@ -74,9 +74,10 @@ _PASSES = {"plan": TEXT, "guest": number(0), "time_s": number(0), "left_bytes": 
 
 @reads("table", _PASSES)
 def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration") -> go.Figure:
-    """What is dirty after each synchronisation, and what throttling leaves to the guest; a line a guest that may be.
+    """Dirty memory after each synchronisation, and the guest's speed under throttling; a line a sampled guest.
 
-    Time goes on to twice the end of the plan that ends first. Longer lines go out of the picture.
+    The time axis ends at twice the end of the plan that ends first, or at the end of the last plan. Longer lines are
+    cut off.
 
     - `rows`: columns ``plan``, ``guest``, ``time_s``, ``left_bytes`` and ``lost_percent``, a row a synchronisation.
 
@@ -87,13 +88,13 @@ def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration")
     """
     figure = subplots(
         2, 1, shared_xaxes=True, vertical_spacing=0.12, row_heights=[0.64, 0.36],
-        subplot_titles=["dirty after each synchronisation", "what throttling leaves to the guest"],
+        subplot_titles=["dirty memory after each synchronisation", "guest speed under throttling"],
     )  # fmt: skip
-    shown = rows.assign(gib=rows["left_bytes"] / 2**30, kept=100 - rows["lost_percent"])
+    passes = rows.assign(gib=rows["left_bytes"] / 2**30, kept=100 - rows["lost_percent"])
     for name, colour in _colours(in_order(rows["plan"])).items():
-        of_plan = shown[shown["plan"] == name]
-        for number_of, part in of_plan.groupby("guest", sort=False):
-            first = number_of == of_plan["guest"].iloc[0]
+        plan_rows = passes[passes["plan"] == name]
+        for number_of, part in plan_rows.groupby("guest", sort=False):
+            first = number_of == plan_rows["guest"].iloc[0]
             for row, column, shape in ((1, "gib", "linear"), (2, "kept", "hv")):
                 figure.add_scatter(
                     x=part["time_s"], y=part[column].to_numpy(), mode="lines", opacity=0.6, name=name,
@@ -101,7 +102,7 @@ def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration")
                     showlegend=bool(first and row == 1),
                     hovertemplate="%{x:.4g} s: %{y:.3g}<extra>%{fullData.name}</extra>",
                 )  # fmt: skip
-    dirty = shown.loc[shown["gib"] > 0, "gib"]
+    dirty = passes.loc[passes["gib"] > 0, "gib"]
     ends = rows.groupby("plan")["time_s"].max()
     figure.update_yaxes(title="GiB", type="log", dtick=1, row=1)
     figure.update_yaxes(range=[math.log10(dirty.min() if len(dirty) else 1.0) - 0.2, None], row=1)
@@ -109,7 +110,7 @@ def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration")
     figure.update_xaxes(range=[0, min(ends.max(), 2 * ends.min()) * 1.02])
     figure.update_xaxes(title="time since the migration began, s", row=2)
     figure.update_layout(height=520)
-    return titled(figure, title, "simulated: a line a guest that may have been measured", rows_of=1)
+    return titled(figure, title, "simulated: a line for each guest that fits the measurements", entries_per_row=1)
 
 
 def _colours(series: Sequence[str]) -> dict[str, str]:
@@ -119,7 +120,7 @@ def _colours(series: Sequence[str]) -> dict[str, str]:
 def add_lines(
     figure: go.Figure, rows: pd.DataFrame, column: str, series: Sequence[str], at: dict[str, int], shape: str = "linear"
 ) -> None:
-    """A line a series, in percent; earlier ones are wider by 2 px, so that they show on both sides of later ones."""
+    """Draw a line a series, in percent; each is 2 px wider than the next, so that it is visible on both sides of it."""
     for i, (name, colour) in enumerate(_colours(series).items()):
         part = rows[rows["series"] == name].sort_values("time_s", kind="stable")
         if part.empty:
@@ -139,7 +140,7 @@ def add_lines(
 
 
 def _time_above(part: pd.DataFrame) -> pd.DataFrame:
-    """Degradations of one series, largest first, and the seconds that they last together."""
+    """Degradations of one series, largest first, and their cumulative duration in seconds."""
     times = np.sort(part["time_s"])
     step = float(np.median(np.diff(times))) if len(times) > 1 else 2 * float(times[0])
     falling = part.fillna({"width_s": step}).sort_values("degradation", ascending=False, kind="stable")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who holds a lock, and who waits for it: the strip of a traced run, a row a thread.
+"""Holders and waiters of a lock over a traced run, a row a thread.
 
-All waits and holds of a kind are one line with gaps, so that tens of thousands of them are drawn at once.
+All waits and holds of a kind are one line with gaps, so that tens of thousands of them are drawn quickly.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import plotly.graph_objects as go
 from simlib._lib.errors import InputError, nearest
 from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
 from simlib.figures.style import MODE_COLOURS, legend_below, row_axis, spans, subplots, time_unit, titled
-from simlib.model.quantities import say_seconds
+from simlib.model.quantities import seconds_text
 
 MOST_ROWS = 40
-"""Rows in `lock_ownership`."""
+"""Largest number of rows in `lock_ownership`."""
 
 OWNER_COLOURS = {
     "write, clearing threads": MODE_COLOURS["write"],
@@ -26,7 +26,7 @@ OWNER_COLOURS = {
     "read": MODE_COLOURS["read"],
     "free": "#F1F3F4",
 }
-"""Who owns a lock (`simlib.simulator.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
+"""Owners of a lock (`simlib.simulator.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
 
 _SPANS = {
     "thread": TEXT,
@@ -41,12 +41,15 @@ _SHARES = {"time_s": number(0), "width_s": number(0), "owner": word(OWNER_COLOUR
 
 @reads("table", _SPANS)
 def lock_ownership(
-    table: pd.DataFrame, shares: pd.DataFrame | None = None, lock: str = "mmu_lock", title: str = "Who holds {lock}"
+    table: pd.DataFrame,
+    shares: pd.DataFrame | None = None,
+    lock: str = "mmu_lock",
+    title: str = "Holders and waiters of {lock}",
 ) -> go.Figure:
-    """Waits and holds of one lock over time, a row a thread, and below them who owned the lock.
+    """Waits and holds of one lock over time, a row a thread, and below them the owners of the lock.
 
-    Holds are thick, waits thin. The threads that clear stand on top of the vCPUs; at most `MOST_ROWS` rows. What is
-    shorter than a pixel looks faint, since it takes little of the time: draw a window (`timeline(result, window)`).
+    Holds are thick, waits thin. The clearing threads are above the vCPUs; at most `MOST_ROWS` rows. Intervals shorter
+    than a pixel look faint: draw a window to see them (`timeline(result, window)`).
 
     Raises `InputError` if the lock is not in the table.
 
@@ -54,7 +57,7 @@ def lock_ownership(
       ``hold``), ``begin_s``, ``end_s``: simulated seconds, as `simlib.simulator.engine.timeline.timeline` gives them.
     - `shares`: columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
       `simlib.simulator.engine.timeline.ownership_over_time` gives them.
-    - `title`: ``{lock}`` stands for the lock's name.
+    - `title`: ``{lock}`` is replaced by the lock's name.
 
     >>> table = pd.DataFrame({"thread": ["main", "vcpu 0"], "lock": "mmu_lock", "mode": "write",
     ...                       "what": ["hold", "wait"], "begin_s": [0.0, 1e-6], "end_s": [3e-6, 3e-6]})
@@ -65,53 +68,53 @@ def lock_ownership(
         raise InputError("table.lock", lock, "is not known", nearest(lock, in_order(table["lock"])))
     rows = table[table["lock"] == lock]
     threads = sorted(in_order(rows["thread"]), key=_thread_order)
-    shown = threads[:MOST_ROWS]
-    rows = rows[rows["thread"].isin(shown)]
+    drawn = threads[:MOST_ROWS]
+    rows = rows[rows["thread"].isin(drawn)]
     factor, unit = time_unit([float(rows["end_s"].max())])
-    each = 26 if len(shown) <= 20 else 15
+    row_height = 26 if len(drawn) <= 20 else 15
     strip = 130 if shares is not None else 0
-    body = max(160, each * len(shown) + 20)
+    body = max(160, row_height * len(drawn) + 20)
     gap = 34
     figure = subplots(
         2 if strip else 1, 1, shared_xaxes=True, row_heights=[body, strip] if strip else None,
         vertical_spacing=gap / (body + strip + gap) if strip else 0.0,
     )  # fmt: skip
-    whose = np.where(rows["thread"].str.startswith("vcpu "), "write, vCPUs", "write, clearing threads")
-    rows = rows.assign(owner=np.where(rows["mode"] == "write", whose, "read"))
+    writer = np.where(rows["thread"].str.startswith("vcpu "), "write, vCPUs", "write, clearing threads")
+    rows = rows.assign(owner=np.where(rows["mode"] == "write", writer, "read"))
     for (what, owner), part in rows.groupby(["what", "owner"]):
         thick = 0.62 if what == "hold" else 0.2
         figure.add_scatter(
             x=spans(part, "begin_s", "end_s") / factor,
-            y=np.repeat(part["thread"].map(shown.index), 3),
+            y=np.repeat(part["thread"].map(drawn.index), 3),
             mode="lines",
-            line={"color": OWNER_COLOURS[str(owner)], "width": thick * each, "simplify": False},
+            line={"color": OWNER_COLOURS[str(owner)], "width": thick * row_height, "simplify": False},
             name=f"{what}: {owner}",
-            text=np.repeat((part["end_s"] - part["begin_s"]).map(say_seconds), 3),
+            text=np.repeat((part["end_s"] - part["begin_s"]).map(seconds_text), 3),
             showlegend=True,
             hovertemplate=f"%{{x:.7g}} {unit}: %{{text}}<extra>%{{fullData.name}}</extra>",
             row=1,
             col=1,
         )
-    figure.update_yaxes(row_axis(shown) | {"showgrid": False}, row=1, col=1)
+    figure.update_yaxes(row_axis(drawn) | {"showgrid": False}, row=1, col=1)
     if shares is not None:
         _add_shares(figure, shares, factor, unit)
     figure.update_xaxes(title=f"simulated time, {unit}", row=2 if strip else 1)
     legend_below(figure)
     figure.update_layout(height=body + strip + (gap if strip else 0) + 92 + figure.layout.margin.b)
-    if len(threads) > len(shown):
-        title += f" (first {len(shown)} of {len(threads)} threads)"
-    below = "; below: how much of the time it is owned" if strip else ""
-    return titled(figure, title.format(lock=lock), "simulated; thick: holds it, thin: waits for it" + below)
+    if len(threads) > len(drawn):
+        title += f" (first {len(drawn)} of {len(threads)} threads)"
+    below = "; below: share of the time that it is owned" if strip else ""
+    return titled(figure, title.format(lock=lock), "simulated; thick: hold, thin: wait" + below)
 
 
 def _thread_order(name: str) -> tuple[bool, str, int]:
-    """The clearing threads before the vCPUs, and both by their numbers."""
+    """Sort key: clearing threads before vCPUs, and both by their numbers."""
     kind, _, number = name.rpartition(" ")
     return (name.startswith("vcpu "), kind, int(number)) if number.isdigit() else (False, "", 0)
 
 
 def _add_shares(figure: go.Figure, shares: pd.DataFrame, factor: float, unit: str) -> None:
-    """The strip below: shares of each time bin, stacked."""
+    """Add the strip below: stacked shares of each time bin."""
     rows = checked(shares, _SHARES, "shares")
     for bars in ownership_bars(rows, factor, unit, ".7g"):
         figure.add_trace(bars | {"showlegend": bars["name"] == "free"}, row=2, col=1)
@@ -120,7 +123,7 @@ def _add_shares(figure: go.Figure, shares: pd.DataFrame, factor: float, unit: st
 
 
 def ownership_bars(shares: pd.DataFrame, factor: float, unit: str, digits: str) -> list[dict[str, Any]]:
-    """A trace of bars for each owner who has a share, over times in a unit of `factor` seconds."""
+    """Return a trace of bars for each owner with a share, over times in a unit of `factor` seconds."""
     parts = {owner: shares[shares["owner"] == owner] for owner in OWNER_COLOURS}
     return [
         {

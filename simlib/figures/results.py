@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every result can do: a short repr, a summary, HTML for a notebook, a figure."""
+"""Base of all results: a short repr, a summary, HTML for a notebook, and figures."""
 
 from __future__ import annotations
 
@@ -18,40 +18,37 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 LINES = 8
-"""Most lines of a repr."""
+"""Largest number of lines of a repr."""
 
 
 class Result:
-    """A result: what it says, and what can be drawn of it.
+    """Base class of results with a summary and figures.
 
-    - `FIGURES`: functions of `simlib.figures`, and what gives the table of each: the result to a DataFrame.
+    - `FIGURES`: names of functions of `simlib.figures`, and for each a function from the result to its table.
     """
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {}
 
     def summary(self) -> str:
-        """The result in plain text."""
+        """Return the result as plain text."""
         raise NotImplementedError
 
     def figures(self) -> tuple[str, ...]:
-        """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
+        """Return the names of its figures; `plot` draws the first one by default."""
         return tuple(self.FIGURES)
 
     def table_for(self, figure: str) -> pd.DataFrame:
-        """The table that a figure of it draws.
-
-        Raises `InputError` if there is no such figure of it.
-        """
+        """Return the table that one of its figures draws. Raises `InputError` if it has no such figure."""
         if figure not in self.figures():
             raise InputError("figure", figure, f"cannot be drawn of a {type(self).__name__}",
                              nearest(figure, self.figures()))  # fmt: skip
         return self.FIGURES[figure](self)
 
     def plot(self, figure: str = "", **options: Any) -> go.Figure:
-        """Draw it.
+        """Draw a figure.
 
         - `figure`: one of `figures`; by default the first.
-        - `**options`: of the function of that name in `simlib.figures`.
+        - `**options`: options of the function of that name in `simlib.figures`.
         """
         from simlib import figures as drawing  # noqa: PLC0415  # Plotly is slow to import
 
@@ -61,14 +58,14 @@ class Result:
 
     def __repr__(self) -> str:
         lines = self.summary().splitlines()
-        return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], "… .summary() says all"])
+        return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], "… .summary() has all lines"])
 
     def _repr_html_(self) -> str:
         return Markup("<pre>{}</pre>").format(self.summary())
 
 
 def rendered(package: str, template: str, *, filters: Mapping[str, Any] | None = None, **values: Any) -> str:
-    """A Jinja2 template of a package with its values, of which all text is escaped, and functions that it may name.
+    """Render a Jinja2 template of a package with escaped values and additional filters.
 
     >>> print(rendered("simlib.figures", "result.html.j2", kind="Simulated", what=": <b>", notes=(), tables=()).strip())
     <p><b>Simulated</b>: &lt;b&gt;</p>
@@ -78,7 +75,7 @@ def rendered(package: str, template: str, *, filters: Mapping[str, Any] | None =
 
 @lru_cache(maxsize=16)
 def _template(package: str, name: str, filters: tuple[tuple[str, Any], ...]) -> jinja2.Template:
-    """A template, compiled once."""
+    """Compile a template; cached."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -87,10 +84,10 @@ def _template(package: str, name: str, filters: tuple[tuple[str, Any], ...]) -> 
 
 
 def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFrame) -> str:
-    """A result for a notebook: measured, fitted, predicted or simulated, then what to know of it, then its tables.
+    """HTML of a result for a notebook: measured, fitted, predicted or simulated, then notes, then tables.
 
-    >>> shown = result_html("Predicted", ", 90 % intervals.", ["costs: <x>"], pd.DataFrame({"variant": ["<i>"]}))
-    >>> "costs: &lt;x&gt;" in shown, "&lt;i&gt;" in shown, "<i>" in shown
+    >>> html = result_html("Predicted", ", 90 % intervals.", ["costs: <x>"], pd.DataFrame({"variant": ["<i>"]}))
+    >>> "costs: &lt;x&gt;" in html, "&lt;i&gt;" in html, "<i>" in html
     (True, True, False)
     """
     frames = [html_of(table) for table in tables]
@@ -98,16 +95,16 @@ def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFram
 
 
 def html_of(frame: pd.DataFrame) -> Markup:
-    """A table as HTML; texts in it, and names of columns, are escaped.
+    """Format a table as HTML; its texts and column names are escaped.
 
     >>> "&lt;b&gt;" in html_of(pd.DataFrame({"<b>": ["<i>"]})), "<i>" in html_of(pd.DataFrame({"<b>": ["<i>"]}))
     (True, False)
     """
-    return Markup(frame.to_html(index=False, border=0, na_rep=""))  # noqa: S704  # pandas escapes what it holds
+    return Markup(frame.to_html(index=False, border=0, na_rep=""))  # noqa: S704  # pandas escapes the cells
 
 
 def text_of(frame: pd.DataFrame) -> str:
-    """A table as text, numbers with four digits.
+    """Format a table as text, numbers with four digits.
 
     >>> print(text_of(pd.DataFrame({"metric": ["zap_time"], "value": [1.23456789]})))
       metric  value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The look that all figures share: template, colours, axes, legends, panels."""
+"""Common style of all figures: template, colours, axes, legends, panels."""
 
 from __future__ import annotations
 
@@ -22,25 +22,21 @@ TEMPLATE = "simlib"
 """Name under which the template is registered with plotly."""
 
 SUBTITLE_SIZE = 13
-"""Of the line below a title, px."""
+"""Font size of the subtitle, px."""
 
 HEIGHT = 520
 """Height of a figure, pixels."""
 
 INK, MUTED, GRID = "#1a1a1a", "#5f6368", "#e3e6ea"
 
-VARIANT_COLOURS = {
-    "spinlock-old-test": "#0072B2",
-    "rwlock-old-test": "#D55E00",
-    "rwlock-fixed-test": "#009E73",
-}
-"""Variants that keep their colour in every figure, whatever else is drawn."""
+VARIANT_COLOURS = {"spinlock-old-test": "#0072B2", "rwlock-old-test": "#D55E00", "rwlock-fixed-test": "#009E73"}
+"""Variants with a fixed colour in every figure."""
 
 PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
     "#56B4E9", "#332288", "#882255", "#999933", "#44AA99",
 )  # fmt: skip
-"""Okabe and Ito (2008), then Tol's "muted": told apart by colour-blind readers and on grey paper."""
+"""Okabe and Ito (2008), then Tol's "muted": distinguishable for colour-blind readers and on grey paper."""
 
 ACTIVITY_COLOURS = {
     "run": "#BBBBBB",
@@ -50,13 +46,13 @@ ACTIVITY_COLOURS = {
     "wait": "#EE6677",
     "idle": "#E8E8E8",
 }
-"""Where a thread's time goes, from the bottom of a bar to its top (Tol's "bright")."""
+"""Activities of a thread, from the bottom of a bar to its top (Tol's "bright")."""
 
 ACTIVITY_NAMES = {"run": "outside the lock", "line": "line transfer"}
-"""Activities whose key is not what they are called (docs/glossary.md)."""
+"""Names of activities that differ from their keys (docs/glossary.md)."""
 
 MODEL_COLOURS = {"simlib": "#1a1a1a", "USL": "#CC79A7", "Amdahl": "#E69F00"}
-"""The model and the two laws it is compared with."""
+"""The model, and the two scalability laws with which it is compared."""
 
 MODE_COLOURS = {"write": "#D55E00", "read": "#0072B2"}
 
@@ -68,20 +64,20 @@ MODEBAR: dict[str, Any] = {
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
     "toImageButtonOptions": {"format": "svg"},
 }
-"""The bar of buttons above every figure, in reports and notebooks: nothing is sent anywhere, pictures are SVG."""
+"""Configuration of Plotly's mode bar, in reports and notebooks: no button sends data, pictures are saved as SVG."""
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-"""Units that a person reads, in seconds."""
+"""Units of times in figures, in seconds."""
 
 _STILL = {"itemclick": False, "itemdoubleclick": False}
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def variant_colours(variants: Iterable[object]) -> dict[str, str]:
-    """Colour of each variant: fixed for the known ones, else the next colour that is free.
+    """Colour of each variant: fixed for the known ones, else the next free colour.
 
-    >>> variant_colours(["mine", "rwlock-old-test"])
-    {'mine': '#CC79A7', 'rwlock-old-test': '#D55E00'}
+    >>> variant_colours(["patched", "rwlock-old-test"])
+    {'patched': '#CC79A7', 'rwlock-old-test': '#D55E00'}
     """
     free = [colour for colour in PALETTE if colour not in VARIANT_COLOURS.values()]
     names = in_order(variants)
@@ -91,7 +87,7 @@ def variant_colours(variants: Iterable[object]) -> dict[str, str]:
 
 
 def translucent(colour: str, opacity: float = 0.18) -> str:
-    """A colour for an area that lets lines and points through.
+    """Translucent colour of an area.
 
     >>> translucent("#0072B2", 0.2)
     'rgba(0, 114, 178, 0.2)'
@@ -101,7 +97,7 @@ def translucent(colour: str, opacity: float = 0.18) -> str:
 
 
 def short_number(value: float) -> str:
-    """A number for a tick: at most three digits, with a prefix from a thousand on.
+    """Format a number for a tick: at most three digits, with a prefix from a thousand on.
 
     >>> [short_number(v) for v in (0, 0.05, 20, 5000, 2e8)]
     ['0', '0.05', '20', '5 k', '200 M']
@@ -113,7 +109,7 @@ def short_number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A change or an error, in percent, with its sign: one decimal below ten.
+    """Format a change or an error, in percent, with its sign: one decimal below ten.
 
     >>> [signed(v) for v in (-1.0, 3.54, 5200.4, -0.001)]
     ['−1', '+3.5', '+5200', '0']
@@ -125,7 +121,7 @@ def signed(value: float) -> str:
 
 
 def time_unit(values: Iterable[float]) -> tuple[float, str]:
-    """The unit for all of some times together, with its seconds: that of their geometric middle.
+    """Common unit of several times, with its seconds: that of their geometric middle.
 
     >>> time_unit([5e-6, 2e-3]), time_unit([0.8, 20.0]), time_unit([0.0])
     ((1e-06, 'µs'), (1.0, 's'), (1.0, 's'))
@@ -142,7 +138,7 @@ def _positive(values: Iterable[float]) -> np.ndarray:
 
 
 def plain_number(value: float) -> str:
-    """A number for a tick without a prefix, its thousands apart.
+    """Format a number for a tick without a prefix, with separated thousands.
 
     >>> [plain_number(v) for v in (0.005, 20.0, 50_000.0)]
     ['0.005', '20', '50\\u2009000']
@@ -151,7 +147,7 @@ def plain_number(value: float) -> str:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks 1, 2, 5, 10 … of a logarithmic axis: powers of ten alone on a long one, even steps on a short one.
+    """Ticks 1, 2, 5, 10 … of a logarithmic axis: only powers of ten on a long axis, even steps on a short one.
 
     >>> log_ticks(0.8, 30), log_ticks(11, 14)
     ([1.0, 2.0, 5.0, 10.0, 20.0], [11.0, 11.5, 12.0, 12.5, 13.0, 13.5, 14.0])
@@ -168,7 +164,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def even_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most so many ticks 1, 2 or 5 times a power of ten apart.
+    """At most `most` ticks whose distance is 1, 2 or 5 times a power of ten.
 
     >>> even_ticks(0.0, 0.0047, 5), even_ticks(9.5, 12, 6)
     ([0.0, 0.001, 0.002, 0.003, 0.004], [9.5, 10.0, 10.5, 11.0, 11.5, 12.0])
@@ -180,7 +176,7 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
-    """A logarithmic axis of vCPUs whose ticks are the powers of two.
+    """Logarithmic axis of vCPUs with ticks at the powers of two.
 
     >>> vcpu_axis([1, 48])["ticktext"]
     ['1', '2', '4', '8', '16', '32']
@@ -195,7 +191,7 @@ def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
 def log_axis(
     values: Iterable[float], title: str, text: Callable[[float], str] = short_number, margin: float = 1.3
 ) -> dict[str, Any]:
-    """A logarithmic axis that holds all positive, finite `values`.
+    """Logarithmic axis that covers all positive, finite `values`.
 
     >>> log_axis([1.0, 20.0], "time, s")["ticktext"]
     ['1', '2', '5', '10', '20']
@@ -206,7 +202,7 @@ def log_axis(
 
 
 def time_axis(values: Iterable[float], title: str, margin: float = 1.3) -> dict[str, Any]:
-    """A logarithmic axis of times, s, whose title has the one unit in which all its ticks are.
+    """Logarithmic axis of times, s, with all ticks in one unit, which its title names.
 
     >>> axis = time_axis([2e-5, 3e-3], "longest stall")
     >>> axis["title"]["text"], axis["ticktext"]
@@ -220,7 +216,7 @@ def time_axis(values: Iterable[float], title: str, margin: float = 1.3) -> dict[
 def ticked_axis(
     ticks: Sequence[float], ends: tuple[float, float], title: str, text: Callable[[float], str]
 ) -> dict[str, Any]:
-    """A logarithmic axis between two ends, with these ticks."""
+    """Logarithmic axis between two ends, with these ticks."""
     return {
         "type": "log",
         "title": {"text": title},
@@ -232,7 +228,7 @@ def ticked_axis(
 
 
 def row_axis(names: Sequence[str]) -> dict[str, Any]:
-    """A vertical axis with a row a name, the first on top, at the heights 0, 1, 2 …"""
+    """Vertical axis with a row for each name, the first on top, at the heights 0, 1, 2 …"""
     return {
         "tickmode": "array",
         "tickvals": list(range(len(names))),
@@ -243,12 +239,12 @@ def row_axis(names: Sequence[str]) -> dict[str, Any]:
 
 
 def error_bars(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:
-    """The bars of points with an interval."""
+    """Error bars of points with an interval."""
     return {"array": high - value, "arrayminus": value - low, "thickness": 1.2, "width": 3}
 
 
 def band(x: pd.Series, low: pd.Series, high: pd.Series, colour: str) -> dict[str, Any]:
-    """A trace: the area between the lower and the upper ends of intervals over `x`."""
+    """Trace of the area between the lower and the upper ends of intervals over `x`."""
     return {
         "x": [*x, *x[::-1]],
         "y": [*high, *low[::-1]],
@@ -262,15 +258,15 @@ def band(x: pd.Series, low: pd.Series, high: pd.Series, colour: str) -> dict[str
 
 
 def spans(rows: pd.DataFrame, low: str, high: str) -> np.ndarray:
-    """The ends of all rows' intervals, for one line with a gap after each (whose heights are `np.repeat(y, 3)`)."""
+    """Ends of all rows' intervals, for one line with a gap after each; its heights are `np.repeat(y, 3)`."""
     ends: np.ndarray = rows[[low, high]].assign(gap=np.nan).to_numpy(dtype=float).ravel()
     return ends
 
 
-def titled(figure: go.Figure, title: str, subtitle: str = "", *, rows_of: int = 0) -> go.Figure:
-    """The figure with its title, the line below it, the house's look, and a `legend_below` if `rows_of` is given."""
-    if rows_of:
-        legend_below(figure, rows_of=rows_of)
+def titled(figure: go.Figure, title: str, subtitle: str = "", *, entries_per_row: int = 0) -> go.Figure:
+    """Add the title, the subtitle, the template, and `legend_below` if `entries_per_row` is given."""
+    if entries_per_row:
+        legend_below(figure, entries_per_row=entries_per_row)
     height = figure.layout.height or HEIGHT  # JupyterLab does not take it from the template
     top = 1 - 18 / height  # in pixels, so that it stays clear of the panels of a tall figure
     title_of = {"text": title, "y": top, "subtitle": {"text": subtitle}}
@@ -278,7 +274,7 @@ def titled(figure: go.Figure, title: str, subtitle: str = "", *, rows_of: int = 
 
 
 def as_widget(figure: go.Figure) -> go.FigureWidget:
-    """The figure as a widget, with the line below the title as a part of it: a widget draws one over the other.
+    """Convert a figure to a widget; the subtitle becomes part of the title, as a widget draws one over the other.
 
     >>> title = as_widget(titled(go.Figure(), "Hold times", "simulated")).layout.title
     >>> title.subtitle.text, title.text.startswith("Hold times<br>")
@@ -288,16 +284,16 @@ def as_widget(figure: go.Figure) -> go.FigureWidget:
     text = f'{title.text}<br><span style="font-size:{SUBTITLE_SIZE}px;color:{MUTED}">{title.subtitle.text}</span>'
     merged = go.Figure(figure).update_layout(title={"text": text, "subtitle": {"text": ""}}, autosize=True)
     widget = go.FigureWidget(merged)
-    widget._config = MODEBAR  # as wide as its cell, and without the button that sends it away
+    widget._config = MODEBAR  # as wide as its cell, and without the upload button
     return widget
 
 
-def legend_below(figure: go.Figure, *, rows_of: int = 5) -> None:
-    """Put the legend below the axes, where it covers nothing, and the key of markers and lines below that.
+def legend_below(figure: go.Figure, *, entries_per_row: int = 5) -> None:
+    """Put the legend below the axes, where it covers nothing, and the key of markers and lines below it.
 
-    Of traces that show themselves in the legend, each name of a group stands there once.
+    Each name of a group has one entry.
 
-    - `rows_of`: how many entries fit side by side.
+    - `entries_per_row`: number of entries that fit side by side.
 
     >>> figure = go.Figure([{"name": "a", "showlegend": True}] * 2)
     >>> key_entry(figure, "measured", {"mode": "markers"}, INK)
@@ -305,33 +301,33 @@ def legend_below(figure: go.Figure, *, rows_of: int = 5) -> None:
     >>> figure.layout.margin.b, [trace.showlegend for trace in figure.data]
     (140, [True, False, True])
     """
-    shown = set[tuple[str | None, ...]]()
+    entries = set[tuple[str | None, ...]]()
     for trace in figure.data:
         entry = (trace.legend, trace.legendgroup, trace.name)
-        if entry in shown:
+        if entry in entries:
             trace.showlegend = False
         elif trace.showlegend is not False:
-            shown.add(entry)
-    keyed = sum(legend == "legend2" for legend, *_ in shown)
-    room = 44 if keyed else 0  # two lines, since the key wraps in a narrow window
+            entries.add(entry)
+    key_entries = sum(legend == "legend2" for legend, *_ in entries)
+    room = 44 if key_entries else 0  # two lines, since the key wraps in a narrow window
     below = {"orientation": "h", "yref": "container", "xanchor": "left", "x": 0.0, "font": {"size": 12}}
     figure.update_layout(
-        margin_b=70 + 26 * math.ceil((len(shown) - keyed) / rows_of) + room,
+        margin_b=70 + 26 * math.ceil((len(entries) - key_entries) / entries_per_row) + room,
         legend=below | {"yanchor": "bottom", "y": (room + 4) / HEIGHT},
     )
-    if keyed:
+    if key_entries:
         figure.update_layout(legend2=below | _STILL | {"yanchor": "top", "y": room / HEIGHT})
 
 
 def key(figure: go.Figure, entries: Sequence[tuple[str, dict[str, Any], str]]) -> None:
-    """A legend that explains markers and lines: of each entry the name, the look and the colour."""
+    """Add a legend that explains markers and lines: name, look and colour of each entry."""
     for name, look, colour in entries:
         key_entry(figure, name, look, colour, legend="legend")
     figure.update_layout(legend=_STILL)
 
 
 def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
-    """Add an entry to a legend, of a group or of what explains a marker or a line, that draws nothing."""
+    """Add a legend entry that draws nothing: of a group, or of the key of markers and lines."""
     group = name if legend == "legend" else None
     figure.add_scatter(
         x=[None], y=[None], name=name, legend=legend, legendgroup=group, showlegend=True, hoverinfo="skip",
@@ -340,7 +336,7 @@ def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, l
 
 
 def coloured(look: dict[str, Any], colour: str) -> dict[str, Any]:
-    """How points or a line look, in a colour."""
+    """Look of points or a line in a colour."""
     return {part: value | {"color": colour} if part in ("marker", "line") else value for part, value in look.items()}
 
 
@@ -349,12 +345,12 @@ def facets(
 ) -> tuple[go.Figure, Callable[[int], dict[str, int]]]:
     """Small multiples over the same quantity, a panel a title.
 
-    Returns: the figure, and what gives ``row`` and ``col`` of the panel with an index.
+    Returns: the figure, and a function from a panel's index to its ``row`` and ``col``.
 
-    - `panels`: at least one; the panels' titles.
-    - `x_title`: stands below the last row of panels.
-    - `columns`: at most so many panels side by side.
-    - `shared_y`: whether panels side by side have the same y axis.
+    - `panels`: the panels' titles, at least one.
+    - `x_title`: title below the last row of panels.
+    - `columns`: largest number of panels side by side.
+    - `shared_y`: panels side by side have the same y axis.
 
     >>> figure, place = facets(["a", "b", "c", "d"])
     >>> place(3)
@@ -379,37 +375,37 @@ def facets(
 def bars_over_vcpus(
     rows: pd.DataFrame, kind: str, value: str, looks: Mapping[str, tuple[str, dict[str, Any]]], hover: str
 ) -> go.Figure:
-    """Bars of each kind beside or upon each other.
+    """Grouped or stacked bars of each kind over vCPUs, a panel a variant.
 
     - `rows`: ``variant``, ``vcpus``, and the columns `kind` and `value`; one row a bar.
-    - `looks`: of the kinds, in order: what each is called, and its marker.
-    - `hover`: what is said of a bar: how Plotly writes ``y``.
+    - `looks`: label and marker of each kind, in order.
+    - `hover`: Plotly's format of ``y`` in a bar's hover text.
     """
     heights = rows.pivot_table(value, ["variant", "vcpus"], kind)
     variants = in_order(rows["variant"])
     figure, place = facets(variants)
     present = [name for name in looks if name in heights]
     for i, variant in enumerate(variants):
-        mine = heights.loc[variant]
+        variant_heights = heights.loc[variant]
         for name in present:
-            called, marker = looks[name]
+            label, marker = looks[name]
             figure.add_bar(
-                x=[f"{n:g}" for n in mine.index],
-                y=mine[name],
-                name=called,
+                x=[f"{n:g}" for n in variant_heights.index],
+                y=variant_heights[name],
+                name=label,
                 marker=marker,
                 legendgroup=name,
                 showlegend=True,
-                hovertemplate=f"{variant}, %{{x}} vCPUs: {called} {hover}<extra></extra>",
+                hovertemplate=f"{variant}, %{{x}} vCPUs: {label} {hover}<extra></extra>",
                 **place(i),
             )
     figure.update_xaxes(type="category")
     return figure
 
 
-def subplots(rows: int, columns: int, **given: Any) -> go.Figure:
-    """Panels as Plotly's `make_subplots` has them, each title a heading below the main title."""
-    return make_subplots(rows, columns, **given).update_annotations(font={"size": 13, "color": INK})
+def subplots(rows: int, columns: int, **options: Any) -> go.Figure:
+    """Plotly's `make_subplots` with smaller titles of panels."""
+    return make_subplots(rows, columns, **options).update_annotations(font={"size": 13, "color": INK})
 
 
 def _template() -> go.layout.Template:
@@ -453,9 +449,9 @@ def _template() -> go.layout.Template:
 
 
 pio.templates[TEMPLATE] = _template()
-with lazy_imports.without_module("rfc3987_syntax"):  # renderers import nbformat, and that jsonschema
-    for _name in ("plotly_mimetype", "notebook", "notebook_connected"):  # what JupyterLab and exported pages show
+with lazy_imports.without_module("rfc3987_syntax"):  # renderers import nbformat, which imports jsonschema
+    for _name in ("plotly_mimetype", "notebook", "notebook_connected"):  # for JupyterLab and exported pages
         pio.renderers[_name].config = MODEBAR
 
 if pio.renderers.default in ("plotly_mimetype", "vscode") and "PLOTLY_RENDERER" not in os.environ:
-    pio.renderers.default += "+notebook"  # as HTML too, which an export by nbconvert keeps
+    pio.renderers.default += "+notebook"  # also HTML, which an export by nbconvert keeps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Boots one cell and reads its console: bounded in time and size, and suspicious of what it reads."""
+"""Boot one cell under QEMU and parse its console, with limits on time and size and checks of every line."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from simlib.lab.build import Built, read_symbols
 from simlib.lab.experiment import Cell
 from simlib.lab.initramfs import cpio
 from simlib.lab.process import run
-from simlib.lab.qemu import PROFILE, Qemu, command_line, shown
+from simlib.lab.qemu import PROFILE, Qemu, command_line, portable_command
 from simlib.lab.targets import Target
 from simlib.vmm.qmp import Monitor
 
 LOG_BYTES = 32 * 2**20
-"""Longest console log that is kept; a failed selftest can print every page-table entry."""
+"""Longest console log that is read, bytes; a failed selftest can print every page-table entry."""
 
 CLOCK_RATIO = 1.25
-"""With a running clock: furthest that the guest's time may be from the wall's before a run is refused."""
+"""With the multithreaded clock: largest ratio of guest time to wall time, either way, before a run is refused."""
 
-LOOK_S = 0.1
-"""Time between two looks whether the boot is still wanted, s."""
+POLL_S = 0.1
+"""Time between two checks of the time limit and of an interruption, s."""
 
 _FRAME = re.compile(rb"@simlib (?:(?P<time>start|stop) (?P<seconds>\d+\.\d+)|begin \d+|end \d+ (?P<status>\d+))")
 _COUNTER = re.compile(r"\b(?:RIP|PC|pc)[ =]+([0-9a-f]{8,16})\b")
-"""A CPU's place in what QEMU says of its registers, on x86, arm64 and riscv."""
+"""A CPU's program counter in QEMU's list of its registers, on x86, arm64 and riscv."""
 
 _PANIC = re.compile(
-    rb"(?:^|\[ *\d+\.\d+\] )"  # at the beginning of what the kernel says: the test may print such words too
+    rb"(?:^|\[ *\d+\.\d+\] )"  # only at the beginning of a kernel message: the test may print such words too
     rb"(?:Kernel panic|Oops|BUG: |Internal error|Unable to handle kernel|general protection fault)",
     re.MULTILINE,
 )
@@ -46,20 +46,20 @@ _PANIC = re.compile(
 
 @dataclass(frozen=True)
 class BootOutcome:
-    """What a boot gave."""
+    """Outputs and times of one boot."""
 
     outputs: tuple[str, ...]
-    """What each line of the experiment printed."""
+    """Output of each line of the experiment."""
     digest: str
     """Hash of the outputs: equal for two runs of a deterministic cell."""
     command: str
     """QEMU's command, without this machine's folders."""
     guest_s: float
-    """Time that passed inside, s."""
+    """Time on the guest's clock, s."""
     wall_s: float
-    """Time that passed outside, s."""
+    """Wall time on this host, s."""
     functions: tuple[tuple[str, int, int], ...] = ()
-    """Of the kernel's functions: name, instructions, times that a turn was given away there; if they were counted."""
+    """Name, instructions and yielded turns of each kernel function; empty without a profile."""
 
 
 def boot(
@@ -72,36 +72,36 @@ def boot(
 ) -> BootOutcome:
     """Run a cell under QEMU.
 
-    Raises `SimlibError` if the guest panics, hangs, floods its console, ends early, fails its test, or keeps another
-    time than the wall.
+    Raises `SimlibError` if the guest panics, hangs, floods its console, ends early or fails its test, or if its clock
+    disagrees with the wall clock.
 
-    `core`: core of this host to stay on. `progress`: told the wall time since the start, s, every `LOOK_S`; what it
-    raises ends the machine.
+    `core`: core of this host to pin QEMU to. `progress`: called every `POLL_S` with the wall time since the start, s;
+    an exception that it raises ends QEMU.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-lab-") as folder:
         initramfs, console = Path(folder) / "initramfs.cpio", Path(folder) / "console"
         initramfs.write_bytes(built.initramfs.read_bytes() + cpio({"experiment": cell.script().encode()}))
         command = command_line(qemu, cell, target, built, str(initramfs))
         monitor = Path(folder) / "qmp"
-        talking = ["-qmp", f"unix:{monitor},server=on,wait=off"]
-        pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
+        qmp_options = ["-qmp", f"unix:{monitor},server=on,wait=off"]
+        taskset = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
 
         def check(seconds: float) -> None:
             progress(seconds)
             if seconds > cell.experiment.timeout_s or console.stat().st_size > LOG_BYTES:
-                raise TimeoutError(_places(monitor, built))
+                raise TimeoutError(_cpu_locations(monitor, built))
 
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             with console.open("wb") as stream:
-                run([*pinned, *command, *talking], check, LOOK_S, stdout=stream, stderr=subprocess.STDOUT)
-            stuck = ""
+                run([*taskset, *command, *qmp_options], check, POLL_S, stdout=stream, stderr=subprocess.STDOUT)
+            timeout = ""
         except TimeoutError as error:
-            stuck = str(error)
-        wall = time.monotonic() - begun
-        with console.open("rb") as printed:
-            log = printed.read(LOG_BYTES)
-        outcome = _read(log, stuck, cell, shown(command), wall)
+            timeout = str(error)
+        wall_s = time.monotonic() - start
+        with console.open("rb") as output:
+            log = output.read(LOG_BYTES)
+        outcome = _parse_console(log, timeout, cell, portable_command(command), wall_s)
         if cell.experiment.profile:
             counts = initramfs.with_name(PROFILE).read_text("ascii")
             outcome = replace(outcome, functions=read_profile(counts, read_symbols(built)))
@@ -109,44 +109,49 @@ def boot(
 
 
 def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[str, int, int], ...]:
-    """What ``profile.c`` counted: functions with a ten thousandth of all instructions, and those where a CPU gave way.
+    """Read the counts of ``profile.c``: functions with 1/10,000 of all instructions, and those where a CPU yielded.
 
     - `symbols`: address and name of each function, by address.
 
     >>> read_profile("f010 70 0\\nf020 30 3\\n400 5 0\\n", [(0xF000, "first"), (0xF020, "second")])
     (('first', 70, 0), ('second', 30, 3))
     """
-    found: dict[str, list[int]] = {}
-    every = 0
+    counts: dict[str, tuple[int, int]] = {}
+    total = 0
     for line in text.splitlines():
-        address, instructions, gave_way = line.split()
-        place = bisect(symbols, int(address, 16), key=itemgetter(0)) - 1
-        every += int(instructions)
-        if place >= 0:
-            own = found.setdefault(symbols[place][1], [0, 0])
-            own[0], own[1] = own[0] + int(instructions), own[1] + int(gave_way)
-    kept = (name for name, own in sorted(found.items()) if 10_000 * own[0] >= every or own[1])
-    return tuple((name, found[name][0], found[name][1]) for name in kept)
+        address, instructions, yields = line.split()
+        index = bisect(symbols, int(address, 16), key=itemgetter(0)) - 1
+        total += int(instructions)
+        if index >= 0:
+            name = symbols[index][1]
+            before = counts.get(name, (0, 0))
+            counts[name] = before[0] + int(instructions), before[1] + int(yields)
+    return tuple((name, *count) for name, count in sorted(counts.items()) if 10_000 * count[0] >= total or count[1])
 
 
-def _places(monitor: Path, built: Built) -> str:
-    """Where each CPU of a machine that does not end is, in words."""
+def _cpu_locations(monitor: Path, built: Built) -> str:
+    """Describe where each CPU of a guest that does not end executes."""
     try:
         with Monitor(str(monitor)) as machine:
-            told = machine.ask("human-monitor-command", {"command-line": "info registers -a"})
+            reply = machine.ask("human-monitor-command", {"command-line": "info registers -a"})
         symbols = read_symbols(built)
     except (SimlibError, InputError) as error:
-        return f"and nobody can say where its CPUs are ({error})"
-    addresses = [int(found[1], 16) for found in _COUNTER.finditer(str(told.get("return", "")))]
-    found = [bisect(symbols, at, key=itemgetter(0)) - 1 for at in addresses]
-    names = [symbols[at][1] if at >= 0 else "code of a user or a guest" for at in found]
-    return ", ".join(f"CPU {number} in {name}" for number, name in enumerate(names)) or "and its CPUs say nothing"
+        return f"and its CPUs' registers cannot be read ({error})"
+    addresses = (int(match[1], 16) for match in _COUNTER.finditer(str(reply.get("return", ""))))
+    indices = (bisect(symbols, address, key=itemgetter(0)) - 1 for address in addresses)
+    names = (symbols[index][1] if index >= 0 else "user or guest code" for index in indices)
+    return ", ".join(f"CPU {number} in {name}" for number, name in enumerate(names)) or "and QEMU lists no CPU"
 
 
-def _read(log: bytes, stuck: str, cell: Cell, command: str, wall: float) -> BootOutcome:
-    """Take the frames out of the console, or say what went wrong."""
+def _parse_console(log: bytes, timeout: str, cell: Cell, command: str, wall_s: float) -> BootOutcome:
+    """Parse the frames of a console.
+
+    Raises `SimlibError` as `boot`.
+
+    `timeout`: where the CPUs were when the time limit passed; empty if the guest ended before.
+    """
     log = log.replace(b"\r", b"")
-    if panic := _PANIC.search(log):  # first: it is why the test failed
+    if panic := _PANIC.search(log):  # first: a panic is why the test failed
         line = log[log.rfind(b"\n", 0, panic.start()) + 1 :].partition(b"\n")[0]
         raise SimlibError(f"{cell.label}: the guest's kernel stopped: {line.decode('utf-8', errors='replace').strip()}")
     outputs, start, stop = _frames(log, cell)
@@ -154,21 +159,21 @@ def _read(log: bytes, stuck: str, cell: Cell, command: str, wall: float) -> Boot
         raise SimlibError(f"{cell.label}: the console was flooded ({LOG_BYTES >> 20} MiB); it ends: {_tail(log)}")
     if start is None or stop is None or len(outputs) != len(cell.script().splitlines()):
         fault = "the machine ended before the experiment did"
-        if stuck:
-            fault = f"no end after {cell.experiment.timeout_s} s (raise timeout_s if it was slow), {stuck}"
-        raise SimlibError(f"{cell.label}: {fault}; its last words: {_tail(log)}")
-    guest = stop - start
-    if cell.experiment.clock == "multithreaded" and not guest / CLOCK_RATIO <= wall <= (stop + 5.0) * CLOCK_RATIO:
+        if timeout:
+            fault = f"no end after {cell.experiment.timeout_s} s (raise timeout_s if it was slow), {timeout}"
+        raise SimlibError(f"{cell.label}: {fault}; last line of the console: {_tail(log)}")
+    guest_s = stop - start
+    if cell.experiment.clock == "multithreaded" and not guest_s / CLOCK_RATIO <= wall_s <= (stop + 5.0) * CLOCK_RATIO:
         raise SimlibError(
-            f"{cell.label}: {stop:.1f} s passed inside and {wall:.1f} s outside: the guest's clock is wrong, so are "
-            "its times; run it again on an idle host, or use the deterministic clock"
+            f"{cell.label}: {stop:.1f} s passed on the guest's clock and {wall_s:.1f} s on the wall clock: the guest's "
+            "times are wrong; run it again on an idle host, or use the deterministic clock"
         )
     digest = hashlib.sha256("\0".join(outputs).encode()).hexdigest()
-    return BootOutcome(tuple(outputs), digest, command, guest, wall)
+    return BootOutcome(tuple(outputs), digest, command, guest_s, wall_s)
 
 
 def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | None]:
-    """Outputs of the experiment's lines, and the guest's times at its start and stop."""
+    """Extract the outputs of the experiment's lines, and the guest's times at its start and stop."""
     outputs: list[str] = []
     times: dict[bytes, float] = {}
     current: list[bytes] | None = None
@@ -191,7 +196,7 @@ def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | No
 
 
 def _failure(cell: Cell, number: int, status: int, text: str) -> str:
-    """A line of the experiment that did not do what it should."""
+    """Describe a line of the experiment that failed."""
     line = next(iter(cell.script().splitlines()[number:]), "a line too many")
     last = text.splitlines()[-1] if text else "it printed nothing"
     if line.startswith("parameter"):
@@ -202,7 +207,7 @@ def _failure(cell: Cell, number: int, status: int, text: str) -> str:
 
 
 def _tail(log: bytes) -> str:
-    """The console's last line that says something."""
-    told = (line for line in log.decode("utf-8", errors="replace").splitlines() if line.strip())
-    lines = [line for line in told if "terminating on signal" not in line]  # QEMU's own word, when it is ended
-    return lines[-1].strip()[:200] if lines else "none: the console stayed empty"
+    """Last line of the console that is not blank, without QEMU's own message when a signal ends it."""
+    lines = (line.strip() for line in log.decode("utf-8", errors="replace").splitlines())
+    messages = [line for line in lines if line and "terminating on signal" not in line]
+    return messages[-1][:200] if messages else "none: the console stayed empty"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds what an experiment boots: kernel, selftests and initramfs, each cached by what went into it."""
+"""Build what an experiment boots: kernel, selftests and initramfs, each cached by a hash of its inputs."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from typing import Any
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
 from simlib._lib.reading import file_sha256
-from simlib.lab.cache import at_work, lab_dir, need_space
+from simlib.lab.cache import lab_dir, lab_lock, require_space
 from simlib.lab.initramfs import cpio
 from simlib.lab.patches import Series, read_series
-from simlib.lab.process import need, refuse_full, run
+from simlib.lab.process import raise_if_disk_full, require_programs, run
 from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
 
 KERNELS = {"plain": (), "statistics": ("statistics.config",), "lock-stat": ("lock-stat.config",)}
-"""Kernels by name, with the fragments that each adds to the target's own.
+"""Kernels by name, with the configuration fragments that each adds to the target's own.
 
-``plain`` carries the series' switches and nothing that measures; ``statistics``
-adds the series' own counters; ``lock-stat`` has the kernel's lock debugging."""
+``plain`` has the series' switches and nothing that measures; ``statistics`` adds the series' counters; ``lock-stat``
+has the kernel's lock debugging."""
 
 PROGRAMS = ("mmu_lock_contention_test", "dirty_log_perf_test")
-"""Selftests that are built in."""
+"""Selftests in the initramfs."""
 
 STATIC = "-static -Wl,--build-id=none"
-"""How programs for an initramfs are linked: a build id would be a hash of the paths that debug information names."""
+"""Linker flags of the initramfs programs: a build id would be a hash of the paths that debug information names."""
 
 FIXED = (
     "KBUILD_BUILD_TIMESTAMP=2026-01-01T00:00:00Z", "KBUILD_BUILD_USER=simlib", "KBUILD_BUILD_HOST=lab",
     "KBUILD_BUILD_VERSION=1", "LOCALVERSION=",
     *(f"{tool}=none-in-the-lab" for tool in ("PAHOLE", "RUSTC", "BINDGEN", "CLANG")),
 )  # fmt: skip
-"""What a build would otherwise take from its surroundings: time, user, count, git, and tools that Kconfig looks for.
-With them, the same source and compiler give the same bytes wherever, whenever and by whomever they are built."""
+"""Settings that replace what a build takes from its environment: time, user, build number, git, and tools that Kconfig
+looks for. The same source and compiler then give the same bytes on every host."""
 
 OBJECTS_GIB = 0.5
-"""Room that one object tree takes, GiB."""
+"""Disk space of one object tree, GiB."""
 
 _FOLDERS = ("dev", "proc", "sys", "tmp")
 _ERROR = re.compile(r"\berror:|\*\*\* |undefined reference", re.IGNORECASE)
@@ -55,7 +55,7 @@ _HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel that is ready to boot."""
+    """Image and initramfs of a built kernel."""
 
     target: str
     kernel: str
@@ -67,31 +67,31 @@ class Built:
 
 
 def check_kernel(name: str) -> None:
-    """Raise `InputError` if a kernel is none of `KERNELS`."""
+    """Raise `InputError` if `name` is none of `KERNELS`."""
     if name not in KERNELS:
         raise InputError("kernel", name, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
 
 
 def built_dir(target: str, kernel: str) -> Path:
-    """Where a built kernel lies."""
+    """Folder of a built kernel."""
     return lab_dir() / "built" / f"{target}-{kernel}"
 
 
 def read_built(target: str, kernel: str) -> dict[str, Any]:
-    """What is on record of the kernel that was built last: ``key`` and ``provenance``; empty unless all is there."""
+    """Read ``key`` and ``provenance`` of the last build of a kernel; empty if a file is missing or damaged."""
     folder = built_dir(target, kernel)
     try:
         record = json.loads((folder / "build.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    whole = isinstance(record, dict) and record.keys() >= {"key", "provenance"}
-    return record if whole and all((folder / name).is_file() for name in ("image", "initramfs.cpio")) else {}
+    complete = isinstance(record, dict) and record.keys() >= {"key", "provenance"}
+    return record if complete and all((folder / name).is_file() for name in ("image", "initramfs.cpio")) else {}
 
 
 def find_built(target: str, kernel: str) -> Built:
-    """The kernel that was built last.
+    """Find the kernel that was built last.
 
-    Raises `InputError` if it was not built, or a file of it is missing or damaged.
+    Raises `InputError` if it was not built, or if a file of it is missing or damaged.
     """
     folder = built_dir(target, kernel)
     record = read_built(target, kernel)
@@ -103,9 +103,9 @@ def find_built(target: str, kernel: str) -> Built:
 
 
 def read_symbols(built: Built) -> list[tuple[int, str]]:
-    """Address and name of each function of a kernel, by address.
+    """Read the address and name of each function of a kernel, sorted by address.
 
-    Raises `SimlibError` if they were not kept.
+    Raises `SimlibError` if System.map cannot be read.
     """
     path = built.image.with_name("System.map")
     try:
@@ -124,52 +124,51 @@ def build(
 ) -> Built:
     """Build a kernel, the selftests and the initramfs of one target.
 
-    Nothing is done if all inputs are as they were; what is done is incremental.
-    An interrupted build goes on where it stopped.
+    Does nothing if the inputs have not changed; rebuilds are incremental, and an interrupted build resumes.
 
     Raises `InputError` if a tool or the source is missing, or the version is wrong. Raises `SimlibError` if the series
     does not apply, a compilation fails, the disk is full or the lab is in use.
 
     - `target`: name in `TARGETS`.
     - `kernel`: name in `KERNELS`.
-    - `source`: a kernel tree of one's own. Default: the distribution's source package.
-    - `progress`: told what is being done.
+    - `source`: the caller's kernel tree. Default: the distribution's source package.
+    - `progress`: called with a description of each step.
     - `skip`: patches to leave out, by number or file name.
     """
-    what = find_target(target)
+    spec = find_target(target)
     check_kernel(kernel)
     series = read_series().without(skip)
-    need_compiler(what, [] if source or series.archive.is_file() else [series.package])
-    with at_work(alone=True):
+    require_compiler(spec, [] if source or series.archive.is_file() else [series.package])
+    with lab_lock(exclusive=True):
         tree = prepare_source(lab_dir(), series, source, progress)
-        key = _key(tree, series, what, fragment_of(what, kernel))
+        key = _key(tree, series, spec, config_fragment(spec, kernel))
         if read_built(target, kernel).get("key") == key:
             progress(f"{target}-{kernel} is up to date")
         else:
-            _build(what, kernel, tree, key, progress)
+            _build(spec, kernel, tree, key, progress)
         return find_built(target, kernel)
 
 
-def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable[[str], None]) -> None:
-    """Compile everything and put it, with its record, where `find_built` finds it."""
-    target, folder = what.name, built_dir(what.name, kernel)
+def _build(target: Target, kernel: str, source: Source, key: str, progress: Callable[[str], None]) -> None:
+    """Compile kernel and programs, and store them with their record in the folder that `find_built` reads."""
+    folder, label = built_dir(target.name, kernel), f"{target.name}-{kernel}"
     record = folder / "build.json"
-    objects = lab_dir() / "objects" / f"{target}-{kernel}"
-    compile_image(what, tree.tree, objects, fragment_of(what, kernel), f"{target}-{kernel}", progress)
-    progress(f"{target}: compiling the selftests")
-    packed = pack_programs(what, tree.tree, lab_dir() / "objects")
+    objects = lab_dir() / "objects" / label
+    compile_image(target, source.tree, objects, config_fragment(target, kernel), label, progress)
+    progress(f"{target.name}: compiling the selftests")
+    packed = pack_programs(target, source.tree, lab_dir() / "objects")
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)
-    shutil.copyfile(objects / what.image, folder / "image")
+    shutil.copyfile(objects / target.image, folder / "image")
     (folder / "initramfs.cpio").write_bytes(packed)
     shutil.copyfile(objects / "System.map", folder / "System.map")
     shutil.copyfile(objects / ".config", folder / "config")
     provenance = {
-        **tree.provenance(),
-        "configuration_sha256": settings_sha256(objects / ".config"),
+        **source.provenance(),
+        "configuration_sha256": config_sha256(objects / ".config"),
         "image_sha256": file_sha256(folder / "image"),
         "initramfs_sha256": file_sha256(folder / "initramfs.cpio"),
-        "compiler": compiler_version(what),
+        "compiler": compiler_version(target),
         "kernel": kernel,
     }
     write_text(record, json.dumps({"key": key, "provenance": provenance}, indent=1) + "\n")
@@ -180,11 +179,12 @@ def compile_image(
 ) -> None:
     """Compile a kernel; its image is ``target.image`` below `objects`.
 
-    Raises `SimlibError` if the configuration loses a line of the fragment or the compilation fails; the log is named.
+    Raises `SimlibError`, which names the log, if the configuration loses a line of the fragment or the compilation
+    fails.
 
-    `fragment`: configuration, as `fragment_of` gives it. `label`: what `progress` is told that is compiled.
+    `fragment`: configuration, as `config_fragment` returns it. `label`: name of the kernel in the progress messages.
     """
-    need_space(objects, OBJECTS_GIB, "the object tree")
+    require_space(objects, OBJECTS_GIB, "the object tree")
     make = _make(target, tree, objects)
     _configure(make, objects, fragment, progress)
     compiling = f"{label}: compiling the kernel (minutes the first time)"
@@ -194,7 +194,7 @@ def compile_image(
 
 
 def pack_programs(target: Target, tree: Path, folder: Path) -> bytes:
-    """Compile the lab's init and the selftests; the archive that a kernel unpacks at boot.
+    """Compile the lab's init and the selftests, and return the initramfs with them.
 
     `tree`, `folder`: as in `build_selftests`.
     """
@@ -204,7 +204,7 @@ def pack_programs(target: Target, tree: Path, folder: Path) -> bytes:
 
 
 def find_program(target: str, name: str) -> Path:
-    """A selftest that was built for a target.
+    """Find a selftest that was built for a target.
 
     Raises `InputError` if it was not built.
     """
@@ -214,81 +214,82 @@ def find_program(target: str, name: str) -> Path:
     return program
 
 
-def check_objects(target: Target, tree: Path) -> Path:
-    """Where `compile_kvm` puts the objects."""
+def kvm_objects_dir(target: Target, tree: Path) -> Path:
+    """Folder of the objects of `compile_kvm`."""
     return lab_dir() / "objects" / f"{target.name}-check-{tree.name}"
 
 
 def has_sparse(target: Target) -> bool:
-    """Whether sparse is there and knows the target: for riscv it (0.6.4) ends at the compiler's -march."""
+    """True if sparse is installed and supports the target: sparse 0.6.4 rejects the -march of riscv's compiler."""
     return shutil.which("sparse") is not None and target.kernel_arch != "riscv"
 
 
-def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> str:
-    """Compile all of KVM with warnings turned up (W=1, and sparse if it is there); return what make said.
+def compile_kvm(target: Target, kernel: str, tree: Path, rebuild: bool = True) -> str:
+    """Compile all of KVM with extra warnings (W=1, and sparse if it is installed), and return make's output.
 
-    The objects go into a tree of their own, with all parts of KVM that the fragment ``TARGET-check.config`` names.
+    The objects have their own tree, with all parts of KVM that the fragment ``TARGET-check.config`` enables.
 
     Raises `InputError` if a tool is missing. Raises `SimlibError` if the compilation fails.
 
-    `kernel`: name in `KERNELS`. `tree`: kernel source. `again`: compile everything, for all warnings; else without
-    sparse, and only what changed.
+    `kernel`: name in `KERNELS`. `tree`: kernel source. `rebuild`: compile every file, for all warnings; otherwise only
+    changed files, without sparse.
     """
-    need_compiler(target)
-    objects = check_objects(target, tree)
-    need_space(objects, OBJECTS_GIB, "the object tree")
+    require_compiler(target)
+    objects = kvm_objects_dir(target, tree)
+    require_space(objects, OBJECTS_GIB, "the object tree")
     make = _make(target, tree, objects)
-    more = _HERE / "configs" / f"{target.name}-check.config"
-    fragment = fragment_of(target, kernel) + (more.read_text("utf-8") if more.is_file() else "")
+    extra = _HERE / "configs" / f"{target.name}-check.config"
+    fragment = config_fragment(target, kernel) + (extra.read_text("utf-8") if extra.is_file() else "")
     _configure(make, objects, fragment, lambda text: None)
-    # What is compiled already would not be compiled again, and so would not warn again.
-    for old in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")) if again else ():
-        old.unlink()
-    sparse = ["C=2"] if again and has_sparse(target) else []
+    # make skips files that it compiled before, and their warnings with them.
+    for stale in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")) if rebuild else ():
+        stale.unlink()
+    sparse = ["C=2"] if rebuild and has_sparse(target) else []
     log = objects / "check.log"
     run_logged([*make, "W=1", *sparse, f"{target.kvm}/"], log)
     return log.read_text("utf-8", errors="replace")
 
 
-def need_compiler(target: Target, source: Sequence[str] = ()) -> str:
-    """The target's compiler; refuse to begin without the tools that a build needs.
+def require_compiler(target: Target, source: Sequence[str] = ()) -> str:
+    """Return the target's compiler, after a check that every tool of a build is installed.
 
     Raises `InputError`, which names the missing commands and the packages to install.
 
-    `source`: the package of the kernel's source, if that is needed and not there either: one command is to install it
-    all.
+    `source`: packages of the kernel source that are missing too: one command then installs everything.
     """
     commands = ("make", "patch", "bison", "flex", "bc", "rsync", f"{target.compiler}gcc")
-    need(f"building for {target.name}", commands, f"apt-get install {' '.join([*target.packages, *source])}")
+    require_programs(
+        f"building for {target.name}", commands, f"apt-get install {' '.join([*target.packages, *source])}"
+    )
     return commands[-1]
 
 
 def _make(target: Target, tree: Path, objects: Path) -> list[str]:
-    """The make command for the kernel, through ccache where there is one."""
+    """Make command for the kernel, with ccache where it is installed."""
     compiler = f"{target.compiler}gcc"
-    wrapped = f"ccache {compiler}" if shutil.which("ccache") else compiler
+    cached_compiler = f"ccache {compiler}" if shutil.which("ccache") else compiler
     return [
         *("make", "-C", str(tree), f"O={objects}", f"ARCH={target.kernel_arch}", f"CROSS_COMPILE={target.compiler}"),
-        *(f"CC={wrapped}", f"-j{len(os.sched_getaffinity(0))}", "--no-print-directory"),
+        *(f"CC={cached_compiler}", f"-j{len(os.sched_getaffinity(0))}", "--no-print-directory"),
         *FIXED,
     ]
 
 
 def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Callable[[str], None]) -> None:
-    """Configure from nothing plus the fragment, and refuse a configuration that lost a line of it."""
-    wanted = objects / "fragment.config"
+    """Configure with allnoconfig plus the fragment, and refuse a configuration that lost a line of the fragment."""
+    requested = objects / "fragment.config"
     config = objects / ".config"
-    if config.is_file() and wanted.is_file() and wanted.read_text("utf-8") == fragment:
+    if config.is_file() and requested.is_file() and requested.read_text("utf-8") == fragment:
         run_logged([*make, "olddefconfig"], objects / "configure.log")
     else:
         progress("configuring")
         config.unlink(missing_ok=True)
-        write_text(wanted, fragment)
-        run_logged([*make, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"], objects / "configure.log")
-    have = set(config.read_text("utf-8").splitlines())
-    wishes = [line for line in fragment.splitlines() if line.startswith("CONFIG_")]
-    lost = [line for line in wishes if line not in have and not line.endswith("=n")]
-    lost += [line for line in wishes if line.endswith("=n") and f"{line[:-1]}y" in have]
+        write_text(requested, fragment)
+        run_logged([*make, f"KCONFIG_ALLCONFIG={requested}", "allnoconfig"], objects / "configure.log")
+    settings = set(config.read_text("utf-8").splitlines())
+    requests = [line for line in fragment.splitlines() if line.startswith("CONFIG_")]
+    lost = [line for line in requests if line not in settings and not line.endswith("=n")]
+    lost += [line for line in requests if line.endswith("=n") and f"{line[:-1]}y" in settings]
     if lost:
         raise SimlibError(f"the kernel's configuration refused {', '.join(lost)}: a dependency is missing in configs/")
 
@@ -296,13 +297,13 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Call
 def compile_selftests(
     target: Target, tree: Path, programs: Sequence[str], out: Path, headers: Path | None = None, link: str = STATIC
 ) -> str:
-    """Compile selftests of KVM against the tree's own headers; return what make said.
+    """Compile selftests of KVM against the tree's own headers, and return make's output.
 
-    Raises `SimlibError` if a compilation fails; the log is named.
+    Raises `SimlibError`, which names the log, if a compilation fails.
 
-    `tree`: kernel source. `programs`: relative to the folder of KVM's selftests. `out`: where the programs go.
-    `headers`: where the headers go. Default: the lab's folder for them. `link`: flags for the linker: static for an
-    initramfs that holds no library.
+    `tree`: kernel source. `programs`: paths relative to the folder of KVM's selftests. `out`: folder for the programs.
+    `headers`: folder for the headers; default: the lab's. `link`: linker flags; static by default, as the initramfs
+    has no libraries.
     """
     headers = headers or lab_dir() / "objects" / f"{target.name}-headers"
     run_logged([*_make(target, tree, headers), "headers"], headers / "build.log")
@@ -311,29 +312,29 @@ def compile_selftests(
         *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", f"LDFLAGS={link}", "--no-print-directory"),
         f"KHDR_INCLUDES=-isystem {headers}/usr/include",
     ]
-    _keep_if_same(out, " ".join(command))
+    _discard_stale_objects(out, " ".join(command))
     run_logged(
         [*command, f"-j{len(os.sched_getaffinity(0))}", *(str(out / name) for name in programs)], out / "build.log"
     )
     return (out / "build.log").read_text("utf-8", errors="replace")
 
 
-def _keep_if_same(out: Path, command: str) -> None:
-    """Empty a folder of objects that another command made: make looks at the age of files, not at flags."""
-    made_by = out / "command"
-    if out.exists() and (not made_by.is_file() or made_by.read_text("utf-8") != command):
+def _discard_stale_objects(out: Path, command: str) -> None:
+    """Empty a folder of objects that another command made: make compares dates of files, not flags."""
+    last_command = out / "command"
+    if out.exists() and (not last_command.is_file() or last_command.read_text("utf-8") != command):
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
-    write_text(made_by, command)
+    write_text(last_command, command)
 
 
 def build_selftests(
     target: Target, tree: Path, folder: Path, programs: Sequence[str] = PROGRAMS, link: str = STATIC
 ) -> dict[str, Path]:
-    """Compile selftests and strip them; the programs by name.
+    """Compile and strip selftests, and return their paths by name.
 
-    `tree`: kernel source, with the series' selftests. `folder`: where the headers and the programs go: folders that
-    begin with the target's name. `programs`, `link`: as in `compile_selftests`.
+    `tree`: kernel source, with the series' selftests. `folder`: parent of the folders for headers and programs, whose
+    names begin with the target's. `programs`, `link`: as in `compile_selftests`.
     """
     out = folder / f"{target.name}-selftests"
     compile_selftests(target, tree, programs, out, folder / f"{target.name}-headers", link)
@@ -344,7 +345,7 @@ def build_selftests(
 
 
 def _compile_init(target: Target, objects: Path) -> bytes:
-    """Compile the lab's own init."""
+    """Compile ``init.c``."""
     program = objects / f"{target.name}-init"
     run_logged(
         [f"{target.compiler}gcc", "-O2", "-Wall", *STATIC.split(), "-s", "-o", str(program), str(_HERE / "init.c")],
@@ -353,36 +354,38 @@ def _compile_init(target: Target, objects: Path) -> bytes:
     return program.read_bytes()
 
 
-def settings_sha256(config: Path) -> str:
-    """Hash of what a kernel configuration sets: what it leaves off is listed only where the host's tools allow it."""
+def config_sha256(config: Path) -> str:
+    """Hash of the options that a configuration sets: which unset ones it lists depends on the host's tools."""
     settings = sorted(line for line in config.read_text("utf-8").splitlines() if line.startswith("CONFIG_"))
     return hashlib.sha256("\n".join(settings).encode()).hexdigest()
 
 
-def fragment_of(target: Target, kernel: str) -> str:
-    """Configuration of a kernel: the target's own fragment and those of the kernel."""
+def config_fragment(target: Target, kernel: str) -> str:
+    """Configuration of a kernel: the target's own fragment followed by those of `KERNELS`."""
     names = (f"{target.name}.config", *KERNELS[kernel])
     return "".join((_HERE / "configs" / name).read_text("utf-8") for name in names)
 
 
 def _key(tree: Source, series: Series, target: Target, fragment: str) -> str:
-    """What everything that is built depends on."""
+    """Hash of all inputs of a build."""
     parts = [tree.origin, tree.sha256, series.sha256, fragment, (_HERE / "init.c").read_text("utf-8")]
     parts += [compiler_version(target), ".".join(map(str, tree.version)), repr((PROGRAMS, FIXED, STATIC))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def compiler_version(target: Target) -> str:
-    """First line of what the compiler says of itself."""
+    """First line of the compiler's ``--version``."""
     command = [f"{target.compiler}gcc", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # a name from TARGETS
     return done.stdout.partition("\n")[0]
 
 
 def run_logged(command: Sequence[str], log: Path, progress: Callable[[int], None] = lambda lines: None) -> None:
-    """Run a step; on failure show the error lines of its log.
+    """Run a step of a build, and print the error lines of its log if it fails.
 
-    `progress`: told every second how many lines the log has; make writes one for each file that it makes.
+    Raises `SimlibError` if it fails.
+
+    `progress`: called every second with the number of lines in the log; make writes a line for each file.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
@@ -390,7 +393,7 @@ def run_logged(command: Sequence[str], log: Path, progress: Callable[[int], None
                    stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C", "TZ": "UTC"})  # fmt: skip
     if done.returncode:
         text = log.read_text("utf-8", errors="replace")
-        refuse_full(text)
+        raise_if_disk_full(text)
         lines = text.splitlines()
         errors = [line for line in lines if _ERROR.search(line)][:3] or lines[-3:]
         sys.stderr.write("".join(f"  {line}\n" for line in errors))

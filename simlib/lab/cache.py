@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the lab keeps kernels, images and raw results: one folder, safe to delete."""
+"""The lab's folder for kernels, images and raw results, which is safe to delete, and the lock on it."""
 
 from __future__ import annotations
 
@@ -11,40 +11,35 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from simlib._lib.errors import SimlibError
-from simlib._lib.files import FULL
+from simlib._lib.files import DISK_FULL_ERRNOS
 
 MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place"
-"""What to do about a full disk."""
+"""Hint for a full disk."""
 
 
 def lab_dir() -> Path:
-    """Folder of the lab: what ``SIMLIB_LAB`` names, else ``build/lab`` under the current folder."""
+    """Folder of the lab: the value of ``SIMLIB_LAB``, otherwise ``build/lab`` in the current folder."""
     return Path(os.environ.get("SIMLIB_LAB") or Path("build") / "lab").absolute()
 
 
 def free_gib(folder: Path) -> float:
-    """Room where a folder is, or will be, GiB."""
-    place = next(place for place in (folder, *folder.parents) if place.exists())
-    return shutil.disk_usage(place).free / 2**30
+    """Free space on the file system of a folder that need not exist yet, GiB."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free / 2**30
 
 
-def need_space(folder: Path, gib: float, what: str) -> None:
-    """Refuse to begin something that the disk cannot hold.
-
-    Raises `SimlibError` if fewer than `gib` GiB are free where `folder` will be.
-    """
+def require_space(folder: Path, gib: float, what: str) -> None:
+    """Raise `SimlibError` if fewer than `gib` GiB are free where `folder` will be; `what` names what needs them."""
     free = free_gib(folder)
     if free < gib:
         raise SimlibError(f"{what} needs {gib:g} GiB below {folder}, {free:.1f} GiB are free: {MORE_SPACE}")
 
 
 @contextmanager
-def system_faults() -> Iterator[None]:
-    """Turn what the operating system refuses into one sentence with its cure.
+def translate_os_errors() -> Iterator[None]:
+    """Raise a `SimlibError` with a hint in place of an `OSError`, except for a broken pipe.
 
-    Raises `SimlibError` in place of an `OSError`, except for a reader that has gone away.
-
-    >>> with system_faults():
+    >>> with translate_os_errors():
     ...     open("/no/such/file")
     Traceback (most recent call last):
     simlib.SimlibError: /no/such/file: No such file or directory
@@ -55,42 +50,42 @@ def system_faults() -> Iterator[None]:
         raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        cure = f": {MORE_SPACE}" if error.errno in FULL else ""
-        raise SimlibError(f"{where}{error.strerror or error}{cure}") from None
+        hint = f": {MORE_SPACE}" if error.errno in DISK_FULL_ERRNOS else ""
+        raise SimlibError(f"{where}{error.strerror or error}{hint}") from None
 
 
-def check_own(*places: Path) -> None:
-    """Refuse folders and files that another user could have put there: what lies in the lab is run.
+def check_ownership(*paths: Path) -> None:
+    """Refuse folders and files that another user could have written, because the lab runs programs from them.
 
-    Raises `SimlibError` if one of them is there, and belongs to another user or may be written by all.
+    Raises `SimlibError` if an existing path belongs to another user or is writable by everybody.
     """
-    for place in places:
+    for path in paths:
         try:
-            found = place.stat()
+            status = path.stat()
         except FileNotFoundError:
             continue
-        if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
-            why = "may be written by everybody" if found.st_uid == os.geteuid() else "belongs to another user"
-            raise SimlibError(f"{place} {why}, and programs in it are run: set SIMLIB_LAB to a folder of your own")
+        if status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
+            reason = "may be written by everybody" if status.st_uid == os.geteuid() else "belongs to another user"
+            raise SimlibError(f"{path} {reason}, and programs in it are run: set SIMLIB_LAB to a folder of your own")
 
 
 @contextmanager
-def at_work(*, alone: bool) -> Iterator[None]:
-    """Hold the lab while something in it is used or, `alone`, changed; `system_faults` within.
+def lab_lock(*, exclusive: bool) -> Iterator[None]:
+    """Lock the lab: shared while its files are used, `exclusive` while they are changed; `translate_os_errors` within.
 
-    Raises `SimlibError` if another process holds it in a way that forbids this.
+    Raises `SimlibError` if another process holds a conflicting lock.
     """
     import fcntl  # noqa: PLC0415  # not on Windows, where the rest of simlib runs
 
     folder = lab_dir()
-    with system_faults():
+    with translate_os_errors():
         folder.mkdir(parents=True, exist_ok=True)
-        check_own(folder)
-        with (folder / "lock").open("a") as lock:  # the system gives it back, however this process ends
+        check_ownership(folder)
+        with (folder / "lock").open("a") as lock:  # the kernel drops the lock, however this process ends
             try:
-                fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SimlibError(
-                    f"another simlib lab is at work in {folder}: wait for it, or set SIMLIB_LAB to another folder"
+                    f"another simlib lab is running in {folder}: wait for it, or set SIMLIB_LAB to another folder"
                 ) from None
             yield

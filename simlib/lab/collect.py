@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs an experiment's whole matrix: in parallel, resumable, every cell as often as it must repeat itself."""
+"""Run all cells of an experiment, with their repeats: in parallel boots that resume, or one by one on this host."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from simlib._lib.errors import InputError, RunInterruptedError, SimlibError
 from simlib._lib.parallel import Progress
 from simlib.lab.boot import boot
 from simlib.lab.build import Built, find_built, find_program
-from simlib.lab.cache import at_work, lab_dir, system_faults
+from simlib.lab.cache import lab_dir, lab_lock, translate_os_errors
 from simlib.lab.experiment import Cell, Experiment
 from simlib.lab.native import host_provenance, native_target, run_native
-from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
+from simlib.lab.qemu import Qemu, command_line, find_qemu, portable_command
 from simlib.lab.records import Record, load_record, save_record
 from simlib.lab.targets import find_target
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What a matrix gave."""
+    """Records of the cells of an experiment."""
 
     records: list[Record]
-    """In the order of the cells; without those that failed."""
+    """In the order of the cells, without those that failed."""
     failures: dict[str, str]
-    """Label of each cell that failed, with the reason."""
+    """Reason of each failure, by the cell's label."""
 
 
 def collect(
@@ -40,28 +40,28 @@ def collect(
     restart: bool = False,
     progress: Progress = lambda label, share: None,
 ) -> Collected:
-    """Run every cell that has no result yet.
+    """Run every cell that has no result yet; a cell that fails does not stop the others.
 
-    Returns: Cells that fail do not stop the others. Raises `InputError` if a kernel is not built or QEMU is missing:
-    before anything is run. Raises `SimlibError` if the lab is being built in.
+    Raises `InputError`, before any boot, if a kernel is not built or QEMU is missing. Raises `SimlibError` if another
+    process is building in the lab.
 
-    - `jobs`: boots at a time, each on a core of its own; 0: one for every core.
-    - `restart`: run the cells again even if their results are there.
-    - `progress`: told the label of the cell that ended last and the share that is done.
+    - `jobs`: concurrent boots, each on its own core; 0: one for every core.
+    - `restart`: run cells again although they have results.
+    - `progress`: called with the label of the cell that ended last and the completed share.
     """
     emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
-    with at_work(alone=False):
+    with lab_lock(exclusive=False):
         kernels = [(spec, find_built(spec.target, spec.kernel)) for spec in experiments]
         boots = [Boot(cell, built, emulators[spec.target]) for spec, built in kernels for cell in spec.cells()]
-        found = run_boots(boots, jobs=jobs, restart=restart, progress=progress)
-    labels = [one.cell.label for one in boots]
-    failures = {label: one for label, one in zip(labels, found, strict=True) if isinstance(one, str)}
-    return Collected([one for one in found if not isinstance(one, str)], failures)
+        results = run_boots(boots, jobs=jobs, restart=restart, progress=progress)
+    labels = [task.cell.label for task in boots]
+    failures = {label: result for label, result in zip(labels, results, strict=True) if isinstance(result, str)}
+    return Collected([result for result in results if not isinstance(result, str)], failures)
 
 
 @dataclass(frozen=True)
 class Boot:
-    """A cell, the kernel that it is run on, and what emulates the machine."""
+    """A cell with its kernel and its emulator."""
 
     cell: Cell
     built: Built
@@ -69,9 +69,9 @@ class Boot:
 
     @property
     def path(self) -> Path:
-        """Where the result lies: named by the hash of all that determines it."""
+        """Path of the result, named by the hash of all inputs that determine it."""
         target = find_target(self.cell.experiment.target)
-        command = shown(command_line(self.qemu, self.cell, target, self.built, "initramfs.cpio"))
+        command = portable_command(command_line(self.qemu, self.cell, target, self.built, "initramfs.cpio"))
         key = self.cell.key({**self.built.provenance, "qemu": self.qemu.text, "command": command})
         return lab_dir() / "results" / self.cell.experiment.name / f"{key}.json"
 
@@ -79,68 +79,68 @@ class Boot:
 def run_boots(
     boots: Sequence[Boot], *, jobs: int = 0, restart: bool = False, progress: Progress | None = None
 ) -> list[Record | str]:
-    """Run cells that have no result yet, while the lab is held (`at_work`).
+    """Run cells that have no result yet; the caller holds `lab_lock`.
 
-    Returns: For each its record, or why it failed.
+    Returns: the record of each boot, or the reason why it failed.
 
     - `jobs`, `restart`, `progress`: as in `collect`.
     """
     cores = sorted(os.sched_getaffinity(0))
-    free: queue.Queue[int] = queue.Queue()
+    idle_cores: queue.Queue[int] = queue.Queue()
     for core in cores[: jobs or len(cores)]:
-        free.put(core)
+        idle_cores.put(core)
 
-    def work(one: Boot, check: parallel.Check) -> Record | str:
-        cell, repeats = one.cell, one.cell.experiment.repeats
+    def run_boot(task: Boot, check: parallel.Check) -> Record | str:
+        cell, repeats = task.cell, task.cell.experiment.repeats
         try:
-            with system_faults():
-                path = one.path
+            with translate_os_errors():
+                path = task.path
                 if path.is_file() and not restart:
-                    known = load_record(path)
-                    if len(known.content["digests"]) >= repeats:
-                        return known
-                core = free.get()
+                    record = load_record(path)
+                    if len(record.content["digests"]) >= repeats:
+                        return record
+                core = idle_cores.get()
                 try:
-                    target = find_target(one.built.target)
-                    outcomes = [boot(cell, target, one.built, one.qemu, core, check) for _ in range(repeats)]
+                    target = find_target(task.built.target)
+                    outcomes = [boot(cell, target, task.built, task.qemu, core, check) for _ in range(repeats)]
                 finally:
-                    free.put(core)
-                return save_record(path, cell, outcomes, {**one.built.provenance, "qemu": one.qemu.text})
+                    idle_cores.put(core)
+                return save_record(path, cell, outcomes, {**task.built.provenance, "qemu": task.qemu.text})
         except RunInterruptedError:
             raise
         except SimlibError as error:
             return str(error)
 
-    tasks = [partial(work, one) for one in boots]
-    return parallel.run_all(tasks, [one.cell.label for one in boots], progress, workers=free.qsize())
+    tasks = [partial(run_boot, task) for task in boots]
+    return parallel.run_all(tasks, [task.cell.label for task in boots], progress, workers=idle_cores.qsize())
 
 
 def collect_native(experiments: Sequence[Experiment], *, progress: Progress = lambda label, share: None) -> Collected:
-    """Run every cell on this host's own ``/dev/kvm``, one after the other, and keep nothing from before.
+    """Run every cell on this host's ``/dev/kvm``, one after the other; earlier results are not reused.
 
     Raises `InputError` if this host has no usable ``/dev/kvm``, or the selftests are not built for it. Raises
-    `SimlibError` if the lab is at work already: two runs would spoil each other's times and switches.
+    `SimlibError` if another process uses the lab: two runs would disturb each other's times and parameters.
 
-    - `progress`: told the label of the cell and the share that is done.
+    - `progress`: called with the label of the cell and the completed share.
     """
     target = native_target()
     for spec in experiments:
         if spec.target != target:
             raise InputError(f"{spec.name}: target", spec.target, f"this host is {target}", "leave out --native")
-    found = Collected([], {})
+    collected = Collected([], {})
     cells = [cell for spec in experiments for cell in spec.cells()]
-    with at_work(alone=True):
+    with lab_lock(exclusive=True):
         host = host_provenance()
         for count, cell in enumerate(cells):
             program = find_program(target, cell.experiment.program)
             folder = lab_dir() / "native" / cell.experiment.name / cell.key(host)
             progress(cell.label, count / len(cells))
             try:
-                with system_faults():
+                with translate_os_errors():
                     outcomes = [run_native(cell, program, folder) for _ in range(cell.experiment.repeats)]
-                    found.records.append(save_record(folder / "record.json", cell, outcomes, host))
+                    collected.records.append(save_record(folder / "record.json", cell, outcomes, host))
             except InputError:
                 raise
             except SimlibError as error:
-                found.failures[cell.label] = str(error)
-    return found
+                collected.failures[cell.label] = str(error)
+    return collected

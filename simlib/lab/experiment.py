@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An experiment: which kernel is booted how, with which switches and which test; a TOML file.
+"""Experiment files (TOML): kernel, machine, module parameters and options of the selftest.
 
-A list in ``[parameters]`` or ``[test]`` spans a matrix: every combination is a
-`Cell`, and every cell is a boot of its own, so that none inherits another's state.
+A list in ``[parameters]`` or ``[test]`` spans a matrix. Each combination of values is a `Cell`, and each cell has its
+own boot, so that no cell inherits the state of another.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "backing": ("-s", str),
     },
 }
-"""Options of the selftests by the names used here, with the flag and the type."""
+"""Flag and type of each option of the selftests, by its key in ``[test]``."""
 
 MOST_CELLS = 10_000
-"""Most cells of a file's experiments: each is a boot."""
+"""Maximum number of cells in a file; each is a boot."""
 
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _PARAMETER = re.compile(r"\w+", re.ASCII)
@@ -73,7 +73,7 @@ _SIZE = re.compile(r"[1-9]\d*[KMG]?", re.ASCII)
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is booted, and the matrix of what it runs."""
+    """A kernel, a machine, and the matrix of values that are run on them."""
 
     name: str
     target: str
@@ -89,44 +89,44 @@ class Experiment:
     turn_instructions: int = 200
     """Mean length of a virtual CPU's turn, instructions."""
     turns_from: str = ""
-    """Functions of the kernel: until one is called, turns are a hundred times as long. Empty: they never are."""
+    """Kernel functions: until a CPU calls one, turns are 100 times as long. Empty: all turns have the same length."""
     turns_to: str = ""
-    """Functions of the kernel from whose call on they are so again."""
+    """Kernel functions: when a CPU calls one, turns become 100 times as long again."""
     cpus: int = 0
     """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
     machine_memory: str = "768M"
-    """Its memory."""
+    """Memory of the emulated host."""
     timeout_s: int = 600
-    """Wall time after which a boot is given up, s."""
+    """Wall time after which a boot is ended, s."""
     profile: bool = False
-    """Whether to count the instructions of each function of the kernel, from its boot on."""
+    """True to count the instructions of each kernel function, from its boot on."""
     repeats: int = 1
-    """How often every cell is run; the hashes of the repeats must agree."""
+    """Number of runs of every cell; the hashes of the repeats must agree."""
     parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """KVM module parameters, each with its values."""
+    """Values of each KVM module parameter."""
     test: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Options of the program, each with its values."""
+    """Values of each option of the program."""
 
     @property
     def size(self) -> int:
-        """Number of its cells."""
+        """Number of cells."""
         return math.prod(len(values) for values in (*self.parameters.values(), *self.test.values()))
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What a record of any of its cells says of it: its name as ``experiment``, and what is booted how."""
+    def record_fields(self) -> dict[str, Any]:
+        """Fields of the records of its cells: its name as ``experiment``, target, mode, kernel, program and clock."""
         names = ("target", "mode", "kernel", "program", "clock", "turn_instructions")
         return {"experiment": self.name, **{name: getattr(self, name) for name in names}}
 
     def cells(self) -> Iterator[Cell]:
-        """Every combination of the values, in the order of the file."""
+        """Iterate over all combinations of the values, in the order of the file."""
         for values in itertools.product(*self.parameters.values(), *self.test.values()):
             parameters = dict(zip(self.parameters, values, strict=False))
             yield Cell(self, parameters, dict(zip(self.test, values[len(parameters) :], strict=True)))
 
 
 _FIELDS = {name: kind for name, kind in get_type_hints(Experiment).items() if kind in (str, int, bool)}
-"""Keys beside the tables, with their types."""
+"""Type of each key outside of the tables."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +136,17 @@ class Cell:
     experiment: Experiment
     parameters: Mapping[str, Any]
     test: Mapping[str, Any]
-    """One value each."""
+    """One value of each parameter and option."""
 
     @property
     def label(self) -> str:
-        """The cell in words: the values that vary within the experiment."""
+        """Name of the experiment, and the values that vary within it."""
         spec = self.experiment
         varied = [
             f"{key}={value}"
-            for table, own in ((spec.parameters, self.parameters), (spec.test, self.test))
-            for key, value in own.items()
-            if len(table.get(key, ())) > 1
+            for matrix, values in ((spec.parameters, self.parameters), (spec.test, self.test))
+            for key, value in values.items()
+            if len(matrix.get(key, ())) > 1
         ]
         return " ".join([spec.name, *varied])
 
@@ -157,7 +157,7 @@ class Cell:
         return self.experiment.cpus or threads
 
     def script(self) -> str:
-        """Lines for the lab's init: the switches, then the test."""
+        """Lines for the lab's init: the module parameters, then the test."""
         lines = [f"parameter {key} {parameter_text(value)}" for key, value in self.parameters.items()]
         known = OPTIONS[self.experiment.program]
         words = [f"/{self.experiment.program}"]
@@ -173,25 +173,25 @@ class Cell:
         return "\n".join(lines) + "\n"
 
     def key(self, provenance: Mapping[str, object]) -> str:
-        """Hash of all that determines the result: where it comes from (kernel, machine), the switches, the test."""
+        """Hash of all inputs that determine the result: parameters and test, kernel and machine (`provenance`)."""
         text = json.dumps([self.script(), provenance], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class ExperimentRow(Cell):
-    """Cells that one boot runs one after the other: it is that of the first, with CPUs for all of them."""
+class CellSequence(Cell):
+    """Cells that one boot runs one after the other; the boot has the first cell's experiment, and CPUs for each."""
 
     cells: tuple[Cell, ...] = ()
 
     @classmethod
-    def of(cls, cells: Sequence[Cell]) -> ExperimentRow:
-        """The cells in a row."""
+    def of(cls, cells: Sequence[Cell]) -> CellSequence:
+        """Combine one or more cells."""
         return cls(cells[0].experiment, cells[0].parameters, cells[0].test, tuple(cells))
 
     @property
     def label(self) -> str:
-        """The first cell's experiment; where there is no other, the cell."""
+        """Name of the first cell's experiment; with a single cell, its label."""
         return self.cells[0].label if len(self.cells) == 1 else self.experiment.name
 
     @property
@@ -219,17 +219,17 @@ def load_experiment(path: str | Path) -> list[Experiment]:
         if key != "experiment":
             raise InputError(str(path), key, "belongs to no experiment", "write it below each [[experiment]]")
     experiments = [parse_experiment(table, str(path)) for table in tables]
-    if (cells := sum(one.size for one in experiments)) > MOST_CELLS:
+    if (cells := sum(spec.size for spec in experiments)) > MOST_CELLS:
         raise InputError(str(path), f"{cells} cells", f"must be at most {MOST_CELLS}", _FEWER)
-    names = [one.name for one in experiments]
+    names = [spec.name for spec in experiments]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(str(path), name, "names two experiments", "give each its own name")
+            raise InputError(str(path), name, "names two experiments", "rename one of them")
     return experiments
 
 
 def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Experiment:
-    """Check one experiment's table.
+    """Check an experiment's table.
 
     >>> spec = parse_experiment({"name": "n", "target": "x86_64", "test": {"vcpus": [1, 2]}})
     >>> spec.mode, [cell.label for cell in spec.cells()]
@@ -241,7 +241,7 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
     values = _check_fields(values, where)
     where = f"{where}: {values['name']}"
     parameters, test = (
-        {key: values_of(value, f"{where}.{name}.{key}") for key, value in table_within(table, name, where).items()}
+        {key: matrix_values(value, f"{where}.{name}.{key}") for key, value in subtable(table, name, where).items()}
         for name in ("parameters", "test")
     )
     for key, options in test.items():
@@ -250,15 +250,15 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
     for key, options in parameters.items():
         for value in options:
             if not _PARAMETER.fullmatch(key):
-                raise InputError(f"{where}.parameters", key, "is no parameter's name", "kernel-patches/README.md")
+                raise InputError(f"{where}.parameters", key, "is not a parameter's name", "kernel-patches/README.md")
             if not isinstance(value, int | str) or not _WORD.fullmatch(str(value)):
-                rule = "must be a number, a truth value or a word"
+                rule = "must be a number, a boolean or a word"
                 raise InputError(f"{where}.parameters.{key}", value, rule, "kernel-patches/README.md lists the values")
     return Experiment(**values, parameters=parameters, test=test)
 
 
 def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Check the keys beside the tables, and fill in the target's first mode."""
+    """Check the keys outside of the tables, and fill in the target's first mode."""
     for key, value in values.items():
         if key not in _FIELDS:
             raise InputError(f"{where}: {key}", value, "is not known", nearest(key, [*_FIELDS, "parameters", "test"]))
@@ -270,20 +270,20 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
     check_name(f"{where}: name", values["name"])
     modes = find_target(values["target"]).modes
     values = {"mode": next(iter(modes)), "program": "mmu_lock_contention_test", **values}
-    words: dict[str, Collection[str]] = {"mode": modes, "kernel": KERNELS, "program": OPTIONS, "clock": CLOCKS}
-    for key, known in words.items():
+    choices: dict[str, Collection[str]] = {"mode": modes, "kernel": KERNELS, "program": OPTIONS, "clock": CLOCKS}
+    for key, known in choices.items():
         if key in values and values[key] not in known:
             raise InputError(f"{where}: {key}", values[key], "is not known", nearest(values[key], known))
-    for key, least in (("turn_instructions", 1), ("timeout_s", 1), ("repeats", 1), ("cpus", 0)):
-        if values.get(key, 1) < least:
-            raise InputError(f"{where}: {key}", values[key], f"must be at least {least}", "raise it")
+    for key, minimum in (("turn_instructions", 1), ("timeout_s", 1), ("repeats", 1), ("cpus", 0)):
+        if values.get(key, 1) < minimum:
+            raise InputError(f"{where}: {key}", values[key], f"must be at least {minimum}", "raise it")
     if not _SIZE.fullmatch(values.get("machine_memory", "1M")):
-        raise InputError(f"{where}: machine_memory", values["machine_memory"], "is no size", "write 512M or 1G")
+        raise InputError(f"{where}: machine_memory", values["machine_memory"], "is not a size", "write 512M or 1G")
     return values
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse what is no name of files.
+    """Raise `InputError` for a name that is unfit for files; `what`: the option or key that gave it.
 
     >>> check_name("--name", "../mine")
     Traceback (most recent call last):
@@ -297,32 +297,38 @@ def _check_option(program: str, key: str, value: Any, where: str) -> None:
     """Refuse an option that the program does not have, or a value of the wrong type."""
     known = OPTIONS[program]
     if key not in known:
-        raise InputError(where, value, f"is no option of {program}", nearest(key, known))
+        raise InputError(where, value, f"is not an option of {program}", nearest(key, known))
     kind = known[key][1]
     if type(value) is not kind:
         raise InputError(where, value, f"must be {kind.__name__}", "docs/lab.md lists the options")
     if (isinstance(value, str) and not _WORD.fullmatch(value)) or (isinstance(value, int) and value < 0):
         raise InputError(where, value, "must be a word or a number from 0", "docs/lab.md lists the options")
     if key == "memory_per_vcpu" and not _SIZE.fullmatch(str(value)):
-        raise InputError(where, value, "is no size", "write 4M or 1G")
+        raise InputError(where, value, "is not a size", "write 4M or 1G")
 
 
-def table_within(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    """A table within a table, empty if absent."""
-    found = table.get(key, {})
-    if not isinstance(found, dict):
-        raise InputError(f"{where}.{key}", found, "must be a table", f"write [{key}] on a line of its own")
-    return found
+def subtable(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """Return a table within a table, or an empty one.
+
+    Raises `InputError` if the key holds another value.
+    """
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise InputError(f"{where}.{key}", value, "must be a table", f"write [{key}] on its own line")
+    return value
 
 
-def values_of(value: Any, where: str) -> tuple[Any, ...]:
-    """Values of a key: a list is a dimension of the matrix."""
+def matrix_values(value: Any, where: str) -> tuple[Any, ...]:
+    """Values of a key; a list is a dimension of the matrix.
+
+    Raises `InputError` if a value appears twice.
+    """
     values = tuple(value) if isinstance(value, list) and value else (value,)
-    if len({parameter_text(one) for one in values}) < len(values):
+    if len({parameter_text(choice) for choice in values}) < len(values):
         raise InputError(where, value, "names a value twice", "leave one of them out")
     return values
 
 
 def parameter_text(value: object) -> str:
-    """A parameter's value as the kernel reads it."""
+    """Format a parameter's value as the kernel reads it."""
     return ("Y" if value else "N") if isinstance(value, bool) else str(value)

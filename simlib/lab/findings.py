@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What this machine can do for the lab, and what to install for more."""
+"""Check this host for what the lab needs, and name what to install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from simlib._lib.errors import InputError
-from simlib.lab.build import KERNELS, need_compiler, read_built
+from simlib.lab.build import KERNELS, read_built, require_compiler
 from simlib.lab.cache import free_gib, lab_dir
 from simlib.lab.native import LOCK_STAT, TRACING, is_patched
 from simlib.lab.patches import read_series
@@ -22,42 +22,42 @@ from simlib.lab.targets import TARGETS
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the lab may need."""
+    """One item that the lab may need."""
 
     what: str
-    there: bool
+    present: bool
     detail: str
-    """What was found, or what to do about it."""
+    """Description of the item, or a hint if it is missing."""
 
 
 def check_host() -> list[Finding]:
-    """Look at this machine; nothing is changed."""
+    """Check this host without changing it."""
     series = read_series()
     findings = [
         Finding("patch series", True, f"{len(series.patches)} patches, {series.sha256[:12]}, for {series.package}"),
         _try("kernel source", lambda: str(find_archive(series))),
     ]
     for target in TARGETS.values():
-        findings.append(_try(f"compiler {target.name}", partial(need_compiler, target)))
+        findings.append(_try(f"compiler {target.name}", partial(require_compiler, target)))
         findings.append(_try(f"QEMU {target.name}", lambda: f"{find_qemu(target).text}, deterministic mode"))  # noqa: B023  # called at once
-        ready = [name for name in KERNELS if read_built(target.name, name)]
-        built = ", ".join(ready) or f"none; simlib lab build --arch {target.name}"
-        findings.append(Finding(f"kernels {target.name}", bool(ready), built))
+        built = [name for name in KERNELS if read_built(target.name, name)]
+        detail = ", ".join(built) or f"none; simlib lab build --arch {target.name}"
+        findings.append(Finding(f"kernels {target.name}", bool(built), detail))
     free = free_gib(lab_dir())
     disk = Finding("disk", free > 5.0, f"{free:.0f} GiB free for {lab_dir()}; a full lab takes 5")
     return [*findings, *_native(), disk]
 
 
-def _try(what: str, look: Callable[[], str]) -> Finding:
-    """A finding whose absence has a cure."""
+def _try(what: str, find: Callable[[], str]) -> Finding:
+    """Make a finding of what `find` describes, or of the hint in its `InputError`."""
     try:
-        return Finding(what, True, look())
+        return Finding(what, True, find())
     except InputError as error:
-        return Finding(what, False, f"{error.rule}: {error.cure}")
+        return Finding(what, False, f"{error.rule}: {error.hint}")
 
 
 def _native() -> list[Finding]:
-    """This host's own KVM and its tracing."""
+    """Findings on this host's KVM and tracing."""
     kvm = Path("/dev/kvm")
     usable = os.access(kvm, os.R_OK | os.W_OK)
     if usable:
@@ -65,13 +65,13 @@ def _native() -> list[Finding]:
     elif kvm.exists():
         detail = "not accessible: join the group kvm, or run as root"
     else:
-        detail = "not there: load KVM's module, or turn on virtualisation in the firmware"
+        detail = "missing: load KVM's module, or turn on virtualisation in the firmware"
     patched = is_patched()
     lock_stat = LOCK_STAT.exists()
     traced = (TRACING / "events/lock/contention_begin").exists()
     return [
         Finding("native /dev/kvm", usable, detail),
-        Finding("native patched kernel", patched, "yes" if patched else "stock: ioctl ranges stand in for batches"),
+        Finding("native patched kernel", patched, "yes" if patched else "stock: ioctl ranges replace batches"),
         Finding("native lock_stat", lock_stat, "/proc/lock_stat" if lock_stat else "CONFIG_LOCK_STAT is off"),
         Finding("native tracepoints", traced, "contention_begin, contention_end" if traced else "none, or no tracefs"),
     ]

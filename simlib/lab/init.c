@@ -7,9 +7,9 @@
  *   show PATH                print a file
  *   run PROGRAM ARGUMENT...  run a program and wait for it
  *
- * Each line's output stands between "@simlib begin LINE" and "@simlib end LINE STATUS" on the console, so that the
- * reader at the other end knows what belongs to which line and whether it is whole. A line that fails ends the
- * experiment: its status is not 0, and no later line is begun.
+ * The console shows each line's output between "@simlib begin LINE" and "@simlib end LINE STATUS", so that the host can
+ * assign the output to the line and detect truncation. A line that fails, with a status other than 0, ends the
+ * experiment; later lines are not run.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The archive that a lab kernel unpacks at boot: cpio's ``newc`` format, written with fixed times and owners.
+"""The initramfs of a lab kernel: cpio's ``newc`` format, with fixed times and owners, so that boots do not differ.
 
-Fixed, because a byte that differs would be a difference between two boots.
 Format: the kernel's ``Documentation/driver-api/early-userspace/buffer-format.rst``.
 """
 
@@ -16,10 +15,10 @@ _CONSOLE = (5, 1)
 def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: bool = False) -> bytes:
     """Pack files into an archive.
 
-    Returns: A multiple of 512 bytes, so that archives can be put one behind another.
+    Returns: a multiple of 512 bytes, so that archives can be concatenated.
 
-    `files`: path, without the leading slash, to content. All are executable. `folders`: empty folders (mount points) to
-    make first. `console`: whether to make ``/dev/console``, which init's output needs before anything is mounted.
+    `files`: content by path, without the leading slash; all files are executable. `folders`: empty folders (mount
+    points) to make first. `console`: make ``/dev/console``, which init's output needs before devtmpfs is mounted.
     """
     entries = [_entry(name, stat.S_IFDIR | 0o755, b"") for name in folders]
     if console:
@@ -31,7 +30,7 @@ def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: boo
 
 
 def _entry(name: str, mode: int, data: bytes, device: tuple[int, int] = (0, 0)) -> bytes:
-    """One member: a header of thirteen eight-digit numbers, the name, the data, each padded to four bytes."""
+    """Member of an archive: a header of thirteen eight-digit numbers, the name and the data, each padded to 4 bytes."""
     path = name.encode() + b"\0"
     numbers = (0, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(path), 0)
     head = b"070701" + b"".join(b"%08X" % number for number in numbers) + path

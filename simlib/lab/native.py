@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs a cell on this host's own ``/dev/kvm``, with whatever its kernel offers.
+"""Run a cell on this host's ``/dev/kvm``.
 
-A patched kernel has the switches and the statistics. A stock one has neither: there the
-ioctl's range stands in for the batch, and ``/proc/lock_stat`` and the tracepoints
-``contention_begin`` and ``contention_end`` are read where the kernel has them.
+A patched kernel has the series' parameters and statistics. On a stock kernel the ioctl's range replaces the batch.
+``/proc/lock_stat`` and the tracepoints ``contention_begin`` and ``contention_end`` are read if the kernel has them.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ LOCK_STAT = Path("/proc/lock_stat")
 TRACING = Path("/sys/kernel/tracing")
 
 NATIVE_TARGETS = {"x86_64": "x86_64", "aarch64": "arm64", "riscv64": "riscv64"}
-"""Target of each machine that Python names."""
+"""Target by `platform.machine`."""
 
 
 def native_target() -> str:
-    """The target that this host is.
+    """Target of this host.
 
-    Raises `InputError` if the lab has no such target, or ``/dev/kvm`` cannot be used.
+    Raises `InputError` if the lab does not support its architecture, or ``/dev/kvm`` cannot be used.
     """
     machine = platform.machine()
     if machine not in NATIVE_TARGETS:
         known = f"known: {', '.join(NATIVE_TARGETS)}"
         raise InputError("this host", machine, "the lab has no such target", known, flag="--native")
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        cure = "load the kvm module, or join the group kvm"
-        raise InputError("this host", "/dev/kvm", "is missing or not accessible", cure, flag="--native")
+        hint = "load the kvm module, or join the group kvm"
+        raise InputError("this host", "/dev/kvm", "is missing or not accessible", hint, flag="--native")
     return NATIVE_TARGETS[machine]
 
 
@@ -51,35 +50,35 @@ def run_native(
 ) -> BootOutcome:
     """Run a cell on this host.
 
-    Raises `InputError` if the experiment sets switches that this kernel does not have. Raises `SimlibError` if the test
-    fails, skips itself or does not end.
+    Raises `InputError` if the experiment sets parameters that this kernel does not have. Raises `SimlibError` if the
+    test fails, skips itself or does not end.
 
-    `program`: the selftest, built for this host. `output`: folder for the lock's own records: ``lock_stat.txt`` and
-    ``contention.txt``, where the kernel has them. `progress`: told the seconds since the start, about once a second;
-    what it raises ends the test.
+    `program`: the selftest, built for this host. `output`: folder for ``lock_stat.txt`` and ``contention.txt``, if the
+    kernel has lock_stat and the tracepoints. `progress`: called about once a second with the seconds since the start;
+    an exception that it raises ends the test.
     """
     script = cell.script().splitlines()
     words = next(line for line in script if line.startswith("run ")).split()[2:]
-    with ExitStack() as undo:  # the next cell, and the host, get the kernel as it was, whatever fails
+    with ExitStack() as undo:  # restores the kernel's settings for the next cell and the host, whatever fails
         set_parameters(cell, undo)
-        locks = output is not None and _writable(LOCK_STAT)
-        if locks:
+        has_lock_stat = output is not None and _writable(LOCK_STAT)
+        if has_lock_stat:
             LOCK_STAT.write_text("0")
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
             _trace(output / "contention.txt", undo)
-        begun = time.monotonic()
-        out = run_test(cell, [str(program), *words], progress)
-        wall = time.monotonic() - begun
-        if output is not None and locks:
+        start = time.monotonic()
+        printed = run_test(cell, [str(program), *words], progress)
+        wall_s = time.monotonic() - start
+        if output is not None and has_lock_stat:
             (output / "lock_stat.txt").write_text(LOCK_STAT.read_text())
-    outputs = tuple(out if line.startswith("run ") else "" for line in script)
-    digest = hashlib.sha256(out.encode()).hexdigest()
-    return BootOutcome(outputs, digest, " ".join([program.name, *words]), wall, wall)
+    outputs = tuple(printed if line.startswith("run ") else "" for line in script)
+    digest = hashlib.sha256(printed.encode()).hexdigest()
+    return BootOutcome(outputs, digest, " ".join([program.name, *words]), wall_s, wall_s)
 
 
 def run_test(cell: Cell, command: list[str], progress: Callable[[float], None] = lambda seconds: None) -> str:
-    """Run the test to its end or its time; return what it printed.
+    """Run the test until it ends or its time limit passes, and return its output.
 
     Raises `SimlibError` if it fails, skips itself or does not end.
     """
@@ -92,25 +91,25 @@ def run_test(cell: Cell, command: list[str], progress: Callable[[float], None] =
 
     done = run(command, check, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
-        last = ((done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"])[-1]
-        what = "skipped itself" if done.returncode == 4 else f"ended with {done.returncode}"
-        raise SimlibError(f"{cell.label}: the test {what}: {last}")
+        last_line = ((done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"])[-1]
+        end = "skipped itself" if done.returncode == 4 else f"ended with {done.returncode}"
+        raise SimlibError(f"{cell.label}: the test {end}: {last_line}")
     return str(done.stdout)
 
 
 def set_parameters(cell: Cell, undo: ExitStack) -> None:
-    """Set the experiment's switches on the running kernel.
+    """Set the experiment's module parameters on the running kernel.
 
-    Raises `InputError` if the kernel does not have one of them, or it may not be written.
+    Raises `InputError` if the kernel does not have a parameter, or refuses the value.
 
-    `undo`: sets them back when it is closed.
+    `undo`: restores the parameters when it is closed.
     """
     for name, value in cell.parameters.items():
         path = PARAMETERS / name
         if not path.exists():
             rule = f"Linux {platform.release()} has no such parameter"
-            cure = "boot a kernel with the patch series (kernel-patches/README.md), or vary test.chunk_pages instead"
-            raise InputError(f"parameters.{name}", value, rule, cure)
+            hint = "boot a kernel with the patch series (kernel-patches/README.md), or vary test.chunk_pages instead"
+            raise InputError(f"parameters.{name}", value, rule, hint)
         try:
             _set(path, parameter_text(value), undo)
         except OSError as error:
@@ -119,7 +118,7 @@ def set_parameters(cell: Cell, undo: ExitStack) -> None:
 
 
 def host_provenance() -> dict[str, object]:
-    """What a native data set says about its host: kernel, CPU, CPUs; no names."""
+    """Description of the host of a native data set: kernel and CPUs, without the host's name."""
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -130,7 +129,7 @@ def host_provenance() -> dict[str, object]:
 
 
 def cpu_model(info: str) -> str:
-    """The CPU's model, as /proc/cpuinfo has it."""
+    """Model of the CPU, from the text of /proc/cpuinfo."""
     for line in info.splitlines():
         if line.startswith(("model name", "CPU part", "uarch")):
             return line.partition(":")[2].strip()
@@ -138,36 +137,36 @@ def cpu_model(info: str) -> str:
 
 
 def is_patched() -> bool:
-    """Whether the running kernel has the patch series."""
+    """True if the running kernel has the patch series."""
     return (PARAMETERS / "dirty_log_clear_batch").exists()
 
 
 def _writable(path: Path) -> bool:
-    """Whether a file of the kernel's can be read and reset."""
+    """True if a file of the kernel can be read and written."""
     return os.access(path, os.R_OK | os.W_OK)
 
 
 def _set(path: Path, text: str, undo: ExitStack) -> None:
-    """Write a switch of the kernel's; what it was comes back with `undo`, unless the write was refused."""
+    """Write a parameter of the kernel; `undo` restores the old value, unless the write was refused."""
     before = path.read_text("utf-8").strip()
 
-    def back() -> None:
+    def restore() -> None:
         if path.read_text("utf-8").strip() != before:
             path.write_text(before)
 
-    undo.callback(back)  # first: a signal may come right after the write
+    undo.callback(restore)  # first: a signal may come right after the write
     path.write_text(text)
 
 
 def _keep_trace(output: Path) -> None:
-    """Keep what the tracepoints wrote."""
+    """Copy the trace buffer to a file."""
     with (TRACING / "trace").open() as trace, output.open("w") as out:
         shutil.copyfileobj(trace, out)
 
 
 def _trace(output: Path, undo: ExitStack) -> None:
-    """Turn the lock tracepoints on, where there are any; when they are off again, keep what they wrote."""
-    switches = [TRACING / f"events/lock/contention_{which}/enable" for which in ("begin", "end")]
+    """Turn the lock tracepoints on, if the kernel has them; `undo` turns them off and keeps the trace in `output`."""
+    switches = [TRACING / f"events/lock/contention_{event}/enable" for event in ("begin", "end")]
     if all(_writable(path) for path in switches):
         (TRACING / "trace").write_text("")
         undo.callback(_keep_trace, output)

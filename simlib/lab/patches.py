@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The bundled patch series: where it is, what it is for, and applying it without spoiling a tree."""
+"""The bundled patch series: its files, the kernel that it is for, and applying it to copies of a tree's files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib._lib.errors import InputError, SimlibError
-from simlib.lab.process import need, refuse_full, run
+from simlib.lab.process import raise_if_disk_full, require_programs, run
 from simlib.lab.renames import find_renames
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
-_CURE = (
+_HINT = (
     "the tree differs from the one the series was written for: use the source package and version that "
     "kernel-patches/series names"
 )
@@ -41,14 +41,14 @@ class Series:
 
     @property
     def archive(self) -> Path:
-        """Where Debian installs the source package."""
+        """Path at which Debian installs the source package."""
         return Path("/usr/src") / f"{self.package}.tar.xz"
 
     @property
     def sha256(self) -> str:
-        """Hash of what the patches change, in order: what a measurement names as its series.
+        """Hash of the patches' diffs, in order, which identifies the series of a measurement.
 
-        Their messages are not in it: they quote the measurements.
+        It excludes the patches' messages, because they quote measurements.
         """
         digest = hashlib.sha256()
         for patch in self.patches:
@@ -56,59 +56,59 @@ class Series:
         return digest.hexdigest()
 
     def without(self, names: Sequence[str]) -> Series:
-        """The series without some of its patches, each named by its number or by its file.
+        """Return the series without some patches, each named by its number or its file.
 
-        Raises `InputError` if there is no such patch.
+        Raises `InputError` if a name matches no patch.
         """
-        left = list(self.patches)
+        remaining = self.patches
         for name in names:
-            found = [one for one in self.patches if one.name == name or _number(one.name) == _number(name) is not None]
-            if not found:
-                cure = f"give its number, 1 to {len(self.patches)}, or its file's name"
-                raise InputError("--skip", name, "is no patch of the series", cure)
-            left = [one for one in left if one not in found]
-        return replace(self, patches=tuple(left))
+            skipped = [p for p in self.patches if p.name == name or _number(p.name) == _number(name) is not None]
+            if not skipped:
+                hint = f"give its number, 1 to {len(self.patches)}, or its file's name"
+                raise InputError("--skip", name, "is no patch of the series", hint)
+            remaining = tuple(patch for patch in remaining if patch not in skipped)
+        return replace(self, patches=remaining)
 
     def touched(self) -> list[str]:
         """Files that the series changes or adds, relative to the kernel tree."""
         return sorted({name for patch in self.patches for name in _TOUCHED.findall(patch.read_text("utf-8"))})
 
     def within(self, folder: str) -> Series:
-        """The patches that touch nothing outside of a folder of the kernel tree.
+        """Return the series with only the patches that touch no file outside of a folder of the kernel tree.
 
         >>> [patch.name[:4] for patch in read_series().within("tools/testing/selftests/").patches]
         ['0018', '0019']
         """
-        ours = (p for p in self.patches if all(n.startswith(folder) for n in _TOUCHED.findall(p.read_text("utf-8"))))
-        return replace(self, patches=tuple(ours))
+        inside = (p for p in self.patches if all(n.startswith(folder) for n in _TOUCHED.findall(p.read_text("utf-8"))))
+        return replace(self, patches=tuple(inside))
 
 
 def _number(name: str) -> int | None:
-    """The number that a patch's name begins with."""
-    found = re.match(r"\d+", name)
-    return int(found[0]) if found else None
+    """Number at the beginning of a patch's name."""
+    match = re.match(r"\d+", name)
+    return int(match[0]) if match else None
 
 
 def patch_dir() -> Path:
-    """Find the folder of the patch series: of the source tree, else of the installed package."""
+    """Find the folder of the patch series, in the checkout or in the installed package."""
     package = Path(__file__).resolve().parents[1]
-    for place in (package.parent / "kernel-patches", package / "_kernel_patches"):
-        if (place / "series").is_file():
-            return place
+    for folder in (package.parent / "kernel-patches", package / "_kernel_patches"):
+        if (folder / "series").is_file():
+            return folder
     raise InputError("kernel-patches", str(package.parent), "holds no file named series", "install simlib again")
 
 
 def read_series(folder: Path | None = None) -> Series:
     """Read a patch series.
 
-    Raises `InputError` if the file ``series`` names no base or a patch that is not there.
+    Raises `InputError` if the file ``series`` names no base kernel, or a patch that is missing.
 
-    `folder`: by default the bundled one.
+    `folder`: default: the bundled series.
     """
     folder = folder or patch_dir()
     listing = folder / "series"
     lines = listing.read_text("utf-8").splitlines()
-    base = next((found for line in lines if (found := _BASE.match(line))), None)
+    base = next((match for line in lines if (match := _BASE.match(line))), None)
     if base is None:
         raise InputError(str(listing), "no base", "must name its kernel", "add '# base: linux-source-6.12 6.12.117'")
     names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
@@ -120,41 +120,44 @@ def read_series(folder: Path | None = None) -> Series:
 
 
 def tree_version(tree: Path) -> tuple[int, int, int]:
-    """Version of a kernel source tree, as its Makefile says.
+    """Read the version of a kernel source tree from its Makefile.
 
     Raises `InputError` if the folder is no kernel source tree.
     """
     try:
         head = (tree / "Makefile").read_text("utf-8", errors="replace")[:2000]
-        found = [re.search(rf"^{key} = (\d+)$", head, re.MULTILINE) for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL")]
-        return tuple(int(match[1]) for match in found)  # type: ignore[return-value,index]  # None is caught below
+        matches = [re.search(rf"^{key} = (\d+)$", head, re.MULTILINE) for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL")]
+        return tuple(int(match[1]) for match in matches)  # type: ignore[return-value,index]  # None is caught below
     except (OSError, TypeError):
-        rule, cure = "is no Linux source tree", "name the folder that holds the kernel's top Makefile"
-        raise InputError("source", str(tree), rule, cure, flag="--source") from None
+        rule, hint = "is no Linux source tree", "name the folder that holds the kernel's top Makefile"
+        raise InputError("source", str(tree), rule, hint, flag="--source") from None
 
 
 def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
-    """Refuse a source package of another kernel line than the series is for; return its version."""
+    """Return the version of a source package.
+
+    Raises `InputError` if the series is for another minor version of Linux.
+    """
     version = tree_version(tree)
     if version[:2] != series.version[:2]:
         rule = f"the patch series is for Linux {'.'.join(map(str, series.version[:2]))}"
-        cure = f"install the package {series.package}, or give the tree with --source to try it there"
-        raise InputError("kernel source", ".".join(map(str, version)), rule, cure)
+        hint = f"install the package {series.package}, or give the tree with --source to try it there"
+        raise InputError("kernel source", ".".join(map(str, version)), rule, hint)
     return version
 
 
 def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
-    """Apply the series to copies of the files it touches.
+    """Apply the series to copies of the files that it touches.
 
-    The tree itself is not changed: `stage` receives the patched files and nothing else, so that a patch that fails
-    leaves no half-patched tree behind. A patch that does not apply is left out, and those after it are tried without
-    it, so that the error names all that have to be looked at. Files that newer kernels renamed are patched under
-    their new names (`simlib.lab.renames`).
+    The tree itself is not changed: `stage` receives only the patched files, so that a patch that fails does not leave
+    a half-patched tree. A patch that does not apply is skipped, and later patches are tried without it, so that the
+    error names every patch that fails. Files that newer kernels renamed are patched under their new names
+    (`simlib.lab.renames`).
 
-    Returns: The touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
+    Returns: the touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
     `SimlibError`, which names each patch that does not apply, with its files and hunks.
     """
-    need("applying the series", ["patch"], "apt-get install patch")
+    require_programs("applying the series", ["patch"], "apt-get install patch")
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
     renames = find_renames(pristine)
@@ -168,8 +171,8 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     for patch in series.patches:
         text = renames.within(stage).patch(patch.read_text("utf-8"))
         if output := apply_patch(text, stage):
-            refuse_full(output)
-            failures.append(failure_of(patch.name, output, _CURE))
+            raise_if_disk_full(output)
+            failures.append(describe_failure(patch.name, output, _HINT))
     if failures:
         shutil.rmtree(stage, ignore_errors=True)
         raise SimlibError(_report(failures, len(series.patches)))
@@ -177,45 +180,47 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
 
 
 def apply_patch(text: str, stage: Path, fuzz: int = 0) -> str:
-    """Apply a patch to copies of files, or change none; returns what ``patch`` printed if it does not apply, else "".
+    """Apply a patch to copies of files; change no file if it does not apply.
+
+    Returns: the output of ``patch`` if the patch does not apply, otherwise an empty text.
 
     - `fuzz`: lines of context that may differ.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-patch-") as folder:
-        given = Path(folder) / "given.patch"
-        given.write_text(text, "utf-8", errors="surrogateescape")
-        command = [*_PATCH, f"--fuzz={fuzz}", f"--input={given}"]
+        path = Path(folder) / "given.patch"
+        path.write_text(text, "utf-8", errors="surrogateescape")
+        command = [*_PATCH, f"--fuzz={fuzz}", f"--input={path}"]
         for options in (["--dry-run"], []):
             done = run([*command, *options], cwd=stage, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                        env={**os.environ, "LC_ALL": "C"})  # fmt: skip
             if done.returncode:
-                return str(done.stdout) or "patch said nothing"
+                return str(done.stdout) or "patch printed nothing"
     return ""
 
 
-def _report(failures: list[str], of: int) -> str:
-    """All that does not apply, in one sentence."""
+def _report(failures: list[str], total: int) -> str:
+    """Combine the failures of several patches in one sentence."""
     if len(failures) == 1:
         return failures[0]
-    known = f"; {_CURE}"
-    short = [failure.removesuffix(known) for failure in failures]
-    return f"{len(failures)} of {of} patches fail: {'; '.join(short)}{known}, or leave out what does not apply (--skip)"
+    hint = f"; {_HINT}"
+    short = "; ".join(failure.removesuffix(hint) for failure in failures)
+    return f"{len(failures)} of {total} patches fail: {short}{hint}, or leave out those that do not apply (--skip)"
 
 
-def failure_of(patch: str, output: str, cure: str) -> str:
-    """Say which hunks of which files failed, from what ``patch`` printed; `cure`: what to do then."""
+def describe_failure(patch: str, output: str, hint: str) -> str:
+    """Name the hunks and files at which a patch failed, from the output of ``patch``, followed by a hint."""
     name, hunks = "the tree", list[str]()
     for line in output.splitlines():
-        if found := re.match(r"\|\+\+\+ [ab]/(\S+)", line):
-            return f"{patch} does not apply: {found[1]} is not there; {cure}"
+        if match := re.match(r"\|\+\+\+ [ab]/(\S+)", line):
+            return f"{patch} does not apply: {match[1]} does not exist; {hint}"
         if "previously applied" in line:
-            return f"{patch} is applied to {name} already, or something like it: give a tree without the series"
-        if found := re.match(r"The next patch would create the file (\S+),", line):
-            return f"{patch} does not apply: {found[1]} is there already; {cure}"
-        if found := re.match(r"(?:checking|patching) file (\S+)", line):
-            name = found[1]
-        if found := re.match(r"Hunk #(\d+) FAILED at (\d+)", line):
-            hunks.append(f"hunk {found[1]} of {name}, at line {found[2]}")
+            return f"{patch} or a similar change is already applied to {name}: give a tree without the series"
+        if match := re.match(r"The next patch would create the file (\S+),", line):
+            return f"{patch} does not apply: {match[1]} exists already; {hint}"
+        if match := re.match(r"(?:checking|patching) file (\S+)", line):
+            name = match[1]
+        if match := re.match(r"Hunk #(\d+) FAILED at (\d+)", line):
+            hunks.append(f"hunk {match[1]} of {name}, at line {match[2]}")
     if hunks:
-        return f"{patch} does not apply: {', '.join(hunks)}; {cure}"
+        return f"{patch} does not apply: {', '.join(hunks)}; {hint}"
     return f"{patch} does not apply to {name}: {output.strip().splitlines()[-1]}"

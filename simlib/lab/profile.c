@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 /*
- * A plugin for QEMU's TCG that counts what every block of code executes: its instructions, and how often it gives the
- * rest of its turn away (x86's PAUSE, arm64's YIELD and WFE; riscv's PAUSE does not, and is counted all the same).
+ * A plugin for QEMU's TCG that counts, for each translation block, the instructions that it executes and how often it
+ * yields the rest of its turn (PAUSE on x86, YIELD and WFE on arm64; PAUSE on riscv does not yield, but is counted too).
  *
- * When the machine ends, it writes a line for each block: address, instructions, times that it gave way; all of all CPUs
- * together. An address counts as it is, whoever runs there: host, guest or a program.
+ * When QEMU ends, the plugin writes a line for each block: address, instructions and yields, summed over all CPUs.
+ * Addresses of the host, the guest and programs are not distinguished.
  *
  * Argument: out=FILE. QEMU 9.1 or later, with one host thread for all CPUs.
  */
@@ -28,7 +28,7 @@ void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *block, void (*e
 void qemu_plugin_register_atexit_cb(uint64_t id, void (*ended)(uint64_t, void *), void *data);
 
 struct block {
-	uint64_t address, instructions, gives_way, times;
+	uint64_t address, instructions, yields, executions;
 	struct block *next;
 };
 
@@ -38,7 +38,7 @@ static const char *path;
 static void executed(unsigned int cpu, void *data)
 {
 	(void)cpu;
-	((struct block *)data)->times++;
+	((struct block *)data)->executions++;
 }
 
 static void translated(uint64_t id, struct qemu_plugin_tb *code)
@@ -55,7 +55,7 @@ static void translated(uint64_t id, struct qemu_plugin_tb *code)
 		char *text = qemu_plugin_insn_disas(qemu_plugin_tb_get_insn(code, i));
 
 		for (size_t k = 0; text && k < sizeof(words) / sizeof(*words); k++)
-			block->gives_way += !strncmp(text, words[k], strlen(words[k]));
+			block->yields += !strncmp(text, words[k], strlen(words[k]));
 		free(text);
 	}
 	block->next = blocks;
@@ -72,10 +72,10 @@ static void ended(uint64_t id, void *data)
 	if (!out)
 		return;
 	for (struct block *block = blocks; block; block = block->next)
-		if (block->times)
+		if (block->executions)
 			fprintf(out, "%llx %llu %llu\n", (unsigned long long)block->address,
-				(unsigned long long)(block->times * block->instructions),
-				(unsigned long long)(block->times * block->gives_way));
+				(unsigned long long)(block->executions * block->instructions),
+				(unsigned long long)(block->executions * block->yields));
 	fclose(out);
 }
 

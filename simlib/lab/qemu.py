@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Finding a QEMU that is new enough, and the command that boots a cell."""
+"""Find or unpack a QEMU that is new enough, and write the command that boots a cell."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pathlib import Path
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
 from simlib.lab.build import Built, read_symbols, run_logged
-from simlib.lab.cache import at_work, check_own, lab_dir, need_space
+from simlib.lab.cache import check_ownership, lab_dir, lab_lock, require_space
 from simlib.lab.experiment import Cell, Experiment
-from simlib.lab.process import built_once
+from simlib.lab.process import build_once
 from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
 PROFILE = "profile"
-"""Where a boot's profile goes: beside its initramfs."""
+"""Name of a boot's profile, in the folder of its initramfs."""
 
-_LIBRARIES = "run simlib lab qemu again, which brings all of its libraries"
+_LIBRARIES = "run simlib lab qemu again, which unpacks all of its libraries"
 _C_LIBRARY = "libc6"
-"""The one package that the private copy takes from the system: its loader has to be of the same build."""
+"""The one package that the private copy takes from the system, because the loader has to be of the same build."""
 
 _WRAPPER = """#!/bin/sh
 # QEMU with the libraries that were unpacked beside it.
@@ -40,28 +40,28 @@ exec "$root/usr/bin/$(basename "$0")" "$@"
 
 @dataclass(frozen=True)
 class Qemu:
-    """An emulator."""
+    """Path and version of an emulator."""
 
     command: str
     version: tuple[int, ...]
     folders: tuple[str, ...] = ()
-    """Where its firmware lies, for a private copy; empty for an installed one."""
+    """Folders with the firmware of a private copy; empty for an installed QEMU."""
 
     @property
     def text(self) -> str:
-        """Version in words."""
+        """Version as text."""
         return ".".join(map(str, self.version))
 
 
 def private_root() -> Path:
-    """Folder into which QEMU's packages may be unpacked without installing them."""
+    """Folder into which `fetch_qemu` unpacks QEMU's packages."""
     return lab_dir() / "qemu"
 
 
 def ask_version(program: str) -> tuple[int, ...]:
-    """Version of an emulator, as it says.
+    """Run an emulator with ``--version``, and parse its version.
 
-    Raises `SimlibError` if it does not start (a library is missing, or it is another machine's), with the reason.
+    Raises `SimlibError`, with the reason, if it does not start: a library is missing, or it is for another machine.
     """
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # ours
@@ -69,80 +69,81 @@ def ask_version(program: str) -> tuple[int, ...]:
         raise SimlibError(f"{program} does not start: {error.strerror}") from None
     match = _VERSION.search(done.stdout)
     if match is None:
-        last = [*done.stdout.strip().splitlines(), *done.stderr.strip().splitlines()][-1:] or ["it printed nothing"]
-        cure = f"; {_LIBRARIES}" if "shared librar" in last[0] else ""
-        raise SimlibError(f"{program} prints no version: {last[0]}{cure}")
+        lines = [*done.stdout.strip().splitlines(), *done.stderr.strip().splitlines()]
+        last_line = lines[-1] if lines else "it printed nothing"
+        hint = f"; {_LIBRARIES}" if "shared librar" in last_line else ""
+        raise SimlibError(f"{program} prints no version: {last_line}{hint}")
     return tuple(int(part) for part in match.groups(default="0"))
 
 
 def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
-    """All emulators of a target that are here, the private copy first, then the installed one; and what is broken."""
-    found, broken = [], []
+    """List the emulators of a target, the private copy first, and the faults of those that do not work."""
+    emulators, faults = [], []
     root = private_root()
-    own = str(root / "bin" / target.qemu)
+    private = str(root / "bin" / target.qemu)
     firmware = [root / "usr/share" / name for name in ("qemu", "seabios", "")]
-    for place in (own, shutil.which(target.qemu)):
-        if place is None or not os.access(place, os.X_OK):
+    for path in (private, shutil.which(target.qemu)):
+        if path is None or not os.access(path, os.X_OK):
             continue
         try:
-            if place == own:
-                check_own(lab_dir(), root, root / "bin", Path(place))
-            version = ask_version(place)
+            if path == private:
+                check_ownership(lab_dir(), root, root / "bin", Path(path))
+            version = ask_version(path)
         except SimlibError as error:
-            broken.append(str(error))
+            faults.append(str(error))
             continue
-        folders = tuple(str(folder) for folder in firmware if place == own and folder.is_dir())
-        found.append(Qemu(place, version, folders))
-    return found, broken
+        folders = tuple(str(folder) for folder in firmware if path == private and folder.is_dir())
+        emulators.append(Qemu(path, version, folders))
+    return emulators, faults
 
 
 def find_qemu(target: Target) -> Qemu:
-    """The emulator to use.
+    """Find the emulator to use.
 
-    Raises `InputError` if there is none, or none that works and is new enough.
+    Raises `InputError` if none works and is new enough.
     """
-    found, broken = list_qemu(target)
-    wanted = ".".join(map(str, OLDEST_QEMU))
-    cure = (
+    emulators, faults = list_qemu(target)
+    oldest = ".".join(map(str, OLDEST_QEMU))
+    hint = (
         f"run simlib lab qemu, which unpacks the packages of {QEMU_PACKAGES_SUITE} into {private_root()}, "
-        f"or install {wanted} or later: {' '.join(target.qemu_packages)}"
+        f"or install {oldest} or later: {' '.join(target.qemu_packages)}"
     )
-    if not found:
-        rule = f"QEMU {wanted} or later runs the lab's {target.name}"
-        raise InputError(target.qemu, "; ".join(broken) or "not found", rule, cure)
-    good = [one for one in found if one.version[:2] >= OLDEST_QEMU]
-    if not good:
-        rule = f"is too old: before {wanted} no plugin can end a CPU's turn, and a whole CLEAR fits into one"
-        raise InputError(target.qemu, "; ".join([*broken, found[0].text]), rule, cure)
-    return good[0]
+    if not emulators:
+        rule = f"the lab's {target.name} needs QEMU {oldest} or later"
+        raise InputError(target.qemu, "; ".join(faults) or "not found", rule, hint)
+    usable = [qemu for qemu in emulators if qemu.version[:2] >= OLDEST_QEMU]
+    if not usable:
+        rule = f"is too old: before {oldest} no plugin can end a CPU's turn, and a whole CLEAR fits into one"
+        raise InputError(target.qemu, "; ".join([*faults, emulators[0].text]), rule, hint)
+    return usable[0]
 
 
 def needs_qemu(targets: Sequence[Target]) -> bool:
-    """Whether a target has no emulator here that is new enough."""
-    return any(all(one.version[:2] < OLDEST_QEMU for one in list_qemu(target)[0]) for target in targets)
+    """True if a target has no emulator that works and is new enough."""
+    return any(all(qemu.version[:2] < OLDEST_QEMU for qemu in list_qemu(target)[0]) for target in targets)
 
 
 def build_plugin(name: str = "slices") -> Path:
-    """Compile a plugin, unless that was done.
+    """Compile a QEMU plugin, unless it was compiled before; return its path.
 
-    Raises `InputError` if there is no compiler for this host. Raises `SimlibError` if it does not compile.
+    Raises `InputError` if this host has no compiler. Raises `SimlibError` if the plugin does not compile.
 
-    - `name`: ``slices``, which ends a CPU's turn after so many instructions, or ``profile``, which counts them.
+    - `name`: ``slices``, which limits the instructions of a CPU's turn, or ``profile``, which counts instructions.
     """
     source = Path(__file__).resolve().parent / f"{name}.c"
     command = ["gcc", "-O2", "-shared", "-fPIC", "-o", "{part}", "{source}"]
-    return built_once(source, ".so", "building QEMU's plugin", "apt-get install gcc libc6-dev", [command])
+    return build_once(source, ".so", "building QEMU's plugin", "apt-get install gcc libc6-dev", [command])
 
 
 def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs: str) -> list[str]:
     """QEMU's command for a cell.
 
-    With the deterministic clock one instruction is one nanosecond of virtual time, summed over
-    the CPUs that run, and a plugin ends every CPU's turn after about ``turn_instructions``.
+    With the deterministic clock an instruction takes one nanosecond of virtual time, summed over the CPUs that run,
+    and a plugin ends every CPU's turn after about ``turn_instructions``.
     """
     spec, mode = cell.experiment, target.modes[cell.experiment.mode]
-    told = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"  # nothing random, nothing printed
-    arguments = " ".join([target.console, told, *mode.arguments])
+    fixed = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"  # nothing random, nothing printed
+    arguments = " ".join([target.console, fixed, *mode.arguments])
     seed = int(cell.test.get("seed", 1))
     if spec.clock == "deterministic":
         clock = [
@@ -166,20 +167,22 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
 
 
 def _turns(spec: Experiment, built: Built) -> str:
-    """The plugin's arguments for functions of an experiment; nothing if the kernel has none of the first kind.
+    """Arguments of the plugin for ``turns_from`` and ``turns_to``; empty if the kernel has no function of the former.
 
-    Raises `SimlibError` if its symbols were not kept.
+    Raises `SimlibError` if the kernel's symbols cannot be read.
     """
     if not spec.turns_from:
         return ""
-    at = {name: address for address, name in read_symbols(built)}
-    kinds = [[at[name] for name in names.split() if name in at] for names in (spec.turns_from, spec.turns_to)]
-    words = (f",{kind}={one:x}" for kind, found in zip(("from", "to"), kinds, strict=True) for one in found)
-    return "".join(words) if kinds[0] else ""
+    symbols = {name: address for address, name in read_symbols(built)}
+    starts, ends = (
+        [symbols[name] for name in names.split() if name in symbols] for names in (spec.turns_from, spec.turns_to)
+    )
+    words = [*(f",from={address:x}" for address in starts), *(f",to={address:x}" for address in ends)]
+    return "".join(words) if starts else ""
 
 
-def shown(command: Sequence[str]) -> str:
-    """The command for a reader elsewhere: programs and files by their names, without this machine's folders."""
+def portable_command(command: Sequence[str]) -> str:
+    """Format a command for readers on other hosts: names of programs and files, without this host's folders."""
     words = []
     skip = False
     for word in command:
@@ -191,61 +194,62 @@ def shown(command: Sequence[str]) -> str:
 
 
 def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = print) -> Path:
-    """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is, and what was unpacked before.
+    """Unpack a new enough QEMU into the lab's folder, beside other targets' emulators; nothing is installed.
 
-    The packages come through apt, from the suite `QEMU_PACKAGES_SUITE` of the system's own
-    Debian source.
+    The packages come through apt, from the suite `QEMU_PACKAGES_SUITE` of the system's own Debian source.
 
-    Returns: The folder that holds the unpacked packages. Raises `InputError`, `SimlibError` if this is no Debian
-    system, apt fails, or what it fetched does not start here.
+    Returns: the folder with the unpacked packages. Raises `InputError` if this is not Debian 12. Raises `SimlibError`
+    if apt fails, or the fetched QEMU does not start.
 
-    - `progress`: told what is being done.
+    - `progress`: called with a description of each step.
     """
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     sources = [] if missing else debian_sources(Path("/etc/apt"))
     if not sources:
         lacks = ", ".join(missing) or "a source of bookworm in /etc/apt"
-        cure = f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools"
-        raise InputError("QEMU", lacks, "not found: the packages can be fetched on Debian 12 only", cure)
-    with at_work(alone=True):
+        hint = f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools"
+        raise InputError("QEMU", lacks, "not found: the packages can be fetched on Debian 12 only", hint)
+    with lab_lock(exclusive=True):
         return _fetch(targets, sources, progress)
 
 
 def debian_sources(folder: Path) -> list[str]:
-    """Where this system takes Debian 12 from, once with its own suite and once with `QEMU_PACKAGES_SUITE`.
+    """Find this system's first source of Debian 12, and list it with its own suite and with `QEMU_PACKAGES_SUITE`.
 
-    Returns: One-line entries; none if this is no Debian 12.
+    Returns: entries in the one-line format; empty on other systems.
 
-    `folder`: ``/etc/apt``: one-line entries of ``sources.list`` and of ``sources.list.d/*.list``, and ``*.sources``.
+    `folder`: ``/etc/apt``; ``sources.list``, ``sources.list.d/*.list`` and ``sources.list.d/*.sources`` are read.
     """
-    found: list[tuple[str, str]] = []
+    mirrors: list[tuple[str, str]] = []
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))):
         text = path.read_text("utf-8") if path.is_file() else ""
         entries = re.findall(r"(?m)^deb[ \t]+(?:\[([^]\n]*)\][ \t]+)?(\S+)[ \t]+bookworm[ \t]", text)
-        found += [(uri, options) for options, uri in entries]
+        mirrors += [(uri, options) for options, uri in entries]
     for path in sorted((folder / "sources.list.d").glob("*.sources")):
         for block in re.split(r"\n\s*\n", path.read_text("utf-8")):
             fields = dict(re.findall(r"(?m)^([\w-]+):\s*(\S.*)$", block))
             if "bookworm" in fields.get("Suites", "").split():
                 key = fields.get("Signed-By", "")
-                found += [(uri, f"signed-by={key}" if key else "") for uri in fields.get("URIs", "").split()]
+                mirrors += [(uri, f"signed-by={key}" if key else "") for uri in fields.get("URIs", "").split()]
     suites = ("bookworm", QEMU_PACKAGES_SUITE)
     return [
-        f"deb {f'[{options}] ' if options else ''}{uri} {suite} main" for uri, options in found[:1] for suite in suites
+        f"deb {f'[{options}] ' if options else ''}{uri} {suite} main"
+        for uri, options in mirrors[:1]
+        for suite in suites
     ]
 
 
 def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable[[str], None]) -> Path:
-    """Fetch the packages with all that they depend on, unpack them beside, then rename."""
+    """Fetch the packages with their dependencies, unpack them into a temporary folder, and rename it."""
     root = private_root()
     work = root.with_name("qemu-packages")
-    need_space(work, 0.6, "QEMU")
+    require_space(work, 0.6, "QEMU")
     lists = work / "lists"
     archives = work / "cache/archives"
     for folder in (lists / "partial", archives / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
     write_text(work / "sources.list", "".join(f"{line}\n" for line in sources))
-    write_text(work / "status", "")  # as if nothing were installed: what is here by chance is not relied on
+    write_text(work / "status", "")  # as if nothing were installed: the copy must not rely on installed packages
     options = [
         *("-o", f"Dir::Etc::sourcelist={work / 'sources.list'}", "-o", "Dir::Etc::sourceparts=/dev/null"),
         *("-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={work / 'cache'}"),
@@ -254,15 +258,15 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable
     log = work / "packages.log"
     progress(f"fetching QEMU from {QEMU_PACKAGES_SUITE}")
     run_logged(["apt-get", *options, "update"], log)
-    for old in archives.glob("*.deb"):
-        old.unlink()
+    for package in archives.glob("*.deb"):
+        package.unlink()
     names = sorted({name for target in targets for name in target.qemu_packages})
     suite = {name: f"/{QEMU_PACKAGES_SUITE}" if name.startswith("qemu") else "" for name in names}
-    whole = ["install", "--yes", "--download-only", "--no-install-recommends", "-t", QEMU_PACKAGES_SUITE]
-    run_logged(["apt-get", *options, *whole, *(name + suite[name] for name in names)], log)
+    install = ["install", "--yes", "--download-only", "--no-install-recommends", "-t", QEMU_PACKAGES_SUITE]
+    run_logged(["apt-get", *options, *install, *(name + suite[name] for name in names)], log)
     part = root.with_name("qemu.part")
     shutil.rmtree(part, ignore_errors=True)
-    if root.is_dir():  # other architectures' emulators stay; dpkg replaces files and writes into none
+    if root.is_dir():  # keeps other targets' emulators; dpkg replaces hard-linked files instead of writing into them
         copy_tree(root, part, part)
     for package in sorted(archives.glob("*.deb")):
         if not package.name.startswith(f"{_C_LIBRARY}_"):

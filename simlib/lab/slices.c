@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 /*
- * A plugin for QEMU's TCG that ends the turn of a virtual CPU after so many instructions.
+ * A plugin for QEMU's TCG that ends the turn of a virtual CPU after a random number of instructions.
  *
- * With one host thread for all virtual CPUs (thread=single) and a clock that counts instructions (icount), QEMU lets a
- * CPU run until a timer is due, shared unevenly among the CPUs: a whole CLEAR_DIRTY_LOG fits into one turn, and nothing
- * ever contends. Here every turn is q/2 to 3q/2 instructions long, drawn from a generator with a seed: even shares on
- * average, the same turns for the same seed, other interleavings for another one.
+ * With one host thread for all virtual CPUs (thread=single) and a clock that counts instructions (icount), QEMU runs a
+ * CPU until a timer is due, with uneven shares for the CPUs: a whole CLEAR_DIRTY_LOG fits into one turn, and no lock is
+ * ever contended. With this plugin every turn has q/2 to 3q/2 instructions, drawn from a seeded generator: shares are
+ * even on average, the same seed repeats the turns, and another seed gives another interleaving.
  *
- * A turn is ended by asking for a clock update that changes nothing: QEMU does it outside of the CPU's loop, so it
- * has to leave that loop first.
+ * The plugin ends a turn by requesting a clock update that changes nothing: QEMU performs it outside of the CPU's loop,
+ * and therefore leaves that loop first.
  *
- * Short turns take three times as long to emulate. Where functions are given, turns are a hundred times as long from the
- * boot on until a CPU runs one of the first kind, and again from when one runs one of the second kind.
+ * Short turns take three times as long to emulate. If functions are given, turns are 100 times as long from the boot on
+ * until a CPU calls one of the `from` functions, and again after a CPU calls one of the `to` functions.
  *
  * Arguments: quantum=INSTRUCTIONS,seed=NUMBER and, optionally, from=ADDRESS and to=ADDRESS, each as often as there are
  * functions; addresses are hexadecimal. QEMU 9.1 or later.
@@ -51,7 +51,7 @@ static uint64_t draw(void)
 	return state;
 }
 
-/* One global counter: with thread=single the CPUs take turns, and so do their calls of this. */
+/* One global counter is enough: with thread=single, calls from different CPUs never overlap. */
 static void executed(unsigned int cpu, void *instructions)
 {
 	uint64_t ran = (uintptr_t)instructions;

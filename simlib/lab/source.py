@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The kernel source that the lab builds: unpacked once, patched in place by whole files."""
+"""The kernel source that the lab builds: unpacked once, then patched in place by replacing whole files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Any
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
 from simlib._lib.reading import file_sha256
-from simlib.lab.cache import need_space
+from simlib.lab.cache import require_space
 from simlib.lab.patches import Series, apply_series, check_version, tree_version
 from simlib.lab.process import run
 
 SOURCE_GIB = 2.0
-"""Room that the unpacked and the patched tree take, GiB: files are shared by hard links until they differ."""
+"""Disk space of the unpacked and the patched tree, GiB; equal files are shared by hard links."""
 
 
 @dataclass(frozen=True)
@@ -35,126 +35,126 @@ class Source:
     origin: str
     """File name of the source package's archive, or ``directory``."""
     sha256: str
-    """Of the archive, or of a directory's files with their names."""
+    """Hash of the archive, or of a directory's files with their names."""
     version: tuple[int, int, int]
     series_sha256: str
 
     @property
     def folder(self) -> Path:
-        """Where the tree lies, beside the pristine one."""
+        """Folder of this tree and the pristine one."""
         return self.tree.parent
 
     @property
     def pristine(self) -> Path:
-        """The tree as it was given."""
+        """The tree without patches."""
         return self.folder / "pristine"
 
     def provenance(self) -> dict[str, object]:
-        """What a data set says about its kernel source."""
-        known = asdict(self)
-        del known["tree"]
-        return {**known, "version": ".".join(map(str, self.version))}
+        """Description of the kernel source for the descriptor of a data set."""
+        fields = asdict(self)
+        del fields["tree"]
+        return {**fields, "version": ".".join(map(str, self.version))}
 
 
 def find_archive(series: Series) -> Path:
-    """The source package's archive, as Debian installs it.
+    """Find the archive of Debian's source package.
 
     Raises `InputError` if it is not installed.
     """
     archive = series.archive
     if not archive.is_file():
-        line = ".".join(map(str, series.version[:2]))
-        cure = f"apt-get install {series.package}, or give --source a Linux {line} tree"
-        raise InputError("kernel source", str(archive), "is not there", cure)
+        version = ".".join(map(str, series.version[:2]))
+        hint = f"apt-get install {series.package}, or give --source a Linux {version} tree"
+        raise InputError("kernel source", str(archive), "does not exist", hint)
     return archive
 
 
 def prepare_source(
-    folder: Path, series: Series, given: Path | None = None, progress: Callable[[str], None] = print
+    folder: Path, series: Series, kernel_tree: Path | None = None, progress: Callable[[str], None] = print
 ) -> Source:
     """Bring the patched tree up to date.
 
-    Raises `InputError`, `SimlibError` if the source is missing, built in or part of the lab, or the series does not
-    apply; for the source package also if it is of another version.
+    Raises `InputError` if the source is missing, was built in place or lies in the lab's folder, or if the source
+    package has another version. Raises `SimlibError` if the series does not apply.
 
-    `folder`: the lab's folder. `given`: a kernel tree of one's own; it is only read. Default: the source package.
-    `progress`: told what is being done.
+    `folder`: the lab's folder. `kernel_tree`: the caller's kernel tree, which is only read. Default: the source
+    package. `progress`: called with a description of each step.
     """
-    origin, sha256 = bring_pristine(folder, series, given, progress)
+    origin, sha256 = prepare_pristine(folder, series, kernel_tree, progress)
     pristine = folder / "pristine"
-    version = tree_version(pristine) if given else check_version(pristine, series)
+    version = tree_version(pristine) if kernel_tree else check_version(pristine, series)
     progress(f"applying {len(series.patches)} patches to Linux {'.'.join(map(str, version))}")
     _patch(folder, series, folder / "source", folder / "patched.files")
     return Source(folder / "source", origin, sha256, version, series.sha256)
 
 
-def bring_pristine(
+def prepare_pristine(
     folder: Path,
     series: Series,
-    given: Path | None = None,
+    kernel_tree: Path | None = None,
     progress: Callable[[str], None] = print,
     commit: str = "",
 ) -> tuple[str, str]:
-    """Bring ``pristine`` and ``source`` below a folder to a kernel's source; what stands there already is kept.
+    """Copy a kernel's source to ``pristine`` and ``source`` in a folder, unless they hold this source already.
 
-    Returns: File name of the source package's archive, ``directory`` or ``commit``; and its hash. Raises as
-    `prepare_source`.
+    Returns: the origin (file name of the source package's archive, ``directory`` or ``commit``) and its hash. Raises
+    as `prepare_source`.
 
-    `commit`: hash of a commit of `given`, which is taken instead of the files that lie there.
+    `commit`: hash of a commit of `kernel_tree`, which is used instead of the tree's files.
     """
-    pristine, stamp, unpacking = folder / "pristine", folder / "pristine.key", f"copying {given}"
-    if given is None:
+    pristine, stamp, unpacking = folder / "pristine", folder / "pristine.key", f"copying {kernel_tree}"
+    if kernel_tree is None:
         archive = find_archive(series)
         sha256 = key = file_sha256(archive)
         origin, unpacking = archive.name, f"unpacking {archive.name}"
     elif commit:
         origin, sha256, key = "commit", commit, commit
     else:
-        if (own := tree_version(given))[:2] != series.version[:2]:
-            known = ".".join(map(str, series.version[:2]))
-            progress(f"the series was written for Linux {known}, this is {'.'.join(map(str, own))}")
-        _refuse_unfit(given, folder)
-        progress(f"reading {given}")
-        origin, sha256 = "directory", _tree_sha256(given, folder)
-        key = f"{given.absolute()} {sha256}"
+        if (version := tree_version(kernel_tree))[:2] != series.version[:2]:
+            base = ".".join(map(str, series.version[:2]))
+            progress(f"the series was written for Linux {base}, this is {'.'.join(map(str, version))}")
+        _refuse_unfit(kernel_tree, folder)
+        progress(f"reading {kernel_tree}")
+        origin, sha256 = "directory", _tree_sha256(kernel_tree, folder)
+        key = f"{kernel_tree.absolute()} {sha256}"
     if stamp.is_file() and stamp.read_text("utf-8") == key:
         return origin, sha256
-    need_space(folder, SOURCE_GIB, "the kernel source")
+    require_space(folder, SOURCE_GIB, "the kernel source")
     progress(unpacking)
     stamp.unlink(missing_ok=True)
-    for old in ("pristine", "source", "steps", "objects"):  # make would trust objects by their dates
-        shutil.rmtree(folder / old, ignore_errors=True)
-    if given is None:
+    for stale in ("pristine", "source", "steps", "objects"):  # make would trust objects by their dates
+        shutil.rmtree(folder / stale, ignore_errors=True)
+    if kernel_tree is None:
         unpack(archive, pristine)
     elif commit:
-        _unpack_commit(given, commit, pristine)
+        _unpack_commit(kernel_tree, commit, pristine)
     else:
-        copy_tree(given, pristine, folder, shutil.copy2)
+        copy_tree(kernel_tree, pristine, folder, shutil.copy2)
     copy_tree(pristine, folder / "source", folder)
     write_text(stamp, key)
     return origin, sha256
 
 
-def _unpack_commit(given: Path, commit: str, pristine: Path) -> None:
-    """Take a commit's files out of a git tree, in which nothing is written."""
-    packed = pristine.with_suffix(".tar")
-    packed.parent.mkdir(parents=True, exist_ok=True)
-    command = ["git", "-C", str(given), "archive", "--prefix=linux/", "-o", str(packed), commit]
+def _unpack_commit(kernel_tree: Path, commit: str, pristine: Path) -> None:
+    """Unpack a commit's files from a git tree, which is only read."""
+    archive = pristine.with_suffix(".tar")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    command = ["git", "-C", str(kernel_tree), "archive", "--prefix=linux/", "-o", str(archive), commit]
     try:
         done = run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
-            raise SimlibError(f"git cannot read commit {commit[:12]} of {given}: {done.stdout.strip()[-200:]}")
-        unpack(packed, pristine)
+            raise SimlibError(f"git cannot read commit {commit[:12]} of {kernel_tree}: {done.stdout.strip()[-200:]}")
+        unpack(archive, pristine)
     finally:
-        packed.unlink(missing_ok=True)
+        archive.unlink(missing_ok=True)
 
 
 def prepare_step(folder: Path, series: Series, number: int) -> Path:
-    """Bring the tree in which patches are tried one by one to the first patches; only what changes is written.
+    """Update the tree that checks the patches one by one to the first `number` patches, and return it.
 
-    Returns: The tree.
+    Only files that change are written.
 
-    `folder`: the lab's folder, in which `prepare_source` was run. `number`: how many patches of it.
+    `folder`: the lab's folder, in which `prepare_source` was run.
     """
     tree = folder / "steps"
     if not tree.is_dir():
@@ -167,7 +167,7 @@ def prepare_step(folder: Path, series: Series, number: int) -> Path:
 
 
 def link_or_copy(source: Path, target: Path, *, follow_symlinks: bool) -> None:
-    """Give a file a second name, or copy it where the file system has no hard links."""
+    """Link a file to a second name, or copy it where the file system has no hard links."""
     try:
         os.link(source, target, follow_symlinks=follow_symlinks)
     except OSError:
@@ -175,62 +175,63 @@ def link_or_copy(source: Path, target: Path, *, follow_symlinks: bool) -> None:
 
 
 def copy_tree(tree: Path, target: Path, lab: Path, copy: Callable[..., object] = link_or_copy) -> None:
-    """Copy a tree's files, but neither git's own nor the lab's, if that lies within."""
-    for place, names in _walk(tree, lab):
-        copied = target / place.relative_to(tree)
+    """Copy a tree's files, except .git and the lab's folder."""
+    for folder, names in _walk(tree, lab):
+        copied = target / folder.relative_to(tree)
         copied.mkdir(parents=True)
         for name in names:
-            copy(place / name, copied / name, follow_symlinks=False)
+            copy(folder / name, copied / name, follow_symlinks=False)
 
 
-def _refuse_unfit(given: Path, folder: Path) -> None:
-    """Refuse a tree that the lab would delete, and one that was built in: kbuild would, and after minutes."""
-    if given.resolve().is_relative_to(folder.resolve()):
-        rule, cure = "lies in the lab's own folder", "give a tree that lies elsewhere"
-        raise InputError("source", str(given), rule, cure, flag="--source")
+def _refuse_unfit(kernel_tree: Path, lab: Path) -> None:
+    """Raise `InputError` for a tree in the lab's folder, or one that was built in place, which kbuild refuses late."""
+    if kernel_tree.resolve().is_relative_to(lab.resolve()):
+        rule, hint = "lies in the lab's own folder", "give a tree that lies elsewhere"
+        raise InputError("source", str(kernel_tree), rule, hint, flag="--source")
     for name in (".config", "include/config"):
-        if (given / name).exists():
-            cure = "run make mrproper there, or give a git worktree"
-            raise InputError("source", str(given), f"was built in place: it has {name}", cure, flag="--source")
+        if (kernel_tree / name).exists():
+            hint = "run make mrproper there, or give a git worktree"
+            raise InputError("source", str(kernel_tree), f"was built in place: it has {name}", hint, flag="--source")
 
 
-def _walk(given: Path, folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Folders of a kernel tree with the names of their files; neither git's own nor the lab's, if that lies within."""
-    lab = folder.resolve()
-    for place, folders, names in os.walk(given):
-        links = [name for name in folders if (Path(place) / name).is_symlink()]
-        folders[:] = sorted(
-            name for name in folders if name not in (".git", *links) and (Path(place) / name).resolve() != lab
+def _walk(kernel_tree: Path, lab: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Iterate over the folders of a tree with the names of their files, except .git and the lab's folder."""
+    excluded = lab.resolve()
+    for path, subfolders, names in os.walk(kernel_tree):
+        folder = Path(path)
+        links = [name for name in subfolders if (folder / name).is_symlink()]
+        subfolders[:] = sorted(
+            name for name in subfolders if name not in (".git", *links) and (folder / name).resolve() != excluded
         )
-        yield Path(place), sorted(name for name in (*names, *links) if name != ".git")
+        yield folder, sorted(name for name in (*names, *links) if name != ".git")
 
 
-def _tree_sha256(given: Path, folder: Path) -> str:
-    """Hash of a tree's files: an edit of one's own tree is another source."""
+def _tree_sha256(kernel_tree: Path, lab: Path) -> str:
+    """Hash of a tree's files and their names."""
     digest = hashlib.sha256()
-    for place, names in _walk(given, folder):
-        for path in (place / name for name in names):
+    for folder, names in _walk(kernel_tree, lab):
+        for path in (folder / name for name in names):
             content = os.readlink(path) if path.is_symlink() else file_sha256(path)
-            digest.update(f"{path.relative_to(given)}\0{content}\0".encode())
+            digest.update(f"{path.relative_to(kernel_tree)}\0{content}\0".encode())
     return digest.hexdigest()
 
 
-def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None:
-    """Unpack beside, then rename: an interrupted run leaves nothing that looks whole.
+def unpack(archive: Path, pristine: Path, prefixes: tuple[str, ...] = ("",)) -> None:
+    """Unpack an archive into a temporary folder and rename it, so that an interrupted run leaves no partial tree.
 
     Raises `SimlibError` if the archive is damaged.
 
-    `archive`: a source package's. `pristine`: where the tree is to lie. `only`: what the paths within the tree begin
-    with. Default: all of it.
+    `archive`: of a source package. `pristine`: path of the unpacked tree. `prefixes`: of the paths within the tree to
+    unpack. Default: the whole tree.
     """
-    # Not before Python 3.11.4, and Debian 12 has 3.11.2.
-    safely: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+    # The filter exists from Python 3.11.4 on; Debian 12 has 3.11.2.
+    options: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
     part = pristine.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        with tarfile.open(archive, "r:xz" if archive.suffix == ".xz" else "r:") as packed:
-            members = (member for member in packed if member.name.partition("/")[2].startswith(only))
-            packed.extractall(part, members, **safely)  # noqa: S202  # the distribution's own package, or a part of it
+        with tarfile.open(archive, "r:xz" if archive.suffix == ".xz" else "r:") as stream:
+            members = (member for member in stream if member.name.partition("/")[2].startswith(prefixes))
+            stream.extractall(part, members, **options)  # noqa: S202  # the distribution's own package, or a part of it
         roots = list(part.iterdir())
         os.rename(roots[0] if len(roots) == 1 else part, pristine)
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
@@ -240,30 +241,30 @@ def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None
 
 
 def _patch(folder: Path, series: Series, tree: Path, listing: Path) -> None:
-    """Make the tree equal to the pristine one plus the series."""
+    """Make a tree equal to the pristine one with the series applied."""
     stage = folder / "stage"
     touched = apply_series(folder / "pristine", series, stage)
-    lay_over(folder / "pristine", stage, touched, tree, listing)
+    sync_tree(folder / "pristine", stage, touched, tree, listing)
     shutil.rmtree(stage, ignore_errors=True)
 
 
-def lay_over(pristine: Path, stage: Path, touched: Sequence[str], tree: Path, listing: Path) -> None:
-    """Make a tree equal to the pristine one but for some files; only files whose content changes are written.
+def sync_tree(pristine: Path, stage: Path, touched: Sequence[str], tree: Path, listing: Path) -> None:
+    """Make a tree equal to the pristine one except for the `touched` files; only files that change are written.
 
-    `stage`: holds the `touched` files; one that it does not hold is removed. `listing`: file that keeps what was laid
-    over the tree.
+    `stage`: holds the `touched` files; a touched file that it lacks is removed from the tree. `listing`: file that
+    lists the touched files of the last call.
     """
     before = listing.read_text("utf-8").split() if listing.is_file() else []
     names = sorted({*before, *touched})
-    write_text(listing, "\n".join(names))  # first: what an interrupted run has changed is known to the next one
+    write_text(listing, "\n".join(names))  # first: the next run then repairs what an interrupted run has changed
     for name in names:
-        wanted = stage / name if name in touched else pristine / name
-        present = tree / name
-        if not wanted.is_file():
-            present.unlink(missing_ok=True)
-        elif not present.is_file() or not filecmp.cmp(wanted, present, shallow=False):
-            present.parent.mkdir(parents=True, exist_ok=True)
-            part = present.with_name(present.name + ".part")
-            shutil.copy(wanted, part)
-            os.replace(part, present)
+        origin = stage / name if name in touched else pristine / name
+        path = tree / name
+        if not origin.is_file():
+            path.unlink(missing_ok=True)
+        elif not path.is_file() or not filecmp.cmp(origin, path, shallow=False):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(path.name + ".part")
+            shutil.copy(origin, part)
+            os.replace(part, path)
     write_text(listing, "\n".join(touched))

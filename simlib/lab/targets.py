@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The machines that the lab can emulate: one `Target` an architecture, as data."""
+"""Targets of the lab: the compiler, kernel image, emulator and MMU modes of each architecture."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from simlib._lib.errors import InputError, nearest
 
 OLDEST_QEMU = (9, 1)
-"""First QEMU whose plugins may end a CPU's turn. Older ones give one CPU the whole turn, or starve some."""
+"""First QEMU whose plugins can end a CPU's turn. Older versions give one CPU the whole turn, or starve some."""
 
 QEMU_PACKAGES_SUITE = "bookworm-backports"
-"""Debian suite that has a new enough QEMU for bookworm, which itself ships 7.2."""
+"""Debian suite with a new enough QEMU for bookworm, which has 7.2."""
 
 
 @dataclass(frozen=True)
 class KernelMode:
-    """A way in which a target's KVM translates guest addresses."""
+    """Mode in which a target's KVM translates guest addresses."""
 
     cpu: str
     """QEMU's ``-cpu``."""
@@ -30,23 +30,23 @@ class Target:
     """An architecture that the lab builds for and boots."""
 
     name: str
-    """Also the name of its configuration fragment in ``configs/``."""
+    """Name of the target, and of its configuration fragment in ``configs/``."""
     kernel_arch: str
-    """What the kernel's Makefiles call it (``ARCH=``)."""
+    """Its name in the kernel's Makefiles (``ARCH=``)."""
     compiler: str
     """Prefix of the cross compiler (``CROSS_COMPILE=``)."""
     image: str
-    """Kernel image, from the object tree."""
+    """Path of the kernel image in the object tree."""
     kvm: str
-    """Folder of the architecture's KVM."""
+    """Folder of the architecture's KVM code."""
     qemu: str
-    """The emulator's command."""
+    """Name of the emulator."""
     machine: tuple[str, ...]
     """QEMU's arguments for the board."""
     console: str
     """Kernel arguments for the serial console."""
     modes: dict[str, KernelMode]
-    """First one: the default."""
+    """MMU modes by name; the first is the default."""
     packages: tuple[str, ...]
     """Debian packages for building."""
     qemu_packages: tuple[str, ...]
@@ -54,8 +54,8 @@ class Target:
 
 
 BUILD_PACKAGES = (
-    *("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "patch", "rsync", "sparse"),
-)
+    "bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "patch", "rsync", "sparse",
+)  # fmt: skip
 """Debian packages that every kernel build needs."""
 
 TARGETS = {
@@ -108,13 +108,13 @@ TARGETS = {
         ),
     )
 }
-"""The targets by name. LoongArch and s390x are absent: QEMU emulates neither one's virtualisation extension."""
+"""Targets by name. LoongArch and s390x are absent, because QEMU does not emulate their virtualisation extensions."""
 
 
 def find_target(name: str) -> Target:
     """Look up a target.
 
-    Raises `InputError` if there is none of this name.
+    Raises `InputError` for an unknown name.
     """
     if name not in TARGETS:
         raise InputError("architecture", name, "the lab cannot emulate it", nearest(name, TARGETS))

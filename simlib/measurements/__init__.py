@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measurements: the published tables of ``data/``, the user's own files, and other tools' logs.
+"""Measurements: published tables of ``data/``, files of the user, and imported logs of other tools.
 
 >>> from simlib import measurements
 >>> table = measurements.load("x86-clear-dirty-log-160-vcpus")

@@ -32,7 +32,7 @@ _VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s'",<>=!()\[\]]+""")
 _GRAMMAR = "write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses"
 
 RESERVED = ("and", "or", "not", "in")
-"""Words that join; no column is called so."""
+"""Words of the grammar; no column can have such a name."""
 
 
 @dataclass(frozen=True)
@@ -55,30 +55,30 @@ class Clause(conditions.Condition):
 
 @dataclass(frozen=True)
 class RowCondition:
-    """Which rows of a table are meant. Made by `parse_condition`, and written by ``str`` as that reads it.
+    """Condition that selects rows of a table. Made by `parse_condition`, which also reads what ``str`` writes.
 
-    - `asked`: clauses, and what joins them; None: every row is meant.
+    - `condition`: clauses joined by ``and``, ``or`` and ``not``; None selects every row.
     """
 
-    asked: conditions.Condition | None
+    condition: conditions.Condition | None
 
     def __str__(self) -> str:
-        return "" if self.asked is None else str(self.asked)
+        return "" if self.condition is None else str(self.condition)
 
     def columns(self) -> tuple[str, ...]:
-        """The columns that it names, each once, in their order.
+        """Return the columns that the condition names, each once, in order.
 
         >>> parse_condition("vcpus > 1 and (series == a or vcpus > 8)").columns()
         ('vcpus', 'series')
         """
-        clauses = leaves(self.asked) if self.asked else []
+        clauses = leaves(self.condition) if self.condition else []
         return tuple(dict.fromkeys(clause.column for clause in clauses if isinstance(clause, Clause)))
 
     def mask(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
-        """Tell which rows of `frame` meet the condition.
+        """Select the rows of `frame` that meet the condition.
 
-        A missing value meets no comparison, not even ``!=``, and what asks for it is neither true nor false: the row
-        meets a ``not`` of it as little (Kleene's three values, as SQL and pandas have them).
+        A comparison with a missing value is neither true nor false, not even with ``!=``, so that the row does not
+        meet its ``not`` either (Kleene's three-valued logic, as in SQL and pandas).
 
         Returns: ndarray of bool, shape (len(frame),). True where the condition holds. Raises `InputError` if a column
         does not exist, if a number is compared with text, or if text is compared by order.
@@ -89,9 +89,9 @@ class RowCondition:
         >>> parse_condition("not (vcpus >= 8 and lock == rw) or vcpus in (64, 128)").mask(frame)
         array([ True, False,  True])
         """
-        if self.asked is None:
+        if self.condition is None:
             return np.ones(len(frame), dtype=np.bool_)
-        return np.asarray(_decide(self.asked, frame).fillna(False), dtype=np.bool_)
+        return np.asarray(_decide(self.condition, frame).fillna(False), dtype=np.bool_)
 
 
 def parse_condition(text: str) -> RowCondition:
@@ -100,22 +100,22 @@ def parse_condition(text: str) -> RowCondition:
     Raises `InputError` if the text does not follow the grammar.
 
     - `text`: comparisons ``column op value`` joined by ``and``, ``or``, ``not`` and parentheses; `op` is ``==``,
-      ``!=``, ``<=``, ``>=``, ``<``, ``>``, or ``in`` or ``not in`` with values separated by commas, in parentheses or
-      brackets if one likes. ``not`` binds closest, then ``and``, then ``or``. A value with blanks, commas or
-      parentheses stands in quotes. Empty text holds for every row.
+      ``!=``, ``<=``, ``>=``, ``<``, ``>``, or ``in`` or ``not in`` with values separated by commas, optionally in
+      parentheses or brackets. ``not`` binds closest, then ``and``, then ``or``. A value with blanks, commas or
+      parentheses is quoted. An empty text selects every row.
 
     >>> print(parse_condition("vcpus in [16,32, 64] and (series == 'rwlock-old-test' or not iteration > 1)"))
     vcpus in 16,32,64 and (series == 'rwlock-old-test' or not iteration > 1)
     >>> parse_condition("vcpus = 8")
     Traceback (most recent call last):
-    simlib.InputError: condition = vcpus = 8: '=' stands where ==, !=, <=, >=, <, > or in must (character 7);
+    simlib.InputError: condition = vcpus = 8: expected ==, !=, <=, >=, <, > or in, found '=' (character 7);
     write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses
     """
     return RowCondition(_ConditionParser(text, "condition", _GRAMMAR).read() if text.strip() else None)
 
 
 class _ConditionParser(Reader):
-    """Comparisons of columns."""
+    """Parser of comparisons of columns."""
 
     def comparison(self) -> conditions.Condition:
         if self.ahead in RESERVED or not _COLUMN.fullmatch(self.ahead):
@@ -130,14 +130,14 @@ class _ConditionParser(Reader):
         return Clause(column, op, (self.value(),))
 
     def values(self) -> tuple[str, ...]:
-        """One value or several, bare or enclosed."""
+        """Read one value or several, bare or in parentheses or brackets."""
         opened = self.accept("(", "[")
-        found = [self.value()]
+        values = [self.value()]
         while self.accept(","):
-            found.append(self.value())
+            values.append(self.value())
         if opened:
             self.close(opened)
-        return tuple(found)
+        return tuple(values)
 
     def value(self) -> str:
         if not _VALUE.fullmatch(self.ahead):
@@ -147,12 +147,12 @@ class _ConditionParser(Reader):
 
 
 def _quote(value: str) -> str:
-    mark = '"' if "'" in value else "'"
-    return f"{mark}{value}{mark}"
+    quote_mark = '"' if "'" in value else "'"
+    return f"{quote_mark}{value}{quote_mark}"
 
 
 def _decide(condition: conditions.Condition, frame: pd.DataFrame) -> Any:
-    """For which rows a condition is true, false, or neither: an array of pandas, whose ``&|~`` know all three."""
+    """Truth of a condition for each row, as a pandas array with three-valued ``&``, ``|`` and ``~``."""
     if isinstance(condition, And):
         return _decide(condition.left, frame) & _decide(condition.right, frame)
     if isinstance(condition, Or):
@@ -165,23 +165,23 @@ def _decide(condition: conditions.Condition, frame: pd.DataFrame) -> Any:
 
 
 def _compared(clause: Clause, frame: pd.DataFrame) -> Any:
-    """For which rows a comparison is true, false, or neither."""
-    what = f"condition {clause}"
+    """Truth of a comparison for each row: true, false or missing."""
+    where = f"condition {clause}"
     if clause.column not in frame.columns:
         columns = [str(column) for column in frame.columns]
-        raise InputError(what, clause.column, "the column does not exist", nearest(clause.column, columns))
+        raise InputError(where, clause.column, "the column does not exist", nearest(clause.column, columns))
     series = frame[clause.column]
-    wanted: list[Any] = list(clause.literals)
+    literals: list[Any] = list(clause.literals)
     if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
         for value in clause.literals:
             if not NUMBER.fullmatch(value):
-                raise InputError(what, value, "the column holds numbers", "give one")
-        wanted = [float(value) for value in wanted]
-        have = series.to_numpy(dtype=np.float64, na_value=np.nan)
+                raise InputError(where, value, "the column holds numbers", "give one")
+        literals = [float(value) for value in literals]
+        cells = series.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         if clause.op not in ("==", "!=", "in"):
-            raise InputError(what, clause.op, "the column holds text", "compare it with ==, != or in")
-        have = series.astype(object).map(str).to_numpy(dtype=object)
-    compare = _COMPARE["==" if clause.op == "in" else clause.op]
-    holds = np.any([compare(have, value) for value in wanted], axis=0)
+            raise InputError(where, clause.op, "the column holds text", "compare it with ==, != or in")
+        cells = series.astype(object).map(str).to_numpy(dtype=object)
+    operation = _COMPARE["==" if clause.op == "in" else clause.op]
+    holds = np.any([operation(cells, value) for value in literals], axis=0)
     return pd.arrays.BooleanArray(holds.astype(np.bool_), series.isna().to_numpy(dtype=np.bool_))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Descriptor of a measurement file: what its columns are, and where its numbers come from.
+"""Descriptor of a measurement file: its columns, and the source of its numbers.
 
 A descriptor is a Frictionless table resource in JSON, ``<stem>.json`` beside
 ``<stem>.csv``. A file without one gets the descriptor that its column names imply.
@@ -29,26 +29,26 @@ _KEY_UNITS = ("%", "B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")  # s
 _NUMERIC = ("number", "integer")
 
 ITERATION = "iteration"
-"""Key column that may be empty: the row's times are then sums over all iterations."""
+"""Key column that may be empty: the times of the row are then sums over all iterations."""
 
 
 def read_descriptor(path: Path) -> dict[str, Any] | None:
-    """Read the descriptor of a CSV file, ``<stem>.json`` in the same folder; None where there is none.
+    """Read the descriptor of a CSV file, ``<stem>.json`` in the same folder; None if there is none.
 
     Raises `InputError` if it is not a JSON object, holds no schema, or describes another file.
     """
-    beside = path.with_suffix(".json")
-    if beside == path or not exists(beside):
+    descriptor_path = path.with_suffix(".json")
+    if descriptor_path == path or not exists(descriptor_path):
         return None
-    where = str(beside)
-    descriptor = read_json(beside, "a descriptor (JSON)")
+    where = str(descriptor_path)
+    descriptor = read_json(descriptor_path, "a descriptor (JSON)")
     schema = descriptor.get("schema") if isinstance(descriptor, dict) else None
     schema = schema if isinstance(schema, dict) else {}
     fields = schema.get("fields")
     if not fields or not isinstance(fields, list) or not all(map(_is_field, fields)):
         rule = "a descriptor must be a Frictionless table resource"
-        cure = 'give it {"schema": {"fields": [{"name": ..., "type": ..., "unit": ...}, ...]}}'
-        raise InputError(where, "no schema with fields", rule, cure)
+        hint = 'give it {"schema": {"fields": [{"name": ..., "type": ..., "unit": ...}, ...]}}'
+        raise InputError(where, "no schema with fields", rule, hint)
     described = descriptor.setdefault("path", path.name)
     if described != path.name:
         raise InputError(f"{where}, path", described, f"must name the file beside it, {path.name!r}", "correct it")
@@ -71,7 +71,7 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
 
 
 def _is_field(field: Any) -> bool:
-    """Tell whether an entry of ``schema.fields`` can be read."""
+    """True if an entry of ``schema.fields`` can be read."""
     if not isinstance(field, dict) or not isinstance(field.get("name"), str):
         return False
     text = all(isinstance(field.get(key, ""), str) for key in ("type", "unit"))
@@ -79,10 +79,10 @@ def _is_field(field: Any) -> bool:
 
 
 def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
-    """Describe a file that has no descriptor by the names of its columns; source and hardware are ``"not stated"``.
+    """Derive a descriptor from the names of the columns; source and hardware are ``"not stated"``.
 
-    Times and key columns must be filled in, apart from `ITERATION`. The key of a row is every column
-    that is not an outcome: not a time, a rate, a change or a counted event.
+    Times and key columns must be filled in, apart from `ITERATION`. The key of a row consists of every column that is
+    not an outcome: a time, a rate, a change or a count of events.
 
     Raises `InputError` if a column of numbers carries no known unit.
 
@@ -94,18 +94,18 @@ def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
     keys: list[str] = []
     for name in map(str, cells):
         column = cells[name]
-        number = _holds_numbers(name, column)
+        numeric = _holds_numbers(name, column)
         field: dict[str, Any] = {"name": name, "type": "string", "unit": "none"}
-        if number:
+        if numeric:
             whole = name in units.KEY_COUNTS or all(_INTEGER.fullmatch(c) for c in column if c)
             whole = whole and suffix_of(name) is None
             field["type"] = "integer" if whole else "number"
             field["unit"] = unit_of(where, name)
-        key = field["type"] == "string" or name in units.KEY_COUNTS or field["unit"] in _KEY_UNITS
-        key = key and not name.endswith("change_percent")
-        if key:
+        is_key = field["type"] == "string" or name in units.KEY_COUNTS or field["unit"] in _KEY_UNITS
+        is_key = is_key and not name.endswith("change_percent")
+        if is_key:
             keys.append(name)
-        if (key and name != ITERATION) or is_time(name):
+        if (is_key and name != ITERATION) or is_time(name):
             field["constraints"] = {"required": True}
         if name == "vcpus":
             field["constraints"]["minimum"] = 1
@@ -119,14 +119,14 @@ def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
         "source": {"subject": "not stated"},
         "hardware": "not stated",
         "command": "not stated",
-        "notes": ["No descriptor stands beside the file: types and units are those that its names imply."],
+        "notes": ["There is no descriptor beside the file: types and units are those that the column names imply."],
         "caveats": [],
         "schema": {"fields": fields, "primaryKey": keys},
     }
 
 
 def _holds_numbers(name: str, column: Iterable[str]) -> bool:
-    """Tell whether a column without a descriptor is meant to hold numbers."""
+    """True if a column without a descriptor is meant to hold numbers."""
     numbers = [bool(NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell)) for cell in column if cell]
     if suffix_of(name) or name == "vcpus":
         return True
@@ -137,8 +137,8 @@ def _holds_numbers(name: str, column: Iterable[str]) -> bool:
 def check_cells(where: str, cells: pd.DataFrame, descriptor: dict[str, Any]) -> None:
     """Check every cell against the descriptor.
 
-    Columns, numbers and units are checked here, as Frictionless takes ``NaN`` for a number and knows no units; types,
-    constraints and the primary key by Frictionless.
+    This module checks columns, numbers and units, because Frictionless accepts ``NaN`` as a number and has no units.
+    Frictionless checks types, constraints and the primary key.
 
     Raises `InputError` for the first fault, with its row and column.
     """
@@ -146,7 +146,7 @@ def check_cells(where: str, cells: pd.DataFrame, descriptor: dict[str, Any]) -> 
     header = [str(name) for name in cells]
     for name in header:
         if name not in fields and names_duration(name):
-            unit_of(where, name)  # a wrong suffix is worth its own message
+            unit_of(where, name)  # a wrong suffix gets its own message
     for name in fields:
         if name not in header:
             rule = f"the column {name!r} is missing"
@@ -160,7 +160,7 @@ def check_cells(where: str, cells: pd.DataFrame, descriptor: dict[str, Any]) -> 
 
 
 def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
-    """Cells that stand for a missing value: the empty one, and those that the schema names."""
+    """Cells that denote a missing value: the empty cell, and those that the schema names."""
     return frozenset(["", *descriptor["schema"].get("missingValues", [])])
 
 
@@ -180,21 +180,21 @@ def _check_column(where: str, column: pd.Series[str], field: dict[str, Any], mis
 
 
 def _number_fault(cell: str, name: str, whole: bool, least: float) -> tuple[str, str, str] | None:
-    """What is wrong with a number: its text, the rule, and the cure."""
+    """Fault of a number as (text, rule, hint), or None if it is valid."""
     if _NOT_FINITE.fullmatch(cell) or (NUMBER.fullmatch(cell) and not math.isfinite(float(cell))):
         return cell, "must be a finite number", "remove the row or measure it again"
     if not NUMBER.fullmatch(cell):
         return repr(cell), "must be a number", "write only its digits"
     if float(cell) < least:
-        what = "a time" if is_time(name) else "a count or size"
-        return cell, f"{what} must not be negative", "correct the number"
+        quantity = "a time" if is_time(name) else "a count or size"
+        return cell, f"{quantity} must not be negative", "correct the number"
     if whole and not _INTEGER.fullmatch(cell):
         return cell, "must be a whole number", "write it without a decimal point"
     return (cell, "must be at most 2^53", "is the number right?") if whole and abs(float(cell)) > _LARGEST else None
 
 
 def _check_schema(where: str, cells: pd.DataFrame, descriptor: dict[str, Any], fields: list[dict[str, Any]]) -> None:
-    """Let Frictionless check types, constraints and the primary key."""
+    """Check types, constraints and the primary key with Frictionless."""
     from frictionless import FrictionlessException, Schema  # noqa: PLC0415  # slow to import
     from frictionless.resources import TableResource  # noqa: PLC0415  # the same
 
@@ -204,8 +204,8 @@ def _check_schema(where: str, cells: pd.DataFrame, descriptor: dict[str, Any], f
         schema = Schema.from_descriptor({"fields": fields, "primaryKey": primary, "missingValues": missing})
         report = TableResource(data=[list(cells), *cells.to_numpy().tolist()], schema=schema).validate(limit_errors=1)
     except (FrictionlessException, re.error, TypeError) as error:  # the latter two: a bad constraint
-        beside, rule = str(Path(where).with_suffix(".json")), f"must be a Frictionless table schema ({error})"
-        raise InputError(beside, "schema", rule, "correct the descriptor") from error
+        descriptor_path, rule = str(Path(where).with_suffix(".json")), f"must be a Frictionless table schema ({error})"
+        raise InputError(descriptor_path, "schema", rule, "correct the descriptor") from error
     if report.valid:
         return
     faults = [*report.errors, *(error for task in report.tasks for error in task.errors)]
@@ -213,16 +213,16 @@ def _check_schema(where: str, cells: pd.DataFrame, descriptor: dict[str, Any], f
 
 
 def _fault(where: str, cells: pd.DataFrame, fault: Any, primary: list[str]) -> InputError:
-    """Turn a fault that Frictionless found into one sentence."""
-    at = getattr(fault, "row_number", None)
-    where += f", row {cells.index[at - 2]}" if at is not None else ""
-    if fault.type == "primary-key" and at is not None:
-        row = cells.iloc[at - 2]
+    """Convert a fault reported by Frictionless into an `InputError`."""
+    row_number = getattr(fault, "row_number", None)
+    where += f", row {cells.index[row_number - 2]}" if row_number is not None else ""
+    if fault.type == "primary-key" and row_number is not None:
+        row = cells.iloc[row_number - 2]
         key = ", ".join(f"{name}={row[name]}" for name in primary)
         if not any(row[name] for name in primary):
             return InputError(where, key, f"the key {'+'.join(primary)} must be filled in", "fill in the cell")
-        rule = f"a row with this {'+'.join(primary)} stands above it already"
-        return InputError(where, key, rule, "remove one, or tell repeated runs apart by a column 'run'")
+        rule = f"an earlier row has the same {'+'.join(primary)}"
+        return InputError(where, key, rule, "remove one, or distinguish repeated runs by a column 'run'")
     name = getattr(fault, "field_name", None)
     if name:
         where += f", column {name}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The data package: where it is, which tables it holds, and how one is loaded.
+"""Data package: its folder, its tables, and loading one of them.
 
-``data/datapackage.json`` lists the tables for any Frictionless tool. What a
-table is and where it comes from stands in the descriptor beside its CSV.
+``data/datapackage.json`` lists the tables for any Frictionless tool. The descriptor beside a CSV file says what its
+table holds and gives its source. An installed package has only the tables that simlib itself needs; a checkout has all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from simlib._lib.checkout import checkout
 from simlib._lib.errors import InputError, nearest
 from simlib._lib.files import write_text
 from simlib._lib.reading import exists, read_json, read_text
@@ -28,31 +29,33 @@ _STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")
 
 
 def data_dir() -> Path:
-    """The folder of the data package.
+    """Return the folder of the data package.
 
-    That which the environment variable ``SIMLIB_DATA`` names if it is set, else ``data`` of the source tree, else the
+    It is the folder that the environment variable ``SIMLIB_DATA`` names, else ``data`` of the source tree, else the
     copy inside the installed package. Raises `InputError` if it holds no ``datapackage.json``.
 
     >>> (data_dir() / "datapackage.json").exists()
     True
     """
-    given = os.environ.get("SIMLIB_DATA")
-    if given:
-        if exists(Path(given) / _LISTING):
-            return Path(given)
+    override = os.environ.get("SIMLIB_DATA")
+    if override:
+        if exists(Path(override) / _LISTING):
+            return Path(override)
         rule = f"must be a folder with a {_LISTING}"
-        raise InputError("SIMLIB_DATA", given, rule, "correct the variable, or unset it")
+        raise InputError("SIMLIB_DATA", override, rule, "correct the variable, or unset it")
     package = Path(__file__).resolve().parents[1]
-    places = (package.parent / "data", package / "_data")
-    for place in places:
-        if (place / _LISTING).is_file():
-            return place
-    tried, rule = " and ".join(map(str, places)), f"one of these folders must hold a {_LISTING}"
-    raise InputError("data package", tried, rule, "install simlib again, or set SIMLIB_DATA")
+    candidates = (package.parent / "data", package / "_data")
+    for candidate in candidates:
+        if (candidate / _LISTING).is_file():
+            return candidate
+    rule = f"one of these folders must hold a {_LISTING}"
+    raise InputError(
+        "data package", " and ".join(map(str, candidates)), rule, "install simlib again, or set SIMLIB_DATA"
+    )
 
 
 def list_tables() -> pd.DataFrame:
-    """List the tables of the data package, in its order.
+    """List the tables of the data package whose files are present, in its order.
 
     Returns: name, title, rows, source (author and subject), hardware, kind. Raises `InputError` if the package or one
     of its descriptors cannot be read.
@@ -63,57 +66,60 @@ def list_tables() -> pd.DataFrame:
     """
     columns = ["name", "title", "rows", "source", "hardware", "kind"]
     rows = []
-    for name, path in _paths().items():
-        said = {"title": name, "hardware": "not stated", "kind": "measured"} | _json(path.with_suffix(".json"))
-        source = {"author": "not stated", "subject": "not stated"} | said.get("source", {})
+    for name, path in _present(_paths()).items():
+        descriptor = {"title": name, "hardware": "not stated", "kind": "measured"} | _json(path.with_suffix(".json"))
+        source = {"author": "not stated", "subject": "not stated"} | descriptor.get("source", {})
         count = len(read_text(path, "a measurement file (CSV)").splitlines()) - 1
         origin = f"{source['author']}: {source['subject']}"
-        rows.append((name, said["title"], count, origin, said["hardware"], said["kind"]))
+        rows.append((name, descriptor["title"], count, origin, descriptor["hardware"], descriptor["kind"]))
     return pd.DataFrame(rows, columns=columns)
 
 
 def load(name: str) -> MeasurementTable:
-    """Load one table of the data package, named as `list_tables` has it, checked against its descriptor.
+    """Load one table of the data package by its name in `list_tables`, checked against its descriptor.
 
-    What was read is kept: the next call gives a copy, unless the files have changed meanwhile.
+    Tables are cached: the next call returns a copy, unless the files have changed.
 
-    Raises `InputError` if there is no such table, or its file is bad.
+    Raises `InputError` if there is no such table, its file is not part of the installed package, or the file is bad.
 
     >>> load("arm64-teardown-64gb").seconds("teardown_time")
     array([12.,  1.])
     """
     paths = _paths()
     if name not in paths:
-        raise InputError("table", name, "is not in the data package", nearest(name, paths))
+        raise InputError("table", name, "is not in the data package", nearest(name, _present(paths)))
     path = paths[name]
-    table: MeasurementTable = _kept(read, path, _stamp(path), _stamp(path.with_suffix(".json")))
+    if checkout() is None and not exists(path):
+        raise InputError("table", name, "is in simlib's repository, not in the installed package", "use a checkout")
+    table: MeasurementTable = _cached(read, path, _stamp(path), _stamp(path.with_suffix(".json")))
     return replace(table, frame=table.frame.copy(), descriptor=deepcopy(table.descriptor))
 
 
 def assemble(folder: Path) -> dict[str, Any]:
-    """Put together ``datapackage.json`` from the descriptors of a data package.
+    """Build ``datapackage.json`` from the descriptors of a data package.
 
-    Its own keys, and the standard part of every ``*/*.json`` in `folder` that describes a CSV beside it.
+    Returns: The present keys of the file, with the standard part of every ``*/*.json`` in `folder` that describes a CSV
+    file beside it as its resources.
     """
     resources = []
     for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem):
         if not path.with_suffix(".csv").exists():
             continue
-        described = _json(path)
-        entry = {key: described[key] for key in _STANDARD if key in described}
+        descriptor = _json(path)
+        entry = {key: descriptor[key] for key in _STANDARD if key in descriptor}
         entry["path"] = path.with_suffix(".csv").relative_to(folder).as_posix()
-        entry["schema"] = described["schema"]
+        entry["schema"] = descriptor["schema"]
         resources.append(entry)
     return {**_json(folder / _LISTING), "resources": resources}
 
 
 def update_listing(folder: Path) -> None:
-    """Write ``datapackage.json`` anew after tables were added, beside and renamed."""
+    """Rewrite ``datapackage.json`` atomically after tables were added."""
     write_text(folder / _LISTING, json.dumps(assemble(folder), indent=2, ensure_ascii=False) + "\n")
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What tells one state of a file from another; None if it cannot be told, so that reading says why."""
+    """Identity of a file's state, which changes with its content; None if the file is unreadable."""
     try:
         state = path.stat()
     except OSError:
@@ -122,20 +128,25 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 @lru_cache(maxsize=256)
-def _kept(reader: Callable[[Path], Any], path: Path, *_: tuple[int, int, int] | None) -> Any:
-    """What was read, once for each state of its files."""
+def _cached(reader: Callable[[Path], Any], path: Path, *_: tuple[int, int, int] | None) -> Any:
+    """Read a file once for each state of it and of its descriptor."""
     return reader(path)
 
 
 def _paths() -> dict[str, Path]:
-    """CSV file of each table of the package."""
+    """CSV file of each table that the package lists."""
     folder = data_dir()
-    listing = _kept(_json, folder / _LISTING, _stamp(folder / _LISTING))
+    listing = _cached(_json, folder / _LISTING, _stamp(folder / _LISTING))
     try:
         return {str(entry["name"]): folder / str(entry["path"]) for entry in listing["resources"]}
     except (KeyError, TypeError) as error:
         rule = "must list resources with name and path"
         raise InputError(str(folder / _LISTING), repr(error), rule, "restore the file") from error
+
+
+def _present(paths: dict[str, Path]) -> dict[str, Path]:
+    """Tables whose CSV file exists; in a checkout all of them, so that a lost file is an error."""
+    return paths if checkout() else {name: path for name, path in paths.items() if exists(path)}
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -145,18 +156,18 @@ def _json(path: Path) -> dict[str, Any]:
     return content
 
 
-def as_table(given: MeasurementTable | pd.DataFrame | str | Path) -> MeasurementTable:
-    """Measurements, however they are given: a table, a DataFrame, a CSV file, or the name of a table of the package.
+def as_table(source: MeasurementTable | pd.DataFrame | str | Path) -> MeasurementTable:
+    """Convert measurements to a table: a table, a DataFrame, a CSV file, or the name of a table of the package.
 
     Raises `InputError` if it is none of these, or breaks a rule.
 
     >>> as_table("x86-get-dirty-log-lockless")
     <MeasurementTable x86-get-dirty-log-lockless: 2 rows; ...>
     """
-    if isinstance(given, MeasurementTable):
-        return given
-    if isinstance(given, pd.DataFrame):
-        return from_frame(given)
-    if isinstance(given, str | Path):
-        return read(given) if str(given).endswith(".csv") or exists(given) else load(str(given))
-    raise InputError("measurements", type(given).__name__, "must be a table, a DataFrame, or the path of a CSV file")
+    if isinstance(source, MeasurementTable):
+        return source
+    if isinstance(source, pd.DataFrame):
+        return from_frame(source)
+    if isinstance(source, str | Path):
+        return read(source) if str(source).endswith(".csv") or exists(source) else load(str(source))
+    raise InputError("measurements", type(source).__name__, "must be a table, a DataFrame, or the path of a CSV file")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One measurement table: its numbers, what they mean, and where they come from."""
+"""Measurement table: numbers with their units and source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MeasurementTable:
 
     - `frame`: the rows. Integers are ``int64``, other numbers and integers with a missing value ``float64`` (missing:
       NaN), text is as written (missing: empty).
-    - `descriptor`: frictionless descriptor, with source, hardware, command, notes and caveats.
+    - `descriptor`: Frictionless descriptor, with source, hardware, command, notes and caveats.
     - `path`: the file that was read.
 
     >>> from simlib.measurements import load
@@ -47,12 +47,12 @@ class MeasurementTable:
 
     @property
     def title(self) -> str:
-        """What the table shows, in one line."""
+        """One-line title of the table."""
         return str(self.descriptor.get("title", self.name))
 
     @property
     def source(self) -> dict[str, str]:
-        """Where the numbers come from: subject, author, date, Message-ID or commit."""
+        """Source of the numbers: subject, author, date, Message-ID or commit."""
         source = self.descriptor.get("source", {})
         return dict(source) if isinstance(source, dict) else {"subject": str(source)}
 
@@ -63,7 +63,7 @@ class MeasurementTable:
 
     @property
     def caveats(self) -> list[str]:
-        """What to bear in mind before the numbers are used."""
+        """Caveats to consider before using the numbers."""
         return [str(caveat) for caveat in self.descriptor.get("caveats", [])]
 
     @property
@@ -79,35 +79,35 @@ class MeasurementTable:
         return {name: str(field.get("unit", implied[name])) for name, field in fields.items()}
 
     def column(self, name: str) -> NDArray[Any]:
-        """A copy of the values of one column, in the unit that its name ends with."""
+        """Return a copy of the values of one column, in the unit that its name ends with."""
         if name not in self.frame.columns:
-            known = nearest(name, map(str, self.frame.columns))
-            raise InputError(f"column of {self.name}", name, "does not exist", known)
+            hint = nearest(name, map(str, self.frame.columns))
+            raise InputError(f"column of {self.name}", name, "does not exist", hint)
         return np.array(self.frame[name])
 
     def seconds(self, stem: str) -> NDArray[np.float64]:
-        """Times of one column in seconds, whatever unit the file gives them in.
+        """Times of one column, converted to seconds.
 
         `stem` is the column's name without its unit (``"dirty_memory_time"``), or with it. Raises `InputError` if no
         column, or more than one, holds that time.
         """
         times = [str(column) for column in self.frame.columns if is_time(str(column))]
-        fits = [column for column in times if stem in (column, stem_of(column))]
-        if not fits:
+        matches = [column for column in times if stem in (column, stem_of(column))]
+        if not matches:
             raise InputError(f"time of {self.name}", stem, "no column holds it", nearest(stem, map(stem_of, times)))
-        if len(fits) > 1:
-            rule = f"several columns hold it: {', '.join(fits)}"
+        if len(matches) > 1:
+            rule = f"several columns hold it: {', '.join(matches)}"
             raise InputError(f"time of {self.name}", stem, rule, "name one of them")
-        per_second = PER_SECOND[str(suffix_of(fits[0]))]
-        return np.array(self.frame[fits[0]], dtype=np.float64) / per_second
+        per_second = PER_SECOND[str(suffix_of(matches[0]))]
+        return np.array(self.frame[matches[0]], dtype=np.float64) / per_second
 
     def rows(self, condition: str) -> pd.DataFrame:
-        """Rows that meet a condition (``"vcpus <= 8"``, as `parse_condition` reads it), numbered from 0."""
+        """Return the rows that meet a condition such as ``"vcpus <= 8"`` (see `parse_condition`), numbered from 0."""
         mask = parse_condition(condition).mask(self.frame)
         return self.frame[mask].reset_index(drop=True)
 
     def select(self, condition: str) -> MeasurementTable:
-        """Make a table of the rows that meet a condition; see `rows`."""
+        """Return a table of the rows that meet a condition; see `rows`."""
         return replace(self, frame=self.rows(condition))
 
     def __len__(self) -> int:
@@ -124,8 +124,8 @@ class MeasurementTable:
 def read(path: str | Path) -> MeasurementTable:
     """Read a measurement file: a tidy CSV (UTF-8) whose columns carry their unit.
 
-    A descriptor ``<stem>.json`` beside it is used; without one, the names of the columns say what they are. Raises
-    `InputError` for the first fault of the file: where it is, what was found, the rule, the cure.
+    A descriptor ``<stem>.json`` beside the file is used; without one, types and units follow from the column names.
+    Raises `InputError` for the first fault of the file: its place, the value, the rule, a hint.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -138,7 +138,7 @@ def read(path: str | Path) -> MeasurementTable:
 
 
 def from_frame(frame: pd.DataFrame) -> MeasurementTable:
-    """A checked table of the rows of a DataFrame, whose columns carry their unit as those of a measurement file.
+    """Make a checked table from a DataFrame whose columns carry their unit, as in a measurement file.
 
     Raises `InputError` for the first fault.
 
@@ -151,7 +151,7 @@ def from_frame(frame: pd.DataFrame) -> MeasurementTable:
 def check(path: str | Path) -> list[str]:
     """Check a measurement file; see `read`.
 
-    Returns: What was found good, a line each: rows, key, range and unit of every column of numbers.
+    Returns: Lines of a report: rows, key, range and unit of every column of numbers.
 
     >>> from simlib.measurements import data_dir
     >>> for line in check(data_dir() / "published" / "x86-get-dirty-log-lockless.csv"):
@@ -162,8 +162,8 @@ def check(path: str | Path) -> list[str]:
     get_dirty_log_time_ns: 4807343 to 9009483, unit ns
     """
     table = read(path)
-    beside = table.path.with_suffix(".json").exists()
-    origin = "from its descriptor" if beside else "from the names of its columns"
+    described = table.path.with_suffix(".json").exists()
+    origin = "from its descriptor" if described else "from the names of its columns"
     report = [f"{table.name}: {len(table)} rows, {len(table.frame.columns)} columns, types and units {origin}"]
     report.append(f"key: {', '.join(table.key) or 'none'}")
     for name, unit in table.units.items():
@@ -178,7 +178,7 @@ def check(path: str | Path) -> list[str]:
 
 
 def _table(text: str, given: dict[str, Any] | None, path: Path) -> MeasurementTable:
-    """Check the text of a file against the descriptor that is given, or that its names imply."""
+    """Check the text of a file against the given descriptor, or the one that its column names imply."""
     where = str(path)
     cells = cut_cells(where, text)
     descriptor = implied_descriptor(where, cells) if given is None else given
@@ -190,7 +190,7 @@ def _table(text: str, given: dict[str, Any] | None, path: Path) -> MeasurementTa
 
 
 def _values(cells: pd.Series[str], kind: str | None, missing: frozenset[str]) -> Any:
-    """Numbers and text of a column of checked cells."""
+    """Values of a column of checked cells."""
     if kind not in ("integer", "number"):
         return ["" if cell in missing else cell for cell in cells]
     if kind == "integer" and missing.isdisjoint(cells):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Units of measurement columns: a column's name ends with its unit.
+"""Units of measurement columns, given by the end of a column's name.
 
 ``dirty_memory_time_ms`` is in milliseconds, ``memory_gib`` in GiB. Numbers
 without a unit are counts (``vcpus``, ``contentions``) and carry no suffix.
@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from simlib._lib.errors import InputError
 
-#: Suffix of a time column -> how many of that unit make one second.
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "ps": 10**12}
+"""Units per second, by the suffix of a time column."""
 
-#: Suffix of a column -> symbol of its unit in a descriptor.
 SUFFIXES = {
     **{suffix: suffix for suffix in PER_SECOND},
     "cycles": "cycles",
@@ -36,38 +35,39 @@ SUFFIXES = {
     "mib_per_s": "MiB/s",
     "gib_per_s": "GiB/s",
 }
+"""Symbol of the unit in a descriptor, by the suffix of a column."""
 
-#: Units of numbers whose column carries no suffix.
 COUNT_UNITS = ("count", "1", "not stated")
+"""Units of numbers whose column carries no suffix."""
 
-#: Counts that identify a row, known without a descriptor.
 KEY_COUNTS = frozenset({
     "vcpus", "cores", "sockets", "threads", "nodes", "iteration", "iterations", "run", "runs", "repetition", "seed",
     "configuration", "slot", "pass",
 })  # fmt: skip
+"""Counts that identify a row, recognised without a descriptor."""
 
-#: Counts that are outcomes, known without a descriptor.
 OUTCOME_COUNTS = frozenset({
     "contentions", "acquisitions", "acquired", "contended", "bounces", "faults", "flushes", "splits", "yields", "exits",
     "samples",
 })  # fmt: skip
+"""Counts that are outcomes, recognised without a descriptor."""
 
 _DURATION_WORDS = frozenset({"time", "latency", "duration", "downtime"})
 
 
 def suffix_of(column: str) -> str | None:
-    """Unit suffix of a column's name: the longest key of `SUFFIXES` that fits, or None."""
-    fits = [suffix for suffix in SUFFIXES if column.endswith(f"_{suffix}")]
-    return max(fits, key=len) if fits else None
+    """Unit suffix of a column's name: the longest key of `SUFFIXES` that matches, or None."""
+    matches = [suffix for suffix in SUFFIXES if column.endswith(f"_{suffix}")]
+    return max(matches, key=len) if matches else None
 
 
 def is_time(column: str) -> bool:
-    """Tell whether the column holds a time that can be given in seconds."""
+    """True if the column holds a time that can be converted to seconds."""
     return suffix_of(column) in PER_SECOND
 
 
 def names_duration(column: str) -> bool:
-    """Tell whether the column's name speaks of a time, with or without a unit: ``dirty_memory_time_min`` does."""
+    """True if the column's name denotes a time, with or without a unit, as ``dirty_memory_time_min`` does."""
     return not _DURATION_WORDS.isdisjoint(column.split("_"))
 
 
@@ -78,10 +78,10 @@ def stem_of(column: str) -> str:
 
 
 def unit_of(where: str, column: str, declared: str | None = None) -> str:
-    """Unit of a column of numbers of a file, from its name and from what its descriptor declares.
+    """Unit of a column of numbers, from its name and the unit that the descriptor declares.
 
-    Returns: Symbol of the unit; ``"count"`` for a number without one. Raises `InputError` if the name carries no known
-    unit and is no count, or if the descriptor declares another unit than the name carries.
+    Returns: Symbol of the unit; ``"count"`` for a number without a unit. Raises `InputError` if the name carries no
+    known unit and is no count, or if the descriptor declares another unit than the name.
 
     >>> unit_of("a.csv", "clear_time_s"), unit_of("a.csv", "vcpus")
     ('s', 'count')
@@ -96,11 +96,11 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
             rule = f"the descriptor's unit must be the name's, {SUFFIXES[suffix]!r}"
             raise InputError(f"{where}, column {column}", declared, rule, "rename the column or correct its unit")
         return SUFFIXES[suffix]
-    duration = names_duration(column)
-    if declared in COUNT_UNITS and not duration:
+    is_duration = names_duration(column)
+    if declared in COUNT_UNITS and not is_duration:
         return str(declared)
     if declared is None and column in KEY_COUNTS | OUTCOME_COUNTS:
         return "count"
-    cure = f"use one of the suffixes {', '.join('_' + suffix for suffix in (PER_SECOND if duration else SUFFIXES))}"
-    cure += "" if duration else ", or declare a count with unit 'count' in a descriptor beside the file"
-    raise InputError(f"{where}, column", column, "the name of a column of numbers must end with a known unit", cure)
+    hint = f"use one of the suffixes {', '.join('_' + suffix for suffix in (PER_SECOND if is_duration else SUFFIXES))}"
+    hint += "" if is_duration else ", or declare a count with unit 'count' in a descriptor beside the file"
+    raise InputError(f"{where}, column", column, "the name of a column of numbers must end with a known unit", hint)

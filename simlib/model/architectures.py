@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How each architecture takes mmu_lock for dirty logging: facts, as data.
+"""Use of mmu_lock for dirty logging on each architecture: facts, as data.
 
-Each fact names the kernel file and function it was read from, and the kernel
-version, because all of them have changed at some time. A scenario's policy
-starts from these values and may override each.
+Each row names the kernel files and functions that it was read from, and the kernel version, because all of them have
+changed at some time. These values are the defaults of a scenario's policy, which may override each.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from simlib._lib.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class Tracking:
-    """How KVM learns which pages of 4 KiB the guest writes.
+    """A mechanism by which KVM learns which pages of 4 KiB the guest writes.
 
-    - `dirty_bits`: whether hardware sets the dirty bit of an entry, so that the write is no fault.
-    - `buffer_entries`: pages that hardware can write down for each vCPU before that must leave the guest; 0: none, so
-      that whoever asks must look at every entry.
+    - `dirty_bits`: hardware sets the dirty bit of an entry, so that the write does not fault.
+    - `buffer_entries`: pages that hardware logs for each vCPU before a VM exit; 0: none, so that KVM must check every
+      entry.
     """
 
     name: str
@@ -34,16 +33,16 @@ TRACKING: dict[str, Tracking] = {
     for row in (
         Tracking("write_protect", "a page is write-protected, and the next write to it faults", False, 0,
                  ("Documentation/virt/kvm/api.rst 4.117",)),
-        Tracking("pml", "Page Modification Logging: the CPU sets the dirty bit and writes the page down", True, 512,
+        Tracking("pml", "Page Modification Logging: the CPU sets the dirty bit and logs the page", True, 512,
                  ("arch/x86/kvm/vmx/vmx.c enable_pml, vmx_flush_pml_buffer (6.12)",
                   "20260907063906.1964557 (AMD; in KVM's tree since 28 September 2026)")),
-        Tracking("dbm", "the CPU sets the dirty state (FEAT_HAFDBS), and KVM looks for it at every entry", True, 0,
+        Tracking("dbm", "the CPU sets the dirty state (FEAT_HAFDBS), and KVM checks every entry for it", True, 0,
                  ("20200616093553.27512-1-zhukeqian1@huawei.com (posted, not merged)",)),
-        Tracking("hdbss", "the CPU sets the dirty state and writes the page down (FEAT_HDBSS)", True, 512,
+        Tracking("hdbss", "the CPU sets the dirty state and logs the page (FEAT_HDBSS)", True, 512,
                  ("20260225040421.2683931-1-zhengtian10@huawei.com (v3; posted, not merged)",)),
     )
 }  # fmt: skip
-"""The ways, by name."""
+"""The mechanisms, by name."""
 
 
 @dataclass(frozen=True)
@@ -51,30 +50,29 @@ class Architecture:
     """One architecture's use of mmu_lock.
 
     - `lock`: ``spin`` (queued spinlock), ``rwlock`` (queued rwlock) or ``none``: dirty logging does not take mmu_lock.
-    - `write_protect_fault`: mode in which a write to a write-protected, already split page is fixed: ``lockless``,
-      ``read``, ``write``, or ``none``: hardware records the write without a fault.
-    - `translation_fault`: mode in which a missing entry is installed.
-    - `split_fault`: mode in which a first write to a write-protected block is handled.
+    - `write_protect_fault`: mode for a fault at a write-protected, already split page: ``lockless``, ``read``,
+      ``write``, or ``none``: hardware records the write without a fault.
+    - `translation_fault`: mode for installing a missing entry.
+    - `split_fault`: mode for a first write to a write-protected block.
     - `clear_lock`: mode in which CLEAR_DIRTY_LOG (GET where there is no CLEAR) write-protects; ``none`` without
       mmu_lock.
-    - `fault_lock_sections`: times that one slow fault takes the lock.
-    - `eager_split`: where and under what blocks are split ahead of the guest's writes.
-    - `drop_points`: where a long hold lets go.
+    - `fault_lock_sections`: number of times that one slow fault takes the lock.
+    - `eager_split`: the places where blocks are split ahead of the guest's writes, and the lock mode.
+    - `drop_points`: places where a long hold drops the lock.
     - `fault_flush`: invalidation that a permission fault needs, under the lock: ``none`` (lockless or not needed),
       ``local`` (this CPU's TLB) or ``broadcast`` (all CPUs: arm64's inner shareable TLBI, riscv's remote fence, POWER's
       tlbie).
-    - `flush`: when TLBs are flushed, and with the lock held or not.
+    - `flush`: time of TLB flushes, with the lock held or not.
     - `version`: kernel version of the facts.
     - `sources`: kernel files and functions.
     - `enable_lock`: mode in which enabling the log write-protects the slot, without KVM_DIRTY_LOG_INITIALLY_SET.
-    - `splits_at_clear`: whether, by default, CLEAR splits blocks eagerly after KVM_DIRTY_LOG_INITIALLY_SET.
-    - `enable_by_rmap`: whether enabling the log looks at every page's reverse mapping, also in blocks that are not
-      split.
-    - `data_lines`: cache lines beside the lock's own that every fault under the lock changes, whoever takes it.
-    - `split_flush`: whether the fault that replaces a block by a table flushes all TLBs with the lock held.
-    - `page_fence`: whether every vCPU is asked to drop an entry from its TLB as soon as that has changed.
-    - `split_alloc`: whether an eager split allocates the new table ``under_lock``, or lets go for it (``drop``).
-    - `dirty_tracking`: the ways of `TRACKING` that it has, posted ones too; the first is where nothing else is said.
+    - `splits_at_clear`: by default, CLEAR splits blocks eagerly after KVM_DIRTY_LOG_INITIALLY_SET.
+    - `enable_by_rmap`: enabling the log looks up every page's reverse mapping, also in blocks that are not split.
+    - `data_lines`: cache lines other than the lock's that every fault under the lock changes, on every CPU.
+    - `split_flush`: the fault that replaces a block by a table flushes all TLBs with the lock held.
+    - `page_fence`: every vCPU is requested to drop an entry from its TLB as soon as the entry has changed.
+    - `split_alloc`: an eager split allocates the new table ``under_lock``, or drops the lock to do so (``drop``).
+    - `dirty_tracking`: the mechanisms of `TRACKING` that it has, posted ones too; the first is the default.
     """
 
     name: str
@@ -207,9 +205,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture(name: str) -> Architecture:
-    """The facts of one architecture.
+    """Return the facts of one architecture.
 
-    Raises `InputError` if the name is unknown; the message has the nearest known one.
+    Raises `InputError` if the name is unknown; the message names the most similar one.
 
     >>> architecture("arm64").write_protect_fault
     'read'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Conditions as values: they combine with ``&``, ``|`` and ``~``, and come out as rows that jump away."""
+"""Conditions as values: they combine with ``&``, ``|`` and ``~``, and compile to rows with jumps."""
 
 from __future__ import annotations
 
@@ -12,34 +12,31 @@ from simlib.model.steps import Quantity, Step
 
 @dataclass(eq=False)
 class Label:
-    """A step that is not written yet; `row` is its index once it is."""
+    """A jump target; `row` is its index once it is placed."""
 
     row: int | None = None
 
 
 def index(label: Label) -> int:
-    """The step that it became.
-
-    Raises `InputError` if it became none.
-    """
+    """Index of a label's step. Raises `InputError` if it was never placed."""
     if label.row is None:
         raise InputError("program", "a label", "was never placed", "leave a loop only within it")
     return label.row
 
 
 class ConditionRows(Protocol):
-    """What a condition is written into (`simlib.model.program.Program`)."""
+    """Receiver of a condition's rows (`simlib.model.program.Program`)."""
 
     def add(self, step: Step, *arguments: int | Label) -> None:
         """Append a row."""
 
     def place(self, label: Label) -> None:
-        """The label is the next row."""
+        """Place the label at the next row."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that a thread may ask. Conditions combine with ``&``, ``|`` and ``~``.
+    """A condition that a thread can test. Conditions combine with ``&``, ``|`` and ``~``.
 
     >>> str(AtLeast(Quantity.PAGES, 512) | ~AtLeast(Quantity.BITMAP, 1))
     'pages >= 512 or not bitmap >= 1'
@@ -55,7 +52,7 @@ class Condition:
         return Not(self)
 
     def write(self, program: ConditionRows, no: Label) -> None:
-        """Rows that go to `no` unless the condition holds, and on if it does."""
+        """Append rows that go to `no` unless the condition holds."""
         raise NotImplementedError
 
 
@@ -68,7 +65,7 @@ class AtLeast(Condition):
     argument: int = 0
 
     def write(self, program: ConditionRows, no: Label) -> None:
-        """One row."""
+        """Append one row."""
         program.add(Step.TEST, no, self.quantity, self.argument, self.threshold)
 
     def __str__(self) -> str:
@@ -77,13 +74,13 @@ class AtLeast(Condition):
 
 @dataclass(frozen=True)
 class And(Condition):
-    """The right one is asked only if the left one holds."""
+    """Conjunction; the right side is tested only if the left one holds."""
 
     left: Condition
     right: Condition
 
     def write(self, program: ConditionRows, no: Label) -> None:
-        """The rows of both."""
+        """Append the rows of both sides."""
         self.left.write(program, no)
         self.right.write(program, no)
 
@@ -93,13 +90,13 @@ class And(Condition):
 
 @dataclass(frozen=True)
 class Or(Condition):
-    """The right one is asked only if the left one does not hold."""
+    """Disjunction; the right side is tested only if the left one does not hold."""
 
     left: Condition
     right: Condition
 
     def write(self, program: ConditionRows, no: Label) -> None:
-        """The rows of both, with a jump over the right one's."""
+        """Append the rows of both sides, with a jump over the right one's."""
         second, yes = Label(), Label()
         self.left.write(program, second)
         program.add(Step.JUMP, yes)
@@ -113,7 +110,7 @@ class Or(Condition):
 
 @dataclass(frozen=True)
 class Not(Condition):
-    """The condition does not hold."""
+    """Negation."""
 
     condition: Condition
 
@@ -121,7 +118,7 @@ class Not(Condition):
         return self.condition
 
     def write(self, program: ConditionRows, no: Label) -> None:
-        """The rows of the condition, and a jump where it holds."""
+        """Append the rows of the condition, and a jump for the case that it holds."""
         yes = Label()
         self.condition.write(program, yes)
         program.add(Step.JUMP, no)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What actions cost, and which of it a calibration is to determine."""
+"""Costs of actions, and the choice of those that a calibration determines."""
 
 from __future__ import annotations
 
@@ -20,75 +20,74 @@ def _cost(low: str, high: str, unused: str) -> Any:
 
 @dataclass(frozen=True)
 class Costs(rules.Checked):
-    """What each action takes. Times are picoseconds; None: not known, so that a prior says it.
+    """Costs of actions. Times are picoseconds; None: not known, so that the prior is used.
 
-    - `fault_unlocked`: one fault outside the lock: exit, finding the page, and back into the guest.
+    - `fault_unlocked`: one page fault outside the lock: VM exit, lookup of the page, and VM entry.
     - `fault_hold`: the part of one page fault under the lock.
-    - `split_hold`: the part of the first write to a block under the lock.
-    - `populate_block`: what the host spends to allocate and clear one backing page (2 MiB or 4 KiB) at first touch.
+    - `split_hold`: the part of the first write to a huge page or block mapping under the lock.
+    - `populate_block`: allocating and clearing one backing page (2 MiB or 4 KiB) at first touch, by the host.
     - `tlb_invalidate`: one broadcast TLB invalidation, for which the interconnect serves one CPU at a time; under the
       lock.
-    - `fence_vcpu`: asking one vCPU to drop an entry from its TLB, of which riscv asks every vCPU whenever an entry
-      changes (`Architecture.page_fence`); under the lock, beside what CLEAR, enabling and a fault take for a page.
+    - `fence_vcpu`: requesting one vCPU to drop an entry from its TLB, which riscv requests of every vCPU whenever an
+      entry changes (`Architecture.page_fence`); under the lock, in addition to a page's cost of CLEAR, enabling, fault.
     - `line_transfer`: moving a contended cache line from one CPU to another, with the atomic operation on it.
-    - `queue_length_penalty`: what handing over a queued lock takes longer for each doubling of the threads that wait
-      for it. Empirical: no mechanism with a source explains it (docs/model.md).
-    - `line_local`: an atomic operation on a line that this CPU owns.
-    - `guest_access`: one access of the guest that needs no fault.
-    - `guest_flush`: a guest's flush of its own TLB (`Workload.flush_accesses`): with shadow paging it leaves the guest.
-    - `split_access`: what an access of a guest that works on takes longer once the block around the page has been
-      split: the TLB holds less of the memory.
+    - `queue_length_penalty`: additional time of a queued lock's hand-off for each doubling of the threads that wait for
+      it. Empirical: no mechanism with a source explains it (docs/model.md).
+    - `line_local`: an atomic operation on a cache line that this CPU owns.
+    - `guest_access`: one access of the guest without a fault.
+    - `guest_flush`: a guest's flush of its own TLB (`Workload.flush_accesses`): with shadow paging a VM exit.
+    - `split_access`: additional time of an access of a running guest after the huge page or block mapping around the
+      page was split: the TLB covers less memory.
     - `clear_page`: CLEAR, for each page (or block) that it write-protects, under the lock.
     - `lockless_page`: the same without mmu_lock (``clear_lock = "lockless"``).
     - `clear_word`: CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
-    - `clear_unsplit`: CLEAR, for each page of a block that is not split: what looking for the page's own entry takes,
-      under the lock. Enabling the log takes it too where that looks at every page (`Architecture.enable_by_rmap`).
+    - `clear_unsplit`: CLEAR, for each page of an unsplit block: the lookup of the page's own entry, under the lock.
+      Enabling the log pays it too where it looks up every page (`Architecture.enable_by_rmap`).
     - `clear_ioctl`: one CLEAR ioctl, outside the lock.
-    - `reacquire`: between letting the lock go within a CLEAR and asking for it again.
+    - `reacquire`: time between dropping the lock within a CLEAR and requesting it again.
     - `enable_page`: enabling the log, for each page that it write-protects, under the lock.
     - `flush`: one remote TLB flush, whatever the number of vCPUs.
-    - `flush_per_vcpu`: what it takes longer for each vCPU that is interrupted.
-    - `interrupt`: what it takes longer if any vCPU is in the guest, where an interrupt has to reach it.
-    - `kick`: what a vCPU loses that is interrupted by it: out of the guest and in again.
-    - `dirty_set`: what a write of the guest takes longer where hardware sets the dirty bit, and writes the page down.
-    - `log_exit`: out of the guest and in again because the log buffer is full.
-    - `log_entry`: putting one page of a log buffer into the dirty log, or into the ring.
-    - `log_kick`: asking one vCPU for its log buffer: an interrupt is sent, and not waited for.
-    - `ring_exit`: out to userspace and into the guest again: because the dirty ring is full, or userspace asks for it.
+    - `flush_per_vcpu`: additional time of the flush for each vCPU that is interrupted.
+    - `interrupt`: additional time of the flush if any vCPU is in the guest, where an interrupt must reach it.
+    - `kick`: time that a vCPU loses to such an interrupt: VM exit and entry.
+    - `dirty_set`: additional time of a guest's write where hardware sets the dirty bit and logs the page.
+    - `log_exit`: VM exit and entry because the log buffer is full.
+    - `log_entry`: moving one page of a log buffer into the dirty log, or into the ring.
+    - `log_kick`: requesting one vCPU's log buffer: an interrupt is sent, without waiting for its effect.
+    - `ring_exit`: exit to userspace and return to the guest, because the dirty ring is full or userspace requests it.
     - `ring_entry`: harvesting one entry of a ring in userspace.
     - `reset_entry`: the ring's reset, for each entry, outside the lock.
-    - `split_block`: splitting one block eagerly, under the lock.
+    - `split_block`: splitting one huge page or block mapping eagerly, under the lock.
     - `split_alloc`: allocating its table, under the lock or not (`Policy.split_alloc`).
-    - `zap_block`: unmapping one block and giving back its table, under the lock.
-    - `unmap_entry`: taking one entry out of an arm64 stage 2, of a page, a block or a table: the walk to it, clearing
-      it, and giving back what it referred to. Neither cache maintenance nor TLB invalidation.
+    - `zap_block`: unmapping one block and freeing its table, under the lock.
+    - `unmap_entry`: removing one entry of a page, a block or a table from an arm64 stage 2: the walk to it, clearing
+      it, and freeing its target. Without cache maintenance and TLB invalidation.
     - `clean_line`: cleaning and invalidating one data cache line (64 bytes) to the point of coherency.
     - `walk_entry`: `eager_split`: visiting one entry in a walk over the page table, under the lock.
-    - `protect_entry`: `eager_split`: what it takes longer to write-protect a writable entry that is visited, under the
-      lock.
-    - `table_entry`: `eager_split`: making one entry of a new table, with its share of allocating and clearing it, under
-      the lock.
+    - `protect_entry`: `eager_split`: additional time for write-protecting a visited writable entry, under the lock.
+    - `table_entry`: `eager_split`: creating one entry of a new table, with its share of allocating and clearing the
+      table, under the lock.
     - `fault_jitter`: coefficient of variation of `fault_unlocked` and of the hold, from fault to fault.
     """
 
     fault_unlocked: int | None = _cost("50ns", "50us", "no vCPU faults")
     fault_hold: int | None = _cost("20ns", "20us", "no vCPU faults")
-    split_hold: int | None = _cost("20ns", "500us", "no write meets a block that is not split")
+    split_hold: int | None = _cost("20ns", "500us", "no write hits an unsplit block")
     populate_block: int | None = _cost("100ns", "20ms", "the memory is populated when the run begins")
     tlb_invalidate: int | None = _cost("10ns", "20us", "nothing invalidates TLBs by broadcast")
-    fence_vcpu: int | None = _cost("10ns", "20us", "no change of an entry is told to every vCPU by a request")
-    line_transfer: int | None = _cost("1ns", "1us", "the machine says what moving a line takes")
-    queue_length_penalty: int | None = _cost("100ps", "2us", "nobody queues")
-    line_local: int | None = _cost("1ns", "100ns", "nobody takes a lock")
+    fence_vcpu: int | None = _cost("10ns", "20us", "changed entries need no request to every vCPU")
+    line_transfer: int | None = _cost("1ns", "1us", "the host gives the time of a line transfer")
+    queue_length_penalty: int | None = _cost("100ps", "2us", "no thread queues")
+    line_local: int | None = _cost("1ns", "100ns", "no thread takes a lock")
     guest_access: int | None = _cost("1ns", "1us", "workload.access_interval is the time between accesses")
     guest_flush: int | None = _cost("1ns", "50us", "workload.flush_accesses is 0")
-    split_access: int | None = _cost("100ps", "1us", "no guest works on in memory that was mapped by blocks")
+    split_access: int | None = _cost("100ps", "1us", "no guest keeps accessing memory that was mapped by blocks")
     clear_page: int | None = _cost("500ps", "2us", "nothing is cleared under mmu_lock")
     lockless_page: int | None = _cost("500ps", "2us", "pages are cleared under mmu_lock")
     clear_word: int | None = _cost("1ns", "20us", "nothing is cleared")
-    clear_unsplit: int | None = _cost("100ps", "500ns", "nothing meets a block that is not split")
+    clear_unsplit: int | None = _cost("100ps", "500ns", "no unsplit block is cleared")
     clear_ioctl: int | None = _cost("10ns", "100us", "there is no CLEAR")
-    reacquire: int | None = _cost("1ns", "10us", "nobody lets go and asks again")
+    reacquire: int | None = _cost("1ns", "10us", "no thread drops and reacquires the lock")
     enable_page: int | None = _cost("500ps", "2us", "enabling the log write-protects nothing")
     flush: int | None = _cost("100ns", "10ms", "nothing flushes remote TLBs")
     flush_per_vcpu: int | None = _cost("10ns", "100us", "nothing flushes remote TLBs")
@@ -106,9 +105,9 @@ class Costs(rules.Checked):
     zap_block: int | None = _cost("10ns", "1ms", "nothing is zapped")
     unmap_entry: int | None = _cost("1ns", "100us", "no stage 2 is torn down")
     clean_line: int | None = _cost("100ps", "1us", "no cache is maintained")
-    walk_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks so")
-    protect_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks so")
-    table_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks so")
+    walk_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks entry by entry")
+    protect_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks entry by entry")
+    table_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks entry by entry")
     fault_jitter: float | None = rules.rule(rules.number(0, 8), None, bounds=(0.05, 1.5), unused="nothing varies")
 
     def given(self) -> dict[str, float]:
@@ -120,41 +119,41 @@ MEANINGS: dict[str, str] = {
     name: " ".join(text.split())
     for name, text in re.findall(r"^ {4}- `(\w+)`: (.+?)(?=^ {4}- |\Z)", Costs.__doc__ or "", re.M | re.S)
 }
-"""What each cost is, in words."""
+"""Definition of each cost, from the docstring."""
 
 UNUSED: dict[str, str] = {cost.name: cost.metadata["unused"] for cost in dataclasses.fields(Costs)}
-"""Why a program may not spend a cost."""
+"""Reason why a program may not spend a cost."""
 
 
-def named(table: Mapping[str, Any], where: str, kept: Collection[str] = ()) -> dict[str, Any]:
-    """A [costs] table in which ``others = "0ns"``, if it stands there, is read as that for each cost that is not named.
+def expand_others(table: Mapping[str, Any], where: str, named_elsewhere: Collection[str] = ()) -> dict[str, Any]:
+    """Replace ``others = "0ns"`` in a [costs] table by that value for each cost that is not named.
 
     Raises `InputError` if it is another time: costs differ.
 
-    - `kept`: costs that are named elsewhere: in what the table changes, or as those to calibrate.
+    - `named_elsewhere`: costs that are named elsewhere: in the base of the table, or as those to calibrate.
 
-    >>> len(named({"fault_unlocked": "1us", "others": "0ns"}, "costs")) == len(UNUSED)
+    >>> len(expand_others({"fault_unlocked": "1us", "others": "0ns"}, "costs")) == len(UNUSED)
     True
     """
     rows = dict(table)
     if "others" in rows:
         others = rows.pop("others")
         if parse_duration(others, f"{where}.others"):
-            raise InputError(f"{where}.others", others, 'must be "0ns": what is left out is not paid', "name each cost")
-        unnamed = (name for name in UNUSED if name not in kept)
+            raise InputError(f"{where}.others", others, 'must be "0ns": omitted costs are free', "name each cost")
+        unnamed = (name for name in UNUSED if name not in named_elsewhere)
         rows = {name: 0 if name == "fault_jitter" else others for name in unnamed} | rows
     return rows
 
 
 @dataclass(frozen=True)
 class Calibration(rules.Checked):
-    """Which costs measurements determine, when the scenario is calibrated.
+    """Costs that measurements determine when the scenario is calibrated.
 
     - `costs`: costs with one value for all variants.
-    - `per_group_costs`: costs of which each variant has its own value.
+    - `per_group_costs`: costs with a value for each group of variants.
     - `metrics`: measured quantities to explain.
-    - `included_in_others`: costs that the others contain in this workload, where nothing tells them apart: 0 in it,
-      whether to calibrate or to predict. Any other cost without a value has the median of its prior.
+    - `included_in_others`: costs that the calibrated ones contain because this workload cannot separate them: 0 in
+      calibration and prediction. Any other cost without a value has the median of its prior.
     """
 
     costs: tuple[str, ...] = rules.rule(

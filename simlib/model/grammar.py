@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The grammar of all conditions that users write: comparisons joined by ``and``, ``or``, ``not`` and parentheses.
 
-    condition  = all { "or" all }
-    all        = one { "and" one }
-    one        = "not" one | "(" condition ")" | comparison
+    condition   = conjunction { "or" conjunction }
+    conjunction = term { "and" term }
+    term        = "not" term | "(" condition ")" | comparison
 
-What a comparison is says each `Reader`: of strategies (`simlib.model.strategy`) and of rows
-(`simlib.measurements.condition`). Nothing of a text is ever executed.
+The `Reader` of strategies (`simlib.model.strategy`) and that of rows (`simlib.measurements.condition`) define
+comparisons. No text is ever executed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from simlib._lib.errors import InputError
 from simlib.model.conditions import And, Condition, Not, Or
 
 DEEPEST = 50
-"""Most parentheses and ``not`` within each other."""
+"""Deepest nesting of parentheses and ``not``."""
 
 MOST = 200
-"""Most comparisons."""
+"""Largest number of comparisons."""
 
 _WORD = re.compile(r"""'[^']*'|"[^"]*"|[=!<>]=|[^\s'",<>=!()\[\]]+|\S""")
 _CLOSES = {"(": ")", "[": "]"}
 
 
 def leaves(condition: Condition) -> list[Condition]:
-    """The comparisons of a condition, one by one.
+    """Return the comparisons of a condition.
 
     >>> from simlib.model.strategy import strategy
     >>> [str(leaf) for leaf in leaves(strategy("pages >= 64 and not waiters >= 1"))]
@@ -41,15 +41,15 @@ def leaves(condition: Condition) -> list[Condition]:
 
 
 class Reader(ABC):
-    """A recursive descent over the words of a text.
+    """Recursive descent parser over the words of a text.
 
     - `what`: names the text in an error.
-    - `cure`: what to do about an error that says nothing better.
+    - `hint`: hint of an error without a more specific one.
     """
 
-    def __init__(self, text: str, what: str, cure: str) -> None:
-        self.text, self.what, self.cure = text, what, cure
-        self._words = [(found[0], found.start() + 1) for found in _WORD.finditer(text)]
+    def __init__(self, text: str, what: str, hint: str) -> None:
+        self.text, self.what, self.hint = text, what, hint
+        self._words = [(match[0], match.start() + 1) for match in _WORD.finditer(text)]
         self._next = self._depth = self._comparisons = 0
 
     @abstractmethod
@@ -57,14 +57,11 @@ class Reader(ABC):
         """Read one comparison."""
 
     def read(self) -> Condition:
-        """Read the whole text.
-
-        Raises `InputError` that names the word, and the rule that it breaks.
-        """
-        found = self._condition()
+        """Read the whole text. Raises `InputError` that names the wrong word, and the rule that it breaks."""
+        condition = self._condition()
         if self.ahead:
             self.fail(f"{self.ahead!r} cannot follow here (character {self._place()})")
-        return found
+        return condition
 
     @property
     def ahead(self) -> str:
@@ -72,48 +69,48 @@ class Reader(ABC):
         return self._words[self._next][0] if self._next < len(self._words) else ""
 
     def take(self) -> str:
-        """The next word, which is behind then."""
+        """Consume the next word and return it."""
         word = self.ahead
         self._next += 1
         return word
 
     def accept(self, *words: str) -> str:
-        """The next word, if it is one of these; it is behind then. Else empty."""
+        """Consume and return the next word if it is one of `words`, else return an empty text."""
         return self.take() if self.ahead in words else ""
 
     def close(self, sign: str) -> None:
-        """Go behind what closes the parenthesis or bracket that was taken last but for what stands in it."""
+        """Consume the word that closes a parenthesis or bracket."""
         if self.accept(_CLOSES[sign]):
             return
         if self.ahead:
             self.refuse(f"{_CLOSES[sign]!r}")
         self.fail(f"{sign!r} is not closed")
 
-    def refuse(self, wanted: str, cure: str = "") -> NoReturn:
-        """Say that the next word stands where something else must."""
+    def refuse(self, expected: str, hint: str = "") -> NoReturn:
+        """Raise an error: the next word is not the expected one."""
         place = f" (character {self._place()})" if self.ahead else ""
-        self.fail(f"{self.ahead or 'the end'!r} stands where {wanted} must{place}", cure)
+        self.fail(f"expected {expected}, found {self.ahead or 'the end'!r}{place}", hint)
 
-    def fail(self, rule: str, cure: str = "") -> NoReturn:
-        """Say which rule the text breaks."""
-        raise InputError(self.what, self.text, rule, cure or self.cure)
+    def fail(self, rule: str, hint: str = "") -> NoReturn:
+        """Raise an error with the rule that the text breaks."""
+        raise InputError(self.what, self.text, rule, hint or self.hint)
 
     def _place(self) -> int:
         return self._words[self._next][1]
 
     def _condition(self) -> Condition:
-        found = self._all()
+        condition = self._conjunction()
         while self.accept("or"):
-            found = Or(found, self._all())
-        return found
+            condition = Or(condition, self._conjunction())
+        return condition
 
-    def _all(self) -> Condition:
-        found = self._one()
+    def _conjunction(self) -> Condition:
+        condition = self._term()
         while self.accept("and"):
-            found = And(found, self._one())
-        return found
+            condition = And(condition, self._term())
+        return condition
 
-    def _one(self) -> Condition:
+    def _term(self) -> Condition:
         opened = self.accept("not", "(")
         if not opened:
             self._comparisons += 1
@@ -124,9 +121,9 @@ class Reader(ABC):
         if self._depth > DEEPEST:
             self.fail(f"is nested deeper than {DEEPEST}", "write it with fewer parentheses")
         if opened == "not":
-            found: Condition = Not(self._one())
+            condition: Condition = Not(self._term())
         else:
-            found = self._condition()
+            condition = self._condition()
             self.close(opened)
         self._depth -= 1
-        return found
+        return condition

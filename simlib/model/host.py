@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The host: its cores and their distances; and what is known of those that have a name."""
+"""The host: its cores and the distances between them, and the facts of named hosts."""
 
 from __future__ import annotations
 
@@ -19,30 +19,28 @@ def _lists(value: tuple[tuple[int, float], ...]) -> list[list[float]]:
 class Host(rules.Checked):
     """The host.
 
-    - `name`: what the host is called; calibrated costs are kept by this name.
-    - `cores`, `sockets`, `threads_per_core`: cores in all, how many sockets share them evenly, and how many threads
-      (CPUs to the kernel) a core runs. Threads of the guest and of userspace fill socket after socket, of each first
-      one thread of every core.
-    - `clusters`: groups of cores that share a cache, in all sockets together; 0: none within a socket is nearer than
-      another.
+    - `name`: name of the host; selects its calibrated costs.
+    - `cores`, `sockets`, `threads_per_core`: number of cores in all, of sockets, over which the cores are divided
+      evenly, and of threads (the kernel's CPUs) that a core runs. Threads of the guest and of userspace fill socket
+      after socket, and in each first one thread of every core.
+    - `clusters`: number of groups of cores that share a cache, in all sockets together; 0: all cores of a socket are
+      equally near.
     - `line_transfer_local`, `line_transfer_remote`: picoseconds to move a contended cache line within a socket and
-      between sockets. Without a value the calibrated cost `Costs.line_transfer` stands for the former, and
-      `remote_ratio` times that for the latter.
-    - `remote_ratio`, `cluster_ratio`: how many times as long it takes between sockets, and within a cluster, as within
-      a socket. What a thread does to page tables takes `remote_ratio` times as long where they lie on another socket.
-    - `slowdown`: how many times as long the work of a vCPU takes, in the guest and in the kernel, with so many busy
-      CPUs: what frequency, siblings and memory do. Between two numbers it is linear in the logarithm, beyond the last
-      constant.
+      between sockets. The defaults are the calibrated cost `Costs.line_transfer`, and `remote_ratio` times that cost.
+    - `remote_ratio`, `cluster_ratio`: time of a transfer between sockets, and within a cluster, over that within a
+      socket. Walks over page tables on another socket also take `remote_ratio` times as long.
+    - `slowdown`: factor on a vCPU's work, in the guest and in the kernel, by the number of busy CPUs: the effect of
+      frequency, sibling threads and memory. Linear in the logarithm between two numbers, constant beyond the last.
     - `clock`: ``wall``: every CPU has its own time. ``serial``: one processor emulates all CPUs in turns, and its clock
       is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the same, and
-      a CPU that waits for a lock gives its turns away: TCG takes x86's PAUSE, arm64's YIELD and WFE so.
+      a CPU that waits for a lock ends its turn: so TCG treats x86's PAUSE, arm64's YIELD and WFE.
     - `turn`: mean length of those turns, picoseconds; 0: so short that all CPUs advance together.
-    - `enqueue_cost`, `spin_poll_cost`: what a CPU does, picoseconds, to queue for a lock, and to look in vain whether
-      it has it, before it gives the rest of its turn away. For CPUs that have turns.
-    - `tick`, `tick_work`, `tick_jitter`: how often the host's timer interrupts each CPU, and what such an interrupt
-      takes of its time, picoseconds (0: never), with its coefficient of variation. For CPUs that have turns.
-    - `kick_spread`: how `Costs.kick` varies: values that are as likely as each other, of which only the ratios count;
-      none: it does not.
+    - `enqueue_cost`, `spin_poll_cost`: picoseconds that a CPU spends to queue for a lock, and on each unsuccessful poll
+      of it, before it ends its turn. For CPUs with turns.
+    - `tick`, `tick_work`, `tick_jitter`: interval of the host's timer interrupts on each CPU (0: none), and time of
+      such an interrupt, picoseconds, with its coefficient of variation. For CPUs with turns.
+    - `kick_spread`: distribution of `Costs.kick`: equally likely values, of which only the ratios matter; none: it is
+      constant.
     """
 
     name: str = rules.rule(rules.text, "unnamed")
@@ -65,7 +63,7 @@ class Host(rules.Checked):
     kick_spread: tuple[float, ...] = rules.rule(rules.values, (), list)
 
     def slowed(self, busy: int) -> float:
-        """How many times as long work takes with so many busy CPUs.
+        """Factor on the time of work with this many busy CPUs.
 
         >>> host = Host(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
         >>> host.slowed(1), round(host.slowed(4), 3), host.slowed(64), host.slowed(200)
@@ -92,7 +90,7 @@ HOSTS: dict[str, Host] = {
         ),
     )
 }  # fmt: skip
-"""Facts of hosts by their name: what a scenario's [host] has if it gives no other value."""
+"""Facts of hosts by name: the defaults of a scenario's [host]."""
 
 UNSTATED = frozenset({"x86-published"})
-"""Of those the ones whose hardware no source states: what was calibrated on them is not known to hold anywhere else."""
+"""Hosts whose hardware no source states, so that their calibrated costs may not hold anywhere else."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What an engine is given: programs, threads, locks and page tables, checked; and a listing for people."""
+"""The input of an engine: checked programs, threads, locks and page tables; and a listing for people."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NO_LIMIT = 2**63 - 1
 
 
 Places = float | Sequence[float] | NDArray[np.float64]
-"""A distribution of places that SEEK names: an exponent, or quantiles (`Job.places`)."""
+"""A distribution of places for SEEK: an exponent, or quantiles (`Job.places`)."""
 
 
-def having(*kinds: Step) -> NDArray[np.bool_]:
-    """Whether a step is of one of some kinds, by its number: a table for arrays of numbers.
+def step_mask(*kinds: Step) -> NDArray[np.bool_]:
+    """Boolean table over the kinds of steps, True for these kinds; to be indexed by arrays of kinds.
 
-    >>> having(Step.HOLD)[np.array([0, 1])].tolist()
+    >>> step_mask(Step.HOLD)[np.array([0, 1])].tolist()
     [False, True]
     """
     table = np.zeros(len(Step), dtype=np.bool_)
@@ -36,7 +36,7 @@ def having(*kinds: Step) -> NDArray[np.bool_]:
 
 
 class _Ranges(NamedTuple):
-    """The ranges of the arguments of some kinds: `least` and which of `_BELOW_NAMES`, shape (kinds, arguments)."""
+    """Ranges of the arguments of several kinds: `least`, and index into `_LIMITS`, both of shape (kinds, arguments)."""
 
     arguments: Sequence[tuple[Argument, ...]]
     least: NDArray[np.int64]
@@ -50,18 +50,18 @@ def _below(argument: Argument) -> int | str | None:
 def _ranges(arguments: Sequence[tuple[Argument, ...]], width: int) -> _Ranges:
     least = np.full((len(arguments), width), -_NO_LIMIT)
     below = np.zeros((len(arguments), width), dtype=np.int64)
-    for kind, mine in enumerate(arguments):
-        for column, argument in enumerate(mine):
+    for kind, kind_arguments in enumerate(arguments):
+        for column, argument in enumerate(kind_arguments):
             least[kind, column] = argument.least
-            below[kind, column] = _BELOW_NAMES.index(_below(argument))
+            below[kind, column] = _LIMITS.index(_below(argument))
     return _Ranges(arguments, least, below)
 
 
 class Image(NamedTuple):
-    """The guest's memory at some moment.
+    """State of the guest's memory.
 
-    `pages`: a `simlib.model.steps.Page` each with its bits of the logs, uint8 of shape (pages,); `blocks`: a
-    `simlib.model.steps.Block` each, uint8 of shape (blocks,).
+    `pages`: `simlib.model.steps.Page` with the bits of the logs, uint8 of shape (pages,); `blocks`:
+    `simlib.model.steps.Block`, uint8 of shape (blocks,).
     """
 
     pages: NDArray[np.uint8]
@@ -69,67 +69,70 @@ class Image(NamedTuple):
 
 
 _TIMES = (Quantity.HELD, Quantity.CLOCK, Quantity.SINCE_CHECK)
-_WALKS, _SLEEPS = having(Step.ACCESS, Step.MAP, Step.SCAN), having(Step.SLEEP, Step.THROTTLE, Step.DIRTY_LIMIT_SLEEP)
-_SLOWS, _LOCKS = having(Step.THROTTLE_CHECK, Step.THROTTLE, Step.DIRTY_LIMIT_UPDATE), having(Step.TAKE, Step.DROP)
-_OF_STEPS = [step.arguments for step in Step]
-_OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
-_BELOW_NAMES = list(dict.fromkeys([None, *(_below(a) for mine in (*_OF_STEPS, *_OF_QUANTITIES) for a in mine)]))
-"""Every limit that some argument has; the first is none."""
-_STEPS, _QUANTITIES = _ranges(_OF_STEPS, 5), _ranges(_OF_QUANTITIES, 1)
+_WALKS, _SLEEPS = (
+    step_mask(Step.ACCESS, Step.MAP, Step.SCAN),
+    step_mask(Step.SLEEP, Step.THROTTLE, Step.DIRTY_LIMIT_SLEEP),
+)
+_SLOWS, _LOCKS = step_mask(Step.THROTTLE_CHECK, Step.THROTTLE, Step.DIRTY_LIMIT_UPDATE), step_mask(Step.TAKE, Step.DROP)
+_STEP_ARGUMENTS = [step.arguments for step in Step]
+_QUANTITY_ARGUMENTS = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
+_LIMITS = list(dict.fromkeys([None, *(_below(a) for group in (*_STEP_ARGUMENTS, *_QUANTITY_ARGUMENTS) for a in group)]))
+"""The limits of all arguments, as `_below` returns them; the first is none."""
+_STEPS, _QUANTITIES = _ranges(_STEP_ARGUMENTS, 5), _ranges(_QUANTITY_ARGUMENTS, 1)
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything an engine needs: programs, threads, locks, page tables. Data only.
+    """All data that an engine needs: programs, threads, locks, page tables.
 
-    - `steps`, shape (n_steps, 6): all programs, one behind the other: number of the kind, then its arguments.
+    - `steps`, shape (n_steps, 6): all programs, one after the other: number of the kind, then its arguments.
     - `entry`, shape (n_threads,): first step of each thread.
     - `region`, shape (n_threads, 2): first page and end (exclusive) of the pages that each thread walks.
-    - `locks`, shape (n_locks,): a `Discipline` each.
+    - `locks`, shape (n_locks,): `Discipline` of each lock.
     - `local_ps`, `near_ps`, `far_ps`: time of one atomic operation on a cache line that this CPU, another CPU of the
       socket, or a CPU of another socket owned last.
     - `socket`, shape (n_threads,): socket on which each thread runs.
     - `cluster`, shape (n_threads,): cluster of CPUs in which each thread runs, numbered through all sockets; None:
       there are none.
     - `cluster_ps`: time of such an operation where a CPU of the same cluster owned the line last.
-    - `queue_length_penalty_ps`: what a queued lock's hand-over takes longer for each doubling of the threads that wait:
-      k others behind the one whose turn it is add log2(1 + k) times as much (`queue_length_penalty`).
-    - `lines`: cache lines that `Step.TOUCH` may change.
-    - `cvs`: coefficient of variation of each distribution that steps name, or its values, each as likely, of which only
-      the ratios count; number 0 is the fixed one.
-    - `places`: each distribution of places that SEEK names; number 0 must be 0, which is uniform. A number is the
-      exponent of Zipf's law, its ranks scattered over the region; else quantiles: up to which share of the region so
-      many parts of the draws go, each part as likely (4097 numbers from 0 to 1).
-    - `pages`: guest pages in all.
+    - `queue_length_penalty_ps`: additional time of a queued lock's hand-off for each doubling of the waiting threads:
+      k threads behind the next holder add log2(1 + k) times this (`queue_length_penalty`).
+    - `lines`: number of cache lines that `Step.TOUCH` may change.
+    - `cvs`: coefficient of variation of each distribution that steps name, or its equally likely values, of which only
+      the ratios matter; number 0 is constant.
+    - `places`: distributions of places for SEEK; number 0 must be 0, which is uniform. A number is the exponent of
+      Zipf's law, with ranks scattered over the region; an array has quantiles: the shares of the region below which
+      equally likely parts of the draws fall (4097 numbers from 0 to 1).
+    - `pages`: number of guest pages.
     - `block_pages`: pages that one block maps; a power of two.
-    - `mapped_as_blocks`: whether stage 2 maps blocks where it can.
-    - `populated`: whether all memory is mapped, writable, when the run begins.
-    - `image`: what the memory is like when the run begins, in place of the above.
-    - `lock_pages`: pages of one region, where there is a lock for each (`Whose.REGION`).
+    - `mapped_as_blocks`: stage 2 maps blocks where it can.
+    - `populated`: all memory is mapped, writable, when the run begins.
+    - `image`: state of the memory when the run begins, in place of the above.
+    - `lock_pages`: pages of one region, where there is a lock for each (`LockScope.REGION`).
     - `write_percent`: share of the pages that the guest writes; it reads the others.
-    - `vcpus`: how many threads, the first ones, are vCPUs.
+    - `vcpus`: number of vCPUs, which are the first threads.
     - `first_batch`: pages of each thread's adaptive batch when the run begins.
-    - `stamps`: what each stamp is the end of, in order.
+    - `stamps`: phase that each stamp ends, in order.
     - `lock_names`: names of the locks.
     - `thread_names`: names of the threads.
     - `barriers`: number of barriers.
-    - `clock`: a `Clock`: which time STAMP, LAP, SLEEP and the quantity CLOCK read.
+    - `clock`: a `Clock`, which STAMP, LAP, SLEEP and the quantity CLOCK read.
     - `turn_ps`: mean length of a turn on the one processor of a serial clock; 0: so short that all advance together.
-    - `tick_ps`, `tick_work_ps`: how often a timer interrupts every thread where turns have a length, and for how long
-      that keeps it from its steps, in the mean; 0: never. The first time is random.
-    - `tick_table`: which of `cvs` is that of the latter.
-    - `queue_ps`, `look_ps`: what a thread that has to wait for a lock does before it first looks whether it has it, and
-      with each look that is in vain, where turns have a length and who waits gives the rest of them away.
-    - `dirty_bits`: whether hardware sets the dirty bit of a clean page's entry as the guest writes it, which is no
-      fault then and takes `dirty_set_ps`.
-    - `buffer_entries`: pages that the log buffer of a vCPU takes, which hardware writes there as it sets their bits;
-      0: there are none, and SCAN's sync finds what was written. Without `dirty_bits` LOG writes there.
+    - `tick_ps`, `tick_work_ps`: interval of a timer that interrupts every thread where turns have a length, and mean
+      time of the interrupt; 0: none. The time of the first interrupt is random.
+    - `tick_table`: index in `cvs` of the latter's distribution.
+    - `queue_ps`, `look_ps`: time that a thread spends to queue for a lock, and on each unsuccessful poll of it, where
+      turns have a length and a waiting thread ends its turn.
+    - `dirty_bits`: hardware sets the dirty bit of a clean page's entry when the guest writes it; the write does not
+      fault then, and takes `dirty_set_ps`.
+    - `buffer_entries`: size of a vCPU's log buffer, into which hardware writes a page as it sets its dirty bit; 0:
+      there are none, and SCAN's sync finds the written pages. Without `dirty_bits`, LOG writes into it.
     - `logged`, shape (n_threads,): pages in each log buffer when the run begins, all of them page 0; None: none.
-    - `ring_entries`: of a vCPU's dirty ring, into which a page goes in place of the dirty log; 0: there are none. With
-      `ring_full` or more that were not reset the vCPU leaves the guest.
-    - `throttle`: how JUDGE, THROTTLE and LIMIT slow the vCPUs down; None: there are no such steps.
-    - `notes`: for the listing: steps, and what begins there.
-    - `costs`: names of the costs (`simlib.model.costs.Costs`) that some step spends.
+    - `ring_entries`: size of a vCPU's dirty ring, which gets pages in place of the dirty log; 0: there are none. With
+      `ring_full` or more entries that are not reset, the vCPU leaves the guest.
+    - `throttle`: rule of THROTTLE_CHECK, THROTTLE and DIRTY_LIMIT_UPDATE; None: there are no such steps.
+    - `notes`: notes of the listing: step, and text.
+    - `costs`: names of the costs (`simlib.model.costs.Costs`) that any step spends.
     """
 
     steps: NDArray[np.int64]
@@ -177,9 +180,9 @@ class Job:
     costs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that no step can leave the tables: the engines trust a job.
+        """Check that no step can leave the tables, which the engines rely on.
 
-        Raises `InputError` Naming the first step that is out of range, its argument and the rule.
+        Raises `InputError` that names the first step that is out of range, its argument and the rule.
         """
         n, threads = len(self.steps), len(self.entry)
         if not n or not threads or self.steps.shape != (n, 6) or self.region.shape != (threads, 2):
@@ -204,16 +207,14 @@ class Job:
         if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
         if not 0 <= self.turn_ps < MOST_TURN_PS or (self.turn_ps and self.clock == Clock.WALL):
-            raise InputError(
-                "job.turn_ps", self.turn_ps, f"must be below {MOST_TURN_PS}, and 0 with a clock of the wall"
-            )
+            raise InputError("job.turn_ps", self.turn_ps, f"must be below {MOST_TURN_PS}, and 0 with Clock.WALL")
         if not 0 <= self.tick_table < len(self.cvs):
             raise InputError("job.tick_table", self.tick_table, "must be the number of a distribution")
         if self.tick_ps and not 0 < threads * (2 * self.turn_ps + self.tick_work_ps) < self.tick_ps * (
             self.turn_ps > 0
         ):
             raise InputError(
-                "job.tick_ps", self.tick_ps, "must leave each thread a turn and its work between two ticks"
+                "job.tick_ps", self.tick_ps, "must leave each thread a turn and tick_work_ps between two ticks"
             )
         if (
             min(self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.queue_length_penalty_ps) < 0
@@ -228,9 +229,9 @@ class Job:
         if (kinds[1:][_SLEEPS[kinds[:-1]]] != Step.WAKE).any() or _SLEEPS[kinds[-1]]:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
         if _SLOWS[kinds].any() and (self.throttle is None or self.clock != Clock.WALL):
-            raise InputError("job.throttle", self.throttle, "must be given, with a clock of the wall")
+            raise InputError("job.throttle", self.throttle, "must be given, with Clock.WALL")
         if self.throttle is not None and not self.throttle.slice and (kinds == Step.DIRTY_LIMIT_UPDATE).any():
-            raise InputError("job.throttle.slice", 0, "must be more than 0: LIMIT looks at the rates in it")
+            raise InputError("job.throttle.slice", 0, "must be more than 0: the interval of DIRTY_LIMIT_UPDATE")
 
     def _check_memory(self) -> None:
         kinds = self.steps[:, 0]
@@ -261,9 +262,9 @@ class Job:
                              f"{self.ring_entries} room for a log buffer")  # fmt: skip
 
     def _check_steps(self) -> None:
-        """Check every argument against the declarations of its kind, all at once."""
+        """Check every argument against the declaration of its kind."""
         kinds = self.steps[:, 0]
-        limits = [_NO_LIMIT if below is None else self._count(below) for below in _BELOW_NAMES]
+        limits = [_NO_LIMIT if below is None else self._count(below) for below in _LIMITS]
         self._check_arguments(np.arange(len(kinds)), kinds, _STEPS, self.steps[:, 1:], limits)
         tests = np.flatnonzero(kinds == Step.TEST)
         self._check_arguments(tests, self.steps[tests, 2], _QUANTITIES, self.steps[tests, 3:4], limits)
@@ -273,21 +274,21 @@ class Job:
         self, rows: NDArray[np.int64], kinds: NDArray[np.int64], ranges: _Ranges, values: NDArray[np.int64],
         limits: list[int],
     ) -> None:  # fmt: skip
-        """Raise for the first argument that is out of its range; `kinds` says which row of the ranges is whose."""
+        """Raise `InputError` for the first argument out of its range; `kinds` selects the rows of `ranges`."""
         bad = (values < ranges.least[kinds]) | (values >= np.array(limits)[ranges.below[kinds]])
         if not bad.any():
             return
-        at, column = (int(i[0]) for i in np.nonzero(bad))
-        step, argument = Step(self.steps[rows[at], 0]), ranges.arguments[int(kinds[at])][column]
+        position, column = (int(i[0]) for i in np.nonzero(bad))
+        step, argument = Step(self.steps[rows[position], 0]), ranges.arguments[int(kinds[position])][column]
         raise InputError(
-            f"job.steps[{rows[at]}] ({step.name}).{argument.name}", int(values[at, column]),
+            f"job.steps[{rows[position]}] ({step.name}).{argument.name}", int(values[position, column]),
             f"must be {argument.range()}",
         )  # fmt: skip
 
     def _check_locks(self) -> None:
-        """Check that the locks by thread and by region, which a number is added to, are all there."""
+        """Check that all locks of threads and regions, whose numbers are computed, exist."""
         uses = np.flatnonzero(_LOCKS[self.steps[:, 0]])
-        span = np.array([1, len(self.entry), -(-self.pages // self.lock_pages)])  # in the order of Whose
+        span = np.array([1, len(self.entry), -(-self.pages // self.lock_pages)])  # in the order of LockScope
         last = self.steps[uses, 1] + span[self.steps[uses, 3]]
         if (last > len(self.locks)).any():
             index = int(uses[np.argmax(last > len(self.locks))])
@@ -298,17 +299,17 @@ class Job:
             )  # fmt: skip
 
     def _count(self, below: int | str) -> int:
-        """A limit: a number, or how many of something the job has."""
-        found = getattr(self, below) if isinstance(below, str) else below
-        return found if isinstance(found, int) else len(found)
+        """Value of a limit: a number, or a count of the job."""
+        limit = getattr(self, below) if isinstance(below, str) else below
+        return limit if isinstance(limit, int) else len(limit)
 
     @property
-    def leaves(self) -> bool:
-        """Whether a vCPU has anything that may be full when it accesses memory."""
+    def has_buffers(self) -> bool:
+        """True if vCPUs have a log buffer or a dirty ring, which may be full at an access."""
         return self.buffer_entries > 0 or self.ring_entries > 0
 
     def queue_length_penalty(self) -> NDArray[np.int64]:
-        """What a hand-over takes longer, ps, by the number of threads that still wait behind it; shape (threads,).
+        """Additional time of a hand-off, ps, by the number of threads that wait behind the next holder; (threads,).
 
         >>> from simlib.model.program import Program
         >>> p = Program()
@@ -325,7 +326,7 @@ class Job:
         )
 
     def listing(self) -> str:
-        """The programs as a person reads them: one step a line, with the names of locks, stamps and targets.
+        """Return the programs as text: one step a line, with the names of locks, stamps and targets.
 
         >>> from simlib.model.program import Program
         >>> p = Program()
@@ -352,12 +353,12 @@ class Job:
             if index in notes:
                 lines.append(f"{'':{digits + width + 4}}# {notes[index]}")
             step = Step(row[0])
-            text = ", ".join(self._shown(step, argument, value, names) for argument, value in self._told(step, row))
+            text = ", ".join(self._text(step, argument, value, names) for argument, value in self._listed(step, row))
             lines.append(f"{index:{digits}}  {names.get(index, ''):{width}}  {step.name.lower():9} {text}".rstrip())
         return "\n".join(lines)
 
     def _labels(self) -> dict[int, str]:
-        """A name for every step that another one names."""
+        """Name of every step that is a target of another one."""
         targets = set()
         for row in self.steps.tolist():
             step = Step(row[0])
@@ -368,47 +369,45 @@ class Job:
         return {target: f"L{number}" for number, target in enumerate(sorted(targets))}
 
     def _headings(self) -> dict[int, str]:
-        """Whose program begins at a step."""
+        """Names of the threads whose program begins at a step."""
         names = self.thread_names or tuple(f"thread {i}" for i in range(len(self.entry)))
-        of: dict[int, list[str]] = {}
+        threads: dict[int, list[str]] = {}
         for entry, name in zip(self.entry.tolist(), names, strict=True):
-            of.setdefault(entry, []).append(name)
-        return {entry: ", ".join(mine) if len(mine) < 3 else f"{mine[0]} to {mine[-1]}" for entry, mine in of.items()}
+            threads.setdefault(entry, []).append(name)
+        return {
+            entry: ", ".join(group) if len(group) < 3 else f"{group[0]} to {group[-1]}"
+            for entry, group in threads.items()
+        }
 
     def _arguments(self, step: Step) -> tuple[Argument, ...]:
-        """The arguments of a step that mean something in this job."""
-        return step.arguments if self.leaves or step is not Step.ACCESS else step.arguments[:-1]
+        """Arguments of a step that have an effect in this job."""
+        return step.arguments if self.has_buffers or step is not Step.ACCESS else step.arguments[:-1]
 
-    def _told(self, step: Step, row: list[int]) -> list[tuple[Argument, int]]:
-        """The arguments that say something."""
-        told = list(zip(self._arguments(step), row[1:], strict=False))
+    def _listed(self, step: Step, row: list[int]) -> list[tuple[Argument, int]]:
+        """Arguments and values that the listing shows: those that differ from the usual."""
+        pairs = list(zip(self._arguments(step), row[1:], strict=False))
         if step is Step.TEST:
             argument = Quantity(row[2]).argument
-            unit = "threshold_ps" if Quantity(row[2]) in _TIMES else "threshold"
-            least = (told[3][0]._replace(name=unit), row[4])
-            told = [told[1], *([(argument, row[3])] if argument is not None else []), least, told[0]]
+            name = "threshold_ps" if Quantity(row[2]) in _TIMES else "threshold"
+            threshold = (pairs[3][0]._replace(name=name), row[4])
+            pairs = [pairs[1], *([(argument, row[3])] if argument is not None else []), threshold, pairs[0]]
         if step is Step.DROP and self.locks[row[1]] != Discipline.LOCKLESS:
-            told = told[:3]
-        quiet = {"distribution": 0, "aligned": 0, "whose": 0, "word_ps": 0, "unsplit_ps": 0, "entry_ps": 0}
-        return [(argument, value) for argument, value in told if quiet.get(argument.name) != value]
+            pairs = pairs[:3]
+        usual = {"distribution": 0, "aligned": 0, "scope": 0, "word_ps": 0, "unsplit_ps": 0, "entry_ps": 0}
+        return [(argument, value) for argument, value in pairs if usual.get(argument.name) != value]
 
-    def _shown(self, step: Step, argument: Argument, value: int, names: dict[int, str]) -> str:
-        shown = f"{argument.name.replace('_', ' ')} {value}"
+    def _text(self, step: Step, argument: Argument, value: int, names: dict[int, str]) -> str:
+        label = argument.name.replace("_", " ")
         if argument.below == "steps":
             target = names.get(value, str(value))
-            words = {Step.TEST: f"else {target}", Step.ACCESS: f"{argument.name.replace('_', ' ')} {target}"}
-            shown = words.get(step, target)
-        elif argument.below == "locks":
-            shown = "the region's lock" if value < 0 else self.lock_names[value]
-        elif argument.below == "stamps":
-            shown = str(self.stamps[value])
-        elif argument.name.endswith("_ps"):
-            what = {Step.SCAN: f"{argument.name[:-3]} ", Step.TEST: ">= "}.get(step, "")
-            shown = what + format_duration(value)
-        elif argument.name == "threshold":
-            shown = f">= {value}"
-        elif argument.words is not None:
-            shown = argument.shown(value)
-        elif argument.name == "pages" and value == ALL:
-            shown = "all pages"
-        return shown
+            return {Step.TEST: f"else {target}", Step.ACCESS: f"{label} {target}"}.get(step, target)
+        if argument.below == "locks":
+            return "the region's lock" if value < 0 else self.lock_names[value]
+        if argument.below == "stamps":
+            return str(self.stamps[value])
+        if argument.name.endswith("_ps"):
+            return {Step.SCAN: f"{argument.name[:-3]} ", Step.TEST: ">= "}.get(step, "") + format_duration(value)
+        if argument.words is not None:
+            return argument.formatted(value)
+        plain = "all pages" if argument.name == "pages" and value == ALL else f"{label} {value}"
+        return f">= {value}" if argument.name == "threshold" else plain

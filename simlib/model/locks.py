@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lock disciplines: how a lock behaves, by the words that a policy has for them."""
+"""Lock disciplines, and the words of a policy for them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import IntEnum
 
 
 class Discipline(IntEnum):
-    """How a lock behaves; each engine has one rule for each.
+    """Behaviour of a lock; each engine has a rule for each.
 
-    Every operation occupies the lock word's cache line, at a cost that depends on who owned the line last, within a
-    socket or across.
+    Every operation occupies the lock word's cache line, at a cost that depends on the CPU that owned the line last: in
+    the same socket or in another.
 
     Sources: kernel/locking/qspinlock.c `queued_spin_lock_slowpath`; the ticket lock as in
     Boyd-Wickizer et al. 2012, section 2; kernel/locking/qrwlock.c `queued_read_lock_slowpath`
@@ -18,32 +18,33 @@ class Discipline(IntEnum):
     """
 
     QUEUED_SPIN = 0
-    """First come first served. The holder's store and the successor's read each move the lock's line, and a successor
-    with waiters behind it fetches the next one's queue node, from where that one runs."""
+    """First come, first served. The holder's store and the successor's read each move the lock's line. A successor with
+    waiters behind it also fetches the next waiter's queue node, from the CPU of that waiter."""
     TICKET = 1
-    """All waiters read the word after every hand-over, each from the one that let go; the read of the one whose turn it
-    is comes, on average, halfway."""
+    """All waiters read the word after every hand-off, each from the previous holder's CPU; the next holder's read is
+    served, on average, halfway."""
     QUEUED_RW = 2
-    """As Linux queues readers and writers. The head of the queue marks the lock word: a writer keeps everybody out, a
-    reader new writers. Until a new head has come to the word, others pass it. That takes a line transfer, in which only
-    readers come, since a drop decides who is next; or, where CPUs have turns, until its own, and whoever finds the word
-    free takes it. Behind the head all are served as they came."""
+    """Queue of readers and writers as in Linux. The head of the queue marks the lock word: a writer keeps all others
+    out, a reader new writers. Until a new head has reached the word, others may steal the lock. Without turns this
+    takes a line transfer, during which only readers can steal it, since a drop decides who is next. Where CPUs have
+    turns it lasts until the head's turn, and a thread that finds the word free takes it. Behind the head, threads are
+    served in order of arrival."""
     LOCKLESS = 3
-    """An update is published by compare-and-swap, and retried if another one came between."""
+    """An update is published by compare-and-swap, and retried if another update came in between."""
     SERVER = 4
-    """Not a lock: a part of the hardware that serves one CPU at a time, first come first served, such as the
+    """Not a lock: a part of the hardware that serves one CPU at a time, first come, first served, such as the
     interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and
     one server at a time."""
     COHORT = 5
-    """A what-if: hands over within a socket first, at most `COHORT_PASSES` times in a row (Dice, Marathe and Shavit
-    2012, "Lock cohorting"). Of its two levels only the hand-over is modelled, with one line for both."""
+    """A what-if: hand-off within a socket first, at most `COHORT_PASSES` times in a row (Dice, Marathe and Shavit
+    2012, "Lock cohorting"). Of its two levels only the hand-off is modelled, with one line for both."""
     FAIR_RW = 6
-    """A what-if: readers and writers first come first served; nobody passes the queue, and readers in a row enter one
+    """A what-if: readers and writers first come, first served, without lock stealing; consecutive readers enter one
     after another."""
 
 
 COHORT_PASSES = 64
-"""The paper's bound on consecutive hand-overs within a socket, which it leaves open; the value is our choice."""
+"""Bound on consecutive hand-offs within a socket; the paper leaves it open, the value is our choice."""
 
 LOCKS = {
     "spin": Discipline.QUEUED_SPIN,
@@ -52,7 +53,7 @@ LOCKS = {
     "cohort": Discipline.COHORT,
     "fair-rwlock": Discipline.FAIR_RW,
 }
-"""What mmu_lock may be: the words of ``policy.lock``."""
+"""Disciplines that mmu_lock may have, by the words of ``policy.lock``."""
 
 SHARING = frozenset({Discipline.QUEUED_RW, Discipline.FAIR_RW})
-"""Those that readers may hold together; the others know one mode."""
+"""Disciplines with shared read mode; the others have one mode."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Stage-2 and EPT geometry: what a page table of a guest looks like, level by level."""
+"""Geometry of a guest's page table, level by level: stage 2 and EPT."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ ENTRY_BYTES = 8
 """Bytes of a page-table entry on every architecture modelled (arm64, x86-64, riscv64, LoongArch)."""
 
 LINE_BYTES = 64
-"""Bytes of a data cache line, by which arm64 cleans memory: CTR_EL0.DminLine of Arm's Cortex-A72 and Neoverse cores."""
+"""Bytes of a data cache line, the unit of arm64's cleaning: CTR_EL0.DminLine of Arm's Cortex-A72 and Neoverse cores."""
 
 IPA_BITS = 40
-"""Size of a guest's physical address space on arm64 unless userspace asks for another (KVM_PHYS_SHIFT)."""
+"""Size of a guest's physical address space on arm64 unless userspace requests another (KVM_PHYS_SHIFT)."""
 
 WORD_PAGES = 64
 """Pages of one word of the dirty bitmap: BITS_PER_LONG, the unit of kvm_arch_mmu_enable_log_dirty_pt_masked."""
 
-
 SPLIT_WALKS = ("all", "skip_levels", "skip_children", "skip_siblings")
-"""Which entries arm64's eager-split walk visits, by the name that `Policy.split_walk` has for it.
+"""Variants of arm64's eager-split walk, by the entries that it visits (`Policy.split_walk`).
 
-``all``: every one of the range, those of tables that it has just made too (6.12). ``skip_levels``: none of the last
-level (flag KVM_PGTABLE_WALK_SKIP_LEVEL3, L. Bras, June 2026). ``skip_children``: those of a table that it has just made
-are left out, by the visitor's return value. ``skip_siblings``: these, and the rest of a table of the last level after
-its first entry (both return values, L. Bras, RFC of 15 May 2026, 20260515195904.2466381-1-leo.bras@arm.com).
+``all``: all of the range, also those of tables that the walk has just created (6.12). ``skip_levels``: none of the last
+level (flag KVM_PGTABLE_WALK_SKIP_LEVEL3, L. Bras, June 2026). ``skip_children``: not those of a table that the walk has
+just created, by the visitor's return value. ``skip_siblings``: neither these nor the entries of a last-level table
+after its first (both return values, L. Bras, RFC of 15 May 2026, 20260515195904.2466381-1-leo.bras@arm.com).
 """
 
 
@@ -65,9 +64,9 @@ class PageTable:
     # -- arm64's stage 2: walks over ranges of pages -----------------------------------------------------
 
     def levels(self, ipa_bits: int = IPA_BITS) -> int:
-        """Levels of arm64's stage-2 table for so many bits of intermediate physical address.
+        """Levels of arm64's stage-2 table for this width of the intermediate physical address.
 
-        Its root may be up to 16 tables side by side, which saves a level.
+        Its root may consist of up to 16 adjacent tables, which saves a level.
 
         Source: arch/arm64/include/asm/stage2_pgtable.h stage2_pgtable_levels, and kvm_get_vtcr for the least of two
         (6.12).
@@ -78,12 +77,12 @@ class PageTable:
         return max(2, (ipa_bits - 8) // (self.entries.bit_length() - 1))
 
     def stage2_entries(self, size: int, leaf: int = 1, ipa_bits: int = IPA_BITS) -> dict[int, int]:
-        """Valid entries of an arm64 stage 2 that maps memory from address 0 on, by level above the pages.
+        """Valid entries of an arm64 stage 2 that maps memory from address 0, by level above the pages.
 
         - `size`: bytes mapped.
         - `leaf`: level that maps the memory; 1: pages, 2: blocks. An entry of a level above it holds a table.
 
-        64 GiB with pages of 4 KiB: 2²⁴ of them, 32768 tables of them, and 64 of those; as blocks; with 16 KiB.
+        64 GiB with pages of 4 KiB: 2²⁴ pages, 32768 tables of pages, and 64 tables of tables; as blocks; with 16 KiB.
 
         >>> PageTable(4096).stage2_entries(64 * 2**30), PageTable(4096).stage2_entries(64 * 2**30, leaf=2)
         ({1: 16777216, 2: 32768, 3: 64}, {2: 32768, 3: 64})
@@ -110,15 +109,15 @@ class PageTable:
     def largest_block(self) -> int:
         """Pages of the largest block that arm64's stage 2 maps: 1 GiB, 32 MiB and 512 MiB.
 
-        It is also what a walk of KVM's covers at most before it may let go of the lock
-        (arch/arm64/kvm/mmu.c stage2_apply_range, 6.12).
+        It is also the most that a walk of KVM covers before it may drop the lock (arch/arm64/kvm/mmu.c
+        stage2_apply_range, 6.12).
         """
         return self.pages_per_block(3 if self.page_bytes == 4096 else 2)
 
     def walked(self, first: int, pages: int, height: int = 1, levels: int = 4) -> int:
-        """Entries that a walk over a range visits in a table whose leaves are at this height.
+        """Number of entries that a walk over a range visits in a table whose leaves are at this height.
 
-        - `first`, `pages`: the range. Both ends may lie within a block: its entry is visited all the same.
+        - `first`, `pages`: the range. Both ends may lie within a block, whose entry is then visited too.
         - `height`: 1: pages; 2, 3: blocks of the first or the second kind.
 
         >>> PageTable(4096).walked(0, 64), PageTable(4096).walked(0, 64, height=2)
@@ -128,15 +127,13 @@ class PageTable:
         return sum(-(-(first + pages) // span) - first // span for span in spans)
 
     def split_walked(self, first: int, pages: int, height: int = 1, walk: str = "all", levels: int = 4) -> int:
-        """Entries that the walk visits which splits the blocks of a range down to pages.
+        """Number of entries visited by the walk that splits the blocks of a range down to pages.
 
-        After it has split a block the walker reloads the entry, finds a table, and descends into it.
+        After splitting a block, the walker reloads the entry, finds a table, and descends into it.
 
         - `first`, `pages`, `levels`: as for `walked`.
-        - `height`: of the leaves that it finds; 1: they are pages, and nothing is split.
-        - `walk`: one of `SPLIT_WALKS`.
-
-        Raises `InputError` if there is no such walk.
+        - `height`: height of the present leaves; 1: they are pages, and nothing is split.
+        - `walk`: one of `SPLIT_WALKS`; raises `InputError` if it is not.
 
         Source: arch/arm64/kvm/hyp/pgtable.c stage2_split_walker (6.12).
 
@@ -156,7 +153,7 @@ class PageTable:
         return self.walked(first, pages, 2, levels) + tables
 
     def new_entries(self, height: int) -> int:
-        """Entries of all tables that replace one block of this height, down to pages.
+        """Number of entries of all tables that replace one block of this height, down to pages.
 
         Source: arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_create_unlinked with force_pte (6.12).
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ways of taking mmu_lock that the seeds discuss, each by its name: what it changes in a scenario, and whose it is.
+"""Named policies: ways of taking mmu_lock that kernel mails discuss, each with its changes of a scenario and source.
 
-A policy says all of one question and nothing of the others: one about CLEAR's holds says when they end,
-whatever the scenario had, and leaves eager splitting alone.
+A policy settles one question and leaves the others alone: a policy on CLEAR's holds overrides the scenario's condition
+for their end, but does not change eager splitting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simlib.model.scenario import Scenario
 from simlib.model.strategy import every, strategy
 
 BASELINE = "baseline"
-"""The word for what a scenario says itself."""
+"""Name of the policy that the scenario itself has."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Values to replace, as the tables of a scenario file (`Scenario.changed`)."""
@@ -29,15 +29,17 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class NamedPolicy:
-    """One way of taking the lock.
+    """A way of taking the lock.
 
     - `exists`: ``upstream``: in Linux, now or once; ``posted``: in a mail; ``what-if``: in no kernel.
+    - `changes`: values that it sets in a scenario.
     - `sources`: kernel file and function, commit, or Message-ID.
-    - `architectures`: those that it changes so; empty: all.
-    - `elsewhere`: what it changes on the others.
-    - `settings`: what to set where shipped software has it, by architecture or its family; "": on every other. An
-      empty text: nothing shipped has it there.
-    - `patch`: what else has it; empty: nothing but what the kernel patches do for a condition of CLEAR.
+    - `architectures`: those to which `changes` apply; empty: all.
+    - `elsewhere`: changes on the other architectures.
+    - `settings`: settings of shipped software that select it, by architecture or its family; "": on every other. An
+      empty text: no shipped software has it there.
+    - `patch`: patch that implements it; empty: none, except those of kernel-patches/ for a condition of CLEAR.
+    - `imperative`: the change as an instruction, for `simlib choose`; empty: none.
     """
 
     name: str
@@ -49,9 +51,10 @@ class NamedPolicy:
     elsewhere: Tables = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     patch: str = ""
+    imperative: str = ""
 
     def to_do(self, architecture: str) -> tuple[str, bool]:
-        """What to set or to patch, in words, and whether shipped software has it.
+        """Return the settings or the patch that it needs, as a sentence, and whether shipped software has it.
 
         >>> POLICIES["no-eager-split"].to_do("x86-tdp"), POLICIES["bounded-hold"].to_do("arm64")
         (('load kvm with eager_page_split=N', True), ('no kernel does this on arm64, nor is there a patch', False))
@@ -59,13 +62,13 @@ class NamedPolicy:
         family = architecture.partition("-")[0]
         always = "" if self.settings or self.exists != "upstream" else "nothing: this is what Linux does"
         posted = "posted, but not merged; simlib policies names the mail" if self.exists == "posted" else ""
-        known = next((self.settings[key] for key in (architecture, family, "") if key in self.settings), always)
-        patch = self.patch or _switches(str(self.changes.get("policy", {}).get("clear_drop_when", "")))
+        shipped = next((self.settings[key] for key in (architecture, family, "") if key in self.settings), always)
+        patch = self.patch or _kernel_patch(str(self.changes.get("policy", {}).get("clear_drop_when", "")))
         none = f"no kernel does this on {architecture}, nor is there a patch"
-        return known or patch or posted or none, bool(known)
+        return shipped or patch or posted or none, bool(shipped)
 
     def tables(self, architecture: str) -> Tables:
-        """What it changes on one architecture.
+        """Return its changes on one architecture.
 
         >>> POLICIES["arch-opt-in"].tables("arm64")["policy"]["clear_drop_when"]
         'never'
@@ -82,7 +85,7 @@ _RESCHED = "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_iter_cond_resched"
 _NEEDBREAK = "include/linux/spinlock.h rwlock_needbreak (commit c793a62823d1)"
 _LAB = "no kernel has this yet; the patch is kernel-patches/"
 _NO_SHADOW_SPLIT = {"x86-shadow": "", "x86-shadow-paging": ""}
-"""`kvm_mmu_slot_try_split_huge_pages` does nothing with tdp_mmu=N; the rmaps that it splits are nested guests'."""
+"""With tdp_mmu=N `kvm_mmu_slot_try_split_huge_pages` does nothing: it splits only the rmaps of nested guests."""
 _X86 = tuple(name for name in ARCHITECTURES if name.startswith("x86"))
 
 
@@ -91,19 +94,18 @@ def _reply(day: str) -> str:
 
 
 def _clear(clear_drop_when: str, **others: Any) -> dict[str, dict[str, Any]]:
-    """When CLEAR lets go."""
     return {"policy": {"clear_drop_when": clear_drop_when} | others}
 
 
-def _switches(clear_drop_when: str) -> str:
-    """The kernel patch that lets CLEAR let go so, with its parameters; empty: none does.
+def _kernel_patch(clear_drop_when: str) -> str:
+    """Kernel patch, with its parameters, in which CLEAR drops the lock on this condition; empty: none.
 
-    >>> _switches("waiters >= 1 and pages >= 512")
+    >>> _kernel_patch("waiters >= 1 and pages >= 512")
     'no kernel has this yet; the patch is kernel-patches/0011, with kvm.mmu_lock_yield=contended and ...pages=512'
     """
-    both = " and ".join(sorted(clear_drop_when.split(" and ")))
-    if found := re.fullmatch(r"(?:pages >= ([0-9]+) and )?waiters >= 1", both):
-        least = f" and kvm.mmu_lock_yield_pages={found[1]}" if found[1] else ""
+    sorted_terms = " and ".join(sorted(clear_drop_when.split(" and ")))
+    if match := re.fullmatch(r"(?:pages >= ([0-9]+) and )?waiters >= 1", sorted_terms):
+        least = f" and kvm.mmu_lock_yield_pages={match[1]}" if match[1] else ""
         return f"{_LAB}0011, with kvm.mmu_lock_yield=contended{least}"
     pages = clear_drop_when.removeprefix("pages >= ")
     return f"{_LAB}0007, with kvm.dirty_log_clear_batch={pages}" if pages.isdecimal() else ""
@@ -117,54 +119,68 @@ POLICIES: dict[str, NamedPolicy] = {
     row.name: row
     for row in (
         NamedPolicy("whole-ioctl", "CLEAR holds the lock for the whole ioctl", "upstream",
-                    _clear("never"), (_CLEAR,)),
-        NamedPolicy("every-64", "CLEAR lets go after each word with anything set", "posted",
+                    _clear("never"), (_CLEAR,),
+                    imperative="let CLEAR hold mmu_lock for the whole ioctl"),
+        NamedPolicy("every-64", "CLEAR drops the lock after each word with anything set", "posted",
                     _clear("pages >= 64"), (_DROP_64,),
-                    patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch=64 (posted in April 2024, not merged)"),
-        NamedPolicy("arch-opt-in", "x86 takes the lock for each word of CLEAR and GET, others for the whole ioctl",
-                    "posted", _clear("pages >= 64", get_drop_when="pages >= 64"), (_reply("4 April 2024"),), _X86,
+                    patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch=64 (posted in April 2024, not merged)",
+                    imperative="let CLEAR drop mmu_lock after every 64 pages"),
+        NamedPolicy("arch-opt-in", "x86 takes the lock for each word of CLEAR and GET, other architectures for the "
+                    "whole ioctl", "posted", _clear("pages >= 64", get_drop_when="pages >= 64"),
+                    (_reply("4 April 2024"),), _X86,
                     _clear("never", get_drop_when="never"), patch=f"{_LAB}0008, with kvm.dirty_log_arch_lock=Y on x86"),
-        NamedPolicy("needbreak-preemptible", "CLEAR lets go if anyone waits, as walks of a preemptible kernel do",
-                    "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024"))),
-        NamedPolicy("needbreak-voluntary", "the same where the kernel is not preemptible: never",
+        NamedPolicy("needbreak-preemptible", "CLEAR drops the lock on contention, as walks of a preemptible kernel do",
+                    "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024")),
+                    imperative="let CLEAR drop mmu_lock if another thread waits for it"),
+        NamedPolicy("needbreak-voluntary", "the same in a kernel that is not preemptible: never",
                     "upstream", _clear("never"), (_NEEDBREAK, "20240312193911.1796717-3-seanjc@google.com")),
-        NamedPolicy("yield-after-progress", "CLEAR lets go if anyone waits, after 512 pages at least", "what-if",
-                    _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),)),
-        NamedPolicy("never-yield", "CLEAR never looks whether anyone waits", "what-if",
+        NamedPolicy("yield-after-progress", "CLEAR drops the lock on contention, but after at least 512 pages",
+                    "what-if",
+                    _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),),
+                    imperative="let CLEAR drop mmu_lock if another thread waits for it, after at least 512 pages"),
+        NamedPolicy("never-yield", "CLEAR never checks for contention", "what-if",
                     _clear("never"), (_reply("18 April 2024"),), patch=f"{_LAB}0011, with kvm.mmu_lock_yield=never"),
-        NamedPolicy("yield-to-vcpus", "CLEAR lets go if a vCPU waits, not for other threads", "what-if",
-                    _clear("vcpus >= 1"), (_reply("15 April 2024"),)),
-        NamedPolicy("adaptive-batch", "CLEAR lets go once four threads wait", "what-if",
-                    _clear("waiters >= 4"), (_reply("15 April 2024"),)),
-        NamedPolicy("bounded-hold", "CLEAR lets go after 50 us", "what-if",
-                    _clear("held >= 50us"), ("no kernel",)),
-        NamedPolicy("bounded-hold-after-progress", "the same, after 512 pages at least", "what-if",
-                    _clear("held >= 50us and pages >= 512"), ("no kernel",)),
-        NamedPolicy("doubling-batch", "CLEAR's batch doubles while nobody waits, and halves when somebody does",
+        NamedPolicy("yield-to-vcpus", "CLEAR drops the lock if a vCPU waits, but not for other threads", "what-if",
+                    _clear("vcpus >= 1"), (_reply("15 April 2024"),),
+                    imperative="let CLEAR drop mmu_lock if a vCPU waits for it"),
+        NamedPolicy("adaptive-batch", "CLEAR drops the lock when four threads wait", "what-if",
+                    _clear("waiters >= 4"), (_reply("15 April 2024"),),
+                    imperative="let CLEAR drop mmu_lock if at least four threads wait for it"),
+        NamedPolicy("bounded-hold", "CLEAR drops the lock after 50 us", "what-if",
+                    _clear("held >= 50us"), ("no kernel",),
+                    imperative="let CLEAR drop mmu_lock after 50 us"),
+        NamedPolicy("bounded-hold-after-progress", "the same, but after at least 512 pages", "what-if",
+                    _clear("held >= 50us and pages >= 512"), ("no kernel",),
+                    imperative="let CLEAR drop mmu_lock after 50 us and at least 512 pages"),
+        NamedPolicy("doubling-batch", "CLEAR's batch doubles without contention, and halves on contention",
                     "what-if", _clear("pages >= adaptive(64, 32768)"), ("no kernel",)),
         NamedPolicy("eager-split-under-lock", "an eager split allocates its table with the lock held", "upstream",
                     _split(eager_split=True, split_alloc="under_lock"),
                     (f"{_SPLIT} (before commit cf3ff0ee24d6, 6.11)", _reply("15 April 2024")),
                     settings={"x86": "run a kernel older than Linux 6.11, with eager_page_split=Y",
-                              **_NO_SHADOW_SPLIT}),
-        NamedPolicy("eager-split-drop", "an eager split lets go to allocate its table", "upstream",
+                              **_NO_SHADOW_SPLIT},
+                    imperative="let an eager split allocate its table with mmu_lock held"),
+        NamedPolicy("eager-split-drop", "an eager split drops the lock to allocate its table", "upstream",
                     _split(eager_split=True, split_alloc="drop"), (f"{_SPLIT} (commit cf3ff0ee24d6)", _SPLIT_DROP),
                     settings={"x86": "run Linux 6.11 or newer, with eager_page_split=Y", **_NO_SHADOW_SPLIT,
-                              "arm64": "start QEMU with -accel kvm,eager-split-size=2M"}),
-        NamedPolicy("eager-split-shared-only", "the same unless it holds the lock for read", "posted",
+                              "arm64": "start QEMU with -accel kvm,eager-split-size=2M"},
+                    imperative="let an eager split drop mmu_lock to allocate its table"),
+        NamedPolicy("eager-split-shared-only", "the same, unless it holds the lock for read", "posted",
                     _split(eager_split=True, split_alloc="under_read_lock"), (_reply("15 April 2024"),),
                     patch=f"{_LAB}0012, with kvm.split_alloc=drop_write on x86"),
-        NamedPolicy("no-eager-split", "a block is split by the guest's first write to it", "upstream",
+        NamedPolicy("no-eager-split", "the guest's first write splits a huge page (x86) or block mapping (arm64)",
+                    "upstream",
                     _split(eager_split=False),
                     ("arch/x86/kvm/mmu/mmu.c kvm_mmu_try_split_huge_pages (tdp_mmu=N or eager_page_split=N)",),
                     settings={"x86-tdp": "load kvm with eager_page_split=N",
                               "riscv": "load kvm with eager_page_split=N",
-                              "x86": "nothing: with tdp_mmu=N Linux splits no block beforehand",
+                              "x86": "nothing: with tdp_mmu=N Linux splits no huge page eagerly",
                               "": "nothing, unless QEMU has eager-split-size"}),
         NamedPolicy("nx-faults", "NX huge pages: one access in 1000 takes a slow fault (the mail gives no rate)",
                     "upstream", {"workload": {"slow_fault_every": 1000}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_recover_nx_huge_pages", _reply("15 April 2024"))),
-        NamedPolicy("zap-batch-10", "zapping all memory lets go if anyone waits, after 10 tables at least", "upstream",
+        NamedPolicy("zap-batch-10", "zapping all memory drops the lock on contention, but after at least 10 tables",
+                    "upstream",
                     {"workload": {"kind": "zap"}, "policy": {"zap_drop_when": "blocks >= 10 and waiters >= 1"}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_zap_obsolete_pages", _reply("3 April 2024"))),
         NamedPolicy("loongarch-two-acquisitions",
@@ -175,7 +191,8 @@ POLICIES: dict[str, NamedPolicy] = {
                     ("arch/loongarch/kvm/mmu.c kvm_map_page and kvm_map_page_fast", _reply("4 April 2024"))),
         NamedPolicy("read-lock-clear", "CLEAR holds the lock for read", "posted", _split(clear_lock="read"),
                     ("20230602160914.4011728-1-vipinsh@google.com",),
-                    patch="no kernel has this yet; patches for arm64 were posted in June 2023, but not merged"),
+                    patch="no kernel has this yet; patches for arm64 were posted in June 2023, but not merged",
+                    imperative="let CLEAR hold mmu_lock for read"),
         NamedPolicy("lockless-write-protect", "CLEAR, GET and the ring's reset write-protect without mmu_lock",
                     "posted", _split(clear_lock="lockless"),
                     ("Xiao Guangrong's 2013 series", "kernel-patches/ 0016 and 0017"),
@@ -191,7 +208,7 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("not-initially-set", "without INITIALLY_SET: enabling the log write-protects", "upstream",
                     {"workload": {"initially_set": False}}, ("arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags",),
                     settings={"": "have userspace enable the log without KVM_DIRTY_LOG_INITIALLY_SET"}),
-        NamedPolicy("write-protect", "a write to a clean page faults, whatever the hardware could do", "upstream",
+        NamedPolicy("write-protect", "a write to a clean page faults, even if the hardware can log writes", "upstream",
                     _split(dirty_tracking="write_protect"), ("arch/x86/kvm/vmx/vmx.c enable_pml",),
                     settings={"x86-tdp": "load kvm_intel with pml=N (AMD: nothing before PML)",
                               "x86-shadow": "load kvm_intel with pml=N (AMD: nothing before PML)",
@@ -204,19 +221,19 @@ POLICIES: dict[str, NamedPolicy] = {
                     _split(dirty_tracking="hdbss"), ("20260225040421.2683931-1-zhengtian10@huawei.com",)),
         NamedPolicy("lock-regions", "a lock for each sixteenth of the memory", "what-if", _split(lock_regions=16),
                     ("no kernel",)),
-        NamedPolicy("clear-threads-2", "two threads clear", "what-if", {"workload": {"clear_threads": 2}},
+        NamedPolicy("clear-threads-2", "two threads run CLEAR", "what-if", {"workload": {"clear_threads": 2}},
                     ("no kernel",)),
     )
 }  # fmt: skip
-"""The policies, by name; beside them `policy` knows ``every-n`` for any multiple of 64 pages, ``chunk-SIZE``, and
+"""The policies, by name. `policy` also accepts ``every-n`` for any multiple of 64 pages, ``chunk-SIZE``, and
 ``dirty-ring-n`` for a ring of n entries."""
 
 
 def policy(name: str) -> NamedPolicy:
-    """One policy by its name, or the strategy that a text says.
+    """Return a policy by its name, or the one of a condition such as ``held > 50us``.
 
-    Raises `InputError` if the name is unknown; the message has the nearest known one. If n of ``every-n`` is no
-    multiple of 64, SIZE of ``chunk-SIZE`` is none, or the text is no condition.
+    Raises `InputError` if the name is unknown (the message names the most similar one), n of ``every-n`` is not a
+    multiple of 64, SIZE of ``chunk-SIZE`` is not a size, or the text is not a condition.
 
     >>> policy("every-512").changes["policy"]["clear_drop_when"]
     'pages >= 512'
@@ -229,12 +246,13 @@ def policy(name: str) -> NamedPolicy:
     ...
     simlib.InputError: policy = every-forty: unknown policy; did you mean 'every-64'? known: adaptive-batch, ...
     """
-    name = "whole-ioctl" if name == "never" else name  # the word of a strategy for it
+    name = "whole-ioctl" if name == "never" else name  # its name as a condition
     if name in POLICIES:
         return POLICIES[name]
     if "<" in name or ">" in name:
         text = str(strategy(name, "policy"))
-        return NamedPolicy(text, f"CLEAR lets go when {text}", "what-if", _clear(text), ("docs/policies.md",))
+        return NamedPolicy(text, f"CLEAR drops the lock when {text}", "what-if", _clear(text), ("docs/policies.md",),
+                           imperative=f"let CLEAR drop mmu_lock when {text}")  # fmt: skip
     if name.startswith("chunk-"):
         return _chunk(name, parse_size(name.removeprefix("chunk-"), "policy"))
     if ring := re.fullmatch(r"dirty-ring(?:-([0-9]{1,9}))?", name):
@@ -244,13 +262,14 @@ def policy(name: str) -> NamedPolicy:
         raise InputError("policy", name, "unknown policy", nearest(name, POLICIES))
     pages = int(batch[1])
     if not pages or pages % WORD_PAGES:
-        raise InputError("policy", name, "must let go after a multiple of 64 pages", "such as every-512")
-    return NamedPolicy(name, f"CLEAR lets go after every {pages} pages", "what-if", _clear(every(pages)),
-                       ("kernel-patches/ 0007", _reply("3 April 2024")))  # fmt: skip
+        raise InputError("policy", name, "must drop the lock after a multiple of 64 pages", "such as every-512")
+    return NamedPolicy(name, f"CLEAR drops the lock after every {pages} pages", "what-if", _clear(every(pages)),
+                       ("kernel-patches/ 0007", _reply("3 April 2024")),
+                       imperative=f"let CLEAR drop mmu_lock after every {pages} pages")  # fmt: skip
 
 
 def _ring(name: str, entries: int) -> NamedPolicy:
-    """A dirty ring of so many entries for each vCPU, in place of the bitmap."""
+    """Return the policy with a dirty ring of this many entries for each vCPU, in place of the bitmap."""
     changes = {"workload": {"clear_when": "ring", "ring_entries": entries}}
     title = f"dirty rings of {entries} entries, reset run by run of neighbouring pages"
     return NamedPolicy(name, title, "upstream", changes, ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",),
@@ -258,20 +277,21 @@ def _ring(name: str, entries: int) -> NamedPolicy:
 
 
 def _chunk(name: str, size: int) -> NamedPolicy:
-    """CLEAR of so much memory at a time: what userspace asks for, whatever the kernel does."""
+    """Return the policy in which userspace clears this much memory with each CLEAR."""
     pages = size // 4096
     shift = f"-global migration.x-clear-bitmap-shift={pages.bit_length() - 1}"
     exact = size % 4096 == 0 and pages.bit_count() == 1
-    how = f" (QEMU, pages of 4 KiB: {shift})" if exact else ""
+    option = f" (QEMU, pages of 4 KiB: {shift})" if exact else ""
     changes = {"workload": {"clear_chunk": size}}
     source = "QEMU migration/ram.c migration_clear_memory_region_dirty_bitmap"
-    set_it = f"start QEMU with {shift}" if exact else "have userspace clear so much at a time"
-    return NamedPolicy(name, f"CLEAR covers {format_size(size)} at a time{how}", "upstream", changes, (source,),
-                       settings={"": set_it})  # fmt: skip
+    setting = f"start QEMU with {shift}" if exact else f"have userspace clear {format_size(size)} at a time"
+    return NamedPolicy(name, f"CLEAR covers {format_size(size)} at a time{option}", "upstream", changes, (source,),
+                       settings={"": setting},
+                       imperative=f"let CLEAR cover {format_size(size)} at a time")  # fmt: skip
 
 
 def apply(scenario: Scenario, name: str) -> Scenario:
-    """The scenario, and each of its variants, with a policy, or with several whose names are joined by ``+``.
+    """Apply a policy, or several whose names are joined by ``+``, to a scenario and each of its variants.
 
     Raises `InputError` if a name is unknown, or the scenario cannot have the policy.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How the kernel takes mmu_lock: the [policy] table of a scenario."""
+"""The kernel's use of mmu_lock: the [policy] table of a scenario."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simlib.model.strategy import NeverDrop, as_strategy, every, strategy
 
 @dataclass(frozen=True)
 class Policy(rules.Checked):
-    """How the kernel takes the lock. A value of ``"default"`` or None stands for the architecture's own.
+    """The kernel's use of the lock. ``"default"`` or None selects the architecture's value.
 
     - `architecture`: a name of `simlib.model.architectures.ARCHITECTURES`.
     - `lock`: a word of `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
@@ -30,29 +30,30 @@ class Policy(rules.Checked):
       spinlock has one mode: read is write.
     - `clear_lock`: mode in which CLEAR, GET without manual protection, and the dirty ring's reset write-protect:
       ``read``, ``write``, or ``lockless``: without mmu_lock, which then only an eager split takes.
-    - `get_flush`: when GET without manual protection flushes TLBs: ``after`` it let go of the lock, or ``under_lock``.
-    - `enable_blocks`: what enabling the log does to blocks when it write-protects: ``protect`` them as they are, or
-      ``drop`` them, so that the next access of either kind faults.
-    - `clear_drop_when`: when CLEAR lets go of the lock between two words (`simlib.model.strategy`), which a text says:
+    - `get_flush`: time of TLB flushes of GET without manual protection: ``after`` it dropped the lock, or
+      ``under_lock``.
+    - `enable_blocks`: treatment of blocks when enabling the log write-protects: ``protect`` them as they are, or
+      ``drop`` their mappings, so that the next read or write faults.
+    - `clear_drop_when`: condition on which CLEAR drops the lock between two words (`simlib.model.strategy`), as text:
       ``"never"``, or a condition such as ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
     - `get_drop_when`: the same for GET without manual protection.
     - `zap_drop_when`: the same for ``zap``, between two blocks.
-    - `fault_lock_sections`: times that every fault takes the lock; the hold is divided over them. 0: as the
-      architecture does, where the fault of a write-protected page takes it once, whatever the others do.
-    - `eager_split`: whether the blocks of a range are split when it is cleared, or all when enabling the log
-      write-protects them, rather than leave that to the guest's next write.
-    - `split_alloc`: ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for
-      that; ``under_read_lock``: it lets go unless it holds the lock for read.
-    - `teardown_cache`: cache maintenance when arm64 unmaps: ``entry``, every line of what each entry mapped;
+    - `fault_lock_sections`: number of times that every fault takes the lock; the hold is divided over them. 0: the
+      architecture's number, but once for the fault of a write-protected page.
+    - `eager_split`: split the blocks of a range when it is cleared, or all blocks when enabling the log write-protects
+      them, instead of leaving that to the guest's next write.
+    - `split_alloc`: ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it drops the
+      lock to allocate; ``under_read_lock``: it drops the lock unless it holds it for read.
+    - `teardown_cache`: cache maintenance when arm64 unmaps: ``entry``, every line of the memory that each entry mapped;
       ``elided``.
-    - `teardown_tlb`: TLB invalidation when arm64 unmaps: ``entry``, of each; ``range``, of each table and of each
-      stretch between two chances to let go (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
-    - `split_walk`: `eager_split`: which entries arm64's walk visits, one of `simlib.model.pagetable.SPLIT_WALKS`.
-    - `split_chunk`: `eager_split`: bytes that arm64 splits between two looks at the lock and the stock of tables
+    - `teardown_tlb`: TLB invalidation when arm64 unmaps: ``entry``, of each entry; ``range``, of each table and of each
+      range between two points where the lock may be dropped (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
+    - `split_walk`: `eager_split`: the variant of arm64's walk, one of `simlib.model.pagetable.SPLIT_WALKS`.
+    - `split_chunk`: `eager_split`: bytes that arm64 splits between two checks of the lock and of the cache of tables
       (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE); None: the largest block that its stage 2 maps.
-    - `dirty_tracking`: how KVM learns what the guest writes: a name of `simlib.model.architectures.TRACKING`.
-    - `log_buffer`: pages that a vCPU's log buffer takes; 0: as many as the hardware's.
-    - `lock_regions`: locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
+    - `dirty_tracking`: mechanism by which KVM learns of writes: a name of `simlib.model.architectures.TRACKING`.
+    - `log_buffer`: size of a vCPU's log buffer, pages; 0: that of the hardware.
+    - `lock_regions`: number of locks among which the memory is divided evenly; a what-if that no kernel has.
     """
 
     architecture: str = rules.rule(rules.choice(*ARCHITECTURES), "arm64")
@@ -78,7 +79,7 @@ class Policy(rules.Checked):
     lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
 
     def __post_init__(self) -> None:
-        """Check each field, and read each strategy that is a text."""
+        """Check each field, and parse each strategy that is a text."""
         super().__post_init__()
         for name in ("clear_drop_when", "get_drop_when", "zap_drop_when"):
             object.__setattr__(self, name, as_strategy(getattr(self, name), f"policy.{name}"))
@@ -95,14 +96,14 @@ class Policy(rules.Checked):
         >>> Policy(dirty_tracking="pml").buffer_entries, Policy(dirty_tracking="dbm", log_buffer=64).buffer_entries
         (512, 0)
         """
-        own = TRACKING[self.resolved().dirty_tracking].buffer_entries
-        return own and (self.log_buffer or own)
+        entries = TRACKING[self.resolved().dirty_tracking].buffer_entries
+        return entries and (self.log_buffer or entries)
 
     @functools.lru_cache(maxsize=256)  # noqa: B019  # frozen, and few
     def resolved(self) -> Policy:
-        """The same policy with every default replaced by the architecture's fact.
+        """Return the policy with every default replaced by the architecture's value.
 
-        Raises `InputError` if the architecture does not take mmu_lock there and the policy does not say what to do.
+        Raises `InputError` if the architecture does not take mmu_lock there and the policy gives no value.
 
         >>> p = Policy(architecture="loongarch").resolved()
         >>> p.lock, p.write_protect_fault, p.fault_lock_sections
@@ -117,7 +118,7 @@ class Policy(rules.Checked):
                 raise InputError(
                     f"policy.{name}", "default",
                     f"{self.facts.title} does not take mmu_lock here ({self.facts.sources[0]})",
-                    f"give policy.{name} a value to ask what it would cost if it did",
+                    f"give policy.{name} a value to compute its cost if it did",
                 )  # fmt: skip
             values[name] = value
         if self.dirty_tracking == "default":
@@ -128,12 +129,12 @@ class Policy(rules.Checked):
         return dataclasses.replace(self, **values)
 
 
-def renamed(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A [policy] table whose ``clear_batch_pages``, if it has any, is read as the strategy that it stands for.
+def expand_batch(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Replace ``clear_batch_pages`` in a [policy] table by the equivalent ``clear_drop_when``.
 
-    Raises `InputError` if that is no multiple of 64, or stands beside ``clear_drop_when``.
+    Raises `InputError` if it is not a multiple of 64, or the table has ``clear_drop_when`` too.
 
-    >>> renamed({"clear_batch_pages": 512, "lock": "spin"}, "policy")
+    >>> expand_batch({"clear_batch_pages": 512, "lock": "spin"}, "policy")
     {'clear_drop_when': 'pages >= 512', 'lock': 'spin'}
     """
     rows = dict(table)
@@ -143,9 +144,9 @@ def renamed(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     pages = rules.whole(0, 2**40)(rows.pop("clear_batch_pages"), key)
     if pages % WORD_PAGES:
         raise InputError(key, pages, "must be 0 or a multiple of 64",
-                         "a bitmap word is the least the kernel can do at a time")  # fmt: skip
+                         "the kernel clears whole bitmap words")  # fmt: skip
     if "clear_drop_when" in rows:
         raise InputError(
-            f"{where}.clear_drop_when", rows["clear_drop_when"], f"stands beside {key} = {pages}", "give one of them"
+            f"{where}.clear_drop_when", rows["clear_drop_when"], f"{key} = {pages} is given too", "give one of them"
         )
     return {"clear_drop_when": every(pages)} | rows

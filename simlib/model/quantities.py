@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sizes, durations and page counts: parsed and printed in one place.
+"""Parsing and printing of sizes, durations and bandwidths.
 
-Simulated time is an integer number of picoseconds, so that both engines compute
-exactly the same times. Sizes are integers in bytes, binary multiples as KVM's
-selftests read them (``2G`` is 2 GiB).
+Simulated time is an integer number of picoseconds, so that both engines compute exactly the same times. Sizes are
+integers in bytes, with binary multiples as in KVM's selftests (``2G`` is 2 GiB).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ PS_PER_S = 10**12
 """Picoseconds in one second."""
 
 LARGEST = 2**62
-"""Times, sizes and bandwidths are smaller: 53 days, 4 EiB, 4.6 Ebit/s."""
+"""Exclusive limit of times, sizes and bandwidths: 53 days, 4 EiB, 4.6 Ebit/s."""
 
 _FASTEST = 10**15
 """Largest bandwidth, bit/s: faster than any memory."""
@@ -41,7 +40,7 @@ def _split(text: str, what: str, rule: str) -> tuple[float, str]:
 
 
 def parse_duration(text: str | int, what: str = "duration") -> int:
-    """Picoseconds of a duration such as ``"1.2us"``.
+    """Parse a duration such as ``"1.2us"``.
 
     Returns: Picoseconds, rounded to the nearest. Raises `InputError` if the unit is missing or unknown, or the duration
     is negative or not finite.
@@ -72,7 +71,7 @@ def parse_duration(text: str | int, what: str = "duration") -> int:
 
 
 def format_duration(ps: float) -> str:
-    """A duration in the largest unit that keeps the number at or above one; whole picoseconds exactly.
+    """Format a duration in the largest unit that keeps the number at or above one; whole picoseconds are exact.
 
     >>> format_duration(1_200_000), format_duration(47_000), format_duration(0)
     ('1.2us', '47ns', '0ps')
@@ -85,7 +84,7 @@ def format_duration(ps: float) -> str:
 
 
 def format_seconds(seconds: float, digits: int = 3) -> str:
-    """A duration for people, with so many digits; nothing for what is not known.
+    """Format a duration for people, with this many significant digits; an empty text if it is not finite.
 
     >>> format_seconds(0.0123456), format_seconds(-3.2e-6), format_seconds(5e-10), format_seconds(0.0)
     ('12.3ms', '-3.2us', '0.5ns', '0s')
@@ -97,7 +96,7 @@ def format_seconds(seconds: float, digits: int = 3) -> str:
 
 
 def parse_size(text: str | int, what: str = "size") -> int:
-    """Bytes of a size such as ``"2G"`` (binary multiples: K, M, G, T; ``GiB`` and ``GB`` mean the same).
+    """Parse a size such as ``"2G"``, to bytes (binary multiples: K, M, G, T; ``GiB`` and ``GB`` mean the same).
 
     Raises `InputError` if the unit is unknown or the size is not a whole, positive number of bytes.
 
@@ -120,9 +119,9 @@ def parse_size(text: str | int, what: str = "size") -> int:
 
 
 def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
-    """Bits a second of a bandwidth such as ``"25Gbit/s"`` or ``"3.1GB/s"`` (decimal multiples: k, M, G, T).
+    """Parse a bandwidth such as ``"25Gbit/s"`` or ``"3.1GB/s"``, to bits per second (decimal multiples: k, M, G, T).
 
-    Raises `InputError` if the unit is missing or unknown, or less than one bit a second remains.
+    Raises `InputError` if the unit is missing or unknown, or the bandwidth is below 1 bit/s.
 
     >>> parse_bandwidth("25Gbit/s"), parse_bandwidth("1.5 MB/s")
     (25000000000, 12000000)
@@ -146,7 +145,7 @@ def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
 
 
 def format_bandwidth(bits: int) -> str:
-    """A bandwidth as the user would write it.
+    """Format a bandwidth as `parse_bandwidth` reads it.
 
     >>> format_bandwidth(25_000_000_000), format_bandwidth(1_500_001)
     ('25Gbit/s', '1500001bit/s')
@@ -156,7 +155,7 @@ def format_bandwidth(bits: int) -> str:
 
 
 def format_size(size: int) -> str:
-    """A size as the user would write it.
+    """Format a size as `parse_size` reads it.
 
     >>> format_size(2 * 2**30), format_size(4096), format_size(1000)
     ('2G', '4K', '1000')
@@ -167,19 +166,19 @@ def format_size(size: int) -> str:
     return str(size)
 
 
-def say_size(size: float) -> str:
-    """A size in a sentence.
+def size_text(size: float) -> str:
+    """Format a size for a sentence.
 
-    >>> say_size(262176 * 2**20), say_size(600 * 2**20)
+    >>> size_text(262176 * 2**20), size_text(600 * 2**20)
     ('256 GiB', '600 MiB')
     """
     return f"{size / 2**30:.4g} GiB" if size >= 2**30 else f"{size / 2**20:.4g} MiB"
 
 
-def say_seconds(seconds: float, digits: int = 3) -> str:
-    """A duration in a sentence.
+def seconds_text(seconds: float, digits: int = 3) -> str:
+    """Format a duration for a sentence.
 
-    >>> say_seconds(3.4712e-6), say_seconds(67.08), say_seconds(0.0)
+    >>> seconds_text(3.4712e-6), seconds_text(67.08), seconds_text(0.0)
     ('3.47 µs', '67.1 s', '0 s')
     """
     return re.sub(r"(?<=[0-9])(?=[a-z])", " ", format_seconds(seconds, digits)).replace("us", "µs")

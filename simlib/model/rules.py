@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rules of a scenario's fields: each reads a value from a file and says what is wrong with it."""
+"""Rules of a scenario's fields: parsers that check a value of a file and name what is wrong with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simlib.model.quantities import (
 )
 
 Parser = Callable[[Any, str], Any]
-"""Reads a value as a file has it; the second argument names it in an error."""
+"""Parses a value of a file; the second argument names it in an error."""
 
 
 def whole(low: int, high: int) -> Parser:
@@ -58,10 +58,10 @@ def number(low: float, high: float) -> Parser:
 
 
 def steps_up(low: int, high: int) -> Parser:
-    """A list of pairs, each a whole number within bounds, larger than the one before, and a number above 0."""
+    """A list of pairs: a whole number within bounds, larger than that of the previous pair, and a number above 0."""
 
     def parse(value: Any, what: str) -> tuple[tuple[int, float], ...]:
-        pairs = [tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in _listed(value, what)]
+        pairs = [tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in _list(value, what)]
         for index, pair in enumerate(pairs):
             if len(pair) != 2:
                 raise InputError(f"{what}[{index}]", pair, "must be a pair of two numbers")
@@ -73,20 +73,20 @@ def steps_up(low: int, high: int) -> Parser:
 
 
 def values(value: Any, what: str) -> tuple[float, ...]:
-    """A list of numbers above 0, at most as many as a table of draws has (`simlib.simulator.engine.random`): 2048."""
-    if len(listed := _listed(value, what)) > 2048:
-        raise InputError(what, f"{len(listed)} numbers", "must be at most 2048")
-    return tuple(number(1e-6, 1e6)(one, f"{what}[{index}]") for index, one in enumerate(listed))
+    """A list of numbers above 0, at most 2048, the size of a table of draws (`simlib.simulator.engine.random`)."""
+    if len(items := _list(value, what)) > 2048:
+        raise InputError(what, f"{len(items)} numbers", "must be at most 2048")
+    return tuple(number(1e-6, 1e6)(item, f"{what}[{index}]") for index, item in enumerate(items))
 
 
-def _listed(value: Any, what: str) -> list[Any]:
+def _list(value: Any, what: str) -> list[Any]:
     if not isinstance(value, (list, tuple)):
         raise InputError(what, value, "must be a list")
     return list(value)
 
 
 def choice(*words: str) -> Parser:
-    """One of some words."""
+    """One of several words."""
 
     def parse(value: Any, what: str) -> str:
         if value not in words:
@@ -117,29 +117,29 @@ def names(value: Any, what: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def rule(parser: Parser, default: Any, shown: Callable[[Any], Any] | None = None, **more: Any) -> Any:
-    """A field with its rule, and how it is written back."""
-    return field(default=default, metadata={"parse": parser, "show": shown, "check": parser} | more)
+def rule(parser: Parser, default: Any, to_file: Callable[[Any], Any] | None = None, **more: Any) -> Any:
+    """A field with its rule; `to_file` converts its value to that of a file."""
+    return field(default=default, metadata={"parse": parser, "show": to_file, "check": parser} | more)
 
 
 def duration(default: str | None = None, **more: Any) -> Any:
-    """A field of picoseconds, which a file has as a text."""
-    given = None if default is None else parse_duration(default)
-    return rule(parse_duration, given, format_duration, check=_held(0), **more)
+    """A field of picoseconds; text in a file."""
+    default_ps = None if default is None else parse_duration(default)
+    return rule(parse_duration, default_ps, format_duration, check=_integer(0), **more)
 
 
 def size(default: int | None = None) -> Any:
-    """A field of bytes, which a file has as a text."""
-    return rule(parse_size, default, format_size, check=_held(1))
+    """A field of bytes; text in a file."""
+    return rule(parse_size, default, format_size, check=_integer(1))
 
 
 def bandwidth(default: str) -> Any:
-    """A field of bits a second, which a file has as a text."""
-    return rule(parse_bandwidth, parse_bandwidth(default), format_bandwidth, check=_held(1))
+    """A field of bits per second; text in a file."""
+    return rule(parse_bandwidth, parse_bandwidth(default), format_bandwidth, check=_integer(1))
 
 
-def _held(low: int) -> Parser:
-    """What was parsed already: picoseconds, bytes, bits a second."""
+def _integer(low: int) -> Parser:
+    """A parsed value: picoseconds, bytes, bits per second."""
 
     def check(value: Any, what: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value < LARGEST:
@@ -151,19 +151,19 @@ def _held(low: int) -> Parser:
 
 @functools.cache
 def fields_of(section: type) -> tuple[dataclasses.Field[Any], ...]:
-    """The fields of a section, which is a dataclass: gathered once, as scenarios are made by the million."""
+    """Fields of a section's dataclass; cached, since a sweep creates millions of scenarios."""
     return dataclasses.fields(section)
 
 
 @functools.cache
 def _checks_of(section: type) -> tuple[tuple[str, str, Parser, bool], ...]:
-    """Of each field of a section: its name, what an error calls it, its check, and whether it may be None."""
+    """Name, name in an error, check, and whether None is allowed, for each field of a section."""
     where = section.__name__.lower()
     return tuple((f.name, f"{where}.{f.name}", f.metadata["check"], f.default is None) for f in fields_of(section))
 
 
 class Checked:
-    """A section whose fields are checked however it is made: from a file, or by a program."""
+    """Base of a section whose fields are checked on creation, from a file or by a program."""
 
     def __post_init__(self) -> None:
         section: type = type(self)

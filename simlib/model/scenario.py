@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The nouns of a scenario, as frozen validated dataclasses; TOML in and out.
+"""Scenarios, as frozen validated dataclasses that read and write TOML.
 
-Every field carries its rule as data, so that one function checks them all and
-one sentence reports every fault: where, which value, which rule, what to do.
+Every field has its rule as metadata, so that one function checks them all. An error has the key, the value, the rule
+and a hint.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from markupsafe import Markup
 from simlib._lib.errors import InputError, nearest
 from simlib._lib.reading import read_toml
 from simlib.model import agreement, rules
-from simlib.model.costs import Calibration, Costs, named
+from simlib.model.costs import Calibration, Costs, expand_others
 from simlib.model.host import HOSTS, Host
 from simlib.model.pagetable import WORD_PAGES, PageTable
-from simlib.model.policy import Policy, renamed
-from simlib.model.quantities import format_size, say_size
+from simlib.model.policy import Policy, expand_batch
+from simlib.model.quantities import format_size, size_text
 from simlib.model.topology import far_share
 from simlib.model.workload import RING_RESERVE, Workload
 
@@ -34,11 +34,11 @@ from simlib.model.workload import RING_RESERVE, Workload
 class Guest(rules.Checked):
     """The virtual machine.
 
-    - `memory_per_vcpu`: bytes that each vCPU walks; give this or `memory`.
+    - `memory_per_vcpu`: bytes that each vCPU accesses; give this or `memory`.
     - `memory`: bytes in all: divided evenly over the vCPUs, unless all of them touch all of it (`Workload.shared`).
     - `page_size`: base page, bytes.
-    - `backing`: what backs the memory: ``4k``, ``thp``, ``hugetlb_2mb`` or ``hugetlb_1gb``.
-    - `memslot_aligned`: whether guest-physical and host-virtual address agree modulo the block size. If not, stage 2
+    - `backing`: backing of the memory: ``4k``, ``thp``, ``hugetlb_2mb`` or ``hugetlb_1gb``.
+    - `memslot_aligned`: guest-physical and host-virtual address agree modulo the block size. If not, stage 2
       maps base pages whatever the backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
     """
 
@@ -58,43 +58,41 @@ class Guest(rules.Checked):
 
     @property
     def pages_per_vcpu(self) -> int:
-        """Base pages that are one vCPU's part; rounded down where memory that all share does not divide."""
-        each = self.memory_per_vcpu if self.memory_per_vcpu is not None else (self.memory or 0) // self.vcpus
-        return each // self.page_size
+        """Base pages of one vCPU; rounded down where shared memory does not divide evenly."""
+        size = self.memory_per_vcpu if self.memory_per_vcpu is not None else (self.memory or 0) // self.vcpus
+        return size // self.page_size
 
     @property
     def mapped_as_blocks(self) -> bool:
-        """Whether stage 2 maps blocks before dirty logging splits them."""
+        """True if stage 2 maps blocks before dirty logging splits them."""
         return self.backing != "4k" and self.memslot_aligned
 
 
 FILE = "a scenario file (TOML)"
-"""What a scenario file is called where one is no good."""
+"""Name of the file format in errors."""
 
-_OF_THE_VCPU = ("fault_unlocked", "fault_hold", "split_hold", "guest_access")
-"""Costs of what vCPUs do."""
+_VCPU_COSTS = ("fault_unlocked", "fault_hold", "split_hold", "guest_access")
+"""Costs of actions of vCPUs."""
 
-_OF_A_WALK = ("clear_page", "lockless_page", "clear_word", "clear_unsplit", "enable_page", "split_block", "zap_block",
+_WALK_COSTS = ("clear_page", "lockless_page", "clear_word", "clear_unsplit", "enable_page", "split_block", "zap_block",
               "unmap_entry", "clean_line", "walk_entry", "protect_entry", "table_entry")  # fmt: skip
-"""Costs of what one thread does to all of the memory's page table and to what KVM keeps beside it."""
+"""Costs of actions of one thread on the page table of all memory and on KVM's own data about it."""
 
-_COSTS = {f.name: f.metadata["parse"] for f in dataclasses.fields(Costs)}
-"""How each cost is read."""
+_COST_PARSERS = {f.name: f.metadata["parse"] for f in dataclasses.fields(Costs)}
 
-OF_AN_ENTRY = ("fault_hold", "split_hold", "clear_page", "enable_page")
-"""Costs of what changes an entry of which a TLB may know."""
-
+ENTRY_COSTS = ("fault_hold", "split_hold", "clear_page", "enable_page")
+"""Costs of actions that change an entry that a TLB may hold."""
 
 Section = TypeVar("Section", Host, Guest, Policy, Workload, Costs, Calibration)
 
 
 @dataclass(frozen=True, repr=False)
 class Scenario:
-    """A host, a guest, a policy, a workload, and what actions cost.
+    """A host, a guest, a policy, a workload, and the costs of actions.
 
     - `variants`: the same scenario with some values changed (other kernels on the same host), by name.
-    - `group`: variants of one group share the costs that are listed in `Calibration.per_group_costs`. A variant that
-      names none has the scenario's, and without one its own name.
+    - `cost_group`: variants of one group share the costs in `Calibration.per_group_costs`. A variant without a group is
+      in that of the scenario; if that has none either, the variant's name is its group.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory_per_vcpu": "2G"}, "policy": {"architecture": "arm64"}})
     >>> s.guest.pages_per_vcpu
@@ -115,7 +113,7 @@ class Scenario:
     cost_group: str = ""
 
     def __post_init__(self) -> None:
-        """Check what depends on more than one section."""
+        """Check rules that involve more than one section."""
         guest = self.guest
         if guest.memory_per_vcpu is not None and guest.memory is not None:
             raise InputError(
@@ -130,13 +128,13 @@ class Scenario:
         given = guest.memory_per_vcpu if guest.memory_per_vcpu is not None else guest.memory
         shares = self.workload.facts.shares
         divided = key == "memory" and not (shares and self.workload.shared)
-        whole = unit * guest.page_size * (guest.vcpus if divided else 1)
-        if given is None or given % whole:
-            each = f" for {guest.vcpus} vCPUs" if divided else ""
+        multiple = unit * guest.page_size * (guest.vcpus if divided else 1)
+        if given is None or given % multiple:
+            for_vcpus = f" for {guest.vcpus} vCPUs" if divided else ""
             raise InputError(
                 f"guest.{key}", format_size(given or 0),
-                f"must be a multiple of {format_size(whole)}{each} with backing {guest.backing!r}",
-                "give such a one, or shared = true under [workload]: memory that all vCPUs access is not divided"
+                f"must be a multiple of {format_size(multiple)}{for_vcpus} with backing {guest.backing!r}",
+                "give such a size, or shared = true under [workload]: memory that all vCPUs access is not divided"
                 if divided and shares else "",
             )  # fmt: skip
         memory = guest.pages * guest.page_size
@@ -146,11 +144,11 @@ class Scenario:
                 raise InputError(f"host.{name}", getattr(self.host, name), "must not be more than the cores")
         if self.host.clusters % self.host.sockets:
             raise InputError("host.clusters", self.host.clusters, "must be a multiple of the sockets",
-                             "every socket has as many")  # fmt: skip
+                             "every socket has the same number")  # fmt: skip
 
     @property
     def ring_full(self) -> int:
-        """Entries with which a vCPU's dirty ring is full: a reserve stays free, and room for its log buffer.
+        """Number of entries at which a vCPU's dirty ring is full: a reserve and room for its log buffer stay free.
 
         Source: virt/kvm/dirty_ring.c kvm_dirty_ring_get_rsvd_entries (6.12).
         """
@@ -158,12 +156,12 @@ class Scenario:
 
     @cached_property
     def host_costs(self) -> Costs:
-        """The costs as they are on this host with this guest.
+        """Costs adjusted to this host and guest.
 
-        What a vCPU does takes longer while all are busy (`Host.slowdown`). What one thread does to the memory of all
-        takes longer for the part that lies on another socket than the first (`Host.remote_ratio`), where that thread
-        is: a vCPU's memory and its page table lie where it runs. Where every vCPU is told of an entry that changes
-        (`Costs.fence_vcpu`), whatever changes one takes longer with each of them.
+        Actions of vCPUs take longer while all are busy (`Host.slowdown`). A vCPU's memory and its page table are on the
+        socket where it runs; a thread that walks all memory runs on the first socket, so its actions take longer for
+        the share on other sockets (`Host.remote_ratio`). Where every vCPU must drop a changed entry from its TLB
+        (`Costs.fence_vcpu`), a change of an entry takes longer with each vCPU.
 
         >>> host = {"cores": 4, "sockets": 2, "remote_ratio": 3}
         >>> costs = {"clear_page": "30ns", "fault_hold": "1us"}
@@ -173,41 +171,41 @@ class Scenario:
         """
         vcpus, host = self.guest.vcpus, self.host
         far = 1 + (host.remote_ratio - 1) * far_share(host, vcpus)
-        factors = dict.fromkeys(_OF_THE_VCPU, host.slowed(vcpus)) | dict.fromkeys(_OF_A_WALK, far)
+        factors = dict.fromkeys(_VCPU_COSTS, host.slowed(vcpus)) | dict.fromkeys(_WALK_COSTS, far)
         given = self.costs.given()
         changed = {
             name: round(given[name] * factor) for name, factor in factors.items() if factor != 1 and name in given
         }
         if self.policy.facts.page_fence:
             fences = vcpus * (self.costs.fence_vcpu or 0)
-            changed |= {name: changed.get(name, round(given[name])) + fences for name in OF_AN_ENTRY if name in given}
+            changed |= {name: changed.get(name, round(given[name])) + fences for name in ENTRY_COSTS if name in given}
         return dataclasses.replace(self.costs, **changed) if changed else self.costs
 
     @classmethod
     def parse(cls, tables: Mapping[str, Any], where: str = "") -> Scenario:
-        """A scenario from the tables of a TOML file.
+        """Create a scenario from the tables of a TOML file.
 
-        Raises `InputError` on an unknown key (the nearest known one is named), a value of the wrong kind, or a broken
-        rule.
+        Raises `InputError` on an unknown key (the hint names the most similar one), a value of the wrong type, or a
+        broken rule.
         """
         tables = dict(tables)
         variants = tables.pop("variants", {})
-        group = rules.text(tables.pop("cost_group"), f"{where}cost_group") if "group" in tables else ""
+        group = rules.text(tables.pop("cost_group"), f"{where}cost_group") if "cost_group" in tables else ""
         base = cls(**sections(tables, where), cost_group=group)
         if not isinstance(variants, Mapping):
             raise InputError(f"{where}variants", variants, "must be tables such as [variants.NAME.policy]")
         parsed = {}
         for name, changes in variants.items():
-            here = f"{where}variants.{name}."
+            prefix = f"{where}variants.{name}."
             if not isinstance(changes, Mapping):
-                raise InputError(here.rstrip("."), changes, f"must be a table: write [{here.rstrip('.')}.policy]")
-            rest = dict(changes)
-            own = rules.text(rest.pop("cost_group", group or name), f"{here}cost_group")
-            parsed[name] = dataclasses.replace(base.changed(rest, here), cost_group=own)
+                raise InputError(prefix.rstrip("."), changes, f"must be a table: write [{prefix.rstrip('.')}.policy]")
+            changed_tables = dict(changes)
+            variant_group = rules.text(changed_tables.pop("cost_group", group or name), f"{prefix}cost_group")
+            parsed[name] = dataclasses.replace(base.changed(changed_tables, prefix), cost_group=variant_group)
         return dataclasses.replace(base, variants=parsed)
 
     def everywhere(self, changes: Mapping[str, Any]) -> Scenario:
-        """The scenario with values replaced in itself and in every variant.
+        """Return the scenario with values replaced in itself and in every variant.
 
         >>> s = Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}})
         >>> s.everywhere({"guest": {"memory": "1G"}}).variants["a"].guest.vcpus
@@ -217,7 +215,7 @@ class Scenario:
         return dataclasses.replace(self.changed(changes), variants=variants)
 
     def changed(self, changes: Mapping[str, Any], where: str = "") -> Scenario:
-        """The scenario with some values replaced, given as the tables of a TOML file.
+        """Return the scenario with some values replaced, given as the tables of a TOML file.
 
         >>> Scenario().changed({"guest": {"vcpus": 16}}).guest.vcpus
         16
@@ -227,13 +225,13 @@ class Scenario:
         return dataclasses.replace(self, **sections(changes, where, self))
 
     def with_vcpus(self, vcpus: int) -> Scenario:
-        """The same scenario with another number of vCPUs."""
+        """Return the scenario with another number of vCPUs."""
         return dataclasses.replace(self, guest=dataclasses.replace(self.guest, vcpus=vcpus))
 
     def variant(self, name: str = "") -> Scenario:
-        """One of its variants by name; without a name itself, if it has none.
+        """Return a variant by name, or the scenario itself if no name is given and it has no variants.
 
-        Raises `InputError` if it has variants and no such one.
+        Raises `InputError` if there is no such variant, or if a name is needed.
 
         >>> Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}}).variant("a").guest.vcpus
         2
@@ -246,24 +244,24 @@ class Scenario:
         return self.variants[name]
 
     def with_costs(self, **costs: float | str) -> Scenario:
-        """The same scenario with some costs replaced: picoseconds, or a duration as a file has it.
+        """Return the scenario with some costs replaced, as picoseconds or as a duration in text.
 
         >>> Scenario().with_costs(fault_hold="1us", reacquire=60_000).costs.given()
         {'fault_hold': 1000000, 'reacquire': 60000}
         """
         values = {}
         for name, value in costs.items():
-            if name not in _COSTS:
-                raise InputError(f"costs.{name}", value, "unknown cost", nearest(name, _COSTS))
+            if name not in _COST_PARSERS:
+                raise InputError(f"costs.{name}", value, "unknown cost", nearest(name, _COST_PARSERS))
             if isinstance(value, str):
-                values[name] = _COSTS[name](value, f"costs.{name}")
+                values[name] = _COST_PARSERS[name](value, f"costs.{name}")
             else:
                 values[name] = value if name == "fault_jitter" else round(value)
         return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **values))
 
     def __repr__(self) -> str:
         guest = self.guest
-        memory = say_size(guest.pages * guest.page_size)
+        memory = size_text(guest.pages * guest.page_size)
         variants = f", variants {', '.join(self.variants)}" if self.variants else ""
         return (
             f"<Scenario {self.workload.kind} on {self.host.name}: {guest.vcpus} vCPUs, {memory}, "
@@ -274,11 +272,11 @@ class Scenario:
         return Markup("<pre>{}</pre>").format(self.summary())
 
     def summary(self) -> str:
-        """What it is, in a line, and what differs from the defaults, as its file has it."""
+        """One line about the scenario, then its differences from the defaults, as TOML."""
         return f"{self!r}\n{self.to_toml()}".strip()
 
     def to_toml(self) -> str:
-        """The scenario as a TOML file that reads back equal; only what differs from the defaults.
+        """Text of a TOML file that reads back equal, with only the differences from the defaults.
 
         >>> print(Scenario(guest=Guest(vcpus=4)).to_toml())
         [guest]
@@ -288,10 +286,8 @@ class Scenario:
         tables |= differences(self, Scenario())
         variants = {}
         for name, variant in self.variants.items():
-            own: dict[str, Any] = (
-                {"cost_group": variant.cost_group} if variant.cost_group != (self.cost_group or name) else {}
-            )
-            variants[name] = own | differences(variant, self)
+            group = {} if variant.cost_group == (self.cost_group or name) else {"cost_group": variant.cost_group}
+            variants[name] = group | differences(variant, self)
         return tomli_w.dumps(tables | ({"variants": variants} if variants else {})).strip()
 
 
@@ -303,13 +299,10 @@ SECTIONS: dict[str, type] = {
 
 
 def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> dict[str, Any]:
-    """The sections that some tables of a scenario file describe, by name.
+    """Create the sections that tables of a scenario file describe, by name. Raises `InputError`.
 
-    Raises `InputError`.
-
-    - `where`: what stands before a key's name in an error.
-    - `base`: its attributes are the sections that are changed, such as a `Scenario`; without it they begin from the
-      defaults.
+    - `where`: prefix of a key's name in an error.
+    - `base`: object with the sections to change as attributes, such as a `Scenario`; None: start from the defaults.
 
     >>> sections({"guest": {"vcpus": 8}})["guest"].vcpus
     8
@@ -323,9 +316,9 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
         kind = SECTIONS[name]
         rows = table
         if name == "policy":
-            rows = renamed(table, f"{where}{name}")
+            rows = expand_batch(table, f"{where}{name}")
         elif name == "costs":
-            rows = named(table, f"{where}{name}", _named_elsewhere(tables, where, base))
+            rows = expand_others(table, f"{where}{name}", _costs_named_elsewhere(tables, where, base))
         values = parsed(kind, rows, f"{where}{name}")
         if name == "guest" and base is not None and len({"memory", "memory_per_vcpu"} & set(values)) == 1:
             values.setdefault("memory_per_vcpu", None)
@@ -336,16 +329,16 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
     return out
 
 
-def _named_elsewhere(tables: Mapping[str, Any], where: str, base: Any) -> set[str]:
+def _costs_named_elsewhere(tables: Mapping[str, Any], where: str, base: Any) -> set[str]:
     """Costs that a [costs] table need not name: the base gives them, or they are to be calibrated."""
-    sought = tables.get("calibration")
-    asked = parsed(Calibration, sought, f"{where}calibration") if isinstance(sought, Mapping) else {}
+    table = tables.get("calibration")
+    calibration = parsed(Calibration, table, f"{where}calibration") if isinstance(table, Mapping) else {}
     given = base.costs.given() if base is not None else {}
-    return {*given, *asked.get("costs", ()), *asked.get("per_group_costs", ())}
+    return {*given, *calibration.get("costs", ()), *calibration.get("per_group_costs", ())}
 
 
 def parsed(section: type, rows: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The values of a section's keys, each by its rule. Raises `InputError`."""
+    """Parse the values of a section's keys by their rules. Raises `InputError`."""
     parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(section)}
     values = {}
     for key, value in rows.items():
@@ -358,9 +351,9 @@ def parsed(section: type, rows: Mapping[str, Any], where: str) -> dict[str, Any]
 
 
 def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
-    """What differs from the base, as the tables of a TOML file; of the memory, always the key that was given.
+    """Return the differences from the base, as the tables of a TOML file; for memory, always the key that was given.
 
-    A value that the scenario has not and the base has cannot be said so, and is left out.
+    TOML cannot express that a value of the base is absent from the scenario; such a difference is left out.
 
     >>> differences(Scenario().with_vcpus(8).with_costs(fault_hold="1us"), Scenario())
     {'guest': {'vcpus': 8}, 'costs': {'fault_hold': '1us'}}
@@ -370,7 +363,7 @@ def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]
 
 
 def section_differences(section: Any, default: Any) -> dict[str, Any]:
-    """The same for one section: its keys.
+    """Return the differences of one section, by key.
 
     >>> section_differences(Guest(vcpus=8, backing="4k"), Guest())
     {'vcpus': 8, 'backing': '4k'}
@@ -381,8 +374,8 @@ def section_differences(section: Any, default: Any) -> dict[str, Any]:
     for f in dataclasses.fields(section):
         value = getattr(section, f.name)
         if value is not None and value != getattr(default, f.name):
-            shown = f.metadata["show"]
-            rows[f.name] = shown(value) if shown else value
+            show = f.metadata["show"]
+            rows[f.name] = show(value) if show else value
     return rows
 
 
@@ -397,9 +390,9 @@ def load_scenario(path: str | Path) -> Scenario:
 
 
 def as_scenario(given: Scenario | str | Path) -> Scenario:
-    """A scenario itself, or the one that a file holds.
+    """Return a scenario itself, or read it from a file.
 
-    Raises `InputError` if it is neither, or the file is bad.
+    Raises `InputError` if it is neither a scenario nor a path, or the file is bad.
 
     >>> as_scenario(Scenario()) == Scenario()
     True

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The step language: what a kernel thread or a vCPU does, as a table that both engines interpret.
+"""The step language: the actions of a kernel thread or a vCPU, as a table that both engines interpret.
 
-A program is a table of integers, one row a step: ``(kind, a, b, c, d, e)``. Steps
-that touch anything shared (a lock, page state, a barrier) take effect at the
-simulated time at which the thread reaches them; the others only move the
-thread's own clock. Nobody writes rows by hand: `simlib.model.program` does.
+A program is a table of integers, one row a step: ``(kind, a, b, c, d, e)``. Steps that access anything shared (a lock,
+page state, a barrier) take effect at the simulated time at which the thread reaches them; the others only move the
+thread's own clock. `simlib.model.program` writes the rows.
 
-Every kind of step and every quantity that a program may test is declared once,
-here: its number, what it means, and its arguments with their ranges. The checks
-of a `simlib.model.job.Job`, its listing, docs/steps.md and the constants of both
-engines come from these declarations.
+Every kind of step and every quantity that a program may test is declared here, with its number, its meaning, and its
+arguments with their ranges. The checks of a `simlib.model.job.Job`, its listing, docs/steps.md and the constants of
+both engines come from these declarations.
 """
 
 from __future__ import annotations
@@ -18,34 +16,34 @@ from enum import IntEnum
 from typing import NamedTuple
 
 FLAGS = 16
-"""Flags that `Step.SIGNAL` may raise."""
+"""Number of flags that `Step.SIGNAL` may raise."""
 
 EXTENTS = 6
-"""Extents that a thread may have open, one within the other; number 0 is its region."""
+"""Number of nested extents that a thread may have open; number 0 is its region."""
 
 ALL = 2**40
-"""More pages than any guest has: an extent of so many reaches to the end of the one around it."""
+"""More pages than any guest has: an extent of this size reaches to the end of the enclosing one."""
 
 COUNTERS = 8
-"""Counters that `Step.REPEAT` may use in one program."""
+"""Number of counters that `Step.REPEAT` may use in one program."""
 
 
-class Whose(IntEnum):
-    """Which lock `Step.TAKE` means."""
+class LockScope(IntEnum):
+    """Scope of the lock of `Step.TAKE`."""
 
     ALL = 0
-    """The one it names."""
+    """One lock for all: that of the given number."""
     THREAD = 1
-    """The thread's own: its number is added."""
+    """A lock for each thread: the thread's number is added."""
     REGION = 2
-    """That of the memory around the current page: the number of its region (`Job.lock_pages`) is added."""
+    """A lock for each region of memory: the number of the current page's region (`Job.lock_pages`) is added."""
 
 
 class Map(IntEnum):
-    """What `Step.MAP` does to the current page."""
+    """Action of `Step.MAP` on the current page."""
 
     PAGE = 0
-    """Map the page writable (write access) or read-only (read access)."""
+    """Map the page writable (for a write access) or read-only (for a read access)."""
     SPLIT = 1
     """Replace the block mapping by an empty table, then map the page."""
     BLOCK = 2
@@ -53,32 +51,32 @@ class Map(IntEnum):
     EAGER = 3
     """Replace the block mapping by a full table; every page keeps the block's permission."""
     ZAP = 4
-    """Unmap the block, or all pages of its table; the dirty log knows nothing of it."""
+    """Unmap the block, or all pages of its table, without an effect on the dirty log."""
     NONE = 5
-    """Leave everything as it is; the fault is over."""
+    """Change nothing; the fault is over."""
 
 
 class Scan(IntEnum):
-    """What `Step.SCAN` does to the 64 pages of a word; every page that it looks for and finds costs `page_ps`."""
+    """Action of `Step.SCAN` on the 64 pages of a word; every page to which it applies costs `page_ps`."""
 
     CLEAR = 0
-    """Clear the dirty bits of the pages that stand in the bitmap, and write-protect those pages (CLEAR_DIRTY_LOG)."""
+    """Clear the dirty bits of the pages in the bitmap, and write-protect those pages (CLEAR_DIRTY_LOG)."""
     PROTECT = 1
     """Write-protect every mapped page (enabling the log without KVM_DIRTY_LOG_INITIALLY_SET)."""
     SET = 2
-    """Set every dirty bit, protect nothing (enabling with KVM_DIRTY_LOG_INITIALLY_SET)."""
+    """Set every dirty bit without write-protecting (enabling with KVM_DIRTY_LOG_INITIALLY_SET)."""
     COLLECT = 3
-    """Add the dirty bits to the bitmap (GET_DIRTY_LOG), protect nothing."""
+    """Add the dirty bits to the bitmap without write-protecting (GET_DIRTY_LOG)."""
     SEND = 4
-    """Send the pages that stand in the bitmap, and take them out of it."""
+    """Send the pages in the bitmap, and remove them from it."""
     ALL = 5
-    """Put every page into the bitmap: all have yet to be sent."""
+    """Put every page into the bitmap: all remain to be sent."""
     PROTECT_RUN = 6
-    """Write-protect the run of pages that RESET took out of a dirty ring, wherever the thread is."""
+    """Write-protect the run of pages that RESET removed from a dirty ring, wherever the thread is."""
     TAKE = 7
-    """Move the dirty bits into the bitmap: those that HARVEST set."""
+    """Move the dirty bits that HARVEST set into the bitmap."""
     SYNC = 8
-    """Log each page of a table whose entry says that it was written: what dirty bits without a buffer ask for."""
+    """Log each page of a table whose entry has its dirty bit set: needed for dirty bits without a log buffer."""
 
 
 class Mode(IntEnum):
@@ -89,42 +87,41 @@ class Mode(IntEnum):
 
 
 class Adapt(IntEnum):
-    """What `Step.ADAPT` does to the thread's adaptive batch."""
+    """Action of `Step.ADAPT` on the thread's adaptive batch."""
 
     HALVE = 0
     DOUBLE = 1
 
 
 class Clock(IntEnum):
-    """What a clock shows.
+    """Relation of the clock to simulated time.
 
-    With one processor that runs all threads in turns so short that they all advance together, its clock goes as many
-    times as fast as threads run, and on by itself when none does. A thread that sleeps or waits at a barrier does not
-    run. If turns have a length (`Job.turn_ps`), only the thread whose turn it is advances, and the world's time is what
-    the clock shows.
+    If one processor runs all threads in turns so short that they advance together, its clock is faster than simulated
+    time by the number of running threads, and goes on at speed 1 when none runs. A thread that sleeps or waits at a
+    barrier does not run. If turns have a length (`Job.turn_ps`), only the thread whose turn it is advances, and the
+    clock shows simulated time.
     """
 
     WALL = 0
-    """The world's time: every thread has a processor of its own."""
+    """Simulated time: every thread has a processor of its own."""
     SERIAL = 1
     """One processor; a thread that waits for a lock spins, so it runs."""
     SERIAL_YIELD = 2
-    """One processor; a thread that waits for a lock gives its turns away, so it does not run."""
+    """One processor; a thread that waits for a lock ends its turns, so it does not run."""
 
 
 MOST_TURN_PS = 1 << 31
-"""A turn of a serial clock is shorter than this, ps: two milliseconds."""
-
+"""Exclusive limit of a serial clock's turn, ps: two milliseconds."""
 
 MOST_ENTRIES = 1 << 18
-"""A vCPU's log buffer, or its dirty ring, has at most so many entries."""
+"""Largest number of entries of a vCPU's log buffer, or of its dirty ring."""
 
 
 class Page(IntEnum):
-    """State of one page's entry; beside it in the same byte, the bits of KVM's dirty log and of userspace's bitmap.
+    """State of one page's entry; the same byte has the bits of KVM's dirty log and of userspace's bitmap.
 
-    The next write to a PROTECTED page is noticed: it faults, or, where hardware sets dirty bits (`Job.dirty_bits`),
-    sets the entry's, which is clear. A WRITABLE page is written without a trace.
+    The next write to a PROTECTED page is recorded: it faults, or, where hardware sets dirty bits (`Job.dirty_bits`),
+    sets the dirty bit of the entry, which is clear. A write to a WRITABLE page is not recorded.
     """
 
     ABSENT = 0
@@ -135,7 +132,7 @@ class Page(IntEnum):
 
 
 STATE = 3
-"""Bits of a page's byte that hold its entry's state; the others are `Page.DIRTY` and `Page.COLLECTED`."""
+"""Mask of the entry's state in a page's byte; the other bits are `Page.DIRTY` and `Page.COLLECTED`."""
 
 
 class Block(IntEnum):
@@ -148,10 +145,10 @@ class Block(IntEnum):
 
 
 class Argument(NamedTuple):
-    """One argument of a step or a quantity, with its range.
+    """An argument of a step or a quantity, with its range.
 
-    `below` is a number, or the name of a count that a job has: ``steps``, ``locks``, ``barriers``, ``stamps``,
-    ``cvs``, ``lines`` or ``places``; None: there is no limit.
+    `below` is a number, or the name of a count of the job: ``steps``, ``locks``, ``barriers``, ``stamps``, ``cvs``,
+    ``lines`` or ``places``; None: there is no limit.
     """
 
     name: str
@@ -159,16 +156,16 @@ class Argument(NamedTuple):
     below: int | str | None = None
     words: type[IntEnum] | None = None
 
-    def shown(self, value: int) -> str:
-        """The value as a listing has it.
+    def formatted(self, value: int) -> str:
+        """Format a value for a listing.
 
-        >>> Argument("mode", words=Mode).shown(1), Argument("pages").shown(64)
+        >>> Argument("mode", words=Mode).formatted(1), Argument("pages").formatted(64)
         ('write', '64')
         """
         return self.words(value).name.lower() if self.words is not None else str(value)
 
     def range(self) -> str:
-        """The range in words.
+        """Describe the range.
 
         >>> Argument("mode", words=Mode).range(), Argument("pages", 1).range(), Argument("flag", 0, 4).range()
         ('read, write', 'at least 1', '0 to 3')
@@ -185,7 +182,7 @@ class Argument(NamedTuple):
 _TARGET = Argument("target", 0, "steps")
 _LOCK = Argument("lock", 0, "locks")
 _MODE = Argument("mode", words=Mode)
-_WHOSE = Argument("whose", words=Whose)
+_SCOPE = Argument("scope", words=LockScope)
 _EXTENT = Argument("extent", 1, EXTENTS)
 _ANY_EXTENT = Argument("extent", 0, EXTENTS)
 _FLAG = Argument("flag", 0, FLAGS)
@@ -193,7 +190,7 @@ _DISTRIBUTION = Argument("distribution", 0, "cvs")
 
 
 class Quantity(IntEnum):
-    """What `Step.TEST` may ask for. Those from `WAITERS` on are shared: other threads change them.
+    """Quantities that `Step.TEST` can compare. Those from `WAITERS` on are shared: other threads change them.
 
     >>> Quantity.HELD.meaning
     'time since the thread got its last lock, ps'
@@ -204,23 +201,23 @@ class Quantity(IntEnum):
 
     DONE = 0, "1: all pages of the extent are done", _ANY_EXTENT
     PAGES = 1, "pages done since the extent began", _ANY_EXTENT
-    BEYOND = 2, "the same, less the thread's adaptive batch (ADAPT)", _ANY_EXTENT
+    BEYOND = 2, "pages done since the extent began, less the thread's adaptive batch (ADAPT)", _ANY_EXTENT
     COLLECTED = 3, "pages in the bitmap from here to the extent's end", _ANY_EXTENT
     BITMAP = 4, "pages in the thread's bitmap", None
     HELD = 5, "time since the thread got its last lock, ps", None
-    SINCE_CHECK = 6, "time since the thread's last JUDGE that was due, ps", None
+    SINCE_CHECK = 6, "time since the thread's last THROTTLE_CHECK that was due, ps", None
     WAITERS = 7, "threads that wait for the lock; -1: for the region's lock taken last", _LOCK._replace(least=-1)
-    VCPUS = 8, "vCPUs among them", _LOCK._replace(least=-1)
-    CLOCK = 9, "what the clock shows, ps", None
-    FLAG = 10, "1: the flag was raised", _FLAG
+    VCPUS = 8, "vCPUs that wait for the lock; -1: for the region's lock taken last", _LOCK._replace(least=-1)
+    CLOCK = 9, "time of the clock, ps", None
+    FLAG = 10, "1: the flag is raised", _FLAG
     BLOCK = 11, "1: a block maps the current page", None
     DIRTY = 12, "pages in KVM's dirty log from here to the extent's end", _ANY_EXTENT
-    VCPUS_IN_GUEST = 13, "vCPUs that have no lock, await none, and are not interrupted", None
+    VCPUS_IN_GUEST = 13, "vCPUs that hold no lock, wait for none, and are not interrupted", None
     LOGGED = 14, "pages in the thread's log buffer", None
-    RING = 15, "entries of the thread's dirty ring that were not reset", None
+    RING = 15, "entries of the thread's dirty ring that are not reset", None
 
     def __new__(cls, number: int, meaning: str = "", argument: Argument | None = None) -> Quantity:
-        """A number that knows what it means."""
+        """Create a member with its meaning and arguments."""
         self = int.__new__(cls, number)
         self._value_ = number
         self.meaning, self.argument = meaning, argument
@@ -228,15 +225,15 @@ class Quantity(IntEnum):
 
     @property
     def shared(self) -> bool:
-        """Whether other threads change it, so that it is asked for at the time at which the thread gets there."""
+        """True if other threads change it, so that it is read at the simulated time at which the thread reaches it."""
         return self >= Quantity.WAITERS
 
 
 class Step(IntEnum):
-    """Kinds of step: number, meaning, arguments. Those from `TAKE` on are shared, and so is TEST of a shared quantity.
+    """Kinds of steps: number, meaning, arguments. Those from `TAKE` on are shared, and so is TEST of a shared quantity.
 
     >>> Step.TAKE.name, [argument.name for argument in Step.TAKE.arguments], Step.TAKE.shared
-    ('TAKE', ['lock', 'mode', 'whose'], True)
+    ('TAKE', ['lock', 'mode', 'scope'], True)
     """
 
     meaning: str
@@ -251,61 +248,66 @@ class Step(IntEnum):
         Argument("quantity", words=Quantity), Argument("argument", -1), Argument("threshold", 0)  # fmt: skip
     OPEN = 5, "Begin an extent of `pages` pages at the current page; `aligned` 1: up to a multiple of `pages`.", \
         _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
-    ADVANCE = 6, "Go on by `pages` pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
-    BACK = 7, "Go to the extent's first page.", _ANY_EXTENT
+    ADVANCE = 6, "Advance by `pages` pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
+    BACK = 7, "Go back to the extent's first page.", _ANY_EXTENT
     SEEK = 8, "Go to a random page of the region, a multiple of `multiple`; distribution 0: uniform.", \
         Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
     ADAPT = 9, "Halve or double the thread's adaptive batch, within bounds.", Argument("action", words=Adapt), \
         Argument("least", 1), Argument("most", 1)  # fmt: skip
-    TAKE = 10, "Take a lock.", _LOCK, _MODE, _WHOSE
-    DROP = 11, "Let the lock go; by region: the one taken last. A lockless update that lost its race goes to the " \
-        "target.", _LOCK, _MODE, _WHOSE, _TARGET  # fmt: skip
-    ACCESS = 12, "The guest accesses its current page. A fault goes to the target of its kind; `leave`: its log " \
-        "buffer or dirty ring is full.", \
+    TAKE = 10, "Take a lock.", _LOCK, _MODE, _SCOPE
+    DROP = 11, "Drop the lock; by region: the one taken last. A lockless update that lost its race goes to the " \
+        "target.", _LOCK, _MODE, _SCOPE, _TARGET  # fmt: skip
+    ACCESS = 12, "The guest accesses its current page. A fault goes to the target of its kind; `leave`: target if " \
+        "its log buffer or dirty ring is full.", \
         Argument("page_translation", 0, "steps"), Argument("page_permission", 0, "steps"), \
         Argument("block_permission", 0, "steps"), Argument("block_translation", 0, "steps"), \
         Argument("leave", 0, "steps")  # fmt: skip
     MAP = 13, "Change the page table entry of the current page; `logging` 1: a written page goes into the dirty log.", \
         Argument("action", words=Map), Argument("logging", 0, 2)  # fmt: skip
-    BARRIER = 14, "Wait until `parties` threads have come.", Argument("barrier", 0, "barriers"), Argument("parties", 1)
-    SCAN = 15, "Walk the 64 pages of the current bitmap word. Each page acted on takes `page_ps`, a word with any " \
-        "`word_ps`, each page cleared in an unsplit block `unsplit_ps`.", Argument("action", words=Scan), \
+    BARRIER = (
+        14,
+        "Wait until `parties` threads have arrived.",
+        Argument("barrier", 0, "barriers"),
+        Argument("parties", 1),
+    )
+    SCAN = 15, "Process the 64 pages of the current bitmap word. Each page acted on takes `page_ps`, a word with any " \
+        "such page `word_ps`, each page cleared in an unsplit block `unsplit_ps`.", Argument("action", words=Scan), \
         Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
-    STAMP = 16, "Write down the time and all counters.", Argument("stamp", 0, "stamps")
-    LAP = 17, "`reads` 0: start the thread's stopwatch, unless a KICK before this fault did. 1: write down its time, " \
-        "and start it anew. 2: the same, if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
-    SIGNAL = 18, "Raise a flag for good.", _FLAG
-    SLEEP = 19, "Fall asleep for `time_ps` of the clock. WAKE must follow.", Argument("time_ps")
-    WAKE = 20, "Sleep on until that time, then awake."
-    KICK = 21, "Every vCPU in the guest leaves and enters it once before its next ACCESS; its log buffer is emptied, " \
-        "as by DRAIN. `stalls` 1: its stopwatch starts when it leaves, and is read at once without a fault.", \
+    STAMP = 16, "Record the time and all counters.", Argument("stamp", 0, "stamps")
+    LAP = 17, "`reads` 0: start the thread's stopwatch, unless a KICK before this fault did. 1: record its time and " \
+        "restart it. 2: the same, if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
+    SIGNAL = 18, "Raise a flag, which then stays raised.", _FLAG
+    SLEEP = 19, "Start to sleep for `time_ps` of the clock. WAKE must follow.", Argument("time_ps")
+    WAKE = 20, "Sleep until the end of the time that the previous step set."
+    KICK = 21, "Make every vCPU in the guest exit and re-enter it once before its next ACCESS; its log buffer is " \
+        "emptied, as by DRAIN. `stalls` 1: its stopwatch starts at the exit, and is read at once without a fault.", \
         Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION, Argument("entry_ps")  # fmt: skip
-    TOUCH = 22, "Change a cache line that threads share. Locks change their own.", Argument("line", 0, "lines")
+    TOUCH = 22, "Modify a shared cache line. Locks modify their own.", Argument("line", 0, "lines")
     DRAIN = 23, "Empty the thread's log buffer into its dirty ring or, if none, the dirty log.", Argument("entry_ps")
-    HARVEST = 24, "Set the dirty bits of what is new in all dirty rings.", Argument("entry_ps")
-    RESET = 25, "Take the next run of harvested entries, of pages within 64, out of the rings, for SCAN's " \
+    HARVEST = 24, "Set the dirty bits of the new entries in all dirty rings.", Argument("entry_ps")
+    RESET = 25, "Remove the next run of harvested entries, of pages within 64, from the rings, for SCAN's " \
         "protect_run; go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
     LOG = 26, "Put the current page into the thread's log buffer, as hardware does; if it is full, go to the target.", \
         _TARGET  # fmt: skip
     THROTTLE_CHECK = (
         27,
-        "Throttle the vCPUs, or more, as `Job.throttle` says, if too many pages came into the thread's bitmap "
-        "beside those that it sent since its last JUDGE; `begins` 1: only count anew.",
+        "Start or raise throttling, by the rule of `Job.throttle`, if too many pages were dirtied compared with those "
+        "sent since the last check; `begins` 1: only restart the counts.",
         Argument("begins", 0, 2),
     )
     THROTTLE = (
         28,
-        "Fall asleep for as long as vCPUs run between two sleeps; `pauses` 1: have each of them sleep before "
-        "its next ACCESS, its log buffer emptied as by DRAIN, and fall asleep for as long. WAKE must follow.",
+        "Start to sleep for as long as vCPUs run between two sleeps; `pauses` 1: make each vCPU sleep before its next "
+        "ACCESS, its log buffer emptied as by DRAIN, and start to sleep for the same time. WAKE must follow.",
         Argument("pauses", 0, 2),
         Argument("entry_ps"),
     )
-    DIRTY_LIMIT_UPDATE = 29, "Look at the vCPUs' rates since the last LIMIT, and say for how long NAP is for each."
-    DIRTY_LIMIT_SLEEP = 30, "Fall asleep for as long as LIMIT said. WAKE must follow."
-    END = 31, "The thread is done."
+    DIRTY_LIMIT_UPDATE = 29, "Measure each vCPU's dirty rate since the last update and set its next sleep."
+    DIRTY_LIMIT_SLEEP = 30, "Start to sleep for the time that DIRTY_LIMIT_UPDATE set. WAKE must follow."
+    END = 31, "End the thread."
 
     def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:
-        """A number that knows what it means."""
+        """Create a member with its meaning and arguments."""
         self = int.__new__(cls, number)
         self._value_ = number
         self.meaning, self.arguments = meaning, arguments
@@ -313,12 +315,12 @@ class Step(IntEnum):
 
     @property
     def shared(self) -> bool:
-        """Whether the step touches what other threads see."""
+        """True if the step accesses state that other threads see."""
         return self >= Step.TAKE
 
 
 class Stamp(NamedTuple):
-    """A moment that a program writes down (`Step.STAMP`): the end of a phase, or of one round of it.
+    """A moment that a program records (`Step.STAMP`): the end of a phase, or of one round of it.
 
     >>> str(Stamp("sent", 2)), str(Stamp("enabled"))
     ('sent 2', 'enabled')
@@ -326,7 +328,7 @@ class Stamp(NamedTuple):
 
     phase: str
     round: int = 0
-    """From 1 on; 0: the phase comes once."""
+    """Number of the round, from 1; 0: the phase has one round."""
 
     def __str__(self) -> str:
         return f"{self.phase} {self.round}" if self.round else self.phase

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A strategy is text: when a hold of mmu_lock ends, as a condition that a scenario file says.
+"""Strategies: conditions, written as text in a scenario file, on which a hold of mmu_lock ends.
 
     pages >= 512 or (held >= 50us and waiters >= 1)
 
-The condition is asked after every word of 64 pages (every block, where a walk goes by blocks). Its
+The condition is tested after every word of 64 pages (every block, where a walk goes by blocks). Its
 grammar is that of `simlib.model.grammar`, and its comparisons are
 
     comparison = "never" | quantity sign amount
@@ -27,11 +27,11 @@ from simlib.model.quantities import format_duration, parse_duration
 QUANTITIES = {
     "pages": "pages done since the hold began",
     "blocks": "the same in blocks (2 MiB with 4 KiB pages)",
-    "held": "how long the lock has been held, such as 50us",
+    "held": "time for which the lock has been held, such as 50us",
     "waiters": "threads that wait for the lock",
     "vcpus": "vCPUs among them",
 }
-"""What a strategy may ask for."""
+"""Quantities that a strategy can compare."""
 
 _SIGNS = (">=", ">", "<=", "<")
 _MOST = 2**40
@@ -39,7 +39,7 @@ _MOST = 2**40
 
 @dataclass(frozen=True)
 class NeverDrop(Condition):
-    """Nothing ends the hold but the end of what there is to do."""
+    """The hold ends only when the work is done."""
 
     def __str__(self) -> str:
         return "never"
@@ -47,7 +47,7 @@ class NeverDrop(Condition):
 
 @dataclass(frozen=True)
 class Threshold(Condition):
-    """A quantity is at least an amount (pages, blocks, ps, threads); not yet for any lock or extent."""
+    """A quantity is at least an amount (pages, blocks, ps, threads); not yet bound to a lock or extent."""
 
     quantity: str
     least: int
@@ -58,10 +58,10 @@ class Threshold(Condition):
 
 @dataclass(frozen=True)
 class Adaptive(Condition):
-    """As many pages are done as the adaptive batch has.
+    """The adaptive batch of pages is done.
 
-    Whenever a hold ends, the batch doubles if nobody waits, and halves if somebody does, within bounds; it begins at
-    the lower one. Each thread that clears has its own.
+    At the end of each hold, the batch doubles if no thread waits for the lock, else it halves, within bounds; it starts
+    at the lower one. Each clearing thread has its own batch.
     """
 
     least: int
@@ -73,9 +73,9 @@ class Adaptive(Condition):
 
 @functools.lru_cache(maxsize=256)
 def strategy(text: str, what: str = "clear_drop_when") -> Condition:
-    """Read a strategy.
+    """Parse a strategy.
 
-    Raises `InputError` that names the word, and the rule that it breaks.
+    Raises `InputError` that names the wrong word, and the rule that it breaks.
 
     - `what`: names the text in an error.
 
@@ -88,17 +88,17 @@ def strategy(text: str, what: str = "clear_drop_when") -> Condition:
     """
     reader = _StrategyParser(text, what, "join conditions by and, or; close every parenthesis")
     condition = reader.read()
-    parts = leaves(condition)
-    if len(parts) > 1 and any(isinstance(part, NeverDrop) for part in parts):
-        reader.fail("'never' stands alone", 'write "never", or a condition')
-    if len({part for part in parts if isinstance(part, Adaptive)}) > 1:
+    comparisons = leaves(condition)
+    if len(comparisons) > 1 and any(isinstance(comparison, NeverDrop) for comparison in comparisons):
+        reader.fail("'never' cannot be combined with a condition", 'write "never", or a condition')
+    if len({comparison for comparison in comparisons if isinstance(comparison, Adaptive)}) > 1:
         reader.fail("adaptive(…) may have one pair of bounds", "a thread has one adaptive batch")
-    shown = str(condition)
-    return condition if shown == text else strategy(shown, what)  # grouped in one way, so that equal ones are equal
+    canonical = str(condition)
+    return condition if canonical == text else strategy(canonical, what)  # so that equal conditions compare equal
 
 
 def as_strategy(value: object, what: str) -> Condition:
-    """A strategy itself, or the one that a text says.
+    """Return a strategy itself, or parse a text.
 
     >>> str(as_strategy("(pages>=64)", "policy.clear_drop_when"))
     'pages >= 64'
@@ -111,7 +111,7 @@ def as_strategy(value: object, what: str) -> Condition:
 
 
 def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Condition:
-    """The condition, asked of one hold of one lock.
+    """Bind a condition to a hold of a lock.
 
     >>> from simlib.model.steps import Mode
     >>> bind(strategy("blocks >= 10"), Extent(1), Lock(0, Mode.WRITE), 512).threshold
@@ -125,23 +125,19 @@ def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Co
     if isinstance(condition, Adaptive):
         return hold.beyond_batch()
     if isinstance(condition, Threshold):
-        return _ask(condition, hold, lock, block_pages)
+        bound = {
+            "pages": hold.pages,
+            "blocks": lambda n: hold.pages(n * block_pages),
+            "held": held,
+            "waiters": lock.waiters,
+            "vcpus": lock.vcpus,
+        }
+        return bound[condition.quantity](condition.least)
     raise TypeError(condition)
 
 
-def _ask(asked: Threshold, hold: Extent, lock: Lock, block_pages: int) -> Condition:
-    asks = {
-        "pages": hold.pages,
-        "blocks": lambda n: hold.pages(n * block_pages),
-        "held": held,
-        "waiters": lock.waiters,
-        "vcpus": lock.vcpus,
-    }
-    return asks[asked.quantity](asked.least)
-
-
 def every(pages: int) -> str:
-    """The strategy that lets go after so many pages; 0: never.
+    """Return the strategy that drops the lock after every `pages` pages; 0: never.
 
     >>> every(512), every(0)
     ('pages >= 512', 'never')
@@ -150,19 +146,19 @@ def every(pages: int) -> str:
 
 
 def adaptive(condition: Condition) -> Adaptive | None:
-    """The adaptive batch that a strategy asks for, if it does."""
+    """Return the adaptive batch of a strategy, or None."""
     return next((leaf for leaf in leaves(condition) if isinstance(leaf, Adaptive)), None)
 
 
 class _StrategyParser(Reader):
-    """Comparisons of a strategy."""
+    """Parser of a strategy's comparisons."""
 
     def comparison(self) -> Condition:
         if self.accept("never"):
             return NeverDrop()
         quantity = self.ahead
         if quantity not in QUANTITIES:
-            rule = f"unknown word {quantity!r}" if quantity else "ends where a quantity must stand"
+            rule = f"unknown word {quantity!r}" if quantity else "ends where a quantity is expected"
             self.fail(rule, nearest(quantity, [*QUANTITIES, "never", "not"]))
         self.take()
         sign = self.accept(*_SIGNS) or self.refuse(">=, >, <= or <", f'such as "{quantity} >= …"')
@@ -170,20 +166,20 @@ class _StrategyParser(Reader):
             return self.adaptive()
         least = self.amount(quantity) + (sign in (">", "<="))
         if not 1 <= least <= _MOST:
-            shown = format_duration(least) if quantity == "held" else least
-            self.fail(f"{quantity} must be at least 1 and at most 2**40 (got {shown})", f'such as "{quantity} >= …"')
-        asked = Threshold(quantity, least)
-        return Not(asked) if sign in ("<", "<=") else asked
+            value = format_duration(least) if quantity == "held" else least
+            self.fail(f"{quantity} must be at least 1 and at most 2**40 (got {value})", f'such as "{quantity} >= …"')
+        threshold = Threshold(quantity, least)
+        return Not(threshold) if sign in ("<", "<=") else threshold
 
     def amount(self, quantity: str) -> int:
         if quantity == "held":
             if not self.ahead[:1].isdigit():
                 self.refuse("a duration", "such as held >= 50us")
             return parse_duration(self.take(), f"{self.what}: held")
-        found = self.whole()
-        if quantity == "pages" and found % WORD_PAGES:
-            self.fail(f"pages must be a multiple of 64 (got {found})", "a word of the bitmap is the least at a time")
-        return found
+        number = self.whole()
+        if quantity == "pages" and number % WORD_PAGES:
+            self.fail(f"pages must be a multiple of 64 (got {number})", "KVM clears whole words of the bitmap")
+        return number
 
     def whole(self) -> int:
         if not self.ahead.isdecimal() or len(self.ahead) > 15:
@@ -191,14 +187,14 @@ class _StrategyParser(Reader):
         return int(self.take())
 
     def adaptive(self) -> Condition:
-        cure = "such as pages >= adaptive(64, 4096)"
+        hint = "such as pages >= adaptive(64, 4096)"
         bounds = []
         for sign in ("(", ",", ")"):
             if not self.accept(sign):
-                self.fail(f"{sign!r} is missing", cure)
+                self.fail(f"{sign!r} is missing", hint)
             if sign != ")":
                 bounds.append(self.whole())
         least, most = bounds
         if least < WORD_PAGES or most < least or any(n & (n - 1) for n in bounds) or most > _MOST:
-            self.fail(f"adaptive({least}, {most}) must go up from 64 or more by powers of two", cure)
+            self.fail(f"adaptive({least}, {most}): bounds must be powers of two, at least 64, in order", hint)
         return Adaptive(least, most)

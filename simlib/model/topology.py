@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where threads run: which socket and which cluster of cores each is on."""
+"""Placement of threads on sockets and clusters of cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simlib.model.host import Host
 
 
 class Placement(NamedTuple):
-    """Where each thread runs; both int64 of shape (threads,), to be read. `cluster` is None if the host has none."""
+    """Socket and cluster of each thread; int64 of shape (threads,), read-only. `cluster` is None without clusters."""
 
     socket: NDArray[np.int64]
     cluster: NDArray[np.int64] | None
@@ -21,10 +21,10 @@ class Placement(NamedTuple):
 
 @lru_cache(maxsize=256)
 def placement(host: Host, threads: int) -> Placement:
-    """Threads by their number, socket after socket: first one on every core of it, then on the cores' next threads.
+    """Place threads by number, socket after socket: first one on each of its cores, then on the cores' next threads.
 
-    With more threads than CPUs it begins again. Linux fills a node so as long as it has idle CPUs and the memory is
-    there; the published CLEAR times of the x86 hosts, flat up to 32 GiB and vCPUs and longer at 64, say the same.
+    With more threads than CPUs it starts again. Linux fills a node in this way while it has idle CPUs and the memory is
+    there; the published CLEAR times of the x86 hosts, flat up to 32 GiB and vCPUs and longer at 64, agree.
 
     >>> placement(Host(cores=4, sockets=2, threads_per_core=2, clusters=4), 8)
     Placement(socket=array([0, 0, 0, 0, 1, 1, 1, 1]), cluster=array([0, 1, 0, 1, 2, 3, 2, 3]))
@@ -38,7 +38,7 @@ def placement(host: Host, threads: int) -> Placement:
 
 
 def far_share(host: Host, vcpus: int) -> float:
-    """Share of the vCPUs, and so of the memory that they touched first, that are not on the first socket.
+    """Share of the vCPUs that are not on the first socket; also that of the memory, by first touch.
 
     >>> far_share(Host(cores=96, sockets=2), 64)
     0.25

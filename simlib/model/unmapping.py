@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What unmapping an arm64 stage 2 does, counted: entries, cache lines, TLB invalidations, and so its time.
+"""Counts of the actions that unmap an arm64 stage 2: entries, cache lines, TLB invalidations; and their time.
 
-Nobody else runs, so that it is a sum. The workload ``teardown`` does the same step by step.
+No other thread runs, so the time is a sum. The workload ``teardown`` performs the same actions step by step.
 
 Source: arch/arm64/kvm/hyp/pgtable.c stage2_unmap_walker, stage2_unmap_put_pte, kvm_pgtable_stage2_unmap, and
 arch/arm64/kvm/mmu.c stage2_apply_range (6.12); before 5.10 virt/kvm/arm/mmu.c unmap_stage2_ptes, unmap_stage2_pmds,
@@ -19,9 +19,9 @@ from simlib.model.policy import Policy
 
 @dataclass(frozen=True)
 class Unmapping:
-    """Counts of what one unmap of all memory does.
+    """Counts of actions of one unmap of all memory.
 
-    - `entries`: entries taken out, of pages or blocks and of tables.
+    - `entries`: entries removed, of pages or blocks and of tables.
     - `lines`: data cache lines cleaned.
     - `invalidations`: broadcast TLB invalidations of one entry, one table or one range.
     - `flushes`: TLB invalidations of the whole VM.
@@ -33,7 +33,7 @@ class Unmapping:
     flushes: int
 
     def time_ps(self, costs: Costs, vcpus: int = 1) -> int:
-        """Its time, ps; what has no value takes none.
+        """Time of the unmap, ps; a cost without a value is 0.
 
         >>> Unmapping(entries=2, lines=64, invalidations=1, flushes=0).time_ps(Costs(unmap_entry=100, clean_line=10))
         840
@@ -48,22 +48,22 @@ class Unmapping:
 
 
 def unmapping(table: PageTable, size: int, leaf: int, policy: Policy, ipa_bits: int = IPA_BITS) -> Unmapping:
-    """Count what unmapping memory from address 0 on does.
+    """Count the actions that unmap memory from address 0.
 
     - `size`: bytes.
     - `leaf`: level that maps the memory; 1: pages, 2: blocks.
     - `policy`: its ``teardown_cache`` and ``teardown_tlb`` decide.
-    - `ipa_bits`: of the guest's physical addresses; they decide how many levels stage 2 has.
+    - `ipa_bits`: width of the guest's physical addresses, which determines the levels of stage 2.
 
-    >>> way = Policy(teardown_cache="entry", teardown_tlb="entry")
-    >>> unmapping(PageTable(4096), 64 * 2**30, 1, way)
+    >>> policy = Policy(teardown_cache="entry", teardown_tlb="entry")
+    >>> unmapping(PageTable(4096), 64 * 2**30, 1, policy)
     Unmapping(entries=16810048, lines=1073741824, invalidations=16810048, flushes=0)
     >>> unmapping(PageTable(4096), 64 * 2**30, 2, Policy(teardown_tlb="range")).invalidations
     128
     """
     entries = table.stage2_entries(size, leaf, ipa_bits)
-    every, leaves = sum(entries.values()), entries[leaf]
+    total, leaves = sum(entries.values()), entries[leaf]
     ranges = -(-size // (table.largest_block * table.page_bytes))
-    invalidations = {"entry": every, "range": every - leaves + ranges}.get(policy.teardown_tlb, 0)
+    invalidations = {"entry": total, "range": total - leaves + ranges}.get(policy.teardown_tlb, 0)
     lines = size // LINE_BYTES if policy.teardown_cache == "entry" else 0
-    return Unmapping(every, lines, invalidations, int(policy.teardown_tlb == "vm"))
+    return Unmapping(total, lines, invalidations, int(policy.teardown_tlb == "vm"))

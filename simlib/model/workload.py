@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the guest and userspace do."""
+"""Workloads: the actions of the guest and of userspace."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ RING_RESERVE = 64
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a kind of workload is like, as far as a scenario's values depend on it.
+class WorkloadFacts:
+    """Properties of a kind of workload on which the rules of a scenario's values depend.
 
-    - `works_on`: the guest touches its memory for as long as userspace works, an access each ``access_interval``.
-    - `clear_threads`: there can be threads that only clear.
-    - `by_chunk`: these clear chunk by chunk, each a part of it, rather than each a part of the slot.
-    - `regions`: the lock may be one of several regions.
-    - `shares`: all vCPUs may touch all of the memory (`Workload.shared`), which needs no dividing then.
-    - `manual`: manual protection: there is a CLEAR, and ``initially_set`` may be.
-    - `rings`: KVM may tell by dirty rings what the guest writes.
+    - `keeps_accessing`: the guest accesses a page each ``access_interval`` for as long as userspace works.
+    - `clear_threads`: there may be threads that only clear.
+    - `by_chunk`: those threads divide each chunk between them, instead of the slot.
+    - `regions`: there may be a lock for each of several regions.
+    - `shares`: all vCPUs may access all memory (`Workload.shared`), which is then not divided.
+    - `manual`: manual protection: there is a CLEAR, and ``initially_set`` is possible.
+    - `rings`: KVM may report the guest's writes in dirty rings.
     """
 
-    works_on: bool = False
+    keeps_accessing: bool = False
     clear_threads: bool = False
     by_chunk: bool = False
     regions: bool = True
@@ -36,76 +36,74 @@ class Facts:
 
 
 KINDS = {
-    "clear_under_load": Facts(clear_threads=True),
-    "dirty_log_perf_test": Facts(rings=True),
-    "eager_split": Facts(regions=False, shares=True),
-    "get_dirty_log": Facts(works_on=True, shares=True, manual=False),
-    "lock_probe": Facts(regions=False),
-    "migration": Facts(works_on=True, clear_threads=True, by_chunk=True, shares=True, rings=True),
-    "teardown": Facts(regions=False, shares=True),
-    "zap": Facts(works_on=True, regions=False, shares=True),
+    "clear_under_load": WorkloadFacts(clear_threads=True),
+    "dirty_log_perf_test": WorkloadFacts(rings=True),
+    "eager_split": WorkloadFacts(regions=False, shares=True),
+    "get_dirty_log": WorkloadFacts(keeps_accessing=True, shares=True, manual=False),
+    "lock_probe": WorkloadFacts(regions=False),
+    "migration": WorkloadFacts(keeps_accessing=True, clear_threads=True, by_chunk=True, shares=True, rings=True),
+    "teardown": WorkloadFacts(regions=False, shares=True),
+    "zap": WorkloadFacts(keeps_accessing=True, regions=False, shares=True),
 }
-"""The kinds of workload. What they do and measure is in `simlib.simulator.workloads`."""
+"""The kinds of workload; `simlib.simulator.workloads` has their programs and metrics."""
 
 
 @dataclass(frozen=True)
 class Workload(rules.Checked):
-    """What the guest and userspace do.
+    """The actions of the guest and of userspace.
 
     - `kind`: ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
-      ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
-      ``get_dirty_log``: they keep writing while GET, without manual protection, write-protects what it finds;
+      ``clear_under_load``: vCPUs keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
+      ``get_dirty_log``: vCPUs keep writing while GET, without manual protection, write-protects the dirty pages;
       ``lock_probe``: the selftest, with empty CLEARs while the vCPUs write (option -q of mmu_lock_contention_test);
-      ``migration``: they keep writing while passes over the memory collect, clear and send it; ``zap``: they keep
-      writing while all of it is unmapped once; ``teardown``: an arm64 stage 2 is unmapped entry by entry, once the
-      guest has ended or while it runs. ``eager_split``: as the first, with arm64's walks entry by entry; or they keep
+      ``migration``: vCPUs keep writing while passes over the memory collect, clear and send it; ``zap``: vCPUs keep
+      writing while all memory is unmapped once; ``teardown``: an arm64 stage 2 is unmapped entry by entry, after the
+      guest has ended or while it runs. ``eager_split``: as the first, with arm64's walks entry by entry; or vCPUs keep
       writing (`parked`).
     - `iterations`: rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
     - `write_percent`: share of the pages that each round writes; it reads the others (option -f).
     - `initially_set`: KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty.
-      It is a part of manual protection, so ``at_get`` and ``ring`` do without.
+      It is a part of manual protection, so ``at_get`` and ``ring`` do not have it.
     - `clear_chunk`: bytes of one CLEAR ioctl; None: the whole slot.
     - `pause`: picoseconds for which the clearing thread sleeps before each round of ``clear_under_load`` and
       ``get_dirty_log``.
-    - `lock_stat_runs`: runs of the test over which the published lock counters were added up.
-    - `access`: order in which a vCPU of ``get_dirty_log``, ``migration`` and ``zap`` touches its pages: ``sequential``,
-      round and round from a random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
-    - `shared`: whether each such vCPU touches all of the memory, rather than its own part of it.
-    - `zipf_exponent`: how much more often: page number r by popularity has a share proportional to r to this negative
-      power.
-    - `access_interval`: picoseconds of its own work between touching one page and the next.
+    - `lock_stat_runs`: number of test runs that the published lock counters are the sum of.
+    - `access`: order in which a vCPU of ``get_dirty_log``, ``migration`` and ``zap`` accesses its pages:
+      ``sequential``, cyclically from a random one; ``uniform``, each time any page; ``zipf``, by Zipf's law.
+    - `shared`: each such vCPU accesses all memory instead of its own part.
+    - `zipf_exponent`: page number r by popularity has a share proportional to r to this negative power.
+    - `access_interval`: picoseconds of a vCPU's own work between two accesses.
     - `warm_up`: picoseconds for which the guest of ``migration`` and ``zap`` runs undisturbed.
     - `link`: bits a second that a migration can send.
     - `clear_when`: ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
       ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection; ``ring``: by the
       reset of the dirty rings, which takes the lock for each run of entries whose pages lie within 64.
-    - `ring_entries`: of a vCPU's dirty ring (QEMU's dirty-ring-size), a power of two; 64 of them, and a log buffer's,
-      are kept free.
-    - `reap_every`: picoseconds that a thread of userspace sleeps in ``migration`` between harvesting the rings; 0: none
-      does. A vCPU whose ring is full, and each pass or round, harvest all rings in any case.
-    - `clear_threads`: threads that clear. In ``migration``: beside the one that sends, dividing each chunk between them
-      and staying one chunk ahead of it; 0: the sending thread clears, as QEMU's does. In ``clear_under_load``: each a
-      part of the slot; 0: one thread clears all of it.
-    - `downtime`: picoseconds: a migration switches over when what GET found can be sent in this time.
-    - `pass_limit`: passes after which it switches over whatever is left.
+    - `ring_entries`: size of a vCPU's dirty ring (QEMU's dirty-ring-size), a power of two; 64 entries, and those of a
+      log buffer, stay free.
+    - `reap_every`: picoseconds that the reaper thread of ``migration`` sleeps between harvesting the rings; 0: there is
+      none. A full ring, and each pass or round, make userspace harvest all rings in any case.
+    - `clear_threads`: threads that only clear. In ``migration`` they divide each chunk between them and stay one chunk
+      ahead of the sending thread; 0: the sending thread clears, as in QEMU. In ``clear_under_load`` each clears a part
+      of the slot; 0: one thread clears all of it.
+    - `downtime`: downtime limit, picoseconds: a migration switches over when the dirty memory can be sent in this time.
+    - `pass_limit`: number of passes after which it switches over in any case.
     - `timeout`: picoseconds after which no new pass begins.
-    - `throttle`: how the VMM of a migration slows down a guest that dirties too much (`simlib.model.throttle`):
-      ``none``; ``qemu``, its auto-converge; ``qemu-1.6``; ``qemu-dirty-limit``, with rings; ``cloud-hypervisor``.
-    - `throttle_initial`, `throttle_increment`, `throttle_most`: percent; 0: as that VMM has it.
-    - `throttle_slice`: picoseconds that a vCPU runs between two sleeps, of the window in which it runs and sleeps, or
-      between two looks at the vCPUs' rates; `throttle_check_period`: between two judgements at least; `throttle_sync`:
-      for which a pass goes on without a GET. None: as that VMM has it.
-    - `dirty_limit`: MiB/s that each vCPU may dirty under ``qemu-dirty-limit``.
-    - `parked`: whether the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it
-      is over, as those of the selftest; else they keep writing, and `pause` lies before each CLEAR.
+    - `throttle`: rule by which the VMM of a migration throttles the guest (`simlib.model.throttle`): ``none``;
+      ``qemu``, its auto-converge; ``qemu-1.6``; ``qemu-dirty-limit``, with rings; ``cloud-hypervisor``.
+    - `throttle_initial`, `throttle_increment`, `throttle_most`: percent; 0: the VMM's value.
+    - `throttle_slice`: picoseconds that a vCPU runs between two sleeps, or of the window in which it runs and sleeps,
+      or between two measurements of the vCPUs' rates; `throttle_check_period`: least time between two checks;
+      `throttle_sync`: longest time of a pass without a GET. None: the VMM's value.
+    - `dirty_limit`: dirty rate allowed for each vCPU under ``qemu-dirty-limit``, MiB/s.
+    - `parked`: the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it is
+      over, as in the selftest; else they keep writing, and `pause` precedes each CLEAR.
     - `flush_accesses`: accesses after which a vCPU of ``clear_under_load`` flushes its own TLB, which takes
       `Costs.guest_flush`; 0: never.
-    - `preempted_vcpus`: vCPUs of ``clear_under_load``, the last ones, that share a CPU with the thread that clears:
-      once an access and its fault are over, each of them waits from when that thread wakes until it sleeps again.
-    - `slow_fault_every`: accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever
-      the log says, as those of NX huge pages do; 0: none.
-    - `guest_runs`: whether the guest of ``teardown`` keeps writing meanwhile, as when userspace unmaps memory that it
-      uses.
+    - `preempted_vcpus`: number of vCPUs of ``clear_under_load``, the last ones, that share a CPU with the clearing
+      thread: after its current access and fault, each waits from when that thread wakes until it sleeps again.
+    - `slow_fault_every`: accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock
+      regardless of the log, such as those of NX huge pages; 0: none.
+    - `guest_runs`: the guest of ``teardown`` keeps writing, as when userspace unmaps memory in use.
     """
 
     kind: str = rules.rule(rules.choice(*KINDS), "dirty_log_perf_test")
@@ -143,23 +141,23 @@ class Workload(rules.Checked):
     preempted_vcpus: int = rules.rule(rules.whole(0, 64), 0)
 
     @property
-    def facts(self) -> Facts:
-        """What its kind is like."""
+    def facts(self) -> WorkloadFacts:
+        """Properties of its kind."""
         return KINDS[self.kind]
 
     @property
-    def keeps_touching(self) -> bool:
-        """Whether the guest touches its memory for as long as userspace works, an access each ``access_interval``."""
-        return self.facts.works_on or self.guest_runs or (self.kind == "eager_split" and not self.parked)
+    def keeps_accessing(self) -> bool:
+        """True if the guest accesses a page each ``access_interval`` for as long as userspace works."""
+        return self.facts.keeps_accessing or self.guest_runs or (self.kind == "eager_split" and not self.parked)
 
     @property
     def rings(self) -> bool:
-        """Whether KVM tells userspace by dirty rings what the guest writes, in place of a bitmap."""
+        """True if KVM reports the guest's writes in dirty rings, in place of a bitmap."""
         return self.facts.rings and self.clear_when == "ring"
 
     @property
     def throttling(self) -> Throttle | None:
-        """How the VMM slows the guest down; None: it does not.
+        """Throttling rule of the VMM; None: it does not throttle.
 
         >>> Workload(kind="migration", throttle="qemu", throttle_most=40).throttling.most
         40
@@ -167,10 +165,10 @@ class Workload(rules.Checked):
         rule = THROTTLES[self.throttle]
         if rule is None or self.kind != "migration":
             return None
-        own: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "initial": self.throttle_initial or None, "increment": self.throttle_increment or None,
             "most": self.throttle_most or None, "window" if rule.window else "slice": self.throttle_slice,
-            "judge_every": self.throttle_check_period, "sync_every": self.throttle_sync,
+            "check_period": self.throttle_check_period, "sync_every": self.throttle_sync,
             "limit": self.dirty_limit if rule.limit else None,
         }  # fmt: skip
-        return rule._replace(**{name: value for name, value in own.items() if value is not None})
+        return rule._replace(**{name: value for name, value in settings.items() if value is not None})

@@ -20,7 +20,7 @@ import numpy as np
 from simlib._lib.jit import cached_njit
 from simlib.model.quantities import PS_PER_S
 from simlib.model.throttle import Throttle
-from simlib.simulator.engine.throttle import fill_time_us, next_sleep_us, next_throttle, dirty_rate_mib, sleep_time
+from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_sleep_us, next_throttle, sleep_time
 from simlib.vmm import rules
 from simlib.vmm.memory import (
     BitmapState,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The January 2022 table of an Ampere Altra: calibrated on few vCPUs, predicted for many, and read in other ways."""
+"""The January 2022 table of an Ampere Altra: calibration on few vCPUs, prediction for many, alternative readings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from simlib.figures.curves import COLUMNS
 from simlib.measurements import data_dir
 from simlib.measurements.fits import Fit, load_fit
 from studies.arm64.scalability import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work
-from studies.study import COUNTED, FITTED, HELD_OUT, held_out, numbers
+from studies.study import FITTED, HELD_OUT, SHOWN_ONLY, comparison_rows, held_out
 
 TABLE = "arm64-dirty-memory-time"
 TRAIN_VCPUS, MOST_VCPUS = 8, 64
 TRAIN = f"vcpus <= {TRAIN_VCPUS}"
 
-AS_IT_READS = "as the selftest's source reads (2 faulting passes, counters over 3 runs)"
-"""The reading of the shipped scenario."""
+SHIPPED_READING = "as the selftest's source reads (2 faulting passes, counters over 3 runs)"
+"""Reading of the published test in the shipped scenario."""
 
 READINGS: dict[str, dict[str, object]] = {
     "write-protected at enable (3 faulting passes, counters over 2 runs)": {
@@ -53,51 +53,51 @@ READINGS: dict[str, dict[str, object]] = {
         }
     },
 }
-"""Other readings of what the published test did, each calibrated on the same rows."""
+"""Alternative readings of the published test, as changes of the scenario; each is calibrated on the same rows."""
 
 LAWS = {"amdahl": fit_amdahl, "usl": fit_universal_scalability}
-"""Amdahl's law and the universal scalability law, as `simlib.figures` calls their curves."""
+"""Fits of Amdahl's law and the universal scalability law, by the names of their curves in `simlib.figures`."""
 
 
-def calibrated(seed: int = 1, progress: Progress | None = None) -> Fit:
-    """The shipped scenario, which is the published test as its source reads, calibrated on the rows `TRAIN`."""
+def calibrate_training_rows(seed: int = 1, progress: Progress | None = None) -> Fit:
+    """Calibrate the shipped scenario, which follows the published test's source, on the rows `TRAIN`."""
     scenario = data_dir() / "scenarios" / "arm64-ampere-altra.toml"
     return calibrate.calibrate(scenario, TABLE, TRAIN, seed=seed, progress=progress)
 
 
 def shipped_fit() -> Fit:
-    """The fit that simlib brings along for the machine of the January 2022 series."""
+    """Return the shipped fit of the January 2022 series' host."""
     return load_fit(data_dir() / "fits" / "ampere-altra.json")
 
 
 def published_numbers(observations: pd.DataFrame, prediction: PredictionResult) -> pd.DataFrame:
-    """Dirty memory times and contentions beside the model.
+    """Published dirty memory times and contentions with their predictions.
 
-    - `observations`: variant, vcpus, metric, value, train: of a fit.
+    - `observations`: variant, vcpus, metric, value, train (`Fit.observations`).
     - `prediction`: for the same variants and numbers of vCPUs.
     """
     keys = ["variant", "vcpus", "metric"]
     frame = prediction.frame.rename(columns={"estimate": "predicted"})
     rows = observations[[*keys, "value", "train"]].rename(columns={"value": "published"})
     rows = rows.merge(frame, on=keys, how="left")
-    role = np.where(rows.pop("train"), FITTED, np.where(rows["published"] > 0, HELD_OUT, COUNTED))
-    return numbers(rows.assign(role=role), TABLE)
+    role = np.where(rows.pop("train"), FITTED, np.where(rows["published"] > 0, HELD_OUT, SHOWN_ONLY))
+    return comparison_rows(rows.assign(role=role), TABLE)
 
 
 def curves(fit: Fit, prediction: PredictionResult) -> pd.DataFrame:
-    """What was measured, the model and the two laws, as `simlib.figures.dirty_memory_time` draws them."""
+    """Measured points, the model's curves and the two laws', in the format of `simlib.figures.dirty_memory_time`."""
     measured = fit.curves().query("kind == 'measured'")
-    # Contentions are published for the spinlock only; of the others there is nothing to compare with.
+    # Contentions are published only for the spinlock.
     model = prediction.curves().query("metric != 'contentions' or variant.str.startswith('spinlock')")
     trained = model["vcpus"] <= TRAIN_VCPUS
     model = model.assign(kind=np.where(trained, "fitted", "predicted"))
     model.loc[trained, ["low", "high"]] = np.nan
-    found = pd.concat([measured, model, _laws(fit)], ignore_index=True)
-    return found.assign(held_out=found["vcpus"] > TRAIN_VCPUS)[list(COLUMNS)]
+    rows = pd.concat([measured, model, _laws(fit)], ignore_index=True)
+    return rows.assign(held_out=rows["vcpus"] > TRAIN_VCPUS)[list(COLUMNS)]
 
 
 def _laws(fit: Fit) -> pd.DataFrame:
-    """The laws, fitted to the same training points."""
+    """Curves of the laws, fitted to the same training points."""
     parts = []
     times = fit.observations[fit.observations["metric"] == "dirty_memory_time"]
     vcpus = np.unique(times["vcpus"])
@@ -112,47 +112,49 @@ def _laws(fit: Fit) -> pd.DataFrame:
     return rows.assign(metric="dirty_memory_time", low=np.nan, high=np.nan)
 
 
-def held_out_times(rows: pd.DataFrame, drawn: pd.DataFrame) -> pd.DataFrame:
-    """Held-out times of `published_numbers` with the errors of the model, and of the laws among `curves`.
+def held_out_times(rows: pd.DataFrame, curves_table: pd.DataFrame) -> pd.DataFrame:
+    """Held-out times of `published_numbers`, with the errors of the model and of the laws' curves.
+
+    - `rows`: as `published_numbers` returns them.
+    - `curves_table`: as `curves` returns it.
 
     Returns: variant, vcpus, published, predicted, low, high, inside, error_percent, usl_percent, amdahl_percent.
     """
     times = held_out(rows[rows["metric"] == "dirty_memory_time"])
     times = times[["variant", "vcpus", "published", "predicted", "low", "high", "inside", "error_percent"]]
     for kind in ("usl", "amdahl"):
-        law = times.merge(drawn[drawn["kind"] == kind], on=["variant", "vcpus"])["value"]
+        law = times.merge(curves_table[curves_table["kind"] == kind], on=["variant", "vcpus"])["value"]
         times = times.assign(**{f"{kind}_percent": (law / times["published"] - 1) * 100})
     return times
 
 
 def time_per_fault(fit: Fit, vcpus: list[int], seed: int = 1) -> pd.DataFrame:
-    """Where the time of a fault goes, simulated: variant, vcpus, activity, microseconds_per_fault."""
+    """Simulated time of a fault by activity: variant, vcpus, activity, microseconds_per_fault."""
     cases = [(v, n) for v in fit.scenario.variants for n in vcpus]
     runs = evaluate([fit.estimate.apply(fit.case(v, n)) for v, n in cases], seed=seed)
     parts = [r.time_per_fault().assign(variant=v, vcpus=n) for (v, n), r in zip(cases, runs, strict=True)]
     return pd.concat(parts, ignore_index=True)[["variant", "vcpus", "activity", "microseconds_per_fault"]]
 
 
-def page_by_page(fit: Fit, rows: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
-    """The points with the most vCPUs, simulated with every page, nothing sampled, beside `published_numbers`.
+def simulate_every_page(fit: Fit, rows: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
+    """Simulate all pages, without sampling, at `MOST_VCPUS`, and add the times of `published_numbers`.
 
     Returns: variant, faults, lock_acquisitions, published, predicted, every_page (s).
     """
     names = list(fit.scenario.variants)
     cases = [fit.estimate.apply(fit.case(variant, MOST_VCPUS)) for variant in names]
     runs = evaluate(cases, pages_per_vcpu=cases[0].guest.pages_per_vcpu, seed=seed)
-    ran = pd.DataFrame(
+    simulated = pd.DataFrame(
         {"variant": names, "faults": [int(run.raw.faults.sum()) for run in runs],
          "lock_acquisitions": [int(run.metrics["lock_acquisitions"]) for run in runs],
          "every_page": [run.metrics["dirty_memory_time"] for run in runs]}
     )  # fmt: skip
-    at = rows[(rows["metric"] == "dirty_memory_time") & (rows["vcpus"] == MOST_VCPUS)]
-    found = ran.merge(at[["variant", "published", "predicted"]], on="variant")
-    return found[["variant", "faults", "lock_acquisitions", "published", "predicted", "every_page"]]
+    published = rows[(rows["metric"] == "dirty_memory_time") & (rows["vcpus"] == MOST_VCPUS)]
+    table = simulated.merge(published[["variant", "published", "predicted"]], on="variant")
+    return table[["variant", "faults", "lock_acquisitions", "published", "predicted", "every_page"]]
 
 
 def readings(fit: Fit, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
-    """`READINGS` and the shipped one, as of `simlib.analysis.calibrate.alternatives`."""
-    return calibrate.alternatives(
-        fit.scenario, measurements.load(TABLE), TRAIN, READINGS, known={AS_IT_READS: fit}, seed=seed, progress=progress
-    )
+    """Calibrate the shipped reading and `READINGS` with `simlib.analysis.calibrate.alternatives`."""
+    table = measurements.load(TABLE)
+    return calibrate.alternatives({SHIPPED_READING: fit}, table, TRAIN, READINGS, seed=seed, progress=progress)

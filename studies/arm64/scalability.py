@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Amdahl's law and Gunther's universal scalability law: the baselines that a model of the lock has to beat.
+"""Amdahl's law and Gunther's universal scalability law, the baselines for the model of the lock.
 
-Both are curves through measured throughputs with no mechanism of a lock in them. They are fitted to the
-logarithm of the throughput, so that a relative error counts the same at every number of threads.
+Neither law has a mechanism of a lock. Both are fitted to the logarithm of measured throughputs, so that relative errors
+have equal weight at every number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy  # its parts are imported when they are first used: optimize takes half a second
+import scipy  # loads optimize, which takes half a second, on first use
 from numpy.typing import ArrayLike, NDArray
 
 from simlib._lib.errors import InputError
@@ -25,12 +25,13 @@ _Vector = NDArray[np.float64]
 def amdahl(n: ArrayLike, serial: float) -> _Vector:
     """Amdahl's speed-up n / (1 + serial (n - 1)): throughput relative to one thread (Amdahl 1967, AFIPS).
 
-    `serial`, the fraction of the work that cannot be shared out, is in [0, 1]; `n` as in `universal_scalability`.
+    - `serial`: fraction of the work that is not parallel, in [0, 1].
+    - `n`: as in `universal_scalability`.
 
     >>> amdahl([1, 2, 4], serial=0.5)
     array([1.        , 1.33333333, 1.6       ])
     """
-    return universal_scalability(n, check_time("serial", serial, "give a fraction, not a percentage", most=1), 0.0)
+    return universal_scalability(n, check_time("serial", serial, "give a fraction, not a percentage", limit=1), 0.0)
 
 
 def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> _Vector:
@@ -41,23 +42,23 @@ def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> 
     Returns: ndarray, shape (M,). Throughput relative to one thread. Raises `InputError` if an argument breaks its rule.
 
     - `n`, shape (M,): numbers of threads, above 0.
-    - `contention`: cost of queueing for what is shared (alpha), at least 0.
-    - `coherency`: cost of each pair keeping its data consistent (beta), at least 0. At 0 this is Amdahl's law.
+    - `contention`: cost of queueing for shared resources (alpha), at least 0.
+    - `coherency`: cost of data consistency for each pair of threads (beta), at least 0. At 0 this is Amdahl's law.
 
     >>> universal_scalability([1, 2, 4], contention=0.25, coherency=0.125)
     array([1.        , 1.33333333, 1.23076923])
     """
     threads = check_vector("n", n, positive=True)
-    alpha = check_time("contention", contention, "give a cost relative to one portion of work")
-    beta = check_time("coherency", coherency, "give a cost relative to one portion of work")
+    alpha = check_time("contention", contention, "give a cost relative to one unit of work")
+    beta = check_time("coherency", coherency, "give a cost relative to one unit of work")
     return threads / (1.0 + alpha * (threads - 1) + beta * threads * (threads - 1))
 
 
 def from_time_per_vcpu_work(n: ArrayLike, time: ArrayLike) -> _Vector:
-    """Portions per second of `n` vCPUs that each do one fixed portion of work, all done after `time` seconds: n / time.
+    """Throughput n / time of `n` vCPUs that each complete one unit of work within `time` seconds, units per second.
 
-    This is what `dirty_log_perf_test` reports with memory per vCPU held constant. Raises `InputError` if an element is
-    not above 0 or the lengths differ.
+    `time` is what `dirty_log_perf_test` reports with memory per vCPU held constant. Raises `InputError` if an element
+    is not above 0 or the lengths differ.
 
     >>> from_time_per_vcpu_work([1, 2, 4], [1.0, 1.0, 2.0])
     array([1., 2., 2.])
@@ -81,9 +82,9 @@ class ScalabilityFit:
 
     @property
     def peak(self) -> float:
-        """Number of threads where the curve is highest, sqrt((1 - alpha) / beta); infinite if it never falls.
+        """Number of threads at the curve's maximum, sqrt((1 - alpha) / beta); infinite if the curve never falls.
 
-        1 where `contention` is 1 or more and the curve falls from the first thread on.
+        It is 1 if `contention` is 1 or more, as the curve then falls from the first thread on.
         """
         if self.coherency == 0:
             return math.inf if self.contention <= 1 else 1.0
@@ -106,42 +107,42 @@ def fit_amdahl(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
     >>> print(f"{fit.single:.3f} {fit.contention:.3f}")
     3.000 0.500
     """
-    # With these terms the serial part is in [0, 1] by itself.
-    alone, each = _terms(n, throughput, lambda n: [np.ones(n.size), n])
-    return ScalabilityFit(1 / (alone + each), each / (alone + each), 0.0)
+    # With these terms the serial fraction is always in [0, 1].
+    parallel, serial = _terms(n, throughput, lambda n: [np.ones(n.size), n])
+    return ScalabilityFit(1 / (parallel + serial), serial / (parallel + serial), 0.0)
 
 
 def fit_universal_scalability(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
     """Fit the universal scalability law to measured throughputs, with contention and coherency at least 0.
 
-    As `fit_amdahl`, from at least 3 different `n`. Gunther bounds both parameters by 1 as well; here they have no upper
-    bound, which gives the baseline every chance on data that fall steeply.
+    As `fit_amdahl`, from at least 3 different `n`. Gunther bounds both parameters by 1 as well. Here they have no upper
+    bound, so that the baseline can also fit data that fall steeply.
 
     >>> n = [1, 2, 4, 8, 16]
     >>> fit = fit_universal_scalability(n, 3.0 * universal_scalability(n, 0.1, 0.01))
     >>> print(f"{fit.single:.3f} {fit.contention:.3f} {fit.coherency:.3f} {fit.peak:.2f}")
     3.000 0.100 0.010 9.49
     """
-    alone, queueing, pairs = _terms(n, throughput, lambda n: [np.ones(n.size), n - 1, n * (n - 1)])
-    return ScalabilityFit(1 / alone, queueing / alone, pairs / alone)
+    single, queueing, pairs = _terms(n, throughput, lambda n: [np.ones(n.size), n - 1, n * (n - 1)])
+    return ScalabilityFit(1 / single, queueing / single, pairs / single)
 
 
 def _terms(n: ArrayLike, throughput: ArrayLike, law: Callable[[_Vector], list[_Vector]]) -> list[float]:
-    """The terms ≥ 0 of n / X, of which `law` gives what each is multiplied by, by least squares on log X."""
+    """Nonnegative coefficients of n / X by least squares on log X; `law` returns the functions of n to combine."""
     threads, measured = _pair("n", n, "throughput", throughput)
     columns = law(threads)
     if np.unique(threads).size < len(columns):
         rule = f"must have at least {len(columns)} different values to fit {len(columns)} parameters"
         raise InputError("n", threads.tolist(), rule, "measure at more numbers of threads")
     terms = np.column_stack(columns) * (measured / threads)[:, None]
-    size = np.linalg.norm(terms, axis=0)  # unit columns, so that every unknown is of order 1
+    size = np.linalg.norm(terms, axis=0)  # unit columns, so that all unknowns are of order 1
     return list((_least_squares_of_logarithms(terms / size) / size).tolist())
 
 
 def _least_squares_of_logarithms(terms: _Vector) -> _Vector:
-    """The x ≥ 0 that minimises Σ log²(terms @ x): the best of several starts, as it is not convex."""
+    """Minimise Σ log²(terms @ x) over x ≥ 0, from several starts because it is not convex."""
     lower = np.zeros(terms.shape[1])
-    lower[0] = 1e-9  # some time for one thread, lest its throughput be infinite
+    lower[0] = 1e-9  # keeps the throughput of one thread finite
     linear, _ = scipy.optimize.nnls(terms, np.ones(len(terms)))
     starts = [linear, linear + 0.1 * linear.max(), *(np.eye(terms.shape[1]) + 0.01)]
     options = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14, "max_nfev": 200}
@@ -157,7 +158,7 @@ def _least_squares_of_logarithms(terms: _Vector) -> _Vector:
 
 
 def _pair(first: str, a: ArrayLike, second: str, b: ArrayLike) -> tuple[_Vector, _Vector]:
-    """Two vectors of positive numbers of one length."""
+    """Check two vectors of positive numbers of equal length."""
     x, y = check_vector(first, a, positive=True), check_vector(second, b, positive=True)
     if x.size != y.size:
         raise InputError(f"len({second})", y.size, f"must be {x.size}, as len({first})", "give pairs")

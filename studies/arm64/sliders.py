@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sliders on the comparison of lock strategies: what if a cost were different?"""
+"""Sliders for the costs in the comparison of lock policies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simlib.figures.style import as_widget
 from simlib.measurements.fits import CostEstimate
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
-from studies.arm64.equal_costs import PAGES, compare, figure, published, starting_point
+from studies.arm64.equal_costs import PAGES, calibrated_scenario, compare, figure, published
 
 SLIDERS = {
     "fault_hold": "hold, ns",
@@ -25,52 +25,52 @@ SLIDERS = {
     "line_transfer": "line transfer, ns",
     "tlb_invalidate": "broadcast, ns",
 }
-"""Costs that have a slider, and what stands beside it."""
+"""Costs that have a slider, with its label."""
 
 _PS_PER_NS = 1000
 _NOTE = (
-    "<div style='line-height: 1.4'><b>Simulated</b>, {pages} pages a vCPU. All curves pay the same costs; only the "
+    "<div style='line-height: 1.4'><b>Simulated</b>, {pages} pages per vCPU. All curves have the same costs; only the "
     "lock policy differs. Hold: a fault's work under the lock. Exit: the rest of the fault, outside the lock. Line "
-    "transfer: moving the lock word's cache line. Broadcast: one TLB invalidation, for which the interconnect serves "
-    "one CPU at a time; a fault pays it under any lock, and without one.</div>"
+    "transfer: moving the lock word's cache line. Broadcast: one TLB invalidation, which the interconnect serves for "
+    "one CPU at a time; a fault pays it with any lock and without one.</div>"
 )
 
 
 def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
-    """A figure of all strategies with a slider a cost; letting a slider go draws the curves anew.
+    """Figure of all strategies with a slider for each cost; releasing a slider simulates the curves again.
 
-    Returns: A box: note; sliders; Reset beside the calibrated values; figure.
+    Returns: A box with a note, the sliders, a Reset button with the calibrated values, and the figure.
 
-    - `estimate`: where the sliders start and what Reset goes back to; by default the shipped fit.
+    - `estimate`: initial values of the sliders, which Reset restores; by default the shipped fit.
     """
-    start = starting_point(estimate)
+    start = calibrated_scenario(estimate)
     measured = published()
     sliders = {name: _slider(name, getattr(start.costs, name)) for name in SLIDERS}
     calibrated = {name: slider.value for name, slider in sliders.items()}
     values = ", ".join(f"{SLIDERS[name].removesuffix(', ns')} {value:.3g} ns" for name, value in calibrated.items())
-    known = Markup("Calibrated ({}, {}): {}.").format(start.host.name, start.cost_group, values)
-    status = widgets.HTML(known)
+    calibrated_text = Markup("Calibrated ({}, {}): {}.").format(start.host.name, start.cost_group, values)
+    status = widgets.HTML(calibrated_text)
 
-    def drawn(scenario: Scenario) -> go.Figure:
+    def draw(scenario: Scenario) -> go.Figure:
         return figure(pd.concat([compare(scenario), measured], ignore_index=True))
 
-    shown = as_widget(drawn(start))
+    chart = as_widget(draw(start))
 
     def redraw(_change: Any = None) -> None:
         costs = {name: slider.value * _PS_PER_NS for name, slider in sliders.items()}
         try:
-            fresh = drawn(start.with_costs(**costs))
+            updated = draw(start.with_costs(**costs))
         except SimlibError as error:
             status.value = Markup("<b>{}</b>").format(str(error))
             return
-        status.value = known
-        with shown.batch_update():
-            for old, new in zip(shown.data, fresh.data, strict=True):
+        status.value = calibrated_text
+        with chart.batch_update():
+            for old, new in zip(chart.data, updated.data, strict=True):
                 old.update(x=new.x, y=new.y)
-            shown.layout.yaxis.update(fresh.layout.yaxis)
+            chart.layout.yaxis.update(updated.layout.yaxis)
 
-    def back(_button: Any) -> None:
-        for name, slider in sliders.items():  # four sliders move, one redraw
+    def reset_costs(_button: Any) -> None:
+        for name, slider in sliders.items():  # redraw once, not for each slider
             slider.unobserve(redraw, names="value")
             slider.value = calibrated[name]
             slider.observe(redraw, names="value")
@@ -78,21 +78,21 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
 
     for slider in sliders.values():
         slider.observe(redraw, names="value")
-    reset = widgets.Button(description="Reset", tooltip="Back to the calibrated costs", icon="undo")
-    reset.on_click(back)
+    reset_button = widgets.Button(description="Reset", tooltip="Restore the calibrated costs", icon="undo")
+    reset_button.on_click(reset_costs)
     two_columns = widgets.Layout(grid_template_columns="repeat(2, minmax(0, 1fr))", max_width="900px")
     return widgets.VBox(
         [
             widgets.HTML(_NOTE.format(pages=PAGES)),
             widgets.GridBox(list(sliders.values()), layout=two_columns),
-            widgets.HBox([reset, status]),
-            shown,
+            widgets.HBox([reset_button, status]),
+            chart,
         ]
     )
 
 
 def _slider(name: str, value_ps: int) -> Any:
-    """A slider over the range in which a calibration looks for the cost."""
+    """Return a slider over the range in which a calibration searches the cost."""
     bounds = next(f for f in dataclasses.fields(Costs) if f.name == name).metadata["bounds"]
     low, high = (math.log10(bound / _PS_PER_NS) for bound in bounds)
     return widgets.FloatLogSlider(

@@ -9,17 +9,17 @@ import pandas as pd
 
 from simlib._lib.parallel import Progress
 from simlib.lab.migration import model
-from simlib.lab.migration.forecast import BUILT, known
+from simlib.lab.migration.forecast import FIT_TABLES, load_collected
 from simlib.measurements import load
 from studies.converge import published
-from studies.study import Answer, Found, Study
+from studies.study import Answer, Study, StudyFindings
 
 FIRST, AGAIN = HELD_OUT = ("migrate-held-out", "migrate-again")
 """The migrations that were predicted before they ran: at first, and once the first ones had been seen."""
 
 
 @dataclass(frozen=True)
-class Converge(Found):
+class Converge(StudyFindings):
     """What the study found: `published.published_numbers`; tables ``built``, those of `HELD_OUT` and ``score``."""
 
     @property
@@ -43,14 +43,14 @@ def held_out(name: str = AGAIN) -> pd.DataFrame:
     names = {f"{end}_{what}": f"{what}_{end}" for what in model.QUANTITIES for end in ("low", "high")}
     names |= {"completed_share_ratio": "completed_share"}
     expected = runs[keys].merge(foretold, on=keys, how="left").drop(columns=keys).rename(columns=names)
-    return model.beside(runs, expected.set_index(runs.index))
+    return model.compare_with_expected(runs, expected.set_index(runs.index))
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Converge:
     """Score the predictions, expect anew what the course was built on, and draw the published guest."""
-    built = known(BUILT[0])
-    expected = model.predicted(built, model.fitted(built), seed)
-    tables = {"built": model.beside(built, expected), **{name: held_out(name) for name in HELD_OUT}}
+    built = load_collected(FIT_TABLES[0])
+    expected = model.predict_migrations(built, model.fit_host(built), seed)
+    tables = {"built": model.compare_with_expected(built, expected), **{name: held_out(name) for name in HELD_OUT}}
     first, again = (model.score(tables[name]).set_index("what").add_suffix(f", {when}") for name, when in
                     ((FIRST, "first"), (AGAIN, "again")))  # fmt: skip
     tables["score"] = first.join(again).reset_index()

@@ -47,4 +47,4 @@ def predicted_times(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(title="took, s", type="log")
     figure.update_layout(height=520)
     return titled(figure, "Real migrations beside what was predicted before",
-                  "points are measured; bars are predicted 90 % intervals", rows_of=2)  # fmt: skip
+                  "points are measured; bars are predicted 90 % intervals", entries_per_row=2)  # fmt: skip

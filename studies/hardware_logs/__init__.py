@@ -9,13 +9,13 @@ import pandas as pd
 
 from simlib._lib.parallel import Progress, subprogress
 from simlib.measurements import load
-from simlib.model.quantities import say_seconds
+from simlib.model.quantities import seconds_text
 from studies.hardware_logs import preregistered, relevance, rings, told
-from studies.study import Answer, Found, Study
+from studies.study import Answer, Study, StudyFindings
 
 
 @dataclass(frozen=True)
-class HardwareLogs(Found):
+class HardwareLogs(StudyFindings):
     """What the study found: `told.told_numbers` and `rings.ring_numbers`, each with the ``cause`` of a miss."""
 
     @property
@@ -59,7 +59,7 @@ def answer(found: HardwareLogs) -> Answer:
     unlogged = protected[~protected["memory"].str.endswith("split by faults")]
     longest = {
         hold: " or ".join(
-            f"{say_seconds(stall)} ({mmu})" for mmu, stall in zip(rows["mmu"], rows["longest_stall_s"], strict=True)
+            f"{seconds_text(stall)} ({mmu})" for mmu, stall in zip(rows["mmu"], rows["longest_stall_s"], strict=True)
         )
         for hold, rows in blocks.groupby("hold")
     }
@@ -67,7 +67,7 @@ def answer(found: HardwareLogs) -> Answer:
     return Answer(
         f"Not for what the guest writes: with PML it loses at most {writes['lost_percent'].max():.2g} % of its time "
         f"instead of {unlogged['lost_percent'].max():.2g} %, however long CLEAR holds the lock, and its longest stall, "
-        f"{say_seconds(writes['longest_stall_s'].max())}, empties a log buffer. It matters where blocks are split by "
+        f"{seconds_text(writes['longest_stall_s'].max())}, empties a log buffer. It matters where blocks are split by "
         f"faults: with holds of a GiB the longest stall is {longest['a GiB']}, with 64 pages {longest['64 pages']}. "
         f"CLEAR needs at most {more.max():.1f} % more CPU time with PML."
     )

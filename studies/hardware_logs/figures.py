@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from simlib.figures.frame import TEXT, in_order, number, reads, word
 from simlib.figures.style import PALETTE, facets, row_axis, time_axis, titled
-from simlib.model.quantities import say_seconds
+from simlib.model.quantities import seconds_text
 from studies.hardware_logs.relevance import HOLDS, TRACKED
 
 MATTERS_COLUMNS = {"mmu": TEXT, "memory": TEXT, "tracking": word(TRACKED), "hold": word(HOLDS),
@@ -28,7 +28,7 @@ def longest_stalls(rows: pd.DataFrame) -> go.Figure:
     for lane, (tracking, hold) in zip((-0.24, -0.08, 0.08, 0.24), lanes, strict=True):
         part = rows[(rows["tracking"] == tracking) & (rows["hold"] == hold)]
         told = [
-            f"{row}: {say_seconds(stall)}, {lost:.2g} % of the guest's time lost"
+            f"{row}: {seconds_text(stall)}, {lost:.2g} % of the guest's time lost"
             for row, stall, lost in zip(part["row"], part["longest_stall_s"], part["lost_percent"], strict=True)
         ]
         figure.add_scatter(
@@ -41,4 +41,6 @@ def longest_stalls(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(row_axis(names))
     figure.update_xaxes(time_axis(rows["longest_stall_s"], "longest stall of a vCPU"))
     figure.update_layout(height=90 * len(names) + 190)
-    return titled(figure, "Does mmu_lock matter when the hardware logs?", "simulated: 64 vCPUs, 256 GiB", rows_of=2)
+    return titled(
+        figure, "Does mmu_lock matter when the hardware logs?", "simulated: 64 vCPUs, 256 GiB", entries_per_row=2
+    )

@@ -22,7 +22,7 @@ from simlib.analysis.simulate import run_scenario
 from simlib.measurements import data_dir
 from simlib.measurements.fits import UncertainCosts
 from simlib.measurements.fits.priors import priors_path
-from simlib.measurements.importers.tables import Column, predicted_files
+from simlib.measurements.importers.tables import Column, DescribedTable, predicted_files
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
@@ -155,7 +155,8 @@ def files_of(found: pd.DataFrame) -> dict[str, str]:
         columns = _columns(unit)
         own = found[part].set_axis([column.name for column in columns], axis=1)
         title = f"a server with PML, {kind}: predicted before it was measured"
-        files |= predicted_files(f"{NAME}-{kind}", title, about, columns, ["question", "guest_memory"], own, used)
+        table = DescribedTable(f"{NAME}-{kind}", title, columns, ("question", "guest_memory"), own)
+        files |= predicted_files(table, about, used)
     return files
 
 

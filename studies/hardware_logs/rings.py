@@ -19,7 +19,7 @@ from simlib.measurements import data_dir, load
 from simlib.measurements.fits import UncertainCosts
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.simulator.workloads.scaled import scaled
-from studies.study import FITTED, HELD_OUT, numbers
+from studies.study import FITTED, HELD_OUT, comparison_rows
 
 NAME, TABLE = "qemu-dirty-ring", "qemu-dirty-ring-migration"
 AVERAGE = f"{TABLE}-average"
@@ -70,7 +70,7 @@ def ring_numbers(seed: int = 1, progress: parallel.Progress | None = None) -> tu
         ("ring of 4096", float(means["dirty-ring"]), mean["ring"], *sorted(own["ring"] for _, own in ends), HELD_OUT),
     ]
     table = pd.DataFrame(rows, columns=["variant", "published", "predicted", "low", "high", "role"])
-    table = numbers(table.assign(metric="migration_time", unit="s", vcpus=8, cause=""), AVERAGE)
+    table = comparison_rows(table.assign(metric="migration_time", unit="s", vcpus=8, cause=""), AVERAGE)
     ways = [
         {"published_s": one, "link_gb_per_s": link * 1e-9, **{f"{way}_s": time for way, time in own.items()}}
         for one, (link, own) in zip(wanted, found, strict=True)

@@ -20,7 +20,7 @@ from simlib.measurements import load
 from simlib.measurements.fits.priors import load_priors
 from simlib.model.architectures import TRACKING
 from simlib.simulator.engine.result import PS
-from studies.study import FITTED, HELD_OUT, NONE, numbers
+from studies.study import FITTED, HELD_OUT, NOT_PREDICTED, comparison_rows
 
 GIB_PAGES = 2**18
 DRAWS, SEED = 4000, 1
@@ -100,7 +100,7 @@ ROWS = (
         "enable_time_ms",
         128 * GIB_PAGES,
         None,
-        NONE,
+        NOT_PREDICTED,
     ),
     StatementRow(
         "x86-pml-flush",
@@ -184,7 +184,7 @@ ROWS = (
         "scan_time_ms",
         256e9 / 4096,
         None,
-        NONE,
+        NOT_PREDICTED,
         "arm64",
     ),
 )
@@ -216,7 +216,7 @@ def told_numbers() -> pd.DataFrame:
         named = {"variant": row.variant, "vcpus": row.vcpus, "metric": row.metric, "published": published * scale,
                  "unit": "s", "relation": "", "predicted": ends[0], "low": ends[1], "high": ends[2],
                  "role": row.role, "cause": row.cause}  # fmt: skip
-        found.append(numbers(pd.DataFrame([named]), row.table))
+        found.append(comparison_rows(pd.DataFrame([named]), row.table))
     return pd.concat(found, ignore_index=True)
 
 

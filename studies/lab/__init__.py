@@ -8,16 +8,16 @@ import pandas as pd
 from simlib._lib.parallel import Progress
 from simlib.lab.hardware.counts import count_comparison, repeat_table
 from simlib.lab.hardware.instructions import cost_estimate, instruction_costs
-from simlib.lab.hardware.ledger import scored
-from simlib.lab.hardware.load import RULED, load_comparison, load_errors, turn_comparison
+from simlib.lab.hardware.ledger import load_ledger
+from simlib.lab.hardware.load import TURN_MACHINES, load_comparison, load_errors, turn_comparison
 from simlib.lab.hardware.machines import LABS, rows_of
 from studies.lab.rings import ring_table
 from studies.lab.switches import SWITCHES, switch_effects
 from studies.lab.translation import ratio_table, riscv_priors
-from studies.study import COLUMNS, HELD_OUT, Answer, Found, Study
+from studies.study import COLUMNS, HELD_OUT, Answer, Study, StudyFindings
 
 
-def compute(*, seed: int = 1, progress: Progress | None = None) -> Found:
+def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:
     """Compute everything from the committed data; nothing in it was published, and nothing depends on the seed."""
     counts, costs, load, turns = [], [], [], []
     for number, name in enumerate(LABS):
@@ -27,7 +27,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Found:
         counts.append(count_comparison(rows_of("counts-locks", name)).assign(machine=name))
         estimate = cost_estimate(costs[-1], name)
         load.append(load_comparison(name, estimate).assign(machine=name, role=HELD_OUT))
-        if name in RULED:
+        if name in TURN_MACHINES:
             turns.append(turn_comparison(name, estimate).assign(machine=name, role=HELD_OUT))
         costs[-1].insert(0, "machine", name)
     cells, ratios = pd.concat(load, ignore_index=True), ratio_table()
@@ -37,17 +37,17 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Found:
         "under-load": cells,
         "errors": load_errors(cells),
         "turns": pd.concat(turns, ignore_index=True),
-        "ledger": scored(),
+        "ledger": load_ledger(),
         "switches": pd.concat([switch_effects(name).assign(experiment=name) for name in SWITCHES], ignore_index=True),
         "repeats": repeat_table(),
         "ratios": ratios,
         "rings": ring_table(),
         "riscv-priors": riscv_priors(ratios),
     }
-    return Found(pd.DataFrame(columns=list(COLUMNS)), tables)
+    return StudyFindings(pd.DataFrame(columns=list(COLUMNS)), tables)
 
 
-def answer(found: Found) -> Answer:
+def answer(found: StudyFindings) -> Answer:
     """Whether the simulator gives what running kernels count and time."""
     errors = found.tables["errors"].query("machine == 'all'").set_index("metric")["median"] * 100
     return Answer(
@@ -73,5 +73,5 @@ STUDY = Study(
     ),
     compute,
     answer,
-    takes_s=60,
+    runtime_s=60,
 )  # fmt: skip

@@ -24,7 +24,7 @@ from simlib.figures.style import (
     titled,
     vcpu_axis,
 )
-from simlib.lab.hardware.load import METRICS, SHOWN
+from simlib.lab.hardware.load import MAIN_METRICS, METRICS
 
 LOAD_COLUMNS = {
     "machine": TEXT, "vcpus": number(1), "batch": COUNT, "metric": word(METRICS), "lab": number(0),
@@ -44,7 +44,7 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
       range. Times are seconds of the lab's clock. No cell was calibrated on.
     """
     machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
-    metrics = [metric for metric in SHOWN if metric in set(rows["metric"])]
+    metrics = [metric for metric in MAIN_METRICS if metric in set(rows["metric"])]
     figure = subplots(
         len(metrics), len(machines), column_titles=machines, shared_xaxes=True, shared_yaxes="rows",
         horizontal_spacing=0.02, vertical_spacing=0.06,
@@ -67,7 +67,7 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
             figure.update_yaxes(title=None, row=i, col=j)
     figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
     said = "lab time; points: median and range over the seeds; lines: simulated from instruction costs"
-    return titled(figure, "CLEAR under load: the lab beside the simulator", said, rows_of=3)
+    return titled(figure, "CLEAR under load: the lab beside the simulator", said, entries_per_row=3)
 
 
 def _both(rows: pd.DataFrame, x: str, colour: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -105,7 +105,7 @@ def over_turns(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(time_axis([*rows["lab_low"], *rows["lab_high"], *rows["model"]], METRICS["longest_stall"]))
     figure.update_layout(height=460)
     said = "lab time; 4 vCPUs, 64 pages a hold; points: median and range over three seeds; lines: simulated"
-    return titled(figure, "The longest stall, by the length of a turn", said, rows_of=2)
+    return titled(figure, "The longest stall, by the length of a turn", said, entries_per_row=2)
 
 
 _SWITCH_METRICS = {

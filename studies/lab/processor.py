@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.lab.hardware.machines import rows_of
-from simlib.lab.records import read_gaps
+from simlib.lab.record_tables import read_gaps
 
 WAITING = ("queued_spin_lock_slowpath", "queued_read_lock_slowpath",
            "queued_write_lock_slowpath", "kvm_mmu_read_lock", "kvm_mmu_write_lock", "kvm_mmu_lock_account")  # fmt: skip

@@ -9,9 +9,9 @@ import pandas as pd
 
 from simlib.analysis.predict import LEVEL
 from simlib.figures.style import plain_number, signed
-from simlib.lab.hardware.load import METRICS, SHOWN, SMALL, load_errors
-from simlib.lab.hardware.machines import FINE
-from simlib.model.quantities import say_seconds
+from simlib.lab.hardware.load import MAIN_METRICS, METRICS, SMALL_BATCH, load_errors
+from simlib.lab.hardware.machines import FINE_TURN
+from simlib.model.quantities import seconds_text
 from studies.lab.figures import metric_title
 from studies.lab.switches import SWITCHES, clear_instructions
 from studies.lab.translation import statistics_own
@@ -25,12 +25,12 @@ def load_told(load: pd.DataFrame) -> str:
     """How far the cells under load are from the simulator, in words: with 64 pages a hold, and the worst of these."""
     errors = load_errors(load)
     mine = errors[errors["machine"] == "all"].set_index("metric")
-    small = load[load["batch"] == SMALL].reset_index(drop=True)
+    small = load[load["batch"] == SMALL_BATCH].reset_index(drop=True)
     *_, worst = small.iloc[small["error"].abs().argsort()].to_dict("records")
-    each = ", ".join(f"{METRICS[name]} {_percent(mine['median_64'][name])}" for name in SHOWN)
+    each = ", ".join(f"{METRICS[name]} {_percent(mine['median_64'][name])}" for name in MAIN_METRICS)
     vcpus = f"{worst['vcpus']} vCPU{'s' if worst['vcpus'] > 1 else ''}"
     return (
-        f"Median errors with {SMALL} pages a hold, of all machines: {each}. The worst of these cells is the "
+        f"Median errors with {SMALL_BATCH} pages a hold, of all machines: {each}. The worst of these cells is the "
         f"{METRICS[worst['metric']]} of {worst['machine']} with {vcpus}: {signed(100 * worst['error'])} %."
     )
 
@@ -62,12 +62,12 @@ def rings_told(rings: pd.DataFrame) -> str:
 def ledger_told(cells: pd.DataFrame) -> str:
     """How the predictions of the ledger fared, in words.
 
-    - `cells`: as `simlib.lab.hardware.ledger.scored` gives them.
+    - `cells`: as `simlib.lab.hardware.ledger.load_ledger` gives them.
     """
     known, said = cells.dropna(subset=["lab"]), []
     for name, own in known.groupby("ledger", sort=False):
         missed = own["error"].abs().groupby(own["metric"]).median()
-        each = ", ".join(f"{METRICS[metric]} {_percent(missed[metric])}" for metric in SHOWN)
+        each = ", ".join(f"{METRICS[metric]} {_percent(missed[metric])}" for metric in MAIN_METRICS)
         said.append(
             f"{name}, predicted on {own['date'].iloc[0]}: {own['inside'].sum()} of {len(own)} answers are within their "
             f"{LEVEL:.0%} interval. Median errors: {each}."
@@ -81,7 +81,7 @@ def turns_told(cells: pd.DataFrame) -> str:
     """From which length of a turn on the lab's longest stall stays the same, in words."""
     stalls = cells[cells["metric"] == "longest_stall"]
     longest = stalls.pivot_table(index="machine", columns="turn", values="lab")
-    least, usual, most = longest.columns.min(), FINE, longest.columns.max()
+    least, usual, most = longest.columns.min(), FINE_TURN, longest.columns.max()
     more, moved = longest[most] / longest[usual], longest[usual] / longest[least] - 1
     return (
         f"With turns of {most} instructions the longest stall is {more.min():.1f} to {more.max():.1f} times that with "
@@ -133,7 +133,7 @@ def clock_told(experiment: str, frame: pd.DataFrame, machine: str) -> str:
 
 def _extremes(part: pd.DataFrame, time: bool) -> str:
     least, *_, most = part.sort_values("value").to_dict("records")
-    text = say_seconds if time else plain_number
+    text = seconds_text if time else plain_number
     if most["low"] <= least["high"] or most["value"] <= 1.01 * least["value"]:
         return f"no difference beyond the seeds' range ({text(part['low'].min())} to {text(part['high'].max())})"
     return f"from {text(least['value'])} ({least['setting']}) to {text(most['value'])} ({most['setting']})"
@@ -145,7 +145,7 @@ def _percent(value: float) -> str:
 
 def statistics_told(machines: Sequence[str]) -> str:
     """How many instructions the statistics themselves execute."""
-    own = [statistics_own(name)["letting go"] for name in machines]
+    own = [statistics_own(name)["drop"] for name in machines]
     return f"They are {min(own):.0f} to {max(own):.0f} each time the lock is taken."
 
 

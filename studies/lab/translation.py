@@ -17,7 +17,7 @@ import pandas as pd
 
 from simlib._lib.version import __version__
 from simlib.lab.hardware.instructions import instruction_costs, plain_costs
-from simlib.lab.hardware.prediction import LAB_HOSTS
+from simlib.lab.hardware.machines import LAB_HOSTS
 from simlib.lab.hardware.translation import KINDS, translate
 from simlib.measurements import load
 from simlib.measurements.fits import CostEstimate
@@ -39,21 +39,21 @@ def instructions(name: str) -> dict[str, float]:
 
     - `name`: one of `simlib.lab.hardware.machines.LABS`.
 
-    >>> found = instructions("x86-npt")["letting go"]
-    >>> found < 60 < 200 < statistics_own("x86-npt")["letting go"] + found
+    >>> found = instructions("x86-npt")["drop"]
+    >>> found < 60 < 200 < statistics_own("x86-npt")["drop"] + found
     True
     """
     known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
     within = max(0.0, statistics_own(name)["fault"])  # none where faults take no lock
     both = {kind: known[KINDS[kind]] - within / 2 for kind in ("hold", "exit")}
-    return both | {kind: plain[KINDS[kind]] for kind in ("clear", "letting go")}
+    return both | {kind: plain[KINDS[kind]] for kind in ("clear", "drop")}
 
 
 def statistics_own(name: str) -> dict[str, float]:
     """Instructions of the lab's statistics themselves: in a fault, and in letting go and taking the lock again."""
     known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
     fault = known["fault_unlocked"] + known["fault_hold"] + known["guest_access"]
-    return {"fault": fault - plain["fault"], "letting go": known["reacquire"] - plain["reacquire"]}
+    return {"fault": fault - plain["fault"], "drop": known["reacquire"] - plain["reacquire"]}
 
 
 def _values_of(costs: pd.DataFrame) -> dict[str, float]:
@@ -79,7 +79,7 @@ def times() -> pd.DataFrame:
         ("clear", *shadow, x86["clear_page[shadow]"], "CLEAR with parked vCPUs"),
         ("clear", *tdp, x86["clear_page[tdp]"], "CLEAR with parked vCPUs"),
         ("clear", *arm64, enabling, "write-protecting at enable, Kunpeng 920: not CLEAR"),
-        ("letting go", *tdp, x86["reacquire"], "the April 2024 mail, configuration 1"),
+        ("drop", *tdp, x86["reacquire"], "the April 2024 mail, configuration 1"),
     ]
     return pd.DataFrame(rows, columns=["kind", "architecture", "machine", "time_ns", "source"])
 
@@ -104,7 +104,7 @@ def ratio_table() -> pd.DataFrame:
     for kind, machine in zip(table["kind"], table["machine"], strict=True):
         own = statistics_own(machine)
         counted.append(instructions(machine)[kind])
-        taken.append({"clear": 0.0, "letting go": own["letting go"]}.get(kind, own["fault"] / 2))
+        taken.append({"clear": 0.0, "drop": own["drop"]}.get(kind, own["fault"] / 2))
     table = table.assign(instructions=counted, statistics=taken)
     table["ns_per_instruction"] = table["time_ns"] / table["instructions"]
     logs = np.log(table["ns_per_instruction"])
@@ -129,7 +129,7 @@ def shipped_text() -> str:
         "version": __version__,
         "ratios": ratios.to_dict("records"),
         "reacquire_instructions": {
-            name: instructions(name)["letting go"] + statistics_own(name)["letting go"] for name in sorted(machines)
+            name: instructions(name)["drop"] + statistics_own(name)["drop"] for name in sorted(machines)
         },
     }
     return json.dumps(shipped, indent=1, ensure_ascii=False) + "\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Getting the dirty log without mmu_lock (the 2013 series): measured, what it can mean, what would follow today."""
+"""GET_DIRTY_LOG without mmu_lock (the 2013 series): published results, explanations, and predictions for today."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from simlib._lib.parallel import Progress
 from studies.lockless import get_time, get_variants, kernbench
 from studies.lockless.get_time import Budget, Walk
-from studies.study import Answer, Found, Study
+from studies.study import Answer, Study, StudyFindings
 
 
 @dataclass(frozen=True)
-class LocklessFindings(Found):
-    """What the study found: the walk of the lab's prototype, and what two means can be made of."""
+class LocklessFindings(StudyFindings):
+    """Findings on the 2013 series: the walk of the lab's prototype, and the arithmetic of the two published means."""
 
     walk: Walk
     budget: Budget
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> LocklessFindings:
-    """Test, determine, read, predict."""
+    """Test the kernbench runs, fit the lab's walk, evaluate the readings of the means, and predict other guests."""
     walk = get_time.fit_walk()
-    budget, witness = get_time.budget(walk), get_time.witness(walk)
+    budget, settings = get_time.budget(walk), get_time.simulate_settings(walk)
     predictions = get_variants.predictions(walk, seed=seed, progress=progress)
     tables = {
         "cells": kernbench.cells(),
         "kernbench": kernbench.comparison(),
         "kernbench-without-first": kernbench.comparison(skip=1),
-        "readings": get_time.readings(budget, walk.ratio, witness),
+        "readings": get_time.readings(budget, walk.ratio, settings),
         "lab": get_time.lab_comparison(walk),
-        "witness": witness,
+        "witness": settings,
         "rewalks": get_time.rewalk_table(),
         "guests": get_variants.guests(walk),
         "predictions": predictions,
@@ -39,12 +39,13 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> LocklessFindi
     return LocklessFindings(kernbench.published_numbers(), tables, walk, budget)
 
 
-def answer(found: LocklessFindings) -> Answer:
-    """What the halving can be, and whether it is worth it."""
+def answer(findings: LocklessFindings) -> Answer:
+    """Return the conclusion: possible explanations of the shorter GET, and its benefit compared with batches."""
     return Answer(
-        f"GET took {found.budget.means.ratio:.2f} of its time. A faster walk, fewer pages found, or one slow run "
-        "explain that, and the mail cannot tell which. The guest gains nearly as much from a batch. GET itself stays "
-        f"short only without the lock ({len(found.tables['verdicts'])} cases compared)."
+        f"The series reduced the time of GET to {findings.budget.means.ratio:.2f} of its value. A faster walk, fewer "
+        "dirty pages or one slow run can explain it; the mail does not distinguish them. Dropping the lock "
+        "in batches helps the guest nearly as much, but GET itself is short only without the lock "
+        f"({len(findings.tables['verdicts'])} cases compared)."
     )
 
 
@@ -55,5 +56,5 @@ STUDY = Study(
     ("x86-kernbench-lockless", "x86-get-dirty-log-lockless", "switches-ioctls", "switches-locks", "switches-stalls"),
     compute,
     answer,
-    takes_s=50,
+    runtime_s=50,
 )

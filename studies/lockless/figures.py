@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of getting the dirty log with the lock and without: kernbench tested, two means read, ways predicted."""
+"""Figures of GET_DIRTY_LOG with and without the lock: kernbench tests, simulated ratios, and predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AXES = {"vcpus": "vCPUs", "memory": "memory", "interval": "work between two acc
 
 CHANGE_COLUMNS = {"comparison": TEXT, "change_percent": number(), "low_percent": number(), "high_percent": number(),
                   "shown_percent": number()}  # fmt: skip
-"""Columns of the table that `regression_shown` reads."""
+"""Columns of the table that `detectable_regression` reads."""
 
 RATIO_COLUMNS = {"guest": TEXT, "ratio": number(0), "ratio_lab": number(0), "dirty_ratio": number(0)}
 """Columns of the table that `get_ratios` reads."""
@@ -38,8 +38,8 @@ GET_COLUMNS = {"axis": TEXT, "value": TEXT, "way": TEXT, "metric": word(_METRICS
 
 
 @reads("table", CHANGE_COLUMNS)
-def regression_shown(rows: pd.DataFrame) -> go.Figure:
-    """Change of the time with its interval, and the slowdown that the runs could have shown, a row a comparison."""
+def detectable_regression(rows: pd.DataFrame) -> go.Figure:
+    """Change of the time with its interval, and the smallest detectable slowdown, one row for each comparison."""
     bars = error_bars(rows["change_percent"], rows["low_percent"], rows["high_percent"])
     figure = go.Figure()
     figure.add_scatter(
@@ -50,40 +50,40 @@ def regression_shown(rows: pd.DataFrame) -> go.Figure:
     )  # fmt: skip
     figure.add_scatter(
         x=rows["shown_percent"], y=rows["comparison"], mode="markers",
-        name="smallest slowdown shown with 80 % power",
+        name="smallest slowdown detectable with 80 % power",
         marker={"size": 16, "symbol": "line-ns-open", "color": PALETTE[1], "line": {"width": 4}},
-        hovertemplate="%{y}: %{x:.2f} %<extra>shown with 80 % power</extra>",
+        hovertemplate="%{y}: %{x:.2f} %<extra>detectable with 80 % power</extra>",
     )  # fmt: skip
     figure.add_vline(x=0, line={"color": MUTED, "width": 1})
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="change of the time by the series, %")
     figure.update_layout(height=380, margin_l=120)
-    said = "measured times; after over before"
-    return titled(figure, "What twelve runs of kernbench say of a regression", said, rows_of=5)
+    subtitle = "measured times; after over before"
+    return titled(figure, "Kernbench: change of the time, and detectable slowdown", subtitle, entries_per_row=5)
 
 
 @reads("table", RATIO_COLUMNS)
 def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
-    """Simulated ratios of GET's time over that of the pages it found, a colour a guest, beside the published ratio."""
+    """Simulated ratios of GET's time over the ratio of dirty pages by guest, and the published ratio."""
     figure = go.Figure()
-    kinds = (("ratio", "a page as dear", "circle"), ("ratio_lab", "the lab's ratio", "diamond-open"))
+    kinds = (("ratio", "same cost per page", "circle"), ("ratio_lab", "the lab's ratio", "diamond-open"))
     for (colour, guest), (column, name, symbol) in product(zip(PALETTE, in_order(rows["guest"]), strict=False), kinds):
-        mine = rows[rows["guest"] == guest]
+        points = rows[rows["guest"] == guest]
         figure.add_scatter(
-            x=mine["dirty_ratio"], y=mine[column], mode="markers", name=f"{guest}: {name}",
+            x=points["dirty_ratio"], y=points[column], mode="markers", name=f"{guest}: {name}",
             marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 2, "color": colour}},
-            hovertemplate="GET %{y:.3f}, pages found %{x:.3f}<extra>%{fullData.name}, simulated</extra>",
+            hovertemplate="GET %{y:.3f}, dirty pages %{x:.3f}<extra>%{fullData.name}, simulated</extra>",
         )  # fmt: skip
     figure.add_hline(y=published, line={"color": INK, "width": 2, "dash": "dot"})
-    figure.update_xaxes(log_axis(rows["dirty_ratio"], "pages that a GET found: after over before"))
+    figure.update_xaxes(log_axis(rows["dirty_ratio"], "dirty pages of a GET: after over before"))
     figure.update_yaxes(log_axis([*rows["ratio"], *rows["ratio_lab"], published], "time of a GET: after over before"))
-    seen = f"points: simulated, a point a setting; dotted: published, {published:.3f}"
-    return titled(figure, "GET after the 2013 series over before", seen, rows_of=3)
+    subtitle = f"points: one simulated setting each; dotted: published, {published:.3f}"
+    return titled(figure, "Time of GET after the 2013 series over before", subtitle, entries_per_row=3)
 
 
 @reads("table", GET_COLUMNS)
 def get_ways(rows: pd.DataFrame) -> go.Figure:
-    """Predicted metrics by way, a row of panels a metric, a column what is varied."""
+    """Predicted metrics by way of GET; rows of panels: metrics; columns: the varied property of the guest."""
     metrics = [name for name in _METRICS if name in set(rows["metric"])]
     axes, ways = in_order(rows["axis"]), in_order(rows["way"])
     panels = list(product(metrics, axes))
@@ -92,21 +92,21 @@ def get_ways(rows: pd.DataFrame) -> go.Figure:
     for i, (metric, axis) in enumerate(panels):
         of_metric, at = rows[rows["metric"] == metric], place(i)
         for colour, way in zip(PALETTE, ways, strict=False):
-            mine = of_metric[(of_metric["axis"] == axis) & (of_metric["way"] == way)]
-            ends = band(mine["value"], mine["low"], mine["high"], translucent(colour, 0.12))
+            curve = of_metric[(of_metric["axis"] == axis) & (of_metric["way"] == way)]
+            ends = band(curve["value"], curve["low"], curve["high"], translucent(colour, 0.12))
             figure.add_scatter(**ends, legendgroup=way, **at)
             figure.add_scatter(
-                x=mine["value"], y=mine["estimate"], mode="lines+markers", name=way, legendgroup=way,
+                x=curve["value"], y=curve["estimate"], mode="lines+markers", name=way, legendgroup=way,
                 line={"color": colour, "width": 2, "dash": "dash"}, marker={"size": 6}, showlegend=True,
-                customdata=mine[["low", "high"]],
+                customdata=curve[["low", "high"]],
                 hovertemplate="%{x}: %{y:.3g} (%{customdata[0]:.3g} to %{customdata[1]:.3g})"
                 "<extra>%{fullData.name}, predicted</extra>", **at,
             )  # fmt: skip
         if metric == "guest_throughput":
-            scale = {"range": [0, 1.05], "title": "share of undisturbed"}
+            scale = {"range": [0, 1.05], "title": "share of undisturbed throughput"}
         else:
             scale = time_axis([*of_metric["low"], *of_metric["high"]], _METRICS[metric])
         figure.update_yaxes(scale | ({"title": None} if i % len(axes) else {}), **at)
         figure.update_xaxes(type="category", **at)
-    said = "dashed: predicted, with intervals; nothing here was measured"
-    return titled(figure, "Ways of GET: predicted", said, rows_of=3)
+    subtitle = "dashed: predicted, with intervals; no measurements"
+    return titled(figure, "Predicted: GET in one hold, in batches and without the lock", subtitle, entries_per_row=3)

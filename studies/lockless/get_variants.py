@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Ways of GET on today's x86 beside each other: one hold, batches, no lock; over vCPUs, memory and write rate.
+"""Predicted GET on today's x86 in one hold, in batches and without the lock, over vCPUs, memory and write rate.
 
-Everything here is predicted. Costs are those of the published x86 host (`data/fits/x86-published.json`), not of
-the 2013 series' X5690. What a page takes without the lock is not known in time: either as long as with it, or the
-lab's ratio of instructions times that (`studies.lockless.get_time.Walk`).
+All results are predictions. Costs are those of the published x86 host (`data/fits/x86-published.json`), not of the 2013
+series' X5690. The time per page without the lock is unknown: it is taken to be the same as with the lock, or scaled by
+the lab's ratio of instructions (`studies.lockless.get_time.Walk`).
 """
 
 from __future__ import annotations
@@ -19,76 +19,76 @@ from simlib._lib.parallel import Progress
 from simlib.analysis.predict import evaluate
 from simlib.model.scenario import Scenario
 from studies.lockless.get_time import GUESTS, Walk, get_scenario, published_costs
-from studies.study import around
+from studies.study import interval_from_draws
 
-DEAR, LAB = "no lock, a page as dear", "no lock, the lab's ratio"
+SAME_COST, LAB_RATIO = "no lock, a page as dear", "no lock, the lab's ratio"
 
 WAYS: dict[str, Mapping[str, Any]] = {
     "one hold": {},
     "every 4096 pages": {"get_drop_when": "pages >= 4096"},
     "every 512 pages": {"get_drop_when": "pages >= 512"},
     "every 64 pages": {"get_drop_when": "pages >= 64"},
-    DEAR: {"clear_lock": "lockless"},
-    LAB: {"clear_lock": "lockless"},
+    SAME_COST: {"clear_lock": "lockless"},
+    LAB_RATIO: {"clear_lock": "lockless"},
 }
-"""Ways of GET, as changes of a policy."""
+"""Ways of GET as changes of the policy."""
 
 BASE: dict[str, Any] = {"vcpus": 16, "memory": "16G", "interval": "10us"}
-"""The guest from which one thing at a time is varied; `interval` is a vCPU's own work between two accesses."""
+"""Base guest, of which one property at a time is varied; `interval` is a vCPU's work between two accesses."""
 
 AXES: dict[str, tuple[Any, ...]] = {
     "vcpus": (1, 4, 16, 64),
     "memory": ("4G", "16G", "64G", "256G"),
     "interval": ("1us", "3us", "10us", "100us"),
 }
-"""What is varied, and over what."""
+"""Varied properties and their values."""
 
 PAUSE = "50ms"
-"""Userspace's sleep before GET. One GET is simulated, as what a batch waits for is simulated fault by fault."""
+"""Pause of userspace before GET. Only one GET is simulated, because every fault during a batch is simulated."""
 
 DRAWS = 3
-"""Draws of the costs, beside the best ones."""
+"""Number of draws of the costs, in addition to the best estimate."""
 
 METRICS = {"get_time": "get_dirty_log_time", "guest_throughput": "guest_throughput", "longest_stall": "longest_stall"}
-"""What is predicted, seconds, a share, seconds, and the workload's name of it."""
+"""Predicted metrics (s, share, s) with the workload's names for them."""
 
-AS_GOOD = (0.02, 1.5)
-"""A batch is as good to the guest as no lock if it costs at most so much more of the undisturbed throughput, and its
-longest stall is at most so many times as long."""
+EQUIVALENCE_LIMITS = (0.02, 1.5)
+"""Criteria for a batch to be equivalent to no lock for the guest: maximum additional loss of undisturbed throughput,
+and maximum ratio of the longest stalls."""
 
 
 def _cases(guest: str, point: Mapping[str, Any], walk: Walk, seed: int) -> dict[str, list[Scenario]]:
-    """By way, the scenario with the best costs and with each draw of them; draws are common to all ways."""
+    """Scenarios by way, with the best estimate and with each draw of the costs; the ways share the draws."""
     estimate, random = published_costs(), np.random.default_rng(seed)
     best = get_scenario(guest, point["memory"], point["interval"], PAUSE, point["vcpus"], rounds=1)
     logs = [estimate.logs, *(estimate.draw(random) for _ in range(DRAWS))]
     ratios = [walk.ratio[0], *random.uniform(walk.ratio[1], walk.ratio[2], DRAWS).tolist()]
-    cases = {way: [estimate.apply(best, some).changed({"policy": policy}) for some in logs]
+    cases = {way: [estimate.apply(best, draw).changed({"policy": policy}) for draw in logs]
              for way, policy in WAYS.items()}  # fmt: skip
-    for way, times in ((DEAR, [1.0] * len(ratios)), (LAB, ratios)):
+    for way, factors in ((SAME_COST, [1.0] * len(ratios)), (LAB_RATIO, ratios)):
         cases[way] = [case.with_costs(lockless_page=(case.costs.clear_page or 0) * ratio)
-                      for case, ratio in zip(cases[way], times, strict=True)]  # fmt: skip
+                      for case, ratio in zip(cases[way], factors, strict=True)]  # fmt: skip
     return cases
 
 
 def predictions(walk: Walk, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
-    """Every way at every point of the guest without EPT, simulated; `progress` is told (what, share done).
+    """Simulate all ways at all points of the guest without EPT; `progress` is called with (what, share done).
 
     Returns: ``axis``, ``value`` (as text), ``vcpus``, ``memory``, ``interval``, ``way``, ``metric``, ``estimate``,
-    ``low``, ``high``. The interval has the scatter of the costs' draws, of what a page takes without the lock, and the
-    discrepancy of the fit.
+    ``low``, ``high``. The interval covers the draws of the costs and of the time per page without the lock, and the
+    fit's discrepancy.
     """
     points = [(axis, BASE | {axis: value}) for axis, values in AXES.items() for value in values]
     cases = {tuple(point.values()): _cases("EPT off", point, walk, seed) for _, point in points}
-    flat = [case for ways in cases.values() for each in ways.values() for case in each]
+    flat = [case for ways in cases.values() for draws in ways.values() for case in draws]
     runs = iter(evaluate(flat, pages_per_vcpu=None, seed=seed, progress=progress))
-    measured = {
-        (point, way): [next(runs).metrics for _ in each] for point in cases for way, each in cases[point].items()
+    metrics = {
+        (point, way): [next(runs).metrics for _ in draws] for point in cases for way, draws in cases[point].items()
     }
     discrepancy, rows = published_costs().discrepancy, []
     for (axis, point), way, metric in itertools.product(points, WAYS, METRICS):
-        best, *others = (run[METRICS[metric]] for run in measured[tuple(point.values()), way])
-        low, high = around(best, np.log(np.maximum(others, 1e-12)) - np.log(max(best, 1e-12)), discrepancy)
+        best, *others = (run[METRICS[metric]] for run in metrics[tuple(point.values()), way])
+        low, high = interval_from_draws(best, np.log(np.maximum(others, 1e-12)) - np.log(max(best, 1e-12)), discrepancy)
         high = min(high, 1.0) if metric == "guest_throughput" else high
         rows.append((axis, str(point[axis]), *point.values(), way, metric, best, low, high))
     columns = ["axis", "value", *BASE, "way", "metric", "estimate", "low", "high"]
@@ -96,11 +96,11 @@ def predictions(walk: Walk, seed: int = 1, progress: Progress | None = None) -> 
 
 
 def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
-    """Which way with the lock is as good to the guest as none (`AS_GOOD`), and what GET pays for it.
+    """Find the ways with the lock that are equivalent for the guest to no lock (`EQUIVALENCE_LIMITS`), and their GET.
 
-    Returns: ``axis``, ``value``; ``equivalent``: of those that are, the one with the shortest GET, or ``none``;
-    ``get_ratio``: its GET over that without the lock, a page as dear; ``whole_stall_ratio``, ``whole_throughput_loss``:
-    one hold's longest stall over that without the lock, and how much less of the undisturbed throughput it leaves;
+    Returns: ``axis``, ``value``; ``equivalent``: the equivalent way with the shortest GET, or ``none``; ``get_ratio``:
+    its GET over that without the lock at the same cost per page; ``whole_stall_ratio``, ``whole_throughput_loss``: the
+    longest stall with one hold over that without the lock, and the additional loss of undisturbed throughput;
     ``lockless_get_s``, ``lockless_stall_s``.
     """
     get, throughput, stall = (
@@ -108,39 +108,48 @@ def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
         for metric in METRICS
     )
     locked = [way for way in WAYS if "clear_lock" not in WAYS[way]]
-    good = throughput[locked].ge(throughput[DEAR] - AS_GOOD[0], axis=0)
-    good &= stall[locked].le(AS_GOOD[1] * stall[DEAR], axis=0)
-    times = get[locked].where(good, np.inf)
+    equivalent = throughput[locked].ge(throughput[SAME_COST] - EQUIVALENCE_LIMITS[0], axis=0)
+    equivalent &= stall[locked].le(EQUIVALENCE_LIMITS[1] * stall[SAME_COST], axis=0)
+    times = get[locked].where(equivalent, np.inf)
     table = pd.DataFrame(
-        {"equivalent": times.idxmin(axis=1).where(good.any(axis=1), "none"),
-         "get_ratio": (times.min(axis=1) / get[DEAR]).where(good.any(axis=1)),
-         "whole_stall_ratio": stall["one hold"] / stall[DEAR],
-         "whole_throughput_loss": throughput[DEAR] - throughput["one hold"],
-         "lockless_get_s": get[DEAR], "lockless_stall_s": stall[DEAR]}
+        {"equivalent": times.idxmin(axis=1).where(equivalent.any(axis=1), "none"),
+         "get_ratio": (times.min(axis=1) / get[SAME_COST]).where(equivalent.any(axis=1)),
+         "whole_stall_ratio": stall["one hold"] / stall[SAME_COST],
+         "whole_throughput_loss": throughput[SAME_COST] - throughput["one hold"],
+         "lockless_get_s": get[SAME_COST], "lockless_stall_s": stall[SAME_COST]}
     )  # fmt: skip
     return table.reset_index()
 
 
 def guests(walk: Walk) -> pd.DataFrame:
-    """The guests of `GUESTS` at `BASE`, with the best costs: who takes the lock decides what it matters to.
+    """Simulate `GUESTS` at `BASE` with the best costs, to compare guests by which of their faults take the lock.
 
     Returns: ``guest``, ``way``, ``get_time_s``, ``wait_share`` (of it), ``guest_throughput``, ``longest_stall_s``,
     ``dirty_pages`` (a GET).
     """
-    cases = {(guest, way): each[0] for guest in GUESTS for way, each in _cases(guest, BASE, walk, 1).items()}
+    cases = {(guest, way): draws[0] for guest in GUESTS for way, draws in _cases(guest, BASE, walk, 1).items()}
     rows = []
     for (guest, way), run in zip(cases, evaluate(list(cases.values()), pages_per_vcpu=None), strict=True):
-        m = run.metrics
-        rows.append((guest, way, m["get_dirty_log_time"], m["get_wait_time"] / m["get_dirty_log_time"],
-                     m["guest_throughput"], m["longest_stall"], m["dirty_pages"]))  # fmt: skip
+        metrics = run.metrics
+        rows.append(
+            (
+                guest,
+                way,
+                metrics["get_dirty_log_time"],
+                metrics["get_wait_time"] / metrics["get_dirty_log_time"],
+                metrics["guest_throughput"],
+                metrics["longest_stall"],
+                metrics["dirty_pages"],
+            )
+        )
     columns = ["guest", "way", "get_time_s", "wait_share", "guest_throughput", "longest_stall_s", "dirty_pages"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def people(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table with GETs in ms and stalls in µs.
+def in_readable_units(frame: pd.DataFrame) -> pd.DataFrame:
+    """Convert times of GET to ms and stalls to µs.
 
-    >>> people(pd.DataFrame({"get_time_s": [2e-3], "longest_stall_s": [1e-5]})).iloc[0].to_dict()
+    >>> in_readable_units(pd.DataFrame({"get_time_s": [2e-3], "longest_stall_s": [1e-5]})).iloc[0].to_dict()
     {'get_time_ms': 2.0, 'longest_stall_us': 10.0}
     """
     factors = {"get_time_s": 1e3, "lockless_get_s": 1e3, "longest_stall_s": 1e6, "lockless_stall_s": 1e6}

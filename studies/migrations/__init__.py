@@ -11,7 +11,7 @@ from simlib._lib.parallel import Progress, subprogress
 from simlib.figures.style import signed
 from simlib.measurements.fits import Fit
 from studies.migrations import degraded, drops, settings, told
-from studies.study import FITTED, Answer, Found, Study, shipped_fit
+from studies.study import FITTED, Answer, Study, StudyFindings, shipped_fit
 from studies.x86.hosts import configurations
 from studies.x86.parked import parked_costs
 
@@ -24,7 +24,7 @@ link, passes."""
 
 
 @dataclass(frozen=True)
-class Migrations(Found):
+class Migrations(StudyFindings):
     """What the study found.
 
     - `fit`: costs of the published x86 hosts.
@@ -107,5 +107,5 @@ STUDY = Study(
     (drops.TABLE, degraded.TABLE),
     compute,
     answer,
-    takes_s=120,
+    runtime_s=120,
 )

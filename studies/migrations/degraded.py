@@ -18,7 +18,7 @@ from simlib.model.steps import Stamp
 from simlib.simulator.workloads.degradation import LEVELS, degradation
 from simlib.simulator.workloads.migration import unscaled
 from simlib.simulator.workloads.scaled import scaled
-from studies.study import FITTED, HELD_OUT, around, numbers, shipped_fit
+from studies.study import FITTED, HELD_OUT, comparison_rows, interval_from_draws, shipped_fit
 from studies.x86.hosts import split_access_bound
 
 TABLE = "arm64-migration-degradation"
@@ -80,7 +80,7 @@ def seconds(
             model = best[f"seconds_above_{level}"]
             low, high = float(min(model, *others)), float(max(model, *others))
             if low > 0:
-                low, high = around(model, np.log(others / model))
+                low, high = interval_from_draws(model, np.log(others / model))
             rows.append((name, f"seconds above {level} %", known, model, low, high, role,
                          known * (1 - BARS[name]), known * (1 + BARS[name])))  # fmt: skip
         if progress is not None:
@@ -88,7 +88,7 @@ def seconds(
     columns = ["variant", "metric", "published", "predicted", "low", "high", "role", "low_bar", "high_bar"]
     of_work = ["series", "faults_per_page", "precopy_s", "clear_s", "clear_wait_s", "throughput"]
     return (
-        numbers(pd.DataFrame(rows, columns=columns).assign(unit="s", vcpus=48), TABLE),
+        comparison_rows(pd.DataFrame(rows, columns=columns).assign(unit="s", vcpus=48), TABLE),
         pd.concat(curves, ignore_index=True),
         pd.DataFrame(work, columns=of_work),
     )

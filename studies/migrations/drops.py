@@ -23,7 +23,7 @@ from simlib.model.scenario import Scenario
 from simlib.model.strategy import every
 from simlib.simulator.workloads.migration import unscaled
 from simlib.simulator.workloads.scaled import scaled
-from studies.study import CHANGE, FITTED, numbers, shipped_fit
+from studies.study import CHANGE, FITTED, comparison_rows, shipped_fit
 from studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configuration_metrics, configurations
 
 TABLE = "x86-clear-lock-drop-configurations"
@@ -87,7 +87,7 @@ def changes(draws: int, seed: int = 1, progress: parallel.Progress | None = None
     published = [float(table[PUBLISHED_CHANGE[metric]][number]) for number, metric in keys]
     rows = found.assign(published=published, unit=CHANGE, role=FITTED, emulates=[EMULATES[n] for n, _ in keys],
                         low_bar=bars[:, 0], high_bar=bars[:, 1])  # fmt: skip
-    return numbers(rows, TABLE)
+    return comparison_rows(rows, TABLE)
 
 
 def loongarch() -> Scenario:

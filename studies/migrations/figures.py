@@ -29,7 +29,7 @@ from simlib.figures.style import (
     titled,
     translucent,
 )
-from simlib.model.quantities import say_seconds
+from simlib.model.quantities import seconds_text
 from studies.study import FITTED, HELD_OUT
 
 Words = Callable[[float], str]
@@ -92,7 +92,7 @@ def seconds_above(table: pd.DataFrame) -> go.Figure:
     - `table`: the columns of `BESIDE`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
     """
     series = {name: name for name in in_order(table["variant"])}
-    figure = _beside(table.assign(label=table["metric"].str.removeprefix("seconds ")), "variant", series, say_seconds)
+    figure = _beside(table.assign(label=table["metric"].str.removeprefix("seconds ")), "variant", series, seconds_text)
     most = float(table[list(_VALUES)].to_numpy(dtype=float).max())
     figure.update_xaxes(range=[0, (most or 1.0) * 1.06])
     figure.update_xaxes(title="seconds", row=len(series))
@@ -117,7 +117,7 @@ def throughput_over_time(table: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(title="throughput, % of undisturbed", range=[0, top])
     figure.update_xaxes(rangemode="tozero")
     said = "simulated; all vCPUs together, 100 %: nobody takes a lock from them"
-    return titled(figure, "Guest throughput while CLEAR splits", said, rows_of=3)
+    return titled(figure, "Guest throughput while CLEAR splits", said, entries_per_row=3)
 
 
 def _beside(rows: pd.DataFrame, by: str, titles: dict[str, str], text: Words, place: Place = np.asarray) -> go.Figure:

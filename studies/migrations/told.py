@@ -9,10 +9,10 @@ import pandas as pd
 
 from simlib.figures.style import plain_number, signed
 from simlib.measurements.fits import Fit
-from simlib.model.quantities import format_bandwidth, format_duration, format_size, say_seconds
+from simlib.model.quantities import format_bandwidth, format_duration, format_size, seconds_text
 from simlib.simulator.workloads.degradation import LEVELS
 from studies.migrations.degraded import published_migration
-from studies.study import FITTED, HELD_OUT, judged
+from studies.study import FITTED, HELD_OUT, with_errors
 from studies.x86.hosts import configurations
 
 METRIC_NAMES = {
@@ -63,7 +63,7 @@ def workload_told() -> str:
 
 def changes_told(changes: pd.DataFrame) -> str:
     """CLEAR's change by the 64-page drop: published, by the model, and whether the model's interval has it."""
-    known = judged(changes[changes["metric"] == "clear_cpu_time"])
+    known = with_errors(changes[changes["metric"] == "clear_cpu_time"])
     listed = [
         f"{signed(r['predicted'])} % in {r['variant']} (published {signed(r['published'])} %; "
         f"interval {signed(r['low'])} to {signed(r['high'])} %)"
@@ -145,7 +145,7 @@ def dips_told(dips: pd.DataFrame) -> str:
 
     before = lowest.pop("before")
     stalls = [(1e-3 * row["longest_stall_ms"], row["chunk"]) for row in before.to_dict("records")]
-    held = _listed([f"{say_seconds(stall)} with {chunk}" for stall, chunk in stalls])
+    held = _listed([f"{seconds_text(stall)} with {chunk}" for stall, chunk in stalls])
     said = [f"Before: the lowest bin has {least(before)}; the longest stall is {held}."]
     for name, part in lowest.items():
         left = [n for n, column in enumerate(passes, 1) if part[column].min() < DIP]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""arm64's eager split skips the last level (the June 2026 mail): what changes, what the costs foretell elsewhere."""
+"""arm64's eager split without the last level (the June 2026 mail): fits of the changes, and predictions from them."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ import pandas as pd
 from simlib._lib.parallel import Progress
 from studies.split_walk import costs, extrapolation
 from studies.split_walk.costs import READINGS, TABLES, WalkFit
-from studies.study import Answer, Found, Study
+from studies.study import Answer, Study, StudyFindings
 
 DRAWS = 100
-"""Draws of the published deviations, for the intervals."""
+"""Draws from the published deviations, for the intervals."""
 
 
 @dataclass(frozen=True)
-class SplitWalk(Found):
-    """What the study found: a fit of each machine by the first reading, and the lab's own costs, instructions."""
+class SplitWalk(StudyFindings):
+    """Findings on the eager-split walk: each machine's fit by the first reading, and the lab's costs (instructions)."""
 
     fits: tuple[WalkFit, ...]
     lab_costs: pd.Series
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """Ratios of costs of each machine, with the lab's, of instructions."""
-        parts = [found.parameters.assign(machine=found.machine) for found in self.fits]
+        """Ratios of costs of each machine, and of the lab's instructions."""
+        parts = [fit.parameters.assign(machine=fit.machine) for fit in self.fits]
         lab = pd.DataFrame({"name": self.lab_costs.index[1:], "ratio": self.lab_costs[1:] / self.lab_costs.iloc[0]})
         table = pd.concat([*parts, lab.assign(machine="lab, instructions")], ignore_index=True)
         return table[["machine", "name", "ratio", "low", "high", "determined"]]
 
     @property
     def within(self) -> pd.Series:
-        """Which fitted changes lie within the published deviation or 2 points."""
-        return pd.concat([found.observations["within"] for found in self.fits], ignore_index=True)
+        """True for fitted changes within the published deviation or 2 points."""
+        return pd.concat([fit.observations["within"] for fit in self.fits], ignore_index=True)
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> SplitWalk:
-    """Fit, leave out, predict."""
-    tell = progress or (lambda what, share: None)
-    tell("the eager-split walk", 0.0)
+    """Fit the changes, predict each from the others, and predict other walks, page sizes and the lab."""
+    report = progress or (lambda what, share: None)
+    report("the eager-split walk", 0.0)
     fits = tuple(costs.fit(machine, draws=DRAWS, seed=seed) for machine in TABLES)
-    other = costs.fit(how=READINGS[-1], draws=1)
-    tell("the eager-split walk, each change from the others", 0.3)
-    outs = [costs.left_out(machine, draws=DRAWS, seed=seed) for machine in TABLES]
-    fitted = np.concatenate([found.observations["fitted_percent"] for found in fits])
-    numbers = pd.concat(outs, ignore_index=True).assign(fitted=fitted)
-    tell("the eager-split walk, other readings", 0.9)
+    other = costs.fit(reading=READINGS[-1], draws=1)
+    report("the eager-split walk, each change from the others", 0.3)
+    parts = [costs.leave_one_out(machine, draws=DRAWS, seed=seed) for machine in TABLES]
+    fitted = np.concatenate([fit.observations["fitted_percent"] for fit in fits])
+    numbers = pd.concat(parts, ignore_index=True).assign(fitted=fitted)
+    report("the eager-split walk, other readings", 0.9)
     lab_costs, cells = extrapolation.lab_costs()
     tables = {
         "readings": costs.readings_table(),
@@ -56,19 +56,19 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> SplitWalk:
         "granules": extrapolation.granules_table(fits[0], other),
         "lab": extrapolation.lab_test(fits),
         "lab-cells": cells,
-        "barrier": pd.concat(extrapolation.barrier_table(found).assign(machine=found.machine) for found in fits),
+        "barrier": pd.concat(extrapolation.barrier_table(fit).assign(machine=fit.machine) for fit in fits),
         "engine": extrapolation.engine_table(fits[0]),
     }
     return SplitWalk(numbers, tables, fits, lab_costs)
 
 
-def answer(found: SplitWalk) -> Answer:
-    """How many of the changes follow from counting visits."""
-    errors = (found.numbers["fitted"] - found.numbers["published"]).abs()
+def answer(findings: SplitWalk) -> Answer:
+    """Return the conclusion: how many published changes the counts of visits explain."""
+    errors = (findings.numbers["fitted"] - findings.numbers["published"]).abs()
     return Answer(
-        f"{int(found.within.sum())} of {len(found.within)} published changes follow from the entries that a walk "
-        f"visits, with four ratios of costs for each machine; the worst is off by {errors.max():.2g} points. They "
-        "predict neither the lab's change in instructions nor what moving a barrier changed in 2024."
+        f"{int(findings.within.sum())} of {len(findings.within)} published changes follow from the number of visited "
+        f"entries, with four ratios of costs for each machine; the largest error is {errors.max():.2g} points. The "
+        "ratios predict neither the lab's change in instructions nor the effect of moving a barrier in 2024."
     )
 
 
@@ -79,5 +79,5 @@ STUDY = Study(
     (*(name for name, _ in TABLES.values()), "arm64-split-walk-barrier", "switches-ioctls"),
     compute,
     answer,
-    takes_s=17,
+    runtime_s=17,
 )

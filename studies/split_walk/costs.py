@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The eager-split walk that skips levels (the June 2026 mail): costs from relative changes.
+"""Ratios of costs of arm64's eager-split walk, fitted to the relative changes of the June 2026 mail.
 
-Relative changes determine ratios of costs only: `walk_entry` is the unit, and the scale is free.
+Relative changes determine only ratios of costs; `walk_entry` is the unit.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from scipy import optimize
 from simlib.analysis.predict import LEVEL
 from simlib.measurements import load
 from studies.split_walk.theory import COSTS, PROTECT_VISIT, Counts, SplitCounts
-from studies.study import CHANGE, HELD_OUT, numbers
+from studies.study import CHANGE, HELD_OUT, comparison_rows
 
 TABLES = {"AmpereOne": ("arm64-split-walk-skip-levels", 64 * 2**30),
           "ThunderX2": ("arm64-split-walk-thunderx2", 16 * 2**30)}  # fmt: skip
 """Published tables by machine, with the memory of the guest, bytes."""
 
 MODES = tuple((bits, size * 2**10) for bits in (48, 40) for size in (4, 16, 64))
-"""Guest modes over which the published numbers are averages: bits of its physical addresses, size of its pages."""
+"""Guest modes over which the published numbers are averages: bits of physical address, page size in bytes."""
 
 BACKINGS = {"4k-already-split": "4k", "thp": "thp", "hugetlb-1gb": "hugetlb_1gb"}
-"""The published names of what backs the memory, and the model's."""
+"""Backings of the memory: published name and `Guest.backing`."""
 
 CASES = tuple((scenario, backing) for scenario in ("enable", "clear") for backing in BACKINGS)
-"""The six published changes."""
+"""Cases of the six published changes: ioctl and backing."""
 
 NAMES = (*COSTS, PROTECT_VISIT)
-"""What a reading may give a price; the first is the unit."""
+"""Names of the costs that a reading may use; the first is the unit."""
 
 _LOWEST, _HIGHEST = 1e-4, 1e6
 
@@ -43,16 +43,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class WalkHypothesis:
-    """One way to explain the changes: its name, what it says, and what would tell it from the first one.
+    """A reading (hypothesis) that may explain the changes.
 
-    - `ratios`: costs that are free, as multiples of `walk_entry`; the others are zero.
+    - `name`, `description`: for tables and text.
+    - `decisive`: measurement that would distinguish it from the first reading.
+    - `ratios`: free costs, as multiples of `walk_entry`; the others are zero.
     - `chunk`: bytes that KVM splits at a time; None: the largest block.
-    - `spreads`: whether the published standard deviations of memory that is split already are observations too.
+    - `spreads`: True if the published standard deviations of already split memory are observations too.
     """
 
     name: str
-    says: str
-    decides: str = ""
+    description: str
+    decisive: str = ""
     ratios: tuple[str, ...] = ("protect_entry", "table_entry", "split_block", "clear_word")
     chunk: int | None = None
     spreads: bool = False
@@ -61,25 +63,25 @@ class WalkHypothesis:
 _LEAVES = ("protect_entry", PROTECT_VISIT, "table_entry", "split_block", "clear_word")
 
 READINGS = (
-    WalkHypothesis("four costs", "four costs beside a visit; the reading that is used"),
-    WalkHypothesis("2 MiB chunks", "KVM was told to split 2 MiB at a time, so that 1 GiB goes in two steps",
-            "the chunk size that the kernel or the test was given", chunk=2**21),
-    WalkHypothesis("free replacement", "putting a table in a block's place, with its invalidation, takes no time",
+    WalkHypothesis("four costs", "four costs in addition to a visit; the reading used for predictions"),
+    WalkHypothesis("2 MiB chunks", "KVM splits 2 MiB at a time, so 1 GiB is split in two steps",
+            "the chunk size set by the kernel or the test", chunk=2**21),
+    WalkHypothesis("free replacement", "replacing a block by a table, with its invalidation, takes no time",
             "the time of one split, of 2 MiB and of 1 GiB, with tracepoints around the invalidation",
             ("protect_entry", "table_entry", "clear_word")),
-    WalkHypothesis("every leaf", "the write-protecting walk is dearer for every leaf, not for those that it changes",
-            "enabling by guest mode: with pages of 64K only one in 16 entries is valid",
+    WalkHypothesis("every leaf", "write-protecting costs more for every visited leaf, not only for those that change",
+            "times of enabling by guest mode: with pages of 64K only one in 16 entries is valid",
             (PROTECT_VISIT, "table_entry", "split_block", "clear_word")),
-    WalkHypothesis("five costs", "it is dearer for every leaf, and more so for those that it changes",
-            "enabling by guest mode", _LEAVES),
-    WalkHypothesis("five costs, spreads", "the same, with the two spreads over guest modes as observations",
-            "enabling by guest mode", _LEAVES, spreads=True),
+    WalkHypothesis("five costs", "it costs more for every visited leaf, and still more for those that change",
+            "times of enabling by guest mode", _LEAVES),
+    WalkHypothesis("five costs, spreads", "as above, with the two spreads over guest modes as observations",
+            "times of enabling by guest mode", _LEAVES, spreads=True),
 )  # fmt: skip
-"""What may explain the changes; the first is used."""
+"""Readings that may explain the changes; predictions use the first."""
 
 
 def published(machine: str) -> pd.DataFrame:
-    """The six published changes of a machine, in the order of `CASES`."""
+    """Published changes of a machine, in the order of `CASES`."""
     return load(TABLES[machine][0]).frame.set_index(["scenario", "backing"]).loc[list(CASES)]
 
 
@@ -89,27 +91,27 @@ def count_row(counts: Counts) -> Floats:
 
 
 def count_array(machine: str, walk: str, chunk: int | None = None) -> Floats:
-    """Counts of the published experiment, by case, guest mode and cost (`CASES`, `MODES`, `NAMES`)."""
+    """Counts of the published experiment, shape (`CASES`, `MODES`, `NAMES`)."""
     memory = TABLES[machine][1]
     return np.array(
-        [[count_row(SplitCounts(memory, BACKINGS[backing], 4096, size, bits, chunk).pays(scenario, walk))
+        [[count_row(SplitCounts(memory, BACKINGS[backing], 4096, size, bits, chunk).counts_of(scenario, walk))
           for bits, size in MODES] for scenario, backing in CASES]
     )  # fmt: skip
 
 
 def change(before: Floats, after: Floats, costs: Floats) -> Floats:
-    """Change of the time, percent, from counts before and after; the last axis is that of the costs."""
+    """Change of the time, percent, from counts before and after; the last axis has the costs."""
     return np.asarray(100 * (after @ costs) / (before @ costs) - 100)
 
 
 @dataclass(frozen=True)
 class WalkFit:
-    """Costs of one machine in one reading.
+    """Costs of a machine by a reading.
 
-    - `costs`, by `NAMES`: the first, `walk_entry`, is 1.
-    - `draws`, shape (n, 6): the same for observations drawn from their published standard deviations.
+    - `costs`, in the order of `NAMES`: the first, `walk_entry`, is 1.
+    - `draws`, shape (n, 6): costs for observations drawn from their published standard deviations.
     - `observations`: `scenario`, `backing`, `published_percent`, `stdev_percent`, `fitted_percent`, `spread_percent`
-      (standard deviation over the guest modes in the model, to which nothing was fitted), `error_points`, `within`.
+      (the model's standard deviation over guest modes, to which nothing was fitted), `error_points`, `within`.
     - `chi_squared`: sum of squared errors over squared published deviations.
     """
 
@@ -140,134 +142,144 @@ class WalkFit:
 
 
 def interval(values: Floats) -> tuple[float, float]:
-    """The central interval of `LEVEL`."""
+    """Central interval at `LEVEL`."""
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
 class _Problem:
-    """Least squares in the published standard deviations."""
+    """Least-squares problem with residuals in published standard deviations."""
 
-    def __init__(self, machine: str, how: WalkHypothesis) -> None:
+    def __init__(self, machine: str, reading: WalkHypothesis) -> None:
         table = published(machine)
-        self.how = how
-        self.free = [NAMES.index(name) for name in how.ratios]
-        self.before, self.after = (count_array(machine, walk, how.chunk) for walk in ("all", "skip_levels"))
-        self.seen = table["runtime_change_percent"].to_numpy(dtype=float)
+        self.reading = reading
+        self.free = [NAMES.index(name) for name in reading.ratios]
+        self.before, self.after = (count_array(machine, walk, reading.chunk) for walk in ("all", "skip_levels"))
+        self.observed = table["runtime_change_percent"].to_numpy(dtype=float)
         self.deviation = table["stdev_percent"].to_numpy(dtype=float)
         scale = {"protect_entry": 1.0, PROTECT_VISIT: 0.3, "table_entry": 5.0, "split_block": 300.0, "clear_word": 30.0}
-        middle = np.log([scale[name] for name in how.ratios])
+        middle = np.log([scale[name] for name in reading.ratios])
         self.starts = [middle, *(middle + step for step in (np.eye(len(middle)) * 2.0)), middle - 2.0]
 
-    def drawn(self, draws: int, seed: int) -> Floats:
-        """So many times the observations, from normal distributions with the published standard deviations."""
-        return np.random.default_rng(seed).normal(self.seen, self.deviation, (draws, len(CASES)))
+    def draw_observations(self, draws: int, seed: int) -> Floats:
+        """Draw observations `draws` times from normal distributions with the published standard deviations."""
+        return np.random.default_rng(seed).normal(self.observed, self.deviation, (draws, len(CASES)))
 
     def costs(self, logs: Floats) -> Floats:
-        out = np.zeros(len(NAMES))
-        out[0] = 1.0
-        out[self.free] = np.exp(logs)
-        return out
+        """Return the costs in the order of `NAMES` from the logarithms of the free ratios."""
+        costs = np.zeros(len(NAMES))
+        costs[0] = 1.0
+        costs[self.free] = np.exp(logs)
+        return costs
 
     def by_mode(self, logs: Floats) -> Floats:
+        """Return the changes by case and guest mode."""
         return change(self.before, self.after, self.costs(logs))
 
-    def solve(self, seen: Floats, starts: Sequence[Floats], out: int = -1) -> optimize.OptimizeResult:
-        """The best logarithms of the ratios from several starts, `x`; the case `out` is no observation."""
-        kept = np.arange(len(CASES)) != out
+    def solve(self, observed: Floats, starts: Sequence[Floats], omitted: int = -1) -> optimize.OptimizeResult:
+        """Find the best logarithms of the ratios, `x`, from several starts; the case `omitted` is not used."""
+        included = np.arange(len(CASES)) != omitted
 
         def residuals(logs: Floats) -> Floats:
             model = self.by_mode(logs)
-            errors = ((model.mean(axis=1) - seen) / self.deviation)[kept]
-            return np.concatenate([errors, self.spread_errors(model)]) if self.how.spreads else errors
+            errors = ((model.mean(axis=1) - observed) / self.deviation)[included]
+            return np.concatenate([errors, self.spread_errors(model)]) if self.reading.spreads else errors
 
         bounds = (np.log(_LOWEST), np.log(_HIGHEST))
-        return min((optimize.least_squares(residuals, start, bounds=bounds) for start in starts), key=lambda r: r.cost)
+        return min(
+            (optimize.least_squares(residuals, start, bounds=bounds) for start in starts),
+            key=lambda result: result.cost,
+        )
 
     def spread_errors(self, model: Floats) -> Floats:
-        """Errors of the two spreads of memory that is split already, in the standard error of a deviation of six.
+        """Errors of the two spreads of already split memory, in standard errors of a standard deviation of six values.
 
-        What the deviations of blocks have that the model does not explain is noise, which these have too.
+        The part of the blocks' deviations that the model does not explain is noise, which these spreads have too.
         """
-        spread, seen = model.std(axis=1, ddof=1), self.deviation
+        spread, deviation = model.std(axis=1, ddof=1), self.deviation
         errors = []
         for first in (0, 3):  # enabling, CLEAR
             blocks = slice(first + 1, first + 3)
-            noise = max(0.0, float(np.mean(seen[blocks] ** 2 - spread[blocks] ** 2)))
-            errors.append((np.hypot(spread[first], np.sqrt(noise)) / seen[first] - 1) * np.sqrt(2 * (len(MODES) - 1)))
+            noise = max(0.0, float(np.mean(deviation[blocks] ** 2 - spread[blocks] ** 2)))
+            errors.append(
+                (np.hypot(spread[first], np.sqrt(noise)) / deviation[first] - 1) * np.sqrt(2 * (len(MODES) - 1))
+            )
         return np.array(errors)
 
 
-def fit(machine: str = "AmpereOne", how: WalkHypothesis = READINGS[0], *, draws: int = 200, seed: int = 1) -> WalkFit:
-    """Ratios of costs by least squares in the published standard deviations; `draws` are for the intervals."""
-    problem = _Problem(machine, how)
-    best = problem.solve(problem.seen, problem.starts)
+def fit(
+    machine: str = "AmpereOne", reading: WalkHypothesis = READINGS[0], *, draws: int = 200, seed: int = 1
+) -> WalkFit:
+    """Fit ratios of costs by least squares in the published standard deviations, with `draws` for the intervals."""
+    problem = _Problem(machine, reading)
+    best = problem.solve(problem.observed, problem.starts)
     starts = [best.x, problem.starts[0]]
-    samples = np.array([problem.costs(problem.solve(seen, starts).x) for seen in problem.drawn(draws, seed)])
+    drawn = problem.draw_observations(draws, seed)
+    samples = np.array([problem.costs(problem.solve(observed, starts).x) for observed in drawn])
     model = problem.by_mode(best.x)
     table = pd.DataFrame(list(CASES), columns=["scenario", "backing"])
-    table["published_percent"], table["stdev_percent"] = problem.seen, problem.deviation
+    table["published_percent"], table["stdev_percent"] = problem.observed, problem.deviation
     table["fitted_percent"], table["spread_percent"] = model.mean(axis=1), model.std(axis=1, ddof=1)
     table["error_points"] = table["fitted_percent"] - table["published_percent"]
     table["within"] = table["error_points"].abs() <= table["stdev_percent"].clip(lower=2.0)
-    return WalkFit(machine, how, problem.costs(best.x), samples, table, 2 * float(best.cost))
+    return WalkFit(machine, reading, problem.costs(best.x), samples, table, 2 * float(best.cost))
 
 
-def left_out(machine: str = "AmpereOne", *, draws: int = 100, seed: int = 1) -> pd.DataFrame:
-    """Each of the six changes predicted from the other five. A wide interval: the other five do not determine it.
+def leave_one_out(machine: str = "AmpereOne", *, draws: int = 100, seed: int = 1) -> pd.DataFrame:
+    """Predict each of the six changes from the other five; a wide interval means that these do not determine it.
 
     Returns: `studies.study.COLUMNS`, and ``machine``, ``backing``, ``deviation`` (published, over the guest
     modes, points), ``meets`` (the published interval of one standard deviation meets that of the prediction).
     """
     problem, rows = _Problem(machine, READINGS[0]), []
-    drawn = problem.drawn(draws, seed)
-    for out, (scenario, backing) in enumerate(CASES):
+    drawn = problem.draw_observations(draws, seed)
+    for case, (scenario, backing) in enumerate(CASES):
 
-        def predicted(seen: Floats, *starts: Floats, out: int = out) -> float:
-            return float(problem.by_mode(problem.solve(seen, starts, out).x).mean(axis=1)[out])
+        def predict(observed: Floats, *starts: Floats, case: int = case) -> float:
+            return float(problem.by_mode(problem.solve(observed, starts, case).x).mean(axis=1)[case])
 
-        best = problem.solve(problem.seen, problem.starts, out).x
-        low, high = interval(np.array([predicted(seen, best, problem.starts[0]) for seen in drawn]))
-        seen, deviation = problem.seen[out], problem.deviation[out]
+        best = problem.solve(problem.observed, problem.starts, case).x
+        low, high = interval(np.array([predict(observed, best, problem.starts[0]) for observed in drawn]))
+        observed, deviation = problem.observed[case], problem.deviation[case]
         rows.append(
-            {"variant": f"{machine}, {backing}", "metric": scenario, "published": seen, "unit": CHANGE,
-             "role": HELD_OUT, "predicted": predicted(problem.seen, best), "low": low, "high": high,
+            {"variant": f"{machine}, {backing}", "metric": scenario, "published": observed, "unit": CHANGE,
+             "role": HELD_OUT, "predicted": predict(problem.observed, best), "low": low, "high": high,
              "machine": machine, "backing": backing, "deviation": deviation,
-             "meets": bool(low <= seen + deviation and high >= seen - deviation)}
+             "meets": bool(low <= observed + deviation and high >= observed - deviation)}
         )  # fmt: skip
-    return numbers(pd.DataFrame(rows), TABLES[machine][0])
+    return comparison_rows(pd.DataFrame(rows), TABLES[machine][0])
 
 
 def readings_table() -> pd.DataFrame:
-    """Every reading of every machine: how well it fits, and what it says of the spread over guest modes.
+    """Fit all readings to all machines: goodness of fit, and spread over guest modes.
 
-    Returns: ``machine``, ``reading``, ``ratios`` (how many are free), ``observations``, ``chi_squared``, ``missed``
-    (out of deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k`` (model) and ``published_enable_4k``,
-    ``published_clear_4k`` (points).
+    Returns: ``machine``, ``reading``, ``ratios`` (number of free ones), ``observations``, ``chi_squared``, ``missed``
+    (changes off by more than the deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k`` (model) and
+    ``published_enable_4k``, ``published_clear_4k`` (points).
     """
     rows = []
-    for machine, how in itertools.product(TABLES, READINGS):
-        found = fit(machine, how, draws=1)
-        table, observations = found.observations, len(CASES) + 2 * how.spreads
-        missed, split = int((~table["within"]).sum()), table[table["backing"] == "4k-already-split"]
-        rows.append((machine, how.name, len(how.ratios), observations, found.chi_squared, missed,
-                     *split["spread_percent"].round(3), *split["stdev_percent"]))  # fmt: skip
+    for machine, reading in itertools.product(TABLES, READINGS):
+        result = fit(machine, reading, draws=1)
+        table, observations = result.observations, len(CASES) + 2 * reading.spreads
+        missed, presplit = int((~table["within"]).sum()), table[table["backing"] == "4k-already-split"]
+        rows.append((machine, reading.name, len(reading.ratios), observations, result.chi_squared, missed,
+                     *presplit["spread_percent"].round(3), *presplit["stdev_percent"]))  # fmt: skip
     columns = ["machine", "reading", "ratios", "observations", "chi_squared", "missed", "spread_enable_4k",
                "spread_clear_4k", "published_enable_4k", "published_clear_4k"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
 
 def share_table(fits: Sequence[WalkFit]) -> pd.DataFrame:
-    """What the time of each ioctl consists of, mean over guest modes, as `figures.shares` draws it."""
+    """Composition of each ioctl's time, mean over guest modes, as input of `figures.shares`."""
     tables = []
-    for found in fits:
-        before, after = (found.costs * count_array(found.machine, walk, found.reading.chunk)
+    for fit in fits:
+        before, after = (fit.costs * count_array(fit.machine, walk, fit.reading.chunk)
                          for walk in ("all", "skip_levels"))  # fmt: skip
         times = {name: before[:, :, index] for index, name in enumerate(NAMES)}
         visits, protect = times.pop("walk_entry"), times.pop("protect_entry") + times.pop(PROTECT_VISIT)
         above = after[:, :, 0]
         parts = {"walk_entry, last level": visits - above, "walk_entry, other": above, "protect_entry": protect} | times
-        shares = {what: (100 * part / before.sum(axis=2)).mean(axis=1) for what, part in parts.items()}
-        table = pd.DataFrame(shares).assign(panel=found.machine, case=[", ".join(case) for case in CASES])
+        shares = {activity: (100 * part / before.sum(axis=2)).mean(axis=1) for activity, part in parts.items()}
+        table = pd.DataFrame(shares).assign(panel=fit.machine, case=[", ".join(case) for case in CASES])
         tables.append(table.melt(["panel", "case"], var_name="what", value_name="share_percent"))
     return pd.concat(tables, ignore_index=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the costs of `studies.split_walk.costs` say elsewhere: other walks, other pages, the lab, the barrier.
+"""Predictions from the costs of `studies.split_walk.costs`: other walks, other page sizes, the lab, the barrier.
 
-All are predictions: nothing here was fitted to but the lab's own costs, which are instructions.
+Only the lab's costs, which are instructions, are fitted here.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from simlib.model.pagetable import SPLIT_WALKS
 from simlib.model.quantities import format_size, parse_size
 from simlib.model.scenario import Scenario
 from studies.split_walk.costs import BACKINGS, CASES, NAMES, TABLES, WalkFit, count_row, interval
-from studies.split_walk.theory import COSTS, Counts, SplitCounts, time
+from studies.split_walk.theory import COSTS, Counts, SplitCounts, total_time
 
 
-def walks_table(found: WalkFit) -> pd.DataFrame:
-    """Ways to skip entries, beside the published one: change from the walk as it is, and from skipping levels.
+def walks_table(fit: WalkFit) -> pd.DataFrame:
+    """Predict other ways to skip entries: change relative to the unmodified walk, and to skipping levels.
 
     Returns: ``walk``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``, ``slower_percent``,
     ``slower_low``, ``slower_high`` (against ``skip_levels``); guest pages of 4 KiB, 48 bits of address.
     """
     rows = []
     for walk, (scenario, backing) in itertools.product(SPLIT_WALKS[1:], CASES):
-        slot = SplitCounts(TABLES[found.machine][1], BACKINGS[backing])
-        every, levels, mine = (slot.pays(scenario, name) for name in ("all", "skip_levels", walk))
-        rows.append((walk, scenario, backing, *found.predict(every, mine), *found.predict(levels, mine)))
+        slot = SplitCounts(TABLES[fit.machine][1], BACKINGS[backing])
+        unmodified, levels, skipping = (slot.counts_of(scenario, name) for name in ("all", "skip_levels", walk))
+        rows.append((walk, scenario, backing, *fit.predict(unmodified, skipping), *fit.predict(levels, skipping)))
     columns = ["walk", "scenario", "backing", "change_percent", "low", "high", "slower_percent", "slower_low",
                "slower_high"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
 
-def granules_table(found: WalkFit, other: WalkFit) -> pd.DataFrame:
-    """What skipping the last level would change with other page sizes of the host.
+def granules_table(fit: WalkFit, other: WalkFit) -> pd.DataFrame:
+    """Predict the change by skipping the last level for other page sizes of the host.
 
-    Costs of an entry and of a block are taken to be the same; guest pages are the host's.
+    The costs of an entry and of a block are assumed to be unchanged; guest pages have the host's size.
 
     Returns: ``page_size``, ``block``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``, and
-    ``other_percent``: by another reading, to see which predictions depend on it.
+    ``other_percent``: by another reading, to show which predictions depend on it.
     """
     rows = []
     for page, (scenario, backing) in itertools.product((4096, 16384, 65536), CASES):
         if page > 4096 and backing == "hugetlb-1gb":
             continue  # stage 2 then maps the same blocks as with THP
         slot = SplitCounts(64 * 2**30, BACKINGS[backing], page, page)
-        old, new = (slot.pays(scenario, walk) for walk in ("all", "skip_levels"))
+        old, new = (slot.counts_of(scenario, walk) for walk in ("all", "skip_levels"))
         block = {"4k-already-split": page, "thp": page * (page // 8), "hugetlb-1gb": 2**30}[backing]
         rows.append((format_size(page), format_size(block), scenario, backing.removeprefix("4k-"),
-                     *found.predict(old, new), other.predict(old, new)[0]))  # fmt: skip
+                     *fit.predict(old, new), other.predict(old, new)[0]))  # fmt: skip
     columns = ["page_size", "block", "scenario", "backing", "change_percent", "low", "high", "other_percent"]
     return pd.DataFrame(rows, columns=columns)
 
 
 LAB_PHASES = {"enable": ("enable", "enable", 0), "clear[1]": ("initially_set", "clear", 1),
               "clear[2]": ("initially_set", "clear", 2)}  # fmt: skip
-"""Phases of the lab's experiment: protection, ioctl and round of the rows that have their times."""
+"""Phases of the lab's experiment: protection, ioctl and round of their rows."""
 
 
 def lab_rows() -> pd.DataFrame:
-    """Times of the lab's eager splits, with ``bytes`` of the guest and the ``walk``."""
+    """Rows of the lab's eager splits, with ``bytes`` of the guest, ``walk`` and ``chunk``."""
     rows = load("switches-ioctls").rows("experiment == 'split-arm64'")
     walk = rows["switches"].str.endswith("=Y").map({False: "all", True: "skip_levels"})
     chunk = rows["switches"].str.extract(r"eager_split_chunk=(\d+)", expand=False).astype(int)
@@ -74,10 +74,10 @@ def lab_rows() -> pd.DataFrame:
 
 
 def lab_times() -> pd.DataFrame:
-    """Measured times of the lab's eager splits, as growth from its smallest guest to its largest.
+    """Measured growth of the lab's eager-split times from its smallest guest to its largest.
 
-    Returns: ``chunk`` (bytes), ``phase`` (of `LAB_PHASES`), ``walk``, ``pages`` (by which the guest grows),
-    ``measured_ns`` (instructions, by which the time grows).
+    Returns: ``chunk`` (bytes), ``phase`` (of `LAB_PHASES`), ``walk``, ``pages`` (growth of the guest),
+    ``measured_ns`` (growth of the time, instructions).
     """
     cells = lab_rows().set_index("bytes").groupby(["chunk", "walk", "protection", "name", "round"])["total_time_ns"]
     rows = []
@@ -89,35 +89,35 @@ def lab_times() -> pd.DataFrame:
 
 
 def lab_counts(phase: str, walk: str, memory: int = 128 * 2**20, chunk: int = 2**21) -> Counts:
-    """What one of the lab's phases pays for, or both CLEARs (``clear``); by default of its largest guest.
+    """Counts of a phase of the lab, or of both CLEARs (``clear``); by default for its largest guest.
 
-    The test's default mode has 40 bits of address (lib/guest_modes.c).
+    The test's default guest mode has 40 bits of physical address (lib/guest_modes.c).
     """
     slot = SplitCounts(memory, "thp", ipa_bits=40, chunk=chunk)
-    both, first = slot.clear(walk, 2), slot.clear(walk, 1)
-    second = {name: both[name] - first[name] for name in both}
-    return {"enable": slot.enable(walk), "clear": both, "clear[1]": first, "clear[2]": second}[phase]
+    total, first = slot.clear(walk, 2), slot.clear(walk, 1)
+    second = {name: total[name] - first[name] for name in total}
+    return {"enable": slot.enable(walk), "clear": total, "clear[1]": first, "clear[2]": second}[phase]
 
 
 def lab_costs() -> tuple[pd.Series, pd.DataFrame]:
-    """The lab's own costs in instructions, from all its phases, and how well the counts explain them.
+    """Fit the lab's costs in instructions to all its phases.
 
-    Returns: instructions, by `COSTS`; and `lab_times` with ``model_ns`` and ``error``, relative.
+    Returns: instructions by `COSTS`; and `lab_times` with ``model_ns`` and the relative ``error``.
     """
     cells = lab_times()
     rows = []
     for phase, walk, chunk in zip(cells["phase"], cells["walk"], cells["chunk"], strict=True):
         grown, small = (lab_counts(phase, walk, m * 2**20, min(chunk, m * 2**20)) for m in (128, 32))
         rows.append([grown[name] - small[name] for name in COSTS])
-    counts, seen = np.array(rows, dtype=float), cells["measured_ns"].to_numpy(dtype=float)
-    # Each cell counts by its relative error.
-    found, _ = optimize.nnls(counts / seen[:, None], np.ones(len(seen)))
-    model = counts @ found
-    return pd.Series(found, COSTS), cells.assign(model_ns=model, error=model / seen - 1)
+    counts, measured = np.array(rows, dtype=float), cells["measured_ns"].to_numpy(dtype=float)
+    # Cells are weighted by their relative errors.
+    costs, _ = optimize.nnls(counts / measured[:, None], np.ones(len(measured)))
+    model = counts @ costs
+    return pd.Series(costs, COSTS), cells.assign(model_ns=model, error=model / measured - 1)
 
 
 def lab_test(fits: Sequence[WalkFit]) -> pd.DataFrame:
-    """The lab's change by skipping the last level, predicted from each machine's published changes.
+    """Predict the lab's change by skipping the last level from each machine's published changes.
 
     Returns: ``machine``, ``phase`` (``enable``, ``clear``), ``lab_percent`` (of instructions), ``predicted_percent``,
     ``low``, ``high``, ``inside``.
@@ -125,58 +125,60 @@ def lab_test(fits: Sequence[WalkFit]) -> pd.DataFrame:
     cells = lab_rows().query(f"bytes == {128 * 2**20} and chunk == {2**21}")
     times = cells.groupby(["protection", "name", "walk"])["total_time_ns"].sum()
     rows = []
-    for found, (phase, protection) in itertools.product(fits, (("enable", "enable"), ("clear", "initially_set"))):
+    for fit, (phase, protection) in itertools.product(fits, (("enable", "enable"), ("clear", "initially_set"))):
         before, after = (float(times[protection, phase, walk]) for walk in ("all", "skip_levels"))
         lab = 100.0 * after / before - 100
-        value, low, high = found.predict(lab_counts(phase, "all"), lab_counts(phase, "skip_levels"))
-        rows.append((found.machine, phase, lab, value, low, high, bool(low <= lab <= high)))
+        value, low, high = fit.predict(lab_counts(phase, "all"), lab_counts(phase, "skip_levels"))
+        rows.append((fit.machine, phase, lab, value, low, high, bool(low <= lab <= high)))
     columns = ["machine", "phase", "lab_percent", "predicted_percent", "low", "high", "inside"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def barrier_table(found: WalkFit) -> pd.DataFrame:
-    """What the barrier within the walk would have had to cost for the published fall of the time of CLEAR.
+def barrier_table(fit: WalkFit) -> pd.DataFrame:
+    """Minimum cost of the barrier within the walk that would explain the published reduction of CLEAR's time.
 
-    It was executed once for each block that is split, since then once for each word: by the counts there are more of
-    them. So one of the old ones must have cost at least as much as the fall, divided by the splits.
+    The barrier was executed for each split block, and since the change for each word, which is more often. So an old
+    barrier must have cost at least the reduction over the number of splits.
 
-    Returns: ``backing``, ``before`` and ``after`` (barriers in two CLEARs), ``least_visits`` (the least that one of the
-    old must cost, in visited entries), ``low``, ``high``, ``words`` (the same as a multiple of all that a word costs
-    beside its visits, in which the new one is).
+    Returns: ``backing``, ``before`` and ``after`` (barriers in two CLEARs), ``least_visits`` (minimum cost of an old
+    barrier, in visited entries), ``low``, ``high``, ``words`` (the minimum over the cost of a word without its visits,
+    which includes the new barrier).
     """
-    fall = load("arm64-split-walk-barrier").frame["reduction_percent"].iloc[0] / 100
+    reduction = load("arm64-split-walk-barrier").frame["reduction_percent"].iloc[0] / 100
     rows = []
     for backing in ("thp", "hugetlb-1gb"):
-        counts = SplitCounts(TABLES[found.machine][1], BACKINGS[backing]).clear()
+        counts = SplitCounts(TABLES[fit.machine][1], BACKINGS[backing]).clear()
         row, splits = count_row(counts), counts["split_block"]
-        least = float(fall / (1 - fall) * (row @ found.costs) / splits)
-        low, high = interval(fall / (1 - fall) * (found.draws @ row) / splits)
-        word = float(least / found.costs[NAMES.index("clear_word")])
+        least = float(reduction / (1 - reduction) * (row @ fit.costs) / splits)
+        low, high = interval(reduction / (1 - reduction) * (fit.draws @ row) / splits)
+        word = float(least / fit.costs[NAMES.index("clear_word")])
         rows.append((backing, splits, counts["clear_word"], least, low, high, word))
     return pd.DataFrame(rows, columns=["backing", "before", "after", "least_visits", "low", "high", "words"])
 
 
-def engine_table(found: WalkFit) -> pd.DataFrame:
-    """The six cases of 4 GiB through the engine, with a parked vCPU, beside the closed arithmetic.
+def engine_table(fit: WalkFit) -> pd.DataFrame:
+    """Simulate the six cases with 4 GiB and a parked vCPU, and compare the engine with the closed form.
 
-    A visit takes 5 ns, which relative changes do not tell.
+    A visit is assumed to take 5 ns, because relative changes do not determine it.
 
     Returns: ``scenario``, ``backing``, ``all_ms`` and ``skip_levels_ms`` (engine), ``apart_ps`` (the larger difference
-    from the closed arithmetic), ``change_percent`` (engine, 4 KiB guest pages).
+    from the closed form), ``change_percent`` (engine, 4 KiB guest pages).
     """
-    costs = {name: round(5000 * ratio) for name, ratio in zip(NAMES, found.costs, strict=True) if name in COSTS}
+    costs = {name: round(5000 * ratio) for name, ratio in zip(NAMES, fit.costs, strict=True) if name in COSTS}
     rows = []
     for scenario, backing in CASES:
         slot, clears = SplitCounts(2**32, BACKINGS[backing]), scenario == "clear"
-        seen, apart = [], []
+        times, differences = [], []
         for walk in ("all", "skip_levels"):
             case = Scenario.parse(
                 {"guest": {"memory": slot.memory, "backing": slot.backing},
                  "policy": {"eager_split": True, "split_walk": walk},
                  "workload": {"kind": "eager_split", "initially_set": clears, "iterations": 2 if clears else 1}}
             ).with_costs(**dict.fromkeys(UNUSED, 0) | {"guest_access": 1000} | costs)  # fmt: skip
-            seen.append(run_scenario(case).metrics["clear_dirty_log_time" if clears else "enable_time"])
-            apart.append(abs(round(seen[-1] * 1e12) - time(slot.pays(scenario, walk), costs)))
-        rows.append((scenario, backing, 1e3 * seen[0], 1e3 * seen[1], max(apart), 100 * seen[1] / seen[0] - 100))
+            times.append(run_scenario(case).metrics["clear_dirty_log_time" if clears else "enable_time"])
+            differences.append(abs(round(times[-1] * 1e12) - total_time(slot.counts_of(scenario, walk), costs)))
+        rows.append(
+            (scenario, backing, 1e3 * times[0], 1e3 * times[1], max(differences), 100 * times[1] / times[0] - 100)
+        )
     columns = ["scenario", "backing", "all_ms", "skip_levels_ms", "apart_ps", "change_percent"]
     return pd.DataFrame(rows, columns=columns)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The eager-split walk: published changes beside the model's, and what the ioctls' time consists of.
+"""Figures of the eager-split walk: published and modelled changes, and the composition of the ioctls' time.
 
-A black circle is published, with its standard deviation. The model is blue: a tick if its costs were fitted to this
-very number, a hollow diamond, with its interval, if the number was predicted.
+A black circle is a published change with its standard deviation. The model is blue: a tick if the costs were fitted to
+the same number, a hollow diamond with its interval if the number was predicted.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import plotly.graph_objects as go
 from simlib.figures.frame import TEXT, in_order, number, reads, word
 from simlib.figures.style import INK, PALETTE, error_bars, facets, row_axis, signed, titled
 
-WHAT = {
+ACTIVITIES = {
     "walk_entry, last level": "visits, last level",
-    "walk_entry, other": "visits that remain",
+    "walk_entry, other": "remaining visits",
     "protect_entry": "write-protecting",
     "table_entry": "entries of new tables",
     "split_block": "replacing blocks",
-    "clear_word": "words",
+    "clear_word": "words of the bitmap",
 }
-"""What time is spent on, in the order of the bars, and its words."""
+"""Labels of the activities, in the order of the bars."""
 
 CHANGE_COLUMNS = {"machine": TEXT, "metric": TEXT, "backing": TEXT, "published": number(), "deviation": number(),
                   "fitted": number(), "predicted": number(), "low": number(), "high": number()}  # fmt: skip
 """Columns of the table that `changes` reads."""
 
-SHARE_COLUMNS = {"panel": TEXT, "case": TEXT, "what": word(WHAT), "share_percent": number(0)}
+SHARE_COLUMNS = {"panel": TEXT, "case": TEXT, "what": word(ACTIVITIES), "share_percent": number(0)}
 """Columns of the table that `shares` reads."""
 
 _LOOKS = {
@@ -40,7 +40,7 @@ _LOOKS = {
 
 @reads("table", CHANGE_COLUMNS)
 def changes(rows: pd.DataFrame) -> go.Figure:
-    """Changes of the ioctl's time, percent, a panel a machine, a row a case, as the study's numbers have them."""
+    """Changes of the ioctl's time, percent, one panel for each machine and one row for each case."""
     rows = rows.assign(case=rows["metric"] + ", " + rows["backing"])
     panels, cases = in_order(rows["machine"]), in_order(rows["case"])
     figure, place = facets(panels, "change of the ioctl's time, %", columns=2)
@@ -59,24 +59,25 @@ def changes(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(**row_axis(cases), showgrid=False)
     figure.update_xaxes(zeroline=True)
     deviations = "published mean and deviation over guest modes; the model's 90 % intervals"
-    return titled(figure, "What skipping the last level changes", deviations, rows_of=3)
+    return titled(figure, "Change of the ioctl's time without the last level", deviations, entries_per_row=3)
 
 
 @reads("table", SHARE_COLUMNS)
 def shares(rows: pd.DataFrame) -> go.Figure:
-    """Shares of the time of an ioctl as it is, percent, a panel a machine, a bar a case."""
-    panels, spent = in_order(rows["panel"]), [what for what in WHAT if what in set(rows["what"])]
+    """Shares of the unmodified ioctl's time, percent, one panel for each machine and one bar for each case."""
+    panels = in_order(rows["panel"])
+    activities = [activity for activity in ACTIVITIES if activity in set(rows["what"])]
     figure, place = facets(panels, "share of the time, %", columns=2)
     for index, panel in enumerate(panels):
-        for what in spent:
-            part = rows[(rows["panel"] == panel) & (rows["what"] == what)]
+        for activity in activities:
+            part = rows[(rows["panel"] == panel) & (rows["what"] == activity)]
             figure.add_bar(
-                x=part["share_percent"], y=part["case"], orientation="h", name=WHAT[what], legendgroup=what,
-                marker_color=PALETTE[list(WHAT).index(what)], showlegend=True,
+                x=part["share_percent"], y=part["case"], orientation="h", name=ACTIVITIES[activity],
+                legendgroup=activity, marker_color=PALETTE[list(ACTIVITIES).index(activity)], showlegend=True,
                 hovertemplate="%{y}: %{x:.3g} %<extra>%{fullData.name}</extra>", **place(index),
             )  # fmt: skip
     figure.update_layout(barmode="stack")
     figure.update_yaxes(categoryorder="array", categoryarray=in_order(rows["case"])[::-1])
     figure.update_xaxes(range=[0, 100])
-    fitted = "fitted; the published change is the part that visits of the last level are"
-    return titled(figure, "What the time of the ioctl consists of", fitted, rows_of=3)
+    subtitle = "fitted; the published change is the share of the last level's visits"
+    return titled(figure, "Composition of the ioctl's time", subtitle, entries_per_row=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tearing a VM down on arm64 (the December 2019 mail), beside published times of unmapping, and for other sizes."""
+"""Teardown of a VM on arm64 (the December 2019 mail), published times of unmapping, and predictions for other sizes."""
 
 from __future__ import annotations
 
@@ -9,60 +9,61 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib._lib.parallel import Progress
-from simlib.model.quantities import say_seconds
-from studies.study import Answer, Found, Study
+from simlib.model.quantities import seconds_text
+from studies.study import Answer, Study, StudyFindings
 from studies.teardown import mail, unmap
 from studies.teardown.unmap import TABLES, TRAIN_GB, UnmapFit
 
 
 @dataclass(frozen=True)
-class Teardown(Found):
-    """What the study found: costs by mapping, of the rows that were fitted and, once these were judged, of all."""
+class Teardown(StudyFindings):
+    """Findings on unmapping and teardown: costs by mapping, fitted to the training rows and to all rows."""
 
-    small: dict[str, UnmapFit]
-    every: dict[str, UnmapFit]
+    fits_training: dict[str, UnmapFit]
+    fits_all: dict[str, UnmapFit]
 
     @property
     def unmap(self) -> pd.DataFrame:
-        """The published times of unmapping; the others are the mail's bounds."""
+        """Published times of unmapping; the other numbers are the mail's bounds."""
         return self.numbers[self.numbers["mapping"].notna()]
 
     @property
     def bounds(self) -> pd.DataFrame:
-        """The mail's bounds."""
+        """Published bounds of the December 2019 mail."""
         return self.numbers[self.numbers["mapping"].isna()]
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Teardown:
-    """Calibrate, check, read the mail, predict. Nothing in it is random."""
-    small, every = unmap.fits(), unmap.fits(math.inf)
-    predictions = mail.predictions(every)
+    """Fit the costs, check them, compare with the mail, and predict. The computation is deterministic."""
+    training, all_rows = unmap.fits(), unmap.fits(math.inf)
+    predictions = mail.predictions(all_rows)
     costs = [
-        unmap.cost_table(fits).assign(rows=rows) for rows, fits in ((f"up to {TRAIN_GB} GB", small), ("all", every))
+        unmap.cost_table(fits).assign(rows=rows)
+        for rows, fits in ((f"up to {TRAIN_GB} GB", training), ("all", all_rows))
     ]
     tables = {
         "costs": pd.concat(costs, ignore_index=True)[["mapping", "rows", "cost", "value_us", "low_us", "high_us"]],
-        "across": unmap.across(every),
-        "readings": mail.readings(every),
+        "across": unmap.cross_predictions(all_rows),
+        "readings": mail.readings(all_rows),
         "predictions": predictions,
-        "stalls": mail.stalls(every),
+        "stalls": mail.stalls(all_rows),
     }
-    numbers = pd.concat([unmap.unmap_numbers(small), mail.bound_numbers(predictions)], ignore_index=True)
-    return Teardown(numbers, tables, small, every)
+    numbers = pd.concat([unmap.unmap_numbers(training), mail.bound_numbers(predictions)], ignore_index=True)
+    return Teardown(numbers, tables, training, all_rows)
 
 
-def answer(found: Teardown) -> Answer:
-    """What 1 TiB takes with both kinds of maintenance, and with none of them for each page."""
-    mine = found.tables["predictions"].query("memory == '1T' and page_size == '4K' and mapping == 'blocks'")
+def answer(findings: Teardown) -> Answer:
+    """Return the conclusion: times of a 1 TiB VM with maintenance for each entry, and without."""
+    rows = findings.tables["predictions"].query("memory == '1T' and page_size == '4K' and mapping == 'blocks'")
 
     def span(way: str) -> str:
-        ends = mine[mine["way"] == way].iloc[0]
-        return f"{say_seconds(float(ends['low_s']))} to {say_seconds(float(ends['high_s']))}"
+        ends = rows[rows["way"] == way].iloc[0]
+        return f"{seconds_text(float(ends['low_s']))} to {seconds_text(float(ends['high_s']))}"
 
     return Answer(
-        f"A VM of 1 TiB in 2 MiB blocks takes {span(mail.BEFORE)} to end if KVM cleans the cache and invalidates the "
-        f"TLB for each entry; nearly all of that is cleaning. With one invalidation of the whole VM it takes "
-        f"{span(mail.AFTER)}. Larger pages do not make cleaning cheaper: it is paid by the byte."
+        f"Tearing down a VM of 1 TiB mapped by 2 MiB blocks takes {span(mail.BEFORE)} if KVM cleans the cache and "
+        f"invalidates the TLB for each entry; cleaning is nearly all of it. With one invalidation of the whole VM it "
+        f"takes {span(mail.AFTER)}. Larger pages do not reduce cleaning, whose cost is per byte."
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of unmapping an arm64 stage 2: published times beside the model, and predictions by way and page size."""
+"""Figures of unmapping an arm64 stage 2: published and modelled times, and predictions by way and page size."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LOOKS = {
 
 @reads("table", UNMAP_COLUMNS)
 def unmap_times(rows: pd.DataFrame) -> go.Figure:
-    """Time of an unmap over memory, a panel a mapping, a colour a kernel, as `Teardown.unmap` has them."""
+    """Time of an unmap over memory (`Teardown.unmap`), one panel for each mapping and one colour for each kernel."""
     panels, kernels = in_order(rows["mapping"]), in_order(rows["kernel"])
     figure, place = facets(panels, "memory, GB", columns=2, shared_y=False)
     for i, panel in enumerate(panels):
@@ -62,32 +62,32 @@ def unmap_times(rows: pd.DataFrame) -> go.Figure:
     for (name, look), held_out in zip(_LOOKS.items(), (False, True, False, True), strict=True):
         if held_out in held:
             key_entry(figure, name, look, MUTED)
-    words = "points: published; lines: the model; of each panel its own costs"
-    return titled(figure, "Unmapping a stage 2: published, fitted, predicted", words, rows_of=5)
+    subtitle = "points: published; lines: the model, with separate costs for each panel"
+    return titled(figure, "Unmapping a stage 2: published, fitted, predicted", subtitle, entries_per_row=5)
 
 
 def _add_unmap(figure: go.Figure, rows: pd.DataFrame, colour: str, **at: object) -> None:
     """Points and lines of one kernel; the prediction begins where the fitted line ends."""
     rows = rows.sort_values("memory_gb")
     fitted, held = rows[rows["role"] != HELD_OUT], rows[rows["role"] == HELD_OUT]
-    ahead = pd.concat([fitted.iloc[-1:], held]) if len(held) else held
-    figure.add_scatter(**band(ahead["memory_gb"], ahead["low"], ahead["high"], translucent(colour)), **at)
-    drawn = ((fitted, "published"), (held, "published"), (fitted, "predicted"), (ahead, "predicted"))
-    for (part, column), look in zip(drawn, _LOOKS.values(), strict=True):
-        what = "published" if column == "published" else "model"
+    predicted = pd.concat([fitted.iloc[-1:], held]) if len(held) else held
+    figure.add_scatter(**band(predicted["memory_gb"], predicted["low"], predicted["high"], translucent(colour)), **at)
+    series = ((fitted, "published"), (held, "published"), (fitted, "predicted"), (predicted, "predicted"))
+    for (part, column), look in zip(series, _LOOKS.values(), strict=True):
+        kind = "published" if column == "published" else "model"
         figure.add_scatter(
             x=part["memory_gb"], y=part[column], showlegend=False,
-            hovertemplate=f"%{{x:g}} GB: %{{y:.4g}} s<extra>{what}</extra>",
+            hovertemplate=f"%{{x:g}} GB: %{{y:.4g}} s<extra>{kind}</extra>",
             **coloured(look, colour), **at,
         )  # fmt: skip
 
 
 @reads("table", WAY_COLUMNS)
 def teardown_ways(rows: pd.DataFrame, bounds: pd.DataFrame | None = None) -> go.Figure:
-    """Predicted teardown time, a panel a memory size, a row a page size and mapping, a colour a way.
+    """Predicted teardown time: panels by memory, rows by page size and mapping, colours by way.
 
-    Published `bounds` (`BOUND_COLUMNS`) stand in every row of their memory and page size, as the source does not state
-    what maps the memory.
+    Published `bounds` (`BOUND_COLUMNS`) are drawn in all rows of their memory and page size, because the source does
+    not state the mapping.
     """
     known = pd.DataFrame(columns=list(BOUND_COLUMNS)) if bounds is None else checked(bounds, BOUND_COLUMNS, "bounds")
     rows = rows.assign(row=rows["page_size"] + ", " + rows["mapping"])
@@ -97,13 +97,13 @@ def teardown_ways(rows: pd.DataFrame, bounds: pd.DataFrame | None = None) -> go.
     for i, panel in enumerate(panels):
         part = rows[rows["memory"] == panel]
         for j, (way, lane) in enumerate(lanes.items()):
-            mine = part[part["way"] == way]
-            bars = error_bars(mine["estimate_s"], mine["low_s"], mine["high_s"])
+            points = part[part["way"] == way]
+            bars = error_bars(points["estimate_s"], points["low_s"], points["high_s"])
             figure.add_scatter(
-                x=mine["estimate_s"], y=mine["row"].map(names.index) + lane, mode="markers",
+                x=points["estimate_s"], y=points["row"].map(names.index) + lane, mode="markers",
                 error_x=bars | {"thickness": 3, "width": 0}, name=way, legendgroup=way,
                 marker={"size": 8, "color": PALETTE[j % len(PALETTE)]}, showlegend=True,
-                customdata=mine[["row", "low_s", "high_s"]],
+                customdata=points[["row", "low_s", "high_s"]],
                 hovertemplate="%{customdata[0]}: %{x:.3g} s (%{customdata[1]:.3g} to %{customdata[2]:.3g})"
                 "<extra>%{fullData.name}</extra>", **place(i),
             )  # fmt: skip
@@ -120,8 +120,8 @@ def teardown_ways(rows: pd.DataFrame, bounds: pd.DataFrame | None = None) -> go.
     for relation in in_order(known["relation"]):
         key_entry(figure, f"published: {relation.replace('-', ' ')}", _bound_look(relation), INK)
     figure.update_layout(height=330 * len(panels) + 190)
-    words = "predicted: a simulated estimate, and its range of readings"
-    return titled(figure, "Tearing a VM down: what each way takes", words, rows_of=4)
+    subtitle = "simulated estimates with ranges over interpretations"
+    return titled(figure, "Predicted time of tearing down a VM, by way", subtitle, entries_per_row=4)
 
 
 def _bound_look(relation: str) -> dict[str, object]:

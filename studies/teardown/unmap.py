@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What unmapping an arm64 stage 2 costs, from the two published tables of FEAT_TLBIRANGE (May 2023).
+"""Costs of unmapping an arm64 stage 2, from the two published tables of FEAT_TLBIRANGE (May 2023).
 
-A host that maps pages of 4 KiB, and one with blocks of 2 MiB and 128 vCPUs. Nothing that the sources say lets them
-share a cost, so each has its own, and what one says of the other is shown as a check. The tables' times of
-ADJUST_MAPPINGS are left out: there vCPUs fault and touch memory, and unmapping is no part of it.
+One host maps pages of 4 KiB, the other blocks of 2 MiB with 128 vCPUs. No source says that they share a cost, so each
+table has separate costs, and predictions of one table from the other's costs are a check. The tables' times of
+ADJUST_MAPPINGS are not used: in that phase vCPUs fault and access memory, and nothing is unmapped.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from simlib.measurements import load
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.unmapping import unmapping
-from studies.study import FITTED, HELD_OUT, numbers, student
+from studies.study import FITTED, HELD_OUT, comparison_rows, student_t
 
 GIB = 2**30
 TRAIN_GB = 8
-"""Rows of at most so much memory are fitted; the others are held out."""
+"""Maximum memory of the training rows, GB; the other rows are held out."""
 
 
 class LevelTable(NamedTuple):
-    """A published table: its name in data/, the level of its leaf entries, and the last digit of its times, s."""
+    """Published table: name in data/, level of its leaf entries, last digit of its times (s), and mapping."""
 
     name: str
     leaf: int
@@ -41,14 +41,14 @@ TABLES = {
     "4K pages": LevelTable("arm64-tlbi-range-unmap-4k", 1, 0.01, "4 KiB pages"),
     "2M blocks": LevelTable("arm64-tlbi-range-by-memory", 2, 0.001, "2 MiB blocks"),
 }
-"""By what maps the memory."""
+"""Published tables by mapping."""
 
 COSTS = ("rest_of_the_test", "unmap_entry", "tlb_invalidate")
-"""What is determined for each table: a time that does not depend on the memory, and two costs."""
+"""Parameters of each table: a time that does not depend on the memory, and two costs."""
 
 KERNELS = {"base": Policy(teardown_tlb="entry"), "series": Policy(teardown_tlb="range")}
-"""The tables' kernels. That the series defers invalidations at all means FEAT_S2FWB
-(stage2_unmap_defer_tlb_flush), with which no cache is cleaned."""
+"""Policies of the tables' kernels. The series defers invalidations, which requires FEAT_S2FWB
+(stage2_unmap_defer_tlb_flush), so no cache is cleaned."""
 
 _DESIGN = ["constant", "entries", "invalidations"]
 
@@ -58,9 +58,9 @@ class UnmapFit:
     """Costs of one table by weighted least squares.
 
     - `mapping`: a key of `TABLES`.
-    - `costs`, `covariance`: of `COSTS`, seconds.
-    - `dof`: rows fitted, less three.
-    - `discrepancy`: relative standard deviation of the rows from the model beyond the rounding of their digits.
+    - `costs`, `covariance`: of `COSTS`, s and s².
+    - `dof`: fitted rows minus three.
+    - `discrepancy`: relative standard deviation of the rows from the model in addition to rounding.
     """
 
     mapping: str
@@ -70,72 +70,82 @@ class UnmapFit:
     discrepancy: float
 
     def interval(self, cost: str) -> tuple[float, float, float]:
-        """A cost and the ends of its interval, seconds; none is negative."""
+        """Cost and ends of its interval, s, at least 0."""
         i = COSTS.index(cost)
-        value, half = float(self.costs[i]), student(self.dof) * float(np.sqrt(self.covariance[i, i]))
+        value, half = float(self.costs[i]), student_t(self.dof) * float(np.sqrt(self.covariance[i, i]))
         return value, max(0.0, value - half), value + half
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Time of each row with the interval for a new measurement of as many digits."""
+        """Predict the time of each row, with the interval for a new measurement of equal resolution."""
         design = rows[_DESIGN].to_numpy(dtype=float)
         value = design @ self.costs
         variance = np.einsum("ij,jk,ik->i", design, self.covariance, design)
-        half = student(self.dof) * np.sqrt(variance + noise(value, TABLES[self.mapping].digit, self.discrepancy))
+        half = student_t(self.dof) * np.sqrt(variance + noise(value, TABLES[self.mapping].digit, self.discrepancy))
         return rows.assign(predicted=value, low=np.maximum(0.0, value - half), high=value + half)
 
 
 def noise(times: NDArray[np.float64], digit: float, discrepancy: float) -> NDArray[np.float64]:
-    """Variance of published times: of rounding to the last digit, and of what is left beyond it."""
+    """Variance of published times: rounding to the last digit, and the discrepancy."""
     return np.asarray(digit**2 / 12 + (discrepancy * times) ** 2)
 
 
 def published(mapping: str) -> pd.DataFrame:
-    """The rows of a table, with what an unmap of so much memory does.
+    """Rows of a table with the entries and invalidations of each unmap.
 
     Returns: `studies.study.COLUMNS`, and ``mapping``, ``kernel`` (one of `KERNELS`), ``memory_gb``,
     ``constant``, ``entries``, ``invalidations``.
     """
     table = TABLES[mapping]
     frame = load(table.name).frame
-    does = [
+    work = [
         unmapping(PageTable(4096), round(gb) * GIB, table.leaf, KERNELS[kernel])
         for gb, kernel in zip(frame["memory_gb"], frame["variant"], strict=True)
     ]
     variant = frame["variant"] + f", {table.mapped_by}, " + frame["memory_gb"].map("{:g} GB".format)
     role = np.where(frame["memory_gb"] > TRAIN_GB, HELD_OUT, FITTED)
-    rows = {"variant": variant, "metric": "unmap time", "published": frame["unmap_time_s"], "unit": "s", "role": role,
-            "mapping": mapping, "kernel": frame["variant"], "memory_gb": frame["memory_gb"], "constant": 1,
-            "entries": [d.entries for d in does], "invalidations": [d.invalidations for d in does]}  # fmt: skip
-    return numbers(pd.DataFrame(rows), table.name)
+    rows = {
+        "variant": variant,
+        "metric": "unmap time",
+        "published": frame["unmap_time_s"],
+        "unit": "s",
+        "role": role,
+        "mapping": mapping,
+        "kernel": frame["variant"],
+        "memory_gb": frame["memory_gb"],
+        "constant": 1,
+        "entries": [unmap.entries for unmap in work],
+        "invalidations": [unmap.invalidations for unmap in work],
+    }
+    return comparison_rows(pd.DataFrame(rows), table.name)
 
 
 def least_squares(mapping: str, rows: pd.DataFrame) -> UnmapFit:
-    """Determine the costs from rows like those of `published`, whose times have the table's digits.
+    """Fit the costs to rows of `published`, whose times have the table's resolution.
 
-    The discrepancy is chosen so that the weighted squares are what the degrees of freedom expect; where rounding alone
-    explains the deviations it is zero.
+    The discrepancy makes the weighted sum of squares equal the degrees of freedom; it is 0 if rounding alone explains
+    the deviations.
     """
     design = rows[_DESIGN].to_numpy(dtype=float)
     times, digit = rows["published"].to_numpy(dtype=float), TABLES[mapping].digit
     dof = len(times) - len(COSTS)
 
-    def solved(discrepancy: float) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    def solve(discrepancy: float) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         weights = 1 / noise(times, digit, discrepancy)
         inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
         values = inverse @ design.T @ (weights * times)
         return values, inverse, float(weights @ (times - design @ values) ** 2)
 
     discrepancy = 0.0
-    if solved(0.0)[2] > dof:
-        discrepancy = float(optimize.brentq(lambda s: solved(s)[2] - dof, 0.0, 1.0))
-    values, covariance, _ = solved(discrepancy)
+    if solve(0.0)[2] > dof:
+        discrepancy = float(optimize.brentq(lambda s: solve(s)[2] - dof, 0.0, 1.0))
+    values, covariance, _ = solve(discrepancy)
     return UnmapFit(mapping, values, covariance, dof, discrepancy)
 
 
 def fits(most_gb: float = TRAIN_GB) -> dict[str, UnmapFit]:
-    """The fit of each table to its rows of at most so much memory.
+    """Fit each table to its rows of at most `most_gb`.
 
-    Those of at most `TRAIN_GB` are what the held-out rows judge; those of all rows are what is then predicted with.
+    The held-out rows test the fits with `TRAIN_GB`; predictions use the fits to all rows.
 
     >>> f"{fits()['4K pages'].interval('tlb_invalidate')[0] * 1e6:.2f} µs"
     '1.49 µs'
@@ -144,39 +154,39 @@ def fits(most_gb: float = TRAIN_GB) -> dict[str, UnmapFit]:
     return {mapping: least_squares(mapping, rows[rows["memory_gb"] <= most_gb]) for mapping, rows in tables.items()}
 
 
-def cost_table(found: dict[str, UnmapFit]) -> pd.DataFrame:
+def cost_table(fits: dict[str, UnmapFit]) -> pd.DataFrame:
     """Costs by mapping, µs: ``mapping``, ``cost``, ``value_us``, ``low_us``, ``high_us``."""
     rows = [(mapping, cost, *(1e6 * end for end in fit.interval(cost)))
-            for (mapping, fit), cost in itertools.product(found.items(), COSTS)]  # fmt: skip
+            for (mapping, fit), cost in itertools.product(fits.items(), COSTS)]  # fmt: skip
     return pd.DataFrame(rows, columns=["mapping", "cost", "value_us", "low_us", "high_us"])
 
 
-def unmap_numbers(found: dict[str, UnmapFit]) -> pd.DataFrame:
-    """Every published row, as of `published`, beside its fitted or predicted time."""
-    return pd.concat([fit.predict(published(mapping)) for mapping, fit in found.items()], ignore_index=True)
+def unmap_numbers(fits: dict[str, UnmapFit]) -> pd.DataFrame:
+    """All rows of `published` with their fitted or predicted times."""
+    return pd.concat([fit.predict(published(mapping)) for mapping, fit in fits.items()], ignore_index=True)
 
 
-def across(found: dict[str, UnmapFit]) -> pd.DataFrame:
-    """What each table's two costs say of the other table's time for one more GB, between its two largest sizes.
+def cross_predictions(fits: dict[str, UnmapFit]) -> pd.DataFrame:
+    """Predict each table's time per additional GB, between its two largest sizes, from the other table's two costs.
 
-    The time that does not depend on the memory falls out of the difference.
+    The time that does not depend on the memory cancels in the difference.
 
-    Returns: ``costs_of``, ``said_of``, ``kernel``, ``published_ms_per_gb``, ``model_ms_per_gb``, ``ratio`` (published
-    over model), and its interval ``low``, ``high``.
+    Returns: ``costs_of``, ``applied_to``, ``kernel``, ``published_ms_per_gb``, ``model_ms_per_gb``, ``ratio``
+    (published over model), and its interval ``low``, ``high``.
     """
     rows = []
-    for mine, other in (tuple(TABLES), tuple(TABLES)[::-1]):
-        fit = found[mine]
+    for mapping, other in (tuple(TABLES), tuple(TABLES)[::-1]):
+        fit = fits[mapping]
         for kernel, part in published(other).groupby("kernel", sort=False):
             last = part.sort_values("memory_gb").iloc[-2:]
-            more = last[["memory_gb", "published", *_DESIGN[1:]]].diff().iloc[1]
-            does = more[_DESIGN[1:]].to_numpy(dtype=float)
-            model, real = float(does @ fit.costs[1:]), float(more["published"])
+            growth = last[["memory_gb", "published", *_DESIGN[1:]]].diff().iloc[1]
+            work = growth[_DESIGN[1:]].to_numpy(dtype=float)
+            model, measured = float(work @ fit.costs[1:]), float(growth["published"])
             times = last["published"].to_numpy(dtype=float)
-            variance = noise(times, TABLES[other].digit, found[other].discrepancy).sum()
-            spread = np.sqrt(float(does @ fit.covariance[1:, 1:] @ does) / model**2 + variance / real**2)
-            half, ratio = student(fit.dof) * spread * real / model, real / model
-            each = (1e3 * real / more["memory_gb"], 1e3 * model / more["memory_gb"])
-            rows.append((mine, other, kernel, *each, ratio, ratio - half, ratio + half))
-    names = ["costs_of", "said_of", "kernel", "published_ms_per_gb", "model_ms_per_gb", "ratio", "low", "high"]
+            variance = noise(times, TABLES[other].digit, fits[other].discrepancy).sum()
+            spread = np.sqrt(float(work @ fit.covariance[1:, 1:] @ work) / model**2 + variance / measured**2)
+            half, ratio = student_t(fit.dof) * spread * measured / model, measured / model
+            per_gb = (1e3 * measured / growth["memory_gb"], 1e3 * model / growth["memory_gb"])
+            rows.append((mapping, other, kernel, *per_gb, ratio, ratio - half, ratio + half))
+    names = ["costs_of", "applied_to", "kernel", "published_ms_per_gb", "model_ms_per_gb", "ratio", "low", "high"]
     return pd.DataFrame(rows, columns=names)

@@ -13,7 +13,7 @@ from simlib.lab.hardware.prediction import OnHardware, on_hardware
 from simlib.lab.trial.data import read_trials
 from simlib.lab.trial.differences import CHANGED, TOO_FEW
 from simlib.measurements import load
-from studies.study import COLUMNS, Answer, Found, Study
+from studies.study import COLUMNS, Answer, Study, StudyFindings
 from studies.trial.comparison import own_patches, seed_001, seed_002
 
 SEED_001, SEED_002 = "clear-batch", "lockless"
@@ -30,7 +30,7 @@ SAID = {
 
 
 @dataclass(frozen=True)
-class TrialFindings(Found):
+class TrialFindings(StudyFindings):
     """What the study found.
 
     - `trials`: by name.
@@ -55,21 +55,21 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> TrialFindings
 
 
 def tries(trials: dict[str, Trial]) -> pd.DataFrame:
-    """What came of each trial: ``trial``, ``machine``, ``compared``, ``changed``, ``too_few``, ``most``, ``said``.
+    """What came of each trial: ``trial``, ``mmu_mode``, ``compared``, ``changed``, ``too_few``, ``most``, ``said``.
 
     ``most`` is the number that changed most of those that both kernels have, ``said`` what its author said.
     """
     rows = []
     for name, trial in trials.items():
-        for machine in trial.machines:
-            own = [one for one in trial.differences if one.machine == machine]
+        for mode in trial.mmu_modes:
+            own = [one for one in trial.differences if one.mmu_mode == mode]
             changed = [one for one in own if one.verdict == CHANGED]
             both = [one for one in changed if any(one.base) and any(one.changed)]  # neither new nor gone
             most = max(both, key=lambda one: max(one.ratio, 1 / one.ratio), default=None)
             words = "" if most is None else f"{most.cell}, {most.quantity.of}: {most.quantity.what} × {most.ratio:.3g}"
             few = sum(one.verdict == TOO_FEW for one in own)
-            rows.append((name, machine, len(own), len(changed), few, words, SAID.get(name, "")))
-    columns = ["trial", "machine", "compared", "changed", "too_few", "most", "said"]
+            rows.append((name, mode, len(own), len(changed), few, words, SAID.get(name, "")))
+    columns = ["trial", "mmu_mode", "compared", "changed", "too_few", "most", "said"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -77,10 +77,10 @@ def answer(found: TrialFindings) -> Answer:
     """What letting go at each word of CLEAR does, in the lab and on hardware."""
     lab = found.trials[SEED_001].frame().query("cell == 'load' and what == 'time a dirty page' and of == 'clear'")
     lab = lab.sort_values("ratio").iloc[[0, -1]]
-    longer = [f"{100 * (row['ratio'] - 1):.0f} % on {row['machine']}" for row in lab.to_dict("records")]
+    longer = [f"{100 * (row['ratio'] - 1):.0f} % on {row['mmu_mode']}" for row in lab.to_dict("records")]
     hardware = found.meant.frame.query("policy == 'with' and vcpus == 16 and metric == 'clear_dirty_log_time'")
     hosts = hardware.sort_values("change_percent").iloc[[0, -1]]
-    there = [f"{row['change_percent']:.0f} % ({row['machine']})" for row in hosts.to_dict("records")]
+    there = [f"{row['change_percent']:.0f} % ({row['mmu_mode']})" for row in hosts.to_dict("records")]
     none = found.tables["tries"].query("trial in @SAID and changed == 0")
     return Answer(
         f"Letting go at each word makes CLEAR of a page between {longer[0]} and {longer[1]} longer with 4 vCPUs in the "
@@ -96,5 +96,5 @@ STUDY = Study(
     ("tried", "x86-clear-lock-drop-configurations", "x86-get-dirty-log-lockless"),
     compute,
     answer,
-    takes_s=55,
+    runtime_s=55,
 )

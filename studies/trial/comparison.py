@@ -24,7 +24,7 @@ class Beside(NamedTuple):
     """
 
     trial: str
-    machine: str
+    mmu_mode: str
     cell: str
     of: str
     what: str
@@ -51,19 +51,19 @@ OWN = (
 def own_patches(trials: dict[str, Trial]) -> pd.DataFrame:
     """Ratios that trials of patches of ours and the lab's collections both have.
 
-    Returns: ``trial``, ``machine``, ``number``, ``tried`` (the ratio), ``low``, ``high``, ``collected`` (the same of
+    Returns: ``trial``, ``mmu_mode``, ``number``, ``tried`` (the ratio), ``low``, ``high``, ``collected`` (the same of
     other cells: their memory and vCPUs differ, so that only its direction and order have to agree).
     """
     rows = []
     for one in OWN:
         frame = trials[one.trial].frame()
-        mine = frame[(frame["machine"] == one.machine) & (frame["cell"] == one.cell)
+        mine = frame[(frame["mmu_mode"] == one.mmu_mode) & (frame["cell"] == one.cell)
                      & (frame["of"] == one.of) & (frame["what"] == one.what)].iloc[0]  # fmt: skip
         effects = switch_effects(one.experiment).query("metric == @one.metric")
         values = [float(effects[effects["setting"] == setting]["value"].iloc[0]) for setting in one.settings]
         number = f"{one.of}: {one.what}"
-        rows.append((one.trial, one.machine, number, mine["ratio"], mine["low"], mine["high"], values[1] / values[0]))
-    return pd.DataFrame(rows, columns=["trial", "machine", "number", "tried", "low", "high", "collected"])
+        rows.append((one.trial, one.mmu_mode, number, mine["ratio"], mine["low"], mine["high"], values[1] / values[0]))
+    return pd.DataFrame(rows, columns=["trial", "mmu_mode", "number", "tried", "low", "high", "collected"])
 
 
 def seed_001(trial: Trial, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
@@ -71,18 +71,19 @@ def seed_001(trial: Trial, seed: int = 1, progress: Progress | None = None) -> p
 
     Returns: ``configuration``, ``metric``, ``published``, ``predicted``, ``low``, ``high`` (percent), ``inside``.
     """
-    found = on_hardware(
-        trial, configurations(), vcpus=[16], metrics=list(PUBLISHED_CHANGE), seed=seed, progress=progress
+    found = on_hardware(trial, configurations(), vcpus=[16], seed=seed, progress=progress)
+    frame, table = (
+        found.frame.query("policy == 'with' and metric in @PUBLISHED_CHANGE"),
+        load(TABLE).frame.set_index("configuration"),
     )
-    frame, table = found.frame.query("policy == 'with'"), load(TABLE).frame.set_index("configuration")
     rows = []
     for row in frame.to_dict("records"):
         number = int(row["workload"].rpartition("-")[2])
         published = float(table[PUBLISHED_CHANGE[row["metric"]]][number])
         ends = (row["change_percent"], row["change_low"], row["change_high"])
         rows.append((number, row["metric"], published, *ends, ends[1] <= published <= ends[2]))
-    columns = ["configuration", "metric", "published", "predicted", "low", "high", "inside"]
-    return pd.DataFrame(rows, columns=columns).sort_values(["configuration"], kind="stable", ignore_index=True)
+    rows.sort(key=lambda row: (row[0], list(PUBLISHED_CHANGE).index(row[1])))
+    return pd.DataFrame(rows, columns=["configuration", "metric", "published", "predicted", "low", "high", "inside"])
 
 
 def seed_002(trial: Trial) -> pd.DataFrame:
@@ -90,7 +91,7 @@ def seed_002(trial: Trial) -> pd.DataFrame:
 
     Returns: one row a guest: ``guest``, ``published`` (ratio), ``low``, ``high``: over what the mail does not state.
     """
-    frame = trial.frame().query("machine == 'x86_64/shadow' and cell == 'parked'")
+    frame = trial.frame().query("mmu_mode == 'x86_64/shadow' and cell == 'parked'")
     page = frame.query("of == 'clear' and what == 'time a dirty page'").iloc[0]
     base, changed = float(page["base"]), float(page["changed"])
     walk = get_time.Walk(
@@ -99,7 +100,9 @@ def seed_002(trial: Trial) -> pd.DataFrame:
         int(page["runs"]),
     )
     published = kernbench.get_means().ratio
-    spread = get_time.witness(walk).groupby("guest", sort=False)["ratio_lab"].agg(["min", "max"]).reset_index()
+    spread = (
+        get_time.simulate_settings(walk).groupby("guest", sort=False)["ratio_lab"].agg(["min", "max"]).reset_index()
+    )
     spread = spread.rename(columns={"min": "low", "max": "high"})
     spread.insert(1, "published", published)
     return spread.assign(inside=(spread["low"] <= published) & (published <= spread["high"]))

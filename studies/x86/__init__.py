@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""x86: why a fault in the saturated lock takes longer with more vCPUs, and what one thread does while they are parked.
+"""x86: growth of the fault time in the saturated lock with the vCPUs, and ioctl times with parked vCPUs.
 
-`hosts` has the costs of the published hosts, which ``checks/shipped.py`` writes and other studies use.
+`hosts` computes the costs of the published hosts, which ``checks/shipped.py`` writes and other studies use.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib._lib.parallel import Progress
-from studies.study import Answer, Found, Study
+from studies.study import Answer, Study, StudyFindings
 from studies.x86 import growth, hosts, parked
 
 
 @dataclass(frozen=True)
-class X86(Found):
-    """What the study found."""
+class X86(StudyFindings):
+    """Findings on x86's page faults and on its ioctls with parked vCPUs."""
 
     @property
     def parked(self) -> pd.DataFrame:
-        """The published times of enabling the log and of CLEAR; the others are those of faults."""
+        """Published times of enabling the log and of CLEAR; the other numbers are times of page faults."""
         return self.numbers[~self.numbers["metric"].str.startswith("dirty_memory_time")]
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> X86:
-    """Read what was calibrated, and predict what was not measured."""
-    tell = progress or (lambda what, share: None)
-    tell("faults of x86", 0.0)
+    """Load the calibrated readings and predict the held-out and unmeasured points."""
+    report = progress or (lambda what, share: None)
+    report("faults of x86", 0.0)
     faults = growth.fault_numbers(seed)
-    tell("x86 while the vCPUs are parked", 0.5)
-    numbers = pd.concat([faults, parked.parked_numbers(), growth.beforehand_numbers()], ignore_index=True)
-    tell("faults of x86, beyond what was measured", 0.7)
+    report("x86 while the vCPUs are parked", 0.5)
+    numbers = pd.concat([faults, parked.parked_numbers(), growth.presplit_numbers()], ignore_index=True)
+    report("faults of x86, beyond what was measured", 0.7)
     tables = {
         "readings": growth.reading_table(),
         "curves": growth.curves(),
-        "hand-over": growth.hand_over(),
-        "beyond": growth.beyond(seed),
+        "hand-over": growth.handoff_growth(),
+        "beyond": growth.extrapolations(seed),
         "parked-costs": parked.parked_costs(),
     }
     return X86(numbers, tables)
 
 
-def answer(found: X86) -> Answer:
-    """What grows, and that it is empirical."""
-    cost = found.tables["hand-over"].set_index("machine").loc["x86"]
+def answer(findings: X86) -> Answer:
+    """Return the conclusion: the growth of the lock's hand-off, which is empirical."""
+    cost = findings.tables["hand-over"].set_index("machine").loc["x86"]
     return Answer(
-        "Sockets and clusters of cores explain a part. For the rest the model has one empirical cost: whenever the "
-        f"number of waiting threads doubles, handing over the lock takes {cost['value_ns']:.3g} ns longer "
+        "Sockets and clusters of cores explain part of the growth. The remainder is one empirical cost: each doubling "
+        f"of the waiting threads makes the lock's hand-off {cost['value_ns']:.3g} ns longer "
         f"({cost['low_ns']:.3g} to {cost['high_ns']:.3g}). No source names a mechanism "
-        f"({len(found.tables['readings'])} readings were tried)."
+        f"({len(findings.tables['readings'])} readings were tried)."
     )
 
 
@@ -68,5 +68,5 @@ STUDY = Study(
     ),
     compute,
     answer,
-    takes_s=20,
+    runtime_s=20,
 )

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of the published x86 hosts: the time of a fault over vCPUs, by several readings of why it grows, and the
-times of one thread's ioctls while the vCPUs are parked.
-"""
+"""Figures of the published x86 hosts: fault time over vCPUs by reading, and ioctl times with parked vCPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ import plotly.graph_objects as go
 from simlib.figures.frame import COUNT, TEXT, in_order, number, reads, word
 from simlib.figures.style import INK, MUTED, PALETTE, facets, titled, translucent, vcpu_axis
 from studies.study import FITTED, HELD_OUT
-from studies.x86.parked import BAR
+from studies.x86.parked import TOLERANCE_PERCENT
 
 _DASHES = {"fitted": "solid", "predicted": "dash"}
 _POINT = {"color": INK, "symbol": "circle", "size": 9, "line": {"color": "white", "width": 1}}
@@ -34,7 +32,7 @@ _TICKS = (0.6, 0.7, 0.85, 1.0, 1.15, 1.5, 2.0, 2.5)
 
 @reads("table", FAULT_COLUMNS)
 def saturated_fault(rows: pd.DataFrame) -> go.Figure:
-    """Wall time a page over vCPUs, a panel a table, a line a reading."""
+    """Wall time per page over vCPUs, one panel for each table and one line for each reading."""
     panels = in_order(rows["panel"])
     names = in_order(rows[rows["kind"] != "measured"]["reading"])
     colours = dict(zip(names, PALETTE * (len(names) // len(PALETTE) + 1), strict=False))
@@ -42,56 +40,56 @@ def saturated_fault(rows: pd.DataFrame) -> go.Figure:
     for i, panel in enumerate(panels):
         here, at = rows[rows["panel"] == panel].sort_values("vcpus"), place(i)
         for name in names:
-            mine = here[here["reading"] == name]
-            fitted, beyond = (mine[mine["kind"] == kind] for kind in _DASHES)
+            curve = here[here["reading"] == name]
+            fitted, beyond = (curve[curve["kind"] == kind] for kind in _DASHES)
             parts = {"fitted": fitted, "predicted": pd.concat([fitted.tail(1), beyond]) if len(beyond) else beyond}
             for kind, part in parts.items():
                 if len(part):
                     figure.add_scatter(
                         x=part["vcpus"], y=part["us_per_page"], mode="lines", name=name, legendgroup=name,
                         line={"color": colours[name], "dash": _DASHES[kind], "width": 2}, showlegend=True,
-                        hovertemplate=f"%{{y:.3g}} µs a page, %{{x}} vCPUs<extra>{name}, {kind}</extra>", **at,
+                        hovertemplate=f"%{{y:.3g}} µs per page, %{{x}} vCPUs<extra>{name}, {kind}</extra>", **at,
                     )  # fmt: skip
         points = here[here["kind"] == "measured"]
         if len(points):
             figure.add_scatter(
                 x=points["vcpus"], y=points["us_per_page"], mode="markers", marker=_POINT, name="measured",
                 legendgroup="measured", showlegend=True,
-                hovertemplate="%{y:.3g} µs a page, %{x} vCPUs<extra>measured</extra>", **at,
+                hovertemplate="%{y:.3g} µs per page, %{x} vCPUs<extra>measured</extra>", **at,
             )  # fmt: skip
         figure.update_xaxes(**vcpu_axis(here["vcpus"]), **at)
-    figure.update_yaxes(title="wall time a page, µs", rangemode="tozero")
-    said = "lines: the model, dashed where it was not fitted; points: measured"
-    return titled(figure, "Time of a fault in the saturated lock", said, rows_of=3)
+    figure.update_yaxes(title="wall time per page, µs", rangemode="tozero")
+    subtitle = "lines: the model, dashed where held out; points: measured"
+    return titled(figure, "Time of a fault in the saturated lock", subtitle, entries_per_row=3)
 
 
 @reads("table", PARKED_COLUMNS)
 def parked_times(rows: pd.DataFrame) -> go.Figure:
-    """The model's time over the published one, on a logarithmic axis, a row a phase of a kernel; grey: within `BAR`.
+    """Ratio of predicted to published time, one row for each kernel and phase; grey: within `TOLERANCE_PERCENT`.
 
-    - `rows`: the columns `PARKED_COLUMNS`: a row's name, times in s, ``fitted`` or ``held out``.
+    - `rows`: the columns `PARKED_COLUMNS`, times in s.
     """
     rows = rows.assign(ratio=rows["predicted"] / rows["published"])
-    names, bar = in_order(rows["variant"]), BAR / 100
+    names, tolerance = in_order(rows["variant"]), TOLERANCE_PERCENT / 100
     figure = go.Figure()
     for role, marker in _MARKS.items():
-        mine = rows[rows["role"] == role]
-        if len(mine):
+        points = rows[rows["role"] == role]
+        if len(points):
             figure.add_scatter(
-                x=mine["ratio"], y=mine["variant"], mode="markers", marker=marker, name=role,
-                customdata=mine[["vcpus", "published", "predicted"]].to_numpy(),
+                x=points["ratio"], y=points["variant"], mode="markers", marker=marker, name=role,
+                customdata=points[["vcpus", "published", "predicted"]].to_numpy(),
                 hovertemplate="%{y}, %{customdata[0]} vCPUs: published %{customdata[1]:.4g} s, model "
                 f"%{{customdata[2]:.4g}} s<extra>{role}</extra>",
             )  # fmt: skip
-    for what, mine in rows[(rows["ratio"] - 1).abs() > bar].groupby("variant", sort=False):
+    for variant, points in rows[(rows["ratio"] - 1).abs() > tolerance].groupby("variant", sort=False):
         figure.add_annotation(
-            x=math.log10(float(mine["ratio"].max())), y=what, text=", ".join(in_order(mine["vcpus"])), showarrow=False,
-            xanchor="left", xshift=8, font={"size": 11, "color": MUTED},
+            x=math.log10(float(points["ratio"].max())), y=variant, text=", ".join(in_order(points["vcpus"])),
+            showarrow=False, xanchor="left", xshift=8, font={"size": 11, "color": MUTED},
         )  # fmt: skip
-    figure.add_vrect(x0=1 - bar, x1=1 + bar, fillcolor=translucent(INK, 0.08), line_width=0, layer="below")
+    figure.add_vrect(x0=1 - tolerance, x1=1 + tolerance, fillcolor=translucent(INK, 0.08), line_width=0, layer="below")
     labels = [f"{tick:g}" for tick in _TICKS]
-    figure.update_xaxes(type="log", title="model over published", tickvals=_TICKS, ticktext=labels, tickangle=0)
+    figure.update_xaxes(type="log", title="predicted / published", tickvals=_TICKS, ticktext=labels, tickangle=0)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
     figure.update_layout(height=140 + 34 * len(names))
     title = "Enabling the log and CLEAR while the vCPUs are parked"
-    return titled(figure, title, f"numbers: vCPUs of what is off by more than {bar:.0%} (grey)", rows_of=5)
+    return titled(figure, title, f"labels: vCPUs of points off by more than {tolerance:.0%} (grey)", entries_per_row=5)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Why a fault in the saturated lock takes longer with more vCPUs on x86: readings, each calibrated and held to account.
+"""Readings (hypotheses) of the growth of x86's fault time with the vCPUs in the saturated lock, each calibrated.
 
-Each reading changes the machine of the published x86 hosts, or what is calibrated, and nothing else. What a reading
-explains, it explains with costs from few vCPUs; the others are held out. The fits are kept in
-``data/fits/x86-growth``, written by ``checks/shipped.py``.
+A reading changes only the host description of the published x86 hosts or the list of calibrated costs. It is calibrated
+on few vCPUs, and the other points are held out. ``checks/shipped.py`` writes the fits to ``data/fits/x86-growth``.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from simlib.analysis.predict import evaluate, predict
 from simlib.measurements import data_dir, load
 from simlib.measurements.fits import CostEstimate, Fit, load_fit
 from simlib.model.scenario import load_scenario
-from studies.study import FITTED, HELD_OUT, numbers
+from studies.study import FITTED, HELD_OUT, comparison_rows
 from studies.x86.hosts import DIRTY_TIME, fault_problem, guest_access
 from studies.x86.parked import PAGES_PER_GIB
 
-FEW_VCPUS, FEWER_VCPUS = 16, 8
-"""vCPUs up to which ept=Y, and ept=N, are calibrated where the others are held out."""
+TRAIN_VCPUS, TRAIN_VCPUS_PAGING = 16, 8
+"""Maximum number of vCPUs of the training rows, for ept=Y and for ept=N."""
 
-BEYOND = (96, 128)
-"""vCPUs that no table of the shadow MMU has."""
+EXTRAPOLATED_VCPUS = (96, 128)
+"""Numbers of vCPUs beyond all tables of the shadow MMU."""
 
-PAGING, BEFOREHAND = "dirty_memory_time, ept=N", "dirty_memory_time, ept=N, eager_page_split=Y"
-"""Shadow paging among the published numbers: split on fault, and with everything split beforehand."""
+PAGING, PRESPLIT = "dirty_memory_time, ept=N", "dirty_memory_time, ept=N, eager_page_split=Y"
+"""Metrics of shadow paging among the published numbers: with blocks split on fault, and split beforehand."""
 
 _QUEUE = ("fault_unlocked", "fault_hold", "line_transfer", "fault_jitter")
 _GROWS = (*_QUEUE, "queue_length_penalty")
@@ -41,21 +40,22 @@ _FLAT: dict[str, Any] = {"slowdown": [], "remote_ratio": 1.0}
 
 
 class GrowthHypothesis(NamedTuple):
-    """One explanation: what it changes of the machine, which costs are calibrated, and what it says."""
+    """A reading: its changes of the host, its calibrated costs, and its description."""
 
     machine: Mapping[str, Any]
     costs: tuple[str, ...]
-    says: str
+    description: str
     line_transfer: str = ""
-    """Given by hand, from a published latency; then the TDP MMU's point, at 96 vCPUs, is held out too."""
+    """Fixed value from a published latency; the TDP MMU's point, at 96 vCPUs, is then held out too."""
 
 
 def readings() -> dict[str, GrowthHypothesis]:
-    """All readings by name, the plainest first; a cluster's cores are as near each other as those of an EPYC 7R13."""
-    near = load("core-to-core-latency").frame
-    xeons = near[near["processor"].str.startswith("Xeon") & (near["scope"] == "whole-socket")]
-    dual = xeons[xeons["processor"].isin(near[near["scope"] == "cross-socket"]["processor"])]["latency_ns"].median()
-    epyc = near[near["processor"] == "EPYC 7R13"].set_index("scope")["latency_ns"]
+    """All readings by name, simplest first; line transfers within a cluster are as fast as on an EPYC 7R13."""
+    latencies = load("core-to-core-latency").frame
+    xeons = latencies[latencies["processor"].str.startswith("Xeon") & (latencies["scope"] == "whole-socket")]
+    dual_socket = latencies[latencies["scope"] == "cross-socket"]["processor"]
+    dual = xeons[xeons["processor"].isin(dual_socket)]["latency_ns"].median()
+    epyc = latencies[latencies["processor"] == "EPYC 7R13"].set_index("scope")["latency_ns"]
     ratio = float(epyc["within-ccx"] / epyc["whole-socket"])
     return {
         "constant": GrowthHypothesis(_FLAT, _QUEUE, "nothing grows"),
@@ -83,17 +83,19 @@ def readings() -> dict[str, GrowthHypothesis]:
 
 
 CHOSEN = "chosen"
-"""The reading of the shipped costs."""
+"""Reading of the shipped costs."""
 
 PLAUSIBLE = (CHOSEN, "queue_length_penalty", "clusters-of-4", "published-latency", "sockets-of-63")
-"""Readings between which the tables do not decide, or not by much; a prediction beyond them rests on all of these."""
+"""Readings that the tables hardly distinguish; extrapolations span all of them."""
 
 
-def reading_problem(reading: GrowthHypothesis, vcpus: int | None = FEW_VCPUS) -> Problem:
-    """Splitting on fault under one reading; up to so many vCPUs calibrated, the others held out; None: all.
+def reading_problem(reading: GrowthHypothesis, vcpus: int | None = TRAIN_VCPUS) -> Problem:
+    """Calibration problem of a reading for blocks split on fault.
 
-    The TDP MMU's one point, at 96 vCPUs, is of another lock mode. It determines what moving a line costs, unless the
-    reading says that.
+    The TDP MMU's single point, at 96 vCPUs, has another lock mode. It determines the line transfer, unless the reading
+    fixes it.
+
+    - `vcpus`: maximum of the training rows; None: all rows are training rows.
     """
     given = fault_problem()
     costs: dict[str, Any] = {"line_transfer": reading.line_transfer} if reading.line_transfer else {}
@@ -107,7 +109,7 @@ def reading_problem(reading: GrowthHypothesis, vcpus: int | None = FEW_VCPUS) ->
 
 
 def paging_problem(estimate: CostEstimate) -> Problem:
-    """Splitting on fault with shadow paging (ept=N): its own exit and hold, all else carried over from ept=Y's fit.
+    """Calibration problem of shadow paging (ept=N), split on fault: exit and hold; other costs are from ept=Y's fit.
 
     >>> from simlib.measurements.fits import find_fit
     >>> from studies.x86.hosts import configurations
@@ -133,7 +135,7 @@ def paging_problem(estimate: CostEstimate) -> Problem:
          "value": rows["dirty_memory_time_s"].to_numpy()}
     )  # fmt: skip
     names, bounds = parameters_of(scenario, tuple(variants))
-    return Problem(scenario, frame.assign(train=frame["vcpus"] <= FEWER_VCPUS), names, bounds, DIRTY_TIME)
+    return Problem(scenario, frame.assign(train=frame["vcpus"] <= TRAIN_VCPUS_PAGING), names, bounds, DIRTY_TIME)
 
 
 def _written(share: float) -> str:
@@ -141,7 +143,7 @@ def _written(share: float) -> str:
 
 
 def arm64_problem(grows: bool) -> Problem:
-    """The January 2022 series' table, all rows, with a hand-over that may grow, or not."""
+    """Calibration problem of all rows of the January 2022 table; `grows`: the lock's hand-off may grow."""
     scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
     if grows:
         costs = [*scenario.calibration.costs, "queue_length_penalty"]
@@ -149,100 +151,105 @@ def arm64_problem(grows: bool) -> Problem:
     return build_problem(scenario, load("arm64-dirty-memory-time"))
 
 
-def folder() -> Path:
-    """Where the fits of the readings are kept."""
+def fits_folder() -> Path:
+    """Folder of the readings' fits."""
     return data_dir() / "fits" / "x86-growth"
 
 
 def growth_fit(name: str) -> Fit:
-    """One of the kept fits.
+    """Load a shipped fit of a reading.
 
     - `name`: a reading with ``-few`` or ``-all``; ``shadow-paging-few``; ``arm64-grows`` or ``arm64-constant``.
     """
-    return load_fit(folder() / f"{name}.json")
+    return load_fit(fits_folder() / f"{name}.json")
 
 
 def reading_table() -> pd.DataFrame:
-    """What every reading explains of splitting on fault, calibrated on few vCPUs.
+    """Errors of all readings for blocks split on fault, calibrated on few vCPUs.
 
-    Returns: ``reading``, ``says``, ``costs`` and ``observations`` (how many), ``trained`` (the worst error of a
-    training point), ``at_32``, ``at_64`` (the worst of the held-out points, signed), ``tdp_at_96``.
+    Returns: ``reading``, ``description``, ``costs`` and ``observations`` (their numbers), ``trained`` (largest error of
+    a training point), ``at_32``, ``at_64`` (largest errors of the held-out points, signed), ``tdp_at_96``.
     """
     rows = []
     for name, reading in readings().items():
         fit = growth_fit(f"{name}-few")
-        seen = fit.observations
-        errors = seen.set_index("vcpus")["error"]
-        shadow, tdp = errors[(seen["variant"] != "tdp").to_numpy()], errors[(seen["variant"] == "tdp").to_numpy()]
+        observations = fit.observations
+        errors = observations.set_index("vcpus")["error"]
+        shadow, tdp = (
+            errors[(observations["variant"] != "tdp").to_numpy()],
+            errors[(observations["variant"] == "tdp").to_numpy()],
+        )
         rows.append(
-            {"reading": name, "says": reading.says, "costs": len(fit.estimate.names),
-             "observations": int(seen["train"].sum()), "trained": max(shadow[shadow.index <= FEW_VCPUS], key=abs),
-             "at_32": max(shadow[[32]], key=abs), "at_64": max(shadow[[64]], key=abs), "tdp_at_96": max(tdp, key=abs)}
+            {"reading": name, "description": reading.description, "costs": len(fit.estimate.names),
+             "observations": int(observations["train"].sum()),
+             "trained": max(shadow[shadow.index <= TRAIN_VCPUS], key=abs),
+             "at_32": max(shadow[[32]], key=abs), "at_64": max(shadow[[64]], key=abs),
+             "tdp_at_96": max(tdp, key=abs)}
         )  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def hand_over() -> pd.DataFrame:
-    """What the hand-over of the lock takes longer for each doubling of its waiters, and whether arm64's table asks so.
+def handoff_growth() -> pd.DataFrame:
+    """Growth of the lock's hand-off time for each doubling of the waiters, and arm64's evidence for it.
 
-    Returns: ``machine``, ``value_ns``, ``low_ns``, ``high_ns``, and ``p`` of an F-test of this one cost more (arm64).
+    Returns: ``machine``, ``value_ns``, ``low_ns``, ``high_ns``, and ``p`` of an F-test for this extra cost (arm64).
     """
-    x86, plain, more = (growth_fit(name) for name in (f"{CHOSEN}-all", "arm64-constant", "arm64-grows"))
-    squares = [fit.estimate.discrepancy**2 * fit.estimate.dof for fit in (plain, more)]
-    ratio = max(0.0, squares[0] - squares[1]) / (squares[1] / more.estimate.dof)
+    x86, constant, grows = (growth_fit(name) for name in (f"{CHOSEN}-all", "arm64-constant", "arm64-grows"))
+    squares = [fit.estimate.discrepancy**2 * fit.estimate.dof for fit in (constant, grows)]
+    ratio = max(0.0, squares[0] - squares[1]) / (squares[1] / grows.estimate.dof)
     rows = []
-    for machine, fit, p in (("x86", x86, np.nan), ("arm64", more, float(stats.f.sf(ratio, 1, more.estimate.dof)))):
+    for machine, fit, p in (("x86", x86, np.nan), ("arm64", grows, float(stats.f.sf(ratio, 1, grows.estimate.dof)))):
         cost = fit.costs().set_index("name").loc["queue_length_penalty"]
         rows.append({"machine": machine} | {f"{end}_ns": cost[end] for end in ("value", "low", "high")} | {"p": p})
     return pd.DataFrame(rows)
 
 
 def curves() -> pd.DataFrame:
-    """Published times a page and those of some readings, as `studies.x86.figures.saturated_fault` draws them.
+    """Published times per page and those of some readings, as input of `studies.x86.figures.saturated_fault`.
 
     Returns: ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
     """
-    shown = [
+    selected = [
         ("EPT (ept=Y)", "shadow, ", name, f"{name}-few") for name in ("constant", "sockets", "clusters-of-4", CHOSEN)
     ]
-    shown.append(("shadow paging (ept=N)", "", CHOSEN, "shadow-paging-few"))
+    selected.append(("shadow paging (ept=N)", "", CHOSEN, "shadow-paging-few"))
     parts = []
-    for panel, mmu, name, file in shown:
-        seen = growth_fit(file).observations
-        seen = seen[seen["variant"] == mmu + _written(100)]
-        each = 1e6 / (PAGES_PER_GIB * seen["vcpus"])  # 1 GiB for each vCPU
-        model = seen[["vcpus"]].assign(
-            panel=f"{panel}, {_written(100)}", reading=name, kind=np.where(seen["train"], "fitted", "predicted"),
-            us_per_page=seen["model"] * each,
+    for panel, mmu, name, file in selected:
+        rows = growth_fit(file).observations
+        rows = rows[rows["variant"] == mmu + _written(100)]
+        us_per_page = 1e6 / (PAGES_PER_GIB * rows["vcpus"])  # 1 GiB for each vCPU
+        model = rows[["vcpus"]].assign(
+            panel=f"{panel}, {_written(100)}", reading=name, kind=np.where(rows["train"], "fitted", "predicted"),
+            us_per_page=rows["model"] * us_per_page,
         )  # fmt: skip
         parts.append(model)
         if name == CHOSEN:
-            parts.append(model.assign(kind="measured", us_per_page=seen["value"] * each))
+            parts.append(model.assign(kind="measured", us_per_page=rows["value"] * us_per_page))
     return pd.concat(parts, ignore_index=True)
 
 
 def fault_numbers(seed: int = 1) -> pd.DataFrame:
-    """Splitting on fault, from few vCPUs to many, by the reading `CHOSEN`, and with shadow paging."""
+    """Published times with blocks split on fault, with EPT and shadow paging, and `CHOSEN`'s predictions."""
     parts = []
     for name in (f"{CHOSEN}-few", "shadow-paging-few"):
         fit = growth_fit(name)
-        for variant, mine in fit.observations.groupby("variant", sort=False):
-            vcpus, metrics = sorted({int(n) for n in mine["vcpus"]}), ["dirty_memory_time"]
-            found = predict(fit.scenario, vcpus, variant=str(variant), fit=fit, metrics=metrics, seed=seed).frame
-            rows = mine[["variant", "vcpus", "value", "train"]].rename(columns={"value": "published"})
-            rows = rows.merge(found.drop(columns="variant").rename(columns={"estimate": "predicted"}), on="vcpus")
+        for variant, observations in fit.observations.groupby("variant", sort=False):
+            vcpus, metrics = sorted({int(n) for n in observations["vcpus"]}), ["dirty_memory_time"]
+            predicted = predict(fit.scenario, vcpus, variant=str(variant), fit=fit, metrics=metrics, seed=seed).frame
+            rows = observations[["variant", "vcpus", "value", "train"]].rename(columns={"value": "published"})
+            rows = rows.merge(predicted.drop(columns="variant").rename(columns={"estimate": "predicted"}), on="vcpus")
             role = np.where(rows.pop("train").astype(bool), FITTED, HELD_OUT)
             metric = PAGING if name.startswith("shadow") else rows["metric"]
-            tables = list(mine["table"]) if "table" in mine else DIRTY_TIME
-            parts.append(numbers(rows.assign(role=role, metric=metric), tables))
+            tables = list(observations["table"]) if "table" in observations else DIRTY_TIME
+            parts.append(comparison_rows(rows.assign(role=role, metric=metric), tables))
     return pd.concat(parts, ignore_index=True)
 
 
-def beforehand_numbers() -> pd.DataFrame:
-    """Shadow paging with everything split beforehand: each write to a page faults once, under the write lock.
+def presplit_numbers() -> pd.DataFrame:
+    """Published and predicted times of shadow paging with blocks split beforehand.
 
-    Reads do not, and take what they take with ept=Y (`studies.x86.hosts.guest_access`). No cost was fitted to
-    any of it.
+    A page faults once, when it is written, and the fault holds the write lock. Reads do not fault, and take as long as
+    with ept=Y (`studies.x86.hosts.guest_access`). No cost was fitted to these rows.
     """
     rows = load(DIRTY_TIME).rows("ept == 'N' and eager_page_split == 'Y'").reset_index(drop=True)
     base = paging_problem(growth_fit(f"{CHOSEN}-all").estimate).scenario.changed({"policy": {"eager_split": True}})
@@ -252,25 +259,27 @@ def beforehand_numbers() -> pd.DataFrame:
         .with_costs(guest_access=guest_access(share))
         for share, vcpus in zip(rows["write_percent"], rows["vcpus"], strict=True)
     ]  # fmt: skip
-    found = {"variant": rows["write_percent"].map(_written), "vcpus": rows["vcpus"], "metric": BEFOREHAND,
+    numbers = {"variant": rows["write_percent"].map(_written), "vcpus": rows["vcpus"], "metric": PRESPLIT,
              "published": rows["dirty_memory_time_s"].astype(float), "unit": "s", "role": HELD_OUT,
              "predicted": [run.metrics["dirty_memory_time"] for run in evaluate(cases)]}  # fmt: skip
-    return numbers(pd.DataFrame(found), DIRTY_TIME)
+    return comparison_rows(pd.DataFrame(numbers), DIRTY_TIME)
 
 
-def beyond(seed: int = 1) -> pd.DataFrame:
-    """Splitting on fault with more vCPUs than were measured: each reading's interval, and what spans them all.
+def extrapolations(seed: int = 1) -> pd.DataFrame:
+    """Predicted times with blocks split on fault and more vCPUs than were measured, by reading and over all readings.
 
-    Returns: ``reading`` (``all``: lowest low, highest high, the chosen one's estimate), ``vcpus``, ``estimate``,
-    ``low``, ``high`` (s).
+    Returns: ``reading`` (``all``: lowest low, highest high, estimate of `CHOSEN`), ``vcpus``, ``estimate``, ``low``,
+    ``high`` (s).
     """
     rows = []
     for name in PLAUSIBLE:
         fit = growth_fit(f"{name}-all")
         case = fit.scenario.variants["shadow, 100 % written"]
-        frame = predict(case, fit=fit.estimate, vcpus=BEYOND, metrics=["dirty_memory_time"], seed=seed).frame
+        frame = predict(
+            case, fit=fit.estimate, vcpus=EXTRAPOLATED_VCPUS, metrics=["dirty_memory_time"], seed=seed
+        ).frame
         rows.append(frame[["vcpus", "estimate", "low", "high"]].assign(reading=name))
-    found = pd.concat(rows, ignore_index=True)[["reading", "vcpus", "estimate", "low", "high"]]
-    best = found[found["reading"] == CHOSEN].set_index("vcpus")["estimate"]
-    span = found.groupby("vcpus").agg(low=("low", "min"), high=("high", "max")).reset_index()
-    return pd.concat([found, span.assign(reading="all", estimate=span["vcpus"].map(best))], ignore_index=True)
+    intervals = pd.concat(rows, ignore_index=True)[["reading", "vcpus", "estimate", "low", "high"]]
+    best = intervals[intervals["reading"] == CHOSEN].set_index("vcpus")["estimate"]
+    span = intervals.groupby("vcpus").agg(low=("low", "min"), high=("high", "max")).reset_index()
+    return pd.concat([intervals, span.assign(reading="all", estimate=span["vcpus"].map(best))], ignore_index=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Costs of the published x86 hosts, from several tables: faults by simulation, CLEAR by slopes, letting go by one run.
+"""Costs of the published x86 hosts: faults by simulation, CLEAR by slopes, dropping the lock by one published run.
 
-No source states its hardware; the hosts of all tables are taken to be alike, which is an assumption. Costs that differ
-between the TDP MMU and the shadow MMU belong to the groups ``tdp`` and ``shadow``.
+No source states its hardware; the tables' hosts are assumed to be alike. Costs that differ between the TDP MMU and the
+shadow MMU belong to the cost groups ``tdp`` and ``shadow``.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from simlib.measurements.fits import CostEstimate, Fit, complete
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.strategy import every
 from simlib.simulator.workloads.scaled import scaled
-from studies.study import student
+from studies.study import student_t
 from studies.x86.parked import CONTAINED, MACHINE, PAGES_PER_GIB, parked_costs
 
 DIRTY_TIME = "x86-shadow-eager-split-dirty-time"
-"""The table of the shadow MMU's faults: passes of 1 GiB a vCPU, with EPT and without, split beforehand or on fault."""
+"""Table of the shadow MMU's faults: passes of 1 GiB per vCPU, with and without EPT, split beforehand or on fault."""
 
 PUBLISHED_CHANGE = {"precopy_duration": "precopy_duration_change_percent",
                     "dirty_left": "postcopy_dirty_change_percent",
                     "clear_cpu_time": "clear_cpu_change_percent"}  # fmt: skip
-"""Metrics of the three-configuration table, and its columns."""
+"""Columns of the three-configuration table by metric."""
 
 
 def fault_problem() -> Problem:
-    """Splitting on fault, as published: the shadow MMU from 2 to 64 vCPUs, the TDP MMU at 96.
+    """Calibration problem of the published times with blocks split on fault: shadow MMU, 2 to 64 vCPUs; TDP MMU, 96.
 
     Tables ``x86-shadow-eager-split-dirty-time`` (ept=Y, eager_page_split=N, 100 and 5 % written) and
     ``x86-tdp-eager-split`` (before, no KVM_DIRTY_LOG_INITIALLY_SET, iteration 1). A fault on a write-protected block
-    replaces it by an empty table, and every page then faults once.
+    replaces it with an empty table, and each page then faults once.
     """
     faults = "x86-tdp-eager-split"
     shadow = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'N'")
@@ -60,7 +60,7 @@ def fault_problem() -> Problem:
             "costs": {"guest_access": f"{guest_access()}ps"} | {name: f"{time}ps" for name, time in CONTAINED.items()},
             "calibration": {
                 "costs": ["fault_unlocked", "fault_hold", "line_transfer", "queue_length_penalty", "fault_jitter"],
-                # Every fault takes the lock, so that fault_hold contains it; a split of 1 GiB interrupts once.
+                # Every fault takes the lock, so fault_hold contains line_local; a split of 1 GiB kicks only once.
                 "included_in_others": ["line_local", "kick"],
             },
             "variants": {
@@ -75,10 +75,10 @@ def fault_problem() -> Problem:
 
 
 def guest_access(write_percent: float = 100) -> int:
-    """Mean time of one access that needs no fault, ps: the least published one, with everything split (2 vCPUs).
+    """Mean time of an access without a fault, ps: the shortest published one, with all blocks split (2 vCPUs).
 
-    A page that is read takes a twentieth of one that is written: the pass goes on while its line is fetched. After a
-    fault it does not, so that a pass in which every page faults has the time of a write for each.
+    Reading a page takes a twentieth of the time of writing one, because the pass continues while the line is fetched.
+    It does not continue after a fault, so a pass in which every page faults takes the time of a write for each page.
 
     >>> 200_000 < guest_access() < 250_000, 20_000 < guest_access(5) < 25_000
     (True, True)
@@ -89,10 +89,10 @@ def guest_access(write_percent: float = 100) -> int:
 
 
 def lock_free_pass() -> tuple[tuple[int, float], ...]:
-    """How much longer a pass that takes neither fault nor lock lasts with more vCPUs than with 2.
+    """Time of a pass without faults or locks over its time with 2 vCPUs, by number of vCPUs.
 
-    Everything is split beforehand, and EPT's entries are writable without a lock: what is left is what busy siblings,
-    frequency and memory do. `simlib.model.host.HOSTS` has these numbers.
+    All blocks are split beforehand, and EPT's entries are writable without a lock. The remaining growth is due to busy
+    hyper-threads, CPU frequency and memory. `simlib.model.host.HOSTS` has these numbers.
     """
     rows = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100").sort_values("vcpus")
     times = rows["dirty_memory_time_s"].to_numpy(dtype=float)
@@ -100,10 +100,10 @@ def lock_free_pass() -> tuple[tuple[int, float], ...]:
 
 
 def split_access_bound() -> int:
-    """The most that an access to a split block may take longer, ps: all of a read's time in the published passes.
+    """Upper bound of the extra time of an access to a split block, ps: a read's whole time in the published passes.
 
-    With everything split, 2 vCPUs' pass that writes 5 % of the pages and reads the others takes so much less than one
-    that writes all, that a page which is read takes 12 ns, its TLB miss included.
+    With all blocks split and 2 vCPUs, a pass that writes 5 % of the pages and reads the others is so much shorter than
+    one that writes all pages that a page read takes 12 ns, including its TLB miss.
     """
     rows = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'Y' and vcpus == 2").set_index("write_percent")
     write, mixed = (float(rows["dirty_memory_time_s"][share]) / PAGES_PER_GIB for share in (100, 5))
@@ -111,63 +111,65 @@ def split_access_bound() -> int:
 
 
 def configurations() -> Scenario:
-    """The three configurations of the April 2024 mail as variants; their costs are in the fit."""
+    """Scenario with the three configurations of the April 2024 mail as variants; their costs are in the fit."""
     return load_scenario(data_dir() / "scenarios" / "x86-three-configurations.toml")
 
 
 def configuration_metrics(estimate: CostEstimate, name: str, batch: int, factor: int) -> dict[str, float]:
-    """Metrics of one configuration: a whole ioctl (batch 0) or letting go every `batch` pages, scaled by `factor`."""
+    """Metrics of a configuration, scaled by `factor`: one hold per ioctl (`batch` 0), or a drop every `batch` pages."""
     case = configurations().variants[name].changed({"policy": {"clear_drop_when": every(batch)}})
     return run_scenario(scaled(complete(estimate.apply(case)), factor)).metrics
 
 
 FACTOR = 64
-"""Part of the memory that calibration and studies simulate; 16 and 1 agree with it (docs/migration.md)."""
+"""Calibration and studies simulate this fraction (1/64) of the memory; 1/16 and all of it agree (docs/migration.md)."""
 
 
 def reacquire(estimate: CostEstimate) -> dict[str, object]:
-    """What letting go and asking again takes: from one published value, config 1's CLEAR CPU (+6 %).
+    """Cost of dropping and reacquiring the lock, from one published value: config 1's CLEAR CPU time (+6 %).
 
-    There nobody contends, so that the change is this cost times the words, over the CPU time without it. The interval
-    takes the published whole per cent to be right within 3 points.
+    Config 1 has no contention, so the change is this cost times the words over the CPU time without it. The interval
+    assumes that the published percentage is right within 3 points.
+
+    Returns: ``name``, ``value``, ``low``, ``high`` (ps), ``cells`` and ``how``.
     """
     table = load("x86-clear-lock-drop-configurations").rows("configuration == 1")
-    wanted = float(table[PUBLISHED_CHANGE["clear_cpu_time"]].iloc[0]) / 100
+    target = float(table[PUBLISHED_CHANGE["clear_cpu_time"]].iloc[0]) / 100
     points = []
     for trial in (50e3, 250e3):
         names, logs = (*estimate.names, "reacquire"), np.append(estimate.logs, np.log(trial))
-        tried = dataclasses.replace(estimate, names=names, logs=logs)
-        whole, batch = (configuration_metrics(tried, "config-1", n, FACTOR)["clear_cpu_time"] for n in (0, 64))
+        candidate = dataclasses.replace(estimate, names=names, logs=logs)
+        whole, batch = (configuration_metrics(candidate, "config-1", n, FACTOR)["clear_cpu_time"] for n in (0, 64))
         points.append((trial, batch / whole - 1))
     (a, fa), (b, fb) = points
-    value, low, high = (float(a + (wanted + shift - fa) * (b - a) / (fb - fa)) for shift in (0.0, -0.03, 0.03))
+    value, low, high = (float(a + (target + shift - fa) * (b - a) / (fb - fa)) for shift in (0.0, -0.03, 0.03))
     return {"name": "reacquire", "value": value, "low": low, "high": high, "cells": 1,
             "how": "config 1: change of CLEAR CPU by the 64-page drop"}  # fmt: skip
 
 
-def _joined(faults: Fit, more: pd.DataFrame, quantile: float) -> CostEstimate:
-    """The faults' costs and others in one estimate.
+def _joined(faults: Fit, other: pd.DataFrame, quantile: float) -> CostEstimate:
+    """Join the faults' costs and other costs to one estimate.
 
-    Where a profile interval is narrower than the linear one, as for a cost that other costs hide, the covariance is
-    narrowed to it.
+    Where a profile interval is narrower than the linear one, as for a cost that others mask, the covariance is reduced
+    to match it.
     """
     profile, linear = faults.parameters, np.sqrt(np.diag(faults.estimate.covariance))
     widths = np.log((profile["high"] / profile["low"]).to_numpy(dtype=float)) / 2 / quantile
     narrower = np.minimum(1.0, widths / linear)
-    others = np.log((more["high"] / more["low"]).to_numpy(dtype=float)) / 2 / quantile
-    covariance = block_diag(faults.estimate.covariance * np.outer(narrower, narrower), np.diag(others**2))
-    logs = np.concatenate([faults.estimate.logs, np.log(more["value"].to_numpy(dtype=float))])
-    names = (*faults.estimate.names, *more["name"])
+    deviations = np.log((other["high"] / other["low"]).to_numpy(dtype=float)) / 2 / quantile
+    covariance = block_diag(faults.estimate.covariance * np.outer(narrower, narrower), np.diag(deviations**2))
+    logs = np.concatenate([faults.estimate.logs, np.log(other["value"].to_numpy(dtype=float))])
+    names = (*faults.estimate.names, *other["name"])
     return dataclasses.replace(faults.estimate, names=names, logs=logs, covariance=covariance, spread={})
 
 
 def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
-    """The fit ``data/fits/x86-published.json``.
+    """Compute the fit ``data/fits/x86-published.json``.
 
     - `progress`: called with (what, share done).
     """
     faults = calibrate(fault_problem(), progress=progress)
-    quantile = student(faults.estimate.dof)
+    quantile = student_t(faults.estimate.dof)
     parked = parked_costs()
     first = _joined(faults, parked, quantile)
     parked = pd.concat([parked, pd.DataFrame([reacquire(first)])], ignore_index=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one thread does on x86 while the vCPUs are parked: enabling the log and CLEAR, with and without splitting.
+"""Times of enabling the log and of CLEAR on x86 with parked vCPUs, with and without splitting.
 
-Nobody contends, so that each cost is a slope of a published table. Costs of the shadow MMU are means over its rows with
-at most 32 vCPUs; those of the TDP MMU come from the only hosts that were published, with 96 and 160. What lies on
-another socket takes `Machine.remote_ratio` times as long (`Scenario.machine_costs`), which no row decided.
+The lock is uncontended, so each cost is a slope of a published table. Costs of the shadow MMU are means over its rows
+with at most 32 vCPUs; those of the TDP MMU come from its two published hosts, with 96 and 160 vCPUs. Memory on the
+other socket takes `remote_ratio` times as long (`Scenario.host_costs`), a factor that was not fitted to these rows.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from simlib.analysis.predict import evaluate
 from simlib.measurements import load
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
-from studies.study import FITTED, HELD_OUT, numbers, student
+from studies.study import FITTED, HELD_OUT, comparison_rows, student_t
 
 MACHINE = "x86-published"
-"""Name of the machine that the x86 tables are taken to describe."""
+"""Name of the host that the x86 tables are taken to describe."""
 
 ONE_SOCKET = 32
-"""vCPUs up to which the shadow MMU's table is flat a GiB, and its costs are taken from it."""
+"""Maximum number of vCPUs with a constant time per GiB in the shadow MMU's table; its costs are from these rows."""
 
-BAR = 15.0
-"""Percent of deviation from a published time up to which the model counts as agreeing."""
+TOLERANCE_PERCENT = 15.0
+"""Maximum deviation from a published time with which the model counts as agreeing, percent."""
 
 CONTAINED = dict.fromkeys(("clear_word", "split_alloc", "flush"), 0)
-"""Costs that the slopes contain, ps: a word's in its 64 pages', a table's in its split, a flush's in its vCPUs'."""
+"""Costs that the slopes include, ps: a word's in its pages', a table's in the split's, a flush's in its vCPUs'."""
 
 BLOCKS_PER_GIB = 512
 PAGES_PER_GIB = 262144
@@ -38,38 +38,38 @@ _SHADOW, _TDP, _HOST_160 = "x86-shadow-eager-split-ioctl-time", "x86-tdp-eager-s
 
 
 def host(vcpus: int) -> dict[str, Any]:
-    """The machine of a table, as a scenario has it; with 160 vCPUs one that has a CPU for each."""
+    """Host section of a table's scenario; with 160 vCPUs the host has 160 CPUs."""
     return {"name": MACHINE} | ({"cores": 160} if vcpus == 160 else {})
 
 
-def far_factor(vcpus: int) -> float:
-    """How many times as long a walk over the page tables takes because a part of them lies on the other socket."""
-    one = 1_000_000
-    case = Scenario.parse({"host": host(vcpus), "guest": {"vcpus": vcpus}}).with_costs(clear_page=one)
-    return (case.host_costs.clear_page or 0) / one
+def remote_factor(vcpus: int) -> float:
+    """Slowdown of a walk over the page tables because part of them is on the other socket."""
+    page_ps = 1_000_000
+    case = Scenario.parse({"host": host(vcpus), "guest": {"vcpus": vcpus}}).with_costs(clear_page=page_ps)
+    return (case.host_costs.clear_page or 0) / page_ps
 
 
 def parked_costs() -> pd.DataFrame:
-    """Costs of what one thread does while the vCPUs are parked: name, value, low, high (ps), how, cells.
+    """Costs of the ioctls with parked vCPUs: name, value, low, high (ps), how, cells.
 
-    The interval is that of the mean of the logarithms over the rows of a table; with a single row it is the row, and
-    only the discrepancy of the whole fit says how far it may be off. A split is a difference of two rows of one table:
-    a CLEAR that splits, and one that finds everything split. In blocks that are not split, CLEAR pays for one entry in
-    each word; what is left is `clear_unsplit`.
+    The interval is that of the mean of the logarithms over a table's rows. A single row has no interval; only the
+    discrepancy of the whole fit covers its error. The cost of a split is the difference of two rows of one table: a
+    CLEAR that splits blocks, and one that finds all blocks split. In unsplit blocks CLEAR pays for one entry in each
+    word; the remaining time is `clear_unsplit`.
     """
     shadow = load(_SHADOW).rows(f"vcpus <= {ONE_SOCKET}")
-    gib = shadow.assign(each=shadow["ioctl_time_s"] / shadow["memory_gib"] * 1e12)
-    every_page = gib[gib["phase"] == "clear-iteration-2"]["each"]
-    first = gib[gib["phase"] == "clear-iteration-1"].set_index("eager_page_split")["each"]
-    now = load(_HOST_160).rows("variant == 'after' and iteration >= 2")["clear_time_s"] / far_factor(160) * 1e12
+    per_gib = shadow.assign(ps=shadow["ioctl_time_s"] / shadow["memory_gib"] * 1e12)
+    every_page = per_gib[per_gib["phase"] == "clear-iteration-2"]["ps"]
+    first = per_gib[per_gib["phase"] == "clear-iteration-1"].set_index("eager_page_split")["ps"]
+    now = load(_HOST_160).rows("variant == 'after' and iteration >= 2")["clear_time_s"] / remote_factor(160) * 1e12
     tdp = load(_TDP).rows("initially_set == 'Y'").set_index(["phase", "variant"])["elapsed_time_s"]
-    tdp = tdp / (96 * far_factor(96)) * 1e12
+    tdp = tdp / (96 * remote_factor(96)) * 1e12
     split = tdp["clear-iteration-1", "after"] - tdp["clear-iteration-3", "after"]
     flushes = load("x86-disable-dirty-log-flushes").frame.set_index("variant")
     saved = flushes.loc["before"] - flushes.loc["after"]
     flush = saved["disable_time_s"] / saved["flushes"] / 64 * 1e12
     page, entries = every_page.mean() / PAGES_PER_GIB, PAGES_PER_GIB // WORD_PAGES
-    found = [
+    costs = [
         _mean("clear_page[shadow]", every_page / PAGES_PER_GIB, "CLEAR of all pages, iteration 2"),
         _mean("clear_unsplit[shadow]", (first["N"] - entries * page) / PAGES_PER_GIB,
               "CLEAR of unsplit blocks, iteration 1"),
@@ -83,25 +83,25 @@ def parked_costs() -> pd.DataFrame:
               "CLEAR that splits, 96 vCPUs, less clearing all pages"),
         _mean("flush_per_vcpu", pd.Series([flush]), "disabling the log: time saved by each flush saved, 64 vCPUs"),
     ]  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(costs)
 
 
 def _mean(name: str, values: pd.Series, how: str) -> dict[str, object]:
-    """Geometric mean with its interval."""
+    """Geometric mean of a cost's values with its interval."""
     logs = np.log(values.to_numpy(dtype=float))
     half = 0.0
     if len(logs) > 1:
-        half = student(len(logs) - 1) * float(logs.std(ddof=1) / np.sqrt(len(logs)))
+        half = student_t(len(logs) - 1) * float(logs.std(ddof=1) / np.sqrt(len(logs)))
     centre = float(logs.mean())
     return {"name": name, "value": float(np.exp(centre)), "low": float(np.exp(centre - half)),
             "high": float(np.exp(centre + half)), "how": how, "cells": len(logs)}  # fmt: skip
 
 
 def parked_numbers() -> pd.DataFrame:
-    """Every published time of enabling the log and of CLEAR on x86, beside the model's.
+    """All published times of enabling the log and of CLEAR on x86, with the model's.
 
-    A page of the TDP MMU before March 2023 is taken to cost what one of the shadow MMU costs, and enabling the log to
-    cost a page what CLEAR does: neither was fitted.
+    Two equalities are assumed, not fitted: a page of the TDP MMU before March 2023 costs as much as one of the shadow
+    MMU, and enabling the log costs as much per page as CLEAR.
     """
     rows = _published()
     known = {str(name): float(value) for name, value in parked_costs().set_index("name")["value"].items()}
@@ -110,18 +110,18 @@ def parked_numbers() -> pd.DataFrame:
     model = [run.value(metric) for run, metric in zip(runs, rows["metric"], strict=True)]
     metric = rows["phase"] + ", eager_page_split=" + rows["split"].map({True: "Y", False: "N"})
     role = np.where(_fitted(rows), FITTED, HELD_OUT)
-    rows = rows.assign(variant=_in_words(rows), metric=metric, unit="s", predicted=model, role=role)
-    shown = ["variant", "vcpus", "metric", "published", "unit", "predicted", "role"]
-    return numbers(rows[shown], list(rows["table"]))
+    rows = rows.assign(variant=_describe(rows), metric=metric, unit="s", predicted=model, role=role)
+    columns = ["variant", "vcpus", "metric", "published", "unit", "predicted", "role"]
+    return comparison_rows(rows[columns], list(rows["table"]))
 
 
-def _in_words(rows: pd.DataFrame) -> pd.Series:
-    """Kernel and phase."""
-    each = rows["initially_set"].map({True: "CLEAR", False: "enabling"})
-    does = np.where(rows["split"], " that splits", " of unsplit blocks")
-    does = np.where(rows["initially_set"] & (rows["phase"] != "clear-iteration-1"), " of all pages", does)
+def _describe(rows: pd.DataFrame) -> pd.Series:
+    """Description of each row's kernel and phase."""
+    ioctl = rows["initially_set"].map({True: "CLEAR", False: "enabling"})
+    action = np.where(rows["split"], " that splits", " of unsplit blocks")
+    action = np.where(rows["initially_set"] & (rows["phase"] != "clear-iteration-1"), " of all pages", action)
     host = np.where(rows["table"] == _SHADOW, "", ", " + rows["vcpus"].astype(str) + " vCPUs")
-    return rows["kernel"] + host + ": " + each + does
+    return rows["kernel"] + host + ": " + ioctl + action
 
 
 _KERNELS: Mapping[str, Mapping[str, str]] = {
@@ -129,11 +129,11 @@ _KERNELS: Mapping[str, Mapping[str, str]] = {
     "TDP MMU": {"clear_page": "shadow", "clear_unsplit": "tdp", "split_block": "tdp"},
     "TDP MMU, 2023 change": {"clear_page": "tdp", "clear_unsplit": "tdp", "split_block": "tdp"},
 }
-"""Kernels of the tables: whose cost each of theirs is."""
+"""MMU from which each kernel of the tables takes a cost."""
 
 
 def _published() -> pd.DataFrame:
-    """The published rows in one form; ``split``: whether blocks are split eagerly, ``published``: s."""
+    """Published rows in a common format; ``split``: blocks are split eagerly; ``published``: s."""
     shadow, tdp, late = (load(name).frame for name in (_SHADOW, _TDP, _HOST_160))
     tdp = tdp[~tdp["phase"].str.startswith("dirty")]
     shadow = shadow.assign(table=_SHADOW, kernel="shadow MMU", split=shadow["eager_page_split"] == "Y",
@@ -151,8 +151,9 @@ def _published() -> pd.DataFrame:
 
 
 def _case(known: Mapping[str, float], kernel: str, split: bool, vcpus: int, initially_set: bool) -> Scenario:
-    given = {name: known[f"{name}[{group}]"] for name, group in _KERNELS[kernel].items()}
-    given |= {"enable_page": given["clear_page"], "flush_per_vcpu": known["flush_per_vcpu"], **CONTAINED}
+    """Scenario of a published row, with the costs of its kernel."""
+    costs = {name: known[f"{name}[{group}]"] for name, group in _KERNELS[kernel].items()}
+    costs |= {"enable_page": costs["clear_page"], "flush_per_vcpu": known["flush_per_vcpu"], **CONTAINED}
     architecture = "x86-shadow" if kernel == "shadow MMU" else "x86-tdp"
     scenario = Scenario.parse(
         {
@@ -162,11 +163,11 @@ def _case(known: Mapping[str, float], kernel: str, split: bool, vcpus: int, init
             "workload": {"iterations": 3 if initially_set else 1, "initially_set": initially_set},
         }
     )
-    return scenario.with_costs(**given)
+    return scenario.with_costs(**costs)
 
 
 def _fitted(rows: pd.DataFrame) -> pd.Series:
-    """Rows that a cost of `parked_costs` was taken from."""
+    """Mask of the rows from which a cost of `parked_costs` was taken."""
     few = (rows["table"] == _SHADOW) & (rows["vcpus"] <= ONE_SOCKET) & rows["phase"].str.startswith("clear")
     first = (rows["table"] == _TDP) & (rows["phase"] == "clear-iteration-1")
     third = (rows["table"] == _TDP) & (rows["phase"] == "clear-iteration-3") & rows["split"]

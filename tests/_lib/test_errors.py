@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Errors: one sentence in Python, another on the command line where names differ, both through a pickle."""
+"""Errors: separate messages for Python and the command line where names differ; both survive a pickle."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_error_survives_a_pickle(error):
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  # ours
-    assert (type(again), str(again), again.on_command_line()) == (type(error), str(error), error.on_command_line())
+    assert (type(again), str(again), again.cli_message()) == (type(error), str(error), error.cli_message())
 
 
-def test_each_has_its_own_words():
-    python, command = str(ERRORS[0]), ERRORS[0].on_command_line()
+def test_the_command_line_has_its_own_names_and_hints():
+    python, command = str(ERRORS[0]), ERRORS[0].cli_message()
     assert python == "vcpus = 0: must be at least 1; write [16]"
     assert command == "--vcpus = 0: must be at least 1; write --vcpus 16"
-    assert ERRORS[2].on_command_line() == "it would take a year; sample it (--pages)"
-    assert ERRORS[1].on_command_line() == str(ERRORS[1])
+    assert ERRORS[2].cli_message() == "it would take a year; sample it (--pages)"
+    assert ERRORS[1].cli_message() == str(ERRORS[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Files are whole or not there, several of them together, and nothing but files is replaced."""
+"""Files, and sets of files, are complete or absent, and only regular files are replaced."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ TEXTS = {"a.csv": "new a", "b.csv": "new b", "c.html": "new c"}
 KILLED = """
 import os, sys
 from pathlib import Path
-from simlib import files
+from simlib._lib import files
 number, calls = int(sys.argv[2]), 0
 def counted(call):
-    def one(*given, **options):
+    def wrapper(*arguments, **options):
         global calls
         calls += 1
         if calls == number:
             os.kill(os.getpid(), 9)
-        return call(*given, **options)
-    return one
+        return call(*arguments, **options)
+    return wrapper
 for name in ("replace", "rename", "rmdir", "mkdir"):
     setattr(os, name, counted(getattr(os, name)))
 Path.write_bytes = counted(Path.write_bytes)
@@ -63,12 +63,12 @@ def test_a_link_is_followed_and_stays(tmp_path):
 
 def test_a_pipe_gets_the_text_and_stays(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    got = []
-    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_text()))
+    received = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_text()))
     reader.start()
     write_text(check_writable(tmp_path / "pipe"), "through")
     reader.join()
-    assert got == ["through"]
+    assert received == ["through"]
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert names(tmp_path) == ["pipe"]
 
@@ -99,11 +99,11 @@ def test_a_file_keeps_its_permissions(tmp_path):
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
 
 
-def test_what_is_in_the_way_and_cannot_be_removed_is_named(tmp_path, monkeypatch):
+def test_an_obstacle_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
     part = tmp_path / ".file.part"
     part.mkdir()
     with files.locked(tmp_path):
-        monkeypatch.setattr(files, "_PATIENCE_S", 0.1)
+        monkeypatch.setattr(files, "_LOCK_TIMEOUT_S", 0.1)
         with pytest.raises(InputError, match=r"cannot be written \(another process writes in its folder\)"):
             write_text(tmp_path / "file", "")
 
@@ -117,7 +117,7 @@ def test_what_is_in_the_way_and_cannot_be_removed_is_named(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("there", [None, "part", "folder", "link"])
-def test_what_a_killed_process_left_is_taken_over(tmp_path, there):
+def test_leftovers_of_a_killed_process_are_replaced(tmp_path, there):
     part = tmp_path / ".file.txt.part"
     (tmp_path / "other").write_text("not mine")
     if there == "part":
@@ -143,8 +143,8 @@ def test_writers_of_one_file_wait_for_each_other(tmp_path):
 
 
 @pytest.mark.parametrize("before", [None, {}, dict.fromkeys(TEXTS, "old") | {"mine.txt": "mine"}])
-def test_a_set_is_there_as_a_whole_wherever_it_is_killed(tmp_path, before):
-    """Every step that changes the folder is the last one, once; then the next run ends all."""
+def test_a_set_is_complete_or_absent_wherever_the_process_is_killed(tmp_path, before):
+    """Kill the process at each step that changes the folder; the next run completes the set."""
     for number in range(1, 50):
         out = tmp_path / str(number) / "out"
         out.parent.mkdir()
@@ -153,20 +153,20 @@ def test_a_set_is_there_as_a_whole_wherever_it_is_killed(tmp_path, before):
             for name, text in before.items():
                 (out / name).write_text(text)
         done = subprocess.run([sys.executable, "-c", KILLED, str(out), str(number)], capture_output=True, check=False)
-        mine = {name: text for name, text in (before or {}).items() if name not in TEXTS}
+        others = {name: text for name, text in (before or {}).items() if name not in TEXTS}
         if done.returncode == 0:
-            assert contents(out) == TEXTS | mine
+            assert contents(out) == TEXTS | others
             break
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
         if before is None:  # a new folder: all or nothing
             assert not out.exists() or contents(out) == TEXTS
         write_together(out, TEXTS)
-        assert contents(out) == TEXTS | mine
+        assert contents(out) == TEXTS | others
         assert names(out.parent) == ["out"]
     assert number > 5
 
 
-def test_a_set_that_only_has_to_be_moved_is_not_lost(tmp_path):
+def test_a_complete_set_that_was_not_moved_is_not_lost(tmp_path):
     whole = tmp_path / ".simlib.whole"
     whole.mkdir()
     (whole / "earlier.csv").write_text("earlier")
@@ -174,13 +174,13 @@ def test_a_set_that_only_has_to_be_moved_is_not_lost(tmp_path):
     assert contents(tmp_path) == {"a.csv": "a", "earlier.csv": "earlier"}
 
 
-def test_an_import_ends_a_move_before_it_looks_whose_files_are_there(tmp_path):
-    """A CSV that was moved without its descriptor would be taken for somebody else's."""
-    found = import_text("kvm-stats", "remote_tlb_flush: 96\n")
-    write_imported(found, tmp_path, "mine")
+def test_an_import_completes_a_move_before_it_examines_the_files(tmp_path):
+    """A CSV that was moved without its descriptor would be taken for a foreign file."""
+    imported = import_text("kvm-stats", "remote_tlb_flush: 96\n")
+    write_imported(imported, tmp_path, "mine")
     (tmp_path / ".simlib.whole").mkdir()
     (tmp_path / "mine.json").rename(tmp_path / ".simlib.whole" / "mine.json")
-    write_imported(found, tmp_path, "mine")
+    write_imported(imported, tmp_path, "mine")
     assert names(tmp_path) == ["mine.csv", "mine.json"]
 
 
@@ -206,19 +206,19 @@ def test_a_full_disk_names_the_file_and_changes_nothing(tmp_path, monkeypatch, n
     assert new or contents(out) == dict.fromkeys(TEXTS, "old")
 
 
-def test_what_is_no_file_is_not_replaced_by_one_of_a_set(tmp_path):
+def test_a_set_replaces_only_regular_files(tmp_path):
     (tmp_path / "b.csv").symlink_to("elsewhere")
     with pytest.raises(InputError, match=r"b\.csv: cannot be written \(a link, a folder or a device is there\)"):
         write_together(tmp_path, TEXTS)
     assert names(tmp_path) == ["b.csv"]
 
 
-def test_what_cannot_be_written_is_found_before_the_work(tmp_path):
+def test_an_unwritable_place_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
     assert check_writable(tmp_path / "new" / "deeper" / "file") == tmp_path / "new" / "deeper" / "file"
     assert check_writable(tmp_path, folder=True) == tmp_path
     assert names(tmp_path) == ["file"]
-    for path, folder, why in (
+    for path, folder, reason in (
         (tmp_path, False, "Is a directory"),
         (tmp_path / "file", True, "Not a directory"),
         (tmp_path / "file" / "below", False, "Not a directory"),
@@ -226,11 +226,11 @@ def test_what_cannot_be_written_is_found_before_the_work(tmp_path):
         (Path("/proc/self/new"), False, "No such file or directory"),
         (tmp_path / "a\0b", False, "embedded null byte"),
     ):
-        with pytest.raises(InputError, match=rf"cannot be written \({why}\)"):
+        with pytest.raises(InputError, match=rf"cannot be written \({reason}\)"):
             check_writable(path, folder=folder)
 
 
-def test_a_disk_that_is_full_is_found_before_the_work(tmp_path, monkeypatch):
+def test_a_full_disk_is_refused_before_the_work(tmp_path, monkeypatch):
     class Full:
         def __enter__(self):
             return self
@@ -246,7 +246,7 @@ def test_a_disk_that_is_full_is_found_before_the_work(tmp_path, monkeypatch):
         check_writable(tmp_path / "fit.json")
 
 
-def test_a_name_that_is_no_text_and_long_ones(tmp_path):
+def test_names_that_are_not_text_and_long_names(tmp_path):
     for name in (os.fsdecode(b"\xff.txt"), "µ" * 120 + ".txt", "x" * 255):
         write_text(tmp_path / name, name)
     assert (tmp_path / os.fsdecode(b"\xff.txt")).read_text() == "\\udcff.txt"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tasks in threads: their order, their errors, and that they end when they are no longer wanted."""
+"""Tasks in threads: their order, their errors, and their cancellation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simlib.analysis.simulate import run_scenario
 
 
 class Endless:
-    """A task that ends only when it is no longer wanted."""
+    """A task that ends only when it is cancelled."""
 
     def __init__(self) -> None:
         self.began, self.ended = threading.Event(), threading.Event()
@@ -38,15 +38,15 @@ def wait_and_give(seconds: float, value: int, _check: parallel.Check) -> int:
     return value
 
 
-def test_results_stand_in_the_order_of_the_tasks():
-    told = []
+def test_results_are_in_the_order_of_the_tasks():
+    calls = []
     tasks = [partial(wait_and_give, 0.05 * (3 - n), n) for n in range(4)]
-    assert parallel.run_all(tasks, ["a", "b", "c", "d"], lambda *of: told.append(of), workers=4) == [0, 1, 2, 3]
-    assert [name for name, _ in told] == ["d", "c", "b", "a"]
-    assert [share for _, share in told] == [0.25, 0.5, 0.75, 1.0]
+    assert parallel.run_all(tasks, ["a", "b", "c", "d"], lambda *call: calls.append(call), workers=4) == [0, 1, 2, 3]
+    assert [name for name, _ in calls] == ["d", "c", "b", "a"]
+    assert [share for _, share in calls] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_so_many_at_a_time_and_no_more():
+def test_no_more_tasks_than_workers_run_at_a_time():
     running, most, lock = 0, 0, threading.Lock()
 
     def task(_check):
@@ -80,7 +80,7 @@ def test_a_task_that_fails_ends_the_others():
     assert not begun
 
 
-def test_an_interrupt_ends_what_runs():
+def test_an_interrupt_cancels_running_tasks():
     tasks = [Endless(), Endless()]
 
     def interrupt():
@@ -96,7 +96,7 @@ def test_an_interrupt_ends_what_runs():
     assert all(task.ended.is_set() for task in tasks)
 
 
-def test_an_error_of_progress_ends_what_runs():
+def test_an_error_of_progress_cancels_running_tasks():
     endless = Endless()
 
     def refuse(what, share):
@@ -107,11 +107,11 @@ def test_an_error_of_progress_ends_what_runs():
     assert endless.ended.is_set()
 
 
-def test_a_task_that_does_not_look_is_not_waited_for():
-    let_go = threading.Event()
+def test_a_task_that_does_not_check_is_abandoned():
+    release = threading.Event()
 
     def deaf(_check):
-        let_go.wait(20)
+        release.wait(20)
 
     def fail(_check):
         raise ValueError("this one")
@@ -119,24 +119,24 @@ def test_a_task_that_does_not_look_is_not_waited_for():
     started = time.monotonic()
     with pytest.raises(ValueError, match="this one"):
         parallel.run_all([deaf, fail], workers=2)
-    assert time.monotonic() - started < parallel.PATIENCE_S + 0.5
-    let_go.set()
+    assert time.monotonic() - started < parallel.STOP_TIMEOUT_S + 0.5
+    release.set()
 
 
 @pytest.mark.parametrize("engine", ["compiled", "reference"])
-def test_a_simulation_ends_when_its_pool_does(engine):
+def test_a_simulation_ends_with_its_pool(engine):
     scenario = Scenario.parse({"guest": {"vcpus": 16, "memory_per_vcpu": "1G"}, "costs": {"fault_unlocked": "1us"}})
     run_scenario(scenario.changed({"guest": {"memory_per_vcpu": "2M"}}), engine=engine)  # compiled by now
     began, interrupted = threading.Event(), threading.Event()
 
     def simulate(check):
-        def look(*of):
+        def progress(*arguments):
             began.set()
-            check(*of)
+            check(*arguments)
 
         try:
-            run_scenario(scenario, engine=engine, progress=look)
-        except RunInterruptedError:  # else it came to its end
+            run_scenario(scenario, engine=engine, progress=progress)
+        except RunInterruptedError:  # otherwise it ran to its end
             interrupted.set()
             raise
 
@@ -149,15 +149,15 @@ def test_a_simulation_ends_when_its_pool_does(engine):
     assert interrupted.wait(60)
 
 
-def test_tasks_of_a_task_take_turns_in_its_thread_and_end_with_it():
-    def where(_check):
+def test_tasks_of_a_task_run_in_its_thread_and_end_with_it():
+    def inner(_check):
         return threading.get_ident()
 
     def outer(_check):
-        return threading.get_ident(), set(parallel.run_all([where] * 4, workers=4))
+        return threading.get_ident(), set(parallel.run_all([inner] * 4, workers=4))
 
-    for own, inner in parallel.run_all([outer, outer], workers=2):
-        assert inner == {own}
+    for outer_thread, inner_threads in parallel.run_all([outer, outer], workers=2):
+        assert inner_threads == {outer_thread}
 
     endless = Endless()
 
@@ -170,10 +170,10 @@ def test_tasks_of_a_task_take_turns_in_its_thread_and_end_with_it():
     assert endless.ended.wait(1.0)
 
 
-def test_the_workers_in_use_are_how_many_run_at_a_time():
-    class Many:
+def test_concurrency_is_that_of_the_executor_in_use():
+    class SevenWorkers:
         workers = 7
 
-    with parallel.use_executor(Many()):
+    with parallel.use_executor(SevenWorkers()):
         assert parallel.concurrency() == 7
     assert parallel.concurrency() == parallel.cpus()

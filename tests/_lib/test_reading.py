@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every file of the user is read in one place: what is no file, too large, or no text is refused in one sentence."""
+"""Files of the user: anything but a text file of a reasonable size is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READERS = {"scenario": load_scenario, "experiment": load_experiment, "fit": load
 TOML = ("scenario", "experiment")
 
 
-def said(kind: str, path: object) -> str:
+def error_message(kind: str, path: object) -> str:
     with pytest.raises(InputError) as caught:
         READERS[kind](path)
     text = str(caught.value)
@@ -34,12 +34,12 @@ def said(kind: str, path: object) -> str:
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_what_is_no_file_is_refused(tmp_path, kind):
+def test_anything_but_a_file_is_refused(tmp_path, kind):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
-    for path, found in (
+    for path, expected in (
         ("/dev/zero", "zero = a device or pipe: must be"),
-        ("/dev/stdin", "stdin = a"),  # a device, a pipe or an empty file, by who runs this
+        ("/dev/stdin", "stdin = a"),  # a device, a pipe or an empty file, depending on the caller
         (tmp_path / "pipe", "pipe = a device or pipe: must be"),
         (tmp_path / "link", "link = a device or pipe: must be"),
         (tmp_path, f"{tmp_path.name} = a directory: must be"),
@@ -49,40 +49,42 @@ def test_what_is_no_file_is_refused(tmp_path, kind):
         ("a\0b", "a\\x00b = embedded null byte: must be the name of a file"),
         (tmp_path / os.fsdecode(b"\xff\x1b"), "\\udcff\\x1b = missing: "),
     ):
-        assert found in said(kind, path)
+        assert expected in error_message(kind, path)
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_a_folder_that_may_not_be_looked_into(tmp_path, kind, monkeypatch):
-    """Root may look everywhere: the system's answer is made up."""
+def test_a_folder_without_access_is_named(tmp_path, kind, monkeypatch):
+    """Root has access everywhere, so the system's error is simulated."""
 
     def refused(*_: object, **_options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refused)
     monkeypatch.setattr(os, "stat", refused)
-    assert said(kind, tmp_path / "a.csv").startswith("a.csv = Permission denied: must be readable; check its perm")
+    assert error_message(kind, tmp_path / "a.csv").startswith(
+        "a.csv = Permission denied: must be readable; check its perm"
+    )
     with pytest.raises(InputError, match="must be readable"):
         as_table(tmp_path / "a.csv")
     assert not exists(tmp_path)
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_what_is_no_text_is_refused(tmp_path, kind):
+def test_anything_but_text_is_refused(tmp_path, kind):
     path = tmp_path / "file"
     sizes = {"scenario": TOML_BYTES, "experiment": TOML_BYTES, "fit": JSON_BYTES, "table": CSV_BYTES}
-    for content, found in (
+    for content, expected in (
         (b"", "file = an empty file: must be"),
         (b" \n", "file = an empty file: must be"),
         (b"\xff\xfea", "file, row 1 = byte 0xff: must be UTF-8 text; save the file as UTF-8"),
         (b"a\n\xe4", "file, row 2 = byte 0xe4: must be UTF-8 text"),
-        (b"a\n\x1b[31mb", "file, row 2 = \\x1b: is no character of a text"),
+        (b"a\n\x1b[31mb", "file, row 2 = \\x1b: must not be in a text"),
     ):
         path.write_bytes(content)
-        assert found in said(kind, path)
+        assert expected in error_message(kind, path)
     with path.open("wb") as stream:
         stream.truncate(sizes[kind] + 1)
-    assert f"file = more than {sizes[kind] >> 20} MiB: must be" in said(kind, path)
+    assert f"file = more than {sizes[kind] >> 20} MiB: must be" in error_message(kind, path)
 
 
 LONG = "9" * 5000
@@ -91,40 +93,40 @@ DEEP = 100_000
 
 @pytest.mark.parametrize("kind", TOML)
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
-        ("[guest\nvcpus = 1", "no TOML: Expected ']' "),
-        ("[guest]\nvcpus = 1\nvcpus = 2", "no TOML: Cannot overwrite a value"),
-        (f"a = {LONG}", "no TOML: Exceeds the limit (4300 digits)"),
+        ("[guest\nvcpus = 1", "not TOML: Expected ']' "),
+        ("[guest]\nvcpus = 1\nvcpus = 2", "not TOML: Cannot overwrite a value"),
+        (f"a = {LONG}", "not TOML: Exceeds the limit (4300 digits)"),
         (f"a = {'[' * DEEP}{']' * DEEP}", "nested too deeply"),
         (f"a = {'[' * 40}{']' * 40}", "nested too deeply"),
         (f"{'.'.join('a' * 40)} = 1", "nested too deeply"),
-        ('[guest]\nname = "\\u001B[31m"', "\\x1b in '\\x1b[31m': is no character of a text"),
-        ('"\\u009B" = 1', "\\x9b in '\\x9b': is no character of a text"),
+        ('[guest]\nname = "\\u001B[31m"', "\\x1b in '\\x1b[31m': must not be in a text"),
+        ('"\\u009B" = 1', "\\x9b in '\\x9b': must not be in a text"),
     ],
 )
-def test_toml_that_nobody_wrote(tmp_path, kind, text, found):
+def test_bad_toml_is_named(tmp_path, kind, text, expected):
     (tmp_path / "a.toml").write_text(text)
-    assert f"a.toml = {found}" in said(kind, tmp_path / "a.toml")
+    assert f"a.toml = {expected}" in error_message(kind, tmp_path / "a.toml")
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("{", "a.json, row 1 = Expecting property name"),
         (f'{{"dof": {LONG}}}', "a.json = Exceeds the limit (4300 digits)"),
         ("[" * DEEP, "a.json = nested too deeply"),
         ("[" * 40 + "]" * 40, "a.json = nested too deeply"),
-        ('{"dof": NaN}', "a.json = NaN, which is no number"),
-        ('{"date": "\\ud800"}', "a.json = \\ud800 in '\\ud800': is no character of a text"),
-        ('{"date": "\\u001b[2J"}', "a.json = \\x1b in '\\x1b[2J': is no character of a text"),
+        ('{"dof": NaN}', "a.json = NaN, which is not a number"),
+        ('{"date": "\\ud800"}', "a.json = \\ud800 in '\\ud800': must not be in a text"),
+        ('{"date": "\\u001b[2J"}', "a.json = \\x1b in '\\x1b[2J': must not be in a text"),
     ],
 )
-def test_json_that_nobody_wrote(tmp_path, text, found):
+def test_bad_json_is_named(tmp_path, text, expected):
     (tmp_path / "a.json").write_text(text)
-    assert found in said("fit", tmp_path / "a.json")
+    assert expected in error_message("fit", tmp_path / "a.json")
     (tmp_path / "a.csv").write_text("vcpus,clear_time_s\n1,2\n")
-    assert found in said("table", tmp_path / "a.csv")
+    assert expected in error_message("table", tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
@@ -139,7 +141,7 @@ def test_a_byte_order_mark_is_dropped(tmp_path, mark):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         (f"[guest]\nvcpus = 0x1{'0' * 5000}", "guest.vcpus = an int that is too long to be shown: must be a whole"),
         (f'[guest]\nmemory = "{LONG}G"', "must be a whole, positive number of bytes below 2**62"),
@@ -152,19 +154,19 @@ def test_a_byte_order_mark_is_dropped(tmp_path, mark):
         (f"[guest]\n{'x' * 10**5} = 1\n", "unknown key"),
     ],
 )
-def test_scenarios_beyond_measure(tmp_path, text, found):
+def test_oversized_values_of_a_scenario_are_named(tmp_path, text, expected):
     (tmp_path / "a.toml").write_text(text)
-    message = said("scenario", tmp_path / "a.toml")
-    assert found in message
+    message = error_message("scenario", tmp_path / "a.toml")
+    assert expected in message
     assert len(message) < 5000
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "../fits/ampere-altra", "a/b", "a\0b", "ä", os.fsdecode(b"\xff")])
-def test_a_machine_of_a_name_that_is_no_file(name):
+def test_a_host_without_a_fit_file_has_no_fit(name):
     assert find_fit(Scenario.parse({"host": {"name": name}})) is None
 
 
-def test_a_log_of_a_name_that_is_no_text(tmp_path):
+def test_a_log_with_a_name_that_is_not_text(tmp_path):
     path = tmp_path / os.fsdecode(b"log-\xff\x1b.txt")
     path.write_text("remote_tlb_flush: 96\n")
     imported = import_log("kvm-stats", path)
@@ -173,15 +175,15 @@ def test_a_log_of_a_name_that_is_no_text(tmp_path):
         import_log("kvm-stats", tmp_path / ("x" * 300))
 
 
-def test_state_of_the_explorer_is_read_alike():
+def test_the_explorer_s_state_has_the_same_limits():
     with pytest.raises(InputError, match="nested too deeply"):
         ExplorerState.from_toml("a = " + "[" * DEEP)
     with pytest.raises(InputError, match=r"must be a whole number"):
         ExplorerState.from_query(f"guest.vcpus={LONG}")
 
 
-def test_what_a_bad_file_says_reaches_no_terminal_as_it_is(tmp_path):
-    """Names of files, columns, tables of a descriptor: as escapes, with any encoding."""
+def test_control_characters_of_a_bad_file_do_not_reach_the_terminal(tmp_path):
+    """Names of files, columns and tables of a descriptor are escaped, with any encoding."""
     path = tmp_path / os.fsdecode(b"\x1b[31m\xff.csv")
     path.write_text("vcpus,clear_time_s\n1,2\n")
     described = {"name": "µ", "title": "x\u202e", "schema": {"fields": [{"name": "é", "type": "number"}]}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Signals end the command within a second, whatever it does; ``make interruptions`` tries more of them."""
+"""Signals end the command within a second, whatever it does; ``make interruptions`` has more cases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ main()
 
 @pytest.fixture
 def started(popen):
-    """Starts Python code; once it says that it is ready, if it does."""
+    """Start Python code and wait until it prints that it is ready, if `ready` is set."""
 
     def start(code: str, *words: str, ready: bool = True, **environment: str) -> subprocess.Popen[str]:
         process = popen([sys.executable, "-c", code, *words], env=os.environ | environment)
@@ -47,7 +47,7 @@ def started(popen):
 
 
 def ends(process: subprocess.Popen[str], number: int) -> tuple[float, str]:
-    """Send a signal; seconds until the end, and what was said. The exit code is that of the signal."""
+    """Send a signal; return the seconds until the end, and stderr. Checks that the exit code is that of the signal."""
     sent = time.monotonic()
     process.send_signal(number)
     _, text = process.communicate(timeout=30)
@@ -57,7 +57,7 @@ def ends(process: subprocess.Popen[str], number: int) -> tuple[float, str]:
 
 @pytest.mark.parametrize("number", signals.SIGNALS)
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.15])
-def test_an_import_is_left_without_a_traceback(started, number, after):
+def test_a_signal_during_imports_leaves_no_traceback(started, number, after):
     code = "import sys; from simlib.__main__ import main; print('ready', file=sys.stderr); main()"
     process = started(code, "predict", ARM64, "--vcpus", "16")
     time.sleep(0.05 + after)
@@ -74,7 +74,7 @@ def test_an_import_is_left_without_a_traceback(started, number, after):
         (("choose-batch", "--architecture", "arm64", "--vcpus", "256", "--memory", "1T"), signal.SIGINT),
     ],
 )
-def test_a_first_compilation_is_not_waited_for(started, tmp_path, words, number):
+def test_a_signal_does_not_wait_for_a_compilation(started, tmp_path, words, number):
     process = started(COMMAND, *words, ready=False, NUMBA_CACHE_DIR=str(tmp_path))
     time.sleep(4.0)
     took, text = ends(process, number)
@@ -87,7 +87,7 @@ def test_a_first_compilation_is_not_waited_for(started, tmp_path, words, number)
 @pytest.mark.parametrize(
     "body",
     [
-        # Somebody else's code goes on.
+        # Foreign code that ignores the interrupt.
         "\n    with interruptible():\n        while True:\n            try: time.sleep(60)\n"
         "            except KeyboardInterrupt: pass",
         # Signals are handled, but C does not return.
@@ -95,7 +95,7 @@ def test_a_first_compilation_is_not_waited_for(started, tmp_path, words, number)
         "    while True: ctypes.CDLL(None).sleep(60)",
     ],
 )
-def test_what_does_not_end_is_left_by_force(started, body):
+def test_code_that_does_not_end_is_ended_by_force(started, body):
     process = started(INSTEAD.format(body))
     time.sleep(0.2)
     took, text = ends(process, signal.SIGTERM)
@@ -119,7 +119,7 @@ def test_an_interrupt_within_a_destructor_is_raised_again(started):
     assert ends(process, signal.SIGTERM)[1] == "tidy\n" + SENTENCE
 
 
-def test_another_signal_does_not_disturb_the_end(started):
+def test_a_second_signal_does_not_disturb_the_cleanup(started):
     body = """
     with interruptible():
         try:
@@ -138,7 +138,7 @@ def test_another_signal_does_not_disturb_the_end(started):
     assert (process.returncode, text) == (143, "tidy\n" + SENTENCE)
 
 
-def test_what_nohup_ignores_stays_ignored(started):
+def test_a_signal_that_nohup_ignores_stays_ignored(started):
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + INSTEAD.format(
         "\n    with interruptible(): time.sleep(60)"
     )
@@ -149,22 +149,22 @@ def test_what_nohup_ignores_stays_ignored(started):
     assert ends(process, signal.SIGINT)[1] == SENTENCE
 
 
-def test_signals_are_heard_by_others_again():
-    before = [signal.getsignal(one) for one in signals.SIGNALS]
+def test_previous_handlers_are_restored():
+    before = [signal.getsignal(number) for number in signals.SIGNALS]
 
-    def asked() -> None:
+    def interrupted() -> None:
         with interruptible(), interruptible():
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(RunInterruptedError, match="nothing half-written") as caught:
-        asked()
+        interrupted()
     assert caught.value.exit_code == 143
-    assert [signal.getsignal(one) for one in signals.SIGNALS] == before
-    assert not signals.state.asked
+    assert [signal.getsignal(number) for number in signals.SIGNALS] == before
+    assert not signals.state.received
 
 
-def test_an_interrupt_that_an_import_made_another_error_of():
-    def asked() -> None:
+def test_an_interrupt_that_an_import_converts_into_another_error():
+    def interrupted() -> None:
         with interruptible():
             try:
                 signal.raise_signal(signal.SIGTERM)
@@ -172,10 +172,10 @@ def test_an_interrupt_that_an_import_made_another_error_of():
                 raise ImportError("C extension could not be loaded") from None
 
     with pytest.raises(RunInterruptedError):
-        asked()
+        interrupted()
 
 
-def test_the_workers_of_a_sweep_are_deaf_while_they_start(tmp_path):
+def test_workers_of_a_sweep_ignore_signals_while_they_start(tmp_path):
     command = [sys.executable, "-m", "simlib", "sweep", str(FIRST), "--out", str(tmp_path / "out"), "--workers", "1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         fork_server = "from multiprocessing.forkserver import main"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Policies side by side: paired, so that what they share cancels."""
+"""Comparison of policies: paired, so that common effects cancel."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ SMALL = Scenario.parse(
 )  # fmt: skip
 
 
-def test_the_first_policy_is_what_the_others_are_compared_with():
-    found = simlib.compare(SMALL, ["baseline", "loongarch-two-acquisitions"], [1, 8], metrics=["dirty_memory_time"])
-    first, second = (found.frame[found.frame["policy"] == name] for name in found.policies)
+def test_policies_are_compared_with_the_first():
+    result = simlib.compare(SMALL, ["baseline", "loongarch-two-acquisitions"], [1, 8], metrics=["dirty_memory_time"])
+    first, second = (result.frame[result.frame["policy"] == name] for name in result.policies)
     assert (first[["change_percent", "change_low", "change_high"]] == 0).all(axis=None)
     changes = 100 * (second["estimate"].to_numpy() / first["estimate"].to_numpy() - 1)
     assert second["change_percent"].to_numpy() == pytest.approx(changes, abs=0.5)
     assert second["change_percent"].iloc[1] > 50  # faults took no lock before
     with pytest.raises(dataclasses.FrozenInstanceError):
-        found.level = 0.5  # type: ignore[misc]
+        result.level = 0.5  # type: ignore[misc]
 
 
-def test_what_both_share_cancels():
+def test_common_effects_cancel():
     """With calibrated costs a change is known better than either side of it.
 
     Without turns: their lengths are drawn, so that with them each step of a derivative differs by chance, too.
     """
     lab = load_scenario(data_dir() / "scenarios" / "lab-x86-shadow.toml")
     fluid = lab.changed({"host": dict.fromkeys(("turn", "enqueue_cost", "spin_poll_cost", "tick", "tick_work"), 0)})
-    found = simlib.compare(fluid, ["whole-ioctl", "every-64"], [8], metrics=["clear_dirty_log_time"])
-    row = found.frame.iloc[1]
+    result = simlib.compare(fluid, ["whole-ioctl", "every-64"], [8], metrics=["clear_dirty_log_time"])
+    row = result.frame.iloc[1]
     assert row["change_low"] < row["change_percent"] < row["change_high"]
     assert row["change_high"] - row["change_low"] < 0.1 * 100 * (row["high"] / row["low"] - 1)
 
 
-def test_variants_are_compared_each_with_itself():
+def test_each_variant_is_compared_with_itself():
     scenario = dataclasses.replace(SMALL, variants={"a": SMALL, "b": SMALL})
-    found = simlib.compare(scenario, ["baseline", "every-64"], [1], metrics=["dirty_memory_time"])
-    assert found.frame["variant"].tolist() == ["a", "b", "a", "b"]
+    result = simlib.compare(scenario, ["baseline", "every-64"], [1], metrics=["dirty_memory_time"])
+    assert result.frame["variant"].tolist() == ["a", "b", "a", "b"]
     assert simlib.compare(scenario, ["baseline"], [1], variant="b").frame["variant"].eq("").all()
-    assert "variant" in found.readable().columns
+    assert "variant" in result.readable().columns
 
 
 @pytest.mark.parametrize(
     ("policies", "message"),
-    [([], "must name at least one"), (["baseline", "baseline"], "named more than once"),
+    [([], "must name at least one"), (["baseline", "baseline"], "given more than once"),
      (["evry-64"], "did you mean 'every-64'"),
      (["baseline", "zap-batch-10"], "zap has none of this name")],
 )  # fmt: skip
-def test_a_sentence_for_each_fault(policies, message):
+def test_wrong_policies_are_refused(policies, message):
     with pytest.raises(InputError, match=message):
         simlib.compare(SMALL, policies, [1])

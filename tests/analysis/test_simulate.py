@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`simlib.simulate` does what ``simlib simulate`` does."""
+"""Simulation of scenarios, and the tables of a run."""
 
 from __future__ import annotations
 
@@ -24,41 +24,45 @@ architecture = "arm64-2022"
 
 
 @pytest.fixture
-def mine(tmp_path):
+def scenario_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(README)
     return path
 
 
-def test_a_file_gets_the_shipped_costs_of_its_machine(mine):
-    found = simlib.simulate(mine)
-    estimate = find_fit(simlib.load_scenario(mine)).estimate
-    assert found.raw == run_scenario(estimate.apply(simlib.load_scenario(mine))).raw
-    assert found.metrics["dirty_memory_time"] > 0
-    assert found.flags[0].startswith("costs: the shipped fit for ampere-altra (arm64-dirty-memory-time")
-    assert simlib.simulate(str(mine)).raw == simlib.simulate(simlib.load_scenario(mine)).raw == found.raw
+def test_a_file_gets_the_shipped_costs_of_its_host(scenario_file):
+    result = simlib.simulate(scenario_file)
+    estimate = find_fit(simlib.load_scenario(scenario_file)).estimate
+    assert result.raw == run_scenario(estimate.apply(simlib.load_scenario(scenario_file))).raw
+    assert result.metrics["dirty_memory_time"] > 0
+    assert result.flags[0].startswith("costs: the shipped fit for ampere-altra (arm64-dirty-memory-time")
+    assert (
+        simlib.simulate(str(scenario_file)).raw
+        == simlib.simulate(simlib.load_scenario(scenario_file)).raw
+        == result.raw
+    )
 
 
-def test_a_fit_may_be_a_file_what_it_holds_or_its_costs(mine):
-    fit = find_fit(simlib.load_scenario(mine))
+def test_a_fit_may_be_a_file_a_fit_or_its_costs(scenario_file):
+    fit = find_fit(simlib.load_scenario(scenario_file))
     path = simlib.measurements.data_dir() / "fits" / "ampere-altra.json"
-    first, *others = (simlib.simulate(mine, fit=given) for given in (fit, path, str(path), fit.estimate))
+    first, *others = (simlib.simulate(scenario_file, fit=given) for given in (fit, path, str(path), fit.estimate))
     assert isinstance(fit.estimate, CostEstimate)
     assert all(other.raw == first.raw for other in others)
     assert not any("shipped" in flag for flag in first.flags)
 
 
-def test_missing_costs_are_refused_with_pythons_cure_where_only_what_is_known_counts():
+def test_missing_costs_are_refused_with_a_hint_for_python_if_costs_must_be_exact():
     with pytest.raises(InputError, match=r"scenario\.with_costs\(fault_hold=.*pass fit=") as caught:
-        simlib.simulate(Scenario(), costs="exact")
+        simlib.simulate(Scenario(), unknown_costs="exact")
     assert "--fit" not in str(caught.value)
-    assert "give them under [costs], calibrate and pass --fit" in caught.value.on_command_line()
+    assert "give them under [costs], calibrate and pass --fit" in caught.value.cli_message()
 
 
-def test_a_policy_and_vcpus_may_be_chosen(mine):
-    found = simlib.simulate(mine, policy="loongarch-two-acquisitions", vcpus=3)
-    assert (found.scenario.guest.vcpus, found.scenario.policy.architecture) == (3, "loongarch")
-    assert any("that they hold for loongarch is assumed" in flag for flag in found.flags)
+def test_a_policy_and_vcpus_may_be_chosen(scenario_file):
+    result = simlib.simulate(scenario_file, policy="loongarch-two-acquisitions", vcpus=3)
+    assert (result.scenario.guest.vcpus, result.scenario.policy.architecture) == (3, "loongarch")
+    assert any("it is assumed that they apply to loongarch" in flag for flag in result.flags)
 
 
 def test_a_variant_is_named():
@@ -69,7 +73,7 @@ def test_a_variant_is_named():
         simlib.simulate(Scenario(), variant="b")
 
 
-def test_what_is_no_scenario_is_refused():
+def test_a_wrong_type_of_scenario_is_refused():
     with pytest.raises(InputError, match="scenario = dict: must be a Scenario or the path of its file"):
         simlib.simulate({"guest": {}})  # type: ignore[arg-type]
 
@@ -89,16 +93,16 @@ def contended():
 def test_histograms_are_those_of_the_locks_table(contended):
     locks, tables = contended.locks().set_index(["lock", "mode"]), contended.tables()
     for what in ("wait", "hold"):
-        found = tables[f"{what}_histogram"].groupby(["lock", "mode"])
-        assert set(found.groups) == set(locks.index)
-        for place, bins in found:
+        result = tables[f"{what}_histogram"].groupby(["lock", "mode"])
+        assert set(result.groups) == set(locks.index)
+        for place, bins in result:
             row = locks.loc[place]
             assert bins["count"].sum() == row["acquisitions"]
             longest = bins["up_to_s"].max()
             assert longest / 2 <= row[f"{what}_max_s"] <= longest, (place, what)
 
 
-def test_tables_tell_of_one_time(contended):
+def test_tables_agree_on_times(contended):
     tables, end_s = contended.tables(), contended.raw.end_ps * 1e-12
     row = contended.locks().set_index(["lock", "mode"]).loc["mmu_lock", "write"]  # nobody reads
     assert row["utilisation"] * end_s == pytest.approx(row["hold_s"], rel=0.01)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What was measured, fitted and predicted looks different, and stands where the table says."""
+"""Curves: measured, fitted and predicted points look different and have the table's positions."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_dirty_memory_time_keeps_measured_fitted_and_predicted_apart(curves: pd.
 def test_a_variant_keeps_its_colour_when_another_is_left_out(curves: pd.DataFrame) -> None:
     alone = figures.dirty_memory_time(curves[curves["variant"] == "rwlock-old-test"])
     name = "rwlock-old-test, fitted"
-    both = figures.dirty_memory_time(curves)
-    assert traces(alone, name)[0].line.color == traces(both, name)[0].line.color
-    assert traces(both, "spinlock-old-test, fitted")[0].line.color != traces(both, name)[0].line.color
+    two = figures.dirty_memory_time(curves)
+    assert traces(alone, name)[0].line.color == traces(two, name)[0].line.color
+    assert traces(two, "spinlock-old-test, fitted")[0].line.color != traces(two, name)[0].line.color
 
 
 def test_no_boundary_is_drawn_where_held_out_points_lie_between_trained_ones(curves: pd.DataFrame) -> None:
@@ -98,7 +98,7 @@ def test_a_prediction_without_a_fit_is_dashed_everywhere(curves: pd.DataFrame) -
 def test_contentions_a_page_are_the_count_over_vcpus_and_pages(curves: pd.DataFrame) -> None:
     figure = figures.contentions(curves, pages_per_vcpu=500)
     left, right = traces(figure, "spinlock-old-test, measured (calibrated on)")
-    np.testing.assert_array_equal(left.x, [2, 4, 8])  # none at 1 vCPU, which a logarithm cannot show
+    np.testing.assert_array_equal(left.x, [2, 4, 8])  # not at 1 vCPU: a logarithmic axis cannot show 0
     np.testing.assert_array_equal(right.x, [1, 2, 4, 8])
     np.testing.assert_allclose(right.y, 1.01 * 1000 * np.array([0, 1, 3, 7]) / 500)
     assert (figure.layout.yaxis.type, figure.layout.yaxis2.type) == ("log", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Units in figures: ns, µs, ms and s, never ps or 650µ; one unit an axis, and its title says which."""
+"""Units in figures: ns, µs, ms and s, never ps or 650µ; one unit an axis, which its title names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(columns: str, *values: tuple[Any, ...]) -> pd.DataFrame:
 
 
 def drawn(scale: float) -> Iterator[go.Figure]:
-    """Every figure that has an axis of times, its times all about as long as the scale."""
+    """Every figure that has an axis of times, with times of about the scale."""
     t = scale
     spans = rows(
         "thread mode what begin_s end_s", ("vcpu 0", "write", "hold", t, 1.2 * t), ("main", "read", "wait", 0.0, t)
@@ -85,12 +85,12 @@ def title_of(axis: dict[str, Any]) -> str:
 
 
 def unit_of(text: str) -> str:
-    found = UNIT.search(re.sub("<[^>]*>", "", text).strip())
-    return found[1] if found else ""
+    match = UNIT.search(re.sub("<[^>]*>", "", text).strip())
+    return match[1] if match else ""
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_an_axis_has_one_unit_and_its_title_says_it(scale: float) -> None:
+def test_an_axis_has_one_unit_and_its_title_names_it(scale: float) -> None:
     for figure in drawn(scale):
         headings = [note.text for note in figure.layout.annotations]
         for axis in axes(figure):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of runs, fits, migrations and choices: what stands where, few traces, and bad tables named."""
+"""Figures of runs, fits, migrations and choices: positions, few traces, and errors that name bad tables."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_every_column_is_needed_and_a_row_too(draw: Draw, frame: pd.DataFrame) -
 
 
 @pytest.mark.parametrize(("draw", "frame"), FIGURES)
-def test_an_index_with_doubles_changes_nothing(draw: Draw, frame: pd.DataFrame) -> None:
+def test_an_index_with_duplicates_changes_nothing(draw: Draw, frame: pd.DataFrame) -> None:
     doubled = frame.set_axis(np.zeros(len(frame), int))
     assert draw(doubled).to_json() == draw(frame).to_json()
 
@@ -148,7 +148,7 @@ def test_a_bad_value_is_named(draw: Draw, frame: pd.DataFrame, sentence: str) ->
 
 
 @pytest.mark.parametrize(("draw", "frame"), SIMULATED)
-def test_what_is_simulated_says_so(draw: Draw, frame: pd.DataFrame) -> None:
+def test_simulated_figures_say_so(draw: Draw, frame: pd.DataFrame) -> None:
     assert draw(frame).layout.title.subtitle.text.startswith("simulated")
 
 
@@ -161,7 +161,7 @@ def test_time_per_page_stacks_activities_in_one_order() -> None:
         figures.time_per_page(SPLIT.replace("wait", "waits"))
 
 
-def test_progress_is_per_second_and_says_which_threads_it_shows() -> None:
+def test_progress_is_per_second_and_names_the_number_of_threads() -> None:
     figure = figures.progress(PROGRESS)
     assert len(figure.data) == 16
     assert "first 16 of 20" in figure.layout.title.text
@@ -188,7 +188,7 @@ def test_held_out_errors_put_the_model_first_and_the_line_at_zero() -> None:
     assert high > 2
 
 
-def test_a_cost_of_zero_stands_at_the_edge_of_its_logarithmic_axis() -> None:
+def test_a_cost_of_zero_is_at_the_edge_of_its_logarithmic_axis() -> None:
     figure = figures.cost_intervals(INTERVALS)
     point = next(t for t in figure.data if t.name == "spin" and t.mode == "markers")
     edge = 10 ** figure.layout.xaxis.range[0]
@@ -204,7 +204,7 @@ def test_sensitivity_has_the_largest_total_on_top() -> None:
     np.testing.assert_array_equal(total.error_x.array, [0.04, 0.03])
 
 
-def test_correlation_refuses_what_is_not_a_correlation_matrix() -> None:
+def test_correlation_refuses_other_matrices() -> None:
     names = ["hold", "line"]
     good = pd.DataFrame([[1, -0.98], [-0.98, 1]], names, names)
     np.testing.assert_array_equal(figures.correlation(good).data[0].z, good.to_numpy())
@@ -213,7 +213,7 @@ def test_correlation_refuses_what_is_not_a_correlation_matrix() -> None:
             figures.correlation(bad)
 
 
-def test_degradation_is_sorted_beside_what_was_published() -> None:
+def test_degradation_is_sorted_and_has_published_points() -> None:
     figure = figures.degradation_over_time(DEGRADATION, PUBLISHED)
     over_time, above = traces(figure, "before, simulated")
     np.testing.assert_allclose(over_time.y, [99.5, 20, 60])
@@ -229,7 +229,7 @@ def test_degradation_is_sorted_beside_what_was_published() -> None:
     np.testing.assert_allclose(traces(wide, "before, simulated")[1].x, [0, 3, 5, 6])
 
 
-def test_batch_costs_mark_the_best_and_shade_what_is_as_good() -> None:
+def test_batch_costs_mark_the_best_and_shade_equivalent_batches() -> None:
     figure = figures.batch_costs(COSTS.sample(frac=1, random_state=1).sort_values("architecture", kind="stable"))
     whole = 8 * 32768
     simulated = traces(figure, "simulated")[0]
@@ -250,17 +250,17 @@ def test_batch_costs_mark_the_best_and_shade_what_is_as_good() -> None:
     closed = figures.batch_costs(COSTS.assign(closed_form_s=1.5))
     np.testing.assert_array_equal(traces(closed, "closed form")[0].y, [1.5] * 5)
     assert [t.name for t in closed.data if t.showlegend] == [
-        "simulated, with its interval", "best", "as good as the best", "closed form"
+        "simulated, with its interval", "best", "equivalent to the best", "closed form"
     ]  # fmt: skip
 
 
-def test_what_is_flat_looks_flat() -> None:
+def test_flat_costs_look_flat() -> None:
     flat = COSTS.assign(objective_s=1.0, low_s=0.99, high_s=1.01)
     low, high = figures.batch_costs(flat).layout.yaxis.range
     assert high - low >= 1
 
 
-def test_the_map_says_what_is_not_distinguished_and_what_does_not_matter() -> None:
+def test_the_map_marks_undistinguished_strategies_and_cells_that_do_not_matter() -> None:
     figure = figures.best_strategy_map(CELLS)
     cells = {trace.name: trace for trace in figure.data}
     assert set(cells) == {"every-4096", "not distinguished", "whole-ioctl", "any strategy"}
@@ -273,16 +273,16 @@ def test_the_map_says_what_is_not_distinguished_and_what_does_not_matter() -> No
     assert titles(figure, "y") == ["accesses per second of a vCPU"]
 
 
-def test_which_of_those_that_are_not_distinguished_came_out_least_does_not_show() -> None:
-    """It is chance, and would be another one with another seed."""
+def test_the_map_does_not_show_the_least_of_undistinguished_strategies() -> None:
+    """It depends on the seed."""
     other = CELLS.assign(strategy=["every-4096", "every-4096", "every-64", "whole-ioctl"])
     assert figures.best_strategy_map(other).to_json() == figures.best_strategy_map(CELLS).to_json()
 
 
-def test_colours_of_what_is_about_the_same_are_about_the_same() -> None:
-    near = figures.pareto(TRADES.assign(lost_s=[50.0, 51.0, 51.4])).layout.coloraxis
+def test_similar_times_have_similar_colours() -> None:
+    near = figures.pareto(TRADES.assign(guest_time_lost_s=[50.0, 51.0, 51.4])).layout.coloraxis
     assert near.cmax - near.cmin == pytest.approx(np.log10(4))
-    far = figures.pareto(TRADES.assign(lost_s=[1.0, 5.0, 100.0])).layout.coloraxis
+    far = figures.pareto(TRADES.assign(guest_time_lost_s=[1.0, 5.0, 100.0])).layout.coloraxis
     assert (far.cmin, far.cmax) == pytest.approx((0, 2))
     assert near.colorbar.title.text == "guest time lost, s"
     assert len(near.colorbar.ticktext) >= 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every result can do: a short repr, a summary, HTML, figures."""
+"""Interface of all results: a short repr, a summary, HTML, figures."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def results():
          "costs": {key: value for key, value in COSTS.items() if key not in ("fault_unlocked", "fault_hold")},
          "calibration": {"costs": ["fault_unlocked", "fault_hold"]}}
     )  # fmt: skip
+    quick = simlib.CalibrationOptions(pages_per_vcpu=512, profile=False)
     return {
         "simulation": simlib.simulate(SMALL),
         "migration": simlib.simulate(MIGRATION),
         "prediction": simlib.predict(SMALL, [1, 4], metrics=["dirty_memory_time", "contentions"]),
         "comparison": simlib.compare(SMALL, ["baseline", "fast-path-read-lock"], [1, 4], metrics=["dirty_memory_time"]),
-        "calibrated": simlib.calibrate(unknown, frame, pages_per_vcpu=512, profile=False),
+        "calibrated": simlib.calibrate(unknown, frame, options=quick),
         "fit": find_fit(Scenario.parse({"host": {"name": "ampere-altra"}})),
         "choice": simlib.choose_batch(MIGRATION),
     }
@@ -42,7 +43,7 @@ NAMES = ("simulation", "migration", "prediction", "comparison", "calibrated", "f
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_result_says_little_unless_asked(results, name):
+def test_a_result_has_a_short_repr(results, name):
     result = results[name]
     assert len(repr(result)) < 1500
     assert len(repr(result).splitlines()) <= 8
@@ -72,7 +73,7 @@ def test_figures_take_a_result_without_reshaping(results):
         results["prediction"].plot(metric="zap_time")
 
 
-def test_a_scenario_is_a_line():
+def test_the_repr_of_a_scenario_is_one_line():
     scenario = Scenario.parse({"variants": {"a": {}}})
     assert repr(scenario) == (
         "<Scenario dirty_log_perf_test on unnamed: 1 vCPUs, 1 GiB, arm64, 0 costs given, variants a>"
@@ -82,7 +83,7 @@ def test_a_scenario_is_a_line():
 
 
 def test_a_calibration_predicts(results):
-    found = simlib.predict(
+    prediction = simlib.predict(
         results["calibrated"].scenario, [16], fit=results["calibrated"], metrics=["dirty_memory_time"]
     )
-    assert (found.frame["estimate"] > 0).all()
+    assert (prediction.frame["estimate"] > 0).all()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every test of the lab has a lab of its own, and a PATH that it can empty."""
+"""Fixtures of the lab's tests: an own folder for the lab, and a PATH with only fake programs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The lab's folder."""
+    """Folder of the lab."""
     monkeypatch.setenv("SIMLIB_LAB", str(tmp_path / "lab"))
     return tmp_path / "lab"
 
 
 @pytest.fixture
 def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all of PATH."""
+    """The only folder in PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

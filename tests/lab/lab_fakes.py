@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the lab's tests share: programs that are shell scripts, consoles that no kernel wrote, a kernel of two files."""
+"""Fakes for the lab's tests: shell scripts for programs, made-up consoles, and a kernel tree of two files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTPUT = (Path(__file__).parent / "samples" / "contention_test_native.jsonl").re
 
 
 def program(path: Path, text: str) -> Path:
-    """Write a shell script that stands for a program."""
+    """Write a shell script in place of a program."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -25,14 +25,14 @@ def program(path: Path, text: str) -> Path:
 
 
 def cell(parameters: dict[str, Any] | None = None, **changes: Any) -> Cell:
-    """A cell: the first one of an experiment."""
+    """First cell of an experiment."""
     test = {"vcpus": 1, "memory_per_vcpu": "2M", "rounds": 2, "parked": True, **changes.pop("test", {})}
     table = {"name": "fake", "target": "x86_64", "timeout_s": 20, **changes, "test": test}
     return next(parse_experiment({**table, "parameters": parameters or {}}).cells())
 
 
 def console(of: Cell, outputs: list[str] | None = None, start: float = 0.5, stop: float = 1.5, status: int = 0) -> str:
-    """What a good run prints on its console, as the lab's init does; the last line ends with `status`."""
+    """Console of a good run, in the format of the lab's init; the last line ends with `status`."""
     lines = of.script().splitlines()
     outputs = outputs if outputs is not None else [OUTPUT if line.startswith("run") else "" for line in lines]
     frames = [f"\n@simlib start {start:.9f}\n"]
@@ -43,7 +43,7 @@ def console(of: Cell, outputs: list[str] | None = None, start: float = 0.5, stop
 
 
 def outcome(output: str = OUTPUT, of: Cell | None = None) -> BootOutcome:
-    """What a good boot gives."""
+    """Outcome of a good boot."""
     lines = (of or cell()).script().splitlines()
     outputs = tuple(output.strip("\n") if line.startswith("run") else "" for line in lines)
     return BootOutcome(
@@ -52,7 +52,7 @@ def outcome(output: str = OUTPUT, of: Cell | None = None) -> BootOutcome:
 
 
 def built(folder: Path) -> Built:
-    """A kernel that nobody compiled."""
+    """A built kernel with fake files."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "image").write_bytes(b"kernel")
     (folder / "initramfs.cpio").write_bytes(b"")
@@ -61,7 +61,7 @@ def built(folder: Path) -> Built:
 
 
 def tree(folder: Path, version: str = "6.12.117") -> Path:
-    """A kernel of two files."""
+    """Kernel tree of two files."""
     keys = zip(("VERSION", "PATCHLEVEL", "SUBLEVEL"), version.split("."), strict=True)
     (folder / "virt").mkdir(parents=True)
     (folder / "Makefile").write_text("".join(f"{key} = {value}\n" for key, value in keys))
@@ -92,7 +92,7 @@ new file mode 100644
 
 
 def series(folder: Path, base: str = "# base: linux-source-6.12 6.12.117", **patches: str) -> Series:
-    """Write a series and read it."""
+    """Write a series, and read it."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in patches.items():
         (folder / f"{name}.patch").write_text(text)
@@ -101,5 +101,5 @@ def series(folder: Path, base: str = "# base: linux-source-6.12 6.12.117", **pat
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """All files below a folder."""
+    """Texts of all files in a folder, by relative path."""
     return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the patches' messages say was measured is what the collected data say."""
+"""The measurements in the patches' messages agree with the collected data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CLAIMS = list(module.claims())
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[f"{claim.patch:04d}-{n}" for n, claim in enumerate(CLAIMS)])
-def test_a_message_says_what_the_data_say(claim):
-    assert claim.stands, f"should read: {claim.expected}"
+def test_a_message_agrees_with_the_data(claim):
+    assert claim.holds, f"should read: {claim.expected}"
 
 
 def test_every_message_with_a_measurement_has_a_claim():
-    """ "Under QEMU's TCG" is how all but the stress test's (whose runs are not in the data) begin to state one."""
+    """Each measurement begins with "Under QEMU's TCG", except the stress test's, whose runs are not in the data."""
     folder = module.CLAIMS.parent
     numbers = [int(path.name[:4]) for path in folder.glob("0*.patch")]
     stated = {number for number in numbers if "TCG with instructions" in module.message(folder, number)}
@@ -27,7 +27,7 @@ def test_every_message_with_a_measurement_has_a_claim():
 
 
 def small(tmp_path: Path, text: str, message: str) -> list[module.Claim]:
-    """A claim about a table of four rows."""
+    """Claims about a table of four rows."""
     (tmp_path / "t.csv").write_text("seed,name,ns,part\n1,a,1000,1\n1,a,3000,2\n2,a,1500000,3\n2,b,7,4\n")
     (tmp_path / "0003-x.patch").write_text(f"Subject: x\n\n{message}\n---\n took 9 us\n")
     (tmp_path / "claims.toml").write_text(text)
@@ -49,17 +49,17 @@ more = { from = "longest / first - 1" }
 """
 
 
-def test_numbers_are_queried_grouped_and_shown(tmp_path):
+def test_numbers_are_queried_grouped_and_formatted(tmp_path):
     (claim,) = small(tmp_path, TIME, "it took 4 us\nand 1.5 ms, 0.08 %;\n374")
-    assert (claim.expected, claim.stands) == ("it took 4 us and 1.5 ms, 0.07 %; 374", False)
+    assert (claim.expected, claim.holds) == ("it took 4 us and 1.5 ms, 0.07 %; 374", False)
     (claim,) = small(tmp_path, TIME, "it took 4 us\nand 1.5 ms, 0.07 %; 374")
-    assert claim.stands
+    assert claim.holds
 
 
-def test_what_stands_after_the_message_is_none_of_it(tmp_path):
+def test_text_after_the_message_does_not_count(tmp_path):
     text = '[[claim]]\npatch = 3\ntext = "took {n} us"\n[claim.value]\nn = { from = "9" }\n'
     (claim,) = small(tmp_path, text, "nothing")
-    assert not claim.stands
+    assert not claim.holds
 
 
 def test_a_query_without_rows_is_an_error(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A boot: what the console says, what it must not be believed, and what QEMU is told."""
+"""A boot: parsing the console, detecting failures, and QEMU's command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simlib.lab import find_target, needs_qemu, qemu
 from simlib.lab.boot import boot
 from simlib.lab.collect import Boot
 from simlib.lab.initramfs import cpio
-from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
+from simlib.lab.qemu import Qemu, command_line, find_qemu, portable_command
 
 X86 = find_target("x86_64")
 PLAIN = cell()
@@ -31,22 +31,22 @@ SWITCHED = cell({"dirty_log_clear_batch": 64})
 THREADS = cell(clock="multithreaded")
 
 
-def read(text: str, of=PLAIN, ended: bool = True, wall: float = 2.0):
-    """What is made of a console."""
-    return module._read(text.encode(), "" if ended else "CPU 0 in spin", of, "qemu", wall)
+def parse(text: str, of=PLAIN, ended: bool = True, wall_s: float = 2.0):
+    """Parse a console."""
+    return module._parse_console(text.encode(), "" if ended else "CPU 0 in spin", of, "qemu", wall_s)
 
 
 def test_a_good_console_gives_the_outputs():
-    found = read("BIOS\r\n" + console(SWITCHED) + "reboot: Power down\r\n", SWITCHED)
-    assert found.outputs == ("", OUTPUT.strip("\n"))
-    assert (found.guest_s, found.wall_s) == (1.0, 2.0)
-    assert read(console(SWITCHED, stop=9.0), SWITCHED).digest == found.digest  # what it printed, not when
-    assert read(console(SWITCHED, ["", "{}"]), SWITCHED).digest != found.digest
+    outcome = parse("BIOS\r\n" + console(SWITCHED) + "reboot: Power down\r\n", SWITCHED)
+    assert outcome.outputs == ("", OUTPUT.strip("\n"))
+    assert (outcome.guest_s, outcome.wall_s) == (1.0, 2.0)
+    assert parse(console(SWITCHED, stop=9.0), SWITCHED).digest == outcome.digest  # of the output, not of its time
+    assert parse(console(SWITCHED, ["", "{}"]), SWITCHED).digest != outcome.digest
 
 
-def test_a_test_may_print_what_a_panic_says():
+def test_a_test_may_print_the_words_of_a_panic():
     text = '{"name": "BUG: x"}\nno Kernel panic here'
-    assert read(console(PLAIN, [text])).outputs == (text,)
+    assert parse(console(PLAIN, [text])).outputs == (text,)
 
 
 GOOD = console(PLAIN)
@@ -64,12 +64,17 @@ FAULTS = {
         True,
         f"fake: the guest's kernel stopped: {PANIC}",
     ),
-    "empty": (PLAIN, "", True, "the machine ended before the experiment did; its last words: none: the console stayed"),
+    "empty": (
+        PLAIN,
+        "",
+        True,
+        "the machine ended before the experiment did; last line of the console: none: the console stayed",
+    ),
     "QEMU's own fault": (
         PLAIN,
         "qemu: no such CPU\n",
         True,
-        "before the experiment did; its last words: qemu: no such",
+        "before the experiment did; last line of the console: qemu: no such",
     ),
     "hang": (
         PLAIN,
@@ -119,7 +124,7 @@ FAULTS = {
 def test_a_bad_console_is_one_sentence(fault):
     of, text, ended, expected = FAULTS[fault]
     with pytest.raises(SimlibError) as caught:
-        read(text, of, ended)
+        parse(text, of, ended)
     assert expected in str(caught.value)
     assert str(caught.value).startswith("fake: ")
     assert "\n" not in str(caught.value)
@@ -128,20 +133,20 @@ def test_a_bad_console_is_one_sentence(fault):
 @pytest.mark.parametrize("at", range(0, len(GOOD) - 2, 97))
 def test_a_console_cut_anywhere_is_no_result(at):
     with pytest.raises(SimlibError, match="the machine ended before the experiment did"):
-        read(GOOD[:at])
+        parse(GOOD[:at])
 
 
-@pytest.mark.parametrize(("stop", "wall", "good"), [(10.5, 11.0, True), (10.5, 3.0, False), (10.5, 60.0, False)])
-def test_a_running_clock_must_be_the_walls(stop, wall, good):
+@pytest.mark.parametrize(("stop", "wall_s", "good"), [(10.5, 11.0, True), (10.5, 3.0, False), (10.5, 60.0, False)])
+def test_the_multithreaded_clock_must_agree_with_the_wall_clock(stop, wall_s, good):
     text = console(THREADS, stop=stop)
-    assert read(text, PLAIN, wall=wall).wall_s == wall  # the deterministic clock runs as it likes
+    assert parse(text, PLAIN, wall_s=wall_s).wall_s == wall_s  # the deterministic clock is not compared
     if good:
-        assert read(text, THREADS, wall=wall).guest_s == pytest.approx(10.0)
+        assert parse(text, THREADS, wall_s=wall_s).guest_s == pytest.approx(10.0)
         return
     with pytest.raises(
-        SimlibError, match=r"10\.5 s passed inside and .* s outside: the guest's clock is wrong, so are"
+        SimlibError, match=r"10\.5 s passed on the guest's clock and .* s on the wall clock: the guest's times are"
     ):
-        read(text, THREADS, wall=wall)
+        parse(text, THREADS, wall_s=wall_s)
 
 
 def start(tmp_path: Path, script: str, of=THREADS, **options):
@@ -158,11 +163,11 @@ def test_a_boot_end_to_end(tmp_path):
         grep -aq 'run /mmu_lock_contention_test -v 1 -b 2M -r 2 -p' "$2" && cat '{tmp_path}/console'
         sleep 0.2
     """
-    found = start(tmp_path, script, core=None)
-    assert found.outputs == (OUTPUT.strip("\n"),)
-    assert found.wall_s >= 0.2
-    assert found.command.startswith("qemu -M q35 -cpu max,+svm,+npt -smp 2 -m 768M -accel tcg,thread=multi")
-    assert str(tmp_path) not in found.command
+    outcome = start(tmp_path, script, core=None)
+    assert outcome.outputs == (OUTPUT.strip("\n"),)
+    assert outcome.wall_s >= 0.2
+    assert outcome.command.startswith("qemu -M q35 -cpu max,+svm,+npt -smp 2 -m 768M -accel tcg,thread=multi")
+    assert str(tmp_path) not in outcome.command
 
 
 REGISTERS = """
@@ -175,15 +180,15 @@ RIP=0000000000401000
 """
 
 
-def test_a_machine_that_hangs_says_where_its_cpus_are(tmp_path, monkeypatch):
+def test_a_hang_is_reported_with_the_location_of_each_cpu(tmp_path, monkeypatch):
     """On x86 (the second one outside of the kernel), arm64 and riscv."""
     kernel = built(tmp_path)
     (tmp_path / "System.map").write_text("ffffffff81000100 T spin\nffffffff81000200 t idle\n")
-    assert "nobody can say where its CPUs are" in module._places(tmp_path / "none", kernel)
+    assert "its CPUs' registers cannot be read" in module._cpu_locations(tmp_path / "none", kernel)
     monitor = contextlib.nullcontext(types.SimpleNamespace(ask=lambda *_: {"return": REGISTERS}))
     monkeypatch.setattr(module, "Monitor", lambda path: monitor)
-    told = module._places(tmp_path / "qmp", kernel)
-    assert told == "CPU 0 in spin, CPU 1 in code of a user or a guest, CPU 2 in idle, CPU 3 in spin"
+    locations = module._cpu_locations(tmp_path / "qmp", kernel)
+    assert locations == "CPU 0 in spin, CPU 1 in user or guest code, CPU 2 in idle, CPU 3 in spin"
 
 
 @pytest.mark.parametrize("silenced", ["", "exec >/dev/null 2>&1; "])
@@ -192,7 +197,7 @@ def test_a_hang_is_killed_with_all_its_children(tmp_path, silenced):
     loop = f"(while :; do echo >> '{mark}'; sleep 0.05; done) >/dev/null 2>&1 & echo hello; {silenced}sleep 9 & sleep 9"
     seconds: list[float] = []
     begun = time.monotonic()
-    with pytest.raises(SimlibError, match=r"no end after 1 s .*; its last words: hello"):
+    with pytest.raises(SimlibError, match=r"no end after 1 s .*; last line of the console: hello"):
         start(tmp_path, loop, cell(clock="multithreaded", timeout_s=1), progress=seconds.append)
     assert time.monotonic() - begun < 10
     assert seconds
@@ -234,19 +239,22 @@ def test_a_flooded_console_is_cut(tmp_path, monkeypatch):
     [
         (
             None,
-            r"qemu-system-x86_64 = not found: QEMU 9\.1 or later runs the lab's x86_64; run simlib lab qemu, which .*",
+            r"qemu-system-x86_64 = not found: the lab's x86_64 needs QEMU 9\.1 or later; run simlib lab qemu, which .*",
         ),
         ("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", r"qemu-system-x86_64 = 7\.2\.22: is too old: before 9\.1 no plugin"),
         ("9.0.4", "is too old"),
-        ("nonsense", r"qemu-system-x86_64 = /.* prints no version: QEMU emulator version nonsense: QEMU 9\.1 or later"),
+        (
+            "nonsense",
+            r"qemu-system-x86_64 = /.* prints no version: QEMU emulator version nonsense: the lab's x86_64 needs QEMU",
+        ),
     ],
 )
-def test_a_missing_or_old_qemu_has_a_cure(only, version, expected):
+def test_a_missing_or_old_qemu_has_a_hint(only, version, expected):
     if version:
         program(only / X86.qemu, f"echo 'QEMU emulator version {version}'")
     with pytest.raises(InputError, match=expected) as caught:
         find_qemu(X86)
-    assert caught.value.cure.endswith("or later: qemu-system-x86 qemu-system-common qemu-system-data seabios")
+    assert caught.value.hint.endswith("or later: qemu-system-x86 qemu-system-common qemu-system-data seabios")
     assert needs_qemu([X86])
 
 
@@ -258,7 +266,9 @@ def test_a_broken_qemu_is_named_unless_another_works(only, lab):
     with pytest.raises(InputError, match=rf"= {private} prints no version: error while .* libfdt\.so\.1: no such file"):
         find_qemu(X86)
     private.write_bytes(b"\x7fELF of another machine")
-    with pytest.raises(InputError, match=rf"= {private} does not start: Exec format error: QEMU 9\.1 or later runs"):
+    with pytest.raises(
+        InputError, match=rf"= {private} does not start: Exec format error: the lab's x86_64 needs QEMU"
+    ):
         find_qemu(X86)
     program(only / X86.qemu, "echo 'QEMU emulator version 7.2.0'")
     with pytest.raises(InputError, match=rf"= {private} does not start: Exec format error; 7\.2\.0: is too old"):
@@ -267,10 +277,10 @@ def test_a_broken_qemu_is_named_unless_another_works(only, lab):
     assert find_qemu(X86).version == (9, 1, 0)
 
 
-@pytest.mark.parametrize("whose", ["everybody", "another user"])
-def test_a_private_qemu_that_others_could_have_put_there_is_not_run(lab, only, monkeypatch, tmp_path, whose):
+@pytest.mark.parametrize("writer", ["everybody", "another user"])
+def test_a_private_qemu_that_others_could_have_put_there_is_not_run(lab, only, monkeypatch, tmp_path, writer):
     program(lab / "qemu" / "bin" / X86.qemu, f"touch {tmp_path / 'ran'}; echo 'QEMU emulator version 10.0.0'")
-    if whose == "everybody":
+    if writer == "everybody":
         (lab / "qemu").chmod(0o777)
     else:
         monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
@@ -280,7 +290,7 @@ def test_a_private_qemu_that_others_could_have_put_there_is_not_run(lab, only, m
 
 
 def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypatch):
-    """With packages that hold what the test wants."""
+    """The fake apt fetches packages that contain `script`."""
     arm64 = find_target("arm64")
     other = program(lab / "qemu" / "bin" / arm64.qemu, "echo 'QEMU emulator version 10.0.2'")
     script = "echo 'QEMU emulator version 10.0.3'"
@@ -292,9 +302,9 @@ def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypat
             (folder / "cache/archives/libc6_2.36-9_amd64.deb").touch()
         elif command[0] == "dpkg":
             assert "libc6" not in command[-2]
-            place = Path(command[-1]) / "usr" / "bin" / X86.qemu
-            place.unlink(missing_ok=True)  # as dpkg does: what is there may have another name elsewhere
-            program(place, script)
+            path = Path(command[-1]) / "usr" / "bin" / X86.qemu
+            path.unlink(missing_ok=True)  # as dpkg does: the file may be a hard link
+            program(path, script)
 
     monkeypatch.setattr(qemu, "run_logged", apt)
     root = qemu._fetch([X86], ["deb x bookworm main"], lambda text: None)
@@ -311,15 +321,15 @@ def test_the_private_qemu_comes_first_unless_it_is_too_old(only, lab):
     assert find_qemu(X86).version == (9, 1, 0)
     (lab / "qemu" / "usr" / "share" / "seabios").mkdir(parents=True)
     private = program(lab / "qemu" / "bin" / X86.qemu, "echo 'QEMU emulator version 10.0.2 (Debian)'")
-    found = find_qemu(X86)
-    assert (found.command, found.text) == (str(private), "10.0.2")
-    assert found.folders == (str(lab / "qemu/usr/share/seabios"), str(lab / "qemu/usr/share"))
+    emulator = find_qemu(X86)
+    assert (emulator.command, emulator.text) == (str(private), "10.0.2")
+    assert emulator.folders == (str(lab / "qemu/usr/share/seabios"), str(lab / "qemu/usr/share"))
     program(private, "echo 'QEMU emulator version 8.2.0'")
     assert find_qemu(X86).command == str(only / X86.qemu)
     assert not needs_qemu([X86])
 
 
-def test_where_debian_comes_from_is_read_in_both_forms(tmp_path):
+def test_debian_sources_are_read_in_both_formats(tmp_path):
     (tmp_path / "sources.list.d").mkdir()
     assert qemu.debian_sources(tmp_path) == []
     sources = tmp_path / "sources.list.d" / "debian.sources"
@@ -360,7 +370,7 @@ def test_the_deterministic_command(tmp_path, monkeypatch):
         assert part in text
     arguments = command[command.index("-append") + 1]
     assert {"nokaslr", "norandmaps", "kvm_amd.npt=0", "rdinit=/init", "panic=-1"} <= set(arguments.split())
-    public = shown(command)
+    public = portable_command(command)
     assert public.startswith("qemu-system-x86_64 -M q35 ")
     assert "-plugin slices-1.so,quantum=500,seed=7 " in public
     assert f"-kernel image -initrd i -append '{arguments}'" in public
@@ -374,21 +384,21 @@ def test_turns_are_long_until_a_function_of_the_kernel_is_called(tmp_path, monke
     (tmp_path / "System.map").write_text("f100 T begin\nf200 t finish\n")
 
     def plugin(turns_from):
-        its = cell(turns_from=turns_from, turns_to="finish")
-        command = command_line(Qemu("qemu", (10, 0, 2)), its, X86, kernel, "i")
+        limited = cell(turns_from=turns_from, turns_to="finish")
+        command = command_line(Qemu("qemu", (10, 0, 2)), limited, X86, kernel, "i")
         return command[command.index("-plugin") + 1]
 
     assert plugin("other begin").endswith(",from=f100,to=f200")
-    assert plugin("other").endswith(",seed=1")  # a kernel that has it by no such name: short ones all along
+    assert plugin("other").endswith(",seed=1")  # the kernel lacks the function: all turns are short
     assert plugin("").endswith(",seed=1")
 
 
-def test_a_result_is_named_by_all_that_determines_it(tmp_path, monkeypatch, lab):
+def test_the_name_of_a_result_depends_on_all_inputs(tmp_path, monkeypatch, lab):
     monkeypatch.setattr(qemu, "build_plugin", lambda: Path("/lab/slices-1.so"))
     emulator, kernel = Qemu("/lab/qemu-system-x86_64", (10, 0, 2)), built(tmp_path)
 
-    def path(*given, emulator=emulator, kernel=kernel, **fields):
-        return Boot(cell(*given, **fields), kernel, emulator).path.name
+    def path(*parameters, emulator=emulator, kernel=kernel, **fields):
+        return Boot(cell(*parameters, **fields), kernel, emulator).path.name
 
     plain = path()
     others = [
@@ -414,7 +424,7 @@ def test_without_a_compiler_there_is_no_plugin(only):
         qemu.build_plugin()
 
 
-def test_a_plugin_that_does_not_compile_is_said(only, lab):
+def test_a_plugin_that_does_not_compile_is_an_error(only, lab):
     program(only / "gcc", "echo 'slices.c:1: error: no' >&2; exit 1")
     with pytest.raises(SimlibError, match=r"slices\.c does not compile: slices\.c:1: error: no"):
         qemu.build_plugin()
@@ -422,8 +432,8 @@ def test_a_plugin_that_does_not_compile_is_said(only, lab):
 
 
 def members(archive: bytes) -> dict[str, tuple[int, bytes]]:
-    """Mode and content of an archive's files, read as the kernel's unpack_to_rootfs() does: one archive, then more."""
-    found, at = {}, 0
+    """Mode and content of the files of concatenated archives, read as the kernel's unpack_to_rootfs() does."""
+    files, at = {}, 0
     while at < len(archive):
         if not archive[at]:  # padding between archives
             at += 4
@@ -434,12 +444,12 @@ def members(archive: bytes) -> dict[str, tuple[int, bytes]]:
         assert name.endswith(b"\0")
         begin = at + 110 + numbers[11] + (-(110 + numbers[11]) % 4)
         if name != b"TRAILER!!!\0":
-            found[name[:-1].decode()] = (numbers[1], archive[begin : begin + numbers[6]])
+            files[name[:-1].decode()] = (numbers[1], archive[begin : begin + numbers[6]])
         at = begin + numbers[6] + (-numbers[6] % 4)
-    return found
+    return files
 
 
-def test_archives_can_be_put_one_behind_another():
+def test_archives_can_be_concatenated():
     first = cpio({"init": b"#!\n", "odd": b"12345"}, ("dev", "proc"), console=True)
     second = cpio({"experiment": b"run /x\n"})
     assert len(first) % 512 == len(second) % 512 == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib lab``, as it is met on the command line, on a machine that has nothing."""
+"""``simlib lab`` on the command line, on a host without compilers and QEMU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import time
 import pytest
 from lab_fakes import built, program
 
+from simlib._lib import checkout
 from simlib.lab.build import built_dir
+from simlib.measurements import data_dir
+from simlib.measurements.fits import load_fit
 from simlib.ui.cli import output
 
 
-def test_check_looks_and_never_fails(ask, only, lab):
+def test_check_changes_nothing_and_never_fails(ask, only, lab):
     code, out, err = ask("lab", "check", "--format", "json")
     rows = {row["what"]: row for row in json.loads(out)}
     assert (code, err) == (0, "")
@@ -53,17 +56,16 @@ EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
             ("build", "--arch", "x86_64", "--kernel", "debug"),
             "--kernel = debug: is not known; known: plain, statistics,",
         ),
-        (("check-series", "--arch", "mips"), "architecture = mips: the lab cannot emulate it"),
-        (("check-series",), "checkpatch.pl = perl: not found; apt-get install perl"),
+        (("build", "--arch", "mips"), "architecture = mips: the lab cannot emulate it"),
         (("qemu", "--arch", "s390x"), "architecture = s390x"),
         (("qemu", "--arch", "arm64"), "the packages can be fetched on Debian 12 only; install QEMU 9.1 or later"),
         (
             ("run", "good.toml"),
-            "qemu-system-x86_64 = not found: QEMU 9.1 or later runs the lab's x86_64; run simlib lab",
+            "qemu-system-x86_64 = not found: the lab's x86_64 needs QEMU 9.1 or later; run simlib lab",
         ),
     ],
 )
-def test_a_fault_is_one_sentence_and_exit_code_2(ask, tmp_path, monkeypatch, only, lab, arguments, expected):
+def test_an_error_is_one_sentence_and_exit_code_2(ask, tmp_path, monkeypatch, only, lab, arguments, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.toml").write_text(EXPERIMENT)
     code, out, err = ask("lab", *arguments)
@@ -75,7 +77,7 @@ def test_a_fault_is_one_sentence_and_exit_code_2(ask, tmp_path, monkeypatch, onl
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_boots_and_leaves_nothing(tmp_path, lab, popen, number):
+def test_a_signal_ends_the_boots_and_leaves_no_files(tmp_path, lab, popen, number):
     mark, temporary = tmp_path / "alive", tmp_path / "tmp"
     temporary.mkdir()
     loop = f"case $1 in --version) echo 'QEMU emulator version 10.0.2'; exit;; esac; while :; do echo >> '{mark}'"
@@ -102,7 +104,7 @@ def test_a_signal_ends_the_boots_and_leaves_nothing(tmp_path, lab, popen, number
     assert mark.stat().st_size == size
 
 
-def test_a_long_step_is_heard_of_now_and_then(capsys, monkeypatch):
+def test_a_long_step_prints_a_line_now_and_then(capsys, monkeypatch):
     monkeypatch.setattr(output, "QUIET_S", 0.2)
     with output.progress_bar() as progress:
         progress("compiling: a", 0.5)
@@ -113,9 +115,23 @@ def test_a_long_step_is_heard_of_now_and_then(capsys, monkeypatch):
     assert 2 <= len(lines) <= 6
 
 
+def test_costs_come_from_the_shipped_fits_and_a_recomputation_needs_a_checkout(ask, tmp_path, monkeypatch):
+    code, out, _ = ask("lab", "costs", "--format", "json")
+    rows = json.loads(out)
+    fit = load_fit(data_dir() / "fits" / "lab-riscv.json")
+    values = {row["name"]: row["value"] for row in rows if row["machine"] == "lab-riscv"}
+    expected = dict(zip(fit.parameters["name"], fit.parameters["value"] / 1000, strict=True))
+    assert (code, values) == (0, pytest.approx(expected))
+    monkeypatch.setattr(checkout, "checkout", lambda: None)
+    code, out, err = ask("lab", "costs", "--out", str(tmp_path / "fits"))
+    assert (code, out) == (1, "")
+    assert "simlib lab costs --out: needs a checkout" in err
+    assert not (tmp_path / "fits").exists()
+
+
 def test_help_names_every_command(ask):
     code, out, _ = ask("lab", "--help")
     assert code == 0
-    for command in ("check", "qemu", "build", "check-series", "run", "compare", "collect"):
+    for command in ("check", "qemu", "build", "run", "compare", "collect", "try", "costs"):
         assert command in out
         assert "Usage" in ask("lab", command, "--help")[1]

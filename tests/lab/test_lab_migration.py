@@ -13,7 +13,7 @@ import pytest
 from simlib._lib.errors import InputError, SimlibError
 from simlib.lab import collect_migrations, load_migrations, write_migrations
 from simlib.lab.migration import collect
-from simlib.lab.migration.guest import GAPS, Gap, Habit, read_gaps, read_writes
+from simlib.lab.migration.guest import GAPS, Gap, WriteWorkload, read_counters, read_gaps
 from simlib.lab.qemu import Qemu
 from simlib.measurements import check
 
@@ -28,10 +28,10 @@ BAD = {
     "an unknown pattern": (HEAD + '[experiment.guest]\npattern = "up"\n', "one of sweep, random"),
     "a working set beyond the memory": (
         HEAD + 'memory = "32M"\n[experiment.guest]\nworking_set = "32M"\n',
-        "behind 1M",
+        "above the first 1M",
     ),
-    "a share without a set": (HEAD + "[experiment.guest]\nhot_percent = 5\n", "set hot_percent, too"),
-    "half a page": (HEAD + '[experiment.guest]\nvcpus = 3\nworking_set = "1M"\n', "whole pages for each vCPU"),
+    "a share without a set": (HEAD + "[experiment.guest]\nhot_percent = 5\n", "also set hot_percent"),
+    "half a page": (HEAD + '[experiment.guest]\nvcpus = 3\nworking_set = "1M"\n', "a whole number of pages per vCPU"),
     "a setting that is a text": (HEAD + '[experiment.settings]\nauto-converge = "on"\n', "a truth value"),
     "a value twice": (HEAD + "repeats = [1, 1]\n", "names a value twice"),
     "no accelerator": (HEAD + 'accelerator = "xen"\n', "one of tcg, kvm"),
@@ -53,15 +53,15 @@ def test_lists_span_a_matrix_and_truths_are_capabilities_but_one(tmp_path):
     path = tmp_path / "e.toml"
     path.write_text(HEAD + "repeats = 2\n[experiment.guest]\nrate = [1, 2]\n[experiment.settings]\n"
                     "auto-converge = true\ncpu-throttle-tailslow = true\ndowntime-limit = [1, 2, 3]\n")  # fmt: skip
-    found = load_migrations(path)
-    assert len(found) == 2 * 2 * 3
-    assert found[0].capabilities == {"auto-converge": True}
-    assert found[0].parameters == {"cpu-throttle-tailslow": True, "downtime-limit": 1}
+    cells = load_migrations(path)
+    assert len(cells) == 2 * 2 * 3
+    assert cells[0].capabilities == {"auto-converge": True}
+    assert cells[0].parameters == {"cpu-throttle-tailslow": True, "downtime-limit": 1}
 
 
 @pytest.mark.skipif(not (shutil.which("as") and shutil.which("ld")), reason="needs binutils")
 def test_the_firmware_has_a_reset_vector_and_the_habit(lab):
-    rom = Habit(2, 2**23, 10_000, "random", 2**20, 30).firmware(2e9, 0.005)
+    rom = WriteWorkload(2, 2**23, 10_000, "random", 2**20, 30).firmware(2e9, 0.005)
     assert len(rom) == 2**16
     assert rom[0xFFF0] == 0xE9  # a near jump, to the first byte
     assert (0xFFF3 + struct.unpack_from("<h", rom, 0xFFF1)[0]) % 2**16 == 0
@@ -71,21 +71,21 @@ def test_the_firmware_has_a_reset_vector_and_the_habit(lab):
 
 def test_gaps_are_those_of_each_vcpu():
     state = struct.Struct("<QQI20xI20x")
-    writes = read_writes(state.pack(5, 100, 1, 9) + state.pack(6, 200, 0, 9))
+    writes = read_counters(state.pack(5, 100, 1, 9) + state.pack(6, 200, 0, 9))
     log = bytearray(2 * 16 * GAPS)
     struct.pack_into("<QQ", log, 0, 90, 40)
     assert read_gaps(bytes(log), writes) == [[Gap(90, 40)], []]
 
 
-def test_what_was_run_is_kept_what_failed_is_said_and_tables_are_good(tmp_path, monkeypatch, lab):
+def test_results_are_kept_failures_are_reported_and_tables_are_valid(tmp_path, monkeypatch, lab):
     path = tmp_path / "e.toml"
     path.write_text(HEAD + "[experiment.guest]\nrate = [1, 2]\n" + SETTINGS)
     ran = []
 
-    def migrate(one, qemu, ticks, check):
+    def migrate(cell, qemu, ticks, check):
         check()
-        ran.append(one.habit.rate)
-        if one.habit.rate == 2:
+        ran.append(cell.workload.rate)
+        if cell.workload.rate == 2:
             raise SimlibError("it burned")
         run = {column.name: 1.0 if column.kind == "number" else 1 for column in collect.RUNS} | {"outcome": "completed"}
         return {"runs": [run], "passes": [{"pass": 1, "began_s": 0.0}]}
@@ -94,10 +94,10 @@ def test_what_was_run_is_kept_what_failed_is_said_and_tables_are_good(tmp_path, 
     monkeypatch.setattr(collect, "ticks_per_s", lambda qemu, accelerator: 1e9)
     monkeypatch.setattr(collect, "migrate", migrate)
     for _ in range(2):
-        found = collect_migrations(load_migrations(path))
-        assert list(found.failures.values()) == ["it burned"]
+        migrated = collect_migrations(load_migrations(path))
+        assert list(migrated.failures.values()) == ["it burned"]
     assert ran == [1, 2, 2]  # the first one is kept
-    runs, passes = write_migrations(found, tmp_path, "mine")
+    runs, passes = write_migrations(migrated, tmp_path, "mine")
     assert check(runs)[0].startswith("mine-runs: 1 rows")
     assert pd.read_csv(passes)["pass"].tolist() == [1]
     described = json.loads(runs.with_suffix(".json").read_text())

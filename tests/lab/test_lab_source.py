@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The series and the source: what does not fit is named, and no tree is left half-patched or half-unpacked."""
+"""Series and source: errors name what does not fit, and no tree remains half-patched or half-unpacked."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def no_file(text: str) -> str:
 
 @needs_patch
 def test_a_series_changes_copies_only(tmp_path):
-    kernel, found = tree(tmp_path / "tree"), series(tmp_path / "s", one=CHANGE, two=ADD)
+    kernel, patches = tree(tmp_path / "tree"), series(tmp_path / "s", one=CHANGE, two=ADD)
     before = contents(kernel)
-    assert apply_series(kernel, found, tmp_path / "stage") == ["virt/a.c", "virt/new.c"]
+    assert apply_series(kernel, patches, tmp_path / "stage") == ["virt/a.c", "virt/new.c"]
     staged = contents(tmp_path / "stage")
     assert staged == {"virt/a.c": before["virt/a.c"].replace("int a4", "long a4"), "virt/new.c": "int added;\n"}
     assert contents(kernel) == before
@@ -48,17 +48,17 @@ def test_a_series_changes_copies_only(tmp_path):
     ("spoil", "expected"),
     [
         (no_hunk, "two.patch does not apply: hunk 1 of virt/a.c, at line 4; the tree differs from the one the series"),
-        (no_file, "two.patch does not apply: virt/missing.c is not there; the tree differs"),
-        (lambda text: ADD, "two.patch does not apply: virt/new.c is there already; the tree differs"),
-        (applied, "two.patch is applied to virt/a.c already, or something like it: give a tree without the series"),
+        (no_file, "two.patch does not apply: virt/missing.c does not exist; the tree differs"),
+        (lambda text: ADD, "two.patch does not apply: virt/new.c exists already; the tree differs"),
+        (applied, "two.patch or a similar change is already applied to virt/a.c: give a tree without the series"),
         (lambda text: "rubbish\n", "two.patch does not apply to the tree: patch: **** Only garbage was found"),
     ],
 )
 def test_a_patch_that_does_not_apply_is_named_and_leaves_nothing(tmp_path, spoil, expected):
-    kernel, found = tree(tmp_path / "tree"), series(tmp_path / "s", one=ADD, two=spoil(CHANGE))
+    kernel, patches = tree(tmp_path / "tree"), series(tmp_path / "s", one=ADD, two=spoil(CHANGE))
     before = contents(kernel)
     with pytest.raises(SimlibError) as caught:
-        apply_series(kernel, found, tmp_path / "stage")
+        apply_series(kernel, patches, tmp_path / "stage")
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
     assert contents(kernel) == before
@@ -70,7 +70,7 @@ def test_without_the_program_patch(tmp_path, only):
         apply_series(tree(tmp_path / "tree"), series(tmp_path / "s", one=CHANGE), tmp_path / "stage")
 
 
-def test_a_series_says_what_it_is_for(tmp_path):
+def test_a_series_has_to_name_its_kernel(tmp_path):
     with pytest.raises(InputError, match=r"series = no base: must name its kernel; add '# base: linux-source"):
         series(tmp_path / "s", base="# nothing", one=CHANGE)
     with pytest.raises(InputError, match=r"series = two\.patch: is not in the folder; restore the file, or take out"):
@@ -81,10 +81,10 @@ def test_a_series_is_its_patches_and_their_order(tmp_path):
     first = series(tmp_path / "s", one=CHANGE, two=ADD)
     assert (first.package, first.version) == ("linux-source-6.12", (6, 12, 117))
     others = [series(tmp_path / "t", two=ADD, one=CHANGE), series(tmp_path / "u", one=CHANGE, two=ADD + "\n")]
-    assert len({found.sha256 for found in (first, *others)}) == 3
+    assert len({patches.sha256 for patches in (first, *others)}) == 3
 
 
-def test_what_is_no_kernel_tree_is_refused_before_anything_is_copied(tmp_path, lab):
+def test_a_folder_without_a_kernel_is_refused_before_anything_is_copied(tmp_path, lab):
     (tmp_path / "tree").mkdir()
     with pytest.raises(InputError, match=r"source = .*: is no Linux source tree; name the folder"):
         prepare_source(lab, series(tmp_path / "s", one=CHANGE), tmp_path / "tree")
@@ -92,46 +92,46 @@ def test_what_is_no_kernel_tree_is_refused_before_anything_is_copied(tmp_path, l
 
 
 def test_a_source_package_of_another_version_is_refused(tmp_path):
-    found = series(tmp_path / "s", one=CHANGE)
+    patches = series(tmp_path / "s", one=CHANGE)
     with pytest.raises(
         InputError, match=r"kernel source = 6\.11\.3: the patch series is for Linux 6\.12; install the pac"
     ):
-        check_version(tree(tmp_path / "tree", "6.11.3"), found)
-    assert check_version(tree(tmp_path / "stable", "6.12.9"), found) == (6, 12, 9)
+        check_version(tree(tmp_path / "tree", "6.11.3"), patches)
+    assert check_version(tree(tmp_path / "stable", "6.12.9"), patches) == (6, 12, 9)
 
 
 @needs_patch
-def test_a_tree_of_another_version_is_tried_and_said_to_be_one(tmp_path, lab, monkeypatch):
+def test_a_tree_of_another_version_is_tried_and_reported(tmp_path, lab, monkeypatch):
     monkeypatch.setattr(source, "SOURCE_GIB", 0.0)
-    said = list[str]()
-    made = prepare_source(lab, series(tmp_path / "s", one=CHANGE), tree(tmp_path / "tree", "7.1.3"), said.append)
+    steps = list[str]()
+    made = prepare_source(lab, series(tmp_path / "s", one=CHANGE), tree(tmp_path / "tree", "7.1.3"), steps.append)
     assert made.version == (7, 1, 3)
     assert "long a4" in (made.tree / "virt" / "a.c").read_text()
-    assert "the series was written for Linux 6.12, this is 7.1.3" in said
+    assert "the series was written for Linux 6.12, this is 7.1.3" in steps
 
 
 @needs_patch
-def test_all_that_does_not_apply_is_named_and_can_be_left_out(tmp_path):
-    """What depends on a patch that fails is tried without it: it may fail for its own reasons, or not at all."""
+def test_all_patches_that_fail_are_named_and_can_be_left_out(tmp_path):
+    """Patches after one that fails are tried without it."""
     bad, gone = no_hunk(CHANGE), no_file(CHANGE)
-    kernel, found = tree(tmp_path / "tree"), series(tmp_path / "s", p1=bad, p2=ADD, p3=gone)
+    kernel, patches = tree(tmp_path / "tree"), series(tmp_path / "s", p1=bad, p2=ADD, p3=gone)
     with pytest.raises(SimlibError) as caught:
-        apply_series(kernel, found, tmp_path / "stage")
+        apply_series(kernel, patches, tmp_path / "stage")
     assert str(caught.value) == (
         "2 of 3 patches fail: p1.patch does not apply: hunk 1 of virt/a.c, at line 4; "
-        "p3.patch does not apply: virt/missing.c is not there; the tree differs from the one the series was written "
-        "for: use the source package and version that kernel-patches/series names, or leave out what does not apply "
-        "(--skip)"
+        "p3.patch does not apply: virt/missing.c does not exist; the tree differs from the one the series was written "
+        "for: use the source package and version that kernel-patches/series names, or leave out those that do not "
+        "apply (--skip)"
     )
-    assert apply_series(kernel, found.without(["p1.patch", "p3.patch"]), tmp_path / "stage") == ["virt/new.c"]
+    assert apply_series(kernel, patches.without(["p1.patch", "p3.patch"]), tmp_path / "stage") == ["virt/new.c"]
     with pytest.raises(InputError, match=r"--skip = p4: is no patch of the series; give its number, 1 to 3"):
-        found.without(["p4"])
+        patches.without(["p4"])
 
 
 def test_patches_are_left_out_by_number(tmp_path):
     named = {"0001-a": CHANGE, "0002-b": ADD, "0012-c": ADD}
-    found = series(tmp_path / "s", **named)
-    assert [patch.name[:4] for patch in found.without(["2", "0001"]).patches] == ["0012"]
+    patches = series(tmp_path / "s", **named)
+    assert [patch.name[:4] for patch in patches.without(["2", "0001"]).patches] == ["0012"]
 
 
 LISTED = """\
@@ -156,8 +156,8 @@ new file mode 100644
 
 @needs_patch
 def test_the_selftests_names_in_newer_trees(tmp_path):
-    """Folders and the listing have other names there, and other lines around those that are added."""
-    kernel, found = tree(tmp_path / "tree", "6.15.1"), series(tmp_path / "s", one=LISTED)
+    """Folders and the listing have other names, and the added lines have other neighbours."""
+    kernel, patches = tree(tmp_path / "tree", "6.15.1"), series(tmp_path / "s", one=LISTED)
     tests = kernel / "tools/testing/selftests/kvm"
     for folder in ("x86", "arm64"):
         (tests / folder).mkdir(parents=True)
@@ -169,7 +169,7 @@ def test_the_selftests_names_in_newer_trees(tmp_path):
         "TEST_GEN_PROGS_arm64 = b_test",
     ]
     (tests / "Makefile.kvm").write_text("\n".join([*lines, "", "LIBS += x"]) + "\n")
-    touched = apply_series(kernel, found, tmp_path / "stage")
+    touched = apply_series(kernel, patches, tmp_path / "stage")
     folder = "tools/testing/selftests/kvm"
     assert touched == [f"{folder}/Makefile.kvm", f"{folder}/x86/new_test.c"]
     wanted = [*lines[:2], "TEST_GEN_PROGS_x86 += x86/new_test", "", lines[3], "TEST_GEN_PROGS_arm64 += other_test"]
@@ -181,7 +181,7 @@ def test_the_selftests_names_in_newer_trees(tmp_path):
     lines = contents(tmp_path / "stage")[f"{folder}/Makefile.kvm"].splitlines()
     assert lines[2:4] == ["TEST_GEN_PROGS_x86 += x86/new_test", "TEST_GEN_PROGS_x86 += x86/more_test"]
     (tests / "Makefile.kvm").write_text("\n".join(wanted) + "\n")  # listed there already
-    assert apply_series(kernel, found, tmp_path / "stage") == [f"{folder}/x86/new_test.c"]
+    assert apply_series(kernel, patches, tmp_path / "stage") == [f"{folder}/x86/new_test.c"]
 
 
 def prepare(tmp_path: Path, **patches: str) -> Source:
@@ -233,13 +233,13 @@ def test_a_patch_that_fails_leaves_the_tree_as_it_was(tmp_path, lab, archive):
 
 @needs_patch
 def test_another_source_leaves_no_objects_of_the_old_one(tmp_path, lab, archive):
-    """Its files may be older than the objects, and make goes by dates."""
+    """The files of the new source may be older than the objects, and make compares dates."""
     prepare(tmp_path, one=CHANGE)
     objects = lab / "objects" / "x86_64-plain" / "a.o"
     objects.parent.mkdir(parents=True)
     objects.touch()
     prepare(tmp_path, two=ADD)
-    assert objects.exists()  # what the series changes, it changes now
+    assert objects.exists()  # the series writes the files that it changes
     other = tree(tmp_path / "baseline")
     prepare_source(lab, series(tmp_path / "s", one=CHANGE), other, lambda text: None)
     assert not objects.exists()
@@ -257,10 +257,10 @@ def test_without_hard_links_files_are_copied(tmp_path, lab, archive, monkeypatch
 
 @pytest.mark.parametrize("place", ["", "pristine", "trees/mine"])
 def test_a_source_within_the_lab_is_refused_and_stays(tmp_path, lab, place):
-    kernel, found = tree(lab / place), series(tmp_path / "s", one=CHANGE)
+    kernel, patches = tree(lab / place), series(tmp_path / "s", one=CHANGE)
     before = contents(lab)
     with pytest.raises(InputError, match=r"source = .*: lies in the lab's own folder; give a tree that lies els"):
-        prepare_source(lab, found, kernel)
+        prepare_source(lab, patches, kernel)
     assert contents(lab) == before
 
 
@@ -289,7 +289,7 @@ def test_a_damaged_archive_leaves_no_tree(tmp_path, lab, archive, damage):
 
 
 @needs_patch
-def test_what_an_interruption_left_is_repaired(tmp_path, lab, archive, monkeypatch):
+def test_an_interrupted_update_is_repaired(tmp_path, lab, archive, monkeypatch):
     wanted = contents(prepare(tmp_path, one=CHANGE, two=ADD).tree)
     copies = iter([shutil.copy, None])
 
@@ -315,19 +315,19 @@ def test_what_an_interruption_left_is_repaired(tmp_path, lab, archive, monkeypat
 
 
 @needs_patch
-def test_a_tree_of_ones_own_is_only_read_and_an_edit_is_seen(tmp_path, monkeypatch):
-    kernel, found = tree(tmp_path / "baseline"), series(tmp_path / "s", one=CHANGE)
+def test_the_callers_tree_is_only_read_and_its_edits_are_detected(tmp_path, monkeypatch):
+    kernel, patches = tree(tmp_path / "baseline"), series(tmp_path / "s", one=CHANGE)
     (kernel / ".git").write_text("gitdir: elsewhere\n")
     (kernel / "link").symlink_to("virt")
     monkeypatch.setattr(source, "SOURCE_GIB", 0.0)
-    lab = kernel / "build" / "lab"  # as it is by default, for who works inside of a kernel tree
+    lab = kernel / "build" / "lab"  # the default, if the current folder is a kernel tree
     before = contents(kernel)
-    first = prepare_source(lab, found, kernel, lambda text: None)
+    first = prepare_source(lab, patches, kernel, lambda text: None)
     assert (first.origin, (first.tree / "link").is_symlink()) == ("directory", True)
     assert sorted(contents(lab / "pristine")) == ["Makefile", "virt/a.c", "virt/b.c"]
     assert {name: text for name, text in contents(kernel).items() if not name.startswith("build/")} == before
-    assert prepare_source(lab, found, kernel, lambda text: None) == first
+    assert prepare_source(lab, patches, kernel, lambda text: None) == first
     (kernel / "virt" / "b.c").write_text("int c;\n")
-    second = prepare_source(lab, found, kernel, lambda text: None)
+    second = prepare_source(lab, patches, kernel, lambda text: None)
     assert (second.tree / "virt" / "b.c").read_text() == "int c;\n"
     assert second.sha256 != first.sha256

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Somebody's series under the lab's accessors: every place that takes mmu_lock is named, or told."""
+"""A tried series with the lab's accessors: every call that takes mmu_lock gets a site, or is reported."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from simlib.lab.patches import Series, read_series
 from simlib.lab.source import Source
 from simlib.lab.trial import kernels
 from simlib.lab.trial.accessors import sites_in, to_accessors
-from simlib.lab.trial.cells import machines_for
-from simlib.lab.trial.kernels import stage_both
-from simlib.lab.trial.series import SELFTESTS, hash_of, own_numbers, own_patches, read_patches
+from simlib.lab.trial.cells import mmu_modes_for
+from simlib.lab.trial.kernels import stage_kernels
+from simlib.lab.trial.series import SELFTESTS, bundled_numbers, bundled_patches, read_patches, series_hash
 from simlib.lab.trial.tree import stage
 
 PLAIN = """#include <linux/kvm_host.h>
@@ -37,85 +37,87 @@ void age(struct kvm_vcpu *vcpu)
 """
 
 
-def test_calls_become_accessors_and_unknown_functions_get_a_site_of_their_own():
+def test_calls_become_accessors_and_unknown_functions_get_new_sites():
     made = to_accessors(PLAIN, {"clear": ["KVM_MMU_LOCK_CLEAR"]})
     assert "kvm_mmu_write_lock(kvm, KVM_MMU_LOCK_CLEAR);" in made.text
     assert "kvm_mmu_cond_resched_write(kvm);" in made.text
     assert "kvm_mmu_read_lock(vcpu->kvm, KVM_MMU_LOCK_IN_AGE);" in made.text
     assert made.sites == {"age": "KVM_MMU_LOCK_IN_AGE"}
-    assert made.past == ()
+    assert made.uncounted == ()
     assert "#include <linux/kvm_mmu_lock.h>" in made.text
     assert to_accessors(made.text, {}).text == made.text
     assert sites_in(made.text) == {"clear": ["KVM_MMU_LOCK_CLEAR"], "age": ["KVM_MMU_LOCK_IN_AGE"]}
 
 
-def test_a_guard_takes_the_lock_at_a_site_and_lets_it_go_at_the_end_of_its_block():
+def test_a_guard_takes_the_lock_at_a_site_and_drops_it_at_the_end_of_its_block():
     plain = "#include <a.h>\n\nvoid age(struct kvm *kvm)\n{\n\tguard(read_lock)(&kvm->mmu_lock);\n}\n"
     made = to_accessors(plain, {})
-    begins = "kvm_read_guard __cleanup(kvm_mmu_read_unguard) = ({ kvm_mmu_read_lock(kvm, KVM_MMU_LOCK_IN_AGE); kvm; })"
-    assert f"\tstruct kvm *{begins};" in made.text
+    variable = (
+        "kvm_read_guard __cleanup(kvm_mmu_read_unguard) = ({ kvm_mmu_read_lock(kvm, KVM_MMU_LOCK_IN_AGE); kvm; })"
+    )
+    assert f"\tstruct kvm *{variable};" in made.text
     assert made.text.count("void kvm_mmu_read_unguard(struct kvm **kvm)\n{\n\tkvm_mmu_read_unlock(*kvm);") == 1
     assert "write_unguard" not in made.text
-    assert made.past == ()
+    assert made.uncounted == ()
     assert to_accessors(made.text, {}).text == made.text
     scoped = to_accessors(plain.replace("guard(read_lock)(", "scoped_guard(read_lock, "), {})
-    assert f"for (struct kvm *{begins}, *kvm_once = NULL; !kvm_once; kvm_once = kvm);" in scoped.text
-    assert scoped.past == ()
+    assert f"for (struct kvm *{variable}, *kvm_once = NULL; !kvm_once; kvm_once = kvm);" in scoped.text
+    assert scoped.uncounted == ()
 
 
 @pytest.mark.parametrize("call", ["down_write(&kvm->mmu_lock)", "spin_trylock(&kvm->mmu_lock)", "mine(&kvm->mmu_lock)"])
-def test_a_call_without_an_accessor_is_told(call):
+def test_a_call_without_an_accessor_is_reported(call):
     made = to_accessors(f"void f(struct kvm *kvm)\n{{\n\t{call};\n}}\n", {})
-    [past] = made.past
-    assert (past.number, past.function, past.text) == (3, "f", f"{call};")
+    [call_site] = made.uncounted
+    assert (call_site.number, call_site.function, call_site.text) == (3, "f", f"{call};")
 
 
-LETS_GO = PLAIN.replace("\tKVM_MMU_UNLOCK(kvm);\n", "\tKVM_MMU_UNLOCK(kvm);\n\tKVM_MMU_LOCK(kvm);\n" * 2, 1).replace(
+DROPS = PLAIN.replace("\tKVM_MMU_UNLOCK(kvm);\n", "\tKVM_MMU_UNLOCK(kvm);\n\tKVM_MMU_LOCK(kvm);\n" * 2, 1).replace(
     "\tKVM_MMU_LOCK(kvm);\n\treturn", "\treturn"
 )
 
 
 def diff(before, after):
-    """A patch of virt/a.c."""
+    """Make a patch of virt/a.c."""
     rows = difflib.unified_diff(before.splitlines(True), after.splitlines(True), "a/virt/a.c", "b/virt/a.c")
-    return "Subject: [PATCH 1/1] let go\n---\ndiff --git a/virt/a.c b/virt/a.c\n" + "".join(rows)
+    return "Subject: [PATCH 1/1] drop\n---\ndiff --git a/virt/a.c b/virt/a.c\n" + "".join(rows)
 
 
-OURS = diff(PLAIN, to_accessors(PLAIN, {"clear": ["KVM_MMU_LOCK_CLEAR"], "age": ["KVM_MMU_LOCK_ZAP"]}).text)
-"""Does not apply where `THEIRS` does: both change the same lines."""
+BUNDLED = diff(PLAIN, to_accessors(PLAIN, {"clear": ["KVM_MMU_LOCK_CLEAR"], "age": ["KVM_MMU_LOCK_ZAP"]}).text)
+"""Conflicts with `TRIED`: both change the same lines."""
 
-THEIRS = diff(PLAIN, LETS_GO)
+TRIED = diff(PLAIN, DROPS)
 
 
 @pytest.fixture
 def pristine(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernels, "read_series", lambda: ours(tmp_path))
+    monkeypatch.setattr(kernels, "read_series", lambda: bundled(tmp_path))
     tree = tmp_path / "pristine"
     (tree / "virt").mkdir(parents=True)
     (tree / "virt/a.c").write_text(PLAIN)
     return tree
 
 
-def ours(tmp_path):
+def bundled(tmp_path):
     patch = tmp_path / "0001-accessors.patch"
-    patch.write_text(OURS)
+    patch.write_text(BUNDLED)
     return Series(tmp_path, (patch,), "linux-source-6.12", (6, 12, 0))
 
 
-def test_their_patch_and_ours_meet_without_a_conflict(pristine, tmp_path):
-    (tmp_path / "mine.patch").write_text(THEIRS)
-    found = stage(pristine, read_patches(str(tmp_path / "mine.patch")), ours(tmp_path), tmp_path / "stage")
+def test_a_tried_patch_and_a_bundled_one_apply_without_a_conflict(pristine, tmp_path):
+    (tmp_path / "mine.patch").write_text(TRIED)
+    staged = stage(pristine, read_patches(str(tmp_path / "mine.patch")), bundled(tmp_path), tmp_path / "stage")
     text = (tmp_path / "stage/virt/a.c").read_text()
     assert text.count("kvm_mmu_write_lock(kvm, KVM_MMU_LOCK_CLEAR);") == 2
     assert "KVM_MMU_LOCK(" not in text.replace("KVM_MMU_LOCK_", "")
-    assert found.touched == ("virt/a.c",)
-    assert not found.past
+    assert staged.touched == ("virt/a.c",)
+    assert not staged.uncounted
 
 
 def test_a_patch_that_does_not_apply_is_named_with_its_hunk(pristine, tmp_path):
-    (tmp_path / "mine.patch").write_text(THEIRS.replace("cond_resched_rwlock_write", "cond_resched"))
-    with pytest.raises(SimlibError, match=r"let go does not apply: hunk 1 of virt/a\.c, at line \d; rebase it"):
-        stage(pristine, read_patches(str(tmp_path / "mine.patch")), ours(tmp_path), tmp_path / "stage")
+    (tmp_path / "mine.patch").write_text(TRIED.replace("cond_resched_rwlock_write", "cond_resched"))
+    with pytest.raises(SimlibError, match=r"drop does not apply: hunk 1 of virt/a\.c, at line \d; rebase it"):
+        stage(pristine, read_patches(str(tmp_path / "mine.patch")), bundled(tmp_path), tmp_path / "stage")
 
 
 def test_a_series_is_a_folder_a_mailbox_or_a_range_of_commits(tmp_path):
@@ -140,49 +142,49 @@ def test_a_series_is_a_folder_a_mailbox_or_a_range_of_commits(tmp_path):
     by_mail = read_patches(str(box))
     assert [patch.name for patch in by_mail] == ["step 1", "step 2"]
     assert len(by_folder) == 2
-    assert hash_of(by_range[:1]) != hash_of(by_range)
+    assert series_hash(by_range[:1]) != series_hash(by_range)
     empty = tmp_path / "empty"
     empty.mkdir()
     assert read_patches(str(empty)) == ()
 
 
-@pytest.mark.parametrize("given", ["no-such-thing", "HEAD~1..HEAD"])
-def test_what_is_no_series_is_one_sentence(given):
+@pytest.mark.parametrize("name", ["no-such-thing", "HEAD~1..HEAD"])
+def test_an_unknown_series_is_refused(name):
     with pytest.raises(InputError, match="is no folder, no file and no range of commits"):
-        read_patches(given)
+        read_patches(name)
 
 
 def source(pristine, tmp_path):
     return Source(tmp_path / "source", "directory", "ab", (6, 12, 0), "cd")
 
 
-def test_both_kernels_are_made_alike_and_run_the_same_tests(pristine, tmp_path):
+def test_both_kernels_are_made_in_the_same_way_and_run_the_same_tests(pristine, tmp_path):
     (pristine / SELFTESTS).mkdir(parents=True)
     (pristine / SELFTESTS / "t.c").write_text("int a;\n")
-    theirs = THEIRS + (
+    tried = TRIED + (
         f"diff --git a/{SELFTESTS}t.c b/{SELFTESTS}t.c\n--- a/{SELFTESTS}t.c\n+++ b/{SELFTESTS}t.c\n"
         "@@ -1 +1 @@\n-int a;\n+int b;\n"
     )
-    (tmp_path / "mine.patch").write_text(theirs)
+    (tmp_path / "mine.patch").write_text(tried)
     patches = read_patches(str(tmp_path / "mine.patch"))
-    base, changed = stage_both(source(pristine, tmp_path), patches)
+    base, changed = stage_kernels(source(pristine, tmp_path), patches)
     assert SELFTESTS + "t.c" not in changed.staged.touched
     assert (base.staged.folder / "virt/a.c").read_text().count("KVM_MMU_LOCK_CLEAR") == 1
     assert (changed.staged.folder / "virt/a.c").read_text().count("KVM_MMU_LOCK_CLEAR") == 2
-    again, same = stage_both(source(pristine, tmp_path), (), patches)
+    again, same = stage_kernels(source(pristine, tmp_path), (), patches)
     assert [(kernel.staged.folder / "virt/a.c").read_text() for kernel in (again, same)] == 2 * [
         (changed.staged.folder / "virt/a.c").read_text()
     ]
 
 
-def test_a_lock_that_nothing_would_count_is_refused(pristine, tmp_path):
+def test_an_acquisition_that_is_not_counted_is_refused(pristine, tmp_path):
     (tmp_path / "mine.patch").write_text(diff(PLAIN, PLAIN.replace("return 0", "down_write(&kvm->mmu_lock)")))
     with pytest.raises(
         SimlibError,
         match=r"virt/a\.c, line 8, clear\(\): 'down_write\(&kvm->mmu_lock\);' takes mmu_lock where .* --kernel lock",
     ):
-        stage_both(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")))
-    _, changed = stage_both(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")), kind="lock-stat")
+        stage_kernels(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")))
+    _, changed = stage_kernels(source(pristine, tmp_path), read_patches(str(tmp_path / "mine.patch")), kind="lock-stat")
     text = (changed.staged.folder / "virt/a.c").read_text()
     assert "KVM_MMU_LOCK(kvm);" in text  # as it was
     assert "down_write" in text
@@ -190,20 +192,22 @@ def test_a_lock_that_nothing_would_count_is_refused(pristine, tmp_path):
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd"])
 def test_a_patch_that_names_a_file_outside_of_the_tree_is_refused(tmp_path, name):
-    (tmp_path / "mine.patch").write_text(THEIRS.replace("+++ b/virt/a.c", f"+++ {name}"))
+    (tmp_path / "mine.patch").write_text(TRIED.replace("+++ b/virt/a.c", f"+++ {name}"))
     with pytest.raises(InputError, match="which lies outside of the tree"):
         read_patches(str(tmp_path / "mine.patch"))
 
 
-def test_patches_of_ours_have_numbers_and_those_that_measure_are_refused():
-    assert next(patch.name for patch in own_patches(read_series(), own_numbers("16-17"))).startswith("KVM: x86/mmu")
-    with pytest.raises(InputError, match="SERIES = 5: is no patch of ours that adds a switch; take 7 to 17"):
-        own_patches(read_series(), [5])
+def test_bundled_patches_have_numbers_and_those_that_measure_are_refused():
+    assert next(patch.name for patch in bundled_patches(read_series(), bundled_numbers("16-17"))).startswith(
+        "KVM: x86/mmu"
+    )
+    with pytest.raises(InputError, match="SERIES = 5: is no bundled patch that adds a switch; take 7 to 17"):
+        bundled_patches(read_series(), [5])
 
 
 @pytest.mark.parametrize(
-    ("name", "machines"),
+    ("name", "modes"),
     [("arch/x86/kvm/mmu/tdp_mmu.c", 1), ("arch/x86/kvm/mmu/mmu.c", 2), ("virt/kvm/kvm_main.c", 4), ("tools/a.c", 0)],
 )
-def test_only_machines_that_a_file_is_built_for_are_tried(name, machines):
-    assert len(machines_for([name])) == machines
+def test_only_mmu_modes_that_use_a_file_are_tried(name, modes):
+    assert len(mmu_modes_for([name])) == modes

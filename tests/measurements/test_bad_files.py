@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A bad measurement file gives one sentence: where, what was found, the rule, the cure."""
+"""A bad measurement file raises one sentence with place, value, rule and hint."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ DESCRIPTOR = {"name": "mine", "schema": {"fields": FIELDS, "primaryKey": ["serie
 
 
 def message(path: Path) -> str:
-    """What `check` says of a bad file, after the folder's name."""
+    """Message of `check` for a bad file, without the folder."""
     with pytest.raises(InputError) as caught:
         check(path)
     text = str(caught.value)
@@ -39,8 +39,8 @@ def message(path: Path) -> str:
         pytest.param(HEADER, "a.csv = a header only: must have at least one row", id="header only"),
         pytest.param(
             GOOD + "spin,2,1200,1\n",
-            "a.csv, row 4 = series=spin, vcpus=2: a row with this series+vcpus stands above it already; "
-            "remove one, or tell repeated runs apart by a column 'run'",
+            "a.csv, row 4 = series=spin, vcpus=2: an earlier row has the same series+vcpus; "
+            "remove one, or distinguish repeated runs by a column 'run'",
             id="duplicate row",
         ),
         pytest.param(
@@ -112,7 +112,7 @@ def message(path: Path) -> str:
         ),
         pytest.param(
             GOOD + "spin,4\n",
-            "a.csv, row 4 = 2 cells: must have 4 cells, as the header has; is the file cut short?",
+            "a.csv, row 4 = 2 cells: must have 4 cells, as the header has; is the file truncated?",
             id="too few cells",
         ),
         pytest.param(
@@ -166,7 +166,7 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, content: str, expected: str,
         ),
     ],
 )
-def test_a_file_that_its_descriptor_does_not_match(tmp_path: Path, content: str, expected: str) -> None:
+def test_a_file_that_does_not_match_its_descriptor_is_refused(tmp_path: Path, content: str, expected: str) -> None:
     (tmp_path / "a.csv").write_text(content)
     (tmp_path / "a.json").write_text(json.dumps(DESCRIPTOR))
     assert message(tmp_path / "a.csv").startswith(expected)
@@ -210,20 +210,20 @@ def test_a_bad_descriptor_is_one_sentence(tmp_path: Path, descriptor: str, expec
     assert message(tmp_path / "a.csv").startswith(expected)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert message(tmp_path / "no.csv") == "no.csv = missing: a measurement file (CSV) must exist; check the path"
 
 
-def test_a_directory(tmp_path: Path) -> None:
+def test_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
     assert message(tmp_path / "a.csv").startswith("a.csv = a directory: must be a measurement file")
 
 
-def test_a_device() -> None:
+def test_a_device_is_refused() -> None:
     assert message(Path("/dev/null")).startswith("null = a device or pipe")
 
 
-def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(GOOD.encode() + b"sp\xefn,4,2503,7\n")
     assert message(tmp_path / "a.csv") == "a.csv, row 4 = byte 0xef: must be UTF-8 text; save the file as UTF-8"
 
@@ -240,7 +240,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("described", [False, True], ids=["bare", "described"])
-def test_a_good_file_is_read_whatever_its_dress(tmp_path: Path, content: bytes, described: bool) -> None:
+def test_a_good_file_is_read_in_any_encoding_and_layout(tmp_path: Path, content: bytes, described: bool) -> None:
     (tmp_path / "a.csv").write_bytes(content)
     if described:
         (tmp_path / "a.json").write_text(json.dumps(DESCRIPTOR))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Conditions on rows: the grammar, what it selects, and what it refuses."""
+"""Conditions on rows: grammar, selected rows, and errors."""
 
 import numpy as np
 import pandas as pd
@@ -55,12 +55,12 @@ FRAME = pd.DataFrame(
         ("vcpus in [2,16] or vcpus in 64", [1, 2, 3]),
         ("series in ('rw lock', spin) and (vcpus > 1)", [1, 2]),
         ("vcpus not in (2, 16)", [0, 3]),
-        ("not clear_time_s == 2", [0, 3]),  # as != has it: missing is neither true nor false
+        ("not clear_time_s == 2", [0, 3]),  # as with !=: a missing value is neither true nor false
         ("not (clear_time_s > 0 or vcpus > 2)", []),
-        ("clear_time_s > 100 or vcpus == 2", [1]),  # true whatever the missing value is
+        ("clear_time_s > 100 or vcpus == 2", [1]),  # true for any value of the missing cell
         ("not (clear_time_s > 100 and vcpus == 64)", [0, 1, 2, 3]),  # and so is this
         ("series == __import__", []),
-        ("series == and or vcpus == 64", [3]),  # a word that joins may be a value
+        ("series == and or vcpus == 64", [3]),  # a word of the grammar may be a value
     ],
 )
 def test_a_condition_selects_rows(text: str, rows: list[int]) -> None:
@@ -70,41 +70,41 @@ def test_a_condition_selects_rows(text: str, rows: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("vcpus", "'the end' stands where ==, !=, <=, >=, <, > or in must"),
-        ("vcpus <=", "'the end' stands where a value must"),
-        ("vcpus = 8", "'=' stands where"),
-        ("vcpus in 1,", "'the end' stands where a value"),
-        ("and vcpus <= 8", "'and' stands where a column must (character 1)"),
-        ("vcpus <= 8 and or vcpus == 16", "'or' stands where a column must (character 16)"),
-        ("not", "'the end' stands where a column"),
-        ("()", "')' stands where a column"),
-        ("(vcpus) <= 8", "')' stands where =="),
+        ("vcpus", "expected ==, !=, <=, >=, <, > or in, found 'the end'"),
+        ("vcpus <=", "expected a value, found 'the end'"),
+        ("vcpus = 8", "found '='"),
+        ("vcpus in 1,", "expected a value, found 'the end'"),
+        ("and vcpus <= 8", "expected a column, found 'and' (character 1)"),
+        ("vcpus <= 8 and or vcpus == 16", "expected a column, found 'or' (character 16)"),
+        ("not", "expected a column, found 'the end'"),
+        ("()", "expected a column, found ')'"),
+        ("(vcpus) <= 8", "expected ==, !=, <=, >=, <, > or in, found ')'"),
         ("vcpus <= 8)", "')' cannot follow here (character 11)"),
         ("vcpus in [1, 2", "'[' is not closed"),
-        ("vcpus in (1, 2]", "']' stands where ')' must (character 15)"),
-        ("vcpus in ()", "')' stands where a value"),
-        ("vcpus not == 8", "'==' stands where in must"),
-        ("vcpus == (8)", "'(' stands where a value"),
-        ("in == 8", "'in' stands where a column"),
+        ("vcpus in (1, 2]", "expected ')', found ']' (character 15)"),
+        ("vcpus in ()", "expected a value, found ')'"),
+        ("vcpus not == 8", "expected in, found '=='"),
+        ("vcpus == (8)", "expected a value, found '('"),
+        ("in == 8", "expected a column, found 'in'"),
         ("vcpus <= 8 xor vcpus == 1", "'xor' cannot follow here (character 12)"),
         ("vcpus == 1, 2", "',' cannot follow here"),
-        ("8 >= vcpus", "'8' stands where a column"),
-        ("'vcpus' == 8", "stands where a column"),
-        ("series == 'open", '"\'" stands where a value must (character 11)'),
-        ("__import__('os').system('true')", "'(' stands where"),
+        ("8 >= vcpus", "expected a column, found '8'"),
+        ("'vcpus' == 8", "expected a column, found"),
+        ("series == 'open", 'expected a value, found "\'" (character 11)'),
+        ("__import__('os').system('true')", "found '('"),
         ("vcpus == @open('x')", "'(' cannot follow here"),
-        ("vcpus & 8", "'&' stands where"),
+        ("vcpus & 8", "found '&'"),
         ("vcpus <= 8 or (series == spin", "'(' is not closed"),
         ("(" * 60 + "vcpus == 8" + ")" * 60, "is nested deeper than 50"),
         ("not " * 5000 + "vcpus == 8", "is nested deeper than 50"),
         (" or ".join(["vcpus == 8"] * 5000), "may have at most 200 comparisons"),
     ],
 )
-def test_anything_else_is_one_sentence_that_names_the_word(text: str, rule: str) -> None:
+def test_invalid_text_is_refused_in_one_sentence_that_names_the_word(text: str, rule: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_condition(text)
     assert rule in caught.value.rule
-    assert "write " in caught.value.cure
+    assert "write " in caught.value.hint
     assert "\n" not in str(caught.value)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Importers: the numbers of other tools' texts arrive, and nothing is guessed."""
+"""Importers: the numbers of other tools' logs are read completely, and nothing is guessed."""
 
 import json
 import string
@@ -39,7 +39,7 @@ def rows(frame: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     return list(frame[list(columns)].itertuples(index=False, name=None))
 
 
-def test_every_kind_has_a_sample_and_knows_it():
+def test_every_kind_has_a_sample_that_is_recognised():
     assert set(KIND_OF.values()) == set(KINDS)
     assert {p.name for p in SAMPLES.iterdir()} == set(KIND_OF)
     for name, kind in KIND_OF.items():
@@ -47,7 +47,7 @@ def test_every_kind_has_a_sample_and_knows_it():
 
 
 @pytest.mark.parametrize("name", KIND_OF)
-def test_a_written_package_passes_simlibs_own_check(name: str, tmp_path: Path) -> None:
+def test_written_files_pass_data_check(name: str, tmp_path: Path) -> None:
     kind = KIND_OF[name]
     options = {"histograms": True} if "histograms" in KINDS[kind].options else {}
     imported = import_log(kind, SAMPLES / name, **options).with_columns(
@@ -58,14 +58,14 @@ def test_a_written_package_passes_simlibs_own_check(name: str, tmp_path: Path) -
     assert len(list(paths[0].parent.iterdir())) == 2 * len(paths)  # nothing half-written beside them
     for path, table in zip(paths, imported.tables.values(), strict=True):
         assert check(path)[0].endswith("types and units from its descriptor")
-        again = read(path)
+        written = read(path)
         pd.testing.assert_frame_equal(
-            again.frame, table.frame, check_dtype=False, check_index_type=False, check_column_type=False
+            written.frame, table.frame, check_dtype=False, check_index_type=False, check_column_type=False
         )
-        assert again.key[:3] == ["vcpus", "host", "memory_gib"]
-        assert again.source["subject"] == name
-        how = {"kind": kind, "table": table.name, "rows": len(table), "version": 1, "simlib": __version__}
-        assert again.descriptor["import"] == how
+        assert written.key[:3] == ["vcpus", "host", "memory_gib"]
+        assert written.source["subject"] == name
+        provenance = {"kind": kind, "table": table.name, "rows": len(table), "version": 1, "simlib": __version__}
+        assert written.descriptor["import"] == provenance
 
 
 # lock_stat ------------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ NUMBERS = st.tuples(COUNT, COUNT, TIME, TIME, TIME, TIME, COUNT, COUNT, TIME, TI
 
 
 def seq_stats(name: str, write: tuple[Any, ...] | None, read_: tuple[Any, ...] | None) -> str:
-    """A class as ``seq_stats()`` in ``kernel/locking/lockdep_proc.c`` prints it."""
+    """Print a class like ``seq_stats()`` in ``kernel/locking/lockdep_proc.c``."""
     text = ""
     for numbers, suffix in ((write, "-W" if read_ else ""), (read_, "-R")):
         if numbers is not None:
@@ -94,9 +94,9 @@ def seq_stats(name: str, write: tuple[Any, ...] | None, read_: tuple[Any, ...] |
 
 
 @given(st.lists(st.tuples(NAME, st.none() | NUMBERS, st.none() | NUMBERS), min_size=1, max_size=4))
-def test_any_lock_stat_numbers_come_back(classes):
+def test_any_lock_stat_numbers_are_read_back(classes):
     written = [(name, w, r) for name, w, r in classes if w or r]
-    text = "lock_stat version 0.4\n" + "-" * 221 + "\n" + "".join(seq_stats(*each) for each in written)
+    text = "lock_stat version 0.4\n" + "-" * 221 + "\n" + "".join(seq_stats(*lock_class) for lock_class in written)
     if not written:
         with pytest.raises(InputError, match="no lock class"):
             import_text("lock-stat", text, lock="all")
@@ -124,8 +124,8 @@ def test_lock_stat_takes_mmu_lock_and_its_call_sites():
 
 
 def test_lock_stat_without_readers_is_write_and_snapshots_are_numbered():
-    one = "lock_stat version 0.4\n" + seq_stats("&kvm->mmu_lock#2", (0, 0, *[0.0] * 4, 1, 2, *[0.5] * 4), None)
-    frame = import_text("lock-stat", "$ cat /proc/lock_stat\n" + one + one).main.frame
+    text = "lock_stat version 0.4\n" + seq_stats("&kvm->mmu_lock#2", (0, 0, *[0.0] * 4, 1, 2, *[0.5] * 4), None)
+    frame = import_text("lock-stat", "$ cat /proc/lock_stat\n" + text + text).main.frame
     assert rows(frame, "snapshot", "lock", "mode") == [
         (1, "&kvm->mmu_lock#2", "write"),
         (2, "&kvm->mmu_lock#2", "write"),
@@ -135,14 +135,14 @@ def test_lock_stat_without_readers_is_write_and_snapshots_are_numbered():
 # traces ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_trace_gives_the_waits_that_are_certain():
+def test_a_trace_gives_the_waits_with_both_ends():
     imported = import_log("trace-cmd", SAMPLES / "tracefs.txt")
     assert rows(imported.main.frame, "task", "pid", "cpu", "wait_ns", "flags", "ret") == [
         ("CPU 1/KVM", 4102, 3, 2_000, "SPIN", 0),  # an interrupt during the wait for another lock
         ("CPU 0/KVM", 4101, 2, 626_000, "SPIN|READ", 0),
         ("CPU 1/KVM", 4102, 3, 732_000, "SPIN|READ", 0),
-        ("<idle>", 0, 7, 2_000, "SPIN", 0),  # not CPU 6's, which has the same pid
-        ("qemu-system-x86", 4095, 1, 750_000, "MUTEX|SPIN", -4),  # begins again when it goes to sleep
+        ("<idle>", 0, 7, 2_000, "SPIN", 0),  # not the one of CPU 6, which has the same pid
+        ("qemu-system-x86", 4095, 1, 750_000, "MUTEX|SPIN", -4),  # reported again when the thread sleeps
     ]
     assert imported.main.frame["start_s"].iloc[1] == 127.240361
     assert imported.warnings == (
@@ -154,14 +154,14 @@ def test_a_trace_gives_the_waits_that_are_certain():
     )
 
 
-def test_trace_cmd_and_simlibs_own_events():
+def test_trace_cmd_with_the_events_of_simlibs_patches():
     imported = import_log("trace-cmd", SAMPLES / "trace-cmd.txt")
     assert rows(imported.main.frame, "wait_ns", "lock") == [(878, "0xffff8881042f0ab8")]
     acquired, released = imported.tables["acquired"].frame, imported.tables["released"].frame
     assert rows(acquired, "site", "mode", "contended", "wait_ns") == [
         ("fault_slow", "write", 1, 851),
         ("clear", "read", 0, 0),
-        ("clear", "write", 1, 77),  # fields that are not known stand before, between and behind
+        ("clear", "write", 1, 77),  # with unknown fields before, between and after
     ]
     assert rows(released, "site", "mode", "hold_ns") == [("fault_slow", "write", 1903), ("clear", "write", 900)]
     assert (acquired["vm"].tolist(), released["vm"].tolist()) == (["4090-12", "", "4101-12"], ["4090-12", "4101-12"])
@@ -171,7 +171,7 @@ def test_trace_cmd_and_simlibs_own_events():
 def test_kvms_other_events_are_counted_by_thread_and_reason():
     events = import_log("trace-cmd", SAMPLES / "trace-cmd.txt").tables["events"].frame
     assert rows(events, "event", "reason", "task", "pid", "events", "first_s", "last_s") == [
-        ("kvm_exit", "DABT_LOW", "CPU 1/KVM", 4102, 1, 127.24037, 127.24037),  # arm64 says it otherwise
+        ("kvm_exit", "DABT_LOW", "CPU 1/KVM", 4102, 1, 127.24037, 127.24037),  # the format of arm64
         ("kvm_exit", "EPT_VIOLATION", "CPU 1/KVM", 4102, 2, 127.240366001, 127.2403679),
         ("kvm_page_fault", "none", "CPU 1/KVM", 4102, 1, 127.24036642, 127.24036642),
     ]
@@ -181,8 +181,8 @@ def test_kvms_other_events_are_counted_by_thread_and_reason():
 
 @given(st.lists(st.tuples(st.sampled_from("be"), st.integers(1, 2), st.sampled_from("ab")), max_size=30))
 def test_every_event_of_a_trace_is_paired_or_counted(events):
-    said = {"b": "contention_begin: {} (flags=SPIN)", "e": "contention_end: {} (ret=0)"}
-    lines = [f" t-{pid} [000] 1.{n:06d}: {said[what].format(lock)}\n" for n, (what, pid, lock) in enumerate(events)]
+    formats = {"b": "contention_begin: {} (flags=SPIN)", "e": "contention_end: {} (ret=0)"}
+    lines = [f" t-{pid} [000] 1.{n:06d}: {formats[kind].format(lock)}\n" for n, (kind, pid, lock) in enumerate(events)]
     complete = {n for n, (_, *who) in enumerate(events) if [w for w, *o in events[:n] if o == who][-1:] == ["b"]}
     complete = {n for n in complete if events[n][0] == "e"}
     text = "# tracer: nop\n" + "".join(lines)
@@ -197,7 +197,7 @@ def test_every_event_of_a_trace_is_paired_or_counted(events):
 
 
 def test_a_long_trace_is_read_in_blocks(tmp_path: Path) -> None:
-    """Lines that lie across the blocks' edges arrive whole; the share of the file is reported."""
+    """Lines across block boundaries are complete; the share of the file is reported."""
     pair = "  CPU 0/KVM-4101    [002] d..1.   {0}.240361: contention_begin: 0000abcd (flags=SPIN|WRITE)\n"
     pair += "  CPU 0/KVM-4101    [002] d..1.   {0}.240362: contention_end: 0000abcd (ret=0)\n"
     path = tmp_path / "trace.txt"
@@ -241,7 +241,7 @@ def test_dirty_log_perf_test_with_two_guest_modes():
     assert imported.tables["runs"].frame["populate_memory_time_s"].tolist() == [1.423904418, 0.20111834]
 
 
-def test_an_imported_log_can_be_calibrated_on(tmp_path: Path) -> None:
+def test_an_imported_log_can_be_used_for_calibration(tmp_path: Path) -> None:
     imported = import_log("dirty-log-perf-test", SAMPLES / "dirty_log_perf_test.log").with_columns({"vcpus": "4"})
     (path, _) = write_imported(imported, tmp_path)
     table = read(path)
@@ -261,7 +261,7 @@ def test_kvm_statistics_in_each_form():
     assert pd.isna(buckets["high_ns"].iloc[-1])
     assert rows(imported.tables["others"].frame, "name", "value") == [("remote_tlb_flush", 101), ("pages_4k", 16384)]
     assert "histograms" not in import_text("kvm-stats", text).tables
-    same = {
+    forms = {
         "kvm_stat -1": "".join(f"{k:<42}{v:>10}{3:>10}\n" for k, _, v in (x.partition(": ") for x in SCALARS)),
         "debugfs": "".join(
             f"/sys/kernel/debug/kvm/4095-11/{k}:{v}\n" for k, _, v in (x.partition(": ") for x in SCALARS)
@@ -271,8 +271,8 @@ def test_kvm_statistics_in_each_form():
             for k, _, v in (x.partition(": ") for x in SCALARS)
         ),
     }
-    for form in same.values():
-        pd.testing.assert_frame_equal(import_text("kvm-stats", form).main.frame, imported.main.frame)
+    for text_form in forms.values():
+        pd.testing.assert_frame_equal(import_text("kvm-stats", text_form).main.frame, imported.main.frame)
 
 
 SCALARS = [x for x in (SAMPLES / "kvm_stats.txt").read_text().splitlines() if "_hist" not in x]
@@ -299,7 +299,7 @@ def test_the_contention_test():
     assert import_text("contention-test", two).main.frame["run"].unique().tolist() == [1, 2]
     part = two.replace("70,26,", "7,3,")
     assert import_text("contention-test", part).warnings == (
-        "20 of 192 holds were timed (kvm.mmu_lock_stat_period): hold_ns is the sum of these",
+        "20 of 192 holds were timed (kvm.mmu_lock_stat_period): hold_ns is their sum",
     )
     lost = two.replace('"lost":0', '"lost":3').replace('"ok":true', '"ok":false')
-    assert [w[:15] for w in import_text("contention-test", lost).warnings] == ["the test lost 3", "the test did no"]
+    assert [w[:15] for w in import_text("contention-test", lost).warnings] == ["the test lost 3", "the test failed"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib data import``: tables on stdout, files in a folder, one sentence and exit code 2 for a bad log."""
+"""``simlib data import``: tables on stdout, files in a folder; one sentence and exit status 2 for a bad log."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from simlib.measurements import KINDS, check
 SAMPLES = Path(__file__).parent / "samples"
 
 
-def test_it_prints_each_form(ask):
+def test_each_output_format_is_printed(ask):
     log = SAMPLES / "dirty_log_perf_test.log"
     code, out, err = ask("data", "import", "dirty-log-perf-test", log, "--set", "vcpus=8", "--format", "csv")
     frame = pd.read_csv(io.StringIO(out))
@@ -30,7 +30,7 @@ def test_it_prints_each_form(ask):
     assert "runs: dirty_log_perf_test: times of each run; 2 rows" in err
 
 
-def test_it_writes_a_package(ask, tmp_path):
+def test_files_are_written_with_out(ask, tmp_path):
     code, _, err = ask("data", "import", "trace-cmd", SAMPLES / "trace-cmd.txt", "--out", tmp_path, "--name", "one")
     assert code == 0
     assert "one.csv and its descriptor written" in err
@@ -41,7 +41,7 @@ def test_it_writes_a_package(ask, tmp_path):
     assert json.loads((tmp_path / "one.json").read_text())["caveats"][0].startswith("204600 events were lost")
 
 
-def test_it_reads_standard_input(ask, monkeypatch, tmp_path):
+def test_standard_input_is_read(ask, monkeypatch, tmp_path):
     raw = (SAMPLES / "lock_stat.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
     code, out, _ = ask("data", "import", "lock-stat", "-", "--lock", "all", "--format", "csv", "--out", tmp_path)
@@ -50,7 +50,7 @@ def test_it_reads_standard_input(ask, monkeypatch, tmp_path):
     assert check(tmp_path / "standard-input.csv")
 
 
-def test_faults_leave_nothing_behind(ask, tmp_path):
+def test_faults_write_no_files(ask, tmp_path):
     log, out = tmp_path / "log", tmp_path / "out"
     log.write_text((SAMPLES / "dirty_log_perf_test.log").read_text()[:-30])
     below = tmp_path / "log" / "below-a-file"
@@ -76,14 +76,14 @@ def test_faults_leave_nothing_behind(ask, tmp_path):
     assert "cannot be written" in err
 
 
-def test_progress_appears_when_it_takes_long(ask, monkeypatch):
+def test_progress_is_shown_for_long_imports(ask, monkeypatch):
     log = SAMPLES / "perf-lock.txt"
     assert "reading" not in ask("data", "import", "perf-lock", log)[2]
     monkeypatch.setattr("simlib.ui.cli.output.PATIENCE_S", -1.0)
     assert "perf-lock.txt: 100%" in ask("data", "import", "perf-lock", log)[2]
 
 
-def test_help_teaches_the_kinds(ask):
+def test_help_lists_the_kinds(ask):
     code, out, _ = ask("data", "import", "--help")
     assert code == 0
     assert "simlib data import lock-stat /proc/lock_stat" in out

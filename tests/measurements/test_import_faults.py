@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A bad log gives one sentence: where, what was found, the rule, the cure; and nothing is written."""
+"""A bad log raises one sentence with place, value, rule and hint, and nothing is written."""
 
 import io
 from pathlib import Path
@@ -19,7 +19,7 @@ KIND_OF = {path.name: sniff(path.read_text().splitlines()[:64]) for path in sort
 
 
 def message(kind: str, raw: bytes | str, tmp_path: Path, **options: Any) -> str:
-    """What an import says of a bad log."""
+    """Message of the error that the import of a bad log raises."""
     path = tmp_path / "log"
     path.write_bytes(raw if isinstance(raw, bytes) else raw.encode())
     with pytest.raises(InputError) as caught:
@@ -33,7 +33,7 @@ def message(kind: str, raw: bytes | str, tmp_path: Path, **options: Any) -> str:
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        pytest.param(b"", "log = empty: must hold what was measured", id="empty"),
+        pytest.param(b"", "log = empty: must hold measurements", id="empty"),
         pytest.param(b"\n \n", "log = empty", id="blank"),
         pytest.param(b"\x17\x08\x44tracing6\0", "log = a trace.dat of trace-cmd: must be text; print", id="trace.dat"),
         pytest.param(b"PERFILE2\0", "log = a perf.data: must be text", id="perf.data"),
@@ -44,38 +44,38 @@ def message(kind: str, raw: bytes | str, tmp_path: Path, **options: Any) -> str:
         pytest.param(b"hello", "log, line 1 = 'hello': the last line must end with a newline", id="cut"),
     ],
 )
-def test_what_is_no_log(kind, raw, expected, tmp_path):
+def test_a_text_that_is_no_log_is_refused(kind, raw, expected, tmp_path):
     assert message(kind, raw, tmp_path).startswith(expected)
 
 
 @pytest.mark.parametrize("name", KIND_OF)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_log_of_another_kind_is_named(name, kind, tmp_path):
-    if kind == KIND_OF[name] or (kind, name) == ("kvm-stats", "contention_test.jsonl"):  # which holds statistics
+    if kind == KIND_OF[name] or (kind, name) == ("kvm-stats", "contention_test.jsonl"):  # it contains statistics
         return
-    said = message(kind, (SAMPLES / name).read_bytes(), tmp_path)
-    assert f"import it with: simlib data import {KIND_OF[name]} " in said
+    text = message(kind, (SAMPLES / name).read_bytes(), tmp_path)
+    assert f"import it with: simlib data import {KIND_OF[name]} " in text
 
 
 @pytest.mark.parametrize(
     ("name", "complete"), [("lock_stat.txt", {2}), ("dirty_log_perf_test.log", {2, 4}), ("contention_test.jsonl", {4})]
 )
-def test_a_log_cut_anywhere_is_refused_or_says_the_same(name, complete, tmp_path):
-    """Where a format has an end, a beginning does not pass for the whole (the second guest mode may be missing)."""
+def test_a_log_truncated_anywhere_is_refused_or_has_the_same_rows(name, complete, tmp_path):
+    """In a format with an end, a truncated log is refused (unless it ends after a complete guest mode)."""
     raw = (SAMPLES / name).read_bytes()
-    whole = import_text(KIND_OF[name], raw.decode()).main.frame
+    complete_frame = import_text(KIND_OF[name], raw.decode()).main.frame
     lines = raw.splitlines(keepends=True)
-    taken = set()
-    for at, line in enumerate(lines):
+    row_counts = set()
+    for number, line in enumerate(lines):
         for part in (b"", line[: len(line) // 2], line[:-1], line):
-            (tmp_path / "log").write_bytes(b"".join(lines[:at]) + part)
+            (tmp_path / "log").write_bytes(b"".join(lines[:number]) + part)
             try:
                 frame = import_log(KIND_OF[name], tmp_path / "log").main.frame
             except InputError:
                 continue
-            taken.add(len(frame))
-            assert frame.equals(whole.iloc[: len(frame)])
-    assert taken == complete
+            row_counts.add(len(frame))
+            assert frame.equals(complete_frame.iloc[: len(frame)])
+    assert row_counts == complete
 
 
 LOCK_STAT = "lock_stat version 0.4\n&kvm->mmu_lock: 1 0 0.1 0.2 0.3 0.4 5 6 0.7 0.8 0.9 1.0\n"
@@ -102,11 +102,11 @@ BAD = {
     "trace-cmd": [
         ("# tracer: nop\n a-1 [000] 1.5: sched_switch: x\n", "= a trace without lock events: must hold contention"),
         (TRACE.splitlines()[0] + "\n", "= 1 beginnings without an end: one wait must be complete"),
-        (TRACE.replace("(flags=SPIN)", "(flags"), "line 1 = 'ab (flags': contention_begin must say"),
+        (TRACE.replace("(flags=SPIN)", "(flags"), "line 1 = 'ab (flags': contention_begin must have"),
         (TRACE.replace("1.000001", "1000001"), "line 1 = 'a-1 [000] 1000001: contention_begin: ab"),
         (TRACE.replace("[000] 1.0", "0d..1. 1.0"), "line 1 = 'a-1 0d..1. 1.000001: contention_begin: ab"),
         (TRACE.replace("1.000001", "9" * 20 + ".000001"), "line 1 = '99999999999999999999': seconds must be at most"),
-        (RELEASED, "line 1 = 'site clear mode both hold 1 ns': kvm_mmu_lock_released must say site"),
+        (RELEASED, "line 1 = 'site clear mode both hold 1 ns': kvm_mmu_lock_released must have site"),
     ],
     "perf-lock": [
         (PERF, "= a header only: perf must have seen contention"),
@@ -124,16 +124,16 @@ BAD = {
     "perf-trace": [
         (CALLS + "   ioctl   12  x\n", "line 3 = 'ioctl   12  x': must be SYSCALL CALLS"),
         (CALLS, "line 2 = 'the end': a thread's table must have rows"),
-        ("hello\n", "= a text that begins with 'hello': must be what perf trace prints"),
+        ("hello\n", "= a text that begins with 'hello': must be the output of perf trace"),
     ],
     "kvm-stat": [
         ("kvm_exit kvm_fpu \n2026-01-05 10:00:00  3\n", "line 2 = '2026-01-05 10:00:00  3': must have 2 numbers"),
         ("timestamp,kvm_exit\n2026-01-05 10:00:00,1x\n", "line 2 = '2026-01-05 10:00:00,1x': must be a time and"),
         ("2026-01-05 10:00:00,3\n", "line 1 = '2026-01-05 10:00:00,3': must have 0 numbers"),
         ("kvm_exit  12  3\nkvm_exit  12  3\n", "line 2 = 'kvm_exit': must occur once"),
-        ("kvm_exit  12  3\n%%\n", "line 2 = '%%': is no line of kvm_stat"),
+        ("kvm_exit  12  3\n%%\n", "line 2 = '%%': is not a line of kvm_stat"),
         ("a a \n2026-01-05 10:00:00 1 2\n", "line 1 = 'a a': each name must occur once"),
-        ("hello%\n", "= a text that begins with 'hello%': must be what kvm_stat -1, -l or -c -l prints"),
+        ("hello%\n", "= a text that begins with 'hello%': must be the output of kvm_stat -1, -l or -c -l"),
     ],
     "dirty-log-perf-test": [
         (DIRTY.replace("Disabling", "Iteration 1 dis", 1), "line 14 = 'Iteration 1 dis dirty"),
@@ -171,7 +171,7 @@ def test_a_bad_log_is_one_sentence(kind, tmp_path):
         assert message(kind, text, tmp_path).startswith(f"log{separator}{expected}")
 
 
-def test_unknown_kinds_options_and_columns(tmp_path):
+def test_unknown_kinds_options_and_columns_are_refused(tmp_path):
     assert "did you mean 'perf-lock'" in message("perf-locks", "x\n", tmp_path)
     assert "lock = rq: does not apply to perf-lock; only to lock-stat" in message(
         "perf-lock", "x\n", tmp_path, lock="rq"
@@ -196,7 +196,7 @@ def test_an_import_replaces_only_an_import(tmp_path):
     log = tmp_path / "mine.csv"
     log.write_bytes((SAMPLES / "perf-lock-x.txt").read_bytes())
     imported = import_log("perf-lock", log)
-    with pytest.raises(InputError, match="a file is there already that was not imported"):
+    with pytest.raises(InputError, match="the file exists and was not written by an import"):
         write_imported(imported, tmp_path)
     assert log.read_bytes() == (SAMPLES / "perf-lock-x.txt").read_bytes()
     (first,) = write_imported(imported, tmp_path, "other")
@@ -204,8 +204,8 @@ def test_an_import_replaces_only_an_import(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.csv", "other.csv", "other.json"]
 
 
-def test_text_of_others_stays_text(tmp_path):
-    """Bytes that are no UTF-8, control characters, quotes and commas in a task's name arrive as what they are."""
+def test_unusual_bytes_in_a_task_name_are_kept_as_text(tmp_path):
+    """Bytes that are not UTF-8, control characters, quotes and commas are escaped or kept."""
     (tmp_path / "log").write_bytes(TRACE.encode().replace(b" a-1", b' =1,"\xff\x1b-1'))
     imported = import_log("trace-cmd", tmp_path / "log")
     assert imported.main.frame["task"].tolist() == [r'=1,"\xff\x1b']

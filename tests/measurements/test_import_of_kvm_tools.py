@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""kvm_stat, perf kvm stat, perf trace: their numbers arrive. The samples are made up, in the tools' formats."""
+"""Import of kvm_stat, perf kvm stat and perf trace. The samples are synthetic, in the formats of the tools."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_kvm_stat_once():
         ("kvm_exit", "EPT_VIOLATION", 90211, 45100),
         ("kvm_exit", "HLT", 4100, 2051),
     ]
-    assert imported.warnings == ("1 lines whose two numbers run into each other are left out",)
+    assert imported.warnings == ("1 lines are left out because their two numbers are not separated",)
 
 
 @pytest.mark.parametrize("name", ["kvm_stat-log.txt", "kvm_stat-log.csv"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The data package: complete, described, and with the digits that were published."""
+"""Data package: complete, described, with the published digits."""
 
 import json
 import shutil
@@ -21,33 +21,33 @@ def lines(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_table_is_good_and_says_where_it_comes_from(name: str) -> None:
+def test_every_table_is_valid_and_has_a_source(name: str) -> None:
     path = _paths()[name]
     assert check(path)[0].startswith(f"{name}: {len(lines(name)) - 1} rows")
-    described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    assert described["name"] == path.stem == name
-    assert described["kind"] in ("measured", "stated", "constant", "simulated")
+    descriptor = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    assert descriptor["name"] == path.stem == name
+    assert descriptor["kind"] in ("measured", "stated", "constant", "simulated")
     if path.parent.name == "collected":
-        for kernel in described["setup"]["kernels"].values():
+        for kernel in descriptor["setup"]["kernels"].values():
             assert kernel["command"]
             assert {"sha256", "series_sha256", "configuration_sha256", "compiler", "qemu"} <= set(kernel) or kernel[
                 "cpu"
             ]
-    elif described["kind"] == "simulated":
-        assert {"date", "simlib", "answers", "sha256"} <= set(described)
+    elif descriptor["kind"] == "simulated":
+        assert {"date", "simlib", "answers", "sha256"} <= set(descriptor)
     else:
-        assert {"subject", "author", "date", "message_id"} <= set(described["source"])
+        assert {"subject", "author", "date", "message_id"} <= set(descriptor["source"])
     for key in ("title", "hardware", "command"):
-        assert described[key]
+        assert descriptor[key]
     for key in ("notes", "caveats"):
-        assert all(isinstance(note, str) and note for note in described[key])
-    assert described["schema"]["primaryKey"]
-    for field in described["schema"]["fields"]:
+        assert all(isinstance(note, str) and note for note in descriptor[key])
+    assert descriptor["schema"]["primaryKey"]
+    for field in descriptor["schema"]["fields"]:
         assert field["unit"]
         assert field["description"]
 
 
-def test_the_listing_is_what_the_descriptors_say() -> None:
+def test_the_listing_matches_the_descriptors() -> None:
     folder = data_dir()
     assert assemble(folder) == json.loads((folder / "datapackage.json").read_text(encoding="utf-8"))
     tables = ("published", "collected", "predictions")
@@ -68,6 +68,26 @@ def test_the_tables_are_listed_with_their_source() -> None:
     assert tables.loc["arm64-dirty-memory-time", "rows"] == 21
     assert str(tables.loc["arm64-dirty-memory-time", "source"]).startswith("Jing Zhang: ")
     assert tables.loc["x86-shadow-eager-split-dirty-time", "hardware"] == "not stated"
+
+
+def test_an_installed_package_lists_and_loads_only_the_tables_that_it_contains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(data_dir() / "datapackage.json", tmp_path)
+    shutil.copytree(data_dir() / "published", tmp_path / "published")
+    monkeypatch.setenv("SIMLIB_DATA", str(tmp_path))
+    monkeypatch.setattr("simlib.measurements.package.checkout", lambda: None)
+    published = {name for name in NAMES if (tmp_path / "published" / f"{name}.csv").exists()}
+    assert set(list_tables()["name"]) == published < set(NAMES)
+    assert len(load("arm64-dirty-memory-time")) == 21
+    absent = min(set(NAMES) - published)
+    with pytest.raises(InputError) as error:
+        load(absent)
+    assert str(error.value) == (
+        f"table = {absent}: is in simlib's repository, not in the installed package; use a checkout"
+    )
+    with pytest.raises(InputError, match="is not in the data package; did you mean 'arm64-teardown-64gb'"):
+        load("arm64-teardown-64g")
 
 
 @pytest.mark.parametrize(
@@ -123,11 +143,11 @@ def test_the_tables_are_listed_with_their_source() -> None:
         ("core-to-core-latency", "Power7,cross-socket,443,2.5"),
     ],
 )
-def test_digits_stand_as_published(name: str, row: str) -> None:
+def test_digits_are_those_published(name: str, row: str) -> None:
     assert row in lines(name)
 
 
-def test_the_central_table_has_its_shape_and_its_caveat() -> None:
+def test_the_arm64_table_is_complete_and_has_its_caveat() -> None:
     table = load("arm64-dirty-memory-time")
     assert lines(table.name)[0] == "series,vcpus,dirty_memory_time_ms,contentions"
     assert table.frame["series"].unique().tolist() == [
@@ -175,7 +195,7 @@ def test_an_unknown_table_names_the_nearest() -> None:
         load("../../etc/passwd")
 
 
-def test_the_folder_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMLIB_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"SIMLIB_DATA = .*: must be a folder with a datapackage.json"):
         data_dir()
@@ -201,19 +221,19 @@ def test_a_broken_listing_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mo
         list_tables()
 
 
-def test_a_table_that_was_loaded_is_a_copy_and_follows_its_files(tmp_path, monkeypatch):
+def test_a_loaded_table_is_a_copy_and_follows_its_files(tmp_path, monkeypatch):
     name = "arm64-teardown-64gb"
     shutil.copytree(data_dir(), tmp_path / "data", ignore=shutil.ignore_patterns("collected", "sweeps", "guests"))
     monkeypatch.setenv("SIMLIB_DATA", str(tmp_path / "data"))
     first = load(name)
     first.frame.iloc[:, -1] = 0
     first.descriptor["title"] = "mine"
-    again = load(name)
-    assert again.frame.iloc[:, -1].gt(0).all()
-    assert again.title != "mine"
-    text = again.path.read_text(encoding="utf-8")
-    again.path.write_text(text.rpartition(",")[0] + ",7\n", encoding="utf-8")
+    reloaded = load(name)
+    assert reloaded.frame.iloc[:, -1].gt(0).all()
+    assert reloaded.title != "mine"
+    text = reloaded.path.read_text(encoding="utf-8")
+    reloaded.path.write_text(text.rpartition(",")[0] + ",7\n", encoding="utf-8")
     assert load(name).frame.iloc[-1, -1] == 7
-    again.path.unlink()
+    reloaded.path.unlink()
     with pytest.raises(InputError, match="arm64-teardown-64gb"):
         load(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A measurement table: seconds, rows, and how it shows itself."""
+"""Measurement table: seconds, rows, and its representations."""
 
 import dataclasses
 import subprocess
@@ -28,7 +28,7 @@ def test_seconds_do_not_depend_on_the_unit(tmp_path: Path, suffix: str, cell: st
     assert table.seconds(f"clear_time_{suffix}").tolist() == [0.926]
 
 
-def test_an_unknown_time_names_the_nearest(arm64: MeasurementTable) -> None:
+def test_an_unknown_time_is_refused_with_the_nearest_name(arm64: MeasurementTable) -> None:
     with pytest.raises(InputError, match="no column holds it; did you mean 'dirty_memory_time'"):
         arm64.seconds("dirty_time")
     with pytest.raises(InputError, match="did you mean 'vcpus'"):
@@ -63,17 +63,17 @@ def test_a_table_is_frozen_and_its_columns_are_copies(arm64: MeasurementTable) -
     assert arm64.seconds("dirty_memory_time").min() == 0.803
 
 
-def test_a_notebook_shows_source_and_caveats_as_text(tmp_path: Path) -> None:
+def test_html_has_source_and_caveats_escaped(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("series,clear_time_s\n<b>x</b>,1\n")
     assert "<b>x</b>" not in read(tmp_path / "a.csv")._repr_html_()
-    shown = load("arm64-dirty-memory-time")._repr_html_()
-    assert "Jing Zhang" in shown
-    assert "Ampere Altra" in shown
-    assert "like for like" in shown
-    assert "NaN" not in shown
+    html = load("arm64-dirty-memory-time")._repr_html_()
+    assert "Jing Zhang" in html
+    assert "Ampere Altra" in html
+    assert "like for like" in html
+    assert "NaN" not in html
 
 
-def test_a_report_of_a_bare_file_says_so(tmp_path: Path) -> None:
+def test_the_report_of_a_file_without_descriptor_names_the_origin_of_units(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("vcpus,contentions,clear_time_s\n1,,0.5\n2,7,0.25\n")
     assert check(tmp_path / "a.csv") == [
         "a: 2 rows, 3 columns, types and units from the names of its columns",
@@ -85,6 +85,6 @@ def test_a_report_of_a_bare_file_says_so(tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv").hardware == "not stated"
 
 
-def test_the_import_is_light() -> None:
+def test_importing_measurements_does_not_import_frictionless() -> None:
     code = "import sys, simlib.measurements; sys.exit('frictionless' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A column's name carries its unit."""
+"""Units in the names of columns."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from simlib.measurements.units import PER_SECOND, SUFFIXES, is_time, stem_of, su
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_suffix_is_found_and_removed(suffix: str) -> None:
+def test_a_suffix_is_recognised_and_removed(suffix: str) -> None:
     column = f"quantity_{suffix}"
     assert suffix_of(column) == suffix
     assert stem_of(column) == "quantity"

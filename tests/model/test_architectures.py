@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The architectures' facts: complete, sourced, and in words that a policy understands."""
+"""The architectures' facts: complete, with sources, and in the words of a policy."""
 
 import re
 
@@ -13,14 +13,14 @@ NAMES = ("x86-tdp", "x86-shadow", "x86-shadow-paging", "arm64", "riscv", "loonga
 """The eight that DESIGN's scenario contract names."""
 
 
-def test_the_eight_are_there():
+def test_the_eight_architectures_exist():
     assert set(NAMES) <= set(ARCHITECTURES)
     assert all(name == row.name for name, row in ARCHITECTURES.items())
     assert len({row.title for row in ARCHITECTURES.values()}) == len(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_row_says_where_it_was_read(name):
+def test_every_row_names_its_sources(name):
     row = architecture(name)
     assert re.search(r"\d\.\d|20\d\d", row.version)
     assert row.sources
@@ -52,17 +52,17 @@ def test_a_policy_starts_from_the_facts_and_may_override_each(name):
 
 
 @pytest.mark.parametrize(("name", "field"), [("s390", "lock"), ("ppc-radix", "write_protect_fault")])
-def test_an_architecture_without_the_lock_says_so(name, field):
+def test_an_architecture_without_the_lock_is_refused(name, field):
     with pytest.raises(InputError) as caught:
         Policy(architecture=name).resolved()
     error = caught.value
     assert error.what == f"policy.{field}"
     assert "does not take mmu_lock here" in error.rule
     assert architecture(name).sources[0] in error.rule
-    assert error.cure == f"give policy.{field} a value to ask what it would cost if it did"
+    assert error.hint == f"give policy.{field} a value to compute its cost if it did"
 
 
-def test_an_unknown_name_is_met_by_the_nearest():
+def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(
         InputError, match=r"^policy\.architecture = amr64: unknown architecture; did you mean 'arm64'\?"
     ):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Page-table geometry against values worked out by hand from the Arm ARM's and the Intel SDM's formats."""
+"""Page-table geometry against values calculated by hand from the formats of the Arm ARM and the Intel SDM."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_blocks_of_each_granule(page, entries, block, next_block):
 
 
 @pytest.mark.parametrize("page", [0, 1024, 8192, 2**21])
-def test_other_page_sizes_do_not_exist(page):
+def test_other_page_sizes_are_refused(page):
     with pytest.raises(InputError, match=r"guest\.page_size = .*: must be 4K, 16K or 64K"):
         PageTable(page)
 
@@ -34,7 +34,7 @@ def test_other_page_sizes_do_not_exist(page):
      (65536, 42, 2), (65536, 48, 3)],
 )  # fmt: skip
 def test_levels_of_stage_2(page, ipa_bits, levels):
-    """Up to 16 tables side by side at the first level spare one; the widths are those of the Arm ARM, D8.2."""
+    """Up to 16 adjacent tables at the first level save a level; the widths are those of the Arm ARM, D8.2."""
     assert PageTable(page).levels(ipa_bits) == levels
 
 
@@ -53,17 +53,17 @@ def test_entries_of_stage_2(page, size, leaf, entries):
 
 
 class Walker:
-    """arm64's page-table walker over a tree of lists, entry by entry; a leaf is an int, its height.
+    """Reference of arm64's page-table walker: a tree of lists, walked entry by entry; a leaf is an int, its height.
 
-    It does what arch/arm64/kvm/hyp/pgtable.c does and knows no formula: a leaf is visited, then looked at again, and
-    what is a table by then is walked.
+    It follows arch/arm64/kvm/hyp/pgtable.c and uses no formula: a leaf is visited, then reloaded, and walked if it has
+    become a table.
     """
 
     def __init__(self, table, levels, walk=None):
         self.table, self.levels, self.walk, self.visits = table, levels, walk, 0
 
     def tree(self, height, level):
-        """A table whose leaves are at this height."""
+        """Create a table whose leaves are at this height."""
         return [height if level == height else self.tree(height, level - 1) for _ in range(self.table.entries)]
 
     def run(self, root, first, pages):
@@ -91,13 +91,13 @@ class Walker:
 @pytest.mark.parametrize("levels", [3, 4])
 @pytest.mark.parametrize(("first", "pages"), [(0, 64), (192, 64), (256 * 3 + 64, 49), (0, 1024), (250, 30), (0, 4096)])
 @pytest.mark.parametrize("height", [1, 2, 3])
-def test_visits_are_those_of_a_walker_that_goes_entry_by_entry(height, first, pages, levels):
-    class Small(PageTable):
-        """Tables of 16 entries, so that three levels are quickly made."""
+def test_visits_are_those_of_the_reference_walker(height, first, pages, levels):
+    class SmallTable(PageTable):
+        """Tables of 16 entries, so that three levels are created quickly."""
 
         entries = 16
 
-    table = Small(4096)
+    table = SmallTable(4096)
     root = Walker(table, levels).tree(height, min(levels, 3))
     if levels == 4:
         root = [root]
@@ -111,13 +111,13 @@ def test_visits_are_those_of_a_walker_that_goes_entry_by_entry(height, first, pa
 
 
 @pytest.mark.parametrize(("page", "pages"), [(4096, 2**18), (16384, 2**11), (65536, 2**13)])
-def test_the_largest_block_and_what_replaces_it(page, pages):
+def test_the_largest_block_and_the_entries_that_replace_it(page, pages):
     table = PageTable(page)
     assert table.largest_block == pages
     height = table.block_height("hugetlb_1gb")
     assert table.new_entries(height) == pages + (table.entries if height == 3 else 0)
 
 
-def test_an_unknown_walk_names_the_nearest():
+def test_an_unknown_walk_gets_a_suggestion():
     with pytest.raises(InputError, match="did you mean 'skip_levels'"):
         PageTable(4096).split_walked(0, 64, 1, "skip_level")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The named policies: each runs alike on both engines, says what it changes, and stands in the manual."""
+"""The named policies: each runs identically on both engines, makes its changes, and is in the manual."""
 
 import json
 import re
@@ -29,7 +29,7 @@ SCENARIO = Scenario.parse(
 
 
 @pytest.mark.parametrize("name", [*POLICIES, "every-512"])
-def test_every_policy_runs_alike_and_changes_what_it_says(name):
+def test_every_policy_runs_identically_and_makes_its_changes(name):
     changed = apply(SCENARIO, name)
     for section, table in policy(name).changes.items():
         for key, value in table.items():
@@ -39,29 +39,29 @@ def test_every_policy_runs_alike_and_changes_what_it_says(name):
         assert compiled.run(job, 3, trace=100_000) == reference.run(job, 3, trace=100_000)
 
 
-def test_the_opt_in_is_the_architecture_s():
+def test_the_opt_in_depends_on_the_architecture():
     changed = apply(SCENARIO, "arch-opt-in")
     assert str(changed.policy.clear_drop_when) == "pages >= 64"
     assert str(changed.variants["arm"].policy.clear_drop_when) == "never"
 
 
-def test_a_policy_that_nobody_knows_is_one_sentence():
-    with pytest.raises(InputError, match="policy = every-65: must let go after a multiple of 64 pages; such as"):
+def test_an_unknown_policy_is_named_in_one_sentence():
+    with pytest.raises(InputError, match="policy = every-65: must drop the lock after a multiple of 64 pages; such as"):
         policy("every-65")
     with pytest.raises(InputError, match="policy = nx-fault: unknown policy; did you mean 'nx-faults'"):
         apply(SCENARIO, "nx-fault")
 
 
-def test_the_manual_has_the_policies_as_they_are():
-    """docs/policies.md: a row a policy, in order."""
+def test_the_manual_has_a_row_for_each_policy_in_order():
+    """The table of docs/policies.md."""
     page = Path(__file__).parents[2] / "docs" / "policies.md"
     table = page.read_text(encoding="utf-8").partition("| name | what |")[2]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     expected = []
     for row in POLICIES.values():
-        own = {section: {key: value for key, value in table.items() if value != "default"}
-               for section, table in row.changes.items()}  # fmt: skip
-        changes = f"`{changes_of(own)}`"
+        set_values = {section: {key: value for key, value in table.items() if value != "default"}
+                      for section, table in row.changes.items()}  # fmt: skip
+        changes = f"`{changes_of(set_values)}`"
         if row.architectures:
             changes += f" on {', '.join(row.architectures)}; elsewhere `{changes_of(row.elsewhere)}`"
         expected.append(f"| `{row.name}` | {row.title} | {changes} | {row.exists} |")
@@ -78,8 +78,8 @@ PARAMETERS = {
 
 def test_kernel_patches_have_the_parameters_that_policies_and_pages_name():
     texts = [*POLICIES, "every-512", "pages >= 128 and waiters >= 1"]
-    told = "\n".join(policy(name).to_do(arch)[0] for name in texts for arch in ("x86-tdp", "arm64"))
-    named = re.findall(r"kernel-patches/([0-9]{4}).*?kvm\.(\w+)=", told)
+    sentences = "\n".join(policy(name).to_do(arch)[0] for name in texts for arch in ("x86-tdp", "arm64"))
+    named = re.findall(r"kernel-patches/([0-9]{4}).*?kvm\.(\w+)=", sentences)
     assert len(set(named)) == 6
     assert {(name, patch) for patch, name in named} <= PARAMETERS
     page = (Path(__file__).parents[2] / "kernel-patches" / "README.md").read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sizes and durations: what is written reads back, and what cannot be meant is refused."""
+"""Sizes and durations: formatted values read back, and invalid texts are refused."""
 
 import pytest
 from hypothesis import given

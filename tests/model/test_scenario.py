@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scenario files: they read back equal, and every fault is one sentence: where, what, which rule, what to do."""
+"""Scenario files: they read back equal, and every error is one sentence with key, value, rule and hint."""
 
 import dataclasses
 import pickle
@@ -60,7 +60,7 @@ def test_a_scenario_reads_back_equal(file, variants):
     scenario = Scenario.parse({**file, "variants": variants})
     again = Scenario.parse(tomllib.loads(scenario.to_toml()))
     assert again == scenario
-    assert list(again.variants) == list(variants)  # nor is one lost, or their order
+    assert list(again.variants) == list(variants)  # none is lost, and the order is kept
 
 
 @pytest.mark.parametrize(
@@ -74,21 +74,21 @@ def test_a_scenario_reads_back_equal(file, variants):
         pytest.param({"host": {"name": "two\nlines\\"}}, id="control characters in a text"),
     ],
 )
-def test_what_is_awkward_to_write_reads_back(file):
+def test_values_that_need_escapes_read_back(file):
     scenario = Scenario.parse(file)
     assert Scenario.parse(tomllib.loads(scenario.to_toml())) == scenario
 
 
-def test_memory_in_all_reads_back_in_base_and_variant():
+def test_total_memory_reads_back_in_base_and_variant():
     scenario = Scenario.parse({
         "guest": {"vcpus": 2, "memory": "4G"},
         "variants": {"large": {"guest": {"memory": "8G"}}, "more": {"guest": {"vcpus": 4}}},
     })  # fmt: skip
     assert scenario.variants["more"].guest.pages_per_vcpu == 2**18
     assert Scenario.parse(tomllib.loads(scenario.to_toml())) == scenario
-    each = Scenario.parse({"guest": {"memory_per_vcpu": "4G"}, "variants": {"all": {"guest": {"memory": "8G"}}}})
-    assert each.variants["all"].guest == Guest(memory=2**33)
-    assert Scenario.parse(tomllib.loads(each.to_toml())) == each
+    per_vcpu = Scenario.parse({"guest": {"memory_per_vcpu": "4G"}, "variants": {"all": {"guest": {"memory": "8G"}}}})
+    assert per_vcpu.variants["all"].guest == Guest(memory=2**33)
+    assert Scenario.parse(tomllib.loads(per_vcpu.to_toml())) == per_vcpu
 
 
 def test_a_variant_may_give_memory_per_vcpu_where_the_base_gives_memory():
@@ -114,7 +114,7 @@ def test_every_shipped_scenario_loads():
 
 
 BAD = [
-    # text, what, value, part of the rule, part of the cure
+    # text, what, value, part of the rule, part of the hint
     ("[guest]\nvcpu = 8", "guest.vcpu", 8, "unknown key", "did you mean 'vcpus'?"),
     ("[costs]\nfault_hol = '1us'", "costs.fault_hol", "1us", "unknown key", "did you mean 'fault_hold'?"),
     ("[guests]\nvcpus = 8", "guests", "…", "unknown table", "did you mean 'guest'?"),
@@ -151,7 +151,7 @@ BAD = [
         "policy.clear_batch_pages",
         65,
         "must be 0 or a multiple of 64",
-        "bitmap word",
+        "bitmap words",
     ),
     ("[policy]\nclear_batch_pages = -64", "policy.clear_batch_pages", -64, "whole number from 0", ""),
     ("[policy]\narchitecture = 'arm'", "policy.architecture", "arm", "unknown word", "did you mean 'arm64'?"),
@@ -167,7 +167,7 @@ BAD = [
         "workload.clear_chunk",
         "2G",
         "larger than the guest's memory of 1G",
-        "a smaller",
+        "a smaller chunk",
     ),
     ("[workload]\nkind = 'zap'\naccess_interval = '0ns'", "workload.access_interval", "0ps", "more than 0", "for ever"),
     (
@@ -189,14 +189,14 @@ BAD = [
     ("[calibration]\nmetrics = 'contentions'", "calibration.metrics", "contentions", "must be a list of texts", ""),
     ("variants = 3", "variants", 3, "must be tables such as [variants.NAME.policy]", ""),
     ("[variants]\na = 3", "variants.a", 3, "must be a table: write [variants.a.policy]", ""),
-    ("[variants.a]\ngroup = 3", "variants.a.cost_group", 3, "must be a non-empty text", ""),
+    ("[variants.a]\ncost_group = 3", "variants.a.cost_group", 3, "must be a non-empty text", ""),
     ("[variants.a.guest]\nvcpu = 3", "variants.a.guest.vcpu", 3, "unknown key", "did you mean 'vcpus'?"),
     ("[variants.a.variants.b]", "variants.a.variants", "…", "unknown table", ""),
 ]
 
 
-@pytest.mark.parametrize(("text", "what", "value", "rule", "cure"), BAD, ids=[b[0].replace("\n", " ") for b in BAD])
-def test_a_bad_file_gives_one_sentence(tmp_path, text, what, value, rule, cure):
+@pytest.mark.parametrize(("text", "what", "value", "rule", "hint"), BAD, ids=[b[0].replace("\n", " ") for b in BAD])
+def test_a_bad_file_gives_one_sentence(tmp_path, text, what, value, rule, hint):
     path = tmp_path / "bad.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
@@ -205,7 +205,7 @@ def test_a_bad_file_gives_one_sentence(tmp_path, text, what, value, rule, cure):
     assert error.what == what
     assert repr(error.value) == repr(value)  # which also holds for NaN
     assert rule in error.rule
-    assert cure in error.cure
+    assert hint in error.hint
     assert "\n" not in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301  # workers send their errors home
 
@@ -225,7 +225,7 @@ def test_a_bad_file_gives_one_sentence(tmp_path, text, what, value, rule, cure):
         (lambda: Scenario().changed({"policy": {"clear_batch_pages": 1}}), "policy.clear_batch_pages"),
     ],
 )
-def test_a_program_is_held_to_the_same_rules(make, what):
+def test_python_objects_have_the_same_rules(make, what):
     with pytest.raises(InputError) as caught:
         make()
     assert caught.value.what == what
@@ -249,7 +249,7 @@ def test_the_manual_lists_every_key():
         assert not missing, kind.__name__
 
 
-def test_a_group_at_the_top_holds_for_variants_that_name_none():
+def test_the_scenario_s_cost_group_is_that_of_variants_without_one():
     tables = {"cost_group": "fixed test", "variants": {"a": {}, "b": {"cost_group": "baseline"}}}
     scenario = Scenario.parse(tables)
     assert [variant.cost_group for variant in scenario.variants.values()] == ["fixed test", "baseline"]
@@ -271,7 +271,7 @@ def test_costs_may_be_durations():
 
 
 def test_memory_that_all_vcpus_access_is_not_divided():
-    """128 MiB: whole blocks for 2 vCPUs, none for each of 3; programs and samples know all of it."""
+    """128 MiB: whole blocks for 2 vCPUs, but not for 3; programs and samples use all of it."""
     tables = {"guest": {"vcpus": 3, "memory": "128M"}, "workload": {"kind": "migration", "clear_chunk": "16M"}}
     with pytest.raises(InputError, match=r"multiple of 6M for 3 vCPUs .* shared = true under \[workload\]"):
         Scenario.parse(tables)

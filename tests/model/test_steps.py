@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Steps: declared once, checked by their declarations, and listed so that a person can read them."""
+"""Steps: their declarations, the checks of a job, its listing, and the manual's tables."""
 
 from pathlib import Path
 
@@ -30,28 +30,28 @@ def test_the_manual_has_every_step_and_quantity_as_it_is_declared():
         arguments = ", ".join(map(documented, step.arguments)) or "none"
         assert f"| `{step.name}` | {step.meaning} | {arguments} |" in page
     for quantity in Quantity:
-        name = " ".join(f"`{one.name}`" for one in (quantity, quantity.argument) if one is not None)
+        name = " ".join(f"`{item.name}`" for item in (quantity, quantity.argument) if item is not None)
         assert f"| {name} | {quantity.meaning} |" in page
-    first = [next(one.name for one in kind if one.shared) for kind in (Step, Quantity)]
+    first = [next(member.name for member in kind if member.shared) for kind in (Step, Quantity)]
     assert "Those from `{}` on are *shared*, and so are quantities from `{}` on.".format(*first) in page
 
 
 def documented(argument):
-    """An argument as the manual has it; it says in a sentence what those are that have no range beside them."""
+    """An argument in the manual's table; a sentence of the page explains arguments without a range."""
     plain = ("at least 0", "a step", f"one of the job's {argument.name}s")
-    told = argument.range().removeprefix("one of the job's ").replace("at least", "from")
-    return f"`{argument.name}`" + ("" if argument.range() in plain or argument.words is Quantity else f" ({told})")
+    limits = argument.range().removeprefix("one of the job's ").replace("at least", "from")
+    return f"`{argument.name}`" + ("" if argument.range() in plain or argument.words is Quantity else f" ({limits})")
 
 
-def worst(argument):
-    """A value one below the range, and one above it if it has an end."""
+def out_of_range(argument):
+    """Return a value one below the range, and one above it if it has an end."""
     above = 99 if isinstance(argument.below, str) else argument.below
     above = len(argument.words) if argument.words is not None else above
     return [argument.least - 1, *([above] if above is not None else [])]
 
 
 CASES = [(step, column, value) for step in Step for column, argument in enumerate(step.arguments)
-         for value in worst(argument)]  # fmt: skip
+         for value in out_of_range(argument)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("step", "column", "value"), CASES)
@@ -65,23 +65,23 @@ def test_an_argument_out_of_its_range_is_named(step, column, value):
 
 
 @pytest.mark.parametrize("quantity", [q for q in Quantity if q.argument is not None])
-def test_a_quantity_s_argument_out_of_its_range_is_named(quantity):
-    for value in worst(quantity.argument):
+def test_an_argument_of_a_quantity_out_of_its_range_is_named(quantity):
+    for value in out_of_range(quantity.argument):
         if value < -1:
-            continue  # no argument at all may be so low
+            continue  # refused for every argument
         with pytest.raises(InputError, match=rf"\(TEST\)\.{quantity.argument.name} = {value}: must be"):
             job_of([[Step.TEST, 0, quantity, value, 1], [Step.END]])
 
 
-@pytest.mark.parametrize("whose", [1, 2])
-def test_locks_of_threads_and_regions_must_all_be_there(whose):
+@pytest.mark.parametrize("scope", [1, 2])
+def test_locks_of_threads_and_regions_must_all_exist(scope):
     with pytest.raises(InputError, match=r"\(TAKE\).lock = 0: the job has only 1 locks"):
-        Job(np.array([[Step.TAKE, 0, 1, whose, 0, 0], [Step.END, 0, 0, 0, 0, 0]]), np.zeros(2, int),
+        Job(np.array([[Step.TAKE, 0, 1, scope, 0, 0], [Step.END, 0, 0, 0, 0, 0]]), np.zeros(2, int),
             np.array([[0, 64]] * 2), np.zeros(1, int), 0, 0, 0, np.zeros(2, int), pages=128)  # fmt: skip
 
 
 def test_no_skip_leaves_its_extent():
-    """Whatever was asked for: 100 pages within 64, a batch that does not divide its chunk, a skip in a short rest."""
+    """Advance beyond the extent, a batch that does not divide its chunk, a skip in a short remainder."""
     p = Program()
     with p.thread():
         with p.loop(until=REGION.done()), p.extent(3 * 64) as chunk:
@@ -96,7 +96,7 @@ def test_no_skip_leaves_its_extent():
     assert reached == [[2, 3, 5, 6, 7]] * 2
 
 
-def test_too_deep_and_too_many_are_refused():
+def test_too_deep_extents_and_unplaced_labels_are_refused():
     p = Program()
 
     def nest(depth):
@@ -104,7 +104,7 @@ def test_too_deep_and_too_many_are_refused():
             with p.extent(64):
                 nest(depth - 1)
 
-    with pytest.raises(InputError, match=f"must not have more than {EXTENTS - 1} extents"), p.thread():
+    with pytest.raises(InputError, match=f"must not have more than {EXTENTS - 1} nested extents"), p.thread():
         nest(EXTENTS)
     q = Program()
     with q.thread():
@@ -127,7 +127,7 @@ def test_every_workload_has_a_listing_with_its_names():
         assert "mmu_lock, write" in text
 
 
-def test_a_lockless_update_tells_where_it_is_tried_again():
+def test_the_listing_of_a_lockless_update_has_the_target_of_its_retry():
     p = Program()
     with p.thread(), p.holding(Lock(0, Mode.WRITE)):
         p.hold(1000)

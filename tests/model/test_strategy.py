@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Strategies: a text is read as it is meant, written back in one way, and refused by the word that is wrong."""
+"""Strategies: parsing, canonical text, and errors that name the wrong word."""
 
 import re
 
@@ -25,14 +25,14 @@ VALUES = st.fixed_dictionaries({name: st.integers(0, 5000) for name in (*QUANTIT
 
 
 def holds(text, values):
-    """Whether a condition holds, by Python's own grammar, which has the same precedences."""
+    """True if a condition holds, by Python's own grammar, which has the same precedences."""
     text = re.sub(r"adaptive\([^)]*\)", "batch", text)
-    text = re.sub(r"([0-9.]+)(us|ms)", lambda found: f"{found[1]}e{6 if found[2] == 'us' else 9}", text)
+    text = re.sub(r"([0-9.]+)(us|ms)", lambda match: f"{match[1]}e{6 if match[2] == 'us' else 9}", text)
     return bool(eval(text, {}, values | {"held": values["held"] * 10**6}))  # noqa: S307  # a test's own text
 
 
 @given(text=CONDITIONS, values=VALUES)
-def test_a_strategy_reads_back_as_the_same_and_means_what_it_says(text, values):
+def test_a_strategy_reads_back_equal_and_has_python_s_truth_value(text, values):
     condition = strategy(text)
     again = str(Policy(clear_drop_when=text).clear_drop_when)
     assert strategy(again) == condition
@@ -43,20 +43,20 @@ def test_a_strategy_reads_back_as_the_same_and_means_what_it_says(text, values):
 
 @pytest.mark.parametrize(
     ("text", "word"),
-    [("", "ends where a quantity must stand"), ("hold >= 5us", "unknown word 'hold'; did you mean 'held'?"),
-     ("pages", "'the end' stands where >="), ("pages = 64", "'=' stands where >="),
+    [("", "ends where a quantity is expected"), ("hold >= 5us", "unknown word 'hold'; did you mean 'held'?"),
+     ("pages", "expected >=, >, <= or <, found 'the end'"), ("pages = 64", "expected >=.* found '='"),
      ("pages >= 65", r"multiple of 64 \(got 65\)"),
-     ("pages >= many", "'many' stands where a whole number must"), ("held >= 50", "needs a unit"),
-     ("held >= fifty", "'fifty' stands where a duration must"), ("waiters >= 0", r"at least 1 .*\(got 0\)"),
+     ("pages >= many", "expected a whole number, found 'many'"), ("held >= 50", "needs a unit"),
+     ("held >= fifty", "expected a duration, found 'fifty'"), ("waiters >= 0", r"at least 1 .*\(got 0\)"),
      ("pages >= 64 waiters >= 1", r"'waiters' cannot follow here \(character 13\); join conditions by"),
-     ("(pages >= 64", r"'\(' is not closed; .*close every"), ("pages >= 64 or never", "'never' stands alone"),
+     ("(pages >= 64", r"'\(' is not closed; .*close every"), ("pages >= 64 or never", "'never' cannot be combined"),
      ("pages >= adaptive(64)", "',' is missing"),
-     ("pages >= adaptive(100, 200)", r"must go up from 64 or more by powers"),
+     ("pages >= adaptive(100, 200)", r"bounds must be powers of two, at least 64"),
      ("pages >= adaptive(64, 128) or pages >= adaptive(64, 256)", "one pair of bounds"),
      ("(" * 60 + "pages >= 64" + ")" * 60, "nested deeper than 50"),
      (" or ".join(["held > 1us"] * 201), "at most 200 comparisons"), ("__import__('os')", "unknown word '__import__'")],
 )  # fmt: skip
-def test_a_fault_is_named_by_its_word(text, word):
+def test_an_error_names_the_wrong_word(text, word):
     with pytest.raises(InputError, match=word) as caught:
         Policy(clear_drop_when=text)
     assert caught.value.what.startswith("policy.clear_drop_when")
@@ -64,7 +64,7 @@ def test_a_fault_is_named_by_its_word(text, word):
 
 
 @pytest.mark.parametrize("value", [64, True, ["pages >= 64"], None])
-def test_what_is_no_text_is_refused(value):
+def test_a_value_that_is_not_a_text_is_refused(value):
     with pytest.raises(InputError, match="must be a condition in quotation marks"):
         Scenario.parse({"policy": {"clear_drop_when": value}})
 
@@ -78,5 +78,5 @@ def test_what_is_no_text_is_refused(value):
 )  # fmt: skip
 def test_a_batch_reads_as_a_strategy(old, new):
     assert Scenario.parse({"policy": old}) == Scenario.parse({"policy": new})
-    with pytest.raises(InputError, match=r"stands beside policy\.clear_batch_pages"):
+    with pytest.raises(InputError, match=r"policy\.clear_batch_pages = \d+ is given too"):
         Scenario.parse({"policy": old | new})

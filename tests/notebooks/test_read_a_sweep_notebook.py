@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The notebook on sweeps runs, and what it says of the shipped table is that table's."""
+"""Tests of the notebook on sweeps, and of the shipped table that it reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from simlib.analysis.sweep.strategies import shipped
 NOTEBOOK = ROOT / "notebooks" / "13-read-a-sweep.ipynb"
 
 
-def tell(run: Run) -> dict[str, Any]:
-    best_policies, found = (run["best_policies"], run["found"])
-    return {"sizes": dict(found.sizes), "best": best_policies(found, "stall")["policy"].tolist()}
+def results(run: Run) -> dict[str, Any]:
+    best_policies, sweep = (run["best_policies"], run["small_sweep"])
+    return {"sizes": dict(sweep.sizes), "best": best_policies(sweep, "stall")["policy"].tolist()}
 
 
 @pytest.mark.study
@@ -25,18 +25,23 @@ def test_it_runs_and_draws_a_map_for_every_architecture(ran: Any) -> None:
     run = ran(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 7
-    told = tell(run)
-    assert told["sizes"] == {"architecture": 1, "vcpus": 3, "access_interval": 2, "policy": 3}
-    assert len(told["best"]) == 6
-    assert f"The sweep has {len(shipped()):,} places" in answer_of(run)
+    computed = results(run)
+    assert computed["sizes"] == {"architecture": 1, "vcpus": 3, "access_interval": 2, "policy": 3}
+    assert len(computed["best"]) == 6
+    answer, table = answer_of(run), shipped()
+    assert f"In {len(table):,} points" in answer
+    share = 100 * table[table["clear_lock"] == "write"]["matters"].mean()
+    assert f"matters in {share:.0f} % where CLEAR holds it for write" in answer
 
 
 def test_the_shipped_table_is_that_of_the_shipped_grid() -> None:
     table, grid = shipped(), load_grid(ROOT / "data" / "grids" / "strategies.toml")
-    about = json.loads((ROOT / "data" / "sweeps" / "strategies" / "best-policies.json").read_text(encoding="utf-8"))
-    assert [field["name"] for field in about["schema"]["fields"]] == table.columns.tolist()
-    assert f"{grid.points:,} simulated points" in about["title"]
-    assert about["grid"] == grid.digest, "the grid, fits or priors changed since: run make strategy-map"
+    descriptor = json.loads(
+        (ROOT / "data" / "sweeps" / "strategies" / "best-policies.json").read_text(encoding="utf-8")
+    )
+    assert [field["name"] for field in descriptor["schema"]["fields"]] == table.columns.tolist()
+    assert f"{grid.points:,} simulated points" in descriptor["title"]
+    assert descriptor["grid"] == grid.digest, "the grid, fits or priors changed since: run make strategy-map"
     assert len(table) * len(grid.policies) == grid.points
     assert set(table["variant"]) == set(grid.scenario.variants)
     assert set(table["policy"]) <= set(grid.policies)

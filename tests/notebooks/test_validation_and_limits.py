@@ -19,7 +19,7 @@ pytestmark = pytest.mark.study
 NOTEBOOK = ROOT / "notebooks" / "12-validation-and-limits.ipynb"
 
 
-def tell(run: Run) -> dict[str, Any]:
+def results(run: Run) -> dict[str, Any]:
     missed, numbers = run["missed"], run["numbers"]
     held = numbers[(numbers["role"] == "held out") & numbers["error_percent"].notna()]
     return {
@@ -37,25 +37,25 @@ def run(ran: Any) -> Run:
     return ran(NOTEBOOK)
 
 
-def test_it_runs_without_complaint(run: Run) -> None:
+def test_it_runs_without_errors(run: Run) -> None:
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 1
 
 
-def test_it_names_every_miss(run: Run) -> None:
-    told = tell(run)
-    far = sorted(abs(error) for error, inside in zip(told["errors"], told["inside"], strict=True)
+def test_the_answer_counts_all_misses(run: Run) -> None:
+    computed = results(run)
+    far = sorted(abs(error) for error, inside in zip(computed["errors"], computed["inside"], strict=True)
                  if abs(error) > 10 and not inside)  # fmt: skip
-    assert sorted(map(abs, told["missed"])) == far
-    assert far  # a model that misses nothing would need no such page
-    near = sum(abs(error) <= 20 for error in told["errors"])
+    assert sorted(map(abs, computed["missed"])) == far
+    assert far  # without misses the page would be empty
+    near = sum(abs(error) <= 20 for error in computed["errors"])
     answer = answer_of(run)
-    assert f"Of {len(told['errors'])} published numbers" in answer
+    assert f"Of {len(computed['errors'])} held-out published numbers" in answer
     assert f"{near} within 20 %" in answer
-    assert f"{len(far)}, in {len(told['missed_tables'])} tables" in answer
+    assert f"{len(far)}, in {len(computed['missed_tables'])} tables" in answer
 
 
-def test_the_causes_are_those_of_tables_that_are_missed(run: Run) -> None:
-    missed = " ".join(tell(run)["missed_tables"])
+def test_causes_are_given_only_for_missed_tables(run: Run) -> None:
+    missed = " ".join(results(run)["missed_tables"])
     for table in ("x86-shadow-eager-split-ioctl-time", "arm64-tlbi-range-by-memory", "arm64-migration-degradation"):
         assert table in missed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The notebook on a measured host runs, on the shipped host and on a folder of one's own."""
+"""Tests of the notebook on a measured host, with the shipped host and with another folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.study
 NOTEBOOK = ROOT / "notebooks" / "10-your-own-host.ipynb"
 
 
-def tell(run: Run) -> dict[str, Any]:
+def results(run: Run) -> dict[str, Any]:
     data, fit, held_out = (run["data"], run["fit"], run["held_out"])
     return {
         "within": int(held_out["within"].sum()),
@@ -43,29 +43,29 @@ def run(ran: Any) -> Run:
     return ran(NOTEBOOK)
 
 
-def test_it_runs_without_complaint(run: Run) -> None:
+def test_it_runs_without_errors(run: Run) -> None:
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 2
 
 
-def test_it_says_what_it_computes(run: Run) -> None:
-    told = tell(run)
-    assert told["folder"].endswith("collected")
-    assert f"{told['within']} of {told['cells']} held-out cells" in answer_of(run)
-    assert told["missed_chunks"] == [64, 512]  # as the text below the table explains
+def test_the_answer_matches_the_results(run: Run) -> None:
+    computed = results(run)
+    assert computed["folder"].endswith("collected")
+    assert f"{computed['within']} of {computed['cells']} held-out cells" in answer_of(run)
+    assert computed["missed_chunks"] == [64, 512]  # as the text below the table explains
     shipped = simlib.load_fit(data_dir() / "fits" / "host-amd-epyc-2.json").parameters
     for row in shipped.to_dict("records"):
-        mine = told["costs"][row["name"]]
-        assert mine["low"] < row["value"] < mine["high"], row["name"]
+        cost = computed["costs"][row["name"]]
+        assert cost["low"] < row["value"] < cost["high"], row["name"]
 
 
-def test_it_reads_a_folder_of_ones_own(tmp_path: Path) -> None:
+def test_it_reads_another_folder(tmp_path: Path) -> None:
     cells = code_cells(nbformat.read(NOTEBOOK, as_version=4))
     assert 'os.environ.get("SIMLIB_HOST", "")' in cells[0].source
     for path in (data_dir() / "collected").glob(f"{SHIPPED}-*"):
         shutil.copyfile(path, tmp_path / path.name.replace(SHIPPED, "host", 1))
     for path in tmp_path.glob("*.json"):
         path.write_text(path.read_text(encoding="utf-8").replace(SHIPPED, "host"), encoding="utf-8")
-    mine = load_host(tmp_path)
-    assert mine.folder == tmp_path
-    assert len(mine.noise) == len(shipped_host().noise)
+    host = load_host(tmp_path)
+    assert host.folder == tmp_path
+    assert len(host.noise) == len(shipped_host().noise)

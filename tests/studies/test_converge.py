@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from simlib.lab.migration import model
-from simlib.lab.migration.forecast import BUILT
+from simlib.lab.migration.forecast import FIT_TABLES
 from simlib.measurements import load
 from studies import converge
 from studies.converge import published
-from studies.study import judged
+from studies.study import with_errors
 
 
 @pytest.mark.parametrize(("name", "migrations"), [(converge.FIRST, 48), (converge.AGAIN, 42)])
@@ -36,20 +36,22 @@ def test_intervals_that_know_what_was_left_over_hold_what_they_should():
 
 def test_no_setting_that_was_predicted_had_been_used_to_build_the_course():
     keys = ["settings", "working_set_bytes", "pattern", "writes_per_s", "hot_set_bytes", "vcpus", "postcopy_after_s"]
-    built, first, again = (load(f"{name}-runs").frame[keys] for name in (*BUILT, converge.AGAIN))
+    built, first, again = (load(f"{name}-runs").frame[keys] for name in (*FIT_TABLES, converge.AGAIN))
     assert built.merge(first, on=keys).empty
     assert pd.concat([built, first]).merge(again, on=keys).empty
 
 
 def test_the_course_expects_what_it_was_built_on():
-    runs = load(f"{BUILT[0]}-runs").frame.query("repeat == 1")
-    found = model.score(model.beside(runs, model.predicted(runs, model.fitted(runs)))).set_index("what")["value"]
+    runs = load(f"{FIT_TABLES[0]}-runs").frame.query("repeat == 1")
+    found = model.score(
+        model.compare_with_expected(runs, model.predict_migrations(runs, model.fit_host(runs)))
+    ).set_index("what")["value"]
     assert found["converges or not, share right"] > 0.9
     assert found["total_ms, median error"] < 0.03
 
 
 def test_the_published_migration_has_no_end_without_throttling_and_one_with_it():
-    rows = judged(published.published_numbers(draws=12)).set_index("metric")
+    rows = with_errors(published.published_numbers(draws=12)).set_index("metric")
     assert rows.loc["ends within 1487.5 s", "predicted"] < 0.5
     assert abs(rows.loc["total time", "error_percent"]) < 30
     assert rows.loc["sent", "predicted"] == pytest.approx(rows.loc["sent", "published"], rel=0.01)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Strategies at equal costs: what the locks imply; and their sliders, which move the curves and come back."""
+"""Tests of the comparison of lock policies at equal costs, and of its sliders."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from studies.arm64.equal_costs import (
     PAGES,
     STRATEGIES,
     VCPUS,
+    calibrated_scenario,
     compare,
     figure,
     published,
-    starting_point,
 )
 from studies.arm64.sliders import SLIDERS, what_if
 
@@ -37,7 +37,7 @@ SPIN, TICKET, RWLOCK, LOCKLESS = STRATEGIES
 
 @pytest.fixture(scope="module")
 def start() -> Scenario:
-    return starting_point()
+    return calibrated_scenario()
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,11 @@ def frame(start: Scenario) -> pd.DataFrame:
 
 
 def wide(frame: pd.DataFrame) -> pd.DataFrame:
-    """Seconds, vCPUs by strategy."""
+    """Table of seconds by vCPUs and strategy."""
     return frame.pivot_table(index="vcpus", columns="variant", values="value")
 
 
-def test_frame_is_tidy_and_in_order(frame: pd.DataFrame) -> None:
+def test_the_table_is_tidy_and_ordered(frame: pd.DataFrame) -> None:
     assert list(frame.columns) == list(COLUMNS)
     assert frame["variant"].unique().tolist() == list(STRATEGIES)
     assert frame["vcpus"].tolist() == list(VCPUS) * len(STRATEGIES)
@@ -65,7 +65,7 @@ def test_every_point_is_a_run_of_the_engine(start: Scenario, frame: pd.DataFrame
         assert wide(frame).loc[16, name] == run.metrics["dirty_memory_time"]
 
 
-def test_strategies_agree_where_nobody_contends(frame: pd.DataFrame) -> None:
+def test_strategies_agree_without_contention(frame: pd.DataFrame) -> None:
     alone = wide(frame).loc[1]
     assert alone.max() / alone.min() == pytest.approx(1, abs=1e-3)
 
@@ -73,7 +73,7 @@ def test_strategies_agree_where_nobody_contends(frame: pd.DataFrame) -> None:
 def test_order_at_64_vcpus(frame: pd.DataFrame) -> None:
     at = wide(frame).loc[64]
     assert at[TICKET] > at[SPIN] > at[RWLOCK]
-    assert at[LOCKLESS] <= at[RWLOCK] * 1.002  # both queue for the interconnect; the rest is chance
+    assert at[LOCKLESS] <= at[RWLOCK] * 1.002  # both queue for the interconnect; the difference is random
 
 
 def test_ticket_lock_loses_with_waiters_and_spinlock_only_saturates(frame: pd.DataFrame) -> None:
@@ -84,8 +84,8 @@ def test_ticket_lock_loses_with_waiters_and_spinlock_only_saturates(frame: pd.Da
     assert times.loc[64, SPIN] / times.loc[16, SPIN] == pytest.approx(4, rel=0.01)
 
 
-def test_rwlock_and_lockless_end_at_the_interconnect(start: Scenario, frame: pd.DataFrame) -> None:
-    """One broadcast a fault, served one at a time: no policy is faster, and these two come within a per cent."""
+def test_rwlock_and_lockless_saturate_the_interconnect(start: Scenario, frame: pd.DataFrame) -> None:
+    """Broadcasts, one per fault, are served one at a time: no policy is faster, and these two are within 1 %."""
     assert start.costs.tlb_invalidate is not None
     least = 64 * start.guest.pages_per_vcpu * start.costs.tlb_invalidate * 1e-12
     at = wide(frame).loc[64]
@@ -93,7 +93,7 @@ def test_rwlock_and_lockless_end_at_the_interconnect(start: Scenario, frame: pd.
     assert at[[RWLOCK, LOCKLESS]].max() < 1.01 * least
 
 
-def test_lockless_faults_scale_once_nothing_is_shared(start: Scenario) -> None:
+def test_lockless_faults_scale_without_a_shared_resource(start: Scenario) -> None:
     free = wide(compare(start.with_costs(tlb_invalidate=10_000), [1, 64]))
     assert free.loc[64, LOCKLESS] / free.loc[1, LOCKLESS] == pytest.approx(1, abs=0.05)
     assert free.loc[64, RWLOCK] > 2 * free.loc[64, LOCKLESS]  # readers still move the lock word's line
@@ -107,12 +107,12 @@ def test_hold_moves_the_spinlock_and_not_the_saturated_rwlock(start: Scenario, f
     assert doubled[RWLOCK] == pytest.approx(before[RWLOCK], rel=0.01)
 
 
-def test_few_pages_stand_for_many(start: Scenario, frame: pd.DataFrame) -> None:
+def test_few_pages_give_the_results_of_many(start: Scenario, frame: pd.DataFrame) -> None:
     more = compare(start, pages_per_vcpu=2 * PAGES)
     assert (frame["value"] / more["value"] - 1).abs().max() < 0.01
 
 
-def test_the_same_twice_and_another_seed(start: Scenario) -> None:
+def test_results_are_reproducible_and_depend_on_the_seed(start: Scenario) -> None:
     first = compare(start, [4], pages_per_vcpu=512)
     pd.testing.assert_frame_equal(first, compare(start, [4], pages_per_vcpu=512))
     assert not first["value"].equals(compare(start, [4], pages_per_vcpu=512, seed=2)["value"])
@@ -122,10 +122,10 @@ def test_published_rows_are_the_published_table() -> None:
     rows = published()
     table = measurements.load("arm64-dirty-memory-time").frame
     for name, series in MEASURED_AS.items():
-        mine, theirs = rows[rows["variant"] == name], table[table["series"] == series]
-        assert mine["vcpus"].tolist() == theirs["vcpus"].tolist()
-        assert mine["value"].tolist() == pytest.approx((theirs["dirty_memory_time_ms"] / 1000).tolist())
-        assert (mine["held_out"] == (mine["vcpus"] > 8)).all()
+        strategy_rows, series_rows = rows[rows["variant"] == name], table[table["series"] == series]
+        assert strategy_rows["vcpus"].tolist() == series_rows["vcpus"].tolist()
+        assert strategy_rows["value"].tolist() == pytest.approx((series_rows["dirty_memory_time_ms"] / 1000).tolist())
+        assert (strategy_rows["held_out"] == (strategy_rows["vcpus"] > 8)).all()
 
 
 def test_start_has_the_calibrated_costs(start: Scenario) -> None:
@@ -135,22 +135,22 @@ def test_start_has_the_calibrated_costs(start: Scenario) -> None:
 
 
 def test_figure_shows_every_strategy_in_its_colour(frame: pd.DataFrame) -> None:
-    drawn = figure(pd.concat([frame, published()]))
+    result = figure(pd.concat([frame, published()]))
     for name in STRATEGIES:
-        line = next(t for t in drawn.data if t.name == f"{name}, simulated")
+        line = next(t for t in result.data if t.name == f"{name}, simulated")
         assert line.line.color == COLOURS[name]
         assert list(line.y) == wide(frame)[name].tolist()
-    lines = [t.line for t in drawn.data if t.name.endswith(", simulated")]
+    lines = [t.line for t in result.data if t.name.endswith(", simulated")]
     assert [line.dash == "solid" for line in lines] == [True, False] * 2  # none hides the one before it
     assert lines[0].width > lines[1].width + 1
-    points = {t.legendgroup for t in drawn.data if t.mode == "markers" and t.legendgroup}
+    points = {t.legendgroup for t in result.data if t.mode == "markers" and t.legendgroup}
     assert points == set(MEASURED_AS)
-    assert "simulated" in drawn.layout.title.subtitle.text
-    assert "measurements" in drawn.layout.title.subtitle.text
+    assert "simulated" in result.layout.title.subtitle.text
+    assert "measurements" in result.layout.title.subtitle.text
     assert "measurements" not in figure(frame).layout.title.subtitle.text
 
 
-class Shown:
+class SliderPage:
     """The parts of the widget that a user sees."""
 
     def __init__(self, box: Any) -> None:
@@ -178,92 +178,92 @@ def every(widget: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def shown() -> Shown:
-    return Shown(what_if())
+def page() -> SliderPage:
+    return SliderPage(what_if())
 
 
-def test_starts_at_the_calibrated_costs(shown: Shown) -> None:
-    costs = starting_point().costs
-    for name, slider in shown.sliders.items():
+def test_sliders_start_at_the_calibrated_costs(page: SliderPage) -> None:
+    costs = calibrated_scenario().costs
+    for name, slider in page.sliders.items():
         assert slider.value == getattr(costs, name) / 1000
-        assert not slider.continuous_update  # a redraw when it is let go, not on the way
+        assert not slider.continuous_update  # redraws on release, not while it moves
         low, high = Costs.__dataclass_fields__[name].metadata["bounds"]
         assert (slider.base**slider.min, slider.base**slider.max) == pytest.approx((low / 1000, high / 1000))
-    frame = compare(starting_point())
-    assert shown.lines() == {name: rows["value"].tolist() for name, rows in frame.groupby("variant")}
+    frame = compare(calibrated_scenario())
+    assert page.lines() == {name: rows["value"].tolist() for name, rows in frame.groupby("variant")}
 
 
-def test_says_that_it_is_simulated_and_what_was_calibrated(shown: Shown) -> None:
-    text = " ".join(html.value for html in shown.texts)
+def test_the_note_states_simulation_and_calibrated_costs(page: SliderPage) -> None:
+    text = " ".join(html.value for html in page.texts)
     assert "Simulated" in text
-    assert f"broadcast {shown.sliders['tlb_invalidate'].value:.3g} ns" in text
-    assert "a fault pays it under any lock, and without one" in text
+    assert f"broadcast {page.sliders['tlb_invalidate'].value:.3g} ns" in text
+    assert "a fault pays it with any lock and without one" in text
 
 
 @pytest.mark.parametrize("name", SLIDERS)
-def test_a_slider_moves_the_curves_and_leaves_the_points(shown: Shown, name: str) -> None:
-    before, points = shown.lines(), shown.points()
-    shown.sliders[name].value *= 3
-    after = shown.lines()
+def test_a_slider_moves_the_curves_and_leaves_the_points(page: SliderPage, name: str) -> None:
+    before, points = page.lines(), page.points()
+    page.sliders[name].value *= 3
+    after = page.lines()
     assert after.keys() == set(STRATEGIES)
     assert after != before
-    # At one vCPU no lock is waited for: a dearer action cannot make a fault cheaper.
+    # With one vCPU there is no wait, so a higher cost cannot make a fault shorter.
     assert all(after[strategy][0] >= before[strategy][0] for strategy in STRATEGIES)
-    assert shown.points() == points
-    costs = {n: round(s.value * 1000) for n, s in shown.sliders.items()}
-    frame = compare(starting_point().with_costs(**costs))
+    assert page.points() == points
+    costs = {n: round(s.value * 1000) for n, s in page.sliders.items()}
+    frame = compare(calibrated_scenario().with_costs(**costs))
     assert after["queued spinlock"] == frame[frame["variant"] == "queued spinlock"]["value"].tolist()
 
 
-def test_axis_follows_the_curves(shown: Shown) -> None:
-    shown.sliders["fault_hold"].value = 20_000
-    low, high = shown.figure.layout.yaxis.range
-    values = [y for line in shown.lines().values() for y in line]
+def test_axis_follows_the_curves(page: SliderPage) -> None:
+    page.sliders["fault_hold"].value = 20_000
+    low, high = page.figure.layout.yaxis.range
+    values = [y for line in page.lines().values() for y in line]
     assert 10**low < min(values) < max(values) < 10**high
 
 
-def test_reset_restores_with_one_redraw(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, start = shown.lines(), {name: slider.value for name, slider in shown.sliders.items()}
-    for slider in shown.sliders.values():
+def test_reset_restores_with_one_redraw(page: SliderPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, start = page.lines(), {name: slider.value for name, slider in page.sliders.items()}
+    for slider in page.sliders.values():
         slider.value *= 2
     runs: list[object] = []
     monkeypatch.setattr(sliders, "compare", lambda scenario: runs.append(scenario) or compare(scenario))
-    shown.reset.click()
+    page.reset.click()
     assert len(runs) == 1
-    assert shown.lines() == before
-    assert {name: slider.value for name, slider in shown.sliders.items()} == start
-    shown.sliders["fault_unlocked"].value *= 2  # and it still listens
-    assert shown.lines() != before
+    assert page.lines() == before
+    assert {name: slider.value for name, slider in page.sliders.items()} == start
+    page.sliders["fault_unlocked"].value *= 2  # the slider is still observed
+    assert page.lines() != before
 
 
-def test_a_run_that_fails_says_so_and_keeps_the_picture(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_is_reported_and_keeps_the_figure(page: SliderPage, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_scenario: object) -> None:
         raise SimlibError("too long <for> this")
 
-    before = shown.lines()
+    before = page.lines()
     monkeypatch.setattr(sliders, "compare", fail)
-    shown.sliders["fault_hold"].value *= 2
-    assert "too long &lt;for&gt; this" in shown.texts[-1].value
-    assert shown.lines() == before
+    page.sliders["fault_hold"].value *= 2
+    assert "too long &lt;for&gt; this" in page.texts[-1].value
+    assert page.lines() == before
     monkeypatch.undo()
-    shown.reset.click()
-    assert shown.texts[-1].value.startswith("Calibrated")
+    page.reset.click()
+    assert page.texts[-1].value.startswith("Calibrated")
 
 
 @pytest.mark.parametrize("end", ["min", "max"])
-def test_no_end_of_a_slider_breaks_it(shown: Shown, end: str) -> None:
-    for slider in shown.sliders.values():
+def test_the_ends_of_the_sliders_work(page: SliderPage, end: str) -> None:
+    for slider in page.sliders.values():
         slider.value = slider.base ** getattr(slider, end)
-        assert shown.texts[-1].value.startswith("Calibrated")
-        assert all(np.isfinite(line).all() for line in shown.lines().values())
+        assert page.texts[-1].value.startswith("Calibrated")
+        assert all(np.isfinite(line).all() for line in page.lines().values())
 
 
-def test_takes_another_estimate() -> None:
+def test_sliders_start_at_a_given_estimate() -> None:
     estimate = shipped_fit().estimate
     dearer = type(estimate)(
         estimate.names, estimate.logs + np.log(2), estimate.covariance, estimate.dof, estimate.discrepancy,
         estimate.spread,
     )  # fmt: skip
-    assert Shown(what_if(dearer)).sliders["fault_hold"].value == pytest.approx(
-        2 * Shown(what_if()).sliders["fault_hold"].value, rel=1e-4
+    assert SliderPage(what_if(dearer)).sliders["fault_hold"].value == pytest.approx(
+        2 * SliderPage(what_if()).sliders["fault_hold"].value, rel=1e-4
     )

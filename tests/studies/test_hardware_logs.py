@@ -12,7 +12,7 @@ from simlib.measurements.fits import UncertainCosts
 from simlib.model.scenario import Scenario
 from studies import hardware_logs
 from studies.hardware_logs import preregistered, rings, told
-from studies.study import held_out, judged
+from studies.study import held_out, with_errors
 
 
 @pytest.mark.parametrize(("tracking", "page"), [("pml", told.by_hardware), ("write_protect", told.by_fault)])
@@ -46,7 +46,7 @@ def test_one_draw_of_the_costs_answers_each_question_within_reach_of_what_was_fo
 def test_the_link_gives_the_published_bitmap_back_and_the_ring_lies_in_its_interval():
     link = rings.link_of(55.0)
     assert rings.migration_time("bitmap", link, seed=1) == pytest.approx(55.0, rel=0.01)
-    ring = judged(hardware_logs.STUDY.found().rings).set_index("variant").loc["ring of 4096"]
+    ring = with_errors(hardware_logs.STUDY.load_or_compute().rings).set_index("variant").loc["ring of 4096"]
     assert ring["inside"]
     assert abs(ring["error_percent"]) < 10
 

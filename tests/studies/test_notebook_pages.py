@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`make notebooks`: pages whose figures and links need nothing but the folder."""
+"""Tests of ``make notebooks``: the pages' figures and links need no file outside the folder."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ BUILD = """
 import sys
 from pathlib import Path
 from simlib._lib.errors import SimlibError
-from simlib.ui.report import books
+from studies import notebook_pages
 root, out, *only = sys.argv[1:]
-books.ROOT = Path(root)
+notebook_pages.ROOT = Path(root)
 try:
-    print(books.gallery(out, only))
+    print(notebook_pages.build_pages(out, only))
 except SimlibError as error:
     sys.exit(f"refused: {error}")
 """
-# In a process of its own: nbclient leaves sockets open, and warnings are errors here.
+# Run in a separate process: nbclient leaves sockets open, and warnings are errors here.
 
-FIRST = """# One
+FIRST = """# First
 
 ![A picture](../docs/p.svg)
 
 **Question.** Is <b> *shown* as text?
 
-See [the page](../docs/a.md#some-words-2-of-them), [two](two.ipynb), [away](https://example.org),
+See [the page](../docs/a.md#some-words-2-of-them), [second](second.ipynb), [away](https://example.org),
 [none](../docs/no.md)."""
 PLOT = "import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 3], name='</script>'))"
 ANSWER = f"from IPython.display import Markdown\nMarkdown({notebook_pages.ANSWER + ' It is `so`.'!r})"
@@ -54,13 +54,13 @@ def root(tmp_path_factory):
     for name in ("notebooks", "docs", "simlib"):
         (root / name).mkdir()
     v4 = nbformat.v4
-    one = v4.new_notebook(cells=[v4.new_markdown_cell(FIRST), v4.new_code_cell(PLOT), v4.new_code_cell(PLOT),
+    first = v4.new_notebook(cells=[v4.new_markdown_cell(FIRST), v4.new_code_cell(PLOT), v4.new_code_cell(PLOT),
                                  v4.new_code_cell(ANSWER)])  # fmt: skip
-    two = v4.new_notebook(cells=[v4.new_markdown_cell("# Two"), v4.new_code_cell("undefined_name")])
-    for name, notebook in (("one", one), ("two", two), ("explorer", two)):
+    failing = v4.new_notebook(cells=[v4.new_markdown_cell("# Second"), v4.new_code_cell("undefined_name")])
+    for name, notebook in (("first", first), ("second", failing), ("explorer", failing)):
         nbformat.write(notebook, root / "notebooks" / f"{name}.ipynb")
     (root / "docs" / "p.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
-    text = "# A\n\n## Some `words`: 2 of them\n\n[code](../simlib/m.py) [one](../notebooks/one.ipynb)"
+    text = "# A\n\n## Some `words`: 2 of them\n\n[code](../simlib/m.py) [first](../notebooks/first.ipynb)"
     (root / "docs" / "a.md").write_text(text)
     (root / "simlib" / "m.py").write_text("x = 1")
     return root
@@ -68,18 +68,18 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def out(root):
-    done = build(root, "one")
+    done = build(root, "first")
     assert done.returncode == 0, done.stderr
     return root / "out"
 
 
-def test_every_link_leads_somewhere_in_the_folder(out):
+def test_every_link_has_a_target_in_the_folder(out):
     pages = list(out.rglob("*.html"))
-    assert {page.relative_to(out).as_posix() for page in pages} == {"index.html", "one.html", "docs/a.html"}
+    assert {page.relative_to(out).as_posix() for page in pages} == {"index.html", "first.html", "docs/a.html"}
     for page in pages:
         for target in ATTRIBUTE.findall(page.read_text(encoding="utf-8")):
             name, _, anchor = target.partition("#")
-            if target in ("https://example.org", "two.html"):  # the second notebook was not asked for
+            if target in ("https://example.org", "second.html"):  # the second notebook was not requested
                 continue
             file = (page.parent / name) if name else page
             assert file.is_file(), (page, target)
@@ -87,8 +87,8 @@ def test_every_link_leads_somewhere_in_the_folder(out):
     assert (out / "simlib" / "m.py.txt").read_text() == "x = 1"
 
 
-def test_figures_share_one_plotly_in_the_folder(out):
-    page = (out / "one.html").read_text(encoding="utf-8")
+def test_figures_share_one_copy_of_plotly(out):
+    page = (out / "first.html").read_text(encoding="utf-8")
     assert page.count("Plotly.newPlot(") == 2
     assert page.count("<script src=") == 1
     assert '<script src="plotly.min.js">' in page
@@ -105,20 +105,20 @@ def test_the_index_has_question_answer_and_picture(out):
     assert 'src="docs/p.svg"' in index
 
 
-def test_the_notebook_beside_its_page_has_its_outputs(out):
-    kept = nbformat.read(out / "one.ipynb", as_version=4)
-    assert [len(cell.outputs) for cell in kept.cells if cell.cell_type == "code"] == [1, 1, 1]
+def test_the_executed_notebook_is_written_with_its_outputs(out):
+    executed = nbformat.read(out / "first.ipynb", as_version=4)
+    assert [len(cell.outputs) for cell in executed.cells if cell.cell_type == "code"] == [1, 1, 1]
 
 
-def test_a_cell_that_fails_is_named(root):
-    done = build(root, "two")
+def test_the_error_names_the_failing_cell(root):
+    done = build(root, "second")
     assert done.returncode == 1
-    assert "refused: two.ipynb: NameError" in done.stderr
+    assert "refused: second.ipynb: NameError" in done.stderr
     assert "undefined_name" in done.stderr
 
 
-def test_a_name_that_no_notebook_has_is_refused(root, monkeypatch):
+def test_an_unknown_notebook_name_is_rejected(root, monkeypatch):
     monkeypatch.setattr(notebook_pages, "ROOT", root)
-    with pytest.raises(InputError, match=r"seven.*is no part of a name"):
-        notebook_pages.gallery(root / "none", ["seven"])
+    with pytest.raises(InputError, match=r"seven.*must be part of a name"):
+        notebook_pages.build_pages(root / "none", ["seven"])
     assert not (root / "none").exists()

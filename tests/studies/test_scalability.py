@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The baselines: they recover their own parameters, and no other start finds a better fit."""
+"""Tests of the scaling laws: they recover known parameters, and no other start gives a better fit."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_universal_law_recovers_its_parameters(single, contention, coherency):
     )
 
 
-def test_the_peak_is_where_the_curve_turns():
+def test_the_peak_is_the_maximum_of_the_curve():
     fit = fit_universal_scalability(VCPUS, universal_scalability(VCPUS, 0.19, 0.01))
     assert fit.peak == pytest.approx(9.0, rel=1e-6)
     fine = np.linspace(1, 48, 4701)
@@ -61,17 +61,17 @@ def log_law(n, single, contention, coherency=0.0):
 
 def test_no_other_start_finds_a_better_fit():
     rng = np.random.default_rng(3)
-    for _ in range(20):  # nothing like a scalability law: where local minima are
-        wild = np.exp(rng.normal(0, 1, VCPUS.size))
-        ours = fit_universal_scalability(VCPUS, wild)
+    for _ in range(20):  # unlike a scalability law, so that local minima exist
+        random_data = np.exp(rng.normal(0, 1, VCPUS.size))
+        fit = fit_universal_scalability(VCPUS, random_data)
         for _ in range(5):
             other = optimize.least_squares(
-                lambda x, wild=wild: log_law(VCPUS, np.exp(x[0]), x[1], x[2]) - np.log(wild),
+                lambda x, random_data=random_data: log_law(VCPUS, np.exp(x[0]), x[1], x[2]) - np.log(random_data),
                 [rng.normal(), rng.exponential(), 0.1 * rng.exponential()],
                 bounds=([-np.inf, 0, 0], np.inf),
                 x_scale="jac",
             )
-            assert np.sum(np.log(ours.predict(VCPUS) / wild) ** 2) <= 2 * other.cost * (1 + 1e-7)
+            assert np.sum(np.log(fit.predict(VCPUS) / random_data) ** 2) <= 2 * other.cost * (1 + 1e-7)
 
 
 def test_a_parameter_stays_on_its_bound():

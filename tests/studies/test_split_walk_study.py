@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The June 2026 mail by five costs: the published changes, what is left open, and what fails."""
+"""Tests of the June 2026 study: fits of the published changes, readings, and failed predictions."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from notebook_run import ROOT, assert_ran_without_complaint
 
 from simlib._lib.errors import InputError
 from studies.split_walk import STUDY, costs, figures
-from studies.split_walk.costs import CASES, NAMES, READINGS, TABLES, change, count_array, fit, left_out
+from studies.split_walk.costs import CASES, NAMES, READINGS, TABLES, change, count_array, fit, leave_one_out
 from studies.split_walk.extrapolation import barrier_table, granules_table, lab_costs, lab_test, walks_table
 
 
@@ -28,42 +28,44 @@ def test_six_changes_from_four_ratios(fits, machine):
     assert table["within"].all()
 
 
-def test_known_costs_are_found_again(monkeypatch):
+def test_known_costs_are_recovered(monkeypatch):
     true = np.array([1.0, 0.8, 5.0, 700.0, 30.0, 0.0])
     exact = change(count_array("AmpereOne", "all"), count_array("AmpereOne", "skip_levels"), true).mean(axis=1)
     table = costs.published("AmpereOne").assign(runtime_change_percent=exact, stdev_percent=0.1)
     monkeypatch.setattr(costs, "published", lambda machine: table)
-    found = fit(draws=1)
-    np.testing.assert_allclose(found.costs, true, rtol=1e-3)
-    assert found.chi_squared < 1e-6
+    result = fit(draws=1)
+    np.testing.assert_allclose(result.costs, true, rtol=1e-3)
+    assert result.chi_squared < 1e-6
 
 
 def test_a_ratio_is_determined_within_a_factor_of_four_and_inside_its_bounds(fits):
-    """The ends of each are 90 % of draws that lie evenly between two values."""
+    """Each interval covers 90 % of draws that are evenly spaced between two values."""
     values = np.array([1.0, 0.8, 5.0, 300.0, 1.5e-4, 0.0])
     lowest, highest = np.array([1.0, 0.5, 2.0, 100.0, 1.4e-4, 0.0]), np.array([1.0, 1.0, 9.0, 600.0, 1.6e-4, 0.0])
     draws = np.linspace(lowest, highest, 101)
     table = replace(fits["AmpereOne"], costs=values, draws=draws).parameters.set_index("name")
-    found = {NAMES.index(name): row for name, row in table["determined"].items()}
-    assert found == {1: True, 2: True, 3: False, 4: False}  # 2: 2.35 to 8.65; 3: 125 to 575; 4: next to the lowest
+    determined = {NAMES.index(name): row for name, row in table["determined"].items()}
+    assert determined == {1: True, 2: True, 3: False, 4: False}  # 2: 2.35 to 8.65; 3: 125 to 575; 4: next to the lowest
     np.testing.assert_allclose(table[["low", "high"]].to_numpy()[:, 0], lowest[1:5] + 0.05 * (highest - lowest)[1:5])
 
 
 @pytest.mark.parametrize("machine", TABLES)
 def test_each_change_follows_from_the_other_five(machine):
-    table = left_out(machine, draws=15)
+    table = leave_one_out(machine, draws=15)
     assert table["meets"].all()
     width = (table["high"] - table["low"]).set_axis(list(CASES))
-    assert width.idxmax()[1] == "4k-already-split"  # what nothing else determines
+    assert width.idxmax()[1] == "4k-already-split"  # not determined by the other changes
 
 
 @pytest.mark.parametrize("machine", TABLES)
-def test_what_is_not_fitted_tells_readings_apart(machine):
-    """With pages of 64K few entries are valid: a price for changing them makes the modes differ, too much."""
+def test_spreads_distinguish_readings(machine):
+    """With pages of 64K few entries are valid: a cost per changed entry makes the modes differ too much."""
     spread = {}
-    for how in READINGS:
-        found = fit(machine, how, draws=1)
-        spread[how.name] = found.observations["spread_percent"].iloc[0] / found.observations["stdev_percent"].iloc[0]
+    for reading in READINGS:
+        result = fit(machine, reading, draws=1)
+        spread[reading.name] = (
+            result.observations["spread_percent"].iloc[0] / result.observations["stdev_percent"].iloc[0]
+        )
     assert spread["four costs"] > 1.7
     assert spread["every leaf"] < 0.1
     assert 0.8 < spread["five costs, spreads"] < 1.1
@@ -71,10 +73,10 @@ def test_what_is_not_fitted_tells_readings_apart(machine):
 
 def test_five_costs_meet_means_and_spreads_of_both_machines():
     for machine in TABLES:
-        found = fit(machine, READINGS[-1], draws=1)
-        assert found.observations["within"].all()
-        assert found.chi_squared < 2  # eight observations, five ratios
-        blocks = found.observations.iloc[4:]  # CLEAR of blocks: spreads that were not fitted
+        result = fit(machine, READINGS[-1], draws=1)
+        assert result.observations["within"].all()
+        assert result.chi_squared < 2  # eight observations, five ratios
+        blocks = result.observations.iloc[4:]  # CLEAR of blocks: spreads that were not fitted
         np.testing.assert_allclose(blocks["spread_percent"], blocks["stdev_percent"], atol=0.6)
 
 
@@ -91,7 +93,7 @@ def test_the_labs_times_follow_from_five_costs():
     assert instructions["walk_entry"] == pytest.approx(50, rel=0.02)
 
 
-def test_the_labs_change_is_outside_of_both_machines_intervals(fits):
+def test_the_labs_change_is_outside_both_machines_intervals(fits):
     enable = lab_test(list(fits.values())).set_index(["phase", "machine"]).loc["enable"]
     assert enable["lab_percent"].tolist() == pytest.approx([-17.8, -17.8], abs=0.05)
     assert not enable["inside"].any()
@@ -100,21 +102,21 @@ def test_the_labs_change_is_outside_of_both_machines_intervals(fits):
 
 def test_the_discarded_variant_is_marginally_slower_by_the_counts(fits):
     walks = walks_table(fits["AmpereOne"]).set_index(["walk", "scenario", "backing"]).sort_index()
-    both = walks.loc["skip_siblings", "slower_percent"]
-    assert both.abs().max() < 0.5
-    assert (both.loc["clear"] > 0).all()
+    slowdown = walks.loc["skip_siblings", "slower_percent"]
+    assert slowdown.abs().max() < 0.5
+    assert (slowdown.loc["clear"] > 0).all()
     assert walks.loc[("skip_levels",), "slower_percent"].eq(0).all()
     assert walks.loc[("skip_children", "clear", "4k-already-split"), "change_percent"] == 0
 
 
 def test_larger_granules_replace_fewer_blocks(fits):
-    found = fits["AmpereOne"]
-    table = granules_table(found, found).set_index(["page_size", "scenario", "backing"])["change_percent"]
+    fit_result = fits["AmpereOne"]
+    table = granules_table(fit_result, fit_result).set_index(["page_size", "scenario", "backing"])["change_percent"]
     assert table["4K", "enable", "thp"] > table["16K", "enable", "thp"] > table["64K", "enable", "thp"]
     assert table["64K", "enable", "thp"] == pytest.approx(table["4K", "enable", "hugetlb-1gb"], abs=0.5)
 
 
-def test_the_barriers_70_percent_do_not_follow_from_how_often_it_is_executed(fits):
+def test_the_number_of_barriers_does_not_explain_70_percent(fits):
     table = barrier_table(fits["AmpereOne"])
     assert (table["after"] > table["before"]).all()
     assert (table["words"] > 100).all()
@@ -125,8 +127,8 @@ def test_counts_are_in_the_order_of_the_names():
     assert (count_array("AmpereOne", "all") >= count_array("AmpereOne", "skip_levels")).all()
 
 
-def test_a_change_s_figure_shows_its_three_kinds_and_refuses_what_is_no_number():
-    rows = left_out(draws=2).assign(fitted=1.0)
+def test_the_figure_draws_three_kinds_and_rejects_nan():
+    rows = leave_one_out(draws=2).assign(fitted=1.0)
     published, fitted, predicted = figures.changes(rows).data
     assert published.x.tolist() == rows["published"].tolist()
     assert published.error_x.array.tolist() == published.error_x.arrayminus.tolist() == rows["deviation"].tolist()
@@ -140,27 +142,27 @@ def test_a_change_s_figure_shows_its_three_kinds_and_refuses_what_is_no_number()
 
 
 @pytest.mark.study
-def test_the_notebook_says_what_its_cells_compute(ran):
+def test_the_notebook_text_matches_its_results(ran):
     run = ran(ROOT / "notebooks" / "09-split-walk.ipynb")
     assert_ran_without_complaint(run)
-    found = run["found"]
-    assert len(found.within) == 12
-    assert found.within.all()
+    findings = run["findings"]
+    assert len(findings.within) == 12
+    assert findings.within.all()
     ratios = run["ratios"]
     assert ratios[ratios["name"] == "table_entry"]["determined"].tolist()[:2] == [True, True]
     enable = run["counts"].set_index(["ioctl", "backing"]).loc[("enable", "thp")]
     assert enable["walk_entry"] - enable["visits if skipped"] == 262144
     small, middle, large = run["stalls"]["longest stall, ms"]
     assert large > 5 * middle > 10 * small
-    assert (found.tables["engine"]["apart_ps"] == 0).all()
-    spread = found.tables["readings"].set_index(["reading", "machine"]).xs("AmpereOne", level="machine")
-    four, leaf = spread.loc["four costs"], spread.loc["every leaf"]
-    assert four["spread_enable_4k"] / four["published_enable_4k"] == pytest.approx(2, abs=0.3)
-    assert leaf["spread_enable_4k"] < 0.1
-    lab = found.tables["lab"].query("phase == 'enable'").set_index("machine")
+    assert (findings.tables["engine"]["apart_ps"] == 0).all()
+    spread = findings.tables["readings"].set_index(["reading", "machine"]).xs("AmpereOne", level="machine")
+    four_costs, every_leaf = spread.loc["four costs"], spread.loc["every leaf"]
+    assert four_costs["spread_enable_4k"] / four_costs["published_enable_4k"] == pytest.approx(2, abs=0.3)
+    assert every_leaf["spread_enable_4k"] < 0.1
+    lab = findings.tables["lab"].query("phase == 'enable'").set_index("machine")
     assert not lab["inside"].any()
-    assert found.tables["lab-cells"]["error"].abs().max() < 0.01
-    barrier = found.tables["barrier"].query("backing == 'thp'")
+    assert findings.tables["lab-cells"]["error"].abs().max() < 0.01
+    barrier = findings.tables["barrier"].query("backing == 'thp'")
     assert (barrier["after"] > barrier["before"]).all()
     assert barrier["words"].min() > 100
-    assert len(STUDY.reads) == 4
+    assert len(STUDY.input_tables) == 4

@@ -18,18 +18,18 @@ def trials():
     return read_trials(load("tried"))
 
 
-def changed(trial, machine, cells=PARKED):
-    return {one.quantity.of for one in trial.changed if one.machine == machine and one.cell in cells}
+def changed(trial, mmu_mode, cells=PARKED):
+    return {one.quantity.of for one in trial.changed if one.mmu_mode == mmu_mode and one.cell in cells}
 
 
 def test_a_batch_changes_clear_alone_where_nobody_meets(trials):
     trial = trials[SEED_001]
-    assert set(trial.machines) == {"x86_64/npt", "x86_64/shadow", "arm64/vhe", "riscv64/h"}
-    for machine in trial.machines:
-        assert changed(trial, machine) <= {"clear write (rounds)", "clear"}
-        counts = trial.frame().query("machine == @machine and cell == 'parked' and of == 'clear write (rounds)'")
+    assert set(trial.mmu_modes) == {"x86_64/npt", "x86_64/shadow", "arm64/vhe", "riscv64/h"}
+    for mmu_mode in trial.mmu_modes:
+        assert changed(trial, mmu_mode) <= {"clear write (rounds)", "clear"}
+        counts = trial.frame().query("mmu_mode == @mmu_mode and cell == 'parked' and of == 'clear write (rounds)'")
         [count] = counts.query("what == 'acquisitions'")["changed"]
-        pages = trial.frame().query("machine == @machine and cell == 'parked' and what == 'dirty pages'")
+        pages = trial.frame().query("mmu_mode == @mmu_mode and cell == 'parked' and what == 'dirty pages'")
         assert count == pages["base"].iloc[0] / 64
 
 

@@ -60,7 +60,7 @@ def test_scenarios_and_widgets_escape_names(monkeypatch):
     start = start.changed({"host": {"name": BAD}}).with_costs(
         fault_hold="1us", fault_unlocked="1us", line_transfer="50ns", tlb_invalidate="1us"
     )
-    monkeypatch.setattr("studies.arm64.sliders.starting_point", lambda _estimate: start)
+    monkeypatch.setattr("studies.arm64.sliders.calibrated_scenario", lambda _estimate: start)
     monkeypatch.setattr("studies.arm64.sliders.compare", lambda *_: pd.DataFrame())
     monkeypatch.setattr("studies.arm64.sliders.figure", lambda _curves: None)
     monkeypatch.setattr("studies.arm64.sliders.as_widget", lambda _figure: __import__("ipywidgets").HTML())

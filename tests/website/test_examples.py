@@ -36,24 +36,24 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding=
 
 
 def of_kind(kind: str) -> list[tuple[str, Block]]:
-    return [(name, block) for name, found in BLOCKS.items() for block in found if block.kind == kind]
+    return [(name, block) for name, listed in BLOCKS.items() for block in listed if block.kind == kind]
 
 
-def named(found: list[tuple[str, Block]]) -> list[str]:
-    return [f"{name}:{block.line}" for name, block in found]
+def labels(page_blocks: list[tuple[str, Block]]) -> list[str]:
+    return [f"{name}:{block.line}" for name, block in page_blocks]
 
 
 def lines_beginning(*words: str) -> list[str]:
     """Lines of all blocks that begin with a command, without the words that explain it."""
-    lines = [line.strip() for found in BLOCKS.values() for block in found for line in block.text.splitlines()]
+    lines = [line.strip() for listed in BLOCKS.values() for block in listed for line in block.text.splitlines()]
     return [re.split(r" {3,}| +#", line)[0] for line in lines if line.startswith(words)]
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in of_kind("doctest")}))
-def test_examples_print_what_they_say(name):
+def test_doctest_examples_of_a_page_pass(name):
     expected = PAGES[name].read_text(encoding="utf-8").count(">>> ")
-    found = doctest.testfile(str(PAGES[name]), module_relative=False, optionflags=FLAGS, encoding="utf-8")
-    assert (found.failed, found.attempted) == (0, expected)
+    results = doctest.testfile(str(PAGES[name]), module_relative=False, optionflags=FLAGS, encoding="utf-8")
+    assert (results.failed, results.attempted) == (0, expected)
 
 
 def test_the_tutorial_s_python(tmp_path, monkeypatch):
@@ -68,7 +68,7 @@ def test_the_tutorial_s_python(tmp_path, monkeypatch):
     Path("build").mkdir()
     times = {1: 0.8e-3, 2: 1.0e-3, 4: 1.5e-3, 8: 2.9e-3, 16: 5.9e-3}
     pd.DataFrame({"vcpus": times.keys(), "dirty_memory_time_s": times.values()}).to_csv("mine.csv", index=False)
-    [(_, block)] = [found for found in of_kind("python") if found[0] == "tutorial"]
+    [(_, block)] = [pair for pair in of_kind("python") if pair[0] == "tutorial"]
     names: dict[str, object] = {}
     exec(compile(block.text, "tutorial.md", "exec"), names)  # noqa: S102  # the page's own example
     assert names["curves"].frame["vcpus"].unique().tolist() == [16, 32, 48]
@@ -76,7 +76,7 @@ def test_the_tutorial_s_python(tmp_path, monkeypatch):
 
 
 def test_the_explorer_s_python():
-    [(_, block)] = [found for found in of_kind("python") if found[0] == "explorer"]
+    [(_, block)] = [pair for pair in of_kind("python") if pair[0] == "explorer"]
     module = ast.parse(block.text)
     names: dict[str, object] = {}
     exec(compile(module, "explorer.md", "exec"), names)  # noqa: S102  # the page's own example
@@ -85,7 +85,7 @@ def test_the_explorer_s_python():
 
 def test_the_whole_of_clear_is_a_program():
     """docs/write-a-strategy.md: the blocks that it shows, with the names that it takes for granted."""
-    *_, (_, block) = [found for found in of_kind("python") if found[0] == "write-a-strategy"]
+    *_, (_, block) = [pair for pair in of_kind("python") if pair[0] == "write-a-strategy"]
     program, lock = Program(), Lock(0, Mode.WRITE)
     names = {
         "program": program, "lock": lock, "region": REGION, "ends": lock.waiters(3), "ALL": ALL, "Scan": Scan,
@@ -114,8 +114,8 @@ def test_the_python_of_sweeps(tmp_path, monkeypatch):
     for name, block in of_kind("python"):
         if name == "sweeps":
             exec(compile(block.text, "sweeps.md", "exec"), names)  # noqa: S102  # the page's own example
-    found = names["sweep_and_load"](tmp_path / "first")
-    assert len(names["results"](tmp_path / "first")) == found["seed"].size == 108
+    dataset = names["sweep_and_load"](tmp_path / "first")
+    assert len(names["results"](tmp_path / "first")) == dataset["seed"].size == 108
     assert names["best"](tmp_path / "first").sel(architecture="riscv").dims == ("vcpus", "write_percent")
     assert callable(names["choose_with_processes"])
 
@@ -124,7 +124,7 @@ def test_every_other_block_of_python_is_run_above():
     assert {name for name, _ in of_kind("python")} == {"tutorial", "explorer", "write-a-strategy", "sweeps"}
 
 
-@pytest.mark.parametrize(("name", "block"), of_kind("toml"), ids=named(of_kind("toml")))
+@pytest.mark.parametrize(("name", "block"), of_kind("toml"), ids=labels(of_kind("toml")))
 def test_a_scenario_or_grid_is_read(name, block):
     tables = tomllib.loads(block.text)
     if name == "sweeps":
@@ -136,13 +136,13 @@ def test_a_scenario_or_grid_is_read(name, block):
 
 
 def test_the_sentence_of_a_bad_measurement(tmp_path, monkeypatch):
-    """docs/data.md: what a file that breaks a rule is told."""
+    """docs/data.md: the error of a file that breaks a rule."""
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text("vcpus,dirty_memory_time_min\n1,2\n", encoding="utf-8")
-    [said] = [block.text for name, block in of_kind("text") if name == "data"]
-    with pytest.raises(simlib.InputError) as fault:
+    [message] = [block.text for name, block in of_kind("text") if name == "data"]
+    with pytest.raises(simlib.InputError) as error:
         check(Path("mine.csv"))
-    assert str(fault.value) == said
+    assert str(error.value) == message
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +150,11 @@ def command():
     """The command line as it is, except that a command hands back what it was given instead of running."""
     whole = get_command(app)
 
-    def disarm(one, words):
-        for name, inner in getattr(one, "commands", {}).items():
+    def disarm(group, words):
+        for name, inner in getattr(group, "commands", {}).items():
             disarm(inner, (*words, name))
-        if not hasattr(one, "commands"):
-            one.callback = lambda **given: (words, given)
+        if not hasattr(group, "commands"):
+            group.callback = lambda **given: (words, given)
 
     disarm(whole, ())
     return whole
@@ -176,7 +176,7 @@ def command_of(words: list[str]) -> list[str]:
     return words[: 2 if words[0] in {group.name for group in app.registered_groups} else 1]
 
 
-def test_commands_are_found_and_a_wrong_one_is_refused(command):
+def test_pages_have_commands_and_a_wrong_command_is_refused(command):
     assert len(COMMANDS) > 40
     for words in (["predictt", "mine.toml"], ["predict", "mine.toml", "--cpus", "4"], ["predict"],
                   ["simulate", "mine.toml", "--vcpus", "many"]):  # fmt: skip

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a calibration that is not good in every respect lacks, and what to do about it."""
+"""Advice on a calibration that did not pass all checks: the problem and a remedy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from simlib.analysis.calibrate.search import STEPS, Minimum
+from simlib.analysis.calibrate.search import MAX_STEPS, Minimum
 from simlib.measurements.fits import BOUNDS, Fit
 
-TELLS = {
+INFORMATIVE_ROWS = {
     "fault_unlocked": "times with one vCPU",
     "fault_hold": "times with so many vCPUs that they queue for the lock",
     "line_transfer": "times or contentions with 2 to 8 vCPUs",
@@ -20,25 +20,25 @@ TELLS = {
     "populate_block": "populate_time",
     "clear_page": "clear_dirty_log_time",
 }
-"""Measurements that depend on a cost most."""
+"""Measurements that depend most on a cost."""
 
 
 def advice(fit: Fit, end: Minimum) -> dict[str, str]:
-    """One sentence for each flag of ``fit.valid`` that does not hold; `end` is where the last descent ended."""
-    say = {
+    """Return a sentence for each flag of ``fit.valid`` that is false; `end` is the end of the last descent."""
+    texts = {
         "starts_agree": _starts_differ, "inside_bounds": _at_bound, "more_data_than_costs": _few_data,
         "all_determined": _not_determined, "rows_explained": _not_explained,
     }  # fmt: skip
     failed = [name for name, good in fit.valid.items() if not good]
-    return {name: _not_converged(fit, end) if name == "converged" else say[name](fit) for name in failed}
+    return {name: _not_converged(fit, end) if name == "converged" else texts[name](fit) for name in failed}
 
 
 def _not_converged(fit: Fit, end: Minimum) -> str:
-    loosest, width = _loosest(fit), np.sqrt(np.diag(fit.estimate.covariance).max())
+    cost, width = _least_determined(fit), np.sqrt(np.diag(fit.estimate.covariance).max())
     return (
-        f"the search was stopped after {end.steps} steps, the last {STEPS} of which still took {end.gain:.1%} off the "
-        f"sum of squares; {loosest} is what the rows tell least of (a factor of {np.exp(width):.2g} either way): "
-        f"{_cure([loosest])}"
+        f"the search was stopped after {end.steps} steps, the last {MAX_STEPS} of which still reduced the sum of "
+        f"squares by {end.gain:.1%}; the rows determine {cost} least (within a factor of {np.exp(width):.2g}): "
+        f"{_remedy([cost])}"
     )
 
 
@@ -46,21 +46,21 @@ def _starts_differ(fit: Fit) -> str:
     last = sorted(fit.starts["last"])
     ratio = f" ({last[1] / last[0]:.1f} times its sum of squares)" if len(last) > 1 and last[0] > 0 else ""
     return (
-        f"of {len(last)} starts only one came to the best minimum, the next one ended elsewhere{ratio}, so that a "
-        f"better one may be there; try other seeds, and if they give other costs: {_cure([_loosest(fit)])}"
+        f"of {len(last)} starts only one reached the best minimum, and the next one ended elsewhere{ratio}, so that a "
+        f"better minimum may exist; try other seeds, and if they give other costs: {_remedy([_least_determined(fit)])}"
     )
 
 
 def _at_bound(fit: Fit) -> str:
     rows = fit.parameters[fit.parameters["at_bound"]]
-    where = [
+    texts = [
         f"{name} is at its {'lower' if value < 1.01 * BOUNDS[name.partition('[')[0]][0] else 'upper'} bound, "
         + (f"{value:.2g}" if name.startswith("fault_jitter") else f"{value / 1000:.4g} ns")
         for name, value in zip(rows["name"], rows["value"], strict=True)
     ]
     return (
-        f"{', '.join(where)}; check units, vCPUs and the architecture, which decides what a fault does; if they are "
-        f"right: {_cure(list(rows['name']))}"
+        f"{', '.join(texts)}; check units, vCPUs and the architecture, which determines the path of a fault; if they "
+        f"are right: {_remedy(list(rows['name']))}"
     )
 
 
@@ -68,40 +68,42 @@ def _few_data(fit: Fit) -> str:
     rows, costs = len(fit.train), len(fit.estimate.names)
     return (
         f"{rows - repeats(fit.train)} different observations ({rows} with repeats) are few for {costs} costs, which "
-        "may then not be told apart: measure at other vCPUs or other metrics, or ask for fewer costs"
+        "may not be distinguishable: measure at other vCPUs or other metrics, or calibrate fewer costs"
     )
 
 
 def repeats(observations: pd.DataFrame) -> int:
-    """How many observations measure again what another one does: they tell no further cost."""
+    """Number of observations that repeat another one, and so determine no further cost."""
     return int(observations.duplicated(["table", "variant", "vcpus", "metric"]).sum())
 
 
 def _not_determined(fit: Fit) -> str:
     names = list(fit.parameters.loc[~fit.parameters["determined"], "name"])
-    return f"the interval of {', '.join(names)} reaches a physical bound: {_cure(names)}"
+    return f"the interval of {', '.join(names)} reaches a physical bound: {_remedy(names)}"
 
 
 def _not_explained(fit: Fit) -> str:
-    far = np.abs(np.log(np.maximum(fit.train["model"], 1e-12) / fit.train["value"]))
-    worst = fit.train.iloc[int(np.argmax(far))]
+    deviations = np.abs(np.log(np.maximum(fit.train["model"], 1e-12) / fit.train["value"]))
+    worst = fit.train.iloc[int(np.argmax(deviations))]
     return (
         f"{worst['metric']} with {worst['vcpus']} vCPUs is {worst['value']:.4g} and the model's {worst['model']:.4g}, "
-        "whatever its costs: the scenario does other things than what was measured; check its iterations (with "
-        "initially_set the first takes no fault), its backing, and whether its architecture's faults contend for a lock"
+        "for any costs: the scenario differs from the measured workload; check its iterations (with initially_set "
+        "the first one takes no fault), its backing, and whether faults of its architecture contend for a lock"
     )
 
 
-def _loosest(fit: Fit) -> str:
+def _least_determined(fit: Fit) -> str:
     return fit.estimate.names[int(np.argmax(np.diag(fit.estimate.covariance)))]
 
 
-def _cure(names: list[str]) -> str:
-    """What to do about costs of which the rows tell too little."""
+def _remedy(names: list[str]) -> str:
+    """Remedy for costs that the rows hardly determine."""
     costs = list(dict.fromkeys(name.partition("[")[0] for name in names))
-    rows = list(dict.fromkeys(TELLS.get(cost, "a metric that it decides (docs/metrics.md)") for cost in costs))
-    one = len(costs) == 1
+    rows = list(
+        dict.fromkeys(INFORMATIVE_ROWS.get(cost, "a metric that depends on it (docs/metrics.md)") for cost in costs)
+    )
+    pronoun = "it" if len(costs) == 1 else "them"
     return (
-        f"add rows that tell {'it' if one else 'them'} ({'; '.join(rows)}), or give {' or '.join(costs)} under [costs] "
-        f"and take {'it' if one else 'that'} out of [calibration]"
+        f"add rows that determine {pronoun} ({'; '.join(rows)}), or give {' or '.join(costs)} under [costs] and remove "
+        f"{'it' if len(costs) == 1 else 'that'} from [calibration]"
     )

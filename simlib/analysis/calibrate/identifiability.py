@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which costs the data can tell apart, and which ones a prediction depends on."""
+"""Identifiability of costs: correlations, Sobol indices of predictions, and alternative readings of the data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from SALib.sample import sobol as sample
 
 from simlib._lib import parallel
 from simlib._lib.errors import InputError
+from simlib._lib.parallel import Progress
 from simlib.analysis.calibrate.fit import calibrate
 from simlib.analysis.calibrate.problem import build_problem
 from simlib.analysis.predict import LEVEL, evaluate
@@ -23,9 +24,13 @@ from simlib.measurements.fits import Fit
 from simlib.model.scenario import Scenario
 
 SOBOL_BASE = 64
-"""Base sample of the Sobol design: (number of costs + 2) times as many evaluations."""
+"""Base sample of the Sobol design, which has (number of costs + 2) times as many evaluations."""
 
 SOBOL_PAGES = 1024
+"""Pages per vCPU that each of these evaluations simulates."""
+
+READING_PAGES = 1024
+"""Pages per vCPU that each evaluation of an alternative reading simulates."""
 
 
 def sobol_indices(
@@ -37,7 +42,7 @@ def sobol_indices(
     `variant` is empty if the scenario has none.
     """
     if seed < 1:
-        raise InputError("seed", seed, "must be at least 1", "SALib takes 0 for no seed")
+        raise InputError("seed", seed, "must be at least 1", "SALib treats 0 as no seed")
     logs = np.log(fit.parameters[["low", "high"]].to_numpy())
     logs[:, 1] = np.maximum(logs[:, 1], logs[:, 0] + 1e-6)
     names = list(fit.estimate.names)
@@ -47,12 +52,12 @@ def sobol_indices(
     runs = evaluate([fit.estimate.apply(case, p) for p in points], pages_per_vcpu=SOBOL_PAGES, seed=fit.meta["seed"])
     values = np.log(np.array([r.metrics[metric] for r in runs]))
     if np.ptp(values):
-        found = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
-    else:  # no cost moves the metric, so that there is no variance to share
-        found = dict.fromkeys(("S1", "S1_conf", "ST", "ST_conf"), np.zeros(len(names)))
+        indices = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
+    else:  # no cost changes the metric, so that there is no variance to divide
+        indices = dict.fromkeys(("S1", "S1_conf", "ST", "ST_conf"), np.zeros(len(names)))
     return pd.DataFrame(
-        {"name": names, "first": found["S1"], "first_confidence": found["S1_conf"], "total": found["ST"],
-         "total_confidence": found["ST_conf"]}
+        {"name": names, "first": indices["S1"], "first_confidence": indices["S1_conf"], "total": indices["ST"],
+         "total_confidence": indices["ST_conf"]}
     )  # fmt: skip
 
 
@@ -66,62 +71,63 @@ def sensitivity(fit: Fit) -> pd.DataFrame:
     middle = int(vcpus[len(vcpus) // 2])
     parts = []
     for variant in dict.fromkeys(train["variant"]):
-        found = sobol_indices(fit, variant, middle, seed=max(1, fit.meta["seed"]))
-        parts.append(found.assign(variant=variant, vcpus=middle))
+        indices = sobol_indices(fit, variant, middle, seed=max(1, fit.meta["seed"]))
+        parts.append(indices.assign(variant=variant, vcpus=middle))
     frame = pd.concat(parts, ignore_index=True)
     return frame[["variant", "vcpus", "name", "first", "first_confidence", "total", "total_confidence"]]
 
 
 def alternatives(
-    scenario: Scenario,
+    known: Mapping[str, Fit],
     table: MeasurementTable,
     train: str,
     readings: Mapping[str, Mapping[str, Any]],
     *,
-    known: Mapping[str, Fit] | None = None,
     seed: int = 1,
-    pages_per_vcpu: int = 1024,
-    progress: Any = None,
+    progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Calibrate the same data under other readings of what happened, and compare.
+    """Calibrate the same data under alternative readings of the measured workload, and compare.
 
     Returns: reading, costs, discrepancy, and the worst relative error of training and held-out points by metric:
     train_time, held_out_time, train_count, held_out_count.
 
-    - `train`: condition on the rows that each calibration may see.
-    - `readings`: what each reading changes in every variant, as tables of a scenario file; ``calibration`` may name
-      other costs.
-    - `known`: readings that were calibrated before; they come first.
+    - `known`: readings that have been calibrated; they come first. The scenario of the first one is calibrated again
+      under each of `readings`.
+    - `train`: condition on the rows that each calibration may use.
+    - `readings`: changes of each reading in every variant, as tables of a scenario file; ``calibration`` may name other
+      costs.
     """
     if progress is not None:
-        progress("other readings of the data", 0.0)
-    tasks = [partial(_reading, scenario, table, train, changes, seed, pages_per_vcpu) for changes in readings.values()]
-    fits = dict(zip(readings, parallel.run_all(tasks, "other readings of the data", progress), strict=True))
-    return pd.DataFrame([_errors(name, fit) for name, fit in {**(known or {}), **fits}.items()])
+        progress("alternative readings of the data", 0.0)
+    scenario = next(iter(known.values())).scenario
+    tasks = [
+        partial(_calibrate_reading, scenario.everywhere(changes), table, train, seed) for changes in readings.values()
+    ]
+    fits = dict(zip(readings, parallel.run_all(tasks, "alternative readings of the data", progress), strict=True))
+    return pd.DataFrame([_errors(name, fit) for name, fit in {**known, **fits}.items()])
 
 
-def _reading(
-    scenario: Scenario, table: MeasurementTable, train: str, changes: Mapping[str, Any], seed: int,
-    pages_per_vcpu: int, check: parallel.Check,
-) -> Fit:  # fmt: skip
-    problem = build_problem(scenario.everywhere(changes), table, train)
-    return calibrate(problem, seed=seed, pages_per_vcpu=pages_per_vcpu, profile=False, progress=lambda *_: check(0, 0))
+def _calibrate_reading(
+    scenario: Scenario, table: MeasurementTable, train: str, seed: int, check: parallel.Check
+) -> Fit:
+    problem = build_problem(scenario, table, train)
+    return calibrate(problem, seed=seed, pages_per_vcpu=READING_PAGES, profile=False, progress=lambda *_: check(0, 0))
 
 
 def _errors(name: str, fit: Fit) -> dict[str, Any]:
-    """One row of `alternatives`."""
+    """Errors of a fit, as a row of `alternatives`."""
     row: dict[str, Any] = {
         "reading": name, "costs": len(fit.estimate.names), "discrepancy": fit.estimate.discrepancy,
     }  # fmt: skip
     for label, metric in (("time", "dirty_memory_time"), ("count", "contentions")):
         for split, mask in (("train", fit.observations["train"]), ("held_out", ~fit.observations["train"])):
-            chosen = fit.observations[mask & (fit.observations["metric"] == metric)]
-            row[f"{split}_{label}"] = float(chosen["error"].abs().max())
+            rows = fit.observations[mask & (fit.observations["metric"] == metric)]
+            row[f"{split}_{label}"] = float(rows["error"].abs().max())
     return row
 
 
 def strongest_correlations(fit: Fit, count: int = 3) -> list[tuple[str, str, float]]:
-    """Pairs of costs whose estimates depend on each other most, strongest first."""
+    """Pairs of costs with the strongest correlations of their estimates, strongest first."""
     if fit.correlation is None:
         return []
     names, matrix = fit.estimate.names, fit.correlation.to_numpy()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A calibration problem: measurements beside the scenarios that they belong to, and the unknown costs."""
+"""Calibration problem: measurements paired with scenarios, and the unknown costs."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Problem:
-    """Measurements to explain and costs to determine.
+    """Measurements to explain, and costs to determine.
 
     - `observations`: table, variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or
       count), train (bool).
     - `names`: the parameters (see `simlib.measurements.fits.cost_key`).
     - `bounds`, shape (n, 2): natural logarithms of the physical bounds.
     - `dataset`: name of the measurements.
-    - `condition`: what chose the rows that the calibration may see, as a fit file says it.
-    - `not_used`: metrics of the workload that the tables have and the calibration was not asked to explain.
-    - `simulated`: values simulated so far, by variant, vCPUs, metric, costs, pages and seed: a step along one variant's
-      own cost changes nothing for the others.
+    - `condition`: condition on the rows that the calibration may use, as written in a fit file.
+    - `not_used`: metrics of the workload that the tables have but the calibration does not explain.
+    - `simulated`: cache of simulated values by variant, vCPUs, metric, costs, pages and seed: a change of one variant's
+      cost needs no new run of the others.
     """
 
     scenario: Scenario
@@ -50,44 +50,44 @@ class Problem:
     simulated: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def case(self, variant: str, vcpus: int) -> Scenario:
-        """The scenario of one observation."""
+        """Return the scenario of one observation."""
         return self._cases[variant, vcpus]
 
     @cached_property
     def _cases(self) -> dict[tuple[str, int], Scenario]:
-        asked = dict.fromkeys(zip(self.observations["variant"], self.observations["vcpus"], strict=True))
-        known = {"": self.scenario, **self.scenario.variants}
-        return {(variant, vcpus): known[variant].with_vcpus(vcpus) for variant, vcpus in asked}
+        pairs = dict.fromkeys(zip(self.observations["variant"], self.observations["vcpus"], strict=True))
+        variants = {"": self.scenario, **self.scenario.variants}
+        return {(variant, vcpus): variants[variant].with_vcpus(vcpus) for variant, vcpus in pairs}
 
     def with_cost(self, name: str, value: float) -> Problem:
-        """The same problem where a cost has another value."""
+        """Return the problem with another value of a cost."""
         variants = {key: variant.with_costs(**{name: value}) for key, variant in self.scenario.variants.items()}
         scenario = replace(self.scenario.with_costs(**{name: value}), variants=variants)
         return replace(self, scenario=scenario, simulated={})
 
     @cached_property
     def train(self) -> pd.DataFrame:
-        """The observations that the calibration may see."""
+        """Observations that the calibration may use."""
         return self.observations[self.observations["train"]]
 
     @cached_property
     def measured(self) -> FloatArray:
-        """Logarithms of their values, shape (observations,)."""
+        """Logarithms of the values of `train`, shape (training rows,)."""
         return np.asarray(np.log(self.train["value"].to_numpy(dtype=np.float64)))
 
     def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
-        """The model's value of each observation, on common random numbers.
+        """Return the model's value of each observation, on common random numbers.
 
         `points`, shape (n,) or (points, n), are logarithms of the costs. Returns: ndarray, shape (len(rows),) or
         (points, len(rows)).
         """
-        asked = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
+        observed = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
         keys: list[list[tuple[object, ...]]] = []
         new: dict[tuple[object, ...], Scenario] = {}
         for point in np.atleast_2d(points):
             estimate = CostEstimate(self.names, point, np.zeros((0, 0)), 1, 0.0, {}, **conventions(self.scenario))
-            cases = {(variant, n): estimate.apply(self.case(variant, n)) for variant, n, _ in asked}
-            keys.append([(*one, cases[one[:2]].costs, pages_per_vcpu, seed) for one in asked])
+            cases = {(variant, n): estimate.apply(self.case(variant, n)) for variant, n, _ in observed}
+            keys.append([(*entry, cases[entry[:2]].costs, pages_per_vcpu, seed) for entry in observed])
             new |= {(*key[:2], key[3]): cases[key[0], key[1]] for key in keys[-1] if key not in self.simulated}
         runs = dict(zip(new, evaluate(list(new.values()), pages_per_vcpu=pages_per_vcpu, seed=seed), strict=True))
         for key in (key for of_point in keys for key in of_point if key not in self.simulated):
@@ -96,7 +96,7 @@ class Problem:
         return np.asarray(values if np.ndim(points) > 1 else values[0], dtype=np.float64)
 
     def residuals(self, points: FloatArray, pages_per_vcpu: int, seed: int) -> FloatArray:
-        """Logarithm of model over measured for the training rows; shapes as those of `model`."""
+        """Return the logarithm of model over measured for the training rows; shapes are those of `model`."""
         model = np.maximum(self.model(points, self.train, pages_per_vcpu, seed), 1e-9)
         return np.asarray(np.log(model) - self.measured)
 
@@ -107,9 +107,9 @@ def build_problem(
     """Pair tables of measurements with a scenario and its variants.
 
     The scenario's `Calibration` names the costs and the metrics. With variants, a table's column ``series`` names the
-    variant of each row. A table has a column ``vcpus`` and those of the metrics that it has; a column ``iteration``
-    says of which iteration a row's times are, and where it is empty, or missing, they are sums over all. `train` is the
-    condition on the rows that the calibration may see, or one for each table by its name; empty: all.
+    variant of each row. A table has a column ``vcpus`` and columns of metrics; a column ``iteration`` gives the
+    iteration of a row's times, which are sums over all iterations if it is empty or missing. `train` is the condition
+    on the rows that the calibration may use, or one for each table by its name; empty: all.
 
     Raises `InputError` if a column is missing, no table has a metric, series and variants do not match, the workload
     lacks a metric or an iteration. Raises `CalibrationError` if there are too few observations for the parameters.
@@ -118,7 +118,7 @@ def build_problem(
     for cost in (*scenario.calibration.costs, *scenario.calibration.per_group_costs):
         if any(cost in case.costs.given() for case in (scenario, *scenario.variants.values())):
             raise InputError(
-                f"costs.{cost}", "given", "the calibration is asked to determine it",
+                f"costs.{cost}", "given", "the calibration is to determine it",
                 f"remove it from [costs], or {cost!r} from [calibration]",
             )  # fmt: skip
     texts = conditions_of("train", train, tables)
@@ -130,15 +130,15 @@ def build_problem(
     rows = rows[rows["variant"].isin(known) & np.isfinite(rows["value"])]
     for variant, metric in dict.fromkeys(zip(rows["variant"], rows["metric"], strict=True)):
         find_metric(scenario.variants[variant] if variant else scenario, metric)
-    # A count of zero has no logarithm; it is shown beside the model's zero, not fitted.
+    # A count of zero has no logarithm; it is not fitted, only listed with the model's value.
     rows.loc[rows["value"] <= 0, "train"] = False
     rows = rows.reset_index(drop=True)
     names, bounds = parameters_of(scenario, sorted(set(rows["variant"])))
     known_metrics = [metric.name for metric in kind_of(next(iter(scenario.variants.values()), scenario)).metrics]
-    asked = {split_name(metric)[0] for metric in scenario.calibration.metrics}
+    explained = {split_name(metric)[0] for metric in scenario.calibration.metrics}
     problem = Problem(
         scenario, rows, names, bounds, ", ".join(table.name for table in tables), conditions_text(train),
-        tuple(name for name in known_metrics if name not in asked and any(_has(table, name) for table in tables)),
+        tuple(name for name in known_metrics if name not in explained and any(_has(table, name) for table in tables)),
     )  # fmt: skip
     if len(problem.train) <= len(names):
         raise CalibrationError(
@@ -149,7 +149,7 @@ def build_problem(
 
 
 def _rows(scenario: Scenario, table: MeasurementTable, variants: Sequence[str], train: str) -> pd.DataFrame:
-    """The observations of one table: those metrics that it has."""
+    """Observations of one table, for the metrics that it has."""
     frame = table.frame
     known = {"table": table.name, "variant": variants, "vcpus": frame["vcpus"]}
     chosen = parse_condition(train).mask(frame)
@@ -168,7 +168,7 @@ def _rows(scenario: Scenario, table: MeasurementTable, variants: Sequence[str], 
 
 
 def _has(table: MeasurementTable, metric: str) -> bool:
-    """Whether a table has a column of a metric."""
+    """True if a table has a column of a metric."""
     columns = [str(column) for column in table.frame.columns]
     return metric in columns or any(is_time(column) and stem_of(column) == metric for column in columns)
 
@@ -184,25 +184,25 @@ def _check_metrics(scenario: Scenario, tables: Sequence[MeasurementTable]) -> No
             raise InputError(
                 f"columns of {', '.join(table.name for table in tables)}", ", ".join(columns),
                 f"none has {metric}, which [calibration] metrics names",
-                f"add a column {name}{'_s (or _ms, _us, _ns)' if unit == 's' else ''}, or take it out of metrics",
+                f"add a column {name}{'_s (or _ms, _us, _ns)' if unit == 's' else ''}, or remove it from metrics",
             )  # fmt: skip
 
 
 def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | FloatArray]:
-    """One metric of every row, by its name or that of its iteration, and its value; NaN where a row has none."""
-    name, asked = split_name(metric)
+    """Metric of every row, with the iteration if there is one, and its value; NaN if a row has none."""
+    name, iteration = split_name(metric)
     values = table.column(name).astype(float) if name in table.frame.columns else table.seconds(name)
     if "iteration" not in table.frame.columns:
         return {"metric": [metric] * len(values), "value": values}
     iterations = table.column("iteration").astype(float)
-    if asked is not None:
-        return {"metric": [metric] * len(values), "value": np.where(iterations == asked, values, np.nan)}
+    if iteration is not None:
+        return {"metric": [metric] * len(values), "value": np.where(iterations == iteration, values, np.nan)}
     names = [name if np.isnan(i) else f"{name}[{i:.0f}]" for i in iterations.tolist()]
     return {"metric": names, "value": values}
 
 
 def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
-    """The variant of each row of a table."""
+    """Variant of each row of a table."""
     frame = table.frame
     if "vcpus" not in frame.columns:
         raise InputError(f"columns of {table.name}", ", ".join(map(str, frame.columns)), "vcpus is missing")

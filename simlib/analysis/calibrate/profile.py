@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Profile intervals: how far a cost can go while the others make up for it.
+"""Profile intervals: range of a cost while the other costs compensate for its change.
 
 A profile is followed from the optimum outwards (Bates and Watts 1988, Nonlinear Regression Analysis and Its
-Applications, 6.1.2), by runs of few pages. Where it ends, runs of all pages are asked, by which those of few are
-corrected until both agree.
+Applications, 6.1.2), with runs of few pages. At its end, runs of all pages correct those of few pages until both agree.
 """
 
 from __future__ import annotations
@@ -16,171 +15,182 @@ from scipy.special import stdtrit
 
 from simlib._lib.parallel import Progress
 from simlib.analysis.calibrate.problem import FloatArray
-from simlib.analysis.calibrate.search import Led, LogResiduals, Residuals
+from simlib.analysis.calibrate.search import CorrectedResiduals, LogResiduals, Residuals
 from simlib.measurements.fits import CostEstimate
 
-FAR = 3.0
-"""Root of growth, over that at an interval's end, from which on one does not go on."""
+MAX_GROWTH_ROOT = 3.0
+"""Points are kept for later steps if the root of their growth, relative to the interval's end, is below this."""
 
-CORRECTIONS = 5
-"""Times at most that runs of all pages are asked for one end."""
+MAX_CORRECTIONS = 5
+"""Largest number of evaluations with all pages for one end."""
 
-AGREES = 0.1
-"""How near to 1 their root of growth must come."""
+TOLERANCE = 0.1
+"""Required closeness to 1 of the root of the growth with all pages."""
 
-ENOUGH = 0.02
-"""Share of the growth of the sum of squares at an interval's end that is left when one no longer goes down to it."""
+NEGLIGIBLE_DECREASE = 0.02
+"""A descent stops if the expected decrease is below this share of the growth at an interval's end."""
 
 DAMPED_STEPS = 12
-"""Most steps down from one point of a profile."""
+"""Largest number of damped steps from one point of a profile."""
 
 
-def profiled(
-    objective: LogResiduals, few_pages: int, estimate: CostEstimate, jacobian: FloatArray, level: float, tell: Progress
+def profile_intervals(
+    objective: LogResiduals,
+    few_pages: int,
+    estimate: CostEstimate,
+    jacobian: FloatArray,
+    level: float,
+    progress: Progress,
 ) -> FloatArray:
-    """Where the sum of squares, minimised over the other costs, has grown by t² times the variance.
+    """Find where the sum of squares, minimised over the other costs, has grown by t² times the variance.
 
-    - `few_pages`: pages a vCPU of the runs that lead there.
-    - `jacobian`: of the objective at the optimum.
+    - `few_pages`: pages per vCPU of the runs that follow the profile.
+    - `jacobian`: derivative of the objective at the optimum.
 
     Returns: ndarray, shape (costs, 2), logarithms.
     """
     logs, bounds = estimate.logs, objective.problem.bounds
     t = float(stdtrit(estimate.dof, 0.5 + level / 2))
-    base, lead = objective(logs), Led.at(logs, objective, jacobian, few_pages)
+    base, coarse = objective(logs), CorrectedResiduals.at(logs, objective, jacobian, few_pages)
     limits = np.empty((len(logs), 2))
     for k in range(len(logs)):
         width = max(t * float(np.sqrt(estimate.covariance[k, k])), 1e-3)
         for side, sign in enumerate((-1.0, 1.0)):
             farthest = min(abs(float(bounds[k, side] - logs[k])), 4 * width)
-            ways = [_Way(0.0, logs, jacobian)]
-            profile = _Profile(objective, lead, k, sign, float(base @ base), t**2 * estimate.discrepancy**2, ways)
+            points = [_ProfilePoint(0.0, logs, jacobian)]
+            profile = _Profile(objective, coarse, k, sign, float(base @ base), t**2 * estimate.discrepancy**2, points)
             limits[k, side] = logs[k] + sign * profile.end(width / 4, farthest)
-        tell("profile intervals", 0.6 + 0.4 * (k + 1) / len(logs))
+        progress("profile intervals", 0.6 + 0.4 * (k + 1) / len(logs))
     return np.clip(limits, bounds[:, :1], bounds[:, 1:])
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How far along a profile: the distance in one cost's logarithm, the costs there, and the slopes of the rows."""
+class _ProfilePoint:
+    """Point of a profile: distance in one cost's logarithm, logarithms of all costs, and slopes of the residuals."""
 
-    reach: float
-    point: FloatArray
+    distance: float
+    logs: FloatArray
     slopes: FloatArray
 
 
 @dataclass
 class _Profile:
-    """One cost's profile on one side: `least` sum of squares at the optimum, `room` for its growth to the end.
+    """Profile of one cost on one side of the optimum.
 
-    - `ways`: where it went so far; the first is the optimum.
+    - `least`, `room`: sum of squares at the optimum, and its growth at the interval's end.
+    - `points`: points that have been computed; the first is the optimum.
     """
 
     objective: LogResiduals
-    lead: Led
-    k: int
+    coarse: CorrectedResiduals
+    cost: int
     sign: float
     least: float
     room: float
-    ways: list[_Way]
+    points: list[_ProfilePoint]
 
     def end(self, start: float, farthest: float) -> float:
-        """How far the interval's end is from the optimum."""
-        reach = start
-        for _ in range(CORRECTIONS):
-            reach = _where_one(self.of_few_pages, reach, farthest)
-            ratio = self.of_all_pages(reach)
-            if ratio < 1 and reach == farthest:
-                return reach
-            if abs(ratio - 1) < AGREES:
-                return min(reach / ratio, farthest)
-        return _where_one(self.of_all_pages, reach, farthest)
+        """Distance of the interval's end from the optimum."""
+        distance = start
+        for _ in range(MAX_CORRECTIONS):
+            distance = _solve_for_one(self.growth_with_few_pages, distance, farthest)
+            ratio = self.growth_with_all_pages(distance)
+            if ratio < 1 and distance == farthest:
+                return distance
+            if abs(ratio - 1) < TOLERANCE:
+                return min(distance / ratio, farthest)
+        return _solve_for_one(self.growth_with_all_pages, distance, farthest)
 
-    def of_few_pages(self, reach: float) -> float:
-        """The root of the growth so far away, over that at the end; by the lead."""
-        return self._go(reach, self.lead)[0]
+    def growth_with_few_pages(self, distance: float) -> float:
+        """Root of the growth at a distance, relative to the interval's end, by the corrected coarse runs."""
+        return self._evaluate(distance, self.coarse)[0]
 
-    def of_all_pages(self, reach: float) -> float:
-        """The same by the objective, by which the lead is corrected."""
-        ratio, way, residuals = self._go(reach, self.objective)
-        if reach > 0:
-            self.lead = self.lead.corrected(way.point, residuals)
+    def growth_with_all_pages(self, distance: float) -> float:
+        """Root of the growth by the objective, which then corrects the coarse runs."""
+        ratio, point, residuals = self._evaluate(distance, self.objective)
+        if distance > 0:
+            self.coarse = self.coarse.updated(point.logs, residuals)
         return ratio
 
-    def _go(self, reach: float, of: Residuals) -> tuple[float, _Way, FloatArray]:
-        """From the nearest way so far."""
-        near = min(self.ways, key=lambda way: abs(way.reach - reach))
-        residuals, way = _least_others(of, near, self.k, self.sign * (reach - near.reach), ENOUGH * self.room)
-        way = replace(way, reach=reach)
+    def _evaluate(self, distance: float, function: Residuals) -> tuple[float, _ProfilePoint, FloatArray]:
+        """Minimise over the other costs, from the nearest known point."""
+        nearest = min(self.points, key=lambda point: abs(point.distance - distance))
+        step = self.sign * (distance - nearest.distance)
+        residuals, point = _minimise_others(function, nearest, self.cost, step, NEGLIGIBLE_DECREASE * self.room)
+        point = replace(point, distance=distance)
         ratio = float(np.sqrt(max(float(residuals @ residuals) - self.least, 1e-12) / self.room))
-        if ratio < FAR:
-            self.ways.append(way)
-        return ratio, way, residuals
+        if ratio < MAX_GROWTH_ROOT:
+            self.points.append(point)
+        return ratio, point, residuals
 
 
-def _where_one(function: Callable[[float], float], start: float, farthest: float) -> float:
-    """Where a function that grows from 0 comes to 1, to 5 %, or how far one may go if it does not.
+def _solve_for_one(function: Callable[[float], float], start: float, farthest: float) -> float:
+    """Find where a function that grows from 0 reaches 1, within 5 %; `farthest` if it does not.
 
-    The root of a sum of squares is close to linear in the distance, unless it bends: then the bracket is halved, too.
+    The root of a sum of squares is nearly linear in the distance; where it is not, bisection alternates with secants.
 
-    >>> round(_where_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_where_one(np.expm1, 7.0, 9.0)), 1)
+    >>> round(_solve_for_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_solve_for_one(np.expm1, 7.0, 9.0)), 1)
     (3.0, 0.7)
-    >>> round(float(_where_one(lambda x: np.sinh(x * x), 4.0, 5.0)), 2)  # far from linear
+    >>> round(float(_solve_for_one(lambda x: np.sinh(x * x), 4.0, 5.0)), 2)  # far from linear
     0.95
-    >>> _where_one(lambda x: x / 100, 1.0, 10.0)
+    >>> _solve_for_one(lambda x: x / 100, 1.0, 10.0)
     10.0
     """
     inside, outside = (0.0, 0.0), (np.inf, np.inf)
-    reach = min(start, farthest)
-    for turn in range(10):
-        ratio = function(reach)
+    distance = min(start, farthest)
+    for iteration in range(10):
+        ratio = function(distance)
         if abs(ratio - 1) < 0.05:
-            return min(reach / ratio, farthest)
+            return min(distance / ratio, farthest)
         if ratio < 1:
-            inside = (reach, ratio)
-            if reach >= farthest:
+            inside = (distance, ratio)
+            if distance >= farthest:
                 return farthest
         else:
-            outside = (reach, ratio)
+            outside = (distance, ratio)
         if not np.isfinite(outside[0]):
-            reach = min(reach / max(ratio, 0.5), farthest)
+            distance = min(distance / max(ratio, 0.5), farthest)
             continue
         width = outside[0] - inside[0]
         linear = inside[0] + (1 - inside[1]) / (outside[1] - inside[1]) * width
         if width < 0.1 * outside[0]:
             return linear
-        reach = (
+        distance = (
             inside[0] + 0.5 * width
-            if turn % 2
+            if iteration % 2
             else float(np.clip(linear, inside[0] + 0.05 * width, outside[0] - 0.05 * width))
         )
-    return reach
+    return distance
 
 
-def _least_others(residuals: Residuals, way: _Way, k: int, further: float, enough: float) -> tuple[FloatArray, _Way]:
-    """Residuals at the least sum of squares over all costs but the k-th, which is a step further, and where it is.
+def _minimise_others(
+    residuals: Residuals, start: _ProfilePoint, cost: int, change: float, negligible: float
+) -> tuple[FloatArray, _ProfilePoint]:
+    """Minimise the sum of squares over all costs but `cost`, which moves by `change`.
 
-    Damped least squares (Levenberg 1944, Quarterly of Applied Mathematics 2(2)) from where the slopes lead to.
-    Broyden's updates (1965, Mathematics of Computation 19(92)) of slopes known from elsewhere cost no run.
+    Damped least squares (Levenberg 1944, Quarterly of Applied Mathematics 2(2)) from the point that the slopes predict.
+    Broyden's updates (1965, Mathematics of Computation 19(92)) of the slopes need no extra run.
+
+    Returns: the residuals at the minimum, and the point.
     """
-    bounds, slopes = residuals.problem.bounds, way.slopes.copy()
-    others = [i for i in range(len(way.point)) if i != k]
-    step = np.zeros(len(way.point))
-    step[k] = further
-    step[others] = np.clip(-np.linalg.pinv(slopes[:, others], rcond=1e-3) @ slopes[:, k] * further, -0.7, 0.7)
-    point = np.clip(way.point + step, bounds[:, 0], bounds[:, 1])
-    r, damping = residuals(point), 1e-3
+    bounds, slopes = residuals.problem.bounds, start.slopes.copy()
+    others = [i for i in range(len(start.logs)) if i != cost]
+    step = np.zeros(len(start.logs))
+    step[cost] = change
+    step[others] = np.clip(-np.linalg.pinv(slopes[:, others], rcond=1e-3) @ slopes[:, cost] * change, -0.7, 0.7)
+    logs = np.clip(start.logs + step, bounds[:, 0], bounds[:, 1])
+    current, damping = residuals(logs), 1e-3
     for _ in range(DAMPED_STEPS):
         s = slopes[:, others]
-        step = np.zeros(len(point))
-        step[others] = -np.linalg.solve(s.T @ s + damping * np.abs(s.T @ s).max() * np.eye(len(others)), s.T @ r)
-        step = np.clip(point + np.clip(step, -0.7, 0.7), bounds[:, 0], bounds[:, 1]) - point
-        if float(r @ r) - float(np.sum((r + slopes @ step) ** 2)) < enough:
+        step = np.zeros(len(logs))
+        step[others] = -np.linalg.solve(s.T @ s + damping * np.abs(s.T @ s).max() * np.eye(len(others)), s.T @ current)
+        step = np.clip(logs + np.clip(step, -0.7, 0.7), bounds[:, 0], bounds[:, 1]) - logs
+        if float(current @ current) - float(np.sum((current + slopes @ step) ** 2)) < negligible:
             break
-        r_new = residuals(point + step)
-        slopes += np.outer(r_new - r - slopes @ step, step) / (step @ step)
-        if r_new @ r_new < r @ r:
-            point, r, damping = point + step, r_new, damping / 4
+        proposed = residuals(logs + step)
+        slopes += np.outer(proposed - current - slopes @ step, step) / (step @ step)
+        if proposed @ proposed < current @ current:
+            logs, current, damping = logs + step, proposed, damping / 4
         else:
             damping *= 8
-    return r, _Way(way.reach, point, slopes)
+    return current, _ProfilePoint(start.distance, logs, slopes)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The least squares behind a calibration: starts over the whole physical range, and the way down from some of them.
+"""Least squares of a calibration: starting points over the whole physical range, and descents from some of them.
 
-The objective is deterministic: the engine runs on common random numbers, so
-that two trial points differ by their costs only.
+The objective is deterministic: the engine uses common random numbers, so that two trial points differ only by their
+costs.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from simlib._lib.errors import CalibrationError, HorizonError
 from simlib.analysis.calibrate.problem import FloatArray, Problem
 
 SCREENED = 32
-"""Starting points over the whole physical range, by a Sobol sequence in the logarithms; the guess comes on top."""
+"""Starting points over the whole physical range, a Sobol sequence in the logarithms; the guess is added to them."""
 
 FOLLOWED = 4
-"""How many of the starting points are followed to a minimum: the guess, and the best of the others."""
+"""Number of starting points that are followed to a minimum: the guess, and the best of the others."""
 
-STEPS = 20
-"""Steps of one descent; where it has not converged by then it goes on from where it came to."""
+MAX_STEPS = 20
+"""Steps of one descent; if it has not converged by then, another descent continues from its end."""
 
-CONTINUED = 5
-"""Descents after each other at most."""
+MAX_DESCENTS = 5
+"""Largest number of consecutive descents."""
 
-SETTLED = 1e-5
-"""Part of the sum of squares below which a gain is none."""
+CONVERGED = 1e-5
+"""Relative decrease of the sum of squares below which a descent has converged."""
 
 STEP = 0.05
-"""Step in the logarithm of a cost for a derivative. Common random numbers leave some roughness, on which descents with
-smaller ones stop."""
+"""Step in the logarithm of a cost for a derivative. The objective stays rough with common random numbers: descents with
+smaller steps get stuck."""
 
 WIDE_STEP = 0.1
-"""The same for coarse runs, which are rougher."""
+"""Step for coarse runs, which are rougher."""
 
 CENTRAL_STEP = 0.2
-"""The same on both sides, for the slopes on which intervals rest: from smaller ones, costs look better known."""
+"""Two-sided step for the slopes that determine intervals: with smaller steps the intervals are too narrow."""
 
 GUESS = "guess from the asymptotes"
 
 
 @dataclass(frozen=True)
 class LogResiduals:
-    """Logarithm of model over measured, over each row's ratio (`noise`), shape (training rows,)."""
+    """Logarithm of model over measured, divided by each row's ratio (`noise`), shape (training rows,)."""
 
     problem: Problem
     ratios: FloatArray
@@ -57,30 +57,30 @@ class LogResiduals:
     seed: int
 
     def __call__(self, points: FloatArray) -> FloatArray:
-        """Residuals, shape (rows,), or (points, rows) of several points."""
+        """Return residuals, shape (rows,), or (points, rows) for several points."""
         return self.problem.residuals(points, self.pages, self.seed) / self.ratios
 
     def derivative(self, point: FloatArray, step: float = STEP) -> FloatArray:
-        """Derivatives by each cost's logarithm from a step on one side, shape (rows, costs)."""
+        """Return one-sided derivatives by each cost's logarithm, shape (rows, costs)."""
         low, high = self.problem.bounds.T
         steps = np.where(point + step <= high, step, -step)
-        moved = self(np.vstack([point, point + np.diag(np.clip(point + steps, low, high) - point)]))
-        return np.asarray((moved[1:] - moved[0]).T / steps)
+        residuals = self(np.vstack([point, point + np.diag(np.clip(point + steps, low, high) - point)]))
+        return np.asarray((residuals[1:] - residuals[0]).T / steps)
 
     def jacobian(self, point: FloatArray) -> FloatArray:
-        """The same from steps on both sides, which is twice the work."""
+        """Return two-sided derivatives, which take twice the runs."""
         steps = CENTRAL_STEP * np.eye(len(point))
         up, down = self(point + steps), self(point - steps)
         return np.asarray((up - down).T / (2 * CENTRAL_STEP))
 
 
 @dataclass(frozen=True)
-class Led:
-    """Runs of few pages, moved so that at one point values and slopes are those of an objective of more pages.
+class CorrectedResiduals:
+    """Residuals of runs with few pages, corrected to the values and slopes of runs with more pages at one point.
 
     The additive correction of Alexandrov and Lewis (2001, Optimization and Engineering 2(4)).
 
-    - `shift`, shape (rows,), `slopes`, shape (rows, costs): what the coarse runs lack at the point.
+    - `shift`, shape (rows,), `slopes`, shape (rows, costs): differences of values and slopes at the point.
     """
 
     coarse: LogResiduals
@@ -89,32 +89,32 @@ class Led:
     slopes: FloatArray
 
     @classmethod
-    def at(cls, point: FloatArray, fine: LogResiduals, jacobian: FloatArray, pages: int) -> Led:
-        """What leads near a point, where `jacobian` is the fine one's; the fine one itself if it has no more pages."""
+    def at(cls, point: FloatArray, fine: LogResiduals, jacobian: FloatArray, pages: int) -> CorrectedResiduals:
+        """Correct runs of `pages` at a point where `jacobian` is the derivative of `fine`."""
         coarse = replace(fine, pages=min(pages, fine.pages))
         return cls(coarse, point, fine(point) - coarse(point), jacobian - coarse.jacobian(point))
 
     @property
     def problem(self) -> Problem:
-        """What is calibrated."""
+        """The calibration problem."""
         return self.coarse.problem
 
-    def corrected(self, point: FloatArray, residuals: FloatArray) -> Led:
-        """The same with the values of more pages at another point, too: Broyden's update of the slopes."""
-        way = point - self.point
-        return replace(self, slopes=self.slopes + np.outer(residuals - self(point), way) / (way @ way))
+    def updated(self, point: FloatArray, residuals: FloatArray) -> CorrectedResiduals:
+        """Return the residuals corrected at another point, too, by Broyden's update of the slopes."""
+        step = point - self.point
+        return replace(self, slopes=self.slopes + np.outer(residuals - self(point), step) / (step @ step))
 
     def __call__(self, points: FloatArray) -> FloatArray:
-        """Residuals, shapes as those of `LogResiduals`."""
+        """Return residuals with the shapes of `LogResiduals`."""
         return self.coarse(points) + self.shift + (points - self.point) @ self.slopes.T
 
 
-Residuals = LogResiduals | Led
+Residuals = LogResiduals | CorrectedResiduals
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a descent ended: the sum of squares of its residuals, of which its last steps took off the part `gain`."""
+    """End of a descent: logarithms of the costs, sum of squares, and its last relative decrease `gain`."""
 
     logs: FloatArray
     squares: float
@@ -130,9 +130,9 @@ def minimise(
     descents: int | None = None,
     check: parallel.Check | None = None,
 ) -> Minimum:
-    """Go down from a point until it converges: no longer by 1e-5 of the sum, or by steps below about 0.05 %.
+    """Descend from a point until the sum of squares decreases by less than 1e-5, or steps are below about 0.05 %.
 
-    It goes on by itself where the steps of one descent do not suffice: `CONTINUED` descents, or so many, at most.
+    If the steps of one descent are not enough, further ones follow: `descents` or `MAX_DESCENTS` at most.
     """
 
     def residuals(point: FloatArray) -> FloatArray:
@@ -142,25 +142,25 @@ def minimise(
 
     low, high = objective.problem.bounds.T
     point, steps, squares, gain = start, 0, np.inf, 0.0
-    for _ in range(descents or CONTINUED):
+    for _ in range(descents or MAX_DESCENTS):
         inside = np.clip(point, low + 1e-9, high - 1e-9)
-        found = optimize.least_squares(
-            residuals, inside, jac=partial(objective.derivative, step=step), bounds=(low, high), ftol=SETTLED,
-            xtol=1e-5, gtol=1e-12, x_scale=0.3, max_nfev=STEPS,
+        result = optimize.least_squares(
+            residuals, inside, jac=partial(objective.derivative, step=step), bounds=(low, high), ftol=CONVERGED,
+            xtol=1e-5, gtol=1e-12, x_scale=0.3, max_nfev=MAX_STEPS,
         )  # fmt: skip
-        gain = 1.0 - 2 * found.cost / squares if np.isfinite(squares) and squares > 0 else 1.0
-        point, squares, steps = found.x, 2 * float(found.cost), steps + int(found.nfev)
-        if found.status > 0 or gain < SETTLED:
+        gain = 1.0 - 2 * result.cost / squares if np.isfinite(squares) and squares > 0 else 1.0
+        point, squares, steps = result.x, 2 * float(result.cost), steps + int(result.nfev)
+        if result.status > 0 or gain < CONVERGED:
             return Minimum(point, squares, True, steps, gain)
     return Minimum(point, squares, False, steps, gain)
 
 
 def first_guess(problem: Problem) -> FloatArray:
-    """Logarithms of costs from the asymptotes of a closed lock: time alone, and time each when saturated.
+    """Logarithms of costs from the asymptotes of a closed queue: the time of one vCPU, and the time in saturation.
 
-    With one vCPU a fault takes think plus service, with many vCPUs it takes their number times the
-    service (Denning and Buzen 1978); that gives exit and hold, and small shares of the hold the rest. CLEAR's cost of a
-    page is its time over the pages.
+    With one vCPU a fault takes think plus service time, with many vCPUs it takes their number times the service time
+    (Denning and Buzen 1978). That gives ``fault_unlocked`` and ``fault_hold``; the other costs of a fault are small
+    shares of the hold. CLEAR's cost of a page is its time divided by the pages.
     """
     train = problem.train
     pages = problem.scenario.guest.pages_per_vcpu
@@ -168,23 +168,23 @@ def first_guess(problem: Problem) -> FloatArray:
     times = train[train["metric"].str.startswith("dirty_memory_time")]
     if len(times):
         n, seconds = times["vcpus"].to_numpy(dtype=float), times["value"].to_numpy(dtype=float)
-        few, many = int(np.argmin(n)), int(np.argmax(n))
-        service = max(seconds[many] / n[many] / pages * 1e12, 1e3)
-        alone = max(seconds[few] / pages * 1e12 - service, 0.3 * service)
-        guess |= {"fault_unlocked": alone, "fault_hold": 0.5 * service, "tlb_invalidate": 0.4 * service,
+        fewest, most = int(np.argmin(n)), int(np.argmax(n))
+        service = max(seconds[most] / n[most] / pages * 1e12, 1e3)
+        unlocked = max(seconds[fewest] / pages * 1e12 - service, 0.3 * service)
+        guess |= {"fault_unlocked": unlocked, "fault_hold": 0.5 * service, "tlb_invalidate": 0.4 * service,
                   "line_transfer": 0.05 * service}  # fmt: skip
     clears = train[train["metric"].str.startswith("clear_dirty_log_time")]
     if len(clears):
-        one = [1 if "[" in metric else problem.scenario.workload.iterations for metric in clears["metric"]]
-        each = clears["value"] / (clears["vcpus"] * pages * np.array(one)) * 1e12
-        guess["clear_page"] = float(each.median())
+        iterations = [1 if "[" in metric else problem.scenario.workload.iterations for metric in clears["metric"]]
+        page_times = clears["value"] / (clears["vcpus"] * pages * np.array(iterations)) * 1e12
+        guess["clear_page"] = float(page_times.median())
     names = [name.partition("[")[0] for name in problem.names]
     logs = [np.log(guess[n]) if n in guess else problem.bounds[i].mean() for i, n in enumerate(names)]
     return np.asarray(np.clip(logs, problem.bounds[:, 0] + 0.01, problem.bounds[:, 1] - 0.01), dtype=np.float64)
 
 
 def starting_points(problem: Problem, seed: int) -> pd.DataFrame:
-    """The guess, and points over the whole physical range: origin, and each cost's logarithm."""
+    """Return the guess and points over the whole physical range: origin, and each cost's logarithm."""
     sequence = qmc.Sobol(len(problem.names), rng=np.random.default_rng(seed)).random(SCREENED)
     low, high = problem.bounds.T
     points = np.vstack([first_guess(problem), low + (high - low) * sequence])
@@ -192,32 +192,32 @@ def starting_points(problem: Problem, seed: int) -> pd.DataFrame:
     return pd.DataFrame(points, columns=problem.names).assign(origin=origin)
 
 
-def explore(objective: LogResiduals, tell: parallel.Progress) -> tuple[pd.DataFrame, list[Minimum]]:
-    """Screen the starting points and follow some.
+def explore(objective: LogResiduals, progress: parallel.Progress) -> tuple[pd.DataFrame, list[Minimum]]:
+    """Screen the starting points, and descend from the best.
 
-    Returns: What a fit says of its starts (`simlib.measurements.fits.Fit.starts`) that were followed, and where they
-    ended. Raises `CalibrationError` if no start leads to finite residuals.
+    Returns: the table `simlib.measurements.fits.Fit.starts` of the points that were followed, and the ends of their
+    descents. Raises `CalibrationError` if no start leads to finite residuals.
     """
     problem = objective.problem
     starts = starting_points(problem, objective.seed)
     points = starts[list(problem.names)].to_numpy()
 
-    def first(point: FloatArray, check: parallel.Check) -> float:
+    def screen(point: FloatArray, check: parallel.Check) -> float:
         check()
         try:
             residuals = objective(point)
-        except HorizonError:  # costs so large that the run would not end
+        except HorizonError:  # the costs are so large that the run would not end
             return np.inf
         return float(residuals @ residuals)
 
-    tasks = [partial(first, point) for point in points]
-    sums = np.array(parallel.run_all(tasks, "trying starting points", lambda what, share: tell(what, 0.15 * share)))
+    tasks = [partial(screen, point) for point in points]
+    sums = np.array(parallel.run_all(tasks, "trying starting points", lambda what, share: progress(what, 0.15 * share)))
     if not np.isfinite(sums).any():
         raise CalibrationError("no starting point leads to finite residuals; check the measurements' units")
     others = [i for i in np.argsort(sums, kind="stable") if i != 0 and np.isfinite(sums[i])]
     order = [0, *others[: FOLLOWED - 1]] if np.isfinite(sums[0]) else others[:FOLLOWED]
     descents = [partial(_descend, objective, points[i]) for i in order]
-    minima = parallel.run_all(descents, "calibrating", lambda what, share: tell(what, 0.15 + 0.35 * share))
+    minima = parallel.run_all(descents, "calibrating", lambda what, share: progress(what, 0.15 + 0.35 * share))
     frame = pd.DataFrame(
         {"start": order, "origin": starts["origin"].to_numpy()[order], "first": sums[order],
          "last": [m.squares for m in minima], "steps": [m.steps for m in minima]}
@@ -228,5 +228,5 @@ def explore(objective: LogResiduals, tell: parallel.Progress) -> tuple[pd.DataFr
 def _descend(objective: LogResiduals, start: FloatArray, check: parallel.Check) -> Minimum:
     try:
         return minimise(objective, start, WIDE_STEP, 2, check)
-    except HorizonError:  # on the way; another start may do better
+    except HorizonError:  # another start may not reach such costs
         return Minimum(start, np.inf, False, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One table of measurements or several, and which of their rows are used."""
+"""Tables of measurements for a calibration, and the conditions on their rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pandas as pd
 from simlib._lib.errors import InputError, nearest
 from simlib.measurements import MeasurementTable, as_table, parse_condition
 
-OneTable = MeasurementTable | pd.DataFrame | str | Path
-"""A table of measurements, a DataFrame by the same rules, a CSV file, or the name of a table in data/."""
+TableSource = MeasurementTable | pd.DataFrame | str | Path
+"""Table of measurements, DataFrame by the same rules, CSV file, or name of a table in data/."""
 
-Tables = OneTable | Sequence[OneTable] | Mapping[str, OneTable]
-"""One table, several, or several by names of one's own."""
+Tables = TableSource | Sequence[TableSource] | Mapping[str, TableSource]
+"""One table, several, or several with given names."""
 
 Conditions = str | Mapping[str, str]
-"""A condition on the rows of every table, or one for each table by its name; that of ``""`` is for all others."""
+"""Condition on the rows of every table, or one for each table by its name; the one named ``""`` is for all others."""
 
 
 def read_tables(tables: Tables) -> tuple[MeasurementTable, ...]:
-    """The tables, each with a name that no other one has.
+    """Read the tables and give them distinct names.
 
     >>> frame = pd.DataFrame({"vcpus": [1, 2], "dirty_memory_time_ms": [900, 1200]})
     >>> [table.name for table in read_tables(["arm64-dirty-memory-time", frame, frame])]
@@ -33,36 +33,35 @@ def read_tables(tables: Tables) -> tuple[MeasurementTable, ...]:
     """
     if isinstance(tables, Mapping):
         return tuple(replace(as_table(table), name=name) for name, table in tables.items())
-    given = [tables] if isinstance(tables, MeasurementTable | pd.DataFrame | str | Path) else list(tables)
-    if not given:
+    sources = [tables] if isinstance(tables, MeasurementTable | pd.DataFrame | str | Path) else list(tables)
+    if not sources:
         raise InputError("tables", "", "must name at least one table of measurements")
-    found: dict[str, MeasurementTable] = {}
-    for one in given:
-        table = as_table(one)
+    named: dict[str, MeasurementTable] = {}
+    for table in map(as_table, sources):
         name, number = table.name, 2
-        while name in found:
+        while name in named:
             name, number = f"{table.name} {number}", number + 1
-        found[name] = replace(table, name=name)
-    return tuple(found.values())
+        named[name] = replace(table, name=name)
+    return tuple(named.values())
 
 
 def select_rows(tables: Sequence[MeasurementTable], select: Conditions) -> tuple[MeasurementTable, ...]:
-    """The tables with those rows that a condition selects."""
+    """Return the tables with the rows that a condition selects."""
     texts = conditions_of("select", select, tables)
     return tuple(table.select(text) for table, text in zip(tables, texts, strict=True))
 
 
-def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTable]) -> list[str]:
-    """The condition of each table; `what` they are is ``train`` or ``select``.
+def conditions_of(option: str, given: Conditions, tables: Sequence[MeasurementTable]) -> list[str]:
+    """Return the condition of each table; `option` is ``train`` or ``select``.
 
-    Raises `InputError` if a condition is for a table that is not there, or names a column that a table lacks: nothing
-    is left out in silence, so that table needs a condition of its own.
+    Raises `InputError` if a condition is for an unknown table, or names a column that a table lacks: rows are never
+    left out silently, so that such a table needs a separate condition.
     """
     names = [table.name for table in tables]
     if isinstance(given, Mapping):
         for name in given:
             if name and name not in names:
-                raise InputError(f"{what} of {name}", name, "is none of the tables", nearest(name, names))
+                raise InputError(f"{option} of {name}", name, "is none of the tables", nearest(name, names))
         texts = [given.get(name, given.get("", "")) for name in names]
     else:
         texts = [given] * len(names)
@@ -70,33 +69,33 @@ def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTabl
         lacking = [c for c in parse_condition(text).columns() if c not in table.frame.columns]
         if lacking and len(tables) > 1:
             raise InputError(
-                f"{what} of {table.name}", text, f"the table has no column {', '.join(lacking)}",
-                f'give it a condition of its own: {what}={{"{table.name}": "…", "": "{text}"}}',
-                f'give it a condition of its own: --{what} "{table.name}:…"', f"--{what}",
+                f"{option} of {table.name}", text, f"the table has no column {', '.join(lacking)}",
+                f'give it a separate condition: {option}={{"{table.name}": "…", "": "{text}"}}',
+                f'give it a separate condition: --{option} "{table.name}:…"', f"--{option}",
             )  # fmt: skip
     return texts
 
 
-def split_conditions(what: str, given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Conditions by table out of ``CONDITION`` and ``TABLE:CONDITION``, as the command line has them."""
-    found: dict[str, str] = {}
+def split_conditions(option: str, given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Parse ``CONDITION`` and ``TABLE:CONDITION`` of the command line into conditions by table."""
+    conditions: dict[str, str] = {}
     for text in given:
-        before, colon, after = text.partition(":")
-        name = before.strip() if colon and not set(before) & set("'\"<>=!()[]") else ""
+        prefix, colon, condition = text.partition(":")
+        name = prefix.strip() if colon and not set(prefix) & set("'\"<>=!()[]") else ""
         if name and name not in names:
-            raise InputError(f"--{what}", text, f"{name!r} is none of the tables", nearest(name, names))
-        if name in found:
+            raise InputError(f"--{option}", text, f"{name!r} is none of the tables", nearest(name, names))
+        if name in conditions:
             raise InputError(
-                f"--{what}", text, f"a second condition for {name or 'all tables'}", "join them by `and` or `or`"
+                f"--{option}", text, f"a second condition for {name or 'all tables'}", "join them by `and` or `or`"
             )
-        found[name] = after.strip() if name else text
-    return found
+        conditions[name] = condition.strip() if name else text
+    return conditions
 
 
-def one_or_all(conditions: Mapping[str, str]) -> Conditions:
-    """A single condition as such, if none is for one table alone.
+def single_condition(conditions: Mapping[str, str]) -> Conditions:
+    """Reduce conditions to a single text if none is for one table only.
 
-    >>> one_or_all({"": "vcpus <= 8"}), one_or_all({}), one_or_all({"mine": "vcpus <= 8"})
+    >>> single_condition({"": "vcpus <= 8"}), single_condition({}), single_condition({"mine": "vcpus <= 8"})
     ('vcpus <= 8', '', {'mine': 'vcpus <= 8'})
     """
     return conditions if any(conditions) else conditions.get("", "")

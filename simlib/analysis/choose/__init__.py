@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Choices between strategies that can only be simulated, at the size of real guests, with what is known of them.
+"""Choice among strategies by simulation of real guests under uncertain costs.
 
-Names are imported when they are first used: a guest by its name needs no simulator.
+Names are imported when they are first used: presets of guests do not need the simulator.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from simlib.analysis.choose.presets import (
 
 if TYPE_CHECKING:
     from simlib.analysis.choose.advice import Choice, comparison
-    from simlib.analysis.choose.batch import RULES, BatchChoice, choose_batch, comparison_of_batches
-    from simlib.analysis.choose.choice import choose
+    from simlib.analysis.choose.batches import RULES, comparison_of_batches
+    from simlib.analysis.choose.choice import choose, choose_batch
     from simlib.analysis.choose.objectives import OBJECTIVES
     from simlib.analysis.choose.strategies import (
         CHUNKS,
@@ -35,7 +35,6 @@ __all__ = [
     "DEFAULT_GUEST",
     "OBJECTIVES",
     "RULES",
-    "BatchChoice",
     "Choice",
     "choose",
     "choose_batch",
@@ -53,11 +52,11 @@ __all__ = [
 
 _HOMES = {
     "advice": ("Choice", "comparison"),
-    "batch": ("RULES", "BatchChoice", "choose_batch", "comparison_of_batches"),
-    "choice": ("choose",),
+    "batches": ("RULES", "comparison_of_batches"),
+    "choice": ("choose", "choose_batch"),
     "objectives": ("OBJECTIVES",),
     "strategies": ("CHUNKS", "patched_kernel_strategies", "stock_kernel_strategies", "tracking_strategies"),
 }
-"""Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
+"""Public names by module; a test compares them with the imports for type checkers above."""
 
 __getattr__ = lazy_imports.lazy_names(__name__, _HOMES)

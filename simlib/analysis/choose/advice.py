@@ -1,61 +1,65 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a choice says: its result, its evidence, and both in words."""
+"""The result of a choice: tables, sentences, and forms for terminals, files and notebooks."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from simlib._lib.errors import InputError
+from simlib.analysis.choose.batches import Batches
+from simlib.analysis.choose.closed_form import ClosedForm
 from simlib.analysis.choose.evidence import UNSTATED_HOST
 from simlib.analysis.choose.headline import advice, headline, joined, nothing_matters, shared_line
 from simlib.analysis.choose.objectives import OBJECTIVES
 from simlib.analysis.choose.strategies import Strategy
 from simlib.figures.results import Result, result_html, text_of
-from simlib.model.quantities import format_duration, format_seconds, say_size
+from simlib.model.quantities import format_duration, format_seconds, size_text
 from simlib.model.scenario import Scenario
 
 _MAIN = ("guest_time_lost", "clear", "precopy")
-"""Objectives for which a terminal has room beside the longest stall; a file has all."""
+"""Objectives that a terminal shows beside the longest stall; files have all."""
 
 
 @dataclass(frozen=True, repr=False)
 class Choice(Result):
-    """Which strategy for which objective, how sure, what it costs, and what would change the answer.
+    """The recommended strategy for each objective, its confidence and cost, and the costs worth measuring.
 
-    - `scenario`: as it was asked.
-    - `weight`: for the CPU time in all: what a second of a vCPU is worth.
-    - `indifference`: share of an objective's best value below which differences do not matter.
-    - `confidence`: probability that all intervals of differences hold together, those of all pairs of strategies: so
-      `pairs`, and the regrets of `answers`, whatever was selected. The intervals of values hold with this probability
-      each.
-    - `how`: ``sampled`` or ``whole``: what was simulated of each migration.
-    - `runs`: replications of the selection, and of the check; what is printed rests on all of them.
-    - `table`: one row a strategy: strategy, as_it_is, allowed (within the longest stall that was allowed),
-      stall_bound_s (what a migration's longest stall stays below with 90 %, with the scenario's CLEARs and with
-      QEMU's), the mean of each objective as NAME_s, on_front (no other strategy has less of guest time lost, longest
-      stall, CLEAR's CPU time and pre-copy), knee (of those the one nearest to the best of each, of those that are
-      allowed).
-    - `pairs`: one row an objective and strategy: value_s with low_s and high_s; difference_s to the selected one with
-      its simultaneous interval, of which nothing is below minus the selected one's value; selected, allowed,
-      equivalent; indifference_s, the difference that does not matter.
-    - `answers`: one row an objective: take, value_s with low_s and high_s, regret_at_most_s (by how much another
-      strategy may be better at most), indifference_s, certain (no other is better by the zone), any_is_as_good,
-      equivalent.
-    - `budgets`: one row a longest stall: stall_budget_s, take, stall_bound_s, cost_s, share_more (than without a
-      budget).
-    - `information`: one row an objective and cost: saving (s, on average, if it were known), indifference_s (what does
-      not matter), matters (more than half of that, and than chance would give), switches_to.
-    - `costs`: one row a cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
+    - `scenario`: the scenario as given.
+    - `weight`: value of one second of vCPU time for the CPU time in all.
+    - `indifference`: relative difference that counts as equal (indifference zone).
+    - `confidence`: joint confidence level of the intervals of the differences of all pairs of strategies, and so of
+      `pairs` and of the regrets in `answers`, whichever strategy is selected. It is the individual level of the
+      intervals of values.
+    - `how`: ``sampled`` or ``whole`` migrations.
+    - `runs`: replications of the selection, and of the check; printed values use all of them.
+    - `table`: one row per strategy: strategy, as_it_is, allowed (within the limit of the longest stall), stall_bound_s
+      (90 % upper bound of a migration's longest stall, with the scenario's CLEARs and with QEMU's), the mean of each
+      objective as NAME_s, on_front (on the Pareto front of guest time lost, longest stall, CLEAR's CPU time and
+      pre-copy), knee (the allowed strategy on the front that is nearest to the best of each).
+    - `pairs`: one row per objective and strategy: value_s with low_s and high_s; difference_s to the selected strategy
+      with its joint interval, clipped at minus the selected one's value; selected, allowed, equivalent;
+      indifference_s, the width of the indifference zone.
+    - `answers`: one row per objective: recommended, value_s with low_s and high_s, regret_at_most_s (upper bound of
+      another strategy's advantage), indifference_s, certain (no other is better by more than the zone),
+      all_equivalent, equivalent.
+    - `budgets`: one row per limit of the longest stall: stall_budget_s, recommended, stall_bound_s, cost_s, share_more
+      (of the cost without a limit).
+    - `information`: one row per objective and cost: saving (s, mean, if the cost were known), indifference_s, matters
+      (more than half of the zone, and than chance would give), switches_to.
+    - `costs`: one row per cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
     - `evidence`: ``calibrated``, ``partly calibrated: faults only``, ``partly calibrated``, ``facts alone``, ``costs
       given by hand``, or ``partly given by hand``.
-    - `grounds`: the sentence behind that: what was calibrated, on what, and where the rest comes from.
-    - `flags`: what to know before believing the result.
-    - `objective`: what counts most.
+    - `grounds`: the sentence behind that: the calibrated costs, their data, and the origin of the others.
+    - `flags`: assumptions and limits that affect the result.
+    - `objective`: name of the objective to optimise.
+    - `closed_form`: for a choice among batches (`simlib.choose_batch`): recommendation of the batching law.
     """
 
     scenario: Scenario
@@ -76,12 +80,37 @@ class Choice(Result):
     grounds: str
     flags: tuple[str, ...]
     objective: str = "cost"
+    closed_form: ClosedForm | None = None
 
-    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"pareto": lambda choice: choice.table}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "batch_costs": lambda choice: choice.batches.table.assign(
+            architecture=choice.scenario.policy.architecture,
+            best=choice.batches.table["selected"],
+            evidence=choice.evidence_label,
+        ),
+        "pareto": lambda choice: choice.table if choice.closed_form is None else choice.batches.table.assign(
+            strategy=choice.batches.table["batch_pages"].map(choice.batches.label)
+        ),
+    }  # fmt: skip
 
-    def take(self, objective: str) -> str:
-        """The strategy that was selected for an objective."""
-        return str(self.answers.loc[self.answers["objective"] == objective, "take"].iloc[0])
+    def figures(self) -> tuple[str, ...]:
+        """Names of the available figures; `plot` draws the first by default."""
+        return ("pareto",) if self.closed_form is None else tuple(self.FIGURES)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The batches of `simlib.choose_batch`, evaluated for `objective`.
+
+        Raises `InputError` if the choice is not among batches.
+        """
+        if self.closed_form is None:
+            raise InputError("choice.batches", "none", "the choice is not among batches", "use simlib.choose_batch")
+        return Batches(self, self.closed_form)
+
+    def recommended(self, objective: str = "") -> str:
+        """Return the strategy that is recommended for an objective; by default for `Choice.objective`."""
+        row = self.answers["objective"] == (objective or self.objective)
+        return str(self.answers.loc[row, "recommended"].iloc[0])
 
     @property
     def knee(self) -> str:
@@ -89,165 +118,173 @@ class Choice(Result):
         return str(self.table.loc[self.table["knee"], "strategy"].iloc[0])
 
     @property
-    def evidence_shown(self) -> str:
-        """`evidence` for a narrow column, which does not say that a host is known that is not."""
+    def evidence_label(self) -> str:
+        """`evidence` for a narrow column, with a remark if the host of the calibration is unknown."""
         return self.evidence + ", host not stated" * (UNSTATED_HOST in self.grounds)
 
     @property
     def guarantee(self) -> str:
-        """What is known with which probability, in words."""
+        """The joint confidence statement, in words."""
         count = len(self.pairs) - len(self.answers)
         return (
-            f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, together, "
-            "whatever was selected (paired t, Bonferroni over all pairs of strategies)"
+            f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, jointly, "
+            "whichever strategy is selected (paired t, Bonferroni over all pairs of strategies)"
         )
 
     @property
     def headline(self) -> str:
-        """What to do for every objective, in words."""
+        """The recommendations for all objectives, in words."""
         return headline(self)
 
     def advice(self, objective: str = "") -> dict[str, str]:
-        """What to do where an objective counts most, how, how sure that is, and why: sentences by their labels."""
+        """Return the recommendation, its settings, confidence and reasons: sentences by their labels.
+
+        - `objective`: objective to optimise; by default `Choice.objective`.
+        """
         return advice(self, objective or self.objective)
 
     @property
     def nothing_to_do(self) -> bool:
-        """Whether every strategy that is allowed is as good for every objective, and none may be better."""
+        """True if every allowed strategy is equivalent for every objective, and every answer is certain."""
         return nothing_matters(self.answers)
 
     @property
     def guest(self) -> str:
         """The guest in words."""
-        guest, work = self.scenario.guest, self.scenario.workload
-        memory = say_size(guest.pages * guest.page_size)
-        chunk = say_size(work.clear_chunk) if work.clear_chunk else memory
+        guest, workload = self.scenario.guest, self.scenario.workload
+        memory = size_text(guest.pages * guest.page_size)
+        chunk = size_text(workload.clear_chunk) if workload.clear_chunk else memory
         return (
             f"{self.scenario.policy.architecture}, {guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; "
-            f"each vCPU accesses another page every {format_duration(work.access_interval)} ({work.access}), "
-            f"{work.write_percent} % of them written"
+            f"each vCPU accesses another page every {format_duration(workload.access_interval)} ({workload.access}), "
+            f"{workload.write_percent} % of them written"
         )
 
     def readable_answers(self) -> pd.DataFrame:
-        """What to take for which objective, and what it costs, for people to read."""
+        """Return the recommendation for each objective, and its cost, with formatted values."""
         rows = []
         table = self.table.set_index("strategy")
         for answer in self.answers.to_dict("records"):
-            one = table.loc[answer["take"]]
-            taken = answer["take"] + " (as it is)" * bool(one["as_it_is"])
+            strategy = table.loc[answer["recommended"]]
+            name = answer["recommended"] + " (as it is)" * bool(strategy["as_it_is"])
             rows.append(
                 {
-                    "if you care most about": OBJECTIVES[answer["objective"]].title,
-                    "take": "any" if answer["any_is_as_good"] else taken,
-                    "it is": format_seconds(answer["value_s"]),
-                    "worse by <=": format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "",
+                    "objective": OBJECTIVES[answer["objective"]].title,
+                    "recommended": "any" if answer["all_equivalent"] else name,
+                    "value": format_seconds(answer["value_s"]),
+                    "regret <=": format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "",
                     **{
-                        OBJECTIVES[name].short: format_seconds(one[f"{name}_s"])
+                        OBJECTIVES[name].short: format_seconds(strategy[f"{name}_s"])
                         for name in ("stall", "guest_time_lost", "clear")
                     },
-                    "as good (stall)": self._as_good(answer),
+                    "equivalent (stall)": self._equivalent(answer),
                 }
             )
         return pd.DataFrame(rows)
 
-    def _as_good(self, answer: Mapping[Any, Any]) -> str:
-        """What is as good, and its longest stalls beside it."""
+    def _equivalent(self, answer: Mapping[Any, Any]) -> str:
+        """Return the strategies that are equivalent to the recommended one, and the range of their longest stalls."""
         names = [name for name in answer["equivalent"].split("; ") if name]
         if not names:
             return ""
         stalls = self.table.loc[self.table["strategy"].isin(names), "stall_s"]
-        least, most = format_seconds(float(stalls.min()), 2), format_seconds(float(stalls.max()), 2)
-        shown = ", ".join(names) if len(names) <= 2 else f"{names[0]}, {len(names) - 1} more"
-        shown = "all" if answer["any_is_as_good"] else shown
-        return f"{shown} ({least if least == most else f'{least} to {most}'})"
+        low, high = format_seconds(float(stalls.min()), 2), format_seconds(float(stalls.max()), 2)
+        text = ", ".join(names) if len(names) <= 2 else f"{names[0]}, {len(names) - 1} more"
+        text = "all" if answer["all_equivalent"] else text
+        return f"{text} ({low if low == high else f'{low} to {high}'})"
 
     def readable(self, main: str = "") -> pd.DataFrame:
-        """Every strategy, for people to read; those that nobody needs to tell apart share the line of the first.
+        """Return all strategies with formatted values; those that differ by less than the zones share a line.
 
-        - `main`: the objective that counts most: what is taken for it first, and only columns that decide.
+        - `main`: objective that determines the order and the columns; by default the order of the strategies, and all
+          objectives.
         """
-        table, marks, shown = self.table, {"as_it_is": "as it is", "knee": "knee"}, list(OBJECTIVES)
+        table, marks, columns = self.table, {"as_it_is": "as it is", "knee": "knee"}, list(OBJECTIVES)
         lines = table[table["strategy"] == table["line_of"]]
         if main:
-            marks = {"taken": "recommended", "as_it_is": "as it is"}
-            table = table.assign(taken=table["strategy"] == self.take(main))
-            first = [~table.groupby("line_of")[key].any()[lines["line_of"]] for key in marks]
-            lines = lines.iloc[np.lexsort([lines[f"{main}_s"], *first[::-1]])]
-            alike = self.answers.loc[self.answers["any_is_as_good"].astype(bool), "objective"]
-            shown = [main, "stall", *(name for name in _MAIN if name not in {main, *alike})]
-        found: dict[str, list[str]] = {"strategy": []}
-        for row in lines.to_dict("records"):
-            others = table[table["line_of"] == row["line_of"]]
-            words = [word for key, word in marks.items() if others[key].any()]
-            words += ["stalls too long"] * (not row["allowed"])
-            rest = [name for name in others["strategy"] if name != row["line_of"]]
-            found["strategy"].append(shared_line(row["line_of"], rest) + (f" ({', '.join(words)})" if words else ""))
-        for name in dict.fromkeys(shown):
-            found[OBJECTIVES[name].short] = lines[f"{name}_s"].map(format_seconds).tolist()
+            marks = {"recommended": "recommended", "as_it_is": "as it is"}
+            table = table.assign(recommended=table["strategy"] == self.recommended(main))
+            unmarked = [~table.groupby("line_of")[key].any()[lines["line_of"]] for key in marks]
+            lines = lines.iloc[np.lexsort([lines[f"{main}_s"], *unmarked[::-1]])]
+            equal = self.answers.loc[self.answers["all_equivalent"].astype(bool), "objective"]
+            columns = [main, "stall", *(name for name in _MAIN if name not in {main, *equal})]
+        cells: dict[str, list[str]] = {"strategy": []}
+        for line in lines.to_dict("records"):
+            members = table[table["line_of"] == line["line_of"]]
+            words = [word for key, word in marks.items() if members[key].any()]
+            words += ["stalls too long"] * (not line["allowed"])
+            others = [name for name in members["strategy"] if name != line["line_of"]]
+            cells["strategy"].append(shared_line(line["line_of"], others) + (f" ({', '.join(words)})" if words else ""))
+        for name in dict.fromkeys(columns):
+            cells[OBJECTIVES[name].short] = lines[f"{name}_s"].map(format_seconds).tolist()
             if name == "stall" and not main:
-                found["90 %"] = lines["stall_bound_s"].map(format_seconds).tolist()
-        return pd.DataFrame(found)
+                cells["90 %"] = lines["stall_bound_s"].map(format_seconds).tolist()
+        return pd.DataFrame(cells)
 
     @property
     def notes(self) -> list[str]:
-        """What stands below the table of strategies: shared lines, budgets, and what would change the answer."""
-        said = [f"Not told apart from {first}: {', '.join(rows['strategy'][rows['strategy'] != first])}"
-                for first, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
-        budgets, known = self.readable_budgets(), self.readable_information().drop_duplicates("if one knew").head(2)
-        more = budgets["more"].map(lambda share: f" ({share} CPU time in all)" if share else "")
+        """Sentences below the table of strategies: shared lines, limits of the stall, and costs worth measuring."""
+        notes = [f"Equal to {first} within the zones: {', '.join(rows['strategy'][rows['strategy'] != first])}"
+                 for first, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
+        budgets, known = self.readable_budgets(), self.readable_information().drop_duplicates("cost").head(2)
+        shares = budgets["more"].map(lambda share: f" ({share} CPU time in all)" if share else "")
         least = format_seconds(float(self.table.loc[self.table["allowed"], "stall_bound_s"].min()))
-        budgets["take"] += np.where((budgets.index == 0) & (budgets["CPU time in all"] == ""),
-                                    f" (90 % bound of the least: {least})", "")  # fmt: skip
-        said.append(f"If no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + budgets['take'] + more)}")
+        names = budgets["recommended"] + np.where((budgets.index == 0) & (budgets["CPU time in all"] == ""),
+                                                  f" (least 90 % bound: {least})", "")  # fmt: skip
+        notes.append(f"If no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + names + shares)}")
         rows = known.iloc[:, :5].itertuples(index=False, name=None)
-        costs = [f"{cost} ({saved} of {title}, with {other})" for title, cost, saved, _, other in rows]
-        return [*said, f"Would change the answer, if known: {joined(costs, 'and')}" if costs else
-                "To know any one cost better would not change the answer"]  # fmt: skip
+        costs = [f"{cost} ({saving} of {title}, with {other})" for title, cost, saving, _, other in rows]
+        return [*notes, f"Would change the answer, if known: {joined(costs, 'and')}" if costs else
+                "No single cost would change the answer, if known"]  # fmt: skip
 
     def readable_budgets(self) -> pd.DataFrame:
-        """What keeping the longest stall short costs, for people to read, up to the first that costs nothing more."""
+        """Return the cost of limits of the longest stall, formatted, up to the first that costs nothing."""
         rows = []
         for row in self.budgets.to_dict("records"):
-            found = {"take": "none keeps to it", "its longest stall, 90 %": "", "CPU time in all": "", "more": ""}
-            if row["take"]:
-                found = {"take": row["take"], "its longest stall, 90 %": format_seconds(row["stall_bound_s"]),
+            cells = {"recommended": "none", "longest stall, 90 %": "", "CPU time in all": "", "more": ""}
+            if row["recommended"]:
+                cells = {"recommended": row["recommended"],
+                         "longest stall, 90 %": format_seconds(row["stall_bound_s"]),
                          "CPU time in all": format_seconds(row["cost_s"]),
                          "more": f"{row['share_more']:+.1%}" * (abs(row["share_more"]) >= 5e-4)}  # fmt: skip
-            rows.append({"no stall above": format_seconds(row["stall_budget_s"])} | found)
-            if row["take"] == self.take("cost"):
+            rows.append({"no stall above": format_seconds(row["stall_budget_s"])} | cells)
+            if row["recommended"] == self.recommended("cost"):
                 break
         return pd.DataFrame(rows)
 
     def readable_costs(self) -> pd.DataFrame:
-        """What the costs rest on, for people to read: no picoseconds."""
-        found = self.costs.copy()
-        time, ends = found["unit"] == "ps", ["value", "low", "high"]
-        found[ends] = found[ends].where(~time, found[ends] / 1000)
-        return found.assign(unit=found["unit"].mask(time, "ns").replace("dimensionless", "ratio"))
+        """Return `costs` in nanoseconds instead of picoseconds."""
+        costs = self.costs.copy()
+        time, columns = costs["unit"] == "ps", ["value", "low", "high"]
+        costs[columns] = costs[columns].where(~time, costs[columns] / 1000)
+        return costs.assign(unit=costs["unit"].mask(time, "ns").replace("dimensionless", "ratio"))
 
     def readable_information(self) -> pd.DataFrame:
-        """What would change the answer, for people to read: savings are averages over all that the cost may be."""
-        found = self.information[self.information["matters"].astype(bool)]
-        found = found.groupby("objective", sort=False).head(2)
+        """Return the costs worth measuring, formatted; savings are means over the distribution of the cost."""
+        frame = self.information[self.information["matters"].astype(bool)]
+        frame = frame.groupby("objective", sort=False).head(2)
         return pd.DataFrame(
-            {"for": [OBJECTIVES[name].title for name in found["objective"]],
-             "if one knew": found["cost"].tolist(),
-             "it would save on average": [format_seconds(value) for value in found["saving"]],
-             "what does not matter": [format_seconds(value) for value in found["indifference_s"]],
-             "by taking, where that is better": found["switches_to"].tolist()}
+            {"objective": [OBJECTIVES[name].title for name in frame["objective"]],
+             "cost": frame["cost"].tolist(),
+             "average saving if known": [format_seconds(value) for value in frame["saving"]],
+             "indifference zone": [format_seconds(value) for value in frame["indifference_s"]],
+             "by switching to": frame["switches_to"].tolist()}
         )  # fmt: skip
 
     def summary(self) -> str:
-        """The guest, the answers, and what to know of them."""
-        lines = [self.headline, self.guest,
-                 f"evidence: {self.grounds}; {self.guarantee}"]  # fmt: skip
+        """Return the recommendations, the guest, and the flags, as text."""
+        if self.closed_form is not None:
+            columns = ["batch_pages", "objective_s", "low_s", "high_s", "equivalent", "stall_s", "clear_s"]
+            lines = [self.batches.sentence, self.batches.law, f"evidence: {self.grounds}", *self.flags]
+            return "\n".join([*lines, text_of(self.batches.table[columns])])
+        lines = [self.headline, self.guest, f"evidence: {self.grounds}; {self.guarantee}"]
         for answer in self.answers.to_dict("records"):
             title, value = OBJECTIVES[answer["objective"]].title, format_seconds(answer["value_s"])
-            lines.append(f"{title}: {'any' if answer['any_is_as_good'] else answer['take']} ({value})")
+            lines.append(f"{title}: {'any' if answer['all_equivalent'] else answer['recommended']} ({value})")
         return "\n".join([*lines, *self.flags, text_of(self.table)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON has it; tables are lists of rows."""
+        """Return all values for JSON; tables are lists of rows."""
         plain = {
             "headline": self.headline,
             "advice": self.advice(),
@@ -264,31 +301,42 @@ class Choice(Result):
             "replications": list(self.runs),
             "scenario": self.scenario.to_toml(),
         }
+        tables = self._all_files()
+        if self.closed_form is not None:
+            plain |= self.batches.to_dict()
+            tables |= self.files()
         return plain | {
-            k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in self.files().items()
+            name: json.loads(frame.to_json(orient="records", double_precision=15)) for name, frame in tables.items()
         }
 
     def files(self) -> dict[str, pd.DataFrame]:
-        """Its tables by name."""
+        """Return the tables by name, the main one of a choice among batches first."""
+        if self.closed_form is not None:
+            return {"alternatives": self.batches.table, "regrets": self.batches.regrets, "costs": self.costs}
+        return self._all_files()
+
+    def _all_files(self) -> dict[str, pd.DataFrame]:
         return {"answers": self.answers, "strategies": self.table, "differences": self.pairs, "budgets": self.budgets,
                 "information": self.information, "costs": self.costs}  # fmt: skip
 
     def _repr_html_(self) -> str:
+        if self.closed_form is not None:
+            return super()._repr_html_()
         what = f" ({self.how}), seed {self.seed}. {self.headline}. {self.guest}; evidence: {self.grounds}."
         tables = (self.readable_answers(), self.readable(), self.readable_budgets(), self.readable_information())
         return result_html("Simulated", what, (self.guarantee, *self.flags), *tables)
 
 
 def comparison(choices: Mapping[str, Choice]) -> pd.DataFrame:
-    """One row a choice and objective, by the choice's name: the table of all architectures.
+    """Return one row per choice and objective, by the choice's name: the table of all architectures.
 
-    Returns: architecture, evidence, grounds, and the columns of `Choice.answers` with the taken strategy's stall_s,
-    clear_s, guest_time_lost_s.
+    Returns: architecture, the columns of `Choice.answers`, the recommended strategy's stall_s, clear_s and
+    guest_time_lost_s, evidence, grounds, knee.
     """
     parts = []
     for name, choice in choices.items():
         costs = choice.table.set_index("strategy")[["stall_s", "clear_s", "guest_time_lost_s"]]
-        found = choice.answers.join(costs, on="take")
-        found.insert(0, "architecture", name)
-        parts.append(found.assign(evidence=choice.evidence, grounds=choice.grounds, knee=choice.knee))
+        rows = choice.answers.join(costs, on="recommended")
+        rows.insert(0, "architecture", name)
+        parts.append(rows.assign(evidence=choice.evidence, grounds=choice.grounds, knee=choice.knee))
     return pd.concat(parts, ignore_index=True)

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The choice of a strategy for the holds of mmu_lock, over what is not known of the costs, and how sure that is.
+"""Choice of a strategy for the holds of mmu_lock under uncertain costs, with its confidence.
 
-Two sets of replications: the selection says which strategies keep to the longest stall that is allowed; the check goes
-on until the answers are certain, or cannot soon be. What is selected and what is printed rest on both: the intervals
-are those of all pairs of strategies, and hold for any pick (`simlib.analysis.choose.ranking`). All strategies are
-simulated in all replications on common random numbers, so that one run answers all objectives.
+There are two sets of replications. The selection decides which strategies satisfy the limit of the longest stall. The
+check continues until the answers are certain, or until more replications could not make them certain. Selected
+strategies and printed values use both sets: the intervals are those of all pairs of strategies, and hold for any
+selection (`simlib.analysis.choose.ranking`). All strategies are simulated in all replications on common random numbers,
+so that one run answers all objectives.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
@@ -22,123 +24,118 @@ from scipy.special import stdtrit
 from simlib._lib import parallel
 from simlib._lib.errors import InputError
 from simlib.analysis.choose.advice import Choice
-from simlib.analysis.choose.closed_form import at_qemu_chunk
+from simlib.analysis.choose.batches import batches_below
+from simlib.analysis.choose.closed_form import at_qemu_chunk, chunk_pages, closed_form
 from simlib.analysis.choose.evidence import fit_of, grounds
 from simlib.analysis.choose.information import value_of_information
 from simlib.analysis.choose.objectives import OBJECTIVES
-from simlib.analysis.choose.objectives import objective as objective_named
-from simlib.analysis.choose.ranking import Ranking, Terms
+from simlib.analysis.choose.options import ChoiceKeywords, ChoiceOptions
+from simlib.analysis.choose.ranking import Ranking
 from simlib.analysis.choose.strategies import Strategy, strategies_of
 from simlib.analysis.choose.trials import Trials
-from simlib.measurements.fits import AnyFit, UncertainCosts, choose_fit
-from simlib.model.quantities import format_duration, say_size
+from simlib.measurements.fits import UncertainCosts, choose_fit
+from simlib.model.quantities import format_duration, size_text
 from simlib.model.scenario import Scenario, as_scenario
 
 Floats = NDArray[np.float64]
 
 SELECTION, CHECK = range(2)
-"""Stages; their replications draw from streams of their own."""
+"""Stages; the replications of each draw from their own random streams."""
 
 SELECTION_RUNS = 24
 """Replications of the selection."""
 
 LOOKS = (32, 64)
-"""Replications of the check after which it is looked at; a second look only where it may settle what is open."""
+"""Numbers of replications of the check after which it may stop. It continues only if that can settle an open answer."""
 
 STALL_LEVEL = 0.90
-"""Probability that a migration's longest stall is below a strategy's bound."""
+"""Probability that a migration's longest stall is below the bound of a strategy."""
 
 
 def choose(
-    scenario: Scenario | str | Path,
-    *,
-    strategies: Sequence[str] | None = None,
-    fit: AnyFit | None = None,
-    objective: str = "cost",
-    weight: float = 1.0,
-    indifference: float = 0.02,
-    confidence: float = 0.95,
-    max_stall_s: float | None = None,
-    seed: int = 1,
-    announce: Callable[[str], None] | None = None,
-    progress: parallel.Progress | None = None,
+    scenario: Scenario | str | Path, *, strategies: Sequence[str] | None = None, **options: Unpack[ChoiceKeywords]
 ) -> Choice:
     """Choose among strategies.
 
-    Raises `InputError` if the scenario is no migration or clears nothing, an argument breaks its rule, or no strategy
-    keeps to `max_stall_s`.
+    Raises `InputError` if the scenario is not a migration or clears nothing, an argument breaks its rule, or no
+    strategy satisfies `max_stall_s`.
 
-    - `scenario`: a migration, without variants, or its file.
-    - `strategies`: strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and
-      ``"baseline"``. By default what can be set on a stock kernel (`simlib.analysis.choose.settable`);
-      `simlib.analysis.choose.patched` has what only a patched one can do.
-    - `fit`: calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
-      has are drawn from the priors.
-    - `objective`: what counts most: a name of `simlib.analysis.choose.objectives.OBJECTIVES`. It leads the sentences
-      and the table; all are answered.
-    - `weight`: for the CPU time in all: what a second of a vCPU is worth, in seconds of the clearing thread.
-    - `indifference`: differences below this share of an objective's best value do not matter, nor those below its
-      `Objective.floor`.
-    - `confidence`: probability that all intervals of differences hold, together.
-    - `max_stall_s`: strategies with which the longest stall of a migration exceeds so many seconds with more than 10 %
-      are out: with the scenario's CLEARs, or with QEMU's of 1 GiB where the scenario's are smaller.
-    - `seed`: root of all random streams.
-    - `announce`: told in words what will be done, and how long it may take.
-    - `progress`: called with what is done, and the share done of all.
+    - `scenario`: a migration without variants, or its file.
+    - `strategies`: names of policies, conditions such as ``"held >= 50us"``, several joined by ``+``, and
+      ``"baseline"``. By default those that a stock kernel supports (`simlib.analysis.choose.stock_kernel_strategies`);
+      `simlib.analysis.choose.patched_kernel_strategies` has those that need a patched kernel.
+    - `fit`, `objective`, `weight`, `indifference`, `confidence`, `max_stall_s`, `seed`, `announce`, `progress`: see
+      `simlib.analysis.choose.options.ChoiceOptions`.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "arm64"},
     ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
     ...                                  "warm_up": "10us", "downtime": "0ps"}})
-    >>> found = choose(s, strategies=["whole-ioctl", "every-64"])
-    >>> found.table["strategy"].tolist(), found.evidence
+    >>> choice = choose(s, strategies=["whole-ioctl", "every-64"])
+    >>> choice.table["strategy"].tolist(), choice.evidence
     (['whole-ioctl', 'every-64'], 'facts alone')
     """
-    leads, terms = objective_named(objective).name, Terms(weight, indifference, confidence, max_stall_s, seed)
-    return dataclasses.replace(
-        chosen(as_scenario(scenario), strategies, fit, terms, announce, progress), objective=leads
-    )
+    return choose_among(as_scenario(scenario), strategies, ChoiceOptions(**options))
 
 
-def chosen(
-    scenario: Scenario, among: Sequence[str] | None, fit: AnyFit | None, terms: Terms,
-    announce: Callable[[str], None] | None, progress: parallel.Progress | None,
-) -> Choice:  # fmt: skip
-    """Choose among strategies; the arguments are those of `choose`."""
+def choose_batch(scenario: Scenario | str | Path, **options: Unpack[ChoiceKeywords]) -> Choice:
+    """Choose among batches of 64·2^k pages and the whole ioctl; `Choice.batches` has the results.
+
+    Raises `InputError` if the scenario is not a migration or leaves no batch to choose, an argument breaks its rule, or
+    no batch satisfies `max_stall_s`.
+
+    - `scenario`: a migration without variants, or its file. The batch of its policy does not matter.
+    - `fit`, `objective`, `weight`, `indifference`, `confidence`, `max_stall_s`, `seed`, `announce`, `progress`: see
+      `simlib.analysis.choose.options.ChoiceOptions`.
+
+    >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "x86-tdp"},
+    ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
+    ...                                  "warm_up": "10us", "downtime": "0ps"}})
+    >>> choice = choose_batch(s)
+    >>> choice.batches.table["effective_pages"].tolist(), choice.evidence
+    ([64, 128, 256], 'facts alone')
+    >>> choice.batches.sentence
+    'the batch does not matter; batches from 64 pages to the whole ioctl are equivalent (within ..., 95 % ...
+    """
+    scenario, criteria = as_scenario(scenario), ChoiceOptions(**options)
     check_scenario(scenario)
-    strategies = strategies_of(scenario, among)
-    estimate, notes = choose_fit(scenario, fit)
-    costs = UncertainCosts.of(scenario, estimate)
-    trials = Trials(costs, strategies, terms.seed)
-    first = _first(trials, announce, progress)
-    rest = trials.run(SELECTION, range(1, SELECTION_RUNS), "selecting", parallel.subprogress(progress, 0.02, 0.3))
-    selected = _valued(np.concatenate([first, rest]), scenario, terms)
-    if not selected[:, :, _column("clear")].any():
+    batches = batches_below(chunk_pages(scenario))
+    if len(batches) < 2:
         raise InputError(
-            "workload.downtime", format_duration(scenario.workload.downtime),
-            "all of the memory can be sent within it, so that nothing is ever cleared",
-            "shorten it, or take more memory",
+            "workload.clear_chunk", scenario.workload.clear_chunk or "all of the memory", "one CLEAR covers 64 pages: "
+            "there is no batch to choose", "take a larger chunk, or more memory",
         )  # fmt: skip
-    bounds = stall_bounds(selected[:, :, _column("stall")])
-    wider = at_qemu_chunk(scenario)
-    if wider != scenario:  # a small chunk keeps a hold short that letting go does not: it is not the strategy's doing
-        wide = Trials(dataclasses.replace(costs, scenario=wider), strategies, terms.seed)
-        held = wide.run(
-            SELECTION, range(SELECTION_RUNS), "with QEMU's CLEARs", parallel.subprogress(progress, 0.3, 0.4)
-        )
-        bounds = np.maximum(bounds, stall_bounds(_valued(held, scenario, terms)[:, :, _column("stall")]))
-    allowed = _allowed(bounds, strategies, terms.max_stall_s)
-    ranking = Ranking(strategies, allowed, terms, selected, bounds, len(LOOKS))
-    fresh, ranking = _ranked(trials, selected, ranking, parallel.subprogress(progress, 0.4, 1.0))
-    logs = trials.logs({SELECTION: range(SELECTION_RUNS), CHECK: range(fresh)})
+    choice = choose_among(scenario, [f"every-{batch}" if batch else "whole-ioctl" for batch in batches], criteria)
+    medians = dict(zip(choice.costs["cost"], choice.costs["value"].astype(float), strict=True))
+    law = closed_form(choice.scenario.with_costs(**medians), criteria.objective, criteria.weight)
+    return dataclasses.replace(choice, closed_form=law)
+
+
+def choose_among(scenario: Scenario, names: Sequence[str] | None, options: ChoiceOptions) -> Choice:
+    """Choose among strategies by their names; see `choose`."""
+    check_scenario(scenario)
+    strategies = strategies_of(scenario, names)
+    estimate, notes = choose_fit(scenario, options.fit)
+    costs = UncertainCosts.of(scenario, estimate)
+    trials = Trials(costs, strategies, options.seed)
+    simulated, wider = _select(trials, options), at_qemu_chunk(scenario)
+    bounds = stall_bounds(simulated[:, :, _column("stall")])
+    if wider != scenario:  # a small chunk shortens every hold, but the next migration may have QEMU's default
+        wide = Trials(dataclasses.replace(costs, scenario=wider), strategies, options.seed)
+        part = parallel.subprogress(options.progress, 0.3, 0.4)
+        metrics = wide.run(SELECTION, range(SELECTION_RUNS), "with QEMU's CLEARs", part)
+        bounds = np.maximum(bounds, stall_bounds(_objectives(metrics, scenario, options)[:, :, _column("stall")]))
+    allowed = _allowed(bounds, strategies, options.max_stall_s)
+    checked, ranking = _check(trials, Ranking(strategies, allowed, options, simulated, bounds, len(LOOKS)))
+    logs = trials.logs({SELECTION: range(SELECTION_RUNS), CHECK: range(checked)})
     return Choice(
         scenario=scenario,
         strategies=strategies,
-        weight=terms.weight,
-        indifference=terms.indifference,
-        confidence=terms.confidence,
-        seed=terms.seed,
+        weight=options.weight,
+        indifference=options.indifference,
+        confidence=options.confidence,
+        seed=options.seed,
         how=trials.how,
-        runs=(SELECTION_RUNS, fresh),
+        runs=(SELECTION_RUNS, checked),
         table=ranking.table,
         pairs=ranking.pairs,
         answers=ranking.answers,
@@ -146,13 +143,14 @@ def chosen(
         information=_information(logs, ranking),
         costs=costs.table(),
         evidence=costs.evidence,
-        grounds=grounds(costs.evidence, fit_of(scenario, fit), given=fit is not None),
+        grounds=grounds(costs.evidence, fit_of(scenario, options.fit), given=options.fit is not None),
         flags=(*notes, *_flags(scenario, wider, costs)),
+        objective=options.objective,
     )
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Refuse what leaves nothing to choose, by an `InputError`."""
+    """Raise `InputError` if a scenario leaves nothing to choose."""
     workload = scenario.workload
     if scenario.variants:
         raise InputError("variants", ", ".join(scenario.variants), "one scenario at a time", "write one without them")
@@ -170,19 +168,19 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) -> bool:
-    """Whether intervals that are narrower by this factor would make an answer certain that is not."""
+    """True if intervals that are narrower by this factor would make an uncertain answer certain."""
     for name in answers.loc[~answers["certain"].astype(bool), "objective"]:
-        mine = pairs[(pairs["objective"] == name) & pairs["allowed"]]
-        half = (mine["difference_high_s"] - mine["difference_s"]) / narrower  # a lower end may be cut
-        if (half - mine["difference_s"]).max() <= mine["indifference_s"].iloc[0]:
+        rows = pairs[(pairs["objective"] == name) & pairs["allowed"]]
+        half_widths = (rows["difference_high_s"] - rows["difference_s"]) / narrower  # the lower end may be clipped
+        if (half_widths - rows["difference_s"]).max() <= rows["indifference_s"].iloc[0]:
             return True
     return False
 
 
 def stall_bounds(stalls: Floats) -> Floats:
-    """What the longest stall of one more migration stays below with probability `STALL_LEVEL`, for every strategy.
+    """Return upper bounds of the longest stall of one more migration, with probability `STALL_LEVEL`, by strategy.
 
-    A prediction bound in the logarithms, taken as normal.
+    They are prediction bounds of the logarithms, which are assumed to be normal.
 
     - `stalls`, shape (replications, strategies): s.
 
@@ -196,39 +194,52 @@ def stall_bounds(stalls: Floats) -> Floats:
     return bounds
 
 
-def _first(trials: Trials, announce: Callable[[str], None] | None, progress: parallel.Progress | None) -> Floats:
-    """The first replication, which tells how long the others take; what is compiled, is compiled before."""
+def _select(trials: Trials, options: ChoiceOptions) -> Floats:
+    """Run the selection; the first replication, after compilation, gives the duration of the others.
+
+    Returns: ndarray, shape (replications, strategies, objectives), s. Raises `InputError` if no memory is cleared.
+    """
+    scenario, progress, announce = trials.costs.scenario, options.progress, options.announce
     count = len(trials.strategies)
-    scenario = trials.costs.scenario
     selecting = SELECTION_RUNS * (1 if at_qemu_chunk(scenario) == scenario else 2)
-    least, most = (count * (selecting + runs) for runs in (LOOKS[0], LOOKS[-1]))
+    fewest, most = (count * (selecting + runs) for runs in (LOOKS[0], LOOKS[-1]))
     if announce is not None:
         how = {
             "sampled": "sampled migrations (a few windows of each pass; docs/sampling.md)",
             "whole": "whole migrations" + (f" ({trials.why_whole})" if trials.why_whole else ""),
         }[trials.how]
-        announce(f"{count} strategies, {least} to {most} simulations: {how}")
-    one = Trials(trials.costs, trials.strategies[:1], trials.seed)
-    one.run(SELECTION, [0], "trying one", parallel.subprogress(progress, 0.0, 0.0))
-    began = time.monotonic()
+        announce(f"{count} strategies, {fewest} to {most} simulations: {how}")
+    single = Trials(trials.costs, trials.strategies[:1], trials.seed)
+    single.run(SELECTION, [0], "trying one", parallel.subprogress(progress, 0.0, 0.0))
+    start = time.monotonic()
     first = trials.run(SELECTION, [0], "trying each once", parallel.subprogress(progress, 0.0, 0.02))
-    each = (time.monotonic() - began) / count
+    duration = (time.monotonic() - start) / count
     if announce is not None:
-        announce(f"{each * least:.0f} to {each * most:.0f} s on this machine, {parallel.concurrency()} at a time")
-    return first
+        announce(f"{duration * fewest:.0f} to {duration * most:.0f} s on this machine, "
+                 f"{parallel.concurrency()} at a time")  # fmt: skip
+    others = trials.run(SELECTION, range(1, SELECTION_RUNS), "selecting", parallel.subprogress(progress, 0.02, 0.3))
+    values = _objectives(np.concatenate([first, others]), scenario, options)
+    if not values[:, :, _column("clear")].any():
+        raise InputError(
+            "workload.downtime", format_duration(scenario.workload.downtime),
+            "all of the memory can be sent within it, so that nothing is ever cleared",
+            "shorten it, or take more memory",
+        )  # fmt: skip
+    return values
 
 
 def _column(name: str) -> int:
     return list(OBJECTIVES).index(name)
 
 
-def _valued(metrics: Floats, scenario: Scenario, terms: Terms) -> Floats:
-    """Shape (replications, strategies, objectives)."""
+def _objectives(metrics: Floats, scenario: Scenario, options: ChoiceOptions) -> Floats:
+    """Compute the objectives, shape (replications, strategies, objectives), from the metrics."""
     vcpus = scenario.guest.vcpus
-    return np.stack([one.value(metrics, vcpus, terms.weight) for one in OBJECTIVES.values()], axis=-1)
+    return np.stack([row.value(metrics, vcpus, options.weight) for row in OBJECTIVES.values()], axis=-1)
 
 
 def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float | None) -> list[int]:
+    """Return the indices of the strategies that satisfy the limit. Raises `InputError` if there is none."""
     if max_stall_s is None:
         return list(range(len(strategies)))
     allowed = np.flatnonzero(bounds <= max_stall_s).tolist()
@@ -236,66 +247,65 @@ def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float 
         least = int(np.argmin(bounds))
         raise InputError(
             "longest stall allowed", format_duration(round(max_stall_s * 1e12)),
-            f"no strategy keeps to it with {STALL_LEVEL:.0%}: the least, {strategies[least].name}, needs "
-            f"{format_duration(float(f'{bounds[least] * 1e12:.3g}'))}",
+            f"no strategy satisfies it with a probability of {STALL_LEVEL:.0%}: the least, {strategies[least].name}, "
+            f"needs {format_duration(float(f'{bounds[least] * 1e12:.3g}'))}",
             "allow more",
         )  # fmt: skip
     return allowed
 
 
-def _ranked(
-    trials: Trials, selected: Floats, ranking: Ranking, progress: parallel.Progress | None
-) -> tuple[int, Ranking]:
-    """The ranking after as many looks at the check as it takes, and the replications of the check."""
-    scenario, done, values = trials.costs.scenario, 0, [selected]
+def _check(trials: Trials, ranking: Ranking) -> tuple[int, Ranking]:
+    """Run the check until the answers are settled. Returns: its number of replications, and the final ranking."""
+    scenario, options = trials.costs.scenario, ranking.options
+    progress = parallel.subprogress(options.progress, 0.4, 1.0)
+    selection, done, values = len(ranking.simulated), 0, [ranking.simulated]
     for runs in LOOKS:
         part = parallel.subprogress(progress, done / LOOKS[-1], runs / LOOKS[-1])
-        found = trials.run(CHECK, range(done, runs), "checking", part)
-        values.append(_valued(found, scenario, ranking.terms))
+        values.append(_objectives(trials.run(CHECK, range(done, runs), "checking", part), scenario, options))
         done, ranking = runs, dataclasses.replace(ranking, simulated=np.concatenate(values))
-        narrower = ((len(selected) + LOOKS[-1]) / len(ranking.simulated)) ** 0.5
+        narrower = ((selection + LOOKS[-1]) / len(ranking.simulated)) ** 0.5
         if not may_be_settled(ranking.pairs, ranking.answers, narrower):
             break
     return done, ranking
 
 
 def _information(logs: Mapping[str, Floats], ranking: Ranking) -> pd.DataFrame:
-    """For each objective the costs that it would save most to know, by taking another strategy that is allowed."""
+    """Estimate, for each objective, the saving if a cost were known and the best allowed strategy were then chosen."""
     allowed, parts = ranking.allowed, []
-    for o, (name, best) in enumerate(ranking.best.items()):
-        values = ranking.simulated[:, allowed, o]
+    for i, (name, best) in enumerate(ranking.selected.items()):
+        values = ranking.simulated[:, allowed, i]
         if not np.ptp(values, axis=1).any() or not logs:
             continue
-        found = value_of_information(logs, values, allowed.index(best), ranking.terms.seed)
-        names = [ranking.strategies[allowed[i]].name if i >= 0 else "" for i in found["switches_to"]]
-        width = ranking.standings[name].width(best)
-        matters = found["matters"] & (found["saving"] > width / 2)
-        parts.append(found.assign(objective=name, indifference_s=width, matters=matters, switches_to=names))
+        frame = value_of_information(logs, values, allowed.index(best), ranking.options.seed)
+        names = [ranking.strategies[allowed[k]].name if k >= 0 else "" for k in frame["switches_to"]]
+        zone = ranking.comparisons[name].zone(best)
+        matters = frame["matters"] & (frame["saving"] > zone / 2)
+        parts.append(frame.assign(objective=name, indifference_s=zone, matters=matters, switches_to=names))
     columns = ["objective", "cost", "saving", "indifference_s", "matters", "switches_to"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
 def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[str]:
-    """What a reader should know before believing the choice."""
+    """List the assumptions and limits that affect this choice."""
     flags = []
     if wider != scenario:
-        own, qemu = (say_size(one.workload.clear_chunk or 0) for one in (scenario, wider))
+        own, qemu = (size_text(case.workload.clear_chunk or 0) for case in (scenario, wider))
         flags.append(
-            f"bounds of the longest stall are those of CLEARs of {qemu}, which QEMU makes unless told otherwise, where "
-            f"they are larger than those of this scenario's {own}; all else is of {own}"
+            f"bounds of the longest stall are those of CLEARs of {qemu}, QEMU's default, where they are larger than "
+            f"those of this scenario's {own}; all other values are of {own}"
         )
     policy, facts = scenario.policy, scenario.policy.facts
     if costs.evidence.startswith("partly"):
-        guessed = ", ".join(name for name, kind in costs.sources().items() if kind == "prior")
-        flags.append(f"not calibrated, so drawn from what is published or assumed: {guessed}")
+        priors = ", ".join(name for name, kind in costs.sources().items() if kind == "prior")
+        flags.append(f"not calibrated, so drawn from published or assumed priors: {priors}")
     flags += [
-        f"as if {name} were {getattr(policy, name)!r}: {facts.title} does not take mmu_lock there; as it is, CLEAR "
-        f"(or GET) lets go {facts.drop_points}"
+        f"computed as if {name} were {getattr(policy, name)!r}: {facts.title} does not take mmu_lock there; in fact "
+        f"CLEAR (or GET) drops the lock {facts.drop_points}"
         for name in ("lock", "write_protect_fault", "translation_fault", "split_fault", "clear_lock")
         if getattr(facts, name) == "none"
     ]
     if scenario.guest.vcpus > scenario.host.cores:
         flags.append(
-            f"{scenario.guest.vcpus} vCPUs on {scenario.host.cores} cores: each vCPU is given a core of its own"
+            f"{scenario.guest.vcpus} vCPUs on {scenario.host.cores} cores: each vCPU is simulated on its own core"
         )
     return flags

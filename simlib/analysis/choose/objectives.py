@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What somebody who chooses a strategy may care about."""
+"""Objectives of a choice: quantities to minimise, in seconds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Floats = NDArray[np.float64]
 
 METRICS = ("longest_stall", "stall_p999", "clear_cpu_time", "precopy_duration", "guest_throughput",
            *(f"seconds_above_{level}" for level in LEVELS), "enable_cpu_time")  # fmt: skip
-"""What is kept of a simulated migration (`simlib.simulator.workloads.migration.METRICS`)."""
+"""Metrics of a migration from which the objectives are computed (`simlib.simulator.workloads.migration.METRICS`)."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Something that is to be small, in seconds.
+    """A quantity to minimise.
 
-    - `short`: the title as a narrow column has it.
-    - `value`: (metrics of shape (..., len(METRICS)), vCPUs, weight) to seconds.
-    - `floor`: differences below do not matter to anybody, s.
+    - `short`: the title for a narrow column.
+    - `value`: function of (metrics of shape (..., len(METRICS)), vCPUs, weight) that returns seconds.
+    - `floor`: differences below it count as equal, s.
     """
 
     name: str
@@ -41,15 +41,15 @@ def _metric(name: str) -> Callable[[Floats, int, float], Floats]:
     return lambda values, vcpus, weight: values[..., column]
 
 
-def _lost(values: Floats, vcpus: int, weight: float) -> Floats:
+def _guest_time_lost(values: Floats, vcpus: int, weight: float) -> Floats:
     precopy, throughput = (values[..., METRICS.index(name)] for name in ("precopy_duration", "guest_throughput"))
-    found: Floats = vcpus * precopy * (1 - throughput)
-    return found
+    lost: Floats = vcpus * precopy * (1 - throughput)
+    return lost
 
 
 def _cost(values: Floats, vcpus: int, weight: float) -> Floats:
     thread: Floats = values[..., METRICS.index("enable_cpu_time")] + values[..., METRICS.index("clear_cpu_time")]
-    return thread + weight * _lost(values, vcpus, weight)
+    return thread + weight * _guest_time_lost(values, vcpus, weight)
 
 
 OBJECTIVES: dict[str, Objective] = {
@@ -65,10 +65,10 @@ OBJECTIVES: dict[str, Objective] = {
         Objective(
             "guest_time_lost",
             "guest time lost",
-            "guest_time_lost",
+            "time lost",
             "What all vCPUs together lose of their own time before the "
             "switchover: vCPUs × pre-copy × (1 − throughput).",
-            _lost,
+            _guest_time_lost,
         ),
         Objective(
             "stall",
@@ -117,9 +117,9 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def objective(name: str) -> Objective:
-    """One of them.
+    """Return an objective by its name.
 
-    Raises `InputError` if there is none of this name.
+    Raises `InputError` if the name is unknown.
 
     >>> values = np.array([0.001, 1e-4, 0.01, 2.0, 0.75, 0.0, 0.0, 0.0, 0.02])
     >>> objective("cost").value(values, 4, 2.0).item()

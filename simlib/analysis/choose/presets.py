@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The guests that a choice is made for: the standard one, with other numbers, or one that has a name.
+"""Preset guests for `simlib.choose`: a default guest for each architecture, changes to it, and named guests.
 
 Their values are in ``data/priors/scenario.toml`` and ``data/priors/guests.toml``.
 """
@@ -21,15 +21,15 @@ from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario, load_scenario
 
 DEFAULT_GUEST = "database"
-"""The guest that is asked about unless another is named."""
+"""Name of the default guest."""
 
 
 @dataclass(frozen=True)
 class NamedGuest:
-    """A guest that stands for many.
+    """A guest that represents a class of guests.
 
-    - `title`: what it stands for, and where its numbers come from.
-    - `changes`: its values, as the tables of a scenario file.
+    - `title`: the class, and the origin of the numbers.
+    - `changes`: values of the guest, as the tables of a scenario file.
     """
 
     name: str
@@ -37,13 +37,13 @@ class NamedGuest:
     changes: Mapping[str, Mapping[str, Any]]
 
     def in_place_of(self, scenario: Scenario) -> Scenario:
-        """The scenario with this guest."""
+        """Return the scenario with this guest."""
         return scenario.changed(self.changes)
 
 
 @lru_cache(maxsize=1)
 def guests() -> Mapping[str, NamedGuest]:
-    """All named guests, in the order of the file.
+    """Return all named guests, in the order of the file.
 
     >>> list(guests())[:4]
     ['database', 'web', 'idle', 'write-heavy']
@@ -56,9 +56,9 @@ def guests() -> Mapping[str, NamedGuest]:
 
 
 def named_guest(name: str) -> NamedGuest:
-    """One of them.
+    """Return a guest by its name.
 
-    Raises `InputError` if there is none of this name; the message has the nearest one.
+    Raises `InputError` if the name is unknown; the message has the nearest known one.
 
     >>> named_guest("databse")
     Traceback (most recent call last):
@@ -71,52 +71,53 @@ def named_guest(name: str) -> NamedGuest:
 
 
 def preset_architectures() -> tuple[str, ...]:
-    """The architectures that are compared unless one is named.
+    """Return the architectures that are compared by default.
 
     >>> preset_architectures()[0], len(preset_architectures())
     ('x86-tdp', 7)
     """
-    return tuple(_standard().variants)
+    return tuple(_presets().variants)
 
 
 def preset_scenario(name: str, vcpus: int | None = None) -> Scenario:
-    """The guest and its migration for which a choice is made where only the architecture is given.
+    """Return the default guest of an architecture, and its migration.
 
     Raises `InputError` if the architecture is unknown, or the number of vCPUs out of bounds.
 
     - `name`: a name of `simlib.model.architectures.ARCHITECTURES`.
-    - `vcpus`: instead of the file's. The memory is rounded up to whole blocks for each.
+    - `vcpus`: replaces the preset's number. The memory is rounded up to whole huge pages for each vCPU.
 
-    >>> standard = preset_scenario("riscv-spinlock", vcpus=48)
-    >>> standard.policy.architecture, standard.guest.memory // 2**20
+    >>> preset = preset_scenario("riscv-spinlock", vcpus=48)
+    >>> preset.policy.architecture, preset.guest.memory // 2**20
     ('riscv-spinlock', 262176)
     """
-    base = _standard()
+    base = _presets()
     plain = dataclasses.replace(base, variants={}).changed({"policy": {"architecture": architecture(name).name}})
-    found = base.variants.get(name, plain)
-    return found if vcpus is None else with_guest(found, {"guest": {"vcpus": vcpus}})
+    preset = base.variants.get(name, plain)
+    return preset if vcpus is None else with_guest(preset, {"guest": {"vcpus": vcpus}})
 
 
 def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> Scenario:
-    """The scenario with some values of its guest and workload replaced.
+    """Return the scenario with some values of its guest and workload replaced.
 
-    Unless the memory is given, it is rounded up to whole blocks for each vCPU; a chunk is no larger than it.
+    Unless `changes` has the memory, it is rounded up to whole huge pages for each vCPU. Unless it has the chunk, the
+    chunk is at most the memory.
 
     >>> with_guest(preset_scenario("arm64"), {"guest": {"vcpus": 100}}).guest.memory // 2**20
     262200
     """
     guest, workload = dict(changes.get("guest", {})), dict(changes.get("workload", {}))
-    vcpus = guest.get("vcpus")  # what is no number is refused below, by its rule
+    vcpus = guest.get("vcpus")  # `changed` refuses other types
     if isinstance(vcpus, int) and "memory" not in guest and scenario.guest.memory is not None:
-        whole = PageTable(scenario.guest.page_size).block_bytes() * max(1, vcpus)
-        guest["memory"] = -(-scenario.guest.memory // whole) * whole
+        unit = PageTable(scenario.guest.page_size).block_bytes() * max(1, vcpus)
+        guest["memory"] = -(-scenario.guest.memory // unit) * unit
     chunk = scenario.workload.clear_chunk
     if "memory" in guest and "clear_chunk" not in workload and chunk is not None:
-        given = guest["memory"]
-        workload["clear_chunk"] = min(chunk, given if isinstance(given, int) else parse_size(given, "guest.memory"))
+        memory = guest["memory"]
+        workload["clear_chunk"] = min(chunk, memory if isinstance(memory, int) else parse_size(memory, "guest.memory"))
     return scenario.changed({"guest": guest, "workload": workload})
 
 
 @lru_cache(maxsize=1)
-def _standard() -> Scenario:
+def _presets() -> Scenario:
     return load_scenario(data_dir() / "priors" / "scenario.toml")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Strategies beside each other, for each objective: what is best, what is as good, and by how much others are worse.
+"""Comparison of strategies for each objective: the best, those equivalent to it, and the excess of the others.
 
-All of it is read off one set of intervals, those of the differences of *all* pairs of strategies, which hold together.
-So whatever is selected, and for whatever reason that the same numbers gave, its intervals are among them: the pick, the
-table and the sentence cannot disagree, and picking takes nothing from the guarantee.
+Everything is computed from one set of intervals: those of the differences of *all* pairs of strategies, which hold
+jointly. Whichever strategy is selected, and by whatever function of the same data, its intervals are in the set. So the
+recommendation, the table and the sentence agree, and selecting does not weaken the guarantee.
 """
 
 from __future__ import annotations
@@ -18,149 +18,118 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from simlib._lib.errors import InputError
 from simlib.analysis.choose.objectives import OBJECTIVES, Objective
+from simlib.analysis.choose.options import ChoiceOptions
 from simlib.analysis.choose.strategies import Strategy
 
 Floats = NDArray[np.float64]
 
 FRONT = ("guest_time_lost", "stall", "clear", "precopy")
-"""Objectives that are traded for each other."""
+"""Objectives of the Pareto front."""
 
 BUDGETS = (10e-6, 100e-6, 1e-3, 10e-3, 100e-3)
-"""Longest stalls of which it is said what they cost, s."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What `choose` is told about what matters. Raises `InputError` if a value breaks its rule."""
-
-    weight: float
-    indifference: float
-    confidence: float
-    max_stall_s: float | None
-    seed: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight < math.inf:
-            raise InputError("weight", self.weight, "must be finite and at least 0",
-                             "say what a second of a vCPU is worth")  # fmt: skip
-        if not 0 < self.indifference < 1:
-            raise InputError(
-                "indifference",
-                self.indifference,
-                "must lie between 0 and 1",
-                "0.02: differences below 2 % do not matter",
-            )
-        if not 0.5 < self.confidence < 1:
-            raise InputError("confidence", self.confidence, "must lie between 0.5 and 1", "such as 0.95")
-        if self.max_stall_s is not None and not 0 < self.max_stall_s < math.inf:
-            raise InputError("max_stall_s", self.max_stall_s, "must be finite and above 0")
-
-    def width(self, value: float, what: Objective) -> float:
-        """The difference to this value that does not matter, s."""
-        return max(self.indifference * value, what.floor)
+"""Limits of the longest stall for which a strategy and its cost are reported, s."""
 
 
 @dataclass(frozen=True)
 class ComparisonToBest:
-    """What is known of the strategies for one objective.
+    """Estimates of all strategies for one objective.
 
     - `means`, shape (strategies,): s.
-    - `spread`, shape (strategies,): half the interval of each mean, by itself.
-    - `more`, shape (strategies, strategies): by how much the row's strategy is worse than the column's, on average.
-    - `half`, shape (strategies, strategies): half the interval of that; all of these hold together.
+    - `mean_half_widths`, shape (strategies,): half the interval of each mean, individually.
+    - `differences`, shape (strategies, strategies): mean excess of the row's strategy over the column's.
+    - `half_widths`, shape (strategies, strategies): half the interval of each difference; these hold jointly.
     """
 
-    what: Objective
-    terms: Terms
+    objective: Objective
+    options: ChoiceOptions
     means: Floats
-    spread: Floats
-    more: Floats
-    half: Floats
+    mean_half_widths: Floats
+    differences: Floats
+    half_widths: Floats
 
-    def width(self, best: int) -> float:
-        """The difference to this strategy that does not matter, s."""
-        return self.terms.width(float(self.means[best]), self.what)
+    def zone(self, best: int) -> float:
+        """Return the width of the indifference zone around a strategy, s."""
+        return self.options.zone(float(self.means[best]), self.objective)
 
-    def equivalent(self, one: int, best: int) -> bool:
-        """Whether one is worse than the other by no more than what does not matter, with its whole interval."""
-        return one == best or bool(self.more[one, best] + self.half[one, best] <= self.width(best))
+    def equivalent(self, strategy: int, best: int) -> bool:
+        """True if the whole interval of `strategy` minus `best` is below the indifference zone."""
+        if strategy == best:
+            return True
+        return bool(self.differences[strategy, best] + self.half_widths[strategy, best] <= self.zone(best))
 
-    def pick(self, allowed: Sequence[int], strategies: Sequence[Strategy]) -> int:
-        """The least mean; of what is as good as that the least change from what is now.
+    def select(self, allowed: Sequence[int], strategies: Sequence[Strategy]) -> int:
+        """Select, among the strategies equivalent to the one with the least mean, the one with the fewest changes.
 
-        What would be beaten for sure, by more than what does not matter, is not taken for its few changes.
+        A strategy that another one beats significantly, by more than the indifference zone, is not selected.
         """
         best = min(allowed, key=lambda s: self.means[s])
-        width = self.width(best)
+        zone = self.zone(best)
 
-        def beaten(one: int) -> bool:
-            high = self.more[allowed, one] + self.half[allowed, one]
-            low = self.more[allowed, one] - self.half[allowed, one]
-            return bool(((high < 0) & (low < -width)).any())
+        def beaten(strategy: int) -> bool:
+            high = self.differences[allowed, strategy] + self.half_widths[allowed, strategy]
+            low = self.differences[allowed, strategy] - self.half_widths[allowed, strategy]
+            return bool(((high < 0) & (low < -zone)).any())
 
-        good = [s for s in allowed if s == best or (self.equivalent(s, best) and not beaten(s))]
-        return min(good, key=lambda s: (strategies[s].changes, self.means[s]))
+        candidates = [s for s in allowed if s == best or (self.equivalent(s, best) and not beaten(s))]
+        return min(candidates, key=lambda s: (strategies[s].changes, self.means[s]))
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Strategies that were simulated in the same replications, and which are best.
+    """Strategies that were simulated in the same replications, ranked.
 
-    - `allowed`: those that keep to the longest stall that is allowed, by their places.
+    - `allowed`: indices of the strategies that satisfy the limit of the longest stall.
     - `simulated`, shape (replications, strategies, objectives): s.
-    - `bounds`, shape (strategies,): what the longest stall of one more migration stays below.
-    - `looks`: how often the replications are looked at, at most.
+    - `bounds`, shape (strategies,): upper prediction bounds of the longest stall of one more migration, s.
+    - `looks`: maximum number of looks at the replications (interim analyses).
     """
 
     strategies: tuple[Strategy, ...]
     allowed: list[int]
-    terms: Terms
+    options: ChoiceOptions
     simulated: Floats
     bounds: Floats
     looks: int
 
     @cached_property
-    def standings(self) -> dict[str, ComparisonToBest]:
-        """By objective: paired t intervals, Bonferroni over all pairs, objectives and looks."""
+    def comparisons(self) -> dict[str, ComparisonToBest]:
+        """Comparisons by objective: paired t intervals, Bonferroni over all pairs, objectives and looks."""
         n, count, kinds = self.simulated.shape
-        error = (1 - self.terms.confidence) / (count * (count - 1) * kinds * self.looks)
-        reach = float(stdtrit(n - 1, 1 - error)) / np.sqrt(n)
-        alone = float(stdtrit(n - 1, 0.5 + self.terms.confidence / 2)) / np.sqrt(n)
-        found = {}
-        for o, what in enumerate(OBJECTIVES.values()):
-            values = self.simulated[:, :, o]
-            gaps = values[:, :, np.newaxis] - values[:, np.newaxis, :]
-            found[what.name] = ComparisonToBest(
-                what,
-                self.terms,
-                values.mean(axis=0),
-                alone * values.std(axis=0, ddof=1),
-                gaps.mean(axis=0),
-                reach * gaps.std(axis=0, ddof=1),
-            )
-        return found
+        error = (1 - self.options.confidence) / (count * (count - 1) * kinds * self.looks)
+        joint = float(stdtrit(n - 1, 1 - error)) / np.sqrt(n)
+        single = float(stdtrit(n - 1, 0.5 + self.options.confidence / 2)) / np.sqrt(n)
+        comparisons = {}
+        for i, (name, objective) in enumerate(OBJECTIVES.items()):
+            values = self.simulated[:, :, i]
+            differences = values[:, :, np.newaxis] - values[:, np.newaxis, :]
+            comparisons[name] = ComparisonToBest(
+                objective, self.options, values.mean(axis=0), single * values.std(axis=0, ddof=1),
+                differences.mean(axis=0), joint * differences.std(axis=0, ddof=1),
+            )  # fmt: skip
+        return comparisons
 
     @cached_property
-    def best(self) -> dict[str, int]:
-        """What is selected for each objective."""
-        return {name: one.pick(self.allowed, self.strategies) for name, one in self.standings.items()}
+    def selected(self) -> dict[str, int]:
+        """Index of the selected strategy by objective."""
+        return {name: comparison.select(self.allowed, self.strategies) for name, comparison in self.comparisons.items()}
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
-        """Every strategy beside the one that was selected, for each objective: `Choice.pairs`."""
+        """Every strategy compared with the selected one, for each objective: `Choice.pairs`."""
         rows = []
-        for name, standing in self.standings.items():
-            best = self.best[name]
-            width, least = standing.width(best), -float(standing.means[best])
+        for name, comparison in self.comparisons.items():
+            best = self.selected[name]
+            zone, least = comparison.zone(best), -float(comparison.means[best])
             for s, strategy in enumerate(self.strategies):
-                mean, spread = float(standing.means[s]), float(standing.spread[s])
-                more, half = float(standing.more[s, best]), float(standing.half[s, best])
-                low = min(more, max(more - half, least)) + 0.0  # nothing is below 0, so no difference is below `least`
+                mean, half_width = float(comparison.means[s]), float(comparison.mean_half_widths[s])
+                difference, reach = float(comparison.differences[s, best]), float(comparison.half_widths[s, best])
+                # No value is below 0, so no difference is below `least`.
+                low = min(difference, max(difference - reach, least)) + 0.0
                 rows.append(
-                    (name, strategy.name, mean, max(0.0, mean - spread), mean + spread, more, low, more + half,
-                     s == best, s in self.allowed, s in self.allowed and standing.equivalent(s, best), width)
+                    (name, strategy.name, mean, max(0.0, mean - half_width), mean + half_width, difference, low,
+                     difference + reach, s == best, s in self.allowed,
+                     s in self.allowed and comparison.equivalent(s, best), zone)
                 )  # fmt: skip
         columns = ["objective", "strategy", "value_s", "low_s", "high_s", "difference_s", "difference_low_s",
                    "difference_high_s", "selected", "allowed", "equivalent", "indifference_s"]  # fmt: skip
@@ -168,37 +137,27 @@ class Ranking:
 
     @cached_property
     def answers(self) -> pd.DataFrame:
-        """What was selected for each objective, and by how much another may be better at most: `Choice.answers`."""
+        """The recommended strategy for each objective, and its largest possible regret: `Choice.answers`."""
         rows = []
-        for name, mine in self.pairs.groupby("objective", sort=False):
-            one = mine[mine["selected"]].iloc[0]
-            worst = max(0.0, float(-mine.loc[mine["allowed"], "difference_low_s"].min()))
-            certain = worst <= float(one["indifference_s"])
-            good = mine.loc[mine["equivalent"] & ~mine["selected"], "strategy"].tolist()
+        for name, pairs in self.pairs.groupby("objective", sort=False):
+            best, allowed = pairs[pairs["selected"]].iloc[0], pairs[pairs["allowed"]]
+            regret = max(0.0, float(-allowed["difference_low_s"].min()))
+            others = pairs.loc[pairs["equivalent"] & ~pairs["selected"], "strategy"]
             rows.append(
-                (
-                    name,
-                    one["strategy"],
-                    one["value_s"],
-                    one["low_s"],
-                    one["high_s"],
-                    worst,
-                    one["indifference_s"],
-                    certain,
-                    bool(mine.loc[mine["allowed"], "equivalent"].all()),
-                    "; ".join(good),
-                )
-            )
-        columns = ["objective", "take", "value_s", "low_s", "high_s", "regret_at_most_s", "indifference_s", "certain",
-                   "any_is_as_good", "equivalent"]  # fmt: skip
+                (name, best["strategy"], best["value_s"], best["low_s"], best["high_s"], regret, best["indifference_s"],
+                 regret <= float(best["indifference_s"]), bool(allowed["equivalent"].all()), "; ".join(others))
+            )  # fmt: skip
+        columns = ["objective", "recommended", "value_s", "low_s", "high_s", "regret_at_most_s", "indifference_s",
+                   "certain", "all_equivalent", "equivalent"]  # fmt: skip
         return pd.DataFrame(rows, columns=columns)
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a strategy, what it costs in every respect: `Choice.table`."""
+        """One row per strategy with the means of all objectives: `Choice.table`."""
         means = pd.DataFrame(self.simulated.mean(axis=0), columns=[f"{name}_s" for name in OBJECTIVES])
         frame = pd.DataFrame(
-            {"strategy": [one.name for one in self.strategies], "as_it_is": [one.as_it_is for one in self.strategies],
+            {"strategy": [strategy.name for strategy in self.strategies],
+             "as_it_is": [strategy.as_it_is for strategy in self.strategies],
              "allowed": np.isin(range(len(self.strategies)), self.allowed), "stall_bound_s": self.bounds}
         )  # fmt: skip
         frame = pd.concat([frame, means], axis=1)
@@ -210,54 +169,54 @@ class Ranking:
 
     @cached_property
     def budgets(self) -> pd.DataFrame:
-        """What keeping the longest stall short costs: `Choice.budgets`."""
-        standing = self.standings["cost"]
-        now = float(standing.means[self.best["cost"]])
+        """Cost of each limit of the longest stall: `Choice.budgets`."""
+        comparison = self.comparisons["cost"]
+        unlimited = float(comparison.means[self.selected["cost"]])
         rows = []
         for budget in BUDGETS:
             within = [s for s in self.allowed if self.bounds[s] <= budget]
             if not within:
                 rows.append((budget, "", math.nan, math.nan, math.nan))
                 continue
-            take = standing.pick(within, self.strategies)
-            cost = float(standing.means[take])
-            more = cost / now - 1 if now else 0.0
-            rows.append((budget, self.strategies[take].name, float(self.bounds[take]), cost, more))
-        return pd.DataFrame(rows, columns=["stall_budget_s", "take", "stall_bound_s", "cost_s", "share_more"])
+            best = comparison.select(within, self.strategies)
+            cost = float(comparison.means[best])
+            share = cost / unlimited - 1 if unlimited else 0.0
+            rows.append((budget, self.strategies[best].name, float(self.bounds[best]), cost, share))
+        return pd.DataFrame(rows, columns=["stall_budget_s", "recommended", "stall_bound_s", "cost_s", "share_more"])
 
     def _knee(self, traded: Floats) -> int:
-        """The knee of what is allowed, or what is as good as it in every respect with fewer changes."""
-        places = np.array(self.allowed)[pareto_front(traded[self.allowed])]
-        found = int(places[knee(traded[places])])
-        good = [s for s in self.allowed if all(self.standings[name].equivalent(s, found) for name in FRONT)]
-        return min(good, key=lambda s: (self.strategies[s].changes, s != found))
+        """Return the knee of the allowed strategies, or one equivalent to it in every respect with fewer changes."""
+        front = np.array(self.allowed)[pareto_front(traded[self.allowed])]
+        nearest = int(front[knee(traded[front])])
+        candidates = [s for s in self.allowed
+                      if all(self.comparisons[name].equivalent(s, nearest) for name in FRONT)]  # fmt: skip
+        return min(candidates, key=lambda s: (self.strategies[s].changes, s != nearest))
 
     def _lines(self) -> list[int]:
-        """For each strategy the first of those from which it differs in nothing by more than does not matter."""
-        order = sorted(range(len(self.strategies)), key=lambda s: self.strategies[s].changes > 0)  # what is now first
+        """Return, for each strategy, the first one from which it differs by no more than the indifference zone."""
+        # The strategy of the scenario comes first.
+        order = sorted(range(len(self.strategies)), key=lambda s: self.strategies[s].changes > 0)
         first: dict[int, int] = {}
         for s in order:
-            first[s] = next((r for r in dict.fromkeys(first.values()) if self._alike(s, r)), s)
+            first[s] = next((r for r in dict.fromkeys(first.values()) if self._same_line(s, r)), s)
         return [first[s] for s in range(len(self.strategies))]
 
-    def _alike(self, one: int, other: int) -> bool:
-        """Whether nobody who looks at the means and at the bounds of the stalls needs to tell them apart."""
-        ends = sorted((float(self.bounds[one]), float(self.bounds[other])))
-        if (one in self.allowed) != (other in self.allowed):
+    def _same_line(self, a: int, b: int) -> bool:
+        """True if two strategies agree in all means, and in the bounds of their stalls, within the zones."""
+        low, high = sorted((float(self.bounds[a]), float(self.bounds[b])))
+        if (a in self.allowed) != (b in self.allowed) or high - low > self.options.zone(low, OBJECTIVES["stall"]):
             return False
-        if ends[1] - ends[0] > self.terms.width(ends[0], OBJECTIVES["stall"]):
-            return False
-        return all(abs(found.more[one, other]) <= min(found.width(one), found.width(other))
-                   for found in self.standings.values())  # fmt: skip
+        return all(abs(comparison.differences[a, b]) <= min(comparison.zone(a), comparison.zone(b))
+                   for comparison in self.comparisons.values())  # fmt: skip
 
 
 def pareto_front(values: Floats) -> NDArray[np.bool_]:
-    """Which rows no other row beats: none is as small in all columns, and smaller in one."""
+    """Return True for each row that no other row dominates (at most as large in all columns, and smaller in one)."""
     return np.array([not ((values <= row).all(axis=1) & (values < row).any(axis=1)).any() for row in values])
 
 
 def knee(values: Floats) -> int:
-    """The row nearest to the best of every column, each on a logarithmic scale from its best to its worst."""
+    """Return the row nearest to the best of every column, each on a logarithmic scale from its best to its worst."""
     logs = np.log(np.maximum(values, 1e-12))
     span = np.ptp(logs, axis=0)
     scaled = (logs - logs.min(axis=0)) / np.where(span > np.log(1.02), span, np.inf)

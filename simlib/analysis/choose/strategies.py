@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The strategies that a choice is made among: named policies, texts, and several of them together."""
+"""Strategies that `simlib.choose` compares: named policies, conditions, and combinations of them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from simlib.model.workload import Workload
 
 HOLDS = ("whole-ioctl", "every-64", "every-512", "every-4096", "every-32768", "bounded-hold",
          "bounded-hold-after-progress", "needbreak-preemptible", "yield-after-progress", "doubling-batch")  # fmt: skip
-"""Strategies for the holds of CLEAR: but for the first, what only a patched kernel can do."""
+"""Strategies for the holds of CLEAR. All except the first need a patched kernel."""
 
 SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-split-drop", "every-64+eager-split-drop",
           "no-eager-split")  # fmt: skip
-"""Strategies for splitting blocks, where the guest has any; a stock x86 kernel can only do the last."""
+"""Strategies for splitting huge pages. A stock x86 kernel supports only the last."""
 
 CHUNKS = ("baseline", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
-"""Memory of one CLEAR, as userspace asks for it."""
-
+"""Memory of one CLEAR, which userspace selects."""
 
 RINGS = ("dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536")
-"""Dirty rings, as userspace asks for them."""
+"""Dirty rings by their number of entries, which userspace selects."""
 
 
 def stock_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
-    """What can be set on a stock kernel: memory of one CLEAR; of x86's eager splitting, none; of rings, their size.
+    """Return the strategies that a stock kernel supports.
+
+    These are several sizes of one CLEAR and, on x86 with eager splitting, no eager splitting; for a scenario with
+    dirty rings, `tracking_strategies`.
 
     >>> guest = {"backing": "thp", "memory": "1G"}
     >>> stock_kernel_strategies(Scenario.parse({"policy": {"architecture": "x86-tdp"}, "guest": guest}))
@@ -48,23 +50,24 @@ def stock_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
 
 
 def tracking_strategies(scenario: Scenario) -> tuple[str, ...]:
-    """Ways of learning what the guest writes: those of the architecture, and dirty rings.
+    """Return the methods of dirty tracking: those of the architecture, and dirty rings of several sizes.
 
     >>> tracking_strategies(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))[:4]
     ('baseline', 'write-protect', 'pml', 'dirty-ring-1024')
     """
-    ways = [name for way in scenario.policy.facts.dirty_tracking if (name := way.replace("_", "-")) in POLICIES]
+    names = (method.replace("_", "-") for method in scenario.policy.facts.dirty_tracking)
+    methods = [name for name in names if name in POLICIES]
     splits = scenario.guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
     rings = [f"{ring}+eager-split-drop" if splits else ring for ring in RINGS]
-    return (BASELINE, *ways, *rings)
+    return (BASELINE, *methods, *rings)
 
 
 @dataclass(frozen=True)
 class Strategy:
     """One strategy of a choice.
 
-    - `name`: names or texts that `simlib.model.policies.policy` knows, joined by ``+``.
-    - `changes`: how many settings of the scenario's it changes.
+    - `name`: names or conditions that `simlib.model.policies.policy` accepts, joined by ``+``.
+    - `changes`: number of settings of the scenario that it changes.
     """
 
     name: str
@@ -72,43 +75,43 @@ class Strategy:
 
     @property
     def as_it_is(self) -> bool:
-        """Whether it is what the scenario says itself."""
+        """True if it changes no setting of the scenario."""
         return self.changes == 0
 
     def applied(self, scenario: Scenario) -> Scenario:
-        """The scenario with this strategy."""
+        """Return the scenario with this strategy."""
         return scenario if self.name == BASELINE else apply(scenario, self.name)
 
 
 def strategies_of(scenario: Scenario, names: Sequence[str] | None = None) -> tuple[Strategy, ...]:
-    """The strategies that are compared for a scenario; of those that come to the same only the first.
+    """Return the strategies to compare for a scenario; of several with the same effect only the first.
 
-    Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
+    Raises `InputError` if a strategy is unknown or makes no CLEAR calls, or if fewer than two differ.
 
-    - `strategies`: their names; by default those of `stock_kernel_strategies`.
+    - `names`: names of strategies; by default those of `stock_kernel_strategies`.
     """
     names = list(stock_kernel_strategies(scenario) if names is None else names)
     for name in names:
         if names.count(name) > 1:
-            raise InputError("strategies", name, "is named more than once", "name each once", "", "--strategy")
-    found: dict[tuple[Policy, Workload], Strategy] = {}
+            raise InputError("strategies", name, "is given more than once", "give each strategy once", "", "--strategy")
+    distinct: dict[tuple[Policy, Workload], Strategy] = {}
     for name in names:
         case = Strategy(name).applied(scenario)
         if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
             raise InputError(
-                "strategies", name, "leaves nothing to CLEAR", "name ways of CLEAR in a migration", "", "--strategy"
+                "strategies", name, "makes no CLEAR calls", "give strategies for CLEAR in a migration", "", "--strategy"
             )
-        found.setdefault(_essence(case), Strategy(name, _changes(scenario, case)))
-    if len(found) < 2:
+        distinct.setdefault(_settings(case), Strategy(name, _count_changes(scenario, case)))
+    if len(distinct) < 2:
         raise InputError(
-            "strategies", ", ".join(names) or "none", "there is nothing to choose: they come to the same here",
-            "name two that differ, such as every-64 and whole-ioctl", "name two, or add --kernel", "--strategy",
+            "strategies", ", ".join(names) or "none", "these strategies are identical for this scenario",
+            "give two that differ, such as every-64 and whole-ioctl", "give two, or add --kernel", "--strategy",
         )  # fmt: skip
-    return tuple(found.values())
+    return tuple(distinct.values())
 
 
 def patched_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
-    """What a patched kernel could do: all of `HOLDS`, and what else makes a difference to this architecture."""
+    """Return the strategies for a patched kernel: `HOLDS`, and others that affect this architecture and guest."""
     chunk = scenario.workload.clear_chunk
     pages = chunk // scenario.guest.page_size if chunk else scenario.guest.pages
     batches = {f"every-{WORD_PAGES << k}" for k in range(40) if WORD_PAGES << k >= pages}
@@ -118,11 +121,11 @@ def patched_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
     return (*names, *(SPLITS if scenario.guest.mapped_as_blocks else ()), BASELINE)
 
 
-def _essence(scenario: Scenario) -> tuple[Policy, Workload]:
+def _settings(scenario: Scenario) -> tuple[Policy, Workload]:
     return scenario.policy.resolved(), scenario.workload
 
 
-def _changes(before: Scenario, after: Scenario) -> int:
-    """How many settings of the policy and of the workload differ."""
-    parts = zip((Policy, Workload), _essence(before), _essence(after), strict=True)
-    return sum(getattr(old, f.name) != getattr(new, f.name) for kind, old, new in parts for f in fields(kind))
+def _count_changes(before: Scenario, after: Scenario) -> int:
+    """Count the settings of the policy and of the workload that differ."""
+    pairs = zip((Policy, Workload), _settings(before), _settings(after), strict=True)
+    return sum(getattr(old, f.name) != getattr(new, f.name) for kind, old, new in pairs for f in fields(kind))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Replications of a migration with every strategy: costs drawn from what is known of them, windows placed anew."""
+"""Replications of a migration with every strategy: each draws new costs and places the sampling windows anew."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from simlib.analysis.choose.strategies import Strategy
 from simlib.analysis.simulate import run_scenario
 from simlib.measurements.fits import UncertainCosts
 from simlib.model.scenario import Scenario
-from simlib.simulator.sampling import WHOLE_PAGES, why_not
+from simlib.simulator.sampling import WHOLE_PAGES, unsupported_reason
 from simlib.simulator.sampling.estimator import sample_once
 from simlib.simulator.sampling.fluid_model import GOLDEN
 from simlib.simulator.workloads import build
 
 
 class Trials:
-    """Replications of one scenario: the same costs, the same chunks and the same random numbers for every strategy.
+    """Replications of one scenario. In each, all strategies share the costs, the sampled chunks and the random numbers.
 
-    A replication is named by a stage and a number. What it draws depends on these and on the seed alone, not on what
-    ran before it, nor on how many run at a time.
+    A replication is identified by a stage and a number. Its random draws depend only on these and on the seed, not on
+    the order or the number of parallel runs.
 
     - `seed`: at least 0.
     """
@@ -38,17 +38,17 @@ class Trials:
 
     @property
     def how(self) -> str:
-        """How a migration is simulated: ``sampled``, or ``whole`` if it is small or one strategy cannot be sampled."""
+        """``"sampled"``, or ``"whole"`` if the migration is small or one strategy cannot be sampled."""
         return "whole" if self.costs.scenario.guest.pages <= WHOLE_PAGES or self.why_whole else "sampled"
 
     @property
     def why_whole(self) -> str:
-        """Why not all of the strategies can be sampled by windows; empty if they can."""
-        cases = (one.applied(self.costs.scenario) for one in self.strategies)
-        return next((reason for case in cases if (reason := why_not(case))), "")
+        """Reason why a strategy cannot be sampled by windows; empty if all can."""
+        cases = (strategy.applied(self.costs.scenario) for strategy in self.strategies)
+        return next((reason for case in cases if (reason := unsupported_reason(case))), "")
 
-    def drawn(self, stage: int, number: int) -> tuple[Scenario, int, float]:
-        """The scenario with the costs of one replication, the seed of its simulations, and where windows are."""
+    def draw(self, stage: int, number: int) -> tuple[Scenario, int, float]:
+        """Return one replication: the scenario with its costs, the seed, and the windows' offset (0 to 1)."""
         random = np.random.default_rng([self.seed, stage, number])
         seed = int(random.integers(2**31))
         start = float(np.random.default_rng([self.seed, stage]).random())
@@ -57,30 +57,30 @@ class Trials:
     def run(
         self, stage: int, numbers: Sequence[int], what: str = "", progress: parallel.Progress | None = None
     ) -> NDArray[np.float64]:
-        """Simulate some replications with every strategy, as many at a time as there are CPUs.
+        """Simulate replications with every strategy, in parallel on all CPUs.
 
         Returns: ndarray, shape (len(numbers), len(strategies), len(METRICS)).
         """
         how = self.how
         tasks = []
         for number in numbers:
-            scenario, seed, at = self.drawn(stage, number)
-            tasks += [partial(_metrics, strategy.applied(scenario), how, seed, at) for strategy in self.strategies]
-        found = parallel.run_all(tasks, what, progress)
-        return np.array(found).reshape(len(numbers), len(self.strategies), len(METRICS))
+            scenario, seed, offset = self.draw(stage, number)
+            tasks += [partial(_metrics, strategy.applied(scenario), how, seed, offset) for strategy in self.strategies]
+        metrics = parallel.run_all(tasks, what, progress)
+        return np.array(metrics).reshape(len(numbers), len(self.strategies), len(METRICS))
 
     def logs(self, stages: Mapping[int, Sequence[int]]) -> dict[str, NDArray[np.float64]]:
-        """Logarithms of the costs that were drawn, vary, and are spent by any strategy, stage after stage."""
-        case = self.costs.central()
-        needed = {name for one in self.strategies for name in build(one.applied(case)).costs}
-        rows = [self.drawn(stage, number)[0].costs.given() for stage, numbers in stages.items() for number in numbers]
-        found = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name in needed}
-        return {name: np.log(values) for name, values in found.items() if values.min() > 0 and np.ptp(values) > 0}
+        """Return the logarithms of the drawn costs that vary and that some strategy uses, stage after stage."""
+        central = self.costs.central()
+        used = {name for strategy in self.strategies for name in build(strategy.applied(central)).costs}
+        draws = [self.draw(stage, number)[0].costs.given() for stage, numbers in stages.items() for number in numbers]
+        costs = {name: np.array([float(draw[name]) for draw in draws]) for name in draws[0] if name in used}
+        return {name: np.log(values) for name, values in costs.items() if values.min() > 0 and np.ptp(values) > 0}
 
 
-def _metrics(scenario: Scenario, how: str, seed: int, at: float, check: parallel.Check) -> list[float]:
+def _metrics(scenario: Scenario, how: str, seed: int, offset: float, check: parallel.Check) -> list[float]:
     if how == "sampled":
-        found = sample_once(scenario, seed, at, check).metrics
+        metrics = sample_once(scenario, seed, offset, check).metrics
     else:
-        found = run_scenario(scenario, seed=seed, progress=check).metrics
-    return [found[name] for name in METRICS]
+        metrics = run_scenario(scenario, seed=seed, progress=check).metrics
+    return [metrics[name] for name in METRICS]

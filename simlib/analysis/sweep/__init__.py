@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Many scenarios at once, here or on a cluster; the results survive whatever ends the run.
+"""Sweeps over many scenarios, on this machine or a Dask cluster; finished results survive any end of the run.
 
-`run` computes a grid into a folder, `load` reads it with labelled dimensions. `Pool` and `Cluster` are where batches
-run and, with `simlib._lib.parallel.use_executor`, predictions, calibrations and choices, too. docs/sweeps.md tells
-more.
+`run` computes a grid into a folder, `load` reads it with labelled dimensions. `Pool` and `Cluster` execute its batches
+and, with `simlib._lib.parallel.use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.
 """
 
 from __future__ import annotations

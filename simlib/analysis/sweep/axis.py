@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One field of a scenario over the values that a sweep gives it."""
+"""Axis of a sweep: a field of a scenario and its values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _UNITS = {format_duration: "ps", format_size: "bytes", format_bandwidth: "bit/s"
 
 @dataclass(frozen=True)
 class Span:
-    """A range of numbers, in the scenario's own units.
+    """Range of numbers in the internal units of a scenario.
 
-    - `log`: whether steps are ratios.
-    - `multiple`: whole multiples of it alone, of a range of whole numbers; 0: any number.
+    - `log`: True if steps are ratios.
+    - `multiple`: the values of a range of whole numbers are multiples of it; 0: any number.
     """
 
     low: float
@@ -36,7 +36,7 @@ class Span:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value within the range; the least is the greater one if there is none.
+        """Smallest and largest value within the range; the first exceeds the second if the range has no value.
 
         >>> Span(90, 300, False, 64).ends, Span(100, 120, False, 64).ends
         ((128, 256), (128, 64))
@@ -46,27 +46,27 @@ class Span:
         return -(-self.low // self.multiple) * self.multiple, self.high // self.multiple * self.multiple
 
     def at(self, share: float) -> float:
-        """The value that this share of the range is below, rounded to the nearest within it.
+        """Return the value at a share of the range, rounded to the nearest valid one.
 
         >>> Span(1, 64, True, 1).at(0.5), Span(0, 10, False, 0).at(0.25)
         (8, 2.5)
         >>> [Span(90, 300, False, 64).at(share) for share in (0.0, 0.5, 1.0)]
         [128, 192, 256]
         """
-        ratio, reach = self.high / self.low if self.log else 1.0, self.high - self.low
-        value = float(self.low * ratio**share if self.log else self.low + reach * share)
-        least, greatest = self.ends
-        if share == 1.0:  # to the last digit, as it was written
-            return greatest
-        return min(max(round(value / self.multiple) * self.multiple if self.multiple else value, least), greatest)
+        ratio, width = self.high / self.low if self.log else 1.0, self.high - self.low
+        value = float(self.low * ratio**share if self.log else self.low + width * share)
+        smallest, largest = self.ends
+        if share == 1.0:  # exactly the value that was written
+            return largest
+        return min(max(round(value / self.multiple) * self.multiple if self.multiple else value, smallest), largest)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A field and its values.
+    """Field of a scenario and its values.
 
-    - `values`: as a scenario file has them; of a span in a full design its steps.
-    - `span`: of a sampled design: any value within.
+    - `values`: values in the format of a scenario file; the steps of a range in a full design.
+    - `span`: range of a sampled design.
     """
 
     section: str
@@ -76,7 +76,7 @@ class Axis:
 
     @property
     def column(self) -> str:
-        """The field's name in a table: its key, with its section only where two sections have it.
+        """Column name of the field: its key, with its section only if two sections have that key.
 
         >>> Axis("guest", "vcpus", ()).column, Axis("costs", "split_alloc", ()).column
         ('vcpus', 'costs.split_alloc')
@@ -85,47 +85,47 @@ class Axis:
 
     @property
     def unit(self) -> str:
-        """What a number in its column counts: ``ps``, ``bytes``, ``bit/s``; empty for what has no unit."""
+        """Unit of the numbers in its column: ``ps``, ``bytes``, ``bit/s``; empty without a unit."""
         return _UNITS.get(_FIELDS[self.section, self.key].metadata["show"], "")
 
     def at(self, share: float) -> Any:
-        """The value that this share of the axis is below, of a sampled design.
+        """Return the value at a share of the axis, for a sampled design.
 
         >>> Axis("guest", "backing", ("4k", "thp")).at(0.7)
         'thp'
         """
         if self.span is None:
             return self.values[int(share * len(self.values))]
-        return written(self.section, self.key, self.span.at(share))
+        return file_value(self.section, self.key, self.span.at(share))
 
     def cell(self, value: Any) -> Any:
-        """A value as its column has it: in the scenario's own units, or as text."""
+        """Convert a value for its column: to the internal unit of the scenario, or to text."""
         return _cell(self.section, self.key, value)
 
 
 @lru_cache(maxsize=4096)
 def _cell(section: str, key: str, value: Any) -> Any:
-    found = _FIELDS[section, key].metadata["parse"](value, f"{section}.{key}")
-    return found if isinstance(found, bool | int | float | str) else str(found)
+    parsed = _FIELDS[section, key].metadata["parse"](value, f"{section}.{key}")
+    return parsed if isinstance(parsed, bool | int | float | str) else str(parsed)
 
 
-def written(section: str, key: str, number: float) -> Any:
-    """A number in the scenario's own units, as its file has it.
+def file_value(section: str, key: str, number: float) -> Any:
+    """Convert a number in the internal unit of a scenario to the format of a scenario file.
 
-    >>> written("workload", "pause", 1_500_000), written("guest", "vcpus", 3.9)
+    >>> file_value("workload", "pause", 1_500_000), file_value("guest", "vcpus", 3.9)
     ('1.5us', 4)
     """
-    found = _FIELDS[section, key]
-    unit = _UNITS.get(found.metadata["show"])
+    field = _FIELDS[section, key]
+    unit = _UNITS.get(field.metadata["show"])
     if unit is not None:
-        return found.metadata["show"](round(number))
-    return float(number) if isinstance(found.default, float) or "float" in str(found.type) else round(number)
+        return field.metadata["show"](round(number))
+    return float(number) if isinstance(field.default, float) or "float" in str(field.type) else round(number)
 
 
 def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
-    """An axis from its entry in a grid file.
+    """Read an axis from its entry in a grid file.
 
-    Raises `InputError` if the field is unknown, a value breaks its rule, or there is none.
+    Raises `InputError` if the field is unknown, a value breaks its rule, or there is no value.
     """
     where = f"axes.{section}.{key}"
     if section not in SECTIONS or section == "calibration":
@@ -135,17 +135,17 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
         names = [name for table, name in _FIELDS if table == section]
         raise InputError(where, "…", "unknown key", nearest(key, names))
     if (section, key) == ("policy", "architecture"):
-        raise InputError(where, "…", "is no axis of its own", "write architectures = […] at the top of the grid")
+        raise InputError(where, "…", "cannot be an axis", "write architectures = […] at the top of the grid")
     parse = _FIELDS[section, key].metadata["parse"]
     if isinstance(given, Mapping):
         span, count = _span(section, key, given, where, sampled)
         if sampled:
             return Axis(section, key, (), span)
-        values = [written(section, key, span.at(i / (count - 1))) for i in range(count)]
-        different = len(set(values))
-        if different < count:
-            rounded = f", as all are multiples of {written(section, key, span.multiple)}" if span.multiple else ""
-            raise InputError(f"{where}.count", count, f"the range gives fewer different values, {different:,}{rounded}",
+        values = [file_value(section, key, span.at(i / (count - 1))) for i in range(count)]
+        distinct = len(set(values))
+        if distinct < count:
+            rounded = f", as all are multiples of {file_value(section, key, span.multiple)}" if span.multiple else ""
+            raise InputError(f"{where}.count", count, f"the range gives fewer different values, {distinct:,}{rounded}",
                              "write a smaller count or a wider range, or list the values")  # fmt: skip
     elif isinstance(given, list) and given:
         values = given
@@ -153,30 +153,30 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
         raise InputError(
             where, given, "must be a list of values, or a range", "write [1, 2, 4], or {low = 1, high = 64}"
         )
-    found = [parse(value, f"{where}[{number}]") for number, value in enumerate(values)]
-    check_distinct(found, values, where)
+    parsed = [parse(value, f"{where}[{number}]") for number, value in enumerate(values)]
+    check_distinct(parsed, values, where)
     return Axis(section, key, tuple(_frozen(value) for value in values))
 
 
-def check_distinct(found: Sequence[Hashable], given: Sequence[Any], where: str) -> None:
-    """Refuse a list in which a value stands twice, however it is written.
+def check_distinct(parsed: Sequence[Hashable], given: Sequence[Any], where: str) -> None:
+    """Refuse a list in which a value occurs twice, in whatever format.
 
-    Raises `InputError` that names the later one as it was given.
+    Raises `InputError`, which names the second one as it was given.
 
     >>> check_distinct((1024, 2048, 1024), ("1K", "2K", 1024), "sizes")
     Traceback (most recent call last):
     ...
-    simlib.InputError: sizes[2] = 1024: stands twice; leave one of them out
+    simlib.InputError: sizes[2] = 1024: occurs twice; leave one of them out
     """
-    seen: set[Hashable] = set()
-    for number, value in enumerate(found):
-        if value in seen:
-            raise InputError(f"{where}[{number}]", given[number], "stands twice", "leave one of them out")
-        seen.add(value)
+    values: set[Hashable] = set()
+    for number, value in enumerate(parsed):
+        if value in values:
+            raise InputError(f"{where}[{number}]", given[number], "occurs twice", "leave one of them out")
+        values.add(value)
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 def _span(section: str, key: str, given: Mapping[str, Any], where: str, sampled: bool) -> tuple[Span, int]:
@@ -185,8 +185,8 @@ def _span(section: str, key: str, given: Mapping[str, Any], where: str, sampled:
     for name in given:
         if name not in known:
             raise InputError(f"{where}.{name}", given[name], "unknown key", nearest(name, known))
-    missing = {"low", "high"} | (set() if sampled else {"count"})
-    for name in sorted(missing - set(given)):
+    required = {"low", "high"} | (set() if sampled else {"count"})
+    for name in sorted(required - set(given)):
         raise InputError(f"{where}.{name}", "", "is missing", "write {low = …, high = …" + (
             "}" if sampled else ", count = …}"))  # fmt: skip
     ends = [parse(given[name], f"{where}.{name}") for name in ("low", "high")]
@@ -198,18 +198,18 @@ def _span(section: str, key: str, given: Mapping[str, Any], where: str, sampled:
     log = rules.choice("linear", "log")(given.get("scale", "linear"), f"{where}.scale") == "log"
     if log and low <= 0:
         raise InputError(f"{where}.low", given["low"], "must be above 0 on a log scale", 'or write scale = "linear"')
-    whole = not isinstance(low, float)
-    multiple = parse(given["multiple"], f"{where}.multiple") if "multiple" in given else int(whole)
-    if not whole and multiple:
+    is_whole = not isinstance(low, float)
+    multiple = parse(given["multiple"], f"{where}.multiple") if "multiple" in given else int(is_whole)
+    if not is_whole and multiple:
         raise InputError(f"{where}.multiple", given["multiple"], "only whole numbers have multiples", "leave it out")
-    if whole and multiple < 1:
+    if is_whole and multiple < 1:
         raise InputError(f"{where}.multiple", given["multiple"], "must be above 0", "leave it out")
     count = 2 if sampled else rules.whole(2, 10**6)(given["count"], f"{where}.count")
     if not math.isfinite(high):
         raise InputError(f"{where}.high", given["high"], "must be finite")
     span = Span(low, high, log, multiple)
-    least, greatest = span.ends
-    if least > greatest:
-        rule = f"no multiple of it lies from {given['low']} to {given['high']}"
+    smallest, largest = span.ends
+    if smallest > largest:
+        rule = f"the range from {given['low']} to {given['high']} contains no multiple of it"
         raise InputError(f"{where}.multiple", given["multiple"], rule, "write a wider range")
     return span, count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a worker does: simulate some points of a grid and give their rows."""
+"""Task of a worker: simulate some points of a grid and return their rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simlib._lib.version import __version__
 from simlib.analysis.simulate import run_scenario
 from simlib.analysis.sweep.axis import Axis
 from simlib.analysis.sweep.grid import Grid, Replications
-from simlib.analysis.sweep.point import GridPoint, Points, content_key, first_seed, text_of
+from simlib.analysis.sweep.point import GridPoint, Points, content_key, first_seed, scenario_text
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine import compiled
 from simlib.simulator.workloads import build, kind_of
@@ -32,10 +32,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of some points.
+    """Rows of some points.
 
-    - `begin`, `end`: positions in the sweep's order that were done; `end` may come before what was asked for.
-    - `seconds`: time that the worker took.
+    - `begin`, `end`: range of finished positions in the sweep's order; `end` may be lower than requested.
+    - `seconds`: time that the worker needed.
     """
 
     begin: int
@@ -45,56 +45,56 @@ class Batch:
     seconds: float
 
 
-def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
-    """Simulate the points at some positions of the sweep's order, until they are done or so many seconds are over.
+def run_batch(grid: Grid, begin: int, end: int, time_limit: float) -> Batch:
+    """Simulate the points at some positions of the sweep's order, until all are finished or the time limit is reached.
 
-    Returns: At least one point. After `enough` seconds no further one is begun.
+    Returns: Rows of at least one point. No further point is started after `time_limit` seconds.
     """
     _warm_up()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     _check(grid)
     points = Points(grid)
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     refused: list[tuple[Any, ...]] = []
     done = begin
     for number in points.numbers(begin, end).tolist():
-        if done > begin and time.perf_counter() - begun > enough:
+        if done > begin and time.perf_counter() - start > time_limit:
             break
         point = points[number]
         fault: SimlibError | None = point.refusal
         if point.scenario is not None:
             try:
-                found.append((*_labels(grid, point), *_row(grid, point.scenario)))
+                rows.append((*_labels(grid, point), *_row(grid, point.scenario)))
             except SimlibError as error:
                 fault = error
         if fault is not None:
             refused.append((*_labels(grid, point), getattr(fault, "what", ""), str(fault), __version__))
         done += 1
-    results, rest = _table(found, result_schema(grid)), _table(refused, refused_schema(grid))
-    return Batch(begin, done, results, rest, time.perf_counter() - begun)
+    results, refusals = _table(rows, result_schema(grid)), _table(refused, refused_schema(grid))
+    return Batch(begin, done, results, refusals, time.perf_counter() - start)
 
 
 @lru_cache(maxsize=1)
 def _warm_up() -> None:
-    """Load or compile the engine, which is no part of any point's time.
+    """Load or compile the engine, so that no point's time contains it.
 
-    What has been imported by then stays: Python is not to look through all of it for garbage again and again.
+    Objects that exist by then are kept for good, so that the garbage collector need not scan them repeatedly.
     """
     compiled.run(build(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}})))
     gc.freeze()
 
 
 _checked: set[str] = set()
-"""Digests of grids that are the same here."""
+"""Digests of grids that this worker computes identically."""
 
 
 def _check(grid: Grid) -> None:
-    """Refuse a grid of which this worker would compute something else; looked at once."""
+    """Refuse a grid for which this worker would compute other results; each grid is checked once."""
     if grid.digest in _checked:
         return
-    if replace(grid).digest != grid.digest:  # a copy knows no digest yet: it is found anew, by what is here
+    if replace(grid).digest != grid.digest:  # a copy computes its digest again, from the local files
         raise SimlibError(
-            "a worker has another version of simlib, other fits or other priors than whoever started the sweep",
+            "a worker has another version of simlib, other fits or other priors than the driver of the sweep",
             "install the same simlib, with the same data, on all of the cluster",
         )
     _checked.add(grid.digest)
@@ -107,7 +107,7 @@ def _labels(grid: Grid, point: GridPoint) -> tuple[Any, ...]:
 
 
 def _row(grid: Grid, scenario: Scenario) -> tuple[Any, ...]:
-    text = text_of(scenario)
+    text = scenario_text(scenario)
     seed = first_seed(scenario, grid.seed)
     values = replicate(grid, scenario, seed)
     mean, half = values.mean(axis=0), half_width(values, grid.replications.level)
@@ -117,39 +117,39 @@ def _row(grid: Grid, scenario: Scenario) -> tuple[Any, ...]:
 
 
 def replicate(grid: Grid, scenario: Scenario, seed: int) -> Floats:
-    """Simulate a scenario until the metrics that decide are known precisely enough.
+    """Simulate a scenario until the deciding metrics are precise enough.
 
-    Returns: ndarray, shape (replications, metrics). NaN where the workload has no such metric.
+    Returns: ndarray, shape (replications, metrics). NaN if the workload has no such metric.
     """
-    rule, kept = grid.replications, grid.kept
-    decide = [kept.index(name) for name in rule.of or kind_of(scenario).default if name in kept]
+    rule, names = grid.replications, grid.kept_metrics
+    deciding = [names.index(name) for name in rule.of or kind_of(scenario).default_metrics if name in names]
     rows: list[list[float]] = []
     while len(rows) < rule.most:
-        rows.append(_metrics(grid, scenario, seed + len(rows), kept))
-        if len(rows) >= max(rule.least, 2) and rule.precision and precise(rows, decide, rule):
+        rows.append(_metrics(grid, scenario, seed + len(rows), names))
+        if len(rows) >= max(rule.least, 2) and rule.precision and is_precise(rows, deciding, rule):
             break
     return np.array(rows)
 
 
-def precise(rows: Sequence[Sequence[float]], columns: Sequence[int], rule: Replications) -> bool:
-    """Whether the intervals of some columns are narrow enough; one that is unknown does not matter.
+def is_precise(rows: Sequence[Sequence[float]], columns: Sequence[int], rule: Replications) -> bool:
+    """True if the intervals of some columns are narrow enough; unknown ones are ignored.
 
     >>> rule = Replications(precision=0.1)
-    >>> precise([[1.0, float("nan")], [1.0, float("nan")]], [0, 1], rule), precise([[1.0], [2.0]], [0], rule)
+    >>> is_precise([[1.0, float("nan")], [1.0, float("nan")]], [0, 1], rule), is_precise([[1.0], [2.0]], [0], rule)
     (True, False)
     """
     count = len(rows)
-    reach = _quantile(rule.level, count) / math.sqrt(count * (count - 1))
-    for column in columns:  # so few numbers that arrays would take longer
+    factor = _quantile(rule.level, count) / math.sqrt(count * (count - 1))
+    for column in columns:  # arrays would take longer for so few numbers
         values = [row[column] for row in rows]
         mean = math.fsum(values) / count
-        if reach * math.sqrt(math.fsum((value - mean) ** 2 for value in values)) > rule.precision * abs(mean):
+        if factor * math.sqrt(math.fsum((value - mean) ** 2 for value in values)) > rule.precision * abs(mean):
             return False
     return True
 
 
 def half_width(values: Floats, level: float) -> Floats:
-    """Half the width of the t interval of each column's mean; NaN of a single row.
+    """Half the width of the t interval of each column's mean; NaN for a single row.
 
     >>> half_width(np.array([[1.0], [2.0]]), 0.9).round(3).tolist()
     [3.157]
@@ -157,8 +157,8 @@ def half_width(values: Floats, level: float) -> Floats:
     count = len(values)
     if count < 2:
         return np.full(values.shape[1], np.nan)
-    apart = values - values.sum(axis=0) / count  # of so few numbers, a fifth of the time that .std() takes
-    return np.asarray(_quantile(level, count) * np.sqrt((apart * apart).sum(axis=0) / (count * (count - 1))))
+    centred = values - values.sum(axis=0) / count  # takes a fifth of the time of .std() for so few numbers
+    return np.asarray(_quantile(level, count) * np.sqrt((centred * centred).sum(axis=0) / (count * (count - 1))))
 
 
 @lru_cache(maxsize=256)
@@ -166,15 +166,17 @@ def _quantile(level: float, count: int) -> float:
     return float(stdtrit(count - 1, 0.5 + level / 2))
 
 
-def _metrics(grid: Grid, scenario: Scenario, seed: int, kept: Sequence[str]) -> list[float]:
+def _metrics(grid: Grid, scenario: Scenario, seed: int, names: Sequence[str]) -> list[float]:
     run = run_scenario(scenario, seed=seed, pages_per_vcpu=grid.pages_per_vcpu)
-    known = run.metrics
-    # Of one iteration: NaN where the workload has none, or a part of the memory does not tell it.
-    rounds = {name for name in kept if split_name(name)[1] is not None and split_name(name)[0] in known}
-    return [known[name] if name in known else run.value(name) if name in rounds else float("nan") for name in kept]
+    values = run.metrics
+    # A metric of one iteration is NaN if the workload has none, or a part of the memory does not determine it.
+    by_iteration = {name for name in names if split_name(name)[1] is not None and split_name(name)[0] in values}
+    return [
+        values[name] if name in values else run.value(name) if name in by_iteration else float("nan") for name in names
+    ]
 
 
-def _labelled(grid: Grid) -> list[tuple[str, pa.DataType]]:
+def _label_columns(grid: Grid) -> list[tuple[str, pa.DataType]]:
     variant = [("variant", pa.string())] if grid.scenario.variants else []
     axes = [(axis.column, _type(axis)) for axis in grid.axes]
     return [("point", pa.int64()), *variant, ("architecture", pa.string()), ("policy", pa.string()), *axes]
@@ -182,22 +184,22 @@ def _labelled(grid: Grid) -> list[tuple[str, pa.DataType]]:
 
 def _type(axis: Axis) -> pa.DataType:
     values = [axis.cell(value) for value in axis.values or (axis.at(0.0),)]
-    for kind, found in ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64())):
+    for kind, column_type in ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64())):
         if all(isinstance(value, kind) for value in values):
-            return found
+            return column_type
     return pa.string()
 
 
 def result_schema(grid: Grid) -> pa.Schema:
-    """The columns of the results; ``architecture`` is the name of a part's folder."""
-    numbers = [(f"{name}{end}", pa.float64()) for name in grid.kept for end in ("", "_low", "_high")]
-    return pa.schema([*_labelled(grid), ("scenario", pa.string()), ("key", pa.string()), ("seed", pa.int64()),
+    """Columns of the results; ``architecture`` is the name of a part's folder."""
+    numbers = [(f"{name}{end}", pa.float64()) for name in grid.kept_metrics for end in ("", "_low", "_high")]
+    return pa.schema([*_label_columns(grid), ("scenario", pa.string()), ("key", pa.string()), ("seed", pa.int64()),
                       ("version", pa.string()), ("replications", pa.int64()), *numbers])  # fmt: skip
 
 
 def refused_schema(grid: Grid) -> pa.Schema:
-    """The columns of what was refused."""
-    return pa.schema([*_labelled(grid), ("field", pa.string()), ("rule", pa.string()), ("version", pa.string())])
+    """Columns of the refused points."""
+    return pa.schema([*_label_columns(grid), ("field", pa.string()), ("rule", pa.string()), ("version", pa.string())])
 
 
 def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The course of a sweep: hands out batches, takes in rows, and knows nothing of a point but its number."""
+"""Driver of a sweep: distributes batches and collects rows; it handles points only by their numbers."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simlib._lib.errors import printable
-from simlib._lib.parallel import MOST_WORKERS, Executor, Progress, completed
+from simlib._lib.parallel import MAX_WORKERS, Executor, Progress, completed
 from simlib.analysis.sweep.batch import Batch, run_batch
 from simlib.analysis.sweep.grid import Grid, load_grid
 from simlib.analysis.sweep.point import Points
 from simlib.analysis.sweep.pool import Pool
-from simlib.analysis.sweep.store import REFUSED, Store, opened
+from simlib.analysis.sweep.store import REFUSED, Store, open_store
 from simlib.model import rules
 
 if TYPE_CHECKING:
     from distributed import Client
 
 BATCH_S = 1.0
-"""Work that a batch is meant to be, s."""
+"""Intended duration of a batch, s."""
 
-LEAST_BATCH_S = 0.1
-"""The same for the last ones, which are small so that all workers are done at the same time."""
+MIN_BATCH_S = 0.1
+"""Intended duration of the last batches, which are small so that all workers finish at the same time, s."""
 
-MOST_BATCH = 4096
-"""Most points of a batch."""
+MAX_BATCH = 4096
+"""Largest number of points of a batch."""
 
 BLOCK = 2**16
-"""Positions that are looked at together for what is left."""
+"""Number of positions that are searched together for unfinished points."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that is finished.
+    """Finished sweep.
 
-    - `folder`: ``results/`` and ``refused/`` in it are Parquet data sets.
-    - `points`, `refused`, `kept`: points in all; those that a rule refused; those that were finished before.
+    - `folder`: folder with the Parquet data sets ``results/`` and ``refused/``.
+    - `points`, `refused`, `kept`: number of all points; of points that a rule refused; of points finished before.
     """
 
     folder: Path
@@ -50,8 +50,8 @@ class Sweep:
     kept: int
 
     def load(self) -> Any:
-        """The results with labelled dimensions: `simlib.analysis.sweep.load`."""
-        from simlib.analysis.sweep.dataset import load  # noqa: PLC0415  # xarray, which a sweep itself does without
+        """Load the results with labelled dimensions: `simlib.analysis.sweep.load`."""
+        from simlib.analysis.sweep.dataset import load  # noqa: PLC0415  # needs xarray, which a sweep does not
 
         return load(self.folder)
 
@@ -61,117 +61,116 @@ def run(
     out: str | Path,
     *,
     resume: bool = False,
-    cluster: str | Client | None = None,
-    workers: int = 0,
+    workers: int | str | Client = 0,
     progress: Progress | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Sweep:
     """Simulate all points of a grid.
 
-    The results are the same to the bit whatever the number of workers and whatever ended meanwhile.
+    The results are bitwise identical for any number of workers and after any interruption.
 
-    Raises `InputError` if the grid or the number of workers is wrong, or the folder holds something else. Raises
-    `SimlibError` if another process is at work in the folder, the disk is full, or workers are lost again and again.
+    Raises `InputError` if the grid or the number of workers is invalid, or the folder holds something else. Raises
+    `SimlibError` if another process uses the folder, the disk is full, or workers are lost repeatedly.
 
     - `grid`: a grid, or its file.
     - `out`: folder for the results; it must not hold another sweep.
-    - `resume`: go on with the sweep that the folder holds, if any.
-    - `cluster`: a Dask scheduler's address, or a client; by default worker processes on this machine.
-    - `workers`: those processes, at most `simlib._lib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
+    - `resume`: continue the sweep in the folder, if there is one.
+    - `workers`: number of worker processes on this machine, at most `simlib._lib.parallel.MAX_WORKERS` (0: the number
+      of CPUs); or the address of a Dask scheduler, or a client of one.
     - `progress`: called with (what, share done).
-    - `announce`: told in words what was found in the folder.
+    - `announce`: called with sentences about the content of the folder.
 
     >>> import tempfile
     >>> from simlib.analysis.sweep.grid import read_grid
     >>> grid = read_grid({"axes": {"guest": {"vcpus": [1, 2, 3]}}, "scenario": {"guest": {"memory": "4M"}},
-    ...                   "costs": "median", "replications": {"most": 3}})
+    ...                   "unknown_costs": "median", "replications": {"most": 3}})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = run(grid, folder, workers=1)
-    >>> found.points, found.refused
+    ...     result = run(grid, folder, workers=1)
+    >>> result.points, result.refused
     (3, 1)
     """
-    rules.whole(0, MOST_WORKERS)(workers, "workers")
+    on_cluster = isinstance(workers, str) or hasattr(workers, "scheduler")
+    processes = 0 if on_cluster else rules.whole(0, MAX_WORKERS)(workers, "workers")
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
-    tell = announce or (lambda _: None)
-    with opened(Path(out), grid, resume) as store, ExitStack() as stack:
+    report = announce or (lambda _: None)
+    with open_store(Path(out), grid, resume) as store, ExitStack() as stack:
         kept = int(store.done.sum())
         for path in store.damaged:
-            tell(f"{printable(str(path))} is damaged or no part of this sweep: set aside, its points are computed anew")
+            report(f"{printable(str(path))} is damaged or does not belong to this sweep: its points are computed again")
         if kept:
-            tell(f"{kept:,} of {grid.points:,} points are finished")
+            report(f"{kept:,} of {grid.points:,} points are finished")
         if kept < grid.points:
-            _drive(stack.enter_context(_executor(cluster, workers)), store, progress)
+            executor = stack.enter_context(_cluster(workers) if on_cluster else Pool(processes))
+            _run_remaining(executor, store, progress)
         return Sweep(store.folder, grid.points, store.rows[REFUSED], kept)
 
 
-def _executor(cluster: str | Client | None, workers: int) -> Any:
-    if cluster is None:
-        return Pool(workers)
-    from simlib.analysis.sweep.cluster import Cluster  # noqa: PLC0415  # Dask, which local processes do without
+def _cluster(where: Any) -> Any:
+    from simlib.analysis.sweep.cluster import Cluster  # noqa: PLC0415  # needs Dask, which local processes do not
 
-    return Cluster(cluster)
+    return Cluster(where)
 
 
-class _Todo:
-    """Positions that are left, in stretches of batches whose size follows from what points took so far."""
+class _Remaining:
+    """Unfinished positions, given out in batches whose size follows from the measured time per point."""
 
     def __init__(self, store: Store, workers: int) -> None:
-        self.left = self._waiting = store.grid.points - int(store.done.sum())
+        self.points = self._waiting = store.grid.points - int(store.done.sum())
         self._stretches = _stretches(store)
-        self._first: list[tuple[int, int]] = []
-        self._grid, self._workers, self._each = store.grid, workers, 0.0
+        self._returned: list[tuple[int, int]] = []
+        self._grid, self._workers, self._seconds = store.grid, workers, 0.0
 
-    def draw(self) -> tuple[Any, ...] | None:
-        """The next batch as a task; None if all have been given out."""
+    def next_batch(self) -> tuple[Any, ...] | None:
+        """Return the next batch as a task; None if all have been given out."""
         if not self._waiting:
             return None
         share = self._waiting / (2 * self._workers)
-        begin, end = self._first.pop() if self._first else next(self._stretches)
+        begin, end = self._returned.pop() if self._returned else next(self._stretches)
         size = 1
-        if self._each:
-            most, least = (min(MOST_BATCH, max(1, round(work / self._each))) for work in (BATCH_S, LEAST_BATCH_S))
-            size = max(least, min(most, round(share)))
+        if self._seconds:
+            largest, smallest = (min(MAX_BATCH, max(1, round(work / self._seconds))) for work in (BATCH_S, MIN_BATCH_S))
+            size = max(smallest, min(largest, round(share)))
         if end - begin > size:
-            self._first.append((begin + size, end))
+            self._returned.append((begin + size, end))
             end = begin + size
         self._waiting -= end - begin
         return run_batch, self._grid, begin, end, 2 * BATCH_S
 
-    def took(self, batch: Batch, end: int) -> None:
-        """A batch has ended; what it had no time for is given out again."""
+    def record(self, batch: Batch, end: int) -> None:
+        """Record a batch that has ended; its unfinished positions are given out again."""
         done = batch.end - batch.begin
-        self.left -= done
-        each = batch.seconds / done
-        self._each = each if not self._each else 0.7 * self._each + 0.3 * each
+        self.points -= done
+        seconds = batch.seconds / done
+        self._seconds = seconds if not self._seconds else 0.7 * self._seconds + 0.3 * seconds
         if batch.end < end:
-            self._first.append((batch.end, end))
+            self._returned.append((batch.end, end))
             self._waiting += end - batch.end
 
 
 def _stretches(store: Store) -> Iterator[tuple[int, int]]:
-    """Begin and end of the positions that are left, in their order.
+    """Begin and end of ranges of unfinished positions, in order.
 
-    A block is looked at when it is come to, and not all at once: what a sweep writes meanwhile lies before it.
+    Blocks are searched one at a time when they are reached; rows that the sweep writes meanwhile lie before them.
     """
     points = Points(store.grid)
     for begin in range(0, store.grid.points, BLOCK):
-        left = ~store.done[points.numbers(begin, min(begin + BLOCK, store.grid.points))]
-        edges = np.flatnonzero(np.diff(left, prepend=False, append=False)).tolist()
-        yield from ((begin + one, begin + other) for one, other in zip(edges[::2], edges[1::2], strict=True))
+        unfinished = ~store.done[points.numbers(begin, min(begin + BLOCK, store.grid.points))]
+        edges = np.flatnonzero(np.diff(unfinished, prepend=False, append=False)).tolist()
+        yield from ((begin + first, begin + last) for first, last in zip(edges[::2], edges[1::2], strict=True))
 
 
-def _drive(executor: Executor, store: Store, progress: Progress | None) -> None:
-    """Do all that is left."""
-    todo = _Todo(store, executor.workers)
-    points = todo.left
+def _run_remaining(executor: Executor, store: Store, progress: Progress | None) -> None:
+    """Compute all unfinished points."""
+    remaining = _Remaining(store, executor.workers)
+    points = remaining.points
 
-    def look() -> None:
+    def report() -> None:
         if progress is not None:
-            progress("sweeping", 1 - todo.left / points)
+            progress("sweeping", 1 - remaining.points / points)
 
     try:
-        for (_, _, _, end, _), batch in completed(executor, todo.draw, look):
+        for (_, _, _, end, _), batch in completed(executor, remaining.next_batch, report):
             store.add(batch.results, batch.refused)
-            todo.took(batch, end)
+            remaining.record(batch, end)
     finally:
         store.write()

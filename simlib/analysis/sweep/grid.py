@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a sweep is to compute: a grid file, read and checked; its points are counted, none of them is built."""
+"""Grid of a sweep, read from a file and checked; its points are counted but not built."""
 
 from __future__ import annotations
 
@@ -29,58 +29,59 @@ from simlib.model.scenario import Scenario, parsed
 from simlib.simulator.workloads import KINDS
 from simlib.simulator.workloads.metrics import split_name
 
-MOST_POINTS = 10**8
-"""Most points of a grid: what is finished is remembered as one byte each."""
+MAX_POINTS = 10**8
+"""Largest number of points of a grid: the driver keeps one byte per point."""
 
 DESIGNS = ("full", "latin_hypercube", "sobol")
-"""Every combination, or so many points that fill the space evenly."""
+"""Every combination, or a number of points that fill the space evenly."""
 
-MOST_SAMPLED = 2**20
-"""Most points of a Latin hypercube or a Sobol sequence."""
+MAX_SAMPLED = 2**20
+"""Largest number of points of a Latin hypercube or a Sobol sequence."""
 
-MOST_COORDINATES = 2**23
-"""Most points × axes of one: every worker keeps them, 8 bytes each."""
+MAX_COORDINATES = 2**23
+"""Largest number of points × axes of a sampled design: every worker keeps them, 8 bytes each."""
 
 
 @dataclass(frozen=True)
 class Design(rules.Checked):
-    """How points are chosen.
+    """Choice of points.
 
     - `kind`: one of `DESIGNS`.
-    - `points`: of ``latin_hypercube`` and ``sobol``; of the latter a power of 2 keeps the balance of the sequence.
-    - `seed`: of their randomisation.
+    - `points`: number of points of ``latin_hypercube`` and ``sobol``, for ``sobol`` a power of 2, which keeps the
+      sequence balanced.
+    - `seed`: seed of the randomisation.
     """
 
     kind: str = rules.rule(rules.choice(*DESIGNS), "full")
-    points: int = rules.rule(rules.whole(0, MOST_SAMPLED), 0)
+    points: int = rules.rule(rules.whole(0, MAX_SAMPLED), 0)
     seed: int = rules.rule(rules.whole(0, 2**31), 1)
 
     def __post_init__(self) -> None:
-        """Check that a number of points stands where there is one."""
+        """Check that there is a number of points exactly for sampled designs."""
         super().__post_init__()
         if self.kind == "full" and self.points:
             raise InputError("design.points", self.points, "a full design has all combinations",
-                             'leave it out, or write kind = "sobol"')  # fmt: skip
+                             'remove it, or write kind = "sobol"')  # fmt: skip
         if self.kind != "full" and not self.points:
             raise InputError(
                 "design.points", self.points, f"{self.kind} needs a number of points", "write points = 1024"
             )
         if self.kind == "sobol" and self.points & (self.points - 1):
-            raise InputError("design.points", self.points, "a Sobol sequence is balanced at powers of 2 alone",
+            raise InputError("design.points", self.points, "a Sobol sequence is balanced only at powers of 2",
                              f"write {1 << self.points.bit_length()}")  # fmt: skip
 
 
 @lru_cache(maxsize=2)
 def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.float64]:
-    """Points of a Latin hypercube or a scrambled Sobol sequence.
+    """Return the points of a Latin hypercube or a scrambled Sobol sequence.
 
-    Returns: ndarray, shape (points, dimensions). Within [0, 1); 8 bytes a coordinate, and up to three times as much
-    while they are drawn. A grid has at most `MOST_COORDINATES`: 64 MiB, and 192 MiB.
+    Returns: ndarray, shape (points, dimensions), within [0, 1). It takes 8 bytes per coordinate, and up to three times
+    as much while it is computed: 64 MiB and 192 MiB for `MAX_COORDINATES`.
 
     >>> sorted((unit_cube("latin_hypercube", 4, 1, 1)[:, 0] * 4).astype(int).tolist())
     [0, 1, 2, 3]
     """
-    from scipy.stats import qmc  # noqa: PLC0415  # a third of a worker's imports; a full design needs none
+    from scipy.stats import qmc  # noqa: PLC0415  # a third of a worker's import time; a full design does not need it
 
     sampler = (qmc.LatinHypercube if kind == "latin_hypercube" else qmc.Sobol)(d=dimensions, rng=seed)
     return np.asarray(sampler.random(points), dtype=np.float64)
@@ -88,13 +89,13 @@ def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.
 
 @dataclass(frozen=True)
 class Replications(rules.Checked):
-    """How often each point is simulated.
+    """Number of replications of each point.
 
-    - `least`, `most`: the first so many at once; then one more after another until the precision is reached, or up to
-      the cap.
-    - `precision`: half the interval's width over the mean that every metric of `of` is to reach; 0: always `most`.
+    - `least`, `most`: initial number; more follow one at a time until the precision or `most` is reached.
+    - `precision`: half-width of the interval relative to the mean that every metric of `of` must reach; 0: always
+      `most`.
     - `level`: probability of the intervals.
-    - `of`: metrics that decide; empty: those that a prediction of the workload gives.
+    - `of`: metrics that must reach the precision; empty: the default metrics of the workload.
     """
 
     least: int = rules.rule(rules.whole(1, 10**6), 3)
@@ -104,22 +105,22 @@ class Replications(rules.Checked):
     of: tuple[str, ...] = rules.rule(rules.names, (), list)
 
     def __post_init__(self) -> None:
-        """Check that the cap is no less than what is always done."""
+        """Check that `most` is at least `least`."""
         super().__post_init__()
         if self.most < self.least:
-            raise InputError("replications.most", self.most, f"must be at least {self.least}, which are always made")
+            raise InputError("replications.most", self.most, f"must be at least {self.least}, the value of least")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A sweep's points, described.
+    """Description of a sweep's points.
 
-    - `scenario`: what every point begins from; its variants, if there are any, are swept alike.
-    - `axes`: the last one changes first from point to point.
-    - `costs`: those of the scenario, else the shipped fit's of its machine. ``median``: what neither has is taken from
-      the priors. ``exact``: a point that spends such a cost is refused.
-    - `pages_per_vcpu`: simulate at most so many pages a vCPU and scale; None: all of them.
-    - `metrics`: those that are kept; empty: all that the workload has.
+    - `scenario`: base of every point; all of its variants are swept.
+    - `axes`: fields and values; the last axis changes fastest.
+    - `unknown_costs`: treatment of a cost that neither the scenario nor the shipped fit of its host has. ``median``:
+      the median of its prior. ``exact``: a point that spends such a cost is refused.
+    - `pages_per_vcpu`: largest number of pages per vCPU to simulate, with scaling; None: all of them.
+    - `metrics`: metrics to keep; empty: all of the workload.
     - `seed`: root of all random streams.
     """
 
@@ -129,24 +130,24 @@ class Grid:
     policies: tuple[str, ...] = (BASELINE,)
     design: Design = field(default_factory=Design)
     replications: Replications = field(default_factory=Replications)
-    costs: str = "median"
+    unknown_costs: str = "median"
     pages_per_vcpu: int | None = None
     metrics: tuple[str, ...] = ()
     seed: int = 1
 
     @property
     def places(self) -> int:
-        """Places of the axes that are visited."""
+        """Number of places: combinations of the axes' values."""
         return self.design.points or math.prod(len(axis.values) for axis in self.axes)
 
     @property
     def points(self) -> int:
-        """Points in all: cases × places × policies."""
+        """Number of points: cases × places × policies."""
         return len(self.cases) * self.places * len(self.policies)
 
     @cached_property
     def cases(self) -> tuple[tuple[str, Scenario], ...]:
-        """What the axes are applied to: variants by name, or the scenario on each architecture."""
+        """Scenarios to which the axes are applied: variants by name, or the scenario on each architecture."""
         if self.scenario.variants:
             return tuple(self.scenario.variants.items())
         changed = [self.scenario.changed({"policy": {"architecture": name}}) for name in self.architectures]
@@ -154,35 +155,35 @@ class Grid:
 
     @cached_property
     def digest(self) -> str:
-        """A name for what will be computed: grids that say the same, with the same calibrated costs, have the same."""
+        """Identity of the sweep's results: equal for equal grids with the same calibrated costs."""
         text = json.dumps(
-            [__version__, self._calibrated(), self.scenario.to_toml(), [repr(axis) for axis in self.axes],
-             self.architectures, self.policies, repr(self.design), repr(self.replications), self.costs,
+            [__version__, self._cost_digests(), self.scenario.to_toml(), [repr(axis) for axis in self.axes],
+             self.architectures, self.policies, repr(self.design), repr(self.replications), self.unknown_costs,
              self.pages_per_vcpu, self.metrics, self.seed],
         )  # fmt: skip
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def _calibrated(self) -> list[str]:
-        """Digests of the files that points take costs from: the fits of their machines, and the priors."""
-        machines = {case.host.name for _, case in self.cases} | self._swept("host", "name")
-        paths = [path for path in map(fit_path, sorted(machines)) if path is not None]
-        if self.costs == "median":
+    def _cost_digests(self) -> list[str]:
+        """Digests of the files that determine costs: the fits of the hosts, and the priors."""
+        hosts = {case.host.name for _, case in self.cases} | self._axis_values("host", "name")
+        paths = [path for path in map(fit_path, sorted(hosts)) if path is not None]
+        if self.unknown_costs == "median":
             paths.append(priors_path())
         return [hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths]
 
-    def _swept(self, section: str, key: str) -> set[Any]:
-        """The values that an axis gives a field."""
+    def _axis_values(self, section: str, key: str) -> set[Any]:
+        """Values of a field on the axes."""
         return {value for axis in self.axes if (axis.section, axis.key) == (section, key) for value in axis.values}
 
     @cached_property
-    def how(self) -> str:
-        """What decides about a point's numbers beside its scenario."""
+    def settings(self) -> str:
+        """Settings that determine a point's numbers in addition to its scenario."""
         return repr((__version__, self.seed, self.metrics, self.replications, self.pages_per_vcpu))
 
     @cached_property
-    def kept(self) -> tuple[str, ...]:
-        """The metrics that are kept, in the order of their columns."""
-        kinds = self._swept("workload", "kind") | {
+    def kept_metrics(self) -> tuple[str, ...]:
+        """Names of the metrics to keep, in the order of their columns."""
+        kinds = self._axis_values("workload", "kind") | {
             str(policy(name).changes.get("workload", {}).get("kind", "")) for name in self.policies if name != BASELINE
         }
         kinds |= {case.workload.kind for _, case in self.cases}
@@ -197,10 +198,10 @@ _KEYS = {f.name for f in fields(Grid)}
 
 
 def read_grid(tables: Mapping[str, Any]) -> Grid:
-    """A grid from the tables of its file.
+    """Read a grid from the tables of its file.
 
-    Raises `InputError` on an unknown key, a value that breaks its rule, more points than `MOST_POINTS`, or a sampled
-    design of more than `MOST_COORDINATES`.
+    Raises `InputError` on an unknown key, a value that breaks its rule, more points than `MAX_POINTS`, or a sampled
+    design with more than `MAX_COORDINATES`.
 
     >>> grid = read_grid({"policies": ["baseline", "every-64"], "architectures": ["arm64", "riscv"],
     ...                   "axes": {"guest": {"vcpus": [1, 2, 4]}}})
@@ -231,7 +232,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
         policies=_names(tables, "policies") or (BASELINE,),
         design=design,
         replications=Replications(**parsed(Replications, replications, "replications")),
-        costs=rules.choice("exact", "median")(tables.get("costs", "median"), "costs"),
+        unknown_costs=rules.choice("exact", "median")(tables.get("unknown_costs", "median"), "unknown_costs"),
         pages_per_vcpu=(
             rules.whole(64, 2**40)(tables["pages_per_vcpu"], "pages_per_vcpu") if "pages_per_vcpu" in tables else None
         ),
@@ -239,21 +240,21 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
         seed=rules.whole(0, 2**31)(tables.get("seed", 1), "seed"),
     )
     if scenario.variants and grid.architectures:
-        raise InputError("architectures", ", ".join(grid.architectures), "the scenario's variants have their own",
-                         "leave one of them out")  # fmt: skip
+        raise InputError("architectures", ", ".join(grid.architectures), "the scenario's variants have architectures",
+                         "remove one of them")  # fmt: skip
     if design.kind != "full" and not axes:
         raise InputError("axes", "", f"a {design.kind} needs at least one", "write one, such as [axes.guest]")
-    if design.points * len(axes) > MOST_COORDINATES:
+    if design.points * len(axes) > MAX_COORDINATES:
         raise InputError("design.points", f"{design.points:,}",
-                         f"a {design.kind} has at most {MOST_COORDINATES:,} coordinates, points × axes, and not "
+                         f"a {design.kind} has at most {MAX_COORDINATES:,} coordinates, points × axes, and not "
                          f"{design.points * len(axes):,}", "take fewer points or fewer axes")  # fmt: skip
     for name in grid.policies:
         if name != BASELINE:
             policy(name)
-    if grid.points > MOST_POINTS:
-        raise InputError("points", f"{grid.points:,}", f"a sweep has at most {MOST_POINTS:,}",
+    if grid.points > MAX_POINTS:
+        raise InputError("points", f"{grid.points:,}", f"a sweep has at most {MAX_POINTS:,}",
                          'take fewer values, or a design of kind = "sobol"')  # fmt: skip
-    grid.kept  # noqa: B018  # refuses metrics that are unknown
+    grid.kept_metrics  # noqa: B018  # refuses unknown metrics
     return grid
 
 
@@ -272,6 +273,6 @@ def _table(given: Any, where: str) -> Mapping[str, Any]:
 
 
 def _names(tables: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    found = rules.names(tables.get(key, []), key)
-    check_distinct(found, found, key)
-    return found
+    names = rules.names(tables.get(key, []), key)
+    check_distinct(names, names, key)
+    return names

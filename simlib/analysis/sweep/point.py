@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A point of a grid by its number: its scenario, or the rule that refuses it; its content key and its seeds."""
+"""Points of a grid by their numbers: scenario or refusal, content key and seeds."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from simlib.model.scenario import SECTIONS, Scenario, section_differences, secti
 from simlib.model.workload import Workload
 
 _KEPT = 4096
-"""Sections of scenarios that are kept: points differ from their neighbours in few of them."""
+"""Size of the caches of scenario sections: neighbouring points differ in few sections."""
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One point of a grid.
+    """Point of a grid.
 
-    - `values`: of the axes, as a scenario file has them.
-    - `scenario`: with its costs; None if a rule refuses it.
-    - `refusal`: that rule.
+    - `values`: values of the axes in the format of a scenario file.
+    - `scenario`: the scenario with its costs; None if a rule refuses it.
+    - `refusal`: the error of that rule.
     """
 
     number: int
@@ -46,32 +46,32 @@ class GridPoint:
 
 
 class Points:
-    """The points of a grid."""
+    """Sequence of the points of a grid."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._each = grid.places * len(grid.policies)
-        self._stride = _coprime(self._each)
+        self._per_case = grid.places * len(grid.policies)
+        self._stride = _coprime(self._per_case)
 
     def numbers(self, begin: int, end: int) -> NDArray[np.int64]:
-        """The numbers of the points at some positions of the order in which a sweep goes through them.
+        """Return the numbers of the points at a range of positions in the sweep's order.
 
-        Case by case, and within each in strides of nearly a golden section, so that dear and cheap points are mixed
-        and what is left can be told from what is done.
+        The order is case by case, and within a case in strides of nearly a golden section, so that slow and fast
+        points are mixed and the remaining time can be estimated from the finished points.
 
         >>> from simlib.analysis.sweep.grid import read_grid
         >>> Points(read_grid({"axes": {"guest": {"vcpus": [1, 2, 3, 4, 5]}}})).numbers(0, 5).tolist()
         [0, 3, 1, 4, 2]
         """
-        case, place = np.divmod(np.arange(begin, end, dtype=np.int64), self._each)
-        return np.asarray(case * self._each + place * self._stride % self._each)
+        case, place = np.divmod(np.arange(begin, end, dtype=np.int64), self._per_case)
+        return np.asarray(case * self._per_case + place * self._stride % self._per_case)
 
     def __getitem__(self, number: int) -> GridPoint:
-        """The point of a number, from 0."""
-        case, rest = divmod(number, self._each)
-        place, which = divmod(rest, len(self.grid.policies))
+        """Return the point with a number, from 0."""
+        case, offset = divmod(number, self._per_case)
+        place, policy_index = divmod(offset, len(self.grid.policies))
         variant, base = self.grid.cases[case]
-        name, values = self.grid.policies[which], self._values(place)
+        name, values = self.grid.policies[policy_index], self._values(place)
         architecture = base.policy.architecture
         try:
             scenario = self._scenario(base, name, values)
@@ -95,7 +95,7 @@ class Points:
         if name != BASELINE:
             for section, table in _policy_tables(name, parts["policy"].architecture):
                 parts[section] = _changed(section, parts[section], table)
-        if self.grid.costs == "exact":
+        if self.grid.unknown_costs == "exact":
             scenario = Scenario(**parts, cost_group=base.cost_group)
             return UncertainCosts.of(scenario, choose_fit(scenario)[0]).exact()
         kind = parts["workload"].kind
@@ -105,14 +105,14 @@ class Points:
     @cached_property
     def _by_section(self) -> Mapping[str, list[int]]:
         """Indices of the axes of each section."""
-        found: dict[str, list[int]] = {}
+        indices: dict[str, list[int]] = {}
         for index, axis in enumerate(self.grid.axes):
-            found.setdefault(axis.section, []).append(index)
-        return found
+            indices.setdefault(axis.section, []).append(index)
+        return indices
 
 
 def _coprime(count: int) -> int:
-    """The number nearest to a golden section of `count` that has no divisor in common with it."""
+    """First number from a golden section of `count` on that is coprime to it."""
     stride = max(1, round(count * 0.6180339887498949))
     while math.gcd(stride, count) > 1:
         stride += 1
@@ -121,7 +121,7 @@ def _coprime(count: int) -> int:
 
 @lru_cache(maxsize=_KEPT)
 def _changed(section: str, base: Any, changes: tuple[tuple[str, Any], ...]) -> Any:
-    """A section with some keys replaced."""
+    """Return a section with some keys replaced."""
     return sections({section: dict(changes)}, "", SimpleNamespace(**{section: base}))[section]
 
 
@@ -132,16 +132,16 @@ def _policy_tables(name: str, architecture: str) -> tuple[tuple[str, tuple[tuple
 
 
 @lru_cache(maxsize=_KEPT)
-def _costs(machine: Any, policy_: Any, costs: Costs, kind: str, group: str) -> Costs:
-    """The costs of a scenario at their medians, which depend on nothing else of it."""
-    scenario = Scenario(host=machine, policy=policy_, workload=Workload(kind=kind), costs=costs, cost_group=group)
+def _costs(host: Any, policy_: Any, costs: Costs, kind: str, group: str) -> Costs:
+    """Costs of a scenario at their medians, which depend only on the arguments."""
+    scenario = Scenario(host=host, policy=policy_, workload=Workload(kind=kind), costs=costs, cost_group=group)
     return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central().costs
 
 
-def text_of(scenario: Scenario) -> str:
-    """A scenario as its file has it.
+def scenario_text(scenario: Scenario) -> str:
+    """Return a scenario in the format of its file.
 
-    >>> text_of(Scenario().with_vcpus(4))
+    >>> scenario_text(Scenario().with_vcpus(4))
     '[guest]\\nvcpus = 4\\nmemory_per_vcpu = "1G"\\n'
     """
     parts = (_section_text(name, getattr(scenario, name)) for name in SECTIONS)
@@ -156,26 +156,26 @@ def _section_text(name: str, section: Any) -> str:
 
 
 def content_key(text: str, grid: Grid) -> str:
-    """A name for what is computed at a point: the same content has the same key in every sweep.
+    """Key of a point's content, which is the same in every sweep.
 
-    The scenario's text (`text_of`) is its content, with the grid's seed, metrics, replications and sampling; the axes
-    are not.
+    The content consists of the scenario's text (`scenario_text`) and the grid's seed, metrics, replications and
+    sampling, but not the axes.
 
-    >>> one, other = Grid(Scenario()), Grid(Scenario(), seed=2)
-    >>> len(content_key("", one)), content_key("", one) == content_key("", other)
+    >>> first, second = Grid(Scenario()), Grid(Scenario(), seed=2)
+    >>> len(content_key("", first)), content_key("", first) == content_key("", second)
     (32, False)
     """
-    return hashlib.blake2b(f"{grid.how}\n{text}".encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(f"{grid.settings}\n{text}".encode(), digest_size=16).hexdigest()
 
 
 def first_seed(scenario: Scenario, seed: int) -> int:
-    """The seed of a point's first replication; each further one has the next.
+    """Seed of a point's first replication; further replications use the next seeds.
 
-    It depends on the machine, the guest and the workload alone, so that policies, architectures and costs are compared
-    on common random numbers.
+    It depends only on the host, the guest and the workload, so that policies, architectures and costs are compared on
+    common random numbers.
 
-    >>> one, other = Scenario(), Scenario.parse({"policy": {"lock": "ticket"}})
-    >>> first_seed(one, 1) == first_seed(other, 1), first_seed(one, 1) == first_seed(one.with_vcpus(2), 1)
+    >>> base, ticket = Scenario(), Scenario.parse({"policy": {"lock": "ticket"}})
+    >>> first_seed(base, 1) == first_seed(ticket, 1), first_seed(base, 1) == first_seed(base.with_vcpus(2), 1)
     (True, False)
     """
     parts = (_section_text(name, getattr(scenario, name)) for name in ("host", "guest", "workload"))

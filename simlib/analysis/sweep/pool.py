@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Worker processes on this machine, which outlive the loss of one of them and end with whoever started them."""
+"""Worker processes on this machine, which are replaced after the loss of one and end with their parent."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ import cloudpickle
 
 from simlib._lib import gc_tuning
 from simlib._lib.errors import SimlibError
-from simlib._lib.parallel import MOST_WORKERS, cpus
+from simlib._lib.parallel import MAX_WORKERS, cpus
 from simlib.model import rules
 
 _PRELOADED = ["simlib.analysis.sweep.batch"]
-"""What is imported once for all workers, where the system can fork."""
+"""Modules that are imported once for all workers, where the system can fork."""
 
 
 class Pool(AbstractContextManager["Pool"]):
-    """Worker processes: an executor for `simlib._lib.parallel.use_executor` and `simlib.analysis.sweep.run`.
+    """Worker processes as an executor for `simlib._lib.parallel.use_executor` and `simlib.analysis.sweep.run`.
 
-    If a worker is killed, the others are ended too, what was under way is lost (`lost`), and the next task has new
+    If a worker is killed, the others are ended, too, running tasks are lost (`lost`), and the next task starts new
     workers.
 
-    Raises `InputError` if they are more. Raises `SimlibError` if the system has no room for them; when the first task
-    is given, too.
+    Raises `InputError` if there are too many workers. Raises `SimlibError`, also with the first task, if the system
+    cannot start them.
 
-    - `workers`: at most `simlib._lib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
+    - `workers`: number of processes, at most `simlib._lib.parallel.MAX_WORKERS`; 0: the number of CPUs.
 
     >>> with Pool(1) as pool:
     ...     pool.submit(divmod, 7, 2).result()
@@ -44,43 +44,43 @@ class Pool(AbstractContextManager["Pool"]):
     """
 
     lost = (BrokenProcessPool,)
-    """What a task's future raises if its worker is gone."""
+    """Exceptions of a task's future if its worker was lost."""
 
     def __init__(self, workers: int = 0) -> None:
-        self.workers = rules.whole(0, MOST_WORKERS)(workers, "workers") or cpus()
+        self.workers = rules.whole(0, MAX_WORKERS)(workers, "workers") or cpus()
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context: Any = multiprocessing.get_context(method)
-        self._processes = self._started()
+        self._processes = self._start()
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Run a task in a worker, whatever can be pickled by value (functions within functions, too)."""
+        """Run a task in a worker; it is pickled by value, so that nested functions are possible."""
         pickled = cloudpickle.dumps((task, arguments))
-        with _apart(), self._starting():
+        with _isolated(), self._start_errors():
             try:
                 return self._processes.submit(_run, pickled)
             except BrokenProcessPool:
                 self._end()
-                self._processes = self._started()
+                self._processes = self._start()
                 return self._processes.submit(_run, pickled)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """End the workers, at once if what they do is no longer wanted; then the fork server, too, as it may import."""
+        """End the workers; after an exception end the fork server, too, which may still be importing."""
         self._end()
         if kind is not None:
             _end_fork_server(forkserver._forkserver)
 
-    def _started(self) -> ProcessPoolExecutor:
-        with _apart(), self._starting():
+    def _start(self) -> ProcessPoolExecutor:
+        with _isolated(), self._start_errors():
             if self._context.get_start_method() == "forkserver":
                 self._context.set_forkserver_preload(_PRELOADED)
-                resource_tracker.ensure_running()  # before, as it unblocks SIGINT at its end
-                with _unheard():
+                resource_tracker.ensure_running()  # first, because it unblocks SIGINT at its end
+                with _sigint_blocked():
                     forkserver.ensure_running()
-            return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_begin)
+            return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_init_worker)
 
     @contextmanager
-    def _starting(self) -> Iterator[None]:
-        """What the system says of new processes, as one sentence."""
+    def _start_errors(self) -> Iterator[None]:
+        """Convert an error of the system while processes are started into a `SimlibError`."""
         try:
             yield
         except OSError as error:
@@ -99,56 +99,56 @@ class Pool(AbstractContextManager["Pool"]):
 
 
 _ENVIRONMENT = {
-    "PYTHONSAFEPATH": "1",  # no module of the current folder, whoever may write there, is taken for one of Python's
-    "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",  # of what it removes after a killed run
+    "PYTHONSAFEPATH": "1",  # do not import modules from the current folder, which may shadow Python's
+    "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",  # about its cleanup after a killed run
 }
 
 
 @contextmanager
-def _apart() -> Iterator[None]:
-    """Processes that are started meanwhile take nothing from the current folder, nor import the caller's program.
+def _isolated() -> Iterator[None]:
+    """Keep processes that are started in this context from importing the current folder or the caller's program.
 
-    That would run it again; they need nothing of it, as what it defines is pickled by value.
+    Importing the program would run it again; it is not needed, because its functions are pickled by value.
     """
-    main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _ENVIRONMENT}
+    main, previous = sys.modules["__main__"], {name: os.environ.get(name) for name in _ENVIRONMENT}
     sys.modules["__main__"] = ModuleType("__main__")
     os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        for name, value in before.items():
+        for name, value in previous.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Processes that are started meanwhile are deaf to Ctrl-C, which is for the parent alone."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _sigint_blocked() -> Iterator[None]:
+    """Make processes that are started in this context ignore Ctrl-C, which only the parent handles."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def _end_fork_server(server: Any) -> None:
-    """End it, if there is one; the next pool starts another. multiprocessing has only private names for that."""
+    """End the fork server, if there is one; the next pool starts another. The interface for this is private."""
     if server._forkserver_pid is not None:
         os.kill(server._forkserver_pid, signal.SIGTERM)
         server._stop()
 
 
-def _begin() -> None:
-    """Leave Ctrl-C to the parent, and end when it ends, however that comes about."""
+def _init_worker() -> None:
+    """Initialise a worker: leave Ctrl-C to the parent, and exit when the parent exits for any reason."""
     gc_tuning.reduce_gc()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     connection.wait([parent])
     os._exit(1)
 

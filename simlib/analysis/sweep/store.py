@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The folder of a sweep: Parquet files that are whole or not there, whatever ends whoever writes them.
+"""Folder of a sweep: Parquet files that are complete or absent, however the writing process ends.
 
-A part's name holds the digest of its bytes, so that damage is seen. Nothing is ever changed: a part is written beside
-its place, brought to the disk, and renamed.
+The name of a part contains the digest of its bytes, so that damage is detected. Parts are never changed: they are
+written under a temporary name, synchronised to the disk, and renamed.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simlib._lib.errors import InputError, SimlibError, printable
-from simlib._lib.files import FULL, PART, check_writable, replace
+from simlib._lib.files import DISK_FULL_ERRNOS, PART, check_writable, replace
 from simlib._lib.reading import MIB, read_json
 from simlib._lib.version import __version__
 from simlib.analysis.sweep.batch import refused_schema, result_schema
-from simlib.analysis.sweep.grid import MOST_POINTS, Grid
+from simlib.analysis.sweep.grid import MAX_POINTS, Grid
 
 RESULTS, REFUSED = "results", "refused"
-"""Folders: data sets of results and of refused points."""
+"""Folders of the data sets of results and of refused points."""
 
 DESCRIPTION = "sweep.json"
 
 _DESCRIPTION_BYTES = 64 * MIB
-"""Longest description: an axis of a million values."""
+"""Largest description, with an axis of a million values."""
 
-BETWEEN_S, SHARE = 2.0, 0.02
-"""Rows are written once so many seconds have passed, or that share of the sweep so far: what a kill costs at most."""
+FLUSH_INTERVAL_S, FLUSH_SHARE = 2.0, 0.02
+"""Rows are written after this time in s or this share of the elapsed time, whichever is longer; a kill loses them."""
 
-ROWS = 50_000
-"""Rows that are kept before they are written at once."""
+MAX_BUFFERED_ROWS = 50_000
+"""Number of buffered rows that are written immediately."""
 
 
 class Store:
-    """A sweep's folder, held by one process at a time: use `opened`.
+    """Folder of a sweep, locked by one process at a time: use `open_store`.
 
-    - `done`, shape (points,): whether each point has a row in a part.
-    - `damaged`: what was no intact part when the folder was opened; its name begins with a dot now.
-    - `rows`: rows of each of the data sets.
+    - `done`, shape (points,): True for each point that has a row in a part.
+    - `damaged`: damaged or foreign parts, which were renamed with a leading dot when the folder was opened.
+    - `rows`: number of rows of each data set.
     """
 
     def __init__(self, folder: Path, grid: Grid) -> None:
@@ -57,29 +57,29 @@ class Store:
         self.done = np.zeros(grid.points, dtype=bool)
         self.damaged: list[Path] = []
         self.rows = {RESULTS: 0, REFUSED: 0}
-        self._waiting: dict[str, list[pa.Table]] = {RESULTS: [], REFUSED: []}
+        self._buffer: dict[str, list[pa.Table]] = {RESULTS: [], REFUSED: []}
         self._begun = self._written = time.monotonic()
 
     def add(self, results: pa.Table, refused: pa.Table) -> None:
-        """Keep rows, and write those that have been kept for long enough."""
+        """Buffer rows, and write the buffer if it is large or old enough."""
         for name, table in ((RESULTS, results), (REFUSED, refused)):
             if table.num_rows:
-                self._waiting[name].append(table)
+                self._buffer[name].append(table)
         now = time.monotonic()
-        rows = sum(table.num_rows for tables in self._waiting.values() for table in tables)
-        if rows >= ROWS or now - self._written > max(BETWEEN_S, SHARE * (now - self._begun)):
+        rows = sum(table.num_rows for tables in self._buffer.values() for table in tables)
+        if rows >= MAX_BUFFERED_ROWS or now - self._written > max(FLUSH_INTERVAL_S, FLUSH_SHARE * (now - self._begun)):
             self.write()
 
     def write(self) -> None:
-        """Write all rows that are kept.
+        """Write all buffered rows.
 
         Raises `SimlibError` if the disk is full, or the folder cannot be written.
         """
-        for name, tables in self._waiting.items():
+        for name, tables in self._buffer.items():
             if not tables:
                 continue
             table = pa.concat_tables(tables)
-            with faults(self.folder):
+            with translate_errors(self.folder):
                 for architecture in pc.unique(table["architecture"]).to_pylist():
                     self._write_part(name, architecture, table.filter(pc.equal(table["architecture"], architecture)))
             tables.clear()
@@ -94,8 +94,8 @@ class Store:
         replace(folder / f"part-{first:09d}-{_digest(content)}.parquet", content, durable=True)
         self._count(name, rows)
 
-    def look(self) -> None:
-        """Find what is done; hide what is no intact part, and remove what is half written."""
+    def scan(self) -> None:
+        """Find finished points, rename parts that are not intact, and remove temporary files."""
         for name in (RESULTS, REFUSED):
             for path in (self.folder / name).glob(f"architecture=*/.part-*{PART}"):
                 path.unlink()
@@ -114,9 +114,9 @@ class Store:
 def parts(
     folder: Path, name: str, points: int, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[Path, pa.Table | None]]:
-    """The parts of a data set, sorted by name, with some or all of their columns.
+    """Yield the parts of a data set, sorted by name, with some or all of their columns.
 
-    None stands for one whose bytes are not those that were written, or that has points that the sweep has not.
+    The table is None if the bytes of the part have changed, or it has points that are not in the sweep.
     """
     for path in sorted((folder / name).glob("architecture=*/part-*.parquet")):
         content = path.read_bytes() if path.is_file() else b""
@@ -132,63 +132,63 @@ def _digest(content: bytes | memoryview) -> str:
 
 
 @contextmanager
-def opened(folder: Path, grid: Grid, resume: bool) -> Iterator[Store]:
-    """Hold a sweep's folder, made if there is none.
+def open_store(folder: Path, grid: Grid, resume: bool) -> Iterator[Store]:
+    """Create or open a sweep's folder, and lock it.
 
-    Raises `InputError` if it holds a sweep and is not to be resumed, another grid's sweep, or something else. Raises
-    `SimlibError` if another process holds it, or it cannot be written.
+    Raises `InputError` if it holds a sweep and `resume` is false, the sweep of another grid, or something else. Raises
+    `SimlibError` if another process holds the lock, or the folder cannot be written.
     """
     with ExitStack() as stack:
-        with faults(folder):
+        with translate_errors(folder):
             check_writable(folder, folder=True)
             folder.mkdir(parents=True, exist_ok=True)
             _check(folder, grid, resume)
-            stack.enter_context(_alone(folder))
-            _check(folder, grid, resume)  # again: another process may have come and gone
-            about = json.dumps(description(grid), indent=1) + "\n"
-            replace(folder / DESCRIPTION, about.encode(), durable=True)
+            stack.enter_context(_locked(folder))
+            _check(folder, grid, resume)  # again, as another process may have used the folder meanwhile
+            text = json.dumps(description(grid), indent=1) + "\n"
+            replace(folder / DESCRIPTION, text.encode(), durable=True)
             store = Store(folder, grid)
-            store.look()
+            store.scan()
         yield store
 
 
 def _check(folder: Path, grid: Grid, resume: bool) -> None:
-    """See that a folder is empty, or this sweep's."""
+    """Check that a folder is empty or holds this sweep."""
     if not os.path.lexists(folder / DESCRIPTION):
-        strange = [one.name for one in folder.iterdir() if one.name not in ("lock", f".{DESCRIPTION}{PART}")]
-        if strange:
-            raise InputError("out", str(folder), f"holds {printable(min(strange))}, which is no sweep's",
+        foreign = [path.name for path in folder.iterdir() if path.name not in ("lock", f".{DESCRIPTION}{PART}")]
+        if foreign:
+            raise InputError("out", str(folder), f"holds {printable(min(foreign))}, which does not belong to a sweep",
                              "give another folder", "give another --out", "--out")  # fmt: skip
         return
-    found = read_description(folder)
-    if found["grid"] != grid.digest:
-        what = (
-            f"simlib {found['simlib']}"
-            if found["simlib"] != __version__
-            else "another grid, or of other fits or priors"
+    meta = read_description(folder)
+    if meta["grid"] != grid.digest:
+        origin = (
+            f"simlib {meta['simlib']}"
+            if meta["simlib"] != __version__
+            else "another grid, or with other fits or priors"
         )
-        raise InputError("out", str(folder), f"holds a sweep of {what}", "give another folder", "give another --out",
+        raise InputError("out", str(folder), f"holds a sweep of {origin}", "give another folder", "give another --out",
                          "--out")  # fmt: skip
     if not resume:
         raise InputError("out", str(folder), "holds this sweep already", "give resume=True, or another folder",
-                         "give --resume to go on with it, or another --out", "--out")  # fmt: skip
+                         "give --resume to continue it, or another --out", "--out")  # fmt: skip
 
 
 def description(grid: Grid) -> dict[str, Any]:
-    """What is written of a sweep beside its data sets."""
+    """Return the description of a sweep, which is stored beside its data sets."""
     axes = [
         {"column": axis.column, "field": f"{axis.section}.{axis.key}", "unit": axis.unit, "values": list(axis.values)}
         for axis in grid.axes
     ]
     schemas = ((RESULTS, result_schema(grid)), (REFUSED, refused_schema(grid)))
-    columns = {  # but the architecture, which is the name of a part's folder
+    columns = {  # without the architecture, which is the name of a part's folder
         name: {column.name: str(column.type) for column in schema if column.name != "architecture"}
         for name, schema in schemas
     }
     return {
         "simlib": __version__, "grid": grid.digest, "points": grid.points, "design": grid.design.kind, "axes": axes,
         "variants": list(grid.scenario.variants), "architectures": [case.policy.architecture for _, case in grid.cases],
-        "policies": list(grid.policies), "metrics": list(grid.kept), "level": grid.replications.level,
+        "policies": list(grid.policies), "metrics": list(grid.kept_metrics), "level": grid.replications.level,
         "seed": grid.seed, "columns": columns,
     }  # fmt: skip
 
@@ -200,48 +200,46 @@ _KEYS = {
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """What was written of a sweep.
+    """Read the description of a sweep.
 
     Raises `InputError` if the folder holds none.
     """
-    found = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", _DESCRIPTION_BYTES)
-    about: dict[str, Any] = found if isinstance(found, dict) else {}
-    whole = all(isinstance(about.get(key), kind) for key, kind in _KEYS.items()) and all(
-        isinstance(axis, dict) and axis.keys() >= {"column", "field", "unit", "values"} for axis in about["axes"]
+    content = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", _DESCRIPTION_BYTES)
+    meta: dict[str, Any] = content if isinstance(content, dict) else {}
+    complete = all(isinstance(meta.get(key), kind) for key, kind in _KEYS.items()) and all(
+        isinstance(axis, dict) and axis.keys() >= {"column", "field", "unit", "values"} for axis in meta["axes"]
     )
-    if not whole or not 0 < about["points"] <= MOST_POINTS or about["points"] % max(1, len(about["architectures"])):
+    if not complete or not 0 < meta["points"] <= MAX_POINTS or meta["points"] % max(1, len(meta["architectures"])):
         raise InputError("sweep", str(folder), f"has no {DESCRIPTION} of a sweep", "give the folder of a sweep")
-    return about
+    return meta
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a folder; the system gives it back, however this process ends."""
-    import fcntl  # noqa: PLC0415  # not on Windows, where the rest of simlib runs
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder; the system releases the lock, however this process ends."""
+    import fcntl  # noqa: PLC0415  # not on Windows, where other parts of simlib run
 
-    plainly = os.O_NOFOLLOW | os.O_NONBLOCK  # what is a link is not followed, nor is a pipe waited for
-    with open(folder / "lock", "ab", opener=lambda path, flags: os.open(path, flags | plainly, 0o666)) as lock:
+    safe_flags = os.O_NOFOLLOW | os.O_NONBLOCK  # neither follow a link nor wait for a pipe
+    with open(folder / "lock", "ab", opener=lambda path, flags: os.open(path, flags | safe_flags, 0o666)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SimlibError(
-                f"another process is at work in {folder}", "wait for it, or give another folder",
+                f"another process uses {folder}", "wait for it, or give another folder",
                 "wait for it, or give another --out",
             ) from None  # fmt: skip
         yield
 
 
 @contextmanager
-def faults(folder: Path) -> Iterator[None]:
-    """What the system says of a folder, as one sentence."""
+def translate_errors(folder: Path) -> Iterator[None]:
+    """Convert an error of the file system into a `SimlibError`."""
     try:
         yield
     except OSError as error:
-        cure = (
-            "free some space" if error.errno in FULL else "see to it that it is what it was and yours to read and write"
-        )
+        hint = "free some space" if error.errno in DISK_FULL_ERRNOS else "check its type and permissions"
         raise SimlibError(
             f"{error.filename or folder}: cannot be read or written ({error.strerror or error}); "
-            "what is finished is kept",
-            f"{cure}, and run again with resume=True", f"{cure}, and run again with --resume",
+            "finished results are kept",
+            f"{hint}, and run again with resume=True", f"{hint}, and run again with --resume",
         ) from None  # fmt: skip

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Exact and closed-form answers about locks, in microseconds a point; times in seconds.
+"""Exact and closed-form results about locks, computed in microseconds a point; times in seconds.
 
-`docs/theory.md` lists the formulas, their sources, and when each is exact.
+docs/theory.md lists the formulas, their sources, and the conditions under which each is exact.
 """
 
 from simlib.analysis.theory.batching import BatchCosts, Batching, batch_costs, best_batch, square_root_batch

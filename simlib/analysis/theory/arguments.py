@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rules for the arguments of `simlib.analysis.theory`, each with the `InputError` that it raises."""
+"""Checks of the arguments of `simlib.analysis.theory`, each of which raises `InputError`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simlib._lib.errors import InputError
 
 
 def check_count(what: str, value: object) -> int:
-    """`value` as an `int`, if it is a whole number of at least 1.
+    """Return `value` as an `int` if it is a whole number of at least 1.
 
     >>> check_count("n", 0)
     Traceback (most recent call last):
@@ -24,21 +24,23 @@ def check_count(what: str, value: object) -> int:
     return int(value)
 
 
-def check_time(what: str, value: object, cure: str = "give seconds", most: float = math.inf) -> float:
-    """`value` as a `float`, if it is a finite duration (or other cost) of at least 0, and at most `most`."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= most or math.isinf(value):
-        raise InputError(what, value, "must be finite and at least 0" + f", at most {most:g}" * (most < math.inf), cure)
+def check_time(what: str, value: object, hint: str = "give seconds", limit: float = math.inf) -> float:
+    """Return `value` as a `float` if it is a finite duration (or other cost) from 0 to `limit`."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= limit or math.isinf(value):
+        raise InputError(
+            what, value, "must be finite and at least 0" + f", at most {limit:g}" * (limit < math.inf), hint
+        )
     return float(value)
 
 
 def check_cycle(names: str, *times: float) -> None:
-    """Refuse a cycle that takes no time at all: its throughput would be infinite."""
+    """Refuse a cycle that takes no time, because its throughput would be infinite."""
     if not any(times):
         raise InputError(names, times, "must not all be 0", "give at least one positive time")
 
 
 def check_vector(what: str, values: ArrayLike, *, positive: bool) -> NDArray[np.float64]:
-    """`values` as a vector of finite floats, each above 0 (`positive`) or at least 0.
+    """Return `values` as a vector of finite floats, each above 0 (`positive`) or at least 0.
 
     >>> check_vector("throughput", [1, 0], positive=True)
     Traceback (most recent call last):
@@ -50,9 +52,9 @@ def check_vector(what: str, values: ArrayLike, *, positive: bool) -> NDArray[np.
         raise InputError(what, values, "must be a vector of numbers", "give a list or an array") from None
     if vector.ndim != 1 or vector.size == 0:
         raise InputError(what, values, "must be a vector with at least one element", "give a list or an array")
-    good = np.isfinite(vector) & ((vector > 0) if positive else (vector >= 0))
-    if not good.all():
-        worst = int(np.argmin(good))
+    valid = np.isfinite(vector) & ((vector > 0) if positive else (vector >= 0))
+    if not valid.all():
+        index = int(np.argmin(valid))
         rule = "must be finite and " + ("above 0" if positive else "at least 0")
-        raise InputError(f"{what}[{worst}]", float(vector[worst]), rule, "remove or correct the element")
+        raise InputError(f"{what}[{index}]", float(vector[index]), rule, "remove or correct the element")
     return vector

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The batching law: how often a thread that holds a lock for long should let go.
+"""The batching law: the number of pages after which CLEAR should drop the lock.
 
-A clearing thread has `pages` to write-protect, at `work` seconds each, and lets go after every `batch` of them; getting
-the lock back takes it `reacquire` when nobody else wants it. `vcpus` threads think for `think` on average (exponential)
+A clearing thread write-protects `pages`, at `work` seconds each, and drops the lock after every `batch` of them; it
+needs `reacquire` to take the lock again without contention. `vcpus` threads think for `think` on average (exponential)
 and then need the lock: for write, one after another, or for read, together.
 
-Write T = work × batch for a hold and s for what each waiter adds. Let k vCPUs wait when a hold ends: they are served
-first, those that fault while the clearing thread has not asked again are served too (e of them on average), and it
-gets the lock after W = max(reacquire, s × (k + e)). Who faults after it has asked waits for the next hold's end. Taking
-the vCPUs as independent, k is binomial with
+Let T = work × batch be the time of a hold and s the time that each waiter adds. If k vCPUs wait when a hold ends, they
+are served first. The vCPUs that fault before the clearing thread requests the lock again are served too (e on average),
+and it gets the lock after W = max(reacquire, s × (k + e)). A vCPU that faults after that request waits for the end of
+the next hold. If the vCPUs are taken as independent, k is binomial with
 
     p = 1 − exp(−(T + E[(W − reacquire) × (1 − k / (2 × vcpus))]) / think),   e = vcpus × (1 − p) × reacquire / think,
 
-where the bracket is how long a vCPU has been thinking, on average, after the clearing thread asked: those that were
-served began in between. The fixed point is found by secants. A cycle takes C = T + E[W], and there are pages / batch
-of them. Each fault ends one time of thinking, so that the guest's throughput, relative to undisturbed, is
+where the bracket is the mean time for which a vCPU has been thinking after the request of the clearing thread: the
+served vCPUs began in between. The fixed point is computed by the secant method. A cycle takes C = T + E[W], and there
+are pages / batch cycles. Each fault ends one think time, so the guest's throughput, relative to undisturbed, is
 (E[k] + e) × think / (vcpus × C). The engine agrees within a few percent (tests/analysis/theory/test_batching.py).
 
-For holds and waits that are short beside the thinking the cost, CLEAR time plus `weight` times what the guest loses,
-is a sum of one term in 1 / batch and one in batch, and the best hold is
+For holds and waits that are short compared with the think time, the cost, CLEAR time plus `weight` times the guest time
+lost, is a sum of a term in 1 / batch and a term in batch, and the best hold is
 
     T* = sqrt(2 × reacquire × think / (weight × vcpus)),
 
-the square-root law: as in the economic lot size (Harris 1913) and the checkpoint interval (Young 1974), a fixed cost of
-letting go against a loss that grows with the time one does not. Neither the length of a fault nor the number of pages
-is in it: the waits of the clearing thread behind the guest's faults are the same however they are divided.
+the square-root law. As for the economic lot size (Harris 1913) and the checkpoint interval (Young 1974), a fixed cost
+of each drop is traded for a loss that grows with the time between drops. Neither the length of a fault nor the number
+of pages is in it: the total wait of the clearing thread for the guest's faults does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from scipy import special
 from simlib._lib.errors import InputError
 from simlib.analysis.theory.arguments import check_count, check_time, check_vector
 
-_ROUNDS = 200
-_SHALLOW = 0.01
-"""Slope of the fixed point's equation below which a secant would jump too far."""
+_MAX_ITERATIONS = 200
+_MIN_SLOPE = 0.01
+"""Slope of the fixed-point equation below which a secant step would be too large."""
 
 
 @dataclass(frozen=True)
 class Batching:
-    """What meets at the lock; times in seconds.
+    """Parameters of the clearing thread and the vCPUs; times in seconds.
 
     - `pages`: pages of the whole ioctl.
-    - `work`: under the lock, for each page.
-    - `reacquire`: letting go and getting the lock back when nobody else wants it.
+    - `work`: time under the lock for each page.
+    - `reacquire`: time to drop the lock and take it again without contention.
     - `think`: mean time between a vCPU's return to the guest and its next fault that needs the lock.
-    - `service`: what each waiter adds to the clearing thread's wait: hold and hand-over if faults exclude each other,
-      the hand-over alone if they enter together.
-    - `drain`: what the waiters add once, however many they are: one hold, if they enter together.
+    - `service`: time that each waiter adds to the clearing thread's wait: hold and hand-off if faults exclude each
+      other, only the hand-off if they enter together.
+    - `drain`: time that the waiters add once, whatever their number: one hold if they enter together.
     """
 
     pages: int
@@ -65,42 +65,42 @@ class Batching:
     drain: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the arguments; `InputError` if one breaks its rule."""
+        """Check the arguments. Raises `InputError` if one breaks its rule."""
         check_count("pages", self.pages)
         check_count("vcpus", self.vcpus)
         for name in ("work", "reacquire", "service", "drain"):
             check_time(name, getattr(self, name))
         for name in ("work", "think"):
             if check_time(name, getattr(self, name)) == 0:
-                raise InputError(name, 0.0, "must be above 0", "without it there is nothing to divide")
+                raise InputError(name, 0.0, "must be above 0", "give a positive time")
 
 
 @dataclass(frozen=True)
 class BatchCosts:
-    """What each batch costs; arrays over the batches, times in seconds.
+    """Costs of each batch; arrays over the batches, times in seconds.
 
     - `batch`: pages of a hold.
-    - `clear_time`: of the whole ioctl.
-    - `throughput`: the guest's meanwhile, relative to undisturbed.
-    - `lost`: CPU time that the guest loses in all.
-    - `stall`: mean of a vCPU that faults as a hold begins and is served last.
-    - `waiting`: vCPUs that wait when a hold ends.
+    - `clear_time`: time of the whole ioctl.
+    - `throughput`: guest throughput during the ioctl, relative to undisturbed.
+    - `guest_time_lost`: CPU time that the guest loses in all.
+    - `stall`: mean stall of a vCPU that faults as a hold begins and is served last.
+    - `waiting`: mean number of vCPUs that wait when a hold ends.
     """
 
     batch: NDArray[np.float64]
     clear_time: NDArray[np.float64]
     throughput: NDArray[np.float64]
-    lost: NDArray[np.float64]
+    guest_time_lost: NDArray[np.float64]
     stall: NDArray[np.float64]
     waiting: NDArray[np.float64]
 
     def objective(self, weight: float = 1.0) -> NDArray[np.float64]:
-        """CLEAR time and, `weight` times, the guest's lost time: what is to be least, s."""
-        return self.clear_time + check_time("weight", weight, "give a ratio") * self.lost
+        """Objective to minimise: CLEAR time plus `weight` times the guest time lost, s."""
+        return self.clear_time + check_time("weight", weight, "give a ratio") * self.guest_time_lost
 
 
 def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
-    """What each of some batches costs: pages of a hold, each above 0; more than all pages is all pages.
+    """Compute the costs of batches: pages of a hold, each above 0 and cut to the pages of the ioctl.
 
     Raises `InputError` if a batch is not above 0.
 
@@ -111,57 +111,57 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
     """
     batch = np.minimum(check_vector("batches", batches, positive=True), case.pages)
     hold = case.work * batch
-    number = np.arange(case.vcpus + 1)
-    share = 1 - number / (2 * case.vcpus)
-    choices = -special.betaln(number + 1, case.vcpus - number + 1) - np.log(case.vcpus + 1)
-    chance = -np.expm1(-hold / case.think)
-    last = last_gap = np.full_like(chance, np.nan)
-    for _ in range(_ROUNDS):
-        early = case.vcpus * (1 - chance) * case.reacquire / case.think
-        p = chance[:, None]
-        odds = np.exp(choices + special.xlogy(number, p) + special.xlog1py(case.vcpus - number, -p))
-        served = number + early[:, None]
-        back = np.maximum(case.reacquire, case.service * served + case.drain * np.minimum(served, 1.0))
-        thought = (odds * (back - case.reacquire) * share).sum(axis=1)
-        gap = -np.expm1(-(hold + thought) / case.think) - chance
-        if np.allclose(gap, 0.0, atol=1e-10):
+    waiters = np.arange(case.vcpus + 1)
+    share = 1 - waiters / (2 * case.vcpus)
+    log_combinations = -special.betaln(waiters + 1, case.vcpus - waiters + 1) - np.log(case.vcpus + 1)
+    wait_probability = -np.expm1(-hold / case.think)
+    last = last_residual = np.full_like(wait_probability, np.nan)
+    for _ in range(_MAX_ITERATIONS):
+        early = case.vcpus * (1 - wait_probability) * case.reacquire / case.think
+        p = wait_probability[:, None]
+        weights = np.exp(log_combinations + special.xlogy(waiters, p) + special.xlog1py(case.vcpus - waiters, -p))
+        served = waiters + early[:, None]
+        wait = np.maximum(case.reacquire, case.service * served + case.drain * np.minimum(served, 1.0))
+        thinking = (weights * (wait - case.reacquire) * share).sum(axis=1)
+        residual = -np.expm1(-(hold + thinking) / case.think) - wait_probability
+        if np.allclose(residual, 0.0, atol=1e-10):
             break
         with np.errstate(divide="ignore", invalid="ignore"):
-            slope = (gap - last_gap) / (chance - last)
-            step = np.where(slope < -_SHALLOW, -gap / slope, 0.5 * gap)  # the secant; damped, as long as there is none
-        last, last_gap = chance, gap
-        chance = np.clip(chance + step, 0.0, 1.0)
-    cycle = hold + (odds * back).sum(axis=1)
+            slope = (residual - last_residual) / (wait_probability - last)
+            step = np.where(slope < -_MIN_SLOPE, -residual / slope, 0.5 * residual)  # damped if there is no secant yet
+        last, last_residual = wait_probability, residual
+        wait_probability = np.clip(wait_probability + step, 0.0, 1.0)
+    cycle = hold + (weights * wait).sum(axis=1)
     cycles = case.pages / batch
-    faults = case.vcpus * chance + early
+    faults = case.vcpus * wait_probability + early
     throughput = np.minimum(1.0, faults * case.think / (case.vcpus * cycle))
-    lost = cycles * cycle * case.vcpus * (1 - throughput)
-    columns = (batch, cycles * cycle, throughput, lost, cycle, case.vcpus * chance)
+    guest_time_lost = cycles * cycle * case.vcpus * (1 - throughput)
+    columns = (batch, cycles * cycle, throughput, guest_time_lost, cycle, case.vcpus * wait_probability)
     for column in columns:
         column.setflags(write=False)
     return BatchCosts(*columns)
 
 
 def square_root_batch(case: Batching, weight: float = 1.0) -> float:
-    """The batch of the square-root law, pages: not rounded, and not cut to what the ioctl has.
+    """Batch of the square-root law, pages; not rounded, and not cut to the pages of the ioctl.
 
-    Holds where the hold that comes out is short beside `think`; `batch_costs` has no such limit. `weight`, above 0, is
-    what a second of a vCPU is worth, in seconds of the clearing thread.
+    Valid if the resulting hold is short compared with `think`; `batch_costs` has no such limit. `weight`, above 0, is
+    the value of a vCPU's second, in seconds of the clearing thread.
 
     >>> case = Batching(pages=262144, work=30e-9, reacquire=0.2e-6, vcpus=16, think=1e-3, service=1e-6)
     >>> print(f"{square_root_batch(case):.0f}")
     167
     """
     if check_time("weight", weight, "give a ratio") == 0:
-        raise InputError("weight", weight, "must be above 0", "if the guest's time is worth nothing, never let go")
+        raise InputError("weight", weight, "must be above 0", "if the guest's time has no value, never drop the lock")
     return float(np.sqrt(2 * case.reacquire * case.think / (weight * case.vcpus)) / case.work)
 
 
 def best_batch(case: Batching, weight: float = 1.0, smallest: int = 64) -> tuple[int, BatchCosts]:
-    """The multiple of `smallest` pages with the least objective, by the fixed point and not by its limit.
+    """Multiple of `smallest` pages with the least objective, by the fixed point instead of its limit.
 
-    Returns: The batch, and the costs of every candidate: `smallest` pages (a bitmap word of 64 is the least that the
-    kernel does at a time), then eight to the octave up to all pages. `weight` is as for `square_root_batch`.
+    Returns: The batch, and the costs of every candidate: `smallest` pages (the kernel clears whole bitmap words of 64),
+    then eight to the octave up to all pages. `weight` is as for `square_root_batch`.
 
     >>> case = Batching(pages=262144, work=30e-9, reacquire=0.2e-6, vcpus=16, think=1e-3, service=1e-6)
     >>> best_batch(case)[0]

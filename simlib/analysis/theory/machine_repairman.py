@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One lock and `n` threads: the machine-repairman queue M/M/1//N and the ticket lock, by birth–death chains.
 
-State `k` is the number of threads at the lock, the holder included: 0 … n. A thread that thinks arrives at
-rate 1 / think, so the chain goes k → k+1 at rate (n - k) / think and k → k-1 at rate 1 / service(k).
+State `k` is the number of threads at the lock, including the holder: 0 … n. A thinking thread arrives at rate
+1 / think, so the chain goes k → k+1 at rate (n - k) / think and k → k-1 at rate 1 / service(k).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ClosedLock:
     - `think`: mean time outside of the lock, seconds.
     - `probabilities`, shape (n + 1,): P[k], the fraction of time that `k` threads hold or wait for the lock. Read-only.
     - `throughput`: acquisitions per second, of all threads together.
-    - `wait_probability`: fraction of acquisitions that find the lock taken and have to wait.
+    - `wait_probability`: fraction of acquisitions that have to wait because the lock is taken.
     """
 
     n: int
@@ -36,7 +36,7 @@ class ClosedLock:
 
     @property
     def utilisation(self) -> float:
-        """Fraction of time that the lock is held (or being handed over): 1 - P[0]."""
+        """Fraction of time that the lock is held or handed off: 1 - P[0]."""
         return float(self.probabilities[1:].sum())
 
     @property
@@ -46,20 +46,20 @@ class ClosedLock:
 
     @property
     def mean_waiting(self) -> float:
-        """Mean number of threads that wait, the holder excluded: Σ (k - 1) P[k] over k ≥ 1."""
+        """Mean number of threads that wait, without the holder: Σ (k - 1) P[k] over k ≥ 1."""
         return float(np.arange(self.n) @ self.probabilities[1:])
 
     @property
     def speed_up(self) -> float:
         """Mean number of threads outside of the lock: n - w, equal to throughput × think.
 
-        The speed-up of Boyd-Wickizer et al.: work per second in units of a core that never meets the lock.
+        The speed-up of Boyd-Wickizer et al.: work per second in units of a core that never needs the lock.
         """
         return float(np.arange(self.n, -1, -1) @ self.probabilities)
 
     @property
     def mean_wait(self) -> float:
-        """Mean time from asking for the lock to getting it, seconds: mean waiting / throughput."""
+        """Mean time from requesting the lock to getting it, seconds: mean waiting / throughput."""
         return self.mean_waiting / self.throughput
 
 
@@ -67,8 +67,8 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
     """Stationary probabilities of a finite birth–death chain (Kleinrock 1975, "Queueing Systems", volume 1, chapter 3).
 
     P[k+1] / P[k] = arrival_rates[k] / service_rates[k], the rates of k → k+1 and back, per second: at least 0, and
-    above 0. The power of two of each product is kept apart as an integer, so that nothing overflows and the relative
-    error stays about k rounding errors: good for thousands of states.
+    above 0. The exponent of each product is kept separately as an integer, so that nothing overflows and the relative
+    error stays about k rounding errors: accurate for thousands of states.
 
     Returns: ndarray, shape (N + 1,). Probabilities of the states 0 … N. Raises `InputError` if a rate breaks its rule
     or the lengths differ.
@@ -79,8 +79,8 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
     arrivals = check_vector("arrival_rates", arrival_rates, positive=False)
     services = check_vector("service_rates", service_rates, positive=True)
     if arrivals.size != services.size:
-        cure = "give one service rate for each arrival rate: services[k] takes state k+1 back to k"
-        raise InputError("len(service_rates)", services.size, f"must be {arrivals.size}", cure)
+        hint = "give one service rate for each arrival rate: services[k] takes state k+1 back to k"
+        raise InputError("len(service_rates)", services.size, f"must be {arrivals.size}", hint)
     probabilities = np.zeros(arrivals.size + 1)
     reached = arrivals.size if arrivals.all() else int(np.argmin(arrivals != 0))
     arrival_digits, arrival_power = np.frexp(arrivals[:reached])
@@ -96,7 +96,7 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
 
 
 def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) -> ClosedLock:
-    """`n` threads and one lock whose mean service time depends on how many threads are at it.
+    """Stationary state of `n` threads and one lock whose mean service time depends on the number of threads at it.
 
     Exact for exponential service at the rate of the present state, whatever the distribution of the think time (Baskett
     et al. 1975, J. ACM 22(2)). `wait_probability` uses the arrival theorem (Sevcik and Mitrani 1981, J. ACM 28(2)): an
@@ -108,7 +108,7 @@ def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) 
     - `think`: mean time outside of the lock, seconds. At 0 all threads are always at the lock.
     - `service_of_state`: `k` (1 … n, the holder counted) to mean service time, seconds. A state with 0 is left at once.
 
-    A lock whose hand-off costs 0.1 s for each thread that waits beside the holder:
+    A lock whose hand-off costs 0.1 s for each waiting thread:
 
     >>> closed_lock(2, think=1.0, service_of_state=lambda k: 1.0 + 0.1 * (k - 1)).probabilities.round(4)
     array([0.1923, 0.3846, 0.4231])
@@ -117,30 +117,30 @@ def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) 
     service = np.array([check_time(f"service_of_state({k})", service_of_state(k)) for k in range(1, n + 1)])
     if think == 0.0:
         check_cycle(f"think, service_of_state({n})", think, float(service[-1]))
-        everyone = np.zeros(n + 1)
-        everyone[n] = 1.0
-        everyone.setflags(write=False)
-        return ClosedLock(n, think, everyone, float(1 / service[-1]), float(n > 1))
+        all_at_lock = np.zeros(n + 1)
+        all_at_lock[n] = 1.0
+        all_at_lock.setflags(write=False)
+        return ClosedLock(n, think, all_at_lock, float(1 / service[-1]), float(n > 1))
     probabilities = _occupancy(n, think, service)
     thinking = float(np.arange(n, -1, -1) @ probabilities)
     if thinking >= 0.5:
         throughput = thinking / think
-    else:  # the flow out is the same number, and keeps its digits where almost nobody thinks
-        held = service > 0
-        throughput = float(probabilities[1:][held] @ (1 / service[held]))
+    else:  # the outflow is equal, and more accurate if hardly any thread thinks
+        positive = service > 0
+        throughput = float(probabilities[1:][positive] @ (1 / service[positive]))
     waits = float(_occupancy(n - 1, think, service[:-1])[1:].sum()) if n > 1 else 0.0
     probabilities.setflags(write=False)
     return ClosedLock(n, think, probabilities, throughput, waits)
 
 
 def _occupancy(n: int, think: float, service: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of 0 … n threads at the lock. Rates are multiplied by both times: 0 s is fine."""
+    """Probabilities of 0 … n threads at the lock. Rates are multiplied by both times, so that 0 s is possible."""
     idle = np.arange(n, 0, -1, dtype=np.float64)
     return birth_death(idle * service, np.full(n, think))
 
 
 def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
-    """The machine-repairman queue M/M/1//N (Kleinrock 1975, "Queueing Systems", volume 1, section 3.8).
+    """Stationary state of the queue M/M/1//N, the machine repairman (Kleinrock 1975, volume 1, section 3.8).
 
     P[k] = P[0] n! / (n-k)! (service / think)^k, for any distribution of the think time; an approximation where the
     service time is not exponential. `think` and `service` are mean times outside of and in the lock, seconds, not both
@@ -158,13 +158,13 @@ def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
 
 
 def ticket_lock(n: int, think: float, service: float, transfer: float) -> ClosedLock:
-    """The non-scalable ticket lock: each hand-off takes longer, the more threads spin on the lock word.
+    """Stationary state of the non-scalable ticket lock, whose hand-offs take longer the more threads spin on its word.
 
     With k threads holding or waiting, k → k-1 at rate 1 / (service + transfer × k / 2): the release invalidates every
     spinner's copy of the line, the home directory answers their reads one by one, and the next holder is on average
     half-way through (Boyd-Wickizer et al., "Non-scalable locks are dangerous", Linux Symposium 2012). Accounts of the
-    paper differ on whether its `k` counts the holder in the service time, as here; for waiters only, use `closed_lock`
-    with ``lambda k: service + transfer * (k - 1) / 2``.
+    paper differ on whether its `k` includes the holder in the service time, as here; for waiters only, use
+    `closed_lock` with ``lambda k: service + transfer * (k - 1) / 2``.
 
     Returns: `speed_up` is the paper's n - w. Raises `InputError` if an argument breaks its rule.
 

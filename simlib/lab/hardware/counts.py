@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How often mmu_lock is taken: the kernel's own count beside the simulator's."""
+"""Acquisitions of mmu_lock: the kernel's counts compared with the simulator's."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ _PHASES = {"populated": "populate", "enabled": "enable", "dirtied": "rounds", "c
 
 
 def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
-    """Acquisitions of mmu_lock: the kernel's own count beside the simulator's, for the same cells.
+    """Compare the kernel's counts of acquisitions of mmu_lock with the simulator's, for the same cells.
 
     Returns: The columns of a cell, ``phase``, ``what`` (``fault``, ``clear``, ``enable``), ``lock_mode``, ``kernel``,
-    ``model``, ``difference``. Sites that the model does not have are not in it.
+    ``model``, ``difference``. Call sites that the model lacks are left out.
 
-    - `locks`: the lab's table ``locks`` of parked cells of one machine, such as ``rows_of("counts-locks", "x86-npt")``.
+    - `locks`: the lab's table ``locks`` for parked cells of a machine, such as ``rows_of("counts-locks", "x86-npt")``.
     """
-    out = []
+    table = []
     locks = locks.assign(what=locks["site"].where(~locks["site"].isin(FAULT_SITES), "fault"))
     for cell, rows in locks.groupby(list(_CELL), sort=False):
         first = rows.iloc[0]
         model = model_counts(run_scenario(lab_case(lab_name(first), first)))
-        ours = rows[rows["what"].isin(["fault", "clear", "enable"])]
-        kernel = ours.groupby(["phase", "what", "lock_mode"], as_index=False)["acquisitions"].sum()
-        known = {(str(p), str(w), str(m)): int(n) for p, w, m, n in kernel.itertuples(index=False)}
-        for key in sorted(known.keys() | model.keys()):
-            counted, simulated = known.get(key, 0), model.get(key, 0)
-            out.append((*cell, *key, counted, simulated, counted - simulated))
-    return pd.DataFrame(out, columns=[*_CELL, "phase", "what", "lock_mode", "kernel", "model", "difference"])
+        modelled = rows[rows["what"].isin(["fault", "clear", "enable"])]
+        kernel = modelled.groupby(["phase", "what", "lock_mode"], as_index=False)["acquisitions"].sum()
+        counts = {(str(p), str(w), str(m)): int(n) for p, w, m, n in kernel.itertuples(index=False)}
+        for key in sorted(counts.keys() | model.keys()):
+            counted, simulated = counts.get(key, 0), model.get(key, 0)
+            table.append((*cell, *key, counted, simulated, counted - simulated))
+    return pd.DataFrame(table, columns=[*_CELL, "phase", "what", "lock_mode", "kernel", "model", "difference"])
 
 
 def model_counts(run: SimulationResult) -> dict[tuple[str, str, str], int]:
-    """Acquisitions of mmu_lock in a parked run: by phase, by what takes it, by mode.
+    """Count acquisitions of mmu_lock in a parked run, by phase, by what takes it, and by mode.
 
-    While the vCPUs run nobody clears, and the other way round, so that the stamps tell them apart.
+    vCPUs and the clearing thread never run at the same time, so that the stamps separate their acquisitions.
     """
     counts: dict[tuple[str, str, str], int] = {}
     taken = run.raw.stamp_locks[:, 0, :, 0]
     for index, stamp in enumerate(run.job.stamps[1:], 1):
         what = {"enabled": "enable", "cleared": "clear"}.get(stamp.phase, "fault")
         for mode in Mode:
-            # Without costs all of the populating happens at the time of the first stamp.
-            spent = int(taken[index, mode] - (taken[index - 1, mode] if index > 1 else 0))
-            if spent:
+            # Without costs, all pages are populated at the time of the first stamp.
+            acquisitions = int(taken[index, mode] - (taken[index - 1, mode] if index > 1 else 0))
+            if acquisitions:
                 key = (_PHASES[stamp.phase], what, mode.name.lower())
-                counts[key] = counts.get(key, 0) + spent
+                counts[key] = counts.get(key, 0) + acquisitions
     return counts
 
 
 def count_summary(counts: pd.DataFrame) -> pd.DataFrame:
-    """Cells and differences by machine, phase and what takes the lock: how many counts are equal."""
+    """Summarize differences by machine, phase and what takes the lock: cells, equal counts, extremes."""
     groups = counts.groupby(["machine", "phase", "what", "lock_mode"], sort=False)
     table = groups.agg(
         cells=("difference", "size"),
-        equal=("difference", lambda d: int((d == 0).sum())),
+        equal=("difference", lambda differences: int((differences == 0).sum())),
         smallest=("difference", "min"),
         largest=("difference", "max"),
     )
@@ -68,11 +68,11 @@ def count_summary(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def repeat_table() -> pd.DataFrame:
-    """How many cells were run more than once, and how many of them gave the same bytes each time."""
-    out = []
+    """Count the cells that were run repeatedly, and those of them whose output was identical each time."""
+    rows = []
     for name in ("counts", "memory", "load", "switches"):
         runs = load(f"{name}-runs").frame
-        again = runs[runs["repeats"] > 1]
-        identical = int((again["identical"] == "true").sum())
-        out.append((name, len(runs), len(again), identical))
-    return pd.DataFrame(out, columns=["experiments", "cells", "repeated", "identical"])
+        repeated = runs[runs["repeats"] > 1]
+        identical = int((repeated["identical"] == "true").sum())
+        rows.append((name, len(runs), len(repeated), identical))
+    return pd.DataFrame(rows, columns=["experiments", "cells", "repeated", "identical"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What actions cost on the lab's machines, in instructions: slopes over memory, with one vCPU that is parked."""
+"""Costs of actions on the lab's machines, in instructions: slopes over memory, with one parked vCPU."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from scipy import stats
 from simlib._lib.histogram import quantile
 from simlib.analysis.predict import LEVEL
 from simlib.lab.hardware.machines import PAGE, lab_scenario, rows_of
-from simlib.lab.records import FAULT_SITES, read_gaps
+from simlib.lab.record_tables import read_gaps
+from simlib.lab.records import FAULT_SITES
 from simlib.measurements.fits import CostEstimate, conventions
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import parse_size
-from simlib.model.scenario import OF_AN_ENTRY
+from simlib.model.scenario import ENTRY_COSTS
 
 COST_COLUMNS = ["name", "value", "low", "high", "how", "cells"]
 """Columns of costs: a field of `simlib.model.costs.Costs`; instructions, which are nanoseconds of the lab's clock, with
-the interval of `LEVEL`; which slope it is; how many cells the estimate rests on."""
+their interval of `LEVEL`; the slope that gives the cost; the number of cells behind it."""
 
 Cost = tuple[str, float, float, float, str, int]
 
 
 def _slope(name: str, how: str, pages: pd.Series, times: pd.Series) -> Cost:
-    """Slope of a line, with its interval: the median of the slopes between all pairs of points (Theil and Sen).
+    """Return the slope of a line with its interval: the median of the slopes between all pairs of points (Theil–Sen).
 
-    All points lie on the line, but for one in which a timer's interrupt fell: least squares would follow that one.
+    All points lie on the line, except one that includes a timer interrupt, which would distort a least-squares fit.
     """
     line = stats.theilslopes(times.to_numpy(dtype=float), pages.to_numpy(dtype=float), alpha=LEVEL)
     return name, float(line.slope), float(line.low_slope), float(line.high_slope), how, len(pages)
 
 
 def _ioctls(kind: str, name: str) -> pd.DataFrame:
-    """Ioctls of an experiment with ``pages``, those of its whole memory."""
+    """Load the ioctls of an experiment, with ``pages`` of a vCPU's memory."""
     rows = rows_of(f"{kind}-ioctls", name)
     return rows.assign(pages=rows["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE))
 
 
 def instruction_costs(name: str) -> pd.DataFrame:
-    """Costs of single actions (`COST_COLUMNS`), from cells with one vCPU that is parked while the log is cleared.
+    """Estimate costs of single actions (`COST_COLUMNS`) from cells with one vCPU, parked while the log is cleared.
 
-    Every cost is the slope of a time over the pages (16 to 128 MiB), so that what happens once a run or an
-    ioctl drops out. With one vCPU nobody contends: the clock is that of whoever runs.
+    Every cost is the slope of a time over the pages (16 to 128 MiB), so that costs per run and per ioctl drop out. With
+    one vCPU there is no contention, and the clock advances only with the running thread.
 
     - `name`: one of `simlib.lab.hardware.machines.LABS`.
     """
@@ -67,57 +68,57 @@ def instruction_costs(name: str) -> pd.DataFrame:
         ioctls, locks = ioctls[ioctls["passes"] == 1], locks[locks["passes"] == 1]
     faults = locks[locks["site"].isin(FAULT_SITES)]
     enable, clear = of("enable", 0), of("clear", 2)
-    found = [access]
+    costs = [access]
     if (enable["protection"] == "enable").all():
-        found.append(_slope("enable_page", "enabling the log", enable["pages"], enable["total_time_ns"]))
+        costs.append(_slope("enable_page", "enabling the log", enable["pages"], enable["total_time_ns"]))
     what, held = "lock held over acquisitions of faults", faults[(faults["phase"] == "rounds") & (faults["batch"] == 0)]
-    if not len(held):  # lockless: the model's faults are as long in all, and these are known by those that map
+    if not len(held):  # lockless faults: the hold is then that of the faults that map pages
         what, held = f"{what} that map a page", faults[faults["phase"] == "populate"]
     hold = _slope("fault_hold", what, held["acquisitions"], held["hold_time_ns"])
     _, fault, low, high, _, cells = _slope("", "", second["pages"], second["total_time_ns"])
-    outside = (fault - access[1] - hold[1], low - access[3] - hold[1], high - access[2] - hold[1])
-    found += [hold, ("fault_unlocked", *outside, "the rest of that write", cells)]
-    found.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
-    return _taken_apart(pd.DataFrame([*found, _reacquire(ioctls)], columns=COST_COLUMNS), name)
+    unlocked = (fault - access[1] - hold[1], low - access[3] - hold[1], high - access[2] - hold[1])
+    costs += [hold, ("fault_unlocked", *unlocked, "the rest of that write", cells)]
+    costs.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
+    return _separate_costs(pd.DataFrame([*costs, _reacquire(ioctls)], columns=COST_COLUMNS), name)
 
 
-def _taken_apart(costs: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Costs without the guest's flushes and without the fences of entries, and these beside them."""
+def _separate_costs(costs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Separate the guest's TLB flushes and the fences of entries from the other costs."""
     scenario = lab_scenario(name)
     if every := scenario.workload.flush_accesses:
-        costs = _without(costs, _flush(name, every), 1 / every, ("guest_access", "fault"))
-    if scenario.policy.facts.page_fence:  # one vCPU was told of each entry
-        costs = _without(costs, _fence(name), 1, (*OF_AN_ENTRY, "fault"))
+        costs = _subtract(costs, _flush(name, every), 1 / every, ("guest_access", "fault"))
+    if scenario.policy.facts.page_fence:  # each changed entry was fenced for one vCPU
+        costs = _subtract(costs, _fence(name), 1, (*ENTRY_COSTS, "fault"))
     return costs
 
 
-def _without(costs: pd.DataFrame, part: Cost, share: float, names: Sequence[str]) -> pd.DataFrame:
-    """Costs of which a share of another one is a part, without it, and that one beside them."""
+def _subtract(costs: pd.DataFrame, part: Cost, share: float, names: Sequence[str]) -> pd.DataFrame:
+    """Subtract a share of the cost `part` from the costs in `names`, and append `part` to the table."""
     name, value, low, high, how, cells = part
     rows = costs["name"].isin(names).to_numpy()
-    left = costs.copy()
-    for key, most in (("value", value), ("low", high), ("high", low)):
-        left[key] -= rows * share * most
+    remaining = costs.copy()
+    for key, amount in (("value", value), ("low", high), ("high", low)):
+        remaining[key] -= rows * share * amount
     return pd.concat(
-        [left, pd.DataFrame([(name, value, low, high, how, cells)], columns=COST_COLUMNS)], ignore_index=True
+        [remaining, pd.DataFrame([(name, value, low, high, how, cells)], columns=COST_COLUMNS)], ignore_index=True
     )
 
 
 def _flush(name: str, every: int) -> Cost:
-    """A flush of the guest's own TLB, from the gaps of parked cells: one in so many has one, beside its fault."""
+    """Estimate a flush of the guest's own TLB from the gaps of parked cells, one in `every` of which has a flush."""
     stalls = rows_of("memory-stalls", name)
-    found = []
+    differences = []
     for texts in (stalls["gaps"].iloc[i : i + 1] for i in range(len(stalls))):
         gaps = read_gaps(texts)
         usual, flushed = (quantile(gaps["from"], gaps["to"], gaps["count"], at) for at in (0.5, 1 - 0.5 / every))
-        found.append(flushed - usual)
-    values = pd.Series(found)
+        differences.append(flushed - usual)
+    values = pd.Series(differences)
     middle, low, high = float(values.median()), float(values.min()), float(values.max())
-    return "guest_flush", middle, low, high, "a write with a flush, less the usual one", len(values)
+    return "guest_flush", middle, low, high, "a write with a flush, minus one without", len(values)
 
 
 def _fence(name: str) -> Cost:
-    """Telling one vCPU of an entry that changed, from whole CLEARs with one parked vCPU and with several."""
+    """Estimate the fence of a changed entry for one vCPU, from whole-ioctl CLEARs with one and several parked vCPUs."""
     ioctls = _ioctls("counts", name)
     clear = ioctls[(ioctls["name"] == "clear") & (ioctls["batch"] == 0)]
     return _slope(
@@ -126,21 +127,24 @@ def _fence(name: str) -> Cost:
 
 
 def _reacquire(ioctls: pd.DataFrame) -> Cost:
-    """Letting go and taking the lock again, from the CLEARs of both rounds: in each it is the same code."""
+    """Estimate dropping and reacquiring mmu_lock from the CLEARs of both rounds, which run the same code."""
     clears = ioctls[ioctls["name"] == "clear"]
-    more = clears[clears["batch"] == WORD_PAGES].merge(
+    batched = clears[clears["batch"] == WORD_PAGES].merge(
         clears[clears["batch"] == 0], on=["pages", "round"], suffixes=("", "_whole")
     )
-    extra = more["total_time_ns"] - more["total_time_ns_whole"]
+    extra = batched["total_time_ns"] - batched["total_time_ns_whole"]
     return _slope(
-        "reacquire", "CLEAR that lets go at every word, less the whole one", more["pages"] / WORD_PAGES, extra
+        "reacquire",
+        "CLEAR that drops mmu_lock at every word, minus one that does not",
+        batched["pages"] / WORD_PAGES,
+        extra,
     )
 
 
 def plain_costs(name: str) -> pd.DataFrame:
-    """The same actions on a kernel without the lab's statistics: a whole fault, a page of CLEAR, letting go.
+    """Estimate costs on a kernel without the lab's statistics: a whole fault, a page of CLEAR, a drop of mmu_lock.
 
-    Returns: `COST_COLUMNS` of ``fault`` (with the access), ``clear_page``, ``reacquire``, and of what is taken apart.
+    Returns: `COST_COLUMNS` of ``fault`` (with the access), ``clear_page``, ``reacquire``, and of separated costs.
 
     - `name`: one of `simlib.lab.hardware.machines.LABS`.
     """
@@ -148,26 +152,26 @@ def plain_costs(name: str) -> pd.DataFrame:
     ioctls = ioctls[ioctls["passes"] == ioctls["passes"].min()]
     second = ioctls[(ioctls["round"] == 2) & (ioctls["batch"] == 0)]
     writes, clear = second[second["name"] == "write"], second[second["name"] == "clear"]
-    found = [
+    costs = [
         _slope("fault", "a write to a protected page", writes["pages"], writes["total_time_ns"]),
         _slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]),
         _reacquire(ioctls),
     ]
-    return _taken_apart(pd.DataFrame(found, columns=COST_COLUMNS), name)
+    return _separate_costs(pd.DataFrame(costs, columns=COST_COLUMNS), name)
 
 
 def cost_estimate(
     costs: pd.DataFrame, name: str, discrepancy: float = 0.0, spread: Mapping[str, float] | None = None, dof: int = 0
 ) -> CostEstimate:
-    """Costs as of `instruction_costs` as a calibration gives them, an instruction being a nanosecond.
+    """Convert costs from `instruction_costs` into an estimate, with 1 ns per instruction.
 
     - `name`: the machine, one of `simlib.lab.hardware.machines.LABS`.
     - `discrepancy`, `spread`: as in `simlib.measurements.fits.CostEstimate`.
-    - `dof`: degrees of freedom of the discrepancy; 0: as few as the costs have.
+    - `dof`: degrees of freedom of the discrepancy; 0: those of the cost with the fewest cells.
     """
     values, widths = costs["value"].to_numpy(), (costs["high"] - costs["low"]).to_numpy()
     names, dof = tuple(costs["name"]), dof or int(costs["cells"].min()) - 2
-    # So that the costs have these intervals, whatever the degrees of freedom of what is predicted from them.
+    # The covariance gives the costs these intervals for any degrees of freedom of the predictions.
     covariance = np.diag((widths / 2 / stats.t.ppf(0.5 + LEVEL / 2, dof) / values) ** 2)
     fixed = conventions(lab_scenario(name))
     return CostEstimate(names, np.log(values * 1000), covariance, dof, discrepancy, spread or {}, **fixed)

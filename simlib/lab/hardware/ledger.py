@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ledger: what simlib predicts of cells that the lab has not run yet, and what the lab then gave.
+"""Ledger of predictions: cells that were predicted before the lab ran them, with the lab's results.
 
 ``data/predictions/`` holds the predictions, each committed before its cells were run and not changed afterwards. The
 answers are the lab's tables of the same name in ``data/collected/``.
@@ -18,22 +18,22 @@ from simlib._lib.errors import InputError
 from simlib._lib.parallel import Progress
 from simlib.analysis.predict import LEVEL, predict
 from simlib.lab.experiment import Experiment
-from simlib.lab.hardware.load import CELL, SHOWN, measured_cells
+from simlib.lab.hardware.load import CELL, MAIN_METRICS, measured_cells
 from simlib.lab.hardware.machines import lab_case, lab_name, with_batch
 from simlib.lab.records import KEYS, cell_keys
 from simlib.measurements import data_dir, list_tables, load
-from simlib.measurements.importers.tables import Column, predicted_files
+from simlib.measurements.importers.tables import Column, DescribedTable, predicted_files
 
 SEEDS = range(1, 6)
-"""Seeds of the simulator: of what each predicts, the medians are written down."""
+"""Seeds of the simulator; the medians of their predictions are recorded."""
 
-_PREDICTED = "-predicted"
+_SUFFIX = "-predicted"
 COLUMNS = (
     Column("machine", "text", "one of the lab's machines"),
     Column("vcpus", "whole", "virtual CPUs of the guest"),
-    Column("memory_per_vcpu", "text", "memory that each vCPU walks"),
-    Column("batch", "whole", "pages after which CLEAR lets go; 0: never", unit="count"),
-    Column("metric", "text", "what is predicted: a metric of clear_under_load"),
+    Column("memory_per_vcpu", "text", "memory that each vCPU accesses"),
+    Column("batch", "whole", "pages after which CLEAR drops mmu_lock; 0: never", unit="count"),
+    Column("metric", "text", "predicted metric of clear_under_load"),
     Column("estimate_s", "number", "prediction, lab time"),
     Column("low_s", "number", "lower end of its interval"),
     Column("high_s", "number", "upper end of its interval"),
@@ -42,35 +42,37 @@ COLUMNS = (
 
 
 def predict_cells(experiments: Sequence[Experiment], progress: Progress | None = None) -> pd.DataFrame:
-    """Predict what the lab will measure under load: the medians over the seeds of each cell, from the shipped fits.
+    """Predict cells under load from the shipped fits: for each cell, the medians over its seeds.
 
     Raises `InputError` if vCPUs of a cell are parked, or its machine is not one of the lab's.
 
-    Returns: `COLUMNS`, a row a cell and metric (`simlib.lab.hardware.load.SHOWN`).
+    Returns: `COLUMNS`, a row per cell and metric (`simlib.lab.hardware.load.MAIN_METRICS`).
     """
-    each = [(one.about, cell) for one in experiments for cell in one.cells()]
-    keys = pd.DataFrame([cell_keys(about, cell.parameters, cell.test) for about, cell in each])
+    cells = [(experiment.record_fields, cell) for experiment in experiments for cell in experiment.cells()]
+    keys = pd.DataFrame([cell_keys(about, cell.parameters, cell.test) for about, cell in cells])
     for parked in keys[keys["parked"] == "true"]["experiment"]:
         raise InputError(parked, "parked", "is not under load", "simlib lab compare predicts the counts of such cells")
     keys = with_batch(keys.assign(machine=[lab_name(row) for _, row in keys.iterrows()]))
-    cells = keys.groupby(["machine", *CELL], sort=False, as_index=False).first()
+    distinct = keys.groupby(["machine", *CELL], sort=False, as_index=False).first()
     rows = []
-    for number, (_, row) in enumerate(cells.iterrows()):
+    for number, (_, row) in enumerate(distinct.iterrows()):
         if progress is not None:
-            progress(row["machine"], number / len(cells))
+            progress(row["machine"], number / len(distinct))
         case = lab_case(row["machine"], row[[column.name for column in KEYS]])
-        found = [predict(case, [case.guest.vcpus], metrics=SHOWN, seed=seed).frame for seed in SEEDS]
-        numbers = np.median([one[["estimate", "low", "high"]] for one in found], axis=0)
-        rows += [(*row[["machine", *CELL]], metric, *own) for metric, own in zip(SHOWN, numbers, strict=True)]
+        predictions = [predict(case, [case.guest.vcpus], metrics=MAIN_METRICS, seed=seed).frame for seed in SEEDS]
+        medians = np.median([frame[["estimate", "low", "high"]] for frame in predictions], axis=0)
+        rows += [
+            (*row[["machine", *CELL]], metric, *values) for metric, values in zip(MAIN_METRICS, medians, strict=True)
+        ]
     return pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
 
 
 def prediction_files(predicted: pd.DataFrame, name: str, experiment: Path) -> dict[str, str]:
-    """The files of a table of predictions: its CSV, and the descriptor with all that it was predicted from.
+    """Return the files of a table of predictions: its CSV, and the descriptor with hashes of its inputs.
 
-    - `predicted`: as `predict_cells` gives it.
-    - `name`: the lab's tables that will answer: ``<name>-ioctls``, ``<name>-stalls``.
-    - `experiment`: the file of the cells.
+    - `predicted`: from `predict_cells`.
+    - `name`: prefix of the lab's tables with the answers: ``<name>-ioctls``, ``<name>-stalls``.
+    - `experiment`: the experiment file of the cells.
     """
     used = [data_dir() / folder / f"lab-{machine}.{kind}" for machine in dict.fromkeys(predicted["machine"])
             for folder, kind in (("scenarios", "toml"), ("fits", "json"))]  # fmt: skip
@@ -83,47 +85,47 @@ def prediction_files(predicted: pd.DataFrame, name: str, experiment: Path) -> di
         "notes": ["Written before the cells were run, and not changed afterwards."],
         "caveats": ["Times are instructions: 1 ns each, summed over all CPUs."],
     }
-    stem, key = f"{name}{_PREDICTED}", ["machine", *CELL, "metric"]
+    stem, key = f"{name}{_SUFFIX}", ("machine", *CELL, "metric")
     title = f"{name}: predicted before it was run"
-    return predicted_files(stem, title, about, COLUMNS, key, predicted, (experiment, *used))
+    return predicted_files(DescribedTable(stem, title, COLUMNS, key, predicted), about, (experiment, *used))
 
 
-def scored() -> pd.DataFrame:
-    """Each prediction of the ledger beside its answer.
+def load_ledger() -> pd.DataFrame:
+    """Load all predictions of the ledger with their answers.
 
-    Returns: `COLUMNS`, and ``ledger``, ``date``, ``lab`` (s; not a number: not run yet), ``error`` (estimate over lab,
-    less one) and ``inside`` (whether the interval holds it).
+    Returns: `COLUMNS`, and ``ledger``, ``date``, ``lab`` (s; NaN: not run yet), ``error`` (estimate over lab, minus
+    one) and ``inside`` (true if the interval contains the answer).
     """
-    tables, out = set(list_tables()["name"]), []
-    for name in sorted(table.removesuffix(_PREDICTED) for table in tables if table.endswith(_PREDICTED)):
-        predicted = load(f"{name}{_PREDICTED}")
+    tables, parts = set(list_tables()["name"]), []
+    for name in sorted(table.removesuffix(_SUFFIX) for table in tables if table.endswith(_SUFFIX)):
+        predicted = load(f"{name}{_SUFFIX}")
         rows = predicted.frame.assign(ledger=name, date=predicted.descriptor["date"])
         if set(predicted.descriptor["answers"]) <= tables:
-            rows = rows.merge(_answers(name), on=["machine", *CELL, "metric"], how="left")
-        out.append(rows)
-    found = pd.concat(out, ignore_index=True)
-    found["lab"] = found.get("lab", np.nan)  # where nothing was run yet
-    inside = found["lab"].between(found["low_s"], found["high_s"])
-    return found.assign(error=found["estimate_s"] / found["lab"] - 1, inside=inside)
+            rows = rows.merge(_measured_answers(name), on=["machine", *CELL, "metric"], how="left")
+        parts.append(rows)
+    ledger = pd.concat(parts, ignore_index=True)
+    ledger["lab"] = ledger.get("lab", np.nan)  # if nothing was run yet
+    inside = ledger["lab"].between(ledger["low_s"], ledger["high_s"])
+    return ledger.assign(error=ledger["estimate_s"] / ledger["lab"] - 1, inside=inside)
 
 
-def _answers(name: str) -> pd.DataFrame:
-    """What the lab measured in an experiment under load, of all machines: `measured_cells`, and ``machine``."""
+def _measured_answers(name: str) -> pd.DataFrame:
+    """Load what the lab measured under load on all machines: `measured_cells`, and ``machine``."""
     ioctls, stalls = (with_batch(load(f"{name}-{table}").frame) for table in ("ioctls", "stalls"))
     parts = []
-    for experiment, own in ioctls.groupby("experiment"):
-        cells = measured_cells(own, stalls[stalls["experiment"] == experiment])
-        parts.append(cells.assign(machine=lab_name(own.iloc[0])))
+    for experiment, rows in ioctls.groupby("experiment"):
+        cells = measured_cells(rows, stalls[stalls["experiment"] == experiment])
+        parts.append(cells.assign(machine=lab_name(rows.iloc[0])))
     return pd.concat(parts, ignore_index=True).drop(columns=["lab_low", "lab_high"])
 
 
 def score(cells: pd.DataFrame) -> pd.DataFrame:
-    """How good the predictions were, of those that have an answer, by machine and metric.
+    """Score the predictions that have an answer, by machine and metric.
 
-    Returns: ``machine`` (``all``: of all of them), ``metric``, ``predictions``, ``inside`` (share within its interval),
-    ``median`` and ``largest`` error.
+    Returns: ``machine`` (``all``: all machines), ``metric``, ``predictions``, ``inside`` (share of the answers within
+    the intervals), ``median`` and ``largest`` error.
 
-    - `cells`: as `scored` gives them.
+    - `cells`: from `load_ledger`.
     """
     known = cells.dropna(subset=["lab"]).assign(error=cells["error"].abs())
     grouped = pd.concat([known, known.assign(machine="all")]).groupby(["machine", "metric"], sort=False)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The lab's machines and cells, as scenarios.
+"""Machines and cells of the lab as scenarios, and the calibrated hosts that correspond to them.
 
-The lab's clock counts instructions over all CPUs (docs/lab.md), and so does the model with
-``host.clock = "serial"``: nothing of it is a time on hardware.
+The lab's clock counts the instructions of all CPUs (docs/lab.md), and so does the model with
+``host.clock = "serial"``: no such time is a time on hardware.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -18,25 +21,61 @@ from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.strategy import every
 
 LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
-"""The lab's machines; ``data/scenarios/lab-<name>.toml`` describes each."""
+"""Machines of the lab; ``data/scenarios/lab-<name>.toml`` describes each."""
 
 PAGE = 4096
-"""Bytes of a page of the lab's guests."""
+"""Page size of the lab's guests, bytes."""
 
-FINE = Experiment.turn_instructions
-"""Mean length of a turn, instructions, with which the load was measured."""
+FINE_TURN = Experiment.turn_instructions
+"""Mean length of a turn, instructions, in the tables ``fine-*``."""
 
-COARSE = 2000
-"""Mean length of a turn, instructions, in tables that do not say it: all of them before the load was measured finer."""
+COARSE_TURN = 2000
+"""Mean length of a turn, instructions, in tables without that column, which are older than ``fine-*``."""
+
+
+class LabHost(NamedTuple):
+    """Hardware that corresponds to a machine of the lab.
+
+    - `lab`: the machine, one of `LABS`.
+    - `name`: the calibrated host; empty: none is published, and costs are sampled from their priors.
+    - `architecture`: architecture of the model; `same_clear`: others whose CLEAR is the same code.
+    """
+
+    lab: str
+    name: str
+    cost_group: str
+    architecture: str
+    same_clear: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Name in tables: one host may have two architectures of the model."""
+        return f"{self.name} {self.architecture}" if self.name else f"{self.architecture}, costs from priors"
+
+    def scenario(self, workload: Mapping[str, Any], memory_per_vcpu: str) -> Scenario:
+        """Return a guest of one vCPU on this host, with a workload."""
+        host = {"host": {"name": self.name}, "cost_group": self.cost_group} if self.name else {}
+        guest = {"memory_per_vcpu": memory_per_vcpu, "backing": "4k"}
+        return Scenario.parse({**host, "guest": guest, "policy": {"architecture": self.architecture},
+                               "workload": dict(workload)})  # fmt: skip
+
+
+LAB_HOSTS = {
+    "x86_64/npt": LabHost("x86-npt", "x86-published", "tdp", "x86-tdp"),
+    "x86_64/shadow": LabHost("x86-shadow", "x86-published", "shadow", "x86-shadow-paging", ("x86-shadow",)),
+    "arm64/vhe": LabHost("arm64-read", "ampere-altra", "fixed test", "arm64", ("arm64-2022",)),
+    "riscv64/h": LabHost("riscv", "", "", "riscv"),
+}
+"""Hosts by target and MMU mode of a trial."""
 
 
 def lab_scenario(name: str) -> Scenario:
-    """The scenario of one of the lab's machines; its costs are in its fit."""
+    """Load the scenario of a machine; its costs are in its fit."""
     return load_scenario(data_dir() / "scenarios" / f"lab-{name}.toml")
 
 
 def lab_case(name: str, row: pd.Series) -> Scenario:
-    """The scenario of one cell of the lab's tables.
+    """Return the scenario of one cell of the lab's tables.
 
     - `name`: one of `LABS`.
     - `row`: a row of any of the lab's tables.
@@ -55,7 +94,7 @@ def lab_case(name: str, row: pd.Series) -> Scenario:
         workload |= {"clear_when": "ring", "ring_entries": int(row["ring_entries"])}
     return lab_scenario(name).changed(
         {
-            "host": {"turn": f"{row.get('turn_instructions', COARSE)}ns"},
+            "host": {"turn": f"{row.get('turn_instructions', COARSE_TURN)}ns"},
             "guest": {"vcpus": int(row["vcpus"]), "memory_per_vcpu": parse_size(row["memory_per_vcpu"])},
             "policy": {"clear_drop_when": every(batch_of(row["switches"]))},
             "workload": workload,
@@ -64,9 +103,9 @@ def lab_case(name: str, row: pd.Series) -> Scenario:
 
 
 def lab_name(row: pd.Series) -> str:
-    """Which of `LABS` a row of the lab's tables belongs to.
+    """Return the machine, one of `LABS`, of a row of the lab's tables.
 
-    Raises `InputError` if the row's machine is none of them.
+    Raises `InputError` if the row's machine is not one of them.
     """
     machine = f"{row['architecture']} {row['mode']}"
     names = {"x86_64 npt": "x86-npt", "x86_64 shadow": "x86-shadow", "riscv64 h": "riscv"}
@@ -77,9 +116,9 @@ def lab_name(row: pd.Series) -> str:
 
 
 def rows_of(table: str, name: str, kind: str = "") -> pd.DataFrame:
-    """Rows of one of the lab's machines in a collected table (``counts-locks``, ``load-ioctls`` …), with ``batch``.
+    """Return the rows of a machine in a collected table (``counts-locks``, ``load-ioctls`` …), with ``batch``.
 
-    - `kind`: what the names of its experiments begin with, if not as the table's.
+    - `kind`: prefix of the experiments' names. Default: that of the table's name.
     """
     frame = load(table).frame
     kind = kind or table.partition("-")[0]
@@ -87,5 +126,5 @@ def rows_of(table: str, name: str, kind: str = "") -> pd.DataFrame:
 
 
 def with_batch(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the lab's tables with ``batch``: the pages after which CLEAR lets go, 0: never."""
+    """Add ``batch`` to rows of the lab's tables: the pages after which CLEAR drops mmu_lock; 0: never."""
     return rows.assign(batch=rows["switches"].map(batch_of))

@@ -18,8 +18,8 @@ from simlib._lib.reading import read_json
 from simlib.analysis.predict import LEVEL
 from simlib.measurements import data_dir
 
-KINDS = {"exit": "fault_unlocked", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
-"""Kinds of action, and the cost that each is."""
+KINDS = {"exit": "fault_unlocked", "hold": "fault_hold", "clear": "clear_page", "drop": "reacquire"}
+"""Cost of the model for each kind of action."""
 
 FILE = "lab/instruction-times.json"
 """File of the ratios, below ``data/fits``."""
@@ -28,8 +28,8 @@ FILE = "lab/instruction-times.json"
 class InstructionTimes(NamedTuple):
     """Measured ratios of time to instructions.
 
-    - `ratios`: ``kind``, ``architecture``, ``ns_per_instruction``: one row a pair of a count and a published time.
-    - `reacquire`: instructions for dropping mmu_lock and taking it again, with those of the lab's statistics, by
+    - `ratios`: ``kind``, ``architecture``, ``ns_per_instruction``: one row per pair of a count and a published time.
+    - `reacquire`: instructions of dropping and reacquiring mmu_lock, including those of the lab's statistics, by
       machine of the lab.
     """
 
@@ -48,18 +48,18 @@ def instruction_times() -> InstructionTimes:
     return InstructionTimes(pd.DataFrame(shipped["ratios"]), shipped["reacquire_instructions"])
 
 
-class Translated(NamedTuple):
-    """A time for a count: its median, ns, and the factor within which it lies with a probability of 90 %."""
+class TranslatedTime(NamedTuple):
+    """Time for a number of instructions: its median, ns, and the factor within which it lies with probability 90 %."""
 
     time_ns: float
     factor: float
 
 
-def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
-    """Time of a number of instructions of one kind of action on an architecture that nobody timed, ns.
+def translate(kind: str, count: float, table: pd.DataFrame) -> TranslatedTime:
+    """Translate instructions of a kind of action into a time on an architecture without published times.
 
     The ratio is the geometric mean over the architectures that were timed. Its spread between architectures is pooled
-    over the kinds, with as many degrees of freedom as there are ratios less kinds.
+    over the kinds, with (ratios − kinds) degrees of freedom.
 
     - `kind`: one of `KINDS`.
     - `table`: as `InstructionTimes.ratios`.
@@ -72,6 +72,6 @@ def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
     deviations = logs - logs.groupby(table["kind"]).transform("mean")
     dof = len(table) - table["kind"].nunique()
     spread = float(np.sqrt((deviations**2).sum() / dof))
-    own = logs[table["kind"] == kind]
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * spread * float(np.sqrt(1 + 1 / len(own)))
-    return Translated(float(np.exp(own.mean())) * count, float(np.exp(half)))
+    ratios = logs[table["kind"] == kind]
+    half_width = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * spread * float(np.sqrt(1 + 1 / len(ratios)))
+    return TranslatedTime(float(np.exp(ratios.mean())) * count, float(np.exp(half_width)))

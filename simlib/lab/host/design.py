@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is run on a host to calibrate it and to judge the calibration: studies, each a small matrix of cells.
+"""Cells to run on a host: studies that calibrate it and that check the calibration, each a small matrix of cells.
 
 ============ =========================================================== ==============================
-study        what its cells are                                          what it is for
+study        cells                                                       purpose
 ============ =========================================================== ==============================
-``parked``   one vCPU, parked during the ioctls; memory                  access, fault, CLEAR: slopes
-``chunks``   the same; pages of one CLEAR                                what one CLEAR ioctl takes
-``enable``   the same; protected when logging is enabled                 enabling the log
-``blocks``   the same, on transparent huge pages                         blocks: mapping, splitting
-``probe``    the same, with empty CLEARs while the vCPU faults           how long a fault holds the lock
+``parked``   one vCPU, parked during the ioctls; over memory             slopes: access, fault, CLEAR
+``chunks``   the same; over pages of one CLEAR                           time of a CLEAR ioctl
+``enable``   the same; enabling the log write-protects                   enabling the log
+``blocks``   the same, on transparent huge pages                         huge pages: mapping, splitting
+``probe``    the same, with empty CLEARs while the vCPU faults           hold of the lock by a fault
 ``reads``    one vCPU that only reads while CLEAR runs; pages of one     flushing its TLB, interrupting it
-``faults``   several vCPUs, parked during the ioctls                     contention between faults
+``faults``   several vCPUs, parked during the ioctls                     held out: contention of faults
 ``load``     vCPUs that write while CLEAR runs; pages of one             held out: CLEAR under load
-``batches``  the same on a patched kernel; pages per hold                held out, too
+``batches``  the same on a patched kernel; pages per hold                held out: CLEAR in batches
 ============ =========================================================== ==============================
 """
 
@@ -30,11 +30,11 @@ from simlib.model.quantities import format_size
 PAGE = 4096
 MIB = 2**20
 
-MEMORY_SHARE = 4
-"""A cell uses at most this part of the host's memory: one in so many bytes."""
+MEMORY_DIVISOR = 4
+"""A cell uses at most the host's memory divided by this."""
 
 BATCHES = (0, 512, 64)
-"""Pages per hold of the lock on a patched kernel; 0: a whole ioctl."""
+"""Pages per hold of mmu_lock on a patched kernel; 0: the whole ioctl."""
 
 ROUNDS = 6
 """Rounds of GET and CLEAR under load."""
@@ -53,7 +53,7 @@ def vcpu_counts(cpus: int) -> tuple[int, ...]:
 
 
 def chunks(pages: int) -> tuple[int, ...]:
-    """Pages of one CLEAR ioctl: all (0), a quarter of a vCPU's, 512, 64.
+    """Pages of one CLEAR ioctl: all (0), a quarter of a vCPU's pages, 512, 64.
 
     >>> chunks(16384), chunks(2048)
     ((0, 4096, 512, 64), (0, 512, 64))
@@ -62,41 +62,41 @@ def chunks(pages: int) -> tuple[int, ...]:
 
 
 def memory_per_vcpu(facts: HostFacts) -> int:
-    """Bytes of each vCPU: 64 MiB, or what fits.
+    """Memory of each vCPU, bytes: 64 MiB, or less if the host is small.
 
     Raises `InputError` if not even 8 MiB fit.
     """
-    most = facts.memory_bytes // MEMORY_SHARE // max(len(facts.cpus), 2)
+    limit = facts.memory_bytes // MEMORY_DIVISOR // max(len(facts.cpus), 2)
     for size in (64, 32, 16, 8):
-        if size * MIB <= most:
+        if size * MIB <= limit:
             return size * MIB
     rule = f"is too little for {len(facts.cpus)} vCPUs with 8 MiB each"
     raise InputError("memory", format_size(facts.memory_bytes), rule, "use fewer CPUs", flag="--cpus")
 
 
 def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: bool = False) -> list[Experiment]:
-    """The studies of a host.
+    """Design the studies of a host.
 
-    `pause_us`: pause before each round under load: as long as the vCPUs need to write all pages again. `base`: options
-    of the test that every cell has, such as its backing. `switches`: whether the kernel's switches
+    `pause_us`: pause before each round under load, long enough for the vCPUs to write all pages again. `base`: options
+    of the test that all cells share, such as the backing. `switches`: true if the parameters of the patched kernel
     (``kernel-patches/``) can be set.
     """
     unit = memory_per_vcpu(facts)
-    parts = chunks(unit // PAGE)
+    chunk_sizes = chunks(unit // PAGE)
     counts = vcpu_counts(len(facts.cpus))
-    one, sizes = _size(unit), [_size(unit * n // 4) for n in (1, 2, 4, 8)]
+    unit_size, sizes = _size(unit), [_size(unit * n // 4) for n in (1, 2, 4, 8)]
     parked = {"vcpus": 1, "rounds": 4, "parked": True}
-    load = {"vcpus": list(counts), "memory_per_vcpu": one, "rounds": ROUNDS, "pause_us": pause_us, "yield": True}
+    load = {"vcpus": list(counts), "memory_per_vcpu": unit_size, "rounds": ROUNDS, "pause_us": pause_us, "yield": True}
     tables: dict[str, dict[str, Any]] = {
         "parked": {**parked, "memory_per_vcpu": sizes},
-        "chunks": {**parked, "memory_per_vcpu": one, "chunk_pages": list(parts[1:])},
+        "chunks": {**parked, "memory_per_vcpu": unit_size, "chunk_pages": list(chunk_sizes[1:])},
         "enable": {**parked, "memory_per_vcpu": sizes[1:], "protect_at_enable": True},
         "blocks": {**parked, "memory_per_vcpu": sizes[1:], "backing": "anonymous_thp"},
-        "probe": {**parked, "memory_per_vcpu": one, "probe": True},
-        "reads": {"vcpus": 1, "memory_per_vcpu": one, "rounds": 1, "write_percent": 0, "pause_us": 5000,
-                  "chunk_pages": list(parts)},
-        "faults": {**parked, "vcpus": list(counts), "memory_per_vcpu": one},
-        "load": {**load, "chunk_pages": list(parts)},
+        "probe": {**parked, "memory_per_vcpu": unit_size, "probe": True},
+        "reads": {"vcpus": 1, "memory_per_vcpu": unit_size, "rounds": 1, "write_percent": 0, "pause_us": 5000,
+                  "chunk_pages": list(chunk_sizes)},
+        "faults": {**parked, "vcpus": list(counts), "memory_per_vcpu": unit_size},
+        "load": {**load, "chunk_pages": list(chunk_sizes)},
     }  # fmt: skip
     if facts.transparent_huge_pages in ("never", "not stated") or "backing" in base:
         del tables["blocks"]
@@ -117,5 +117,5 @@ def _study(
 
 
 def _size(size: int) -> str:
-    """Bytes as the test takes them."""
+    """Format a size, bytes, as the test accepts it."""
     return f"{size // MIB}M"

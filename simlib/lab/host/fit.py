@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A measured host to costs: what follows from its measurements, with intervals.
+"""Calibrate costs to a measured host, with intervals.
 
-Costs come from one vCPU alone: slopes over memory and over ioctls while it is parked or only reads, and the probe of
-the lock. Nothing that is held out is among it: CLEAR while vCPUs write, and faults of more than one vCPU. A kernel with
-simlib's patches tells more: its statistics how long a fault holds the lock, and its switches what letting go of it
-costs (calibrated to), and CLEAR in batches while vCPUs write (held out).
+The costs come from single-vCPU measurements: slopes over memory and over ioctls while the vCPU is parked or only reads,
+and the probe of the lock. CLEAR while vCPUs write, and faults of more than one vCPU, are held out. A kernel with
+simlib's patches adds three measurements: its statistics time the hold of a fault, and its parameters give the cost of
+dropping and reacquiring mmu_lock (both calibrated to), and CLEAR in batches while vCPUs write (held out).
 
-What a cost is uncertain by comes from the repeats, resampled as a whole, with Student's t for their number.
+The uncertainty of a cost comes from resampling whole repeats, with Student's t for their number.
 """
 
 from __future__ import annotations
@@ -20,55 +20,56 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simlib.analysis.predict import LEVEL, Progress
-from simlib.lab.host.held_out import held_out
+from simlib.lab.host.held_out import predict_held_out
 from simlib.lab.host.measured import Cells, Floats, HostData, host_scenario
 from simlib.lab.host.probe import Probe
 from simlib.measurements.fits import CostEstimate, Fit, conventions
 from simlib.measurements.fits.estimate import BOUNDS
 
 RESAMPLES = 500
-"""Times that the repeats are resampled."""
+"""Number of resamples of the repeats."""
 
 WORD = 64
-"""Pages of a word of the dirty bitmap: the shortest hold that CLEAR can be given."""
+"""Pages of a word of the dirty bitmap: the shortest batch of CLEAR."""
 
 
 def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda text, share: None) -> Fit:
-    """The costs of a host with their intervals.
+    """Estimate the costs of a host with their intervals.
 
-    Returns: As a fit file holds it: ``save_fit`` saves it. Raises `CalibrationError` if too few cells were quiet to
-    determine what every prediction needs.
+    Returns: A fit, which ``save_fit`` saves. Raises `CalibrationError` if too few cells were quiet to determine the
+    costs that every prediction needs.
 
-    - `seed`: of the resampling, of the simulated probe and of the replications.
-    - `progress`: told what is being done, and the share of it that is done.
+    - `seed`: of the resampling, the simulated probe and the replications.
+    - `progress`: called with the current step and the share done.
     """
     random = np.random.default_rng(seed)
     repeats = np.arange(len(data.repeats))
-    best = values_of(data, repeats)
-    probe = Probe(data, best, seed)
-    found = best | probe.costs
+    direct_costs = values_of(data, repeats)
+    probe = Probe(data, direct_costs, seed)
+    best_values = direct_costs | probe.costs
     draws = []
     for _ in range(RESAMPLES):
         values = values_of(data, random.choice(repeats, len(repeats)))
-        draws.append(values | probe.near(values, random))
-    known = {name for name in BOUNDS if all(np.isfinite(draw.get(name, np.nan)) for draw in draws)}
-    names = tuple(name for name in found if name in known)
+        draws.append(values | probe.resampled_costs(values, random))
+    determined = {name for name in BOUNDS if all(np.isfinite(draw.get(name, np.nan)) for draw in draws)}
+    names = tuple(name for name in best_values if name in determined)
     low, high = np.array([BOUNDS[name] for name in names]).T
-    centre = np.clip([found[name] for name in names], low, high)
+    centre = np.clip([best_values[name] for name in names], low, high)
     logs = np.log(np.clip([[draw[name] for name in names] for draw in draws], low, high))
     dof = max(len(repeats) - 1, 1)
     covariance = np.atleast_2d(np.cov(logs, rowvar=False)) * len(repeats) / dof
-    half = stats.t.ppf(0.5 + LEVEL / 2, dof) * np.sqrt(np.diag(covariance))
+    half_width = stats.t.ppf(0.5 + LEVEL / 2, dof) * np.sqrt(np.diag(covariance))
     estimate = CostEstimate(names, np.log(centre), covariance, dof, 0.0, {}, **conventions(host_scenario(data)))
     at_bound = (centre <= low) | (centre >= high)
     parameters = pd.DataFrame(
-        {"name": names, "value": centre, "low": centre * np.exp(-half), "high": centre * np.exp(half),
+        {"name": names, "value": centre, "low": centre * np.exp(-half_width), "high": centre * np.exp(half_width),
          "at_bound": at_bound, "determined": ~at_bound}
     )  # fmt: skip
-    held = held_out(data, estimate, seed, progress)
-    seen = held.assign(variant="", train=False, error=held["model"] / held["value"] - 1)
+    predictions = predict_held_out(data, estimate, seed, progress)
+    observations = predictions.assign(variant="", train=False, error=predictions["model"] / predictions["value"] - 1)
     clear, stall = (
-        _deviation(seen[seen["metric"] == metric]["error"]) for metric in ("clear_dirty_log_time", "longest_stall")
+        _deviation(observations[observations["metric"] == metric]["error"])
+        for metric in ("clear_dirty_log_time", "longest_stall")
     )
     spread = {"longest_stall": stall / clear} if clear else {}
     meta = {
@@ -80,19 +81,19 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
         "level": LEVEL,
         "valid": {"all_determined": not at_bound.any(), "repeats": len(repeats)},
     }
-    return Fit(host_scenario(data), replace(estimate, discrepancy=clear, spread=spread), parameters, seen, meta)
+    return Fit(host_scenario(data), replace(estimate, discrepancy=clear, spread=spread), parameters, observations, meta)
 
 
 def _deviation(errors: pd.Series) -> float:
-    """Root mean square of the logarithms of model over measured."""
+    """Root mean square of the logarithms of predicted over measured."""
     return float(np.sqrt(np.mean(np.log1p(errors) ** 2))) if len(errors) else 0.0
 
 
 def values_of(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
-    """Costs and what the probe saw, of some repeats by their places: picoseconds, counts."""
+    """Estimate costs (ps) and the results of the probe (ps, counts) from repeats, given by their indices."""
 
     def level(study: str, name: str, late: bool) -> Cells:
-        return data.level(study, name, late, repeats)
+        return data.phase_medians(study, name, late, repeats)
 
     first, later = (level("parked", "write", late) for late in (False, True))
     clear, enabled = level("parked", "clear", True), level("enable", "enable", False)
@@ -102,8 +103,8 @@ def values_of(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
     values["clear_page"] = slope(clear.pages, clear.time)
     values["enable_page"] = slope(enabled.pages, enabled.time)
     chunks, reads = level("chunks", "clear", True), level("reads", "clear", False)
-    whole = clear.pages == (chunks.pages[0] if len(chunks.pages) else 0)
-    calls, times = np.append(chunks.calls, clear.calls[whole]), np.append(chunks.time, clear.time[whole])
+    full_size = clear.pages == (chunks.pages[0] if len(chunks.pages) else 0)
+    calls, times = np.append(chunks.calls, clear.calls[full_size]), np.append(chunks.time, clear.time[full_size])
     values["ioctl"] = slope(calls, times)
     values["interrupt"] = slope(reads.calls, reads.time) - values["ioctl"]
     probes, idle = (level("probe", name, True) for name in ("probe", "probe_idle"))
@@ -113,9 +114,9 @@ def values_of(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
         values["probe_pages"] = float(probes.pages[0])
         values["flush"] = values["ioctl"] - values["probe_ioctl"]
     words = level("reacquire", "clear", True)
-    many, one = (words.time[words.batch == batch] for batch in (WORD, 0))
-    if len(many) == len(one):
-        values["reacquire"] = slope(words.pages[words.batch == WORD] / WORD, many - one)
+    batched, single = (words.time[words.batch == batch] for batch in (WORD, 0))
+    if len(batched) == len(single):
+        values["reacquire"] = slope(words.pages[words.batch == WORD] / WORD, batched - single)
     holds, kicks = data.counted_holds[repeats], np.concatenate([data.kicks[repeat] for repeat in repeats])
     if np.isfinite(holds).any():
         values["counted_hold"] = float(np.nanmedian(holds))
@@ -125,7 +126,7 @@ def values_of(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
 
 
 def slope(x: Floats, y: Floats) -> float:
-    """Slope of a line through times whose relative deviations are alike; NaN without two different `x`.
+    """Fit a line to times with equal relative deviations and return its slope; NaN without two different `x`.
 
     >>> round(slope(np.array([1.0, 2.0, 4.0]), np.array([12.0, 14.0, 18.0])), 9)
     2.0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measures a host: the designed cells, interleaved and repeated, with what else went on beside each.
+"""Measure a host: run the designed cells, interleaved and repeated, and record disturbances during each run.
 
-Every repeat runs all cells in an order of its own, so that a slow change of the host touches all of them alike. Each
-run is kept in a file of its own: what was cut off goes on where it stopped.
+Each repeat runs all cells in a different random order, so that a slow change of the host affects all cells equally.
+Each run is saved in its own file, so that an interrupted measurement continues where it stopped.
 """
 
 from __future__ import annotations
@@ -21,89 +21,93 @@ import numpy as np
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
-from simlib.lab.cache import at_work, system_faults
+from simlib.lab.cache import lab_lock, translate_os_errors
 from simlib.lab.experiment import parse_experiment
 from simlib.lab.host import noise
 from simlib.lab.host.design import MIB, PAGE, design, memory_per_vcpu
-from simlib.lab.host.facts import HostFacts, parse_cpus, read_facts, tracking_of
-from simlib.lab.host.program import StressProgram, build_program, find_given
+from simlib.lab.host.facts import HostFacts, dirty_tracking_of, parse_cpus, read_facts
+from simlib.lab.host.program import StressProgram, build_program, check_given_program
 from simlib.lab.native import PARAMETERS, native_target, run_native
-from simlib.lab.records import Record, emulated_per_access, load_record, save_record, write_tables
+from simlib.lab.record_tables import emulated_per_access
+from simlib.lab.records import Record, load_record, save_record
+from simlib.lab.table_files import write_tables
 
 NAME = "host"
-"""First part of the names of a host's tables."""
+"""Default prefix of the names of a host's tables."""
 
 REPEATS = (3, 20)
-"""Fewest and most repeats of all cells."""
+"""Least and largest number of repeats of all cells."""
 
-TRIES = 3
-"""How often a noisy run is tried in all."""
+MAX_ATTEMPTS = 3
+"""Number of attempts to run a noisy cell."""
 
 BUSY_PERCENT = 10.0
-"""A host whose CPUs other programs use more than this is not measured unasked."""
+"""Largest share of CPU time used by other programs, percent, at which a host is measured without `allow_busy`."""
 
-_WITHOUT_PML = "load KVM's module with pml=0, measure, and choose with --dirty-tracking pml"
+_PML_HINT = "load KVM's module with pml=0, measure, and choose with --dirty-tracking pml"
 
-_PILOT = ("base", "pause_us", "emulated_instructions_per_access")
-"""What `_pilot` finds."""
+_PILOT_KEYS = ("base", "pause_us", "emulated_instructions_per_access")
+"""Keys of the result of `_pilot`."""
 
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """How a host is to be measured."""
+    """Options of a measurement."""
 
     source: Path | None = None
-    """A kernel tree to build the selftest from. Default: the distribution's source package."""
+    """Kernel tree from which the selftest is built. Default: the distribution's source package."""
     program: Path | None = None
-    """The built selftest; then nothing is built."""
+    """A built selftest, instead of building one."""
     cpus: str = ""
-    """CPUs to use, as ``0-3,8``. Default: all that this process may use."""
+    """CPUs to use, such as ``0-3,8``. Default: all CPUs that this process may use."""
     numa: int | None = None
-    """Use the CPUs of this node, and so its memory."""
+    """Use the CPUs of this NUMA node, and thereby its memory."""
     hugepages: bool = False
-    """Back guests with huge pages that are set aside (hugetlb)."""
+    """Back guests with reserved huge pages (hugetlb)."""
     duration_s: float = 300.0
-    """About how long to measure in all; at least `REPEATS` [0] repeats are made."""
+    """Approximate total duration; at least `REPEATS` [0] repeats are run."""
     seed: int = 1
-    """Of the order of the cells."""
+    """Random seed of the order of the cells."""
     restart: bool = False
-    """Begin anew, whatever the folder holds."""
+    """Discard what the folder holds and start again."""
     allow_busy: bool = False
-    """Measure also if the host is busy with other things."""
+    """Measure even if other programs use the CPUs."""
 
-    def chosen(self) -> tuple[int, ...]:
-        """Numbers of the CPUs to use.
+    def selected_cpus(self) -> tuple[int, ...]:
+        """Return the numbers of the CPUs to use.
 
-        Raises `InputError` if this process may not use one of them, or there is no such node.
+        Raises `InputError` if this process may not use one of them, or the node does not exist.
         """
         allowed = sorted(os.sched_getaffinity(0))
         if self.cpus and self.numa is not None:
-            raise InputError("--numa", self.numa, "cannot be given beside --cpus", "give one of them")
+            raise InputError("--numa", self.numa, "cannot be combined with --cpus", "give one of the two")
         if self.numa is not None:
             nodes = read_facts(allowed).nodes
             if str(self.numa) not in nodes:
                 raise InputError("--numa", self.numa, "is no node of this host", f"known: {', '.join(nodes)}")
             return nodes[str(self.numa)]
-        chosen = parse_cpus(self.cpus) if self.cpus else tuple(allowed)
-        if missing := [str(cpu) for cpu in chosen if cpu not in allowed]:
-            raise InputError("--cpus", self.cpus, f"{', '.join(missing)} cannot be used here", f"known: {allowed}")
-        if not chosen:
-            raise InputError("--cpus", self.cpus, "names none", "write 0-3,8")
-        return chosen
+        cpus = parse_cpus(self.cpus) if self.cpus else tuple(allowed)
+        if missing := [str(cpu) for cpu in cpus if cpu not in allowed]:
+            raise InputError(
+                "--cpus", self.cpus, f"{', '.join(missing)} cannot be used by this process", f"known: {allowed}"
+            )
+        if not cpus:
+            raise InputError("--cpus", self.cpus, "names no CPU", "write 0-3,8")
+        return cpus
 
 
 @dataclass(frozen=True)
 class HostMeasurement:
-    """What measuring a host gave."""
+    """Result of measuring a host."""
 
     folder: Path
-    """Holds ``host.json``, ``runs/`` and the tables."""
+    """Folder with ``host.json``, ``runs/`` and the tables."""
     facts: HostFacts
     records: list[Record]
     repeats: int
-    """Whole repeats of all cells."""
+    """Number of complete repeats of all cells."""
     noisy: int
-    """Runs that were noisy at every try: they are flagged, and not used."""
+    """Runs that were noisy at every attempt, which are flagged and not used."""
     tables: list[Path]
 
 
@@ -114,37 +118,39 @@ def measure_host(
     name: str = NAME,
     progress: Callable[[str, float], None] = lambda text, share: None,
 ) -> HostMeasurement:
-    """Measure this host's own ``/dev/kvm``: its kernel as it is, no rights beyond those for ``/dev/kvm``.
+    """Measure this host's ``/dev/kvm`` with its current kernel and no privileges beyond access to ``/dev/kvm``.
 
-    Raises `InputError` if this host has no usable ``/dev/kvm``, logs writes by itself or is busy, an option is wrong,
-    or the folder holds another measurement. Raises `SimlibError` if a run fails, or another one is under way.
+    Raises `InputError` if this host has no usable ``/dev/kvm``, uses PML, or is busy, if an option is wrong, or if the
+    folder holds another measurement. Raises `SimlibError` if a run fails, or another measurement is running.
 
-    - `out`: folder for what is measured. One that holds a part of it is continued.
-    - `name`: first part of the tables' names.
-    - `progress`: told what is being done, and the share of it that is done.
+    - `out`: folder for the measurements; an incomplete measurement in it is continued.
+    - `name`: prefix of the tables' names.
+    - `progress`: called with the current step and the share done.
     """
     native_target()
-    chosen = plan.chosen()
-    with system_faults(), _pinned(chosen), at_work(alone=True):
-        facts = read_facts(chosen)
-        if tracking_of(facts.modules) == "pml":
-            raise InputError("pml", "Y", "hides what a fault costs, as hardware notes writes by itself", _WITHOUT_PML)
+    cpus = plan.selected_cpus()
+    with translate_os_errors(), _pinned(cpus), lab_lock(exclusive=True):
+        facts = read_facts(cpus)
+        if dirty_tracking_of(facts.modules) == "pml":
+            raise InputError(
+                "pml", "Y", "hides the cost of faults, as the hardware logs writes without faults", _PML_HINT
+            )
         if plan.program:
-            program = find_given(plan.program)
+            program = check_given_program(plan.program)
         else:
             program = build_program(plan.source, lambda text: progress(text, 0.0))
         if not plan.allow_busy:
-            _refuse_busy(chosen)
+            _refuse_busy(cpus)
         session = _Session(Path(out), facts, program, plan, progress)
         records, repeats = session.run()
         tables = write_tables(records, session.folder, name)
-    bad = sum(record.content["noise"]["quiet"] != "true" for record in records)
-    return HostMeasurement(session.folder, facts, records, repeats, bad, tables)
+    noisy = sum(record.content["noise"]["quiet"] != "true" for record in records)
+    return HostMeasurement(session.folder, facts, records, repeats, noisy, tables)
 
 
 @contextmanager
 def _pinned(cpus: Sequence[int]) -> Iterator[None]:
-    """Run, with everything that is started, on these CPUs."""
+    """Pin this process, and the processes that it starts, to these CPUs."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     try:
@@ -154,29 +160,29 @@ def _pinned(cpus: Sequence[int]) -> Iterator[None]:
 
 
 def _refuse_busy(cpus: Sequence[int]) -> None:
-    """Refuse a host that does other things."""
-    before = noise.look(cpus)
+    """Raise `InputError` if other programs use the host's CPUs."""
+    before = noise.take_snapshot(cpus)
     time.sleep(1.0)
-    seen = noise.between(before, noise.look(cpus), len(cpus))
-    if seen.foreign_percent > BUSY_PERCENT or seen.steal_percent > BUSY_PERCENT:
+    noise_now = noise.noise_between(before, noise.take_snapshot(cpus), len(cpus))
+    if noise_now.foreign_percent > BUSY_PERCENT or noise_now.steal_percent > BUSY_PERCENT:
         raise InputError(
-            "this host", f"CPUs {','.join(map(str, cpus))}", seen.words() + ": nothing can be timed beside that",
-            "wait, end them, choose other CPUs with --cpus, or measure all the same with --allow-busy",
+            "this host", f"CPUs {','.join(map(str, cpus))}", noise_now.description + ": times would not be reliable",
+            "wait, stop them, select other CPUs with --cpus, or measure anyway with --allow-busy",
         )  # fmt: skip
 
 
 def _pilot(facts: HostFacts, program: Path, hugepages: bool) -> dict[str, Any]:
-    """Whether the guest's code has to run in user mode, and how long its vCPUs need to write all pages."""
+    """Determine whether the guest must run in user mode, and the time in which its vCPUs write all pages."""
     base: dict[str, Any] = {"backing": "anonymous_hugetlb"} if hugepages else {}
-    emulated = emulated_per_access(_try(program, {**base, "memory_per_vcpu": "2M", "rounds": 1}))
-    if emulated > 1:  # instructions an access: then no access goes through page tables
+    emulated = emulated_per_access(_run_once(program, {**base, "memory_per_vcpu": "2M", "rounds": 1}))
+    if emulated > 1:  # instructions per access: then no access goes through page tables
         base["user"] = True
-        if emulated_per_access(_try(program, {**base, "memory_per_vcpu": "2M", "rounds": 1})) > 1:
+        if emulated_per_access(_run_once(program, {**base, "memory_per_vcpu": "2M", "rounds": 1})) > 1:
             raise SimlibError(
-                "this host's KVM emulates the guest's instructions one by one, in user mode, too: "
+                "this host's KVM emulates every instruction of the guest, even in user mode: "
                 "no fault takes mmu_lock, so there is nothing to measure"
             )
-    record = _try(program, {**base, "memory_per_vcpu": "8M", "rounds": 3})
+    record = _run_once(program, {**base, "memory_per_vcpu": "8M", "rounds": 3})
     ioctls = record.imported.tables["ioctls"].frame
     writes = ioctls[(ioctls["name"] == "write") & (ioctls["round"] > 1)]
     fault_us = float(writes["duration_ns"].median()) / (8 * MIB / PAGE) / 1000
@@ -185,7 +191,7 @@ def _pilot(facts: HostFacts, program: Path, hugepages: bool) -> dict[str, Any]:
 
 
 def round_up(value: float) -> int:
-    """The next of 1, 2, 5, 10, 20, 50, …
+    """Round up to 1, 2, 5, 10, 20, 50, …
 
     >>> round_up(163_840)
     200000
@@ -194,8 +200,8 @@ def round_up(value: float) -> int:
     return int(next(step * power for step in (1, 2, 5, 10) if step * power >= value))
 
 
-def _try(program: Path, test: dict[str, Any]) -> Record:
-    """Run the test once, and keep nothing."""
+def _run_once(program: Path, test: dict[str, Any]) -> Record:
+    """Run the test once without saving its record."""
     table = {"name": "pilot", "target": native_target(), "timeout_s": 120, "test": {"parked": True, **test}}
     cell = next(parse_experiment(table).cells())
     outputs = list(run_native(cell, program).outputs)
@@ -204,7 +210,7 @@ def _try(program: Path, test: dict[str, Any]) -> Record:
 
 @dataclass
 class _Session:
-    """The runs of a host."""
+    """Runs of a measurement."""
 
     folder: Path
     facts: HostFacts
@@ -212,11 +218,11 @@ class _Session:
     plan: MeasurementPlan
     progress: Callable[[str, float], None]
     spent_s: float = 0.0
-    """Time that the runs took so far, those of before included."""
+    """Total duration of the runs, including those of earlier sessions."""
 
     def __post_init__(self) -> None:
-        """Lay out the cells."""
-        pilot = self._begun()
+        """Create the cells and the provenance of the records."""
+        pilot = self._load_or_start()
         switch = PARAMETERS / "dirty_log_clear_batch"
         studies = design(self.facts, pilot["pause_us"], pilot["base"], os.access(switch, os.W_OK))
         self.cells = [cell for study in studies for cell in study.cells()]
@@ -231,64 +237,63 @@ class _Session:
             "pilot": pilot,
         }
 
-    def _begun(self) -> dict[str, Any]:
-        """What the folder says of how this host runs guests; if nothing was begun there, a look at it."""
-        listing, fresh = self.folder / "host.json", self.plan.restart
+    def _load_or_start(self) -> dict[str, Any]:
+        """Load the pilot's result from the folder of an unfinished measurement; otherwise run the pilot and save it."""
+        listing, restart = self.folder / "host.json", self.plan.restart
         options = {"hugepages": self.plan.hugepages, "seed": self.plan.seed}
-        same = {"facts": self.facts.as_dict(), "program": dict(self.program.provenance), "options": options}
-        if listing.is_file() and not fresh:
+        identity = {"facts": self.facts.as_dict(), "program": dict(self.program.provenance), "options": options}
+        if listing.is_file() and not restart:
             try:
                 state = json.loads(listing.read_text("utf-8"))
             except ValueError:
                 raise SimlibError(
-                    f"{listing} is damaged: choose another folder, or begin anew with --restart"
+                    f"{listing} is damaged: choose another folder, or start again with --restart"
                 ) from None
-            for what, value in same.items():
+            for what, value in identity.items():
                 if state.get(what) != value:
-                    rule = f"holds a measurement with other {what}"
-                    raise InputError("--out", str(self.folder), rule, "choose another folder, or --restart")
-            return {key: state[key] for key in _PILOT}
-        for old in sorted((self.folder / "runs").glob("*.json")) if fresh else ():
-            old.unlink()
-        self.progress("looking at how this host runs guests", 0.0)
+                    rule = f"holds a measurement with different {what}"
+                    raise InputError("--out", str(self.folder), rule, "choose another folder, or use --restart")
+            return {key: state[key] for key in _PILOT_KEYS}
+        for path in sorted((self.folder / "runs").glob("*.json")) if restart else ():
+            path.unlink()
+        self.progress("checking how this host runs guests", 0.0)
         pilot = _pilot(self.facts, self.program.path, self.plan.hugepages)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(listing, json.dumps(same | pilot, indent=1) + "\n")
+        write_text(listing, json.dumps(identity | pilot, indent=1) + "\n")
         return pilot
 
     def run(self) -> tuple[list[Record], int]:
-        """Run repeat after repeat until the time is over; the records, and the number of whole repeats."""
-        records, lengths = list[Record](), list[float]()
-        least, most = REPEATS
-        for repeat in range(1, most + 1):
-            mine = []
-            # in an order of this repeat's own
+        """Run repeats until the time is up; return the records and the number of complete repeats."""
+        records, durations_s = list[Record](), list[float]()
+        min_repeats, max_repeats = REPEATS
+        for repeat in range(1, max_repeats + 1):
+            repeat_records = []
             order = np.random.default_rng([self.plan.seed, repeat]).permutation(len(self.cells)).tolist()
             for place, number in enumerate(order, 1):
-                mine.append(self._cell(repeat, place, number))
-                self.spent_s += float(mine[-1].content["noise"]["wall_s"])
-            records += mine
-            lengths.append(sum(float(record.content["noise"]["wall_s"]) for record in mine))
-            if repeat >= least and self.spent_s + float(np.median(lengths)) > self.plan.duration_s:
+                repeat_records.append(self._measure_cell(repeat, place, number))
+                self.spent_s += float(repeat_records[-1].content["noise"]["wall_s"])
+            records += repeat_records
+            durations_s.append(sum(float(record.content["noise"]["wall_s"]) for record in repeat_records))
+            if repeat >= min_repeats and self.spent_s + float(np.median(durations_s)) > self.plan.duration_s:
                 return records, repeat
-        return records, most
+        return records, max_repeats
 
-    def _cell(self, repeat: int, place: int, number: int) -> Record:
-        """The record of a cell by its place in the design, run unless it was."""
+    def _measure_cell(self, repeat: int, place: int, number: int) -> Record:
+        """Return the record of a cell, given by its number in the design; run the cell if it has no record."""
         cell = self.cells[number]
         seeded = replace(cell, test={**cell.test, "seed": repeat})
         path = self.folder / "runs" / f"{repeat:02}-{number:02}-{cell.experiment.name}.json"
         if path.is_file():
             return load_record(path)
         share = min(self.spent_s / max(self.plan.duration_s, 1.0), 0.999)
-        left = max(self.plan.duration_s - self.spent_s, 0.0)
-        text = f"repeat {repeat}, {cell.label}; {left / 60:.0f} min left"
+        remaining_s = max(self.plan.duration_s - self.spent_s, 0.0)
+        text = f"repeat {repeat}, {cell.label}; {remaining_s / 60:.0f} min left"
         self.progress(text, share)
-        for _ in range(TRIES):
-            before = noise.look(self.facts.cpus)
+        for _ in range(MAX_ATTEMPTS):
+            before = noise.take_snapshot(self.facts.cpus)
             outcome = run_native(seeded, self.program.path, progress=lambda seconds: self.progress(text, share))
-            seen = noise.between(before, noise.look(self.facts.cpus), len(self.facts.cpus))
-            if seen.quiet:
+            run_noise = noise.noise_between(before, noise.take_snapshot(self.facts.cpus), len(self.facts.cpus))
+            if run_noise.quiet:
                 break
-        row = {"repeat": repeat, "place": place, **asdict(seen), "quiet": str(seen.quiet).lower()}
+        row = {"repeat": repeat, "place": place, **asdict(run_noise), "quiet": str(run_noise.quiet).lower()}
         return save_record(path, seeded, [outcome], self.provenance, row)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A QEMU process: which QMP sockets its command line names."""
+"""QMP sockets of a QEMU process, from its command line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from simlib.lab.host.threads import PROC
 
 
 def command_of(pid: int) -> list[str]:
-    """Words of a process's command line.
+    """Return the words of a process's command line.
 
-    Raises `InputError` if there is no such process, or it does not say.
+    Raises `InputError` if there is no such process, or its command line cannot be read.
 
     >>> command_of(2**30)
     Traceback (most recent call last):
@@ -26,14 +26,14 @@ def command_of(pid: int) -> list[str]:
     except (FileNotFoundError, ProcessLookupError):
         raise InputError("PID", pid, "is no process", "name that of QEMU: pgrep -a qemu") from None
     except OSError as error:
-        raise InputError("PID", pid, f"cannot be looked at ({error.strerror})", "run as root, or its user") from None
+        raise InputError("PID", pid, f"cannot be read ({error.strerror})", "run as root, or as its user") from None
     return words[:-1]
 
 
 def qmp_sockets(pid: int) -> list[str]:
-    """Unix domain sockets at which a QEMU process speaks QMP, as far as its command line says.
+    """Return the Unix domain sockets at which a QEMU process serves QMP, according to its command line.
 
-    libvirt hands its monitor over as a file descriptor: then there is no path.
+    libvirt passes its monitor as a file descriptor, which has no path.
     """
     try:
         folder = os.readlink(PROC / str(pid) / "cwd")
@@ -43,24 +43,24 @@ def qmp_sockets(pid: int) -> list[str]:
 
 
 def sockets_in(command: Sequence[str]) -> list[str]:
-    """Paths of the QMP sockets that a command line names."""
+    """Return the paths of the QMP sockets in a command line."""
     options = [(option.lstrip("-"), *_keys(value)) for option, value in pairwise(command)]
     paths = {
         keys["id"]: keys["path"]
         for option, kind, keys in options
         if (option, kind) == ("chardev", "socket") and {"id", "path"} <= keys.keys()
     }
-    found = []
+    sockets = []
     for option, first, keys in options:
         kind, _, place = first.partition(":")
         if option in ("qmp", "qmp-pretty"):
-            found.append(place if kind == "unix" else paths.get(place, "") if kind == "chardev" else "")
+            sockets.append(place if kind == "unix" else paths.get(place, "") if kind == "chardev" else "")
         elif option == "mon" and keys.get("mode") == "control":
-            found.append(paths.get(keys.get("chardev", first), ""))
-    return [path for path in found if path]
+            sockets.append(paths.get(keys.get("chardev", first), ""))
+    return [path for path in sockets if path]
 
 
 def _keys(value: str) -> tuple[str, dict[str, str]]:
-    """The first word of an option such as ``socket,id=m,path=/run/b``, and its keys."""
+    """Split an option such as ``socket,id=m,path=/run/b`` into its first word and its keys."""
     parts = value.split(",")
-    return parts[0], {key: found for key, equals, found in (part.partition("=") for part in parts) if equals}
+    return parts[0], {key: text for key, equals, text in (part.partition("=") for part in parts) if equals}

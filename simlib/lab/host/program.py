@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The selftest that measures a host: built from the kernel's source without building a kernel, or given by its path."""
+"""Selftest that measures a host: built from the kernel's source without building a kernel, or given by its path."""
 
 from __future__ import annotations
 
@@ -16,69 +16,68 @@ from simlib._lib.errors import InputError
 from simlib._lib.files import write_text
 from simlib._lib.reading import file_sha256
 from simlib.lab.build import build_selftests, compiler_version
-from simlib.lab.cache import lab_dir, need_space
+from simlib.lab.cache import lab_dir, require_space
 from simlib.lab.native import native_target
 from simlib.lab.patches import Series, apply_series, read_series
-from simlib.lab.process import need
+from simlib.lab.process import require_programs
 from simlib.lab.source import copy_tree, find_archive, unpack
 from simlib.lab.targets import Target, find_target
 
 NAME = "mmu_lock_contention_test"
-"""The selftest, which ``kernel-patches/`` adds."""
+"""Name of the selftest, which ``kernel-patches/`` adds."""
 
 OPTIONS = ("-q", "-u", "-y")
-"""Options that a program of an older series does not have."""
+"""Options that a program from an older series lacks."""
 
-NEEDED = ("Makefile", "Kbuild", "scripts/", "include/", "tools/", "usr/")
-"""What a selftest is built from, beside the architecture's folder."""
+SOURCE_PARTS = ("Makefile", "Kbuild", "scripts/", "include/", "tools/", "usr/")
+"""Files and folders from which a selftest is built, besides the architecture's folder."""
 
 SPACE_GIB = 0.4
-"""Room that the part of the kernel's source takes that selftests are built from, GiB."""
+"""Disk space of `SOURCE_PARTS`, GiB."""
 
 
 @dataclass(frozen=True)
 class StressProgram:
-    """The selftest, ready to run."""
+    """A selftest that is ready to run."""
 
     path: Path
     provenance: dict[str, object]
-    """What it was built from: source, series, compiler, or the hash of the given file."""
+    """Source, series and compiler of the build, or the hash of the given file."""
 
 
-def find_given(path: Path) -> StressProgram:
-    """A program that was built elsewhere.
+def check_given_program(path: Path) -> StressProgram:
+    """Check a program that was built elsewhere.
 
-    Raises `InputError` if it cannot be run, or is another program or too old.
+    Raises `InputError` if it cannot be run, or is another program, or is too old.
     """
     path = path.absolute()
     try:
-        done = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603  # the user named it, and its arguments are fixed
+        run = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603  # the user gave the path; the arguments are fixed
     except (OSError, subprocess.TimeoutExpired) as error:
         rule = f"cannot be run ({getattr(error, 'strerror', None) or 'does not end'})"
         raise InputError("program", str(path), rule, f"give a built {NAME}", flag="--program") from None
-    if lacks := [option for option in OPTIONS if f"\n {option} " not in done.stdout]:
-        rule = f"is not {NAME}, or an old one: it has no option {', '.join(lacks)}"
-        cure = "leave it out to build one, or build it from this version's patch series"
-        raise InputError("program", str(path), rule, cure, flag="--program")
+    if lacks := [option for option in OPTIONS if f"\n {option} " not in run.stdout]:
+        rule = f"is not {NAME}, or an old version: it has no option {', '.join(lacks)}"
+        hint = "omit it to have it built, or build it from this version's patch series"
+        raise InputError("program", str(path), rule, hint, flag="--program")
     return StressProgram(path, {"program": "given", "program_sha256": file_sha256(path)})
 
 
 def build_program(source: Path | None = None, progress: Callable[[str], None] = lambda text: None) -> StressProgram:
-    """Build the selftest for this host: half a minute the first time, nothing afterwards.
+    """Build the selftest for this host, which takes half a minute; later calls reuse it.
 
-    Only those folders of the source package are unpacked that a selftest needs, and only the series' selftests are
-    applied.
+    Only `SOURCE_PARTS` of the source package are unpacked, and only the series' selftests are applied.
 
-    Raises `InputError` if a tool or the source is missing, and how to get it; or this host's machine has no target.
-    Raises `SimlibError` if the patches do not apply or a compilation fails.
+    Raises `InputError` if a tool or the source is missing (with the command that installs it), or if there is no target
+    for this host's machine. Raises `SimlibError` if the patches do not apply or a compilation fails.
 
-    `source`: a kernel tree of one's own; it is only read. Default: the distribution's source package. `progress`: told
-    what is being done.
+    `source`: a kernel tree, which is only read. Default: the distribution's source package. `progress`: called with the
+    current step.
     """
     target = replace(find_target(native_target()), compiler="")
     packages = "make patch gcc libc6-dev binutils"
-    cure = f"apt-get install {packages}, or give --program a built one"
-    need("building the selftest", ("make", "patch", "gcc", "strip"), cure)
+    hint = f"apt-get install {packages}, or give a built selftest with --program"
+    require_programs("building the selftest", ("make", "patch", "gcc", "strip"), hint)
     series = read_series().within("tools/testing/selftests/")
     origin = file_sha256(find_archive(series)) if source is None else str(source.absolute())
     folder = lab_dir() / "host"
@@ -91,24 +90,26 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     stamp, program = folder / "built.key", folder / f"{target.name}-selftests" / f"{NAME}.stripped"
     if source or not (stamp.is_file() and stamp.read_text("utf-8") == key and program.is_file()):
         stamp.unlink(missing_ok=True)
-        tree = _tree(folder, series, target, source, progress)
+        tree = _selftest_tree(folder, series, target, source, progress)
         progress("compiling the selftest")
         program = build_selftests(target, tree, folder, [NAME], link="-pthread -no-pie")[NAME]
         write_text(stamp, key)
     return StressProgram(program, {**provenance, "program_sha256": file_sha256(program)})
 
 
-def _tree(folder: Path, series: Series, target: Target, source: Path | None, progress: Callable[[str], None]) -> Path:
-    """A part of a kernel tree with the series' selftests in it."""
+def _selftest_tree(
+    folder: Path, series: Series, target: Target, source: Path | None, progress: Callable[[str], None]
+) -> Path:
+    """Prepare a partial kernel tree that contains the series' selftests; return its folder."""
     tree, stage = folder / "source", folder / "stage"
-    need_space(folder, SPACE_GIB, "the kernel's source")
-    for old in (tree, *folder.glob("*-selftests"), *folder.glob("*-headers")):
-        shutil.rmtree(old, ignore_errors=True)
+    require_space(folder, SPACE_GIB, "the kernel's source")
+    for stale in (tree, *folder.glob("*-selftests"), *folder.glob("*-headers")):
+        shutil.rmtree(stale, ignore_errors=True)
     arch = {"x86_64": "x86"}.get(target.kernel_arch, target.kernel_arch)
     folder.mkdir(parents=True, exist_ok=True)
     if source is None:
-        progress("unpacking what selftests need")
-        unpack(find_archive(series), tree, (*NEEDED, f"arch/{arch}/"))
+        progress("unpacking the sources of selftests")
+        unpack(find_archive(series), tree, (*SOURCE_PARTS, f"arch/{arch}/"))
     else:
         progress(f"copying {source}")
         copy_tree(source, tree, folder, shutil.copy2)

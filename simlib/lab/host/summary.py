@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a watch comes to: rates, shares and extremes, a row each."""
+"""Summary of a watch: rates, shares and extremes, a row each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from simlib.lab.host.migration import MigrationWatch, status_of
-from simlib.lab.host.statistics import VcpuStatistics
+from simlib.lab.host.statistics import StatisticsWatch
 from simlib.lab.host.threads import Threads
 from simlib.measurements.importers.kvm_stats import ALL_TIMED
 from simlib.measurements.importers.trace import Trace
@@ -15,10 +15,10 @@ from simlib.measurements.importers.trace import Trace
 Row = dict[str, Any]
 
 FAULTS = ("pf_taken", "pf_fixed", "pf_fast", "pf_spurious", "insn_emulation", "exits")
-"""Of a vCPU's statistics: faults of x86 guests (``kvm_vcpu_stats_desc`` in ``arch/x86/kvm/x86.c``), and exits."""
+"""Statistics of a vCPU: faults of x86 guests (``kvm_vcpu_stats_desc`` in ``arch/x86/kvm/x86.c``), and exits."""
 
 FLUSHES = ("remote_tlb_flush", "remote_tlb_flush_requests")
-"""Of a VM's statistics, those on TLB flushes, of every architecture (``KVM_GENERIC_VM_STATS`` in ``kvm_host.h``)."""
+"""Statistics of a VM: TLB flushes, on every architecture (``KVM_GENERIC_VM_STATS`` in ``kvm_host.h``)."""
 
 _MIGRATION = (
     ("total_time_ms", "total time", "ms"), ("setup_time_ms", "setup", "ms"), ("downtime_ms", "downtime", "ms"),
@@ -28,16 +28,16 @@ _MIGRATION = (
 )  # fmt: skip
 
 
-def of_migration(migration: MigrationWatch) -> list[Row]:
-    """State, times and sizes as QEMU said last, and the longest pass that was seen."""
+def migration_summary(migration: MigrationWatch) -> list[Row]:
+    """Summarize a migration: last state, times and sizes, and the longest pass."""
     if migration.last is None or status_of(migration.last) == "none":
         return []
     frame = migration.table().frame
     rows = [_row("migration", "status", status_of(migration.last), "")]
     for column, what, unit in _MIGRATION:
-        said = frame[column].dropna()
-        if len(said):
-            rows.append(_row("migration", what, int(said.iloc[-1]), unit))
+        values = frame[column].dropna()
+        if len(values):
+            rows.append(_row("migration", what, int(values.iloc[-1]), unit))
     passes = migration.passes().frame
     if len(passes):
         longest = passes.iloc[int(passes["seen_s"].to_numpy().argmax())]
@@ -46,23 +46,23 @@ def of_migration(migration: MigrationWatch) -> list[Row]:
     return rows
 
 
-def of_statistics(statistics: VcpuStatistics) -> list[Row]:
-    """Faults, exits and flushes a second, of all vCPUs; how often mmu_lock was taken, how long waited for and held."""
+def statistics_summary(statistics: StatisticsWatch) -> list[Row]:
+    """Summarize KVM's statistics: faults, exits and flushes per second; acquisitions, waits and holds of mmu_lock."""
     seconds = statistics.seconds
     if not seconds:
         return []
     rows = []
     for scope, names in (("vcpu", FAULTS), ("vm", FLUSHES)):
-        found = [(name, statistics.totals[scope, name]) for name in names if statistics.totals[scope, name]]
-        rows += [_row("statistics", name, float(f"{count / seconds:.4g}"), "1/s") for name, count in found]
+        counts = [(name, statistics.totals[scope, name]) for name in names if statistics.totals[scope, name]]
+        rows += [_row("statistics", name, float(f"{count / seconds:.4g}"), "1/s") for name, count in counts]
     for (site, mode), total in sorted(statistics.lock_totals.items()):
         if total["acquired"]:
             rows += _lock(statistics, site, mode, total["acquired"], total)
     return rows
 
 
-def _lock(statistics: VcpuStatistics, site: str, mode: str, acquired: int, total: Any) -> list[Row]:
-    """One call site and mode; holds that were not timed (kvm.mmu_lock_stat_period) are as long as the others."""
+def _lock(statistics: StatisticsWatch, site: str, mode: str, acquired: int, total: Any) -> list[Row]:
+    """Summarize one call site and mode; untimed holds (kvm.mmu_lock_stat_period) count as long as the timed ones."""
     timed = total.get("timed", acquired)
     held_ns = total["hold_ns"] * acquired / timed if timed else math.nan
     about, seconds = f"mmu_lock {site} {mode}", statistics.seconds
@@ -75,15 +75,15 @@ def _lock(statistics: VcpuStatistics, site: str, mode: str, acquired: int, total
     if timed < ALL_TIMED * acquired:
         rows.append(_row(about, "holds timed, from which all are estimated", timed, "count"))
     for quantity in ("wait", "hold"):
-        longest = statistics.longest("vm", f"mmu_lock_{site}_{mode}_{quantity}_hist")
+        longest = statistics.highest_bucket("vm", f"mmu_lock_{site}_{mode}_{quantity}_hist")
         if longest is not None:
             bound, value = ("from", longest[0]) if longest[1] is None else ("below", longest[1])
             rows.append(_row(about, f"longest {quantity}, {bound}", value, "ns"))
     return rows
 
 
-def of_threads(threads: Threads) -> list[Row]:
-    """Shares of the time that vCPUs and the other threads ran, and waited for a CPU."""
+def threads_summary(threads: Threads) -> list[Row]:
+    """Summarize threads: shares of the time in which vCPUs and other threads ran, and waited for a CPU."""
     if not threads.seconds:
         return []
     nanoseconds = threads.seconds * 1e9
@@ -102,8 +102,8 @@ def of_threads(threads: Threads) -> list[Row]:
     return rows
 
 
-def of_trace(trace: Trace) -> list[Row]:
-    """Waits for any lock of the kernel, the longest hold of mmu_lock, and KVM's other events."""
+def trace_summary(trace: Trace) -> list[Row]:
+    """Summarize tracepoints: waits for all locks of the kernel, the longest hold of mmu_lock, and KVM's events."""
     rows = []
     waits = trace.episodes.rows.table("waits", "", ()).frame
     if len(waits):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The threads of a process over time: on a CPU, and ready but waiting for one.
+"""Threads of a process over time: time on a CPU, and time runnable but waiting for one.
 
-``/proc/PID/task/TID/schedstat`` has both in nanoseconds, and how often the thread was run
+``/proc/PID/task/TID/schedstat`` has both in nanoseconds, and the number of times that the thread was scheduled
 (Documentation/scheduler/sched-stats.rst); it exists with ``CONFIG_SCHED_INFO``.
 """
 
@@ -11,51 +11,51 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from simlib.measurements.importers.tables import Column, ImportedTable, TableRows
+from simlib.measurements.importers.tables import Column, DescribedTable, TableRows
 
 PROC = Path("/proc")
 TIMES = (
     Column("sample", "whole", "number of the sample, from 1", unit="1"),
-    Column("time_s", "number", "when, since the watch began"),
+    Column("time_s", "number", "time of the sample, since the watch began"),
 )
-INTERVAL = (*TIMES, Column("interval_s", "number", "time since the sample before, of which the differences are"))
+INTERVAL = (*TIMES, Column("interval_s", "number", "time since the sample before, over which differences are taken"))
 COLUMNS = (
     *INTERVAL,
     Column("tid", "whole", "number of the thread", unit="1"),
     Column("name", "text", "its name"),
-    Column("vcpu", "text", "number of the vCPU that it runs; none"),
+    Column("vcpu", "text", "number of the vCPU that it runs; none if it runs no vCPU"),
     Column("cpu_ns", "whole", "time on a CPU, in the guest or not"),
-    Column("delay_ns", "whole", "time for which it was ready and waited for a CPU"),
-    Column("turns", "whole", "how often it was put on a CPU"),
+    Column("delay_ns", "whole", "time for which it was runnable and waited for a CPU"),
+    Column("turns", "whole", "number of times that it was scheduled on a CPU"),
 )
 _VCPU = re.compile(r"CPU (\d+)/")
 
 
 class Threads:
-    """Threads of one process, from sample to sample.
+    """Threads of one process, sampled repeatedly.
 
-    `rows` has a row for each sample and thread that ran, or waited for a CPU. `vcpus` may be set to the number of the
-    vCPU of each thread that runs one, as QEMU says; else names of threads tell. `cpu_ns` and `delay_ns` are sums by
-    vCPU (of all other threads by ``"none"``), over the time `seconds`.
+    `rows` has a row for each sample and each thread that ran or waited for a CPU. `vcpus` may be set to the vCPU number
+    of each thread, as QEMU reports it; otherwise the names of the threads decide. `cpu_ns` and `delay_ns` are sums by
+    vCPU, with the sums of all other threads under ``"none"``, over `seconds`.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid, self.rows, self.vcpus, self.seconds = pid, TableRows(COLUMNS, True), dict[int, str](), 0.0
         self.cpu_ns, self.delay_ns = Counter[str](), Counter[str]()
-        self._before: dict[int, tuple[int, int, int]] = {}
-        self._before_s: float | None = None
+        self._previous: dict[int, tuple[int, int, int]] = {}
+        self._previous_s: float | None = None
 
     @property
     def folder(self) -> Path:
-        """Where the system tells of them."""
+        """Folder of the threads in ``/proc``."""
         return PROC / str(self.pid) / "task"
 
     def alive(self) -> bool:
-        """Whether the process is there."""
+        """True if the process exists."""
         return self.folder.is_dir()
 
     def tids(self) -> list[int]:
-        """Numbers of the threads; none if the process is gone."""
+        """Numbers of the threads; an empty list if the process is gone."""
         try:
             return sorted(int(path.name) for path in self.folder.iterdir())
         except OSError:
@@ -69,39 +69,39 @@ class Threads:
             return ""
 
     def vcpu_of(self, tid: int, name: str) -> str:
-        """Number of the vCPU that a thread runs; ``"none"`` if it runs none.
+        """Return the number of the vCPU that a thread runs; ``"none"`` if it runs none.
 
         >>> Threads(1).vcpu_of(12, "CPU 3/KVM"), Threads(1).vcpu_of(13, "live_migration")
         ('3', 'none')
         """
-        found = _VCPU.match(name)
-        return self.vcpus.get(tid) or (found[1] if found and not self.vcpus else "none")
+        match = _VCPU.match(name)
+        return self.vcpus.get(tid) or (match[1] if match and not self.vcpus else "none")
 
-    def take(self, sample: int, time_s: float) -> None:
-        """Read all threads.
+    def sample(self, number: int, time_s: float) -> None:
+        """Read the times of all threads.
 
-        Raises `OSError` if the kernel does not tell, or one may not look.
+        Raises `OSError` if the kernel has no schedstat, or the user may not read it.
         """
-        now = {tid: found for tid in self.tids() if (found := self._read(tid)) is not None}
-        interval_s = 0.0 if self._before_s is None else round(time_s - self._before_s, 6)
+        now = {tid: times for tid in self.tids() if (times := self._read(tid)) is not None}
+        interval_s = 0.0 if self._previous_s is None else round(time_s - self._previous_s, 6)
         for tid, (name, numbers) in now.items():
-            if self._before_s is not None:
-                before = self._before.get(tid, (0, 0, 0))  # a thread of this interval began with nothing
+            if self._previous_s is not None:
+                before = self._previous.get(tid, (0, 0, 0))  # a thread that started in this interval began at 0
                 cpu, delay, turns = (max(0, new - old) for new, old in zip(numbers, before, strict=True))
                 if cpu or delay or turns:
                     vcpu = self.vcpu_of(tid, name)
-                    self.rows.add(sample, time_s, interval_s, tid, name, vcpu, cpu, delay, turns)
+                    self.rows.add(number, time_s, interval_s, tid, name, vcpu, cpu, delay, turns)
                     self.cpu_ns[vcpu] += cpu
                     self.delay_ns[vcpu] += delay
         self.seconds += interval_s
-        self._before, self._before_s = {tid: numbers for tid, (_, numbers) in now.items()}, time_s
+        self._previous, self._previous_s = {tid: numbers for tid, (_, numbers) in now.items()}, time_s
 
-    def table(self) -> ImportedTable:
-        """A row for each sample and thread."""
+    def table(self) -> DescribedTable:
+        """Table with a row for each sample and thread."""
         return self.rows.table("threads", "Threads of QEMU, by interval", ("sample", "tid"))
 
     def _read(self, tid: int) -> tuple[str, tuple[int, int, int]] | None:
-        """Name and numbers of a thread; None if it has ended meanwhile."""
+        """Name of a thread, its ns on a CPU, ns waiting, and times scheduled; None if it has ended meanwhile."""
         try:
             cpu, delay, turns = (self.folder / str(tid) / "schedstat").read_text("ascii").split()[:3]
         except (FileNotFoundError, ProcessLookupError):

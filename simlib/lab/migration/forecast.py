@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What real migrations will do, written down before they are run."""
+"""Predictions of real migrations, written before the migrations are run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 import pandas as pd
 
+from simlib._lib.checkout import require_checkout
 from simlib.lab.migration import load_migrations
 from simlib.lab.migration.collect import KEYS
-from simlib.lab.migration.model import LEVEL, QUANTITIES, fitted, predicted
+from simlib.lab.migration.model import LEVEL, QUANTITIES, fit_host, predict_migrations
 from simlib.measurements import data_dir, load
-from simlib.measurements.importers.tables import Column, predicted_files
+from simlib.measurements.importers.tables import Column, DescribedTable, predicted_files
 
 SEED = 1
 
-BUILT = ("migrate", "migrate-held-out")
-"""The migrations that the course was built on, and those that it was first held to: all that is known of this host."""
+FIT_TABLES = ("migrate", "migrate-held-out")
+"""Tables of migrations to which the host is fitted: those behind the model, and the first held-out ones."""
 
 COLUMNS = (
     *KEYS,
-    Column("completed", "whole", "1: it completes before it is given up"),
-    Column("completed_share_ratio", "number", "share of the migrations drawn that complete"),
+    Column("completed", "whole", "1: it completes within its limit"),
+    Column("completed_share_ratio", "number", "share of the sampled migrations that complete"),
     Column("throttle_percent", "whole", "highest throttle"),
     *(
         Column(f"{end}{name}", "number", f"{name}{words}")
@@ -32,26 +33,30 @@ COLUMNS = (
 )
 
 
-def known(*names: str) -> pd.DataFrame:
-    """Collected migrations by the names of their tables."""
+def load_collected(*names: str) -> pd.DataFrame:
+    """Load collected migrations by the names of their tables."""
     return pd.concat([load(f"{name}-runs").frame for name in names], ignore_index=True)
 
 
 def forecast(experiment: Path) -> pd.DataFrame:
-    """What is expected of each migration of an experiment."""
-    runs = pd.DataFrame([one.keys for one in load_migrations(experiment)])
-    found = predicted(runs, fitted(known(*BUILT)), SEED).rename(
+    """Predict the migrations of an experiment.
+
+    Raises `SimlibError` in an installed package, which lacks the collected migrations of `FIT_TABLES`.
+    """
+    require_checkout("simlib lab predict, of migrations")
+    runs = pd.DataFrame([cell.keys for cell in load_migrations(experiment)])
+    predictions = predict_migrations(runs, fit_host(load_collected(*FIT_TABLES)), SEED).rename(
         columns={"completed_share": "completed_share_ratio"}
         | {f"{name}_{end}": f"{end}_{name}" for name in QUANTITIES for end in ("low", "high")}
     )
-    found = found.astype({"completed": int, "throttle_percent": int})
-    return runs.join(found)[[column.name for column in COLUMNS]]
+    predictions = predictions.astype({"completed": int, "throttle_percent": int})
+    return runs.join(predictions)[[column.name for column in COLUMNS]]
 
 
 def forecast_files(experiment: Path, name: str) -> dict[str, str]:
-    """The files of the table: its CSV, and the descriptor with what it was predicted from.
+    """Return the files of the predictions: the CSV, and the descriptor with hashes of the inputs.
 
-    - `name`: the lab's tables that will answer: ``<name>-runs``.
+    - `name`: prefix of the lab's table with the answers: ``<name>-runs``.
     """
     about: dict[str, Any] = {
         "source": {"subject": "simlib lab predict", "author": "simlib"},
@@ -60,9 +65,10 @@ def forecast_files(experiment: Path, name: str) -> dict[str, str]:
         "command": f"simlib lab predict data/experiments/{experiment.name} --out data/predictions --name {name}",
         "answers": [f"{name}-runs"],
         "notes": ["Written before the migrations were run, and not changed afterwards."],
-        "caveats": ["Of this host: two CPUs, both sides on it."],
+        "caveats": ["For this host: two CPUs, both sides on it."],
     }
-    key = [column.name for column in KEYS]
+    key = tuple(column.name for column in KEYS)
     title = f"{name}: real migrations, predicted before they were run"
-    used = (experiment, *(data_dir() / "collected" / f"{name}-runs.csv" for name in BUILT))
-    return predicted_files(f"{name}-forecast", title, about, COLUMNS, key, forecast(experiment), used)
+    used = (experiment, *(data_dir() / "collected" / f"{name}-runs.csv" for name in FIT_TABLES))
+    table = DescribedTable(f"{name}-forecast", title, COLUMNS, key, forecast(experiment))
+    return predicted_files(table, about, used)

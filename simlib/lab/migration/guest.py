@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The guest of a real migration: firmware that writes to memory at a known rate, and the counters that it keeps.
+"""Guest of a real migration: firmware that writes to memory at a known rate, and its counters.
 
-``guest.S`` is the program. Nothing else runs in the guest, so which pages it writes, and how often, is known.
+``guest.S`` is the program. Nothing else runs in the guest, so the written pages and their rates are known.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from simlib.lab.process import built_once
+from simlib.lab.process import build_once
 
 PAGE = 4096
-"""Bytes of a page."""
+"""Page size, bytes."""
 
 BASE = 2**20
-"""Where the pages of the guest begin, bytes."""
+"""Address of the guest's first page."""
 
 STATE, LOG, GAPS = 0x9000, 0x10000, 1024
-"""Where it keeps its counters and its long gaps, and how many of each vCPU; as ``guest.S`` has them."""
+"""Addresses of the counters and of the long gaps, and the number of gaps kept per vCPU; as in ``guest.S``."""
 
-MOST_VCPUS = (0xA0000 - LOG) // (16 * GAPS)
-"""vCPUs whose gaps have room below the memory of the display."""
+MAX_VCPUS = (0xA0000 - LOG) // (16 * GAPS)
+"""Most vCPUs whose gaps fit below the display's memory."""
 
 _STATE, _GAP = struct.Struct("<QQI20xI20x"), struct.Struct("<QQ")
 _MARK = b"simlib-migration"
 
 
-class Writes(NamedTuple):
-    """What a vCPU has counted: its writes, when it made the last one, in ticks, its long gaps, and its first pages."""
+class VcpuCounters(NamedTuple):
+    """Counters of a vCPU: writes, time of the last write (ticks), long gaps, and pages written at the start."""
 
     writes: int
     last: int
@@ -39,22 +39,22 @@ class Writes(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A long time between two writes of a vCPU, in ticks of its time stamp counter: when it ended, and its length."""
+    """Long gap between two writes of a vCPU, in ticks of its time stamp counter: its end and its length."""
 
     end: int
     length: int
 
 
 @dataclass(frozen=True)
-class Habit:
-    """Which pages are written, and how often.
+class WriteWorkload:
+    """Workload of the guest: the pages that it writes, and their rates.
 
-    - `vcpus`: each writes to its own part of the working set.
+    - `vcpus`: number of vCPUs; each writes to its own part of the working set.
     - `working_set`: of all vCPUs together, bytes.
-    - `rate`: writes a second, each to one page; of all vCPUs together.
+    - `rate`: writes per second, each to one page, of all vCPUs together.
     - `pattern`: ``sweep``, one page after the other, or ``random``.
-    - `hot_set`: bytes at the beginning of each vCPU's part, all together.
-    - `hot_percent`: of the writes that go there.
+    - `hot_set`: bytes at the start of each vCPU's part, of all vCPUs together.
+    - `hot_percent`: share of the writes that go to the hot set.
     """
 
     vcpus: int = 1
@@ -65,7 +65,7 @@ class Habit:
     hot_percent: int = 0
 
     def firmware(self, ticks_per_s: float, gap_s: float) -> bytes:
-        """The guest's program with this habit; gaps of `gap_s` and longer are kept."""
+        """Return the guest's program with this workload; it records gaps of at least `gap_s`."""
         rom = bytearray(assembled().read_bytes())
         interval = round(ticks_per_s * self.vcpus / self.rate) if self.rate else 0
         numbers = (
@@ -76,24 +76,24 @@ class Habit:
         return bytes(rom)
 
 
-def read_writes(memory: bytes) -> list[Writes]:
-    """Counters of each vCPU, from the guest's memory at `STATE`.
+def read_counters(memory: bytes) -> list[VcpuCounters]:
+    """Parse the counters of each vCPU from the guest's memory at `STATE`.
 
-    >>> read_writes(_STATE.pack(7, 5000, 1, 1024))
-    [Writes(writes=7, last=5000, gaps=1, ready=1024)]
+    >>> read_counters(_STATE.pack(7, 5000, 1, 1024))
+    [VcpuCounters(writes=7, last=5000, gaps=1, ready=1024)]
     """
-    return [Writes(*row) for row in _STATE.iter_unpack(memory)]
+    return [VcpuCounters(*row) for row in _STATE.iter_unpack(memory)]
 
 
-def read_gaps(memory: bytes, writes: list[Writes]) -> list[list[Gap]]:
-    """Long gaps of each vCPU, from the guest's memory at `LOG`: the last `GAPS` of them."""
+def read_gaps(memory: bytes, counters: list[VcpuCounters]) -> list[list[Gap]]:
+    """Parse the long gaps of each vCPU, the last `GAPS` of them, from the guest's memory at `LOG`."""
     size = GAPS * _GAP.size
-    each = [memory[at * size : at * size + min(one.gaps, GAPS) * _GAP.size] for at, one in enumerate(writes)]
-    return [[Gap(*row) for row in _GAP.iter_unpack(one)] for one in each]
+    logs = [memory[at * size : at * size + min(vcpu.gaps, GAPS) * _GAP.size] for at, vcpu in enumerate(counters)]
+    return [[Gap(*row) for row in _GAP.iter_unpack(log)] for log in logs]
 
 
 def assembled() -> Path:
-    """The guest's program as firmware.
+    """Assemble the guest's program; return the firmware's path.
 
     Raises `InputError` if there is no assembler.
     """
@@ -102,4 +102,4 @@ def assembled() -> Path:
         ["as", "--32", "-o", "{between}", "{source}"],
         ["ld", "-m", "elf_i386", "-Ttext=0xffff0000", "--oformat=binary", "-o", "{part}", "{between}"],
     ]
-    return built_once(source, ".bin", "assembling the guest of a migration", "apt-get install binutils", commands)
+    return build_once(source, ".bin", "assembling the guest of a migration", "apt-get install binutils", commands)

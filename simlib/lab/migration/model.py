@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Real migrations of the lab beside the course: what it expects of each, and how far off it may be."""
+"""Predict the lab's real migrations from the pre-copy model, with intervals, and compare predictions with results."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import Settings, read_named
 
 FULL_SPEED_S = 1e-6
-"""Time to send a page here where nothing limits it, s: a copy of 4 GB/s. Supposed: only downtimes of few ms know it."""
+"""Time to send a page on this machine without a limit, s: a copy at 4 GB/s. Assumed; only downtimes of a few ms depend
+on it."""
 
 FAULT_S = 0.4e-3
-"""From a fault after postcopy to its page, s, both sides on one host. Supposed, too: hardly anything here knows it."""
+"""Time from a fault during postcopy to the arrival of its page, s, with both sides on one host. Assumed; hardly any
+result here depends on it."""
 
-LEVEL, DRAWS, _AGAIN = 0.9, 60, 50
-"""Probability of the intervals; migrations drawn for them, and how often what is left over is drawn for each."""
+LEVEL, DRAWS, _RESIDUAL_DRAWS = 0.9, 60, 50
+"""Probability of the intervals, number of write rates sampled for them, and residuals sampled for each rate."""
 
 QUANTITIES = ("total_ms", "transferred_bytes", "downtime_ms", "longest_gap_ms", "guest_ratio", "synchronisations")
-"""What has an interval."""
+"""Quantities with an interval."""
 
 
 class EmulatedHost(NamedTuple):
-    """What this machine and this guest add to QEMU's rules, times in s.
+    """Parameters of this machine and this guest beyond QEMU's rules, times in s.
 
-    - `write_s`: by how much the guest's loop makes the time between two writes of a vCPU longer.
-    - `rate_spread`: standard deviation of the logarithm of its rate of writing.
-    - `switch_s`: for which it stands beside what is sent; it has hardly a device.
-    - `state_bytes`: what is sent beside its pages.
-    - `place_s`: to put a page into its place after postcopy (UFFDIO_COPY).
-    - `late_s`: by how much a throttled vCPU sleeps too long, by vCPUs.
-    - `left_over`: logarithms of what the course leaves over, by quantity: of the migrations that it was fitted to.
+    - `write_s`: time that the guest's loop adds between two writes of a vCPU.
+    - `rate_spread`: standard deviation of the logarithm of its write rate.
+    - `switch_s`: downtime beyond sending the remaining pages; the guest has hardly any device.
+    - `state_bytes`: bytes sent besides the pages.
+    - `place_s`: time to place a page during postcopy (UFFDIO_COPY).
+    - `oversleep_s`: time by which a throttled vCPU oversleeps, by number of vCPUs.
+    - `residuals`: logarithms of measured over expected, by quantity, of the migrations in the fit.
     """
 
     write_s: float
@@ -50,55 +52,57 @@ class EmulatedHost(NamedTuple):
     switch_s: float
     state_bytes: float
     place_s: float
-    late_s: Mapping[int, float]
-    left_over: Mapping[str, NDArray[np.float64]]
+    oversleep_s: Mapping[int, float]
+    residuals: Mapping[str, NDArray[np.float64]]
 
 
-def fitted(built: pd.DataFrame) -> EmulatedHost:
-    """What the migrations that the course was built on say of the host.
+def fit_host(runs: pd.DataFrame) -> EmulatedHost:
+    """Fit the parameters of the host to migrations.
 
-    - `built`: as ``data/collected/migrate-runs.csv`` has them.
+    - `runs`: migrations, with the columns of ``data/collected/migrate-runs.csv``.
     """
-    longer = built["vcpus"] / built["measured_writes_per_s"] - built["vcpus"] / built["writes_per_s"]
-    rates = np.log(built["measured_writes_per_s"] * (1 / built["writes_per_s"] + longer.median() / built["vcpus"]))
-    done = built[(built["outcome"] == "completed") & (built["postcopy_after_s"] == 0)]
-    pages = built["normal_pages"] * rules.WHOLE_PAGE + built["zero_pages"] * rules.ZERO_PAGE
+    added_s = runs["vcpus"] / runs["measured_writes_per_s"] - runs["vcpus"] / runs["writes_per_s"]
+    rates = np.log(runs["measured_writes_per_s"] * (1 / runs["writes_per_s"] + added_s.median() / runs["vcpus"]))
+    done = runs[(runs["outcome"] == "completed") & (runs["postcopy_after_s"] == 0)]
+    pages = runs["normal_pages"] * rules.WHOLE_PAGE + runs["zero_pages"] * rules.ZERO_PAGE
     switch = done["blackout_ms"] / 1e3 - done["downtime_bytes"] / rules.WHOLE_PAGE * FULL_SPEED_S
     host = EmulatedHost(
-        float(longer.median()), float(rates.std()), max(0.0, float(switch.median())),
-        float((built["transferred_bytes"] - pages)[done.index].median()), FULL_SPEED_S,
-        dict.fromkeys(map(int, built["vcpus"].unique()), 0.0), {},
+        float(added_s.median()), float(rates.std()), max(0.0, float(switch.median())),
+        float((runs["transferred_bytes"] - pages)[done.index].median()), FULL_SPEED_S,
+        dict.fromkeys(map(int, runs["vcpus"].unique()), 0.0), {},
     )  # fmt: skip
 
-    def off(rows: pd.DataFrame, quantity: str, changed: EmulatedHost) -> float:
+    def error(rows: pd.DataFrame, quantity: str, changed: EmulatedHost) -> float:
         ratios = [expected(row, changed)[quantity] / row[quantity] for row in _records(rows)]
         return float(np.mean(np.log(ratios) ** 2))
 
-    def best(rows: pd.DataFrame, quantity: str, most: float, change: Callable[[float], EmulatedHost]) -> float:
-        found = minimize_scalar(lambda value: off(rows, quantity, change(value)), bounds=(0.0, most), method="bounded",
-                                options={"xatol": 1e-3 * most})  # fmt: skip
-        return float(found.x)
+    def best(rows: pd.DataFrame, quantity: str, upper: float, change: Callable[[float], EmulatedHost]) -> float:
+        solution = minimize_scalar(lambda value: error(rows, quantity, change(value)), bounds=(0.0, upper),
+                                   method="bounded", options={"xatol": 1e-3 * upper})  # fmt: skip
+        return float(solution.x)
 
-    throttled, late = done[done["throttle_percent"] > 0], {}
-    for vcpus in host.late_s:
-        own = throttled[throttled["vcpus"] == vcpus]
-        late[vcpus] = best(own, "guest_ratio", 2e-3, partial(_sleeping, host, vcpus))
-    host = host._replace(late_s=late)
-    after = built[(built["postcopy_bytes"] > 0) & built["settings"].str.contains("max-postcopy-bandwidth=0")]
+    throttled, oversleep_s = done[done["throttle_percent"] > 0], {}
+    for vcpus in host.oversleep_s:
+        rows = throttled[throttled["vcpus"] == vcpus]
+        oversleep_s[vcpus] = best(rows, "guest_ratio", 2e-3, partial(_with_oversleep, host, vcpus))
+    host = host._replace(oversleep_s=oversleep_s)
+    after = runs[(runs["postcopy_bytes"] > 0) & runs["settings"].str.contains("max-postcopy-bandwidth=0")]
     place_s = best(after, "total_ms", 5e-5, lambda value: host._replace(place_s=value))
     host = host._replace(place_s=place_s)
-    both = beside(built, pd.DataFrame([expected(row, host) for row in _records(built)], index=built.index))
-    same = both[(both["completed"] == 1) & (both["completed_expected"] == 1)]
-    left_over = {name: np.log((same[name] / same[f"{name}_expected"]).to_numpy()) for name in QUANTITIES}
-    return host._replace(left_over=left_over)
+    comparison = compare_with_expected(
+        runs, pd.DataFrame([expected(row, host) for row in _records(runs)], index=runs.index)
+    )
+    completed = comparison[(comparison["completed"] == 1) & (comparison["completed_expected"] == 1)]
+    ratios = {name: (completed[name] / completed[f"{name}_expected"]).to_numpy() for name in QUANTITIES}
+    return host._replace(residuals={name: np.log(ratio) for name, ratio in ratios.items()})
 
 
-def _sleeping(host: EmulatedHost, vcpus: int, late_s: float) -> EmulatedHost:
-    return host._replace(late_s={vcpus: late_s})
+def _with_oversleep(host: EmulatedHost, vcpus: int, seconds: float) -> EmulatedHost:
+    return host._replace(oversleep_s={vcpus: seconds})
 
 
-def pages_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
-    """The guest of ``simlib/lab/migration/guest.S`` by classes: what is hot, the rest of its working set, zeros."""
+def working_set_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
+    """Return the working set of ``guest.S`` in three classes: hot pages, cold pages, and pages of zeros."""
     memory, vcpus = row["memory_bytes"] / PAGE, row["vcpus"]
     hot, cold = row["hot_set_bytes"] / PAGE, (row["working_set_bytes"] - row["hot_set_bytes"]) / PAGE
     share = row["hot_percent"] / 100
@@ -109,73 +113,73 @@ def pages_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
     last = np.array([BASE + row["working_set_bytes"], BASE + row["working_set_bytes"], row["memory_bytes"]])
     if vcpus == 1 and hot:
         last[0] = BASE + row["hot_set_bytes"]
-    kept = count > 0
+    present = count > 0
     sweep = np.array([float(row["pattern"] == "sweep")] * 3)
     zero, rates = np.array([0.0, 0.0, 1.0]), writes / np.maximum(count, 1)
     columns = (count, rates, sweep, first, last / row["memory_bytes"], zero)
-    return WorkingSet(*(column[kept] for column in columns))
+    return WorkingSet(*(column[present] for column in columns))
 
 
 def expected(row: Mapping[str, Any], host: EmulatedHost) -> dict[str, float]:
-    """What the course expects of a migration.
+    """Predict a migration with the pre-copy and postcopy models, without intervals.
 
-    - `row`: its keys, as ``data/collected/migrate-runs.csv`` has them.
+    - `row`: keys of the migration, as in ``data/collected/migrate-runs.csv``.
     """
     settings = Settings.of(read_named(row["settings"].split()))
-    line = LinkModel(FULL_SPEED_S, switch_s=host.switch_s, state_bytes=host.state_bytes, vcpus=row["vcpus"],
-                late_s=host.late_s.get(row["vcpus"], max(host.late_s.values())))  # fmt: skip
-    pages = pages_of(row, host)
-    after = row["postcopy_after_s"]
-    found = precopy_trajectory(pages, line, settings, row["limit_s"])
-    if not after or (found.completed and found.total_s < after):
+    link = LinkModel(FULL_SPEED_S, switch_s=host.switch_s, state_bytes=host.state_bytes, vcpus=row["vcpus"],
+                late_s=host.oversleep_s.get(row["vcpus"], max(host.oversleep_s.values())))  # fmt: skip
+    working_set = working_set_of(row, host)
+    postcopy_after_s = row["postcopy_after_s"]
+    precopy = precopy_trajectory(working_set, link, settings, row["limit_s"])
+    if not postcopy_after_s or (precopy.completed and precopy.total_s < postcopy_after_s):
         return {
-            "completed": float(found.completed),
-            "synchronisations": found.synchronisations,
-            "throttle_percent": found.throttle,
-            "total_ms": found.total_s * 1e3,
-            "downtime_ms": found.downtime_s * 1e3,
-            "longest_gap_ms": max(found.sleep_s, found.downtime_s) * 1e3,
-            "transferred_bytes": found.sent_bytes,
-            "guest_ratio": found.guest_s / found.total_s,
+            "completed": float(precopy.completed),
+            "synchronisations": precopy.synchronisations,
+            "throttle_percent": precopy.throttle,
+            "total_ms": precopy.total_s * 1e3,
+            "downtime_ms": precopy.downtime_s * 1e3,
+            "longest_gap_ms": max(precopy.sleep_s, precopy.downtime_s) * 1e3,
+            "transferred_bytes": precopy.sent_bytes,
+            "guest_ratio": precopy.guest_s / precopy.total_s,
         }
-    cut = precopy_trajectory(pages, line, settings, after)
-    most = float(settings.max_postcopy_bandwidth)
-    placed = line._replace(page_s=host.place_s)
-    then = postcopy(pages, cut.missing, float(row["vcpus"]), placed, most, FAULT_S)
-    # With a limit, the sender sleeps out its windows, and only what is asked for is sent meanwhile.
-    gap = rules.WINDOW_S if most else FAULT_S + line.page_s
+    before = precopy_trajectory(working_set, link, settings, postcopy_after_s)
+    bandwidth = float(settings.max_postcopy_bandwidth)
+    place_link = link._replace(page_s=host.place_s)
+    after = postcopy(working_set, before.missing, float(row["vcpus"]), place_link, bandwidth, FAULT_S)
+    # With a bandwidth limit the sender sleeps for the rest of each window, and sends only requested pages meanwhile.
+    gap = rules.WINDOW_S if bandwidth else FAULT_S + link.page_s
     return {
         "completed": 1.0,
-        "synchronisations": cut.synchronisations + 1,
-        "throttle_percent": cut.throttle,
-        "total_ms": (cut.total_s + line.switch_s + then.total_s) * 1e3,
-        "downtime_ms": line.switch_s * 1e3,
-        "longest_gap_ms": max(gap, line.switch_s) * 1e3,
-        "transferred_bytes": cut.sent_bytes + then.sent_bytes,
-        "guest_ratio": (cut.guest_s + then.total_s - then.lost_s) / (cut.total_s + then.total_s),
+        "synchronisations": before.synchronisations + 1,
+        "throttle_percent": before.throttle,
+        "total_ms": (before.total_s + link.switch_s + after.total_s) * 1e3,
+        "downtime_ms": link.switch_s * 1e3,
+        "longest_gap_ms": max(gap, link.switch_s) * 1e3,
+        "transferred_bytes": before.sent_bytes + after.sent_bytes,
+        "guest_ratio": (before.guest_s + after.total_s - after.lost_s) / (before.total_s + after.total_s),
     }
 
 
-def predicted(runs: pd.DataFrame, host: EmulatedHost, seed: int = 1) -> pd.DataFrame:
-    """What is expected of each migration, with 90 % intervals: columns ``…``, ``…_low``, ``…_high``.
+def predict_migrations(runs: pd.DataFrame, host: EmulatedHost, seed: int = 1) -> pd.DataFrame:
+    """Predict migrations with 90 % intervals: columns ``…``, ``…_low``, ``…_high``.
 
-    The rate is drawn about what it should be, so that one who just converges may not; what the course leaves over is
-    drawn from what it left over before (a bootstrap), which has longer tails than a normal distribution.
+    The write rate is sampled around its nominal value, so that a migration near the limit may not converge. The
+    residuals are sampled from those of the fit (a bootstrap), which have longer tails than a normal distribution.
     """
     tail = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     rows = []
     for number, row in enumerate(_records(runs)):
         random = np.random.default_rng([seed, number])
         rates = row["writes_per_s"] * np.exp(host.rate_spread * random.standard_normal(DRAWS))
-        drawn = pd.DataFrame([expected({**row, "writes_per_s": float(rate)}, host) for rate in rates])
-        found: dict[str, float] = dict(expected(row, host))
-        found["completed_share"] = float(drawn["completed"].mean())
-        done = drawn[drawn["completed"] == found["completed"]]
-        for name, before in host.left_over.items():
-            each = np.exp(random.choice(before, (len(done), _AGAIN)))
-            low, high = np.quantile(done[[name]].to_numpy() * each, tail) if len(done) else (np.nan, np.nan)
-            found |= {f"{name}_low": float(low), f"{name}_high": float(high)}
-        rows.append(found)
+        sampled = pd.DataFrame([expected({**row, "writes_per_s": float(rate)}, host) for rate in rates])
+        prediction: dict[str, float] = dict(expected(row, host))
+        prediction["completed_share"] = float(sampled["completed"].mean())
+        done = sampled[sampled["completed"] == prediction["completed"]]
+        for name, residuals in host.residuals.items():
+            factors = np.exp(random.choice(residuals, (len(done), _RESIDUAL_DRAWS)))
+            low, high = np.quantile(done[[name]].to_numpy() * factors, tail) if len(done) else (np.nan, np.nan)
+            prediction |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+        rows.append(prediction)
     return pd.DataFrame(rows, index=runs.index)
 
 
@@ -183,22 +187,23 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def beside(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Each migration's numbers beside those that were expected: suffix ``_expected``."""
-    real = runs.assign(completed=(runs["outcome"] == "completed").astype(float))
-    return real.join(predictions.add_suffix("_expected"))
+def compare_with_expected(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Join migrations with their predictions, whose columns get the suffix ``_expected``."""
+    measured = runs.assign(completed=(runs["outcome"] == "completed").astype(float))
+    return measured.join(predictions.add_suffix("_expected"))
 
 
-def score(both: pd.DataFrame) -> pd.DataFrame:
-    """How good the predictions are: one row a quantity, of the migrations that ended as predicted.
+def score(comparison: pd.DataFrame) -> pd.DataFrame:
+    """Score predictions: one row per quantity, over the migrations that completed as predicted.
 
-    - `both`: what `beside` gives.
+    - `comparison`: from `compare_with_expected`.
     """
-    done = both[(both["completed"] == 1) & (both["completed_expected"] == 1)]
-    rows = [("converges or not, share right", float((both["completed"] == both["completed_expected"]).mean()), np.nan)]
+    done = comparison[(comparison["completed"] == 1) & (comparison["completed_expected"] == 1)]
+    right = float((comparison["completed"] == comparison["completed_expected"]).mean())
+    rows = [("converges or not, share right", right, np.nan)]
     for name in ("synchronisations", "throttle_percent"):
-        off = (both[name] - both[f"{name}_expected"]).abs()
-        rows.append((f"{name}, median off by", float(off.median()), np.nan))
+        difference = (comparison[name] - comparison[f"{name}_expected"]).abs()
+        rows.append((f"{name}, median off by", float(difference.median()), np.nan))
     for name in ("total_ms", "transferred_bytes", "downtime_ms", "longest_gap_ms", "guest_ratio"):
         ratio = done[f"{name}_expected"] / done[name]
         inside = (done[name] >= done[f"{name}_low_expected"]) & (done[name] <= done[f"{name}_high_expected"])

@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Somebody's patches tried in the lab: a kernel without them, one with them, and what differs.
+"""Try a patch series in the lab: compare a kernel without the series and one with it.
 
-`series` reads the patches, `tree` and `accessors` bring them under the lab's statistics, `kernels` builds, `cells` says
-what is run, `machine` runs it, `quantities` says what a boot gave, `differences` which numbers differ, `result` tells
-it, `rule` judges it. `request`, `run` and `bisect` are what somebody calls.
+- `series`: reads the patches. `tree` and `accessors` stage their source with the lab's statistics.
+- `kernels`: builds both kernels in several layouts. `cells`: the cells that are run on them.
+- `mode_trial`: boots them in one MMU mode. `quantities`: the numbers of a boot. `differences`: their comparison.
+- `result`: the trial as tables and text. `rule`: rules that fail a trial. `data`: trials in a data package.
+- `options`, `request`, `run` and `bisect`: the functions of this package.
 """
 
 from simlib.lab.trial.bisect import Bisection, bisect_series
+from simlib.lab.trial.options import TrialOptions
 from simlib.lab.trial.result import Trial, load_trial
 from simlib.lab.trial.rule import FailRule
 from simlib.lab.trial.run import try_each_patch, try_series
 
-__all__ = ["Bisection", "FailRule", "Trial", "bisect_series", "load_trial", "try_each_patch", "try_series"]
+__all__ = [
+    "Bisection",
+    "FailRule",
+    "Trial",
+    "TrialOptions",
+    "bisect_series",
+    "load_trial",
+    "try_each_patch",
+    "try_series",
+]

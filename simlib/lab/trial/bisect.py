@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which patch of a series changes a number: halved by the number itself, so that it costs few boots."""
+"""Find the patch of a series that changes a number, by bisection over the number itself, which needs few boots."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,13 +13,12 @@ import pandas as pd
 from simlib._lib.errors import InputError
 from simlib._lib.parallel import Progress, subprogresses
 from simlib.figures.results import Result
-from simlib.lab.cache import at_work
-from simlib.lab.qemu import Qemu
+from simlib.lab.cache import lab_lock
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import designs
 from simlib.lab.trial.differences import Difference
-from simlib.lab.trial.kernels import COUNTED
-from simlib.lab.trial.machine import BootedKernels, How, boot, layouts_of
+from simlib.lab.trial.mode_trial import ModeTrial
+from simlib.lab.trial.options import TrialOptions
 from simlib.lab.trial.request import Request
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.rule import FailRule
@@ -28,109 +26,106 @@ from simlib.lab.trial.rule import FailRule
 
 @dataclass(frozen=True, repr=False)
 class Bisection(Result):
-    """Which patch changes a number.
+    """The patch that changes a number.
 
     - `trial`: of the whole series.
-    - `number`: the one that was followed: of those that the words name and that are changed, the clearest.
-    - `values`: by how many patches are applied, the median of it.
-    - `patches`: of the series, in order.
-    - `found`: number of the patch with which it changes most, from 1.
+    - `difference`: the number: of the changed ones with the given name, the one that changes most clearly.
+    - `values`: its median by the number of patches that are applied.
+    - `patches`: names of the series' patches, in order.
+    - `patch_number`: of the patch that changes the number most, from 1.
     """
 
     trial: Trial
-    number: Difference
+    difference: Difference
     values: dict[int, float]
     patches: tuple[str, ...]
-    found: int
+    patch_number: int
 
     def frame(self) -> pd.DataFrame:
-        """What was tried: ``patches`` (applied), ``last`` (the last of them), ``value``, ``unit``."""
+        """Kernels that were run: ``patches`` (applied), ``last`` (name of the last one), ``value``, ``unit``."""
         rows = [
-            (count, self.patches[count - 1] if count else "", value, self.number.quantity.unit)
+            (count, self.patches[count - 1] if count else "", value, self.difference.quantity.unit)
             for count, value in sorted(self.values.items())
         ]
         return pd.DataFrame(rows, columns=["patches", "last", "value", "unit"])
 
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
-        one = self.number
-        lines = [f"{one.quantity.of}: {one.quantity.what}, {one.machine} {one.cell}"]
+        quantity = self.difference.quantity
+        lines = [f"{quantity.of}: {quantity.what}, {self.difference.mmu_mode} {self.difference.cell}"]
         lines += [f"  {count:3} patches {value:14.6g}" for count, value in sorted(self.values.items())]
-        lines.append(f"Patch {self.found} changes it: {self.patches[self.found - 1]}")
+        lines.append(f"Patch {self.patch_number} changes it: {self.patches[self.patch_number - 1]}")
         return "\n".join(lines)
 
 
 def bisect_series(
     series: str | Path,
     metric: str,
+    options: TrialOptions | None = None,
     *,
-    source: str | Path | None = None,
-    machines: Sequence[str] = (),
-    quick: bool = False,
-    kernel: str = COUNTED,
-    jobs: int = 0,
     progress: Progress = lambda what, share: None,
 ) -> Bisection:
-    """Find the patch of a series that changes a number, by halves: only the cell that shows it is booted again.
+    """Find the patch of a series that changes a number; only the cell that shows it is booted again.
 
-    Raises `InputError` if the series does not change such a number, and as `simlib.lab.try_series`. Where several
-    patches change it, the one that is found changes it from nearer the value without the series to nearer the other.
+    Raises as `simlib.lab.try_each_patch`, and `InputError` if the series does not change such a number. If several
+    patches change it, the result is the one at which it becomes nearer to its value with the whole series.
 
-    - `metric`: words that the number's name has, such as ``clear time``.
-    - `series`, `source`, `machines`, `quick`, `kernel`, `jobs`, `progress`: as in `simlib.lab.try_series`.
+    - `metric`: words of the number's name, such as ``clear time``.
+    - `series`, `progress`: as in `simlib.lab.try_series`.
     """
-    asked = Request.read(str(series), source, machines, How(quick, kernel=kernel, jobs=jobs)).piecewise("--bisect")
-    opening, whole, halving = subprogresses(progress, [0.1, 0.6, 0.3])
-    with at_work(alone=True):
-        tree = asked.open(opening)
-        last = len(asked.patches)
-        trial = asked.trial(tree, 0, last, ("--bisect", metric), whole)
-        number = _clearest(trial, metric)
-        values = {0: statistics.median(number.base), last: statistics.median(number.changed)}
+    request = Request.read(str(series), options or TrialOptions(), "--bisect")
+    opening, trying, bisecting = subprogresses(progress, [0.1, 0.6, 0.3])
+    with lab_lock(exclusive=True):
+        source = request.open(opening)
+        last = len(request.patches)
+        trial = request.trial(source, (0, last), ("--bisect", metric), trying)
+        difference = _clearest(trial, metric)
+        values = {0: statistics.median(difference.base), last: statistics.median(difference.changed)}
         low, high = 0, last
         while high - low > 1:
             middle = (low + high) // 2
-            values[middle] = _value(asked, tree, middle, number, halving)
-            if _nearer(values[middle], values[0], values[last]):
+            values[middle] = _measure(request, source, middle, difference, bisecting)
+            if _nearer_to_base(values[middle], values[0], values[last]):
                 low = middle
             else:
                 high = middle
-    return Bisection(trial, number, values, tuple(patch.name for patch in asked.patches), high)
+    return Bisection(trial, difference, values, tuple(patch.name for patch in request.patches), high)
 
 
 def _clearest(trial: Trial, metric: str) -> Difference:
-    """Of the numbers that words name and that are changed, the one that is changed most for what its runs scatter."""
+    """Select the changed number with the given name whose change is largest relative to the scatter of its runs."""
     rule = FailRule(metric)
-    rule.named(trial)
-    found = [one for one in trial.changed if rule.names(one)]
-    if not found:
+    rule.matching(trial)  # refuses an unknown name
+    changed = [difference for difference in trial.changed if rule.matches(difference)]
+    if not changed:
         raise InputError("--bisect", metric, "the series does not change such a number", "take one of the answer's")
-    return min(found, key=lambda one: (one.p, -abs(math.log(one.ratio))))
+    return min(changed, key=lambda difference: (difference.p, -abs(math.log(difference.ratio))))
 
 
-def _value(asked: Request, source: Source, count: int, number: Difference, progress: Progress | None) -> float:
-    """The number with so many patches applied: median over layouts and seeds.
+def _measure(request: Request, source: Source, count: int, difference: Difference, progress: Progress | None) -> float:
+    """Measure a number with the first `count` patches: median over layouts and seeds.
 
-    Raises `InputError` if the kernel with them does not run, or does not give it.
+    Raises `InputError` if the kernel with them does not run, or does not have the number.
     """
-    kernel = replace(asked.both(source, 0, count)[1], name=f"the kernel with {count} patches")
-    qemu: Qemu = asked.machines[number.machine]
-    own = [one for one in designs(number.machine, asked.how.quick) if one.name == number.cell.split()[0]]
-    tried = BootedKernels()
-    built = layouts_of(number.machine, source, kernel, own[0].layouts, progress)
-    _, runs = boot(number.machine, own, [[], built], qemu, asked.how, progress, tried)
-    if tried.failed or number.cell not in runs:
-        cure = "mend that patch, or leave those before it out"
-        raise InputError("SERIES", asked.patches[count - 1].name, f"with it the kernel fails: {tried.failed}", cure)
-    return statistics.median(run.get(number.quantity, 0.0) for run in runs[number.cell])
+    kernel = replace(request.stage(source, 0, count)[1], name=f"the kernel with {count} patches")
+    mode = difference.mmu_mode
+    design = next(d for d in designs(mode, request.options.quick) if d.name == difference.cell.split()[0])
+    trial = ModeTrial(mode, source, request.emulators[mode], request.options)
+    built = trial.build_layouts(kernel, design.layouts, progress)
+    _, runs = trial.boot([design], [[], built], progress)
+    if trial.failure or difference.cell not in runs:
+        rule = f"with it the kernel fails: {trial.failure}"
+        hint = "fix that patch, or leave out those before it"
+        raise InputError("SERIES", request.patches[count - 1].name, rule, hint)
+    return statistics.median(run.get(difference.quantity, 0.0) for run in runs[difference.cell])
 
 
-def _nearer(value: float, base: float, changed: float) -> bool:
-    """Whether a value is nearer to that without the series, in its logarithm.
+def _nearer_to_base(value: float, base: float, changed: float) -> bool:
+    """True if a value is nearer to the one without the series, on a logarithmic scale.
 
-    >>> _nearer(3.0, 2.0, 34.0), _nearer(30.0, 2.0, 34.0), _nearer(0.0, 0.0, 34.0)
+    >>> _nearer_to_base(3.0, 2.0, 34.0), _nearer_to_base(30.0, 2.0, 34.0), _nearer_to_base(0.0, 0.0, 34.0)
     (True, False, True)
     """
     shift = 0.0 if min(value, base, changed) > 0 else 1.0
-    at, first, last = (math.log(one + shift) for one in (value, base, changed))
+    at, first, last = (math.log(number + shift) for number in (value, base, changed))
     return abs(at - first) < abs(at - last)

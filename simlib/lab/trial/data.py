@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trials as a table of a data package: the number of every run, and beside it what is known of each trial."""
+"""Trials as a table of a data package: the numbers of every run, and the description of each trial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from simlib.lab.trial.differences import difference, judge
+from simlib.lab.trial.differences import difference
 from simlib.lab.trial.quantities import TrialQuantity
 from simlib.lab.trial.result import Trial
 from simlib.measurements import MeasurementTable
@@ -16,7 +16,7 @@ from simlib.measurements.importers.tables import Column, measured_files
 
 COLUMNS = (
     Column("trial", "text", "name of the trial"),
-    Column("machine", "text", "what was emulated: architecture and mode"),
+    Column("mmu_mode", "text", "emulated architecture and MMU mode"),
     Column("cell", "text", "what was run"),
     Column("of", "text", "ioctl, phase or call site"),
     Column("what", "text", "which number of it"),
@@ -27,15 +27,15 @@ COLUMNS = (
 
 
 def trial_files(trials: Mapping[str, Trial], name: str) -> dict[str, str]:
-    """The files of a table of trials: CSV and descriptor, whose ``setup`` has what is known of each.
+    """Make the files of a table of trials: CSV and descriptor, whose ``setup`` describes each trial.
 
-    - `trials`: by their names.
+    - `trials`: by name.
     - `name`: of the table.
     """
     rows = [
-        (label, one.machine, one.cell, *one.quantity, _text(one.base), _text(one.changed))
+        (label, number.mmu_mode, number.cell, *number.quantity, _text(number.base), _text(number.changed))
         for label, trial in trials.items()
-        for one in trial.differences
+        for number in trial.differences
     ]
     text = pd.DataFrame(rows, columns=[column.name for column in COLUMNS]).to_csv(index=False, lineterminator="\n")
     about = {
@@ -51,38 +51,36 @@ def trial_files(trials: Mapping[str, Trial], name: str) -> dict[str, str]:
 
 
 def read_trials(table: MeasurementTable) -> dict[str, Trial]:
-    """The trials of a table, judged again, by their names.
+    """Read the trials of a table, with new verdicts, by name.
 
     >>> from simlib.measurements import load
     >>> sorted(read_trials(load("tried")))[:2]
     ['arch-lock', 'arm64-destroy']
     """
-    found = {}
-    for label, known in table.descriptor["setup"]["trials"].items():
+    trials = {}
+    for label, fields in table.descriptor["setup"]["trials"].items():
         rows = table.frame[table.frame["trial"] == label]
         differences = [
-            difference(row["machine"], row["cell"], TrialQuantity(row["of"], row["what"], row["measured_in"]),
+            difference(row["mmu_mode"], row["cell"], TrialQuantity(row["of"], row["what"], row["measured_in"]),
                        *([float(value) for value in row[side].split()] for side in ("base", "changed")))
             for row in rows.to_dict("records")
         ]  # fmt: skip
-        found[label] = Trial(
-            known["about"], tuple(known["machines"]), tuple(known["same"]), known["failures"], tuple(judge(differences))
-        )
-    return found
+        trials[label] = Trial.judged(fields, differences)
+    return trials
 
 
 def _kernels(trials: Mapping[str, Trial]) -> dict[str, dict[str, Any]]:
-    """What the kernels of each machine are made of and with, once."""
+    """Source, configuration, compiler, emulator and command of the kernels of each MMU mode."""
     return {
-        machine: {**trial.about["source"], **kernel}
+        mode: {**trial.about["source"], **kernel}
         for trial in trials.values()
-        for machine, kernel in trial.about["kernels"].items()
+        for mode, kernel in trial.about["kernels"].items()
     }
 
 
 def _about(trial: Trial) -> dict[str, Any]:
-    known = {key: value for key, value in trial.about.items() if key != "kernels"}
-    return {"about": known, "machines": list(trial.machines), "same": list(trial.same),
+    about = {key: value for key, value in trial.about.items() if key != "kernels"}
+    return {"about": about, "mmu_modes": list(trial.mmu_modes), "same": list(trial.same),
             "failures": dict(trial.failures)}  # fmt: skip
 
 

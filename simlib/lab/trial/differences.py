@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What differs between two kernels, beyond what comes from seeds and from where code lies.
+"""Differences between the numbers of two kernels, beyond the scatter over seeds and layouts.
 
-Every run of a cell has a seed and a layout that no other run of the same kernel has both of. The runs of one kernel are
-not paired with those of the other, as another image is another run. A count that every run of a kernel has alike is
-decided, and decided counts are compared by value. All others are compared by Welch's test of their logarithms. Holm's
-procedure bounds the chance that any of a trial is called changed though nothing changed.
+No two runs of a cell on one kernel share both seed and layout. The runs of the two kernels are not paired, because
+another image runs differently even with the same seed. Counts that are equal in all runs of each kernel are compared by
+value. All other numbers are compared by Welch's test of their logarithms. Holm's procedure bounds the probability that
+a trial reports any change if nothing changed.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from scipy import special
 from simlib.lab.trial.quantities import COUNT, TrialQuantity
 
 ALPHA = 0.01
-"""Chance that a trial in which nothing changed calls anything changed."""
+"""Probability that a trial reports any change if nothing changed (familywise error rate)."""
 
-RULER = 0.01
-"""Smallest relative change of a time that is told."""
+MIN_CHANGE = 0.01
+"""Smallest relative change of a time that is reported."""
 
-WISHED = 0.10
-"""Change that a trial should be able to see: if it cannot, its runs are too few."""
+DETECTABLE_CHANGE = 0.10
+"""Relative change that the interval of a number has to exclude or show; otherwise its runs are too few."""
 
 CHANGED, ALIKE, TOO_FEW, EQUAL = "changed", "not distinguishable", "too few runs", "equal"
 
 Runs = Sequence[Mapping[TrialQuantity, float]]
-"""The numbers of each run of a kernel, in one cell."""
+"""Numbers of each run of a kernel, in one cell."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One number in one cell, of both kernels.
+    """Values of one number in one cell, on both kernels.
 
-    - `machine`, `cell`: ``target/mode``, and the cell in words.
+    - `mmu_mode`, `cell`: ``target/mode``, and the cell's label.
     - `base`, `changed`: the values of each kernel's runs, sorted.
-    - `ratio`, `low`, `high`: changed over base, with its 95 % interval; of counts with one added to each if one is 0.
-    - `p`: of Welch's test; of numbers without noise 0 if they differ, else 1.
+    - `ratio`, `low`, `high`: changed over base, with its 95 % interval; if a value is 0, one is added to each.
+    - `p`: of Welch's test; for numbers without noise, 0 if they differ and 1 if they are equal.
     - `verdict`: `CHANGED`, `ALIKE`, `TOO_FEW` or `EQUAL`.
-    - `runs`: of each kernel that would do to see `WISHED`.
+    - `runs`: number of runs of each kernel that would show `DETECTABLE_CHANGE`.
     """
 
-    machine: str
+    mmu_mode: str
     cell: str
     quantity: TrialQuantity
     base: tuple[float, ...]
@@ -60,51 +60,51 @@ class Difference:
 
     @property
     def decided(self) -> bool:
-        """Whether its value needs no test: all runs gave the same, or all of each kernel did, and it is a count."""
-        alike = len(set(self.base)) == len(set(self.changed)) == 1
-        return alike and (self.quantity.countable or self.base[0] == self.changed[0])
+        """True if it needs no test: all runs are equal, or it is a count and all runs of each kernel are equal."""
+        constant = len(set(self.base)) == len(set(self.changed)) == 1
+        return constant and (self.quantity.countable or self.base[0] == self.changed[0])
 
     @property
     def new(self) -> bool:
-        """Whether only the changed kernel has it: a call site that was not there, or took no lock."""
+        """True if only the changed kernel has it: a new call site, or one that took no lock before."""
         return not any(self.base) and any(self.changed)
 
 
-def compare(machine: str, cell: str, base: Runs, changed: Runs) -> list[Difference]:
-    """All numbers of a cell, without verdicts (`judge`); what a kernel's boot does not have is 0 there.
+def compare(mmu_mode: str, cell: str, base: Runs, changed: Runs) -> list[Difference]:
+    """Compare all numbers of a cell, without verdicts (`assign_verdicts`); a number that a run lacks counts as 0.
 
-    Returns: None of them if a kernel ran only once: that does not tell what is decided.
+    Returns: an empty list if a kernel ran only once, because its scatter is then unknown.
 
     >>> clear = TrialQuantity("clear write (rounds)", "acquisitions", COUNT)
-    >>> [one] = judge(compare("x86_64/npt", "parked", [{clear: 2.0}] * 2, [{clear: 32.0}] * 2))
-    >>> one.verdict, round(one.ratio)
+    >>> [acquisitions] = assign_verdicts(compare("x86_64/npt", "parked", [{clear: 2.0}] * 2, [{clear: 32.0}] * 2))
+    >>> acquisitions.verdict, round(acquisitions.ratio)
     ('changed', 16)
     """
     if min(len(base), len(changed)) < 2:
         return []
     names = dict.fromkeys(name for runs in (base, changed) for run in runs for name in run)
     return [
-        difference(machine, cell, name, *([run.get(name, 0.0) for run in runs] for runs in (base, changed)))
+        difference(mmu_mode, cell, name, *([run.get(name, 0.0) for run in runs] for runs in (base, changed)))
         for name in names
     ]
 
 
-def difference(machine: str, cell: str, name: TrialQuantity, *values: Sequence[float]) -> Difference:
-    """One number, without a verdict.
+def difference(mmu_mode: str, cell: str, name: TrialQuantity, *values: Sequence[float]) -> Difference:
+    """Compare one number, without a verdict.
 
-    - `values`: of each run of the kernel without the series, and of the one with it.
+    - `values`: of the runs of the kernel without the series, and of the runs of the one with it.
     """
-    base, changed = (np.sort(np.asarray(each, dtype=float)) for each in values)
+    base, changed = (np.sort(np.asarray(runs, dtype=float)) for runs in values)
     shift = 0.0 if min(base.min(), changed.min()) > 0 else 1.0
     logs = [np.log(values + shift) for values in (base, changed)]
     middle = float(logs[1].mean() - logs[0].mean())
     half, p = welch(*logs)
     ratio, low, high = (math.exp(value) for value in (middle, middle - half, middle + half))
-    return Difference(machine, cell, name, tuple(base.tolist()), tuple(changed.tolist()), ratio, low, high, p)
+    return Difference(mmu_mode, cell, name, tuple(base.tolist()), tuple(changed.tolist()), ratio, low, high, p)
 
 
 def welch(base: NDArray[np.float64], changed: NDArray[np.float64]) -> tuple[float, float]:
-    """Half of the 95 % interval of the difference of two means, and p.
+    """Half-width of the 95 % interval of the difference of two means, and p.
 
     - `base`, `changed`, shapes (runs,): values of each kernel; at least two.
 
@@ -119,24 +119,25 @@ def welch(base: NDArray[np.float64], changed: NDArray[np.float64]) -> tuple[floa
     return float(special.stdtrit(dof, 0.975)) * error, p
 
 
-def judge(found: Sequence[Difference]) -> list[Difference]:
-    """Give each number its verdict, corrected for how many of them are compared."""
-    tested = sorted((one for one in found if not one.decided), key=lambda one: one.p)
+def assign_verdicts(differences: Sequence[Difference]) -> list[Difference]:
+    """Assign a verdict to each number, with Holm's correction for the number of comparisons."""
+    tested = sorted((number for number in differences if not number.decided), key=lambda number: number.p)
     rejected = set[int]()
-    for rank, one in enumerate(tested):
-        if one.p > ALPHA / (len(tested) - rank):
+    for rank, number in enumerate(tested):
+        if number.p > ALPHA / (len(tested) - rank):
             break
-        rejected.add(id(one))
-    return [_judged(one, id(one) in rejected) for one in found]
+        rejected.add(id(number))
+    return [_with_verdict(number, id(number) in rejected) for number in differences]
 
 
-def _judged(one: Difference, rejected: bool) -> Difference:
-    enough = one.quantity.unit == COUNT or abs(one.ratio - 1) >= RULER
-    if one.decided:
-        return replace(one, verdict=EQUAL if one.base[0] == one.changed[0] else CHANGED)
-    if rejected and enough:
-        return replace(one, verdict=CHANGED)
-    wider = math.log(one.high / one.ratio) / math.log1p(WISHED)
-    if wider <= 1:
-        return replace(one, verdict=ALIKE, runs=len(one.base))
-    return replace(one, verdict=TOO_FEW, runs=math.ceil(len(one.base) * wider**2))
+def _with_verdict(number: Difference, rejected: bool) -> Difference:
+    """Assign a verdict to one number; `rejected`: the test rejects equality."""
+    large_enough = number.quantity.unit == COUNT or abs(number.ratio - 1) >= MIN_CHANGE
+    if number.decided:
+        return replace(number, verdict=EQUAL if number.base[0] == number.changed[0] else CHANGED)
+    if rejected and large_enough:
+        return replace(number, verdict=CHANGED)
+    width = math.log(number.high / number.ratio) / math.log1p(DETECTABLE_CHANGE)
+    if width <= 1:
+        return replace(number, verdict=ALIKE, runs=len(number.base))
+    return replace(number, verdict=TOO_FEW, runs=math.ceil(len(number.base) * width**2))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The kernels that a trial compares: one without the series and one with it, each in several layouts.
 
-A layout is the same kernel with KVM's code and data at other addresses: what only comes from where they lie is no
-difference that a series makes. All kernels of a target are compiled in one tree, so that the next one takes seconds.
+A layout is the same kernel with KVM's code and data at other addresses, so that effects of the addresses are not
+attributed to the series. All kernels of a target are compiled in one tree, where each further one takes seconds.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from pathlib import Path
 from simlib._lib.errors import SimlibError
 from simlib._lib.files import write_text
 from simlib._lib.reading import file_sha256
-from simlib.lab.build import Built, compile_image, compiler_version, fragment_of, pack_programs, settings_sha256
+from simlib.lab.build import Built, compile_image, compiler_version, config_fragment, config_sha256, pack_programs
 from simlib.lab.cache import lab_dir
 from simlib.lab.patches import read_series, tree_version
-from simlib.lab.source import Source, bring_pristine, lay_over
+from simlib.lab.source import Source, prepare_pristine, sync_tree
 from simlib.lab.targets import Target
-from simlib.lab.trial.series import MEASURES, TESTS, Patch
-from simlib.lab.trial.tree import OTHERWISE, Staged, stage, stage_own, taken
+from simlib.lab.trial.series import MEASURING_PATCHES, SELFTEST_PATCHES, Patch
+from simlib.lab.trial.tree import LOCK_STAT_HINT, Staged, select_patches, stage, stage_bundled
 
-WITHOUT, WITH = "the kernel without the series", "the kernel with the series"
-"""What the two are called."""
+WITHOUT_SERIES, WITH_SERIES = "the kernel without the series", "the kernel with the series"
+"""Names of the two kernels in messages."""
 
-COUNTED = "statistics"
-"""The kind of kernel (`simlib.lab.build.KERNELS`) whose numbers come from the lab's statistics: what is usual."""
+STATISTICS_KERNEL = "statistics"
+"""Default kind of kernel (`simlib.lab.build.KERNELS`), whose numbers come from the lab's statistics."""
 
 _PADDED = "virt/kvm/kvm_main.c"
-"""First object of KVM on every architecture: what it begins with moves all the rest."""
+"""Source of KVM's first object on every architecture: padding at its start moves all later code and data."""
 
 _STEP, _STEPS, _PRIMES = 16, 251, (37, 101)
-"""Paddings are multiples of the step, B, below so many; layout n has n times a prime of them, for code and for data."""
+"""Unit of the paddings, bytes; modulus of their number of units; and number of units for code and data in layout 1."""
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A kernel of a trial.
 
-    - `staged`: its source files that differ from the given tree's.
-    - `layout`: 0: as it is compiled; others: padded.
-    - `kind`: as in `simlib.lab.build.KERNELS`.
+    - `staged`: its source files that differ from the pristine tree.
+    - `layout`: 0: without padding; others: padded.
+    - `kind`: of `simlib.lab.build.KERNELS`.
     """
 
     name: str
     staged: Staged
     layout: int = 0
-    kind: str = COUNTED
+    kind: str = STATISTICS_KERNEL
 
     def padding(self) -> str:
-        """What is put behind the includes of KVM's first file.
+        """Assembly that pads the sections, for the line after the includes of `_PADDED`; empty for layout 0.
 
         >>> Kernel("base", Staged(Path(), (), {}, {}), 2).padding()
         'asm(".pushsection .text; .skip 1184; .popsection; .pushsection .data; .skip 3232; .popsection");'
@@ -68,68 +68,68 @@ class Kernel:
         return f'asm("{"; ".join(sections)}");'
 
 
-def open_source(given: Path | None = None, commit: str = "", progress: Callable[[str], None] = print) -> Source:
-    """Unpack the source of a trial, or find it unpacked; each source has a folder of its own.
+def open_source(tree: Path | None = None, commit: str = "", progress: Callable[[str], None] = print) -> Source:
+    """Unpack the source of a trial into its own folder, unless it was unpacked before.
 
     Raises as `simlib.lab.source.prepare_source`.
 
-    - `given`: a kernel tree, or a git tree of which `commit` is taken. Default: the source package.
+    - `tree`: a kernel tree, or a git tree from which `commit` is taken. Default: the source package.
     """
-    series = taken(read_series(), MEASURES)
-    name = hashlib.sha256(f"{given.absolute() if given else ''} {commit}".encode()).hexdigest()[:12]
+    series = select_patches(read_series(), MEASURING_PATCHES)
+    name = hashlib.sha256(f"{tree.absolute() if tree else ''} {commit}".encode()).hexdigest()[:12]
     folder = lab_dir() / "trial" / name
-    origin, sha256 = bring_pristine(folder, series, given, progress, commit)
+    origin, sha256 = prepare_pristine(folder, series, tree, progress, commit)
     return Source(folder / "source", origin, sha256, tree_version(folder / "pristine"), series.sha256)
 
 
-def stage_both(
-    source: Source, patches: Sequence[Patch], before: Sequence[Patch] = (), kind: str = COUNTED
+def stage_kernels(
+    source: Source, patches: Sequence[Patch], before: Sequence[Patch] = (), kind: str = STATISTICS_KERNEL
 ) -> tuple[Kernel, Kernel]:
-    """Stage the source without a series and with it, both made alike; both with the patches `before` it.
+    """Stage the source without a series and with it, in the same way; both have the patches `before` it.
 
-    Raises `SimlibError` if the series does not apply, or takes the lock where the statistics would not count it.
+    Raises `SimlibError` if the series does not apply, or takes the lock where the statistics do not count it.
 
-    - `kind`: of both kernels; only `COUNTED` has the statistics.
+    - `kind`: of both kernels; only `STATISTICS_KERNEL` has the statistics.
     """
-    ours = taken(read_series(), MEASURES if kind == COUNTED else TESTS)
-    every, places = [*before, *patches], source.folder / "stage"
-    names = [name for patch in every for name in patch.files]
-    base = stage(source.pristine, before, ours, places / "base", names)
-    staged = stage(source.pristine, every, ours, places / "changed")
-    if staged.past:
-        name, [first, *others] = next(iter(staged.past.items()))
+    bundled = select_patches(read_series(), MEASURING_PATCHES if kind == STATISTICS_KERNEL else SELFTEST_PATCHES)
+    all_patches, folder = [*before, *patches], source.folder / "stage"
+    names = [name for patch in all_patches for name in patch.files]
+    base = stage(source.pristine, before, bundled, folder / "base", names)
+    staged = stage(source.pristine, all_patches, bundled, folder / "changed")
+    if staged.uncounted:
+        name, [first, *others] = next(iter(staged.uncounted.items()))
         more = f" and {len(others)} more" if others else ""
         raise SimlibError(
             f"{name}, line {first.number}, {first.function}(): '{first.text}'{more} takes mmu_lock where the statistics"
-            f" would not count it: use a call that kernel-patches/0001 has an accessor for, or {OTHERWISE}"
+            f" do not count it: use a call that kernel-patches/0001 has an accessor for, or {LOCK_STAT_HINT}"
         )
-    return Kernel(WITHOUT, base, kind=kind), Kernel(WITH, staged, kind=kind)
+    return Kernel(WITHOUT_SERIES, base, kind=kind), Kernel(WITH_SERIES, staged, kind=kind)
 
 
-def stage_switches(source: Source, numbers: Sequence[int], kind: str = COUNTED) -> tuple[Kernel, Kernel]:
-    """Stage the source with patches of ours: all before the first of some numbers, and these, too.
+def stage_switches(source: Source, numbers: Sequence[int], kind: str = STATISTICS_KERNEL) -> tuple[Kernel, Kernel]:
+    """Stage the source with the bundled patches before `numbers`, and with those of `numbers` as well.
 
-    With its switches at their defaults each patch changes nothing: what is tried is a parameter of the changed kernel.
+    The patches change nothing while their switches have the defaults: a trial sets parameters of the second kernel.
     """
-    ours = read_series()
-    before = {*MEASURES, *range(1, numbers[0])}
-    places = source.folder / "stage"
-    base = stage_own(source.pristine, ours, sorted(before), places / "base")
-    changed = stage_own(source.pristine, ours, sorted({*before, *numbers}), places / "changed")
-    return Kernel(WITHOUT, base, kind=kind), Kernel(WITH, changed, kind=kind)
+    series = read_series()
+    before = {*MEASURING_PATCHES, *range(1, numbers[0])}
+    folder = source.folder / "stage"
+    base = stage_bundled(source.pristine, series, sorted(before), folder / "base")
+    changed = stage_bundled(source.pristine, series, sorted({*before, *numbers}), folder / "changed")
+    return Kernel(WITHOUT_SERIES, base, kind=kind), Kernel(WITH_SERIES, changed, kind=kind)
 
 
 def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Callable[[str], None]) -> Built:
-    """Compile a kernel, unless the same source was compiled already.
+    """Compile a kernel, unless the same source was compiled before.
 
-    Raises `SimlibError` if the compilation fails: with the compiler's first error.
+    Raises `SimlibError`, with the compiler's first error, if the compilation fails.
     """
-    fragment, compiler = fragment_of(target, kernel.kind), compiler_version(target)
+    fragment, compiler = config_fragment(target, kernel.kind), compiler_version(target)
     programs = _programs(source, target, kernel, progress)
     folder = source.folder / "built" / f"{target.name}-{_key(source, kernel, [fragment, compiler])}"
     record = folder / "build.json"
     if not record.is_file():
-        _lay(source, kernel)
+        _update_tree(source, kernel)
         objects = _objects(source, target, kernel.kind)
         label = f"{target.name}, {kernel.name}, layout {kernel.layout}"
         try:
@@ -146,9 +146,9 @@ def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Calla
     return Built(target.name, kernel.kind, folder / "image", programs, known)
 
 
-def made_with(source: Source, target: Target, kind: str) -> dict[str, str]:
-    """What all kernels of a source have on a target, once one was compiled: the configuration's hash, the compiler."""
-    configuration = settings_sha256(_objects(source, target, kind) / ".config")
+def build_provenance(source: Source, target: Target, kind: str) -> dict[str, str]:
+    """Hash of the configuration and version of the compiler, which all kernels of a source share on a target."""
+    configuration = config_sha256(_objects(source, target, kind) / ".config")
     return {"configuration_sha256": configuration, "compiler": compiler_version(target)}
 
 
@@ -157,49 +157,49 @@ def _objects(source: Source, target: Target, kind: str) -> Path:
 
 
 def _programs(source: Source, target: Target, kernel: Kernel, progress: Callable[[str], None]) -> Path:
-    """The tests that all kernels of a source run: built from the first one, which is the one without the series."""
-    made = source.folder / "built" / f"{target.name}-initramfs.cpio"
-    if not made.is_file():
+    """Initramfs with the tests of all kernels of a source, built from the first one: the kernel without the series."""
+    initramfs = source.folder / "built" / f"{target.name}-initramfs.cpio"
+    if not initramfs.is_file():
         progress(f"{target.name}: compiling the selftests")
-        _lay(source, replace(kernel, layout=0))
+        _update_tree(source, replace(kernel, layout=0))
         packed = pack_programs(target, source.tree, source.folder / "objects")
-        made.parent.mkdir(parents=True, exist_ok=True)
-        part = made.with_suffix(".part")
+        initramfs.parent.mkdir(parents=True, exist_ok=True)
+        part = initramfs.with_suffix(".part")
         part.write_bytes(packed)
-        os.replace(part, made)
-    return made
+        os.replace(part, initramfs)
+    return initramfs
 
 
-def _lay(source: Source, kernel: Kernel) -> None:
-    """Bring the tree that is compiled to a kernel's source; only what differs is written."""
-    stage_of, touched = kernel.staged.folder, list(kernel.staged.touched)
+def _update_tree(source: Source, kernel: Kernel) -> None:
+    """Update the tree that is compiled to a kernel's source; only files that differ are written."""
+    folder, touched = kernel.staged.folder, list(kernel.staged.touched)
     if kernel.layout:
-        stage_of = source.folder / "stage" / "padded"
-        shutil.rmtree(stage_of, ignore_errors=True)
-        shutil.copytree(kernel.staged.folder, stage_of)
-        padded = stage_of / _PADDED
-        plain = padded if padded.is_file() else source.pristine / _PADDED
-        lines = plain.read_text("utf-8", errors="surrogateescape").splitlines(keepends=True)
+        folder = source.folder / "stage" / "padded"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(kernel.staged.folder, folder)
+        padded = folder / _PADDED
+        origin = padded if padded.is_file() else source.pristine / _PADDED
+        lines = origin.read_text("utf-8", errors="surrogateescape").splitlines(keepends=True)
         last = max(number for number, line in enumerate(lines) if line.startswith("#include"))
         lines.insert(last + 1, f"{kernel.padding()}\n")
         padded.parent.mkdir(parents=True, exist_ok=True)
         padded.write_text("".join(lines), "utf-8", errors="surrogateescape")
         touched = sorted({*touched, _PADDED})
-    lay_over(source.pristine, stage_of, touched, source.tree, source.folder / "laid.files")
+    sync_tree(source.pristine, folder, touched, source.tree, source.folder / "laid.files")
 
 
-def _key(source: Source, kernel: Kernel, more: Sequence[str]) -> str:
-    """Hash of all that an image is made of."""
+def _key(source: Source, kernel: Kernel, inputs: Sequence[str]) -> str:
+    """Hash of a kernel's source and its other inputs."""
     digest = hashlib.sha256(f"{source.sha256}\0{kernel.padding()}".encode())
     for name in kernel.staged.touched:
         path = kernel.staged.folder / name
         digest.update(f"{name}\0{file_sha256(path) if path.is_file() else ''}\0".encode())
-    digest.update("\0".join(more).encode())
+    digest.update("\0".join(inputs).encode())
     return digest.hexdigest()[:16]
 
 
 def _first_error(objects: Path) -> str:
-    """The compiler's first error, with the file and line that it names relative to the tree."""
+    """First error of the compiler, with the file's path relative to the tree; empty if there is none."""
     log = objects / "build.log"
     text = log.read_text("utf-8", errors="replace") if log.is_file() else ""
     lines = [line for line in text.splitlines() if ": error: " in line or ": undefined reference" in line]

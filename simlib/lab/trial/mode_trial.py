@@ -1,138 +1,130 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tries kernels on one machine: builds their layouts, boots the cells on each, and keeps what each gave."""
+"""Try two kernels in one MMU mode: build their layouts, boot the cells on each, and compare the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from simlib._lib.errors import SimlibError
 from simlib._lib.parallel import Progress, subprogresses
 from simlib.lab.build import Built
 from simlib.lab.collect import Boot, run_boots
-from simlib.lab.experiment import Cell, ExperimentRow
+from simlib.lab.experiment import Cell, CellSequence
 from simlib.lab.qemu import Qemu
 from simlib.lab.records import Record, split_record
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import CHECK, TrialDesign, cells, designs, target_of
 from simlib.lab.trial.differences import Difference, compare
-from simlib.lab.trial.kernels import COUNTED, Kernel, build_kernel, made_with
+from simlib.lab.trial.kernels import Kernel, build_kernel, build_provenance
+from simlib.lab.trial.options import TrialOptions
 from simlib.lab.trial.quantities import TrialQuantity, quantities
 
 Runs = dict[str, list[dict[TrialQuantity, float]]]
-"""What a kernel's boots gave, by the cell in words: the numbers of each run."""
+"""Numbers of each run of a kernel, by the cell's label."""
 
 
-@dataclass(frozen=True)
-class How:
-    """How a machine is tried: as in `simlib.lab.try_series`."""
-
-    quick: bool
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    of_both: Mapping[str, Any] = field(default_factory=dict)
-    kernel: str = COUNTED
-    jobs: int = 0
+def report_steps(progress: Progress | None) -> Callable[[str], None]:
+    """Report steps whose share of the whole is unknown."""
+    return lambda step: progress(step, 0.0) if progress else None
 
 
 @dataclass
-class BootedKernels:
-    """What one machine said.
+class ModeTrial:
+    """Trial of two kernels in one MMU mode; `run` fills in the fields after `options`.
 
+    - `mmu_mode`: ``target/mode``.
     - `images`: hashes of the kernel without the series and the one with it.
-    - `failed`: what the latter did wrong.
-    - `kernel`: what both are made with and booted by: ``configuration_sha256``, ``compiler``, ``qemu``, ``command``.
+    - `failure`: fault of the kernel with the series; empty if it runs.
+    - `kernel`: how both are built and booted: ``configuration_sha256``, ``compiler``, ``qemu``, ``command``.
     """
 
+    mmu_mode: str
+    source: Source
+    qemu: Qemu
+    options: TrialOptions
     images: tuple[str, str] = ("", "")
-    failed: str = ""
-    found: Sequence[Difference] = ()
+    failure: str = ""
+    differences: Sequence[Difference] = ()
     boots: int = 0
     kernel: Mapping[str, str] = field(default_factory=dict)
 
+    def run(self, kernels: tuple[Kernel, Kernel], progress: Progress | None) -> None:
+        """Build, boot and compare the kernel without the series and the one with it.
 
-def steps(progress: Progress | None) -> Callable[[str], None]:
-    """Progress of steps whose share nobody knows."""
-    return lambda what: progress(what, 0.0) if progress else None
+        Raises `SimlibError` if a kernel does not compile, or the one without the series does not run.
+        """
+        # The shares are those of a trial whose kernels were compiled before.
+        building, checking, booting = subprogresses(progress, [0.1, 0.1, 0.8])
+        built = [self.build_layouts(kernel, 1, building) for kernel in kernels]
+        images = [str(layout.provenance["image_sha256"]) for [layout] in built]
+        self.images = images[0], images[1]
+        if images[0] == images[1] and not self.options.parameters:
+            return
+        target = target_of(self.mmu_mode)
+        self.kernel = {**build_provenance(self.source, target, self.options.kernel), "qemu": self.qemu.text}
+        self.boot([CHECK], built, checking)
+        if self.failure:
+            return
+        selected = list(designs(self.mmu_mode, self.options.quick))
+        layouts = max(design.layouts for design in selected)
+        built = [self.build_layouts(kernel, layouts, building) for kernel in kernels]
+        if building:
+            building(f"{self.mmu_mode}: built", 1.0)
+        base, changed = self.boot(selected, built, booting)
+        self.differences = [
+            difference
+            for label in dict.fromkeys([*base, *changed])
+            for difference in compare(self.mmu_mode, label, base.get(label, []), changed.get(label, []))
+        ]
 
+    def build_layouts(self, kernel: Kernel, count: int, progress: Progress | None) -> list[Built]:
+        """Build the first `count` layouts of a kernel."""
+        target, report = target_of(self.mmu_mode), report_steps(progress)
+        return [build_kernel(self.source, replace(kernel, layout=i), target, report) for i in range(count)]
 
-def try_on(
-    machine: str, source: Source, both: tuple[Kernel, Kernel], qemu: Qemu, how: How, progress: Progress | None
-) -> BootedKernels:
-    """Try a series on one machine.
+    def boot(
+        self, selected: Sequence[TrialDesign], built: Sequence[Sequence[Built]], progress: Progress | None
+    ) -> tuple[Runs, Runs]:
+        """Boot designs on both kernels, and return the runs of each; count the boots, and note a `failure`.
 
-    Raises `SimlibError` if a kernel does not compile, or the one without the series does not run.
-    """
-    own = list(designs(machine, how.quick))
-    building, checking, booting = subprogresses(progress, [0.1, 0.1, 0.8])  # as where the kernels were compiled before
-    built = [layouts_of(machine, source, kernel, 1, building) for kernel in both]
-    images = [str(one.provenance["image_sha256"]) for [one] in built]
-    tried = BootedKernels((images[0], images[1]))
-    if images[0] == images[1] and not how.parameters:
-        return tried
-    tried.kernel = {**made_with(source, target_of(machine), how.kernel), "qemu": qemu.text}
-    boot(machine, [CHECK], built, qemu, how, checking, tried)
-    if tried.failed:
-        return tried
-    most = max(design.layouts for design in own)
-    built = [layouts_of(machine, source, kernel, most, building) for kernel in both]
-    if building:
-        building(f"{machine}: built", 1.0)
-    runs = boot(machine, own, built, qemu, how, booting, tried)
-    labels = dict.fromkeys(label for each in runs for label in each)
-    tried.found = [one for label in labels for one in compare(machine, label, *(each.get(label, []) for each in runs))]
-    return tried
+        Raises `SimlibError` if the kernel without the series does not run.
 
+        - `built`: layouts of the kernel without the series, empty to skip it, and of the one with it.
+        """
+        boots = list(self._boots(selected, built))
+        self.boots += len(boots)
+        report_steps(progress)(f"{self.mmu_mode}: booting {len(boots)} times")
+        tasks = [Boot(sequence, image, self.qemu) for _, sequence, image in boots]
+        results = run_boots(tasks, jobs=self.options.jobs, progress=progress)
+        runs: tuple[Runs, Runs] = ({}, {})
+        for (side, sequence, _), result in zip(boots, results, strict=True):
+            if isinstance(result, Record):
+                self.kernel = {"command": str(result.content["command"]), **self.kernel}
+                for record, cell in zip(split_record(result, sequence), sequence.cells, strict=True):
+                    runs[side].setdefault(_label(cell), []).append(quantities(record))
+            elif side == 0:
+                raise SimlibError(f"the kernel without the series fails on {self.mmu_mode}: {result}")
+            else:
+                self.failure = self.failure or result
+        return runs
 
-def layouts_of(machine: str, source: Source, kernel: Kernel, count: int, progress: Progress | None) -> list[Built]:
-    """So many layouts of a kernel."""
-    target = target_of(machine)
-    return [build_kernel(source, replace(kernel, layout=one), target, steps(progress)) for one in range(count)]
-
-
-def boot(
-    machine: str, own: Sequence[TrialDesign], built: Sequence[Sequence[Built]], qemu: Qemu, how: How,
-    progress: Progress | None, tried: BootedKernels,
-) -> tuple[Runs, Runs]:  # fmt: skip
-    """What each kernel's boots gave; counted in `tried`, and what the changed kernel did wrong.
-
-    Raises `SimlibError` if the kernel without the series does not run.
-
-    - `own`: the designs that are run.
-    - `built`: the layouts of the kernel without the series, if that is run, and of the one with it.
-    """
-    todo = list(_rows(machine, own, built, how))
-    tried.boots += len(todo)
-    steps(progress)(f"{machine}: booting {len(todo)} times")
-    records = run_boots([Boot(row, image, qemu) for _, row, image in todo], jobs=how.jobs, progress=progress)
-    runs: tuple[Runs, Runs] = ({}, {})
-    for (side, row, _), record in zip(todo, records, strict=True):
-        if isinstance(record, Record):
-            tried.kernel = {"command": str(record.content["command"]), **tried.kernel}
-            for one, cell in zip(split_record(record, row), row.cells, strict=True):
-                runs[side].setdefault(_label(cell), []).append(quantities(one))
-        elif side == 0:
-            raise SimlibError(f"the kernel without the series fails on {machine}: {record}")
-        else:
-            tried.failed = tried.failed or record
-    return runs
-
-
-def _rows(
-    machine: str, own: Sequence[TrialDesign], built: Sequence[Sequence[Built]], how: How
-) -> Iterator[tuple[int, ExperimentRow, Built]]:
-    """Number of the kernel, cells and image of each boot."""
-    for side, layouts in enumerate(built):
-        parameters = {**how.of_both, **(how.parameters if side else {})}
-        for word in dict.fromkeys(design.boot for design in own):
-            alike = [design for design in own if design.boot == word]
-            for number, image in zip(range(alike[0].layouts), layouts, strict=False):
-                found = [cells(machine, design, number, parameters, how.kernel) for design in alike]
-                yield side, ExperimentRow.of([cell for each in found for cell in each]), image
+    def _boots(
+        self, selected: Sequence[TrialDesign], built: Sequence[Sequence[Built]]
+    ) -> Iterator[tuple[int, CellSequence, Built]]:
+        """Iterate over the boots: side (0: the kernel without the series), cells and image of each."""
+        options = self.options
+        for side, images in enumerate(built):
+            parameters = {**options.shared_parameters, **(options.parameters if side else {})}
+            for name in dict.fromkeys(design.boot for design in selected):
+                group = [design for design in selected if design.boot == name]
+                for layout, image in zip(range(group[0].layouts), images, strict=False):
+                    parts = [cells(self.mmu_mode, design, layout, parameters, options.kernel) for design in group]
+                    yield side, CellSequence.of([cell for part in parts for cell in part]), image
 
 
 def _label(cell: Cell) -> str:
-    """A cell of a trial in words: its design, and what varies within it but for the seed."""
+    """Label of a trial's cell: its design, and the options that vary within it, except for the seed."""
     design = cell.experiment.name.rpartition(".")[2]
     varied = [
         f"{key}={cell.test[key]}" for key, values in cell.experiment.test.items() if len(values) > 1 and key != "seed"

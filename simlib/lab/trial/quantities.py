@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What one boot of a trial says: counts and times by name."""
+"""Counts and times of one boot of a trial, by name."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from simlib._lib.histogram import quantile
-from simlib.lab.records import Record, ioctl_rows, lock_rows, read_gaps, run_rows, stall_rows
+from simlib.lab.record_tables import ioctl_rows, lock_rows, read_gaps, run_rows, stall_rows
+from simlib.lab.records import Record
 from simlib.measurements.importers import import_text
 
 COUNT, TIME = "count", "instructions"
-"""Units. A time in the lab is a number of instructions, of all CPUs together (``docs/lab.md``)."""
+"""Units. A time in the lab is the sum of the instructions of all CPUs (``docs/lab.md``)."""
 
-A_PAGE = "time a dirty page"
-"""An ioctl's time over the pages that it found or cleared."""
+TIME_PER_PAGE = "time a dirty page"
+"""An ioctl's time divided by the number of dirty pages that it returned or cleared."""
 
-_OF_KVM = re.compile(r"kvm|mmu|vcpu|slot")
-"""Names of locks that are told."""
+_KVM_LOCK = re.compile(r"kvm|mmu|vcpu|slot")
+"""Names of the locks that are reported."""
 
 _COUNTABLE = ("acquisitions", "calls", "dirty pages", "accesses")
 _GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}
 
 
 class TrialQuantity(NamedTuple):
-    """A name for a number of a boot.
+    """Name of a number of a boot.
 
-    - `of`: an ioctl or phase of the test, ``vCPUs``, ``TLB``, or a call site of mmu_lock with its mode and when; of
-      a kernel with lock_stat a class of locks with its mode.
+    - `of`: an ioctl or phase of the test, ``vCPUs``, ``TLB``, or a call site of mmu_lock with its mode and phase; with
+      lock_stat, a class of locks with its mode.
+    - `what`: the quantity, such as ``time`` or ``acquisitions``.
     """
 
     of: str
@@ -37,9 +39,9 @@ class TrialQuantity(NamedTuple):
 
     @property
     def countable(self) -> bool:
-        """Whether it follows from what the test does, where turns do not decide it.
+        """True if it follows from the test's work and does not depend on the turns of the CPUs.
 
-        Contentions are a matter of turns, and so is which of the vCPUs meet while they fill the memory.
+        Contentions depend on turns, and so do the faults of vCPUs that populate memory concurrently.
         """
         return self.what in _COUNTABLE and not self.of.endswith("(populate)")
 
@@ -49,32 +51,26 @@ def quantities(record: Record) -> dict[TrialQuantity, float]:
 
     Raises `SimlibError` if its output is damaged.
     """
-    return dict(_found(record))
+    if record.content["kernel"] == "lock-stat":  # lock_stat lengthens all times by unknown amounts
+        counts = ((name, value) for name, value in _test_quantities(record) if name.unit == COUNT)
+        return dict([*_lock_stat_quantities(record), *counts])
+    return dict([*_site_quantities(record), *_test_quantities(record)])
 
 
-def _found(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
-    if record.content["kernel"] == "lock-stat":  # which makes all times longer, by what nobody knows
-        yield from _by_lock(record)
-        yield from ((name, value) for name, value in _of_test(record) if name.unit == COUNT)
-    else:
-        yield from _by_site(record)
-        yield from _of_test(record)
-
-
-def _by_lock(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
-    """What ``/proc/lock_stat`` says of KVM's locks, over the whole test."""
+def _lock_stat_quantities(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
+    """Iterate over the numbers of ``/proc/lock_stat`` on KVM's locks, over the whole test."""
     output = record.content["outputs"][int(record.content["test_line"]) + 1]  # `Cell.script` shows it after the test
     classes = import_text("lock-stat", f"{output}\n", lock="all").tables["classes"].frame
     for row in classes.to_dict("records"):
-        if _OF_KVM.search(row["lock"]):
+        if _KVM_LOCK.search(row["lock"]):
             of = f"{row['lock']} {row['mode']}"
             yield TrialQuantity(of, "acquisitions", COUNT), float(row["acquisitions"])
             yield TrialQuantity(of, "contentions", COUNT), float(row["contentions"])
             yield TrialQuantity(of, "waits", TIME), 1000 * float(row["wait_total_us"])
 
 
-def _by_site(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
-    """What the statistics say of mmu_lock; nothing where there are none."""
+def _site_quantities(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
+    """Iterate over the statistics of mmu_lock by call site; empty for a kernel without statistics."""
     for row in lock_rows(record).to_dict("records"):
         of = f"{row['site']} {row['lock_mode']} ({row['phase']})"
         yield TrialQuantity(of, "acquisitions", COUNT), float(row["acquisitions"])
@@ -83,8 +79,8 @@ def _by_site(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
         yield TrialQuantity(of, "holds", TIME), float(row["hold_time_ns"])
 
 
-def _of_test(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
-    """What the test measures itself, and the kernel's flushes."""
+def _test_quantities(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
+    """Iterate over the numbers that the test measures itself, and the kernel's TLB flushes."""
     ioctls = ioctl_rows(record)
     for name, rows in ioctls.groupby("name", sort=False):
         time, pages = float(rows["total_time_ns"].sum()), float(rows["dirty_pages"].sum())
@@ -92,7 +88,7 @@ def _of_test(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
         yield TrialQuantity(str(name), "time", TIME), time
         if pages:
             yield TrialQuantity(str(name), "dirty pages", COUNT), pages
-            yield TrialQuantity(str(name), A_PAGE, TIME), time / pages
+            yield TrialQuantity(str(name), TIME_PER_PAGE, TIME), time / pages
     stalls = stall_rows(record)
     if len(stalls):
         yield TrialQuantity("vCPUs", "accesses", COUNT), float(stalls[["writes", "reads"]].to_numpy().sum())

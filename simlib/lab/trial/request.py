@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What somebody asks to be tried: a series, read, and the machines that it can touch, with all that they need here."""
+"""Requests for a trial: the series, the MMU modes that it can touch, and the emulators for them."""
 
 from __future__ import annotations
 
@@ -10,126 +10,129 @@ from pathlib import Path
 
 from simlib._lib.errors import InputError, nearest
 from simlib._lib.parallel import Progress, subprogresses
-from simlib.lab.build import check_kernel, need_compiler
+from simlib.lab.build import check_kernel, require_compiler
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import Qemu, find_qemu
 from simlib.lab.source import Source
-from simlib.lab.trial.cells import MACHINES, machines_for, target_of
-from simlib.lab.trial.differences import judge
-from simlib.lab.trial.kernels import COUNTED, Kernel, open_source, stage_both, stage_switches
-from simlib.lab.trial.machine import How, steps, try_on
+from simlib.lab.trial.cells import MMU_MODES, mmu_modes_for, target_of
+from simlib.lab.trial.differences import assign_verdicts
+from simlib.lab.trial.kernels import STATISTICS_KERNEL, Kernel, open_source, stage_kernels, stage_switches
+from simlib.lab.trial.mode_trial import ModeTrial, report_steps
+from simlib.lab.trial.options import TrialOptions
 from simlib.lab.trial.result import Trial
-from simlib.lab.trial.series import Patch, base_of, hash_of, own_numbers, own_patches, read_patches
+from simlib.lab.trial.series import Patch, base_commit, bundled_numbers, bundled_patches, read_patches, series_hash
 
 
 @dataclass(frozen=True)
 class Request:
     """A series to try.
 
-    - `series`, `tree`, `named`: as they were given: the series, the kernel tree, and the machines.
-    - `numbers`: of patches of ours; empty: the series is somebody's.
-    - `machines`: those that are tried, each with the emulator for it.
+    - `series`: as the caller gave it.
+    - `numbers`: of bundled patches; empty for the caller's own series.
+    - `emulators`: by the MMU mode that is tried.
     """
 
     series: str
-    tree: Path | None
-    named: tuple[str, ...]
-    how: How
+    options: TrialOptions
     numbers: tuple[int, ...]
     patches: tuple[Patch, ...]
-    machines: Mapping[str, Qemu]
+    emulators: Mapping[str, Qemu]
 
     @classmethod
-    def read(cls, series: str, source: str | Path | None, machines: Sequence[str], how: How) -> Request:
-        """Read a series, and find what its machines need before minutes are spent on one.
+    def read(cls, series: str, options: TrialOptions, per_patch: str = "") -> Request:
+        """Read a series, and check its tools before anything is built.
 
-        Raises `InputError` for what is no series, no tree or no machine, and `SimlibError` if a compiler or an
-        emulator is missing.
+        Raises `InputError` for an unknown series, source or MMU mode, or if a compiler or an emulator is missing.
+
+        - `per_patch`: flag that asks to try parts of the series, which bundled patches and parameters forbid.
         """
-        check_kernel(how.kernel)
-        tree, numbers = None if source is None else Path(source), own_numbers(series)
-        patches = own_patches(read_series(), numbers) if numbers else read_patches(series, tree)
-        chosen = {name: find_qemu(target_of(name)) for name in _chosen(machines, _machines_for(patches))}
-        for machine in chosen:
-            need_compiler(target_of(machine))
-        return cls(series, tree, tuple(machines), how, numbers, patches, chosen)
+        parameters = {**options.parameters, **options.shared_parameters}
+        if per_patch and parameters:
+            hint = "leave out --each-patch and --bisect, or --set and --set-all"
+            raise InputError("parameters", ", ".join(parameters), "belong to one patch", hint, flag="--set")
+        check_kernel(options.kernel)
+        numbers = bundled_numbers(series)
+        if per_patch and numbers:
+            rule = "names bundled patches, which are tried as a whole"
+            raise InputError("SERIES", series, rule, f"leave out {per_patch}")
+        tree = None if options.source is None else Path(options.source)
+        patches = bundled_patches(read_series(), numbers) if numbers else read_patches(series, tree)
+        modes = _selected_modes(options.mmu_modes, _touched_modes(patches))
+        emulators = {mode: find_qemu(target_of(mode)) for mode in modes}
+        for mode in modes:
+            require_compiler(target_of(mode))
+        return cls(series, options, numbers, patches, emulators)
 
-    def piecewise(self, flag: str) -> Request:
-        """The same, if its patches can be tried one by one.
-
-        Raises `InputError` if they cannot.
-
-        - `flag`: what asks for it.
-        """
-        if self.numbers:
-            raise InputError(
-                "SERIES", self.series, "names patches of ours, which are tried as a whole", f"leave out {flag}"
-            )
-        return self
+    @property
+    def tree(self) -> Path | None:
+        """The caller's kernel tree."""
+        return None if self.options.source is None else Path(self.options.source)
 
     def open(self, progress: Progress | None) -> Source:
-        """The source that the series is for."""
-        ranged = self.tree is not None and ".." in self.series
-        commit = base_of(self.series, self.tree) if self.tree is not None and ranged else ""
-        return open_source(self.tree, commit, steps(progress))
+        """Unpack the source that the series is for."""
+        commit = base_commit(self.series, self.tree) if self.tree is not None and ".." in self.series else ""
+        return open_source(self.tree, commit, report_steps(progress))
 
-    def both(self, source: Source, first: int, end: int) -> tuple[Kernel, Kernel]:
-        """The kernel with the patches before number `first`, from 0, and the one with those before `end`."""
+    def stage(self, source: Source, first: int, end: int) -> tuple[Kernel, Kernel]:
+        """Stage the kernel with the patches before number `first`, from 0, and the one with those before `end`."""
         if self.numbers:
-            return stage_switches(source, self.numbers, self.how.kernel)
-        return stage_both(source, self.patches[first:end], self.patches[:first], self.how.kernel)
+            return stage_switches(source, self.numbers, self.options.kernel)
+        return stage_kernels(source, self.patches[first:end], self.patches[:first], self.options.kernel)
 
-    def trial(self, source: Source, first: int, end: int, more: Sequence[str], progress: Progress | None) -> Trial:
-        """Try the patches from number `first` to before `end` on every machine that they touch.
+    def trial(self, source: Source, part: tuple[int, int], flags: Sequence[str], progress: Progress | None) -> Trial:
+        """Try a part of the series in every MMU mode that it touches.
 
-        What all machines said is corrected for how much was compared.
+        The verdicts are corrected for the number of comparisons in all modes.
 
-        - `more`: options of the command that repeats it, such as ``--each-patch``.
+        - `part`: number of the first patch, from 0, and end of the range.
+        - `flags`: of the command that repeats the trial, such as ``--each-patch``.
         """
-        mine, both = self.patches[first:end], self.both(source, first, end)
-        touched = [machine for machine in self.machines if machine in _machines_for(mine)]
-        each = subprogresses(progress, [1 / max(1, len(touched))] * len(touched))
-        tried = {
-            machine: try_on(machine, source, both, self.machines[machine], self.how, part)
-            for machine, part in zip(touched, each, strict=True)
-        }
+        patches, kernels = self.patches[slice(*part)], self.stage(source, *part)
+        touched = set(_touched_modes(patches))
+        trials = [
+            ModeTrial(mode, source, qemu, self.options) for mode, qemu in self.emulators.items() if mode in touched
+        ]
+        shares = subprogresses(progress, [1 / max(1, len(trials))] * len(trials))
+        for trial, share in zip(trials, shares, strict=True):
+            trial.run(kernels, share)
         about = {
-            "command": self.command(more),
-            "patches": [patch.name for patch in mine],
-            "series_sha256": hash_of(mine),
-            "parameters": dict(self.how.parameters),
-            "parameters_of_both": dict(self.how.of_both),
-            "kernel": self.how.kernel,
+            "command": self.command(flags),
+            "patches": [patch.name for patch in patches],
+            "series_sha256": series_hash(patches),
+            "parameters": dict(self.options.parameters),
+            "parameters_of_both": dict(self.options.shared_parameters),
+            "kernel": self.options.kernel,
             "source": source.provenance(),
-            "new_sites": dict(both[1].staged.sites),
-            "images": {machine: list(one.images) for machine, one in tried.items()},
-            "kernels": {machine: dict(one.kernel) for machine, one in tried.items()},
-            "boots": sum(one.boots for one in tried.values()),
+            "new_sites": dict(kernels[1].staged.sites),
+            "images": {trial.mmu_mode: list(trial.images) for trial in trials},
+            "kernels": {trial.mmu_mode: dict(trial.kernel) for trial in trials},
+            "boots": sum(trial.boots for trial in trials),
         }
-        same = tuple(machine for machine, one in tried.items() if not one.boots)
-        failures = {machine: one.failed for machine, one in tried.items() if one.failed}
-        found = judge([difference for one in tried.values() for difference in one.found])
-        return Trial(about, tuple(tried), same, failures, tuple(found))
+        same = tuple(trial.mmu_mode for trial in trials if not trial.boots)
+        failures = {trial.mmu_mode: trial.failure for trial in trials if trial.failure}
+        differences = assign_verdicts([difference for trial in trials for difference in trial.differences])
+        return Trial(about, tuple(trial.mmu_mode for trial in trials), same, failures, tuple(differences))
 
-    def command(self, more: Sequence[str] = ()) -> str:
-        """What repeats it, without this machine's folders."""
+    def command(self, flags: Sequence[str] = ()) -> str:
+        """Command that repeats the trial, without this host's folders."""
+        options = self.options
         words = ["simlib", "lab", "try", self.series if ".." in self.series else Path(self.series).name]
         words += ["--source", self.tree.absolute().name] if self.tree is not None else []
-        words += [word for machine in self.named for word in ("--arch", machine)]
-        for option, values in (("--set", self.how.parameters), ("--set-all", self.how.of_both)):
-            words += [word for name, value in values.items() for word in (option, f"{name}={value}")]
-        words += ["--kernel", self.how.kernel] if self.how.kernel != COUNTED else []
-        return shlex.join([*words, *["--quick"] * self.how.quick, *more])
+        words += [word for mode in options.mmu_modes for word in ("--arch", mode)]
+        for flag, values in (("--set", options.parameters), ("--set-all", options.shared_parameters)):
+            words += [word for name, value in values.items() for word in (flag, f"{name}={value}")]
+        words += ["--kernel", options.kernel] if options.kernel != STATISTICS_KERNEL else []
+        return shlex.join([*words, *["--quick"] * options.quick, *flags])
 
 
-def _machines_for(patches: Sequence[Patch]) -> tuple[str, ...]:
-    return machines_for([name for patch in patches for name in patch.files], empty=not patches)
+def _touched_modes(patches: Sequence[Patch]) -> tuple[str, ...]:
+    return mmu_modes_for([name for patch in patches for name in patch.files], empty=not patches)
 
 
-def _chosen(given: Sequence[str], touched: Sequence[str]) -> tuple[str, ...]:
-    """The machines of a trial: of those that were asked for, the ones that the series touches."""
-    for name in given:
-        if not any(machine == name or machine.startswith(f"{name}/") for machine in MACHINES):
-            known = [*MACHINES, *dict.fromkeys(machine.partition("/")[0] for machine in MACHINES)]
-            raise InputError("machine", name, "is not known", nearest(name, known), flag="--arch")
-    return tuple(machine for machine in touched if not given or machine in given or machine.partition("/")[0] in given)
+def _selected_modes(names: Sequence[str], touched: Sequence[str]) -> tuple[str, ...]:
+    """MMU modes that the series touches and that `names`, modes or architectures, selects; empty names select all."""
+    for name in names:
+        if not any(mode == name or mode.startswith(f"{name}/") for mode in MMU_MODES):
+            known = [*MMU_MODES, *dict.fromkeys(mode.partition("/")[0] for mode in MMU_MODES)]
+            raise InputError("mmu_modes", name, "is not known", nearest(name, known), flag="--arch")
+    return tuple(mode for mode in touched if not names or mode in names or mode.partition("/")[0] in names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""When a trial shall fail: a rule for a CI."""
+"""Rules that fail a trial, for a CI."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RULE = re.compile(r"(?P<what>[\w .()%-]+?)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?
 
 @dataclass(frozen=True)
 class FailRule:
-    """A change that is not wanted.
+    """A change that fails a trial.
 
-    - `what`: words that the name of a number has, such as ``clear time``; empty: any change at all.
-    - `above`: whether more than `percent` is not wanted, else less.
+    - `what`: words of the names of the numbers, such as ``clear time``; empty: any change.
+    - `above`: True if a change above `percent` fails, False if one below it does.
     """
 
     what: str = ""
@@ -27,45 +27,48 @@ class FailRule:
 
     @classmethod
     def parse(cls, text: str) -> FailRule:
-        """Read a rule.
+        """Parse a rule.
+
+        Raises `InputError` if the text is no rule.
 
         >>> FailRule.parse("clear time > 5%"), FailRule.parse("changed").what
-        (Rule(what='clear time', above=True, percent=5.0), '')
+        (FailRule(what='clear time', above=True, percent=5.0), '')
         """
         if text.strip() == "changed":
             return cls()
-        found = _RULE.fullmatch(text.strip())
-        if found is None:
-            cure = "write 'clear time > 5%', 'longest stall > 10%' or 'changed'"
-            raise InputError("--fail-if", text, "is no rule", cure)
-        return cls(found["what"].strip(), found["sign"] == ">", float(found["percent"]))
+        match = _RULE.fullmatch(text.strip())
+        if match is None:
+            hint = "write 'clear time > 5%', 'longest stall > 10%' or 'changed'"
+            raise InputError("--fail-if", text, "is no rule", hint)
+        return cls(match["what"].strip(), match["sign"] == ">", float(match["percent"]))
 
-    def broken(self, trial: Trial) -> str:
-        """The first number that breaks it, in words; empty if none does.
+    def violation(self, trial: Trial) -> str:
+        """Describe the first number that violates the rule; empty if none does.
 
-        A time or count breaks it if it is changed, and by more than the rule allows. Raises `InputError` if no number
-        of the trial has such a name.
+        A number violates it if its verdict is `CHANGED`, and its change is beyond the limit.
+
+        Raises `InputError` if no number of the trial matches.
         """
-        for one in self.named(trial):
-            change = 100 * (one.ratio - 1)
+        for number in self.matching(trial):
+            change = 100 * (number.ratio - 1)
             beyond = not self.what or (change > self.percent if self.above else change < self.percent)
-            if one.verdict == CHANGED and beyond:
-                return f"{one.machine} {one.cell}, {one.quantity.of}: {one.quantity.what} {change:+.1f} %"
+            if number.verdict == CHANGED and beyond:
+                return f"{number.mmu_mode} {number.cell}, {number.quantity.of}: {number.quantity.what} {change:+.1f} %"
         return ""
 
-    def named(self, trial: Trial) -> list[Difference]:
-        """The numbers of a trial that it names.
+    def matching(self, trial: Trial) -> list[Difference]:
+        """Numbers of a trial that the rule applies to.
 
-        Raises `InputError` if there is none.
+        Raises `InputError` if there are none.
         """
-        found = [one for one in trial.differences if self.names(one)]
-        if trial.differences and not found:
-            names = sorted({f"{one.quantity.of} {one.quantity.what}" for one in trial.differences})
-            cure = f"such as {', '.join(names[:6])}: --out writes all of them"
-            raise InputError("metric", self.what, "is the name of no number of this trial", cure)
-        return found
+        numbers = [number for number in trial.differences if self.matches(number)]
+        if trial.differences and not numbers:
+            names = sorted({f"{number.quantity.of} {number.quantity.what}" for number in trial.differences})
+            hint = f"known: {', '.join(names[:6])}, …: --out writes all of them"
+            raise InputError("metric", self.what, "matches no number of this trial", hint)
+        return numbers
 
-    def names(self, one: Difference) -> bool:
-        """Whether a number's name has all words of the rule, and ends as the rule does."""
-        name, words = f"{one.quantity.of} {one.quantity.what}", self.what.split()
+    def matches(self, number: Difference) -> bool:
+        """True if a number's name has all words of the rule, and ends with the last one."""
+        name, words = f"{number.quantity.of} {number.quantity.what}", self.what.split()
         return all(word in name for word in words) and name.endswith(words[-1] if words else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The source of a kernel with somebody's series and the lab's statistics: theirs first, ours on top of it."""
+"""Stage the source of a kernel with a tried series, and then with the bundled patches that measure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib._lib.errors import SimlibError
-from simlib.lab.patches import Series, apply_patch, apply_series, failure_of
-from simlib.lab.trial.accessors import Past, sites_in, to_accessors
-from simlib.lab.trial.series import Patch, parts
+from simlib.lab.patches import Series, apply_patch, apply_series, describe_failure
+from simlib.lab.trial.accessors import UncountedCall, sites_in, to_accessors
+from simlib.lab.trial.series import Patch, file_diffs
 
-_BY_RULE = 4
-"""Of the first patches so many bring calls to accessors."""
+_ACCESSOR_PATCHES = 4
+"""Number of the last bundled patch that replaces calls by accessors."""
 
 _BY_HAND = ("include/linux/kvm_types.h", "virt/kvm/kvm_mm.h", "include/linux/kvm_mmu_lock.h")
-"""Files in which they do more than that."""
+"""Files in which the accessor patches do more than that."""
 
-_SITES, _LISTED = "include/linux/kvm_types.h", "include/linux/kvm_mmu_lock_sites.h"
+_SITES, _STATISTICS = "include/linux/kvm_types.h", "include/linux/kvm_mmu_lock_sites.h"
 _LAST = "\tKVM_MMU_LOCK_NR_SITES,"
 
-OTHERWISE = "take --kernel lock-stat, which counts by lock"
-"""What is left where the statistics do not fit."""
+LOCK_STAT_HINT = "take --kernel lock-stat, which counts by lock"
+"""Hint for a series that the statistics do not fit."""
 
 
 @dataclass(frozen=True)
@@ -33,116 +33,112 @@ class Staged:
     """Files of a changed kernel, in a folder of their own.
 
     - `touched`: their paths, relative to the kernel tree.
-    - `sites`: sites that are new, by the function that takes the lock there.
-    - `past`: places of theirs that take the lock by no accessor, by file.
+    - `sites`: the new sites, by the function that takes the lock there.
+    - `uncounted`: new calls of the tried series without an accessor, by file.
     """
 
     folder: Path
     touched: tuple[str, ...]
     sites: Mapping[str, str]
-    past: Mapping[str, tuple[Past, ...]]
+    uncounted: Mapping[str, tuple[UncountedCall, ...]]
 
 
-def taken(series: Series, numbers: Sequence[int]) -> Series:
-    """Some patches of a series."""
+def select_patches(series: Series, numbers: Sequence[int]) -> Series:
+    """Select patches of a bundled series by number."""
     return replace(series, patches=tuple(patch for patch in series.patches if int(patch.name[:4]) in numbers))
 
 
-def stage_own(pristine: Path, series: Series, numbers: Sequence[int], folder: Path) -> Staged:
-    """Stage a source with patches of ours alone.
-
-    - `series`: all of them.
-    - `numbers`: which are taken.
-    """
-    return Staged(folder, tuple(apply_series(pristine, taken(series, numbers), folder)), {}, {})
+def stage_bundled(pristine: Path, series: Series, numbers: Sequence[int], folder: Path) -> Staged:
+    """Stage a source with only the bundled patches of some numbers."""
+    return Staged(folder, tuple(apply_series(pristine, select_patches(series, numbers), folder)), {}, {})
 
 
 def stage(
     pristine: Path, patches: Sequence[Patch], series: Series, folder: Path, by_rule: Sequence[str] = ()
 ) -> Staged:
-    """Stage a source with a series of somebody's, and then what measures.
+    """Stage a source with a tried series, and then with the bundled patches that measure.
 
-    Raises `SimlibError` if a patch of theirs does not apply, naming it, its files and hunks; or if what measures does
-    not go on top of it.
+    Raises `SimlibError` if a tried patch does not apply, with its files and hunks, or if a bundled patch does not apply
+    on top of it.
 
     - `pristine`: the kernel's source.
-    - `series`: of ours those that measure, or the tests alone: then calls stay as they are.
-    - `by_rule`: files that are brought to the accessors by rule even if none of `patches` changes them, so that two
-      kernels that are compared were made alike.
+    - `series`: the bundled patches that measure, or only the selftests; then calls are not replaced by accessors.
+    - `by_rule`: files whose calls are replaced even if none of `patches` changes them, so that both kernels of a
+      comparison are made in the same way.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    ours = apply_series(pristine, series, folder)
-    named = any(int(patch.name[:4]) <= _BY_RULE for patch in series.patches)
-    with tempfile.TemporaryDirectory(prefix="simlib-series-") as place:
-        theirs = Path(place)
-        names = _apply_theirs(pristine, patches, theirs, by_rule)
+    bundled = apply_series(pristine, series, folder)
+    has_accessors = any(int(patch.name[:4]) <= _ACCESSOR_PATCHES for patch in series.patches)
+    with tempfile.TemporaryDirectory(prefix="simlib-series-") as temporary:
+        tried = Path(temporary)
+        names = _apply_tried(pristine, patches, tried, by_rule)
         sites: dict[str, str] = {}
-        past: dict[str, tuple[Past, ...]] = {}
+        uncounted: dict[str, tuple[UncountedCall, ...]] = {}
         for name in names:
-            changed, staged = theirs / name, folder / name
+            changed, staged = tried / name, folder / name
             if not changed.is_file():
                 staged.unlink(missing_ok=True)
                 continue
             text = _text(changed)
-            if named and name.endswith((".c", ".h")) and name not in _BY_HAND:
-                made = to_accessors(text, sites_in(_text(staged)))
-                sites |= made.sites
-                if new := _added(made.past, to_accessors(_text(pristine / name), {}).past):
-                    past[name] = new
-                text = made.text
+            if has_accessors and name.endswith((".c", ".h")) and name not in _BY_HAND:
+                rewritten = to_accessors(text, sites_in(_text(staged)))
+                sites |= rewritten.sites
+                if new_calls := _added(rewritten.uncounted, to_accessors(_text(pristine / name), {}).uncounted):
+                    uncounted[name] = new_calls
+                text = rewritten.text
             staged.parent.mkdir(parents=True, exist_ok=True)
             staged.write_text(text, "utf-8", errors="surrogateescape")
-            if name in ours:
-                _measure(name, series, folder)
+            if name in bundled:
+                _apply_bundled(name, series, folder)
     if sites:
-        _name_sites(folder, sites)
-    return Staged(folder, tuple(sorted({*ours, *names})), sites, past)
+        _add_sites(folder, sites)
+    return Staged(folder, tuple(sorted({*bundled, *names})), sites, uncounted)
 
 
-def _added(after: Sequence[Past], before: Sequence[Past]) -> tuple[Past, ...]:
-    """The lines that were not there before, as often as they are new."""
-    known = Counter(one.text for one in before)
-    new = []
-    for one in after:
-        known[one.text] -= 1
-        if known[one.text] < 0:
-            new.append(one)
-    return tuple(new)
+def _added(after: Sequence[UncountedCall], before: Sequence[UncountedCall]) -> tuple[UncountedCall, ...]:
+    """Calls whose text occurs more often than before: those beyond the earlier number."""
+    known = Counter(call.text for call in before)
+    added = []
+    for call in after:
+        known[call.text] -= 1
+        if known[call.text] < 0:
+            added.append(call)
+    return tuple(added)
 
 
 def _text(path: Path) -> str:
     return path.read_text("utf-8", errors="surrogateescape") if path.is_file() else ""
 
 
-def _apply_theirs(pristine: Path, patches: Sequence[Patch], place: Path, also: Sequence[str]) -> list[str]:
-    """Apply their patches, in order, to copies of the files that they touch, and of some others; returns these."""
-    touched = list(dict.fromkeys([*also, *(name for patch in patches for name in patch.files)]))
+def _apply_tried(pristine: Path, patches: Sequence[Patch], folder: Path, by_rule: Sequence[str]) -> list[str]:
+    """Apply the tried patches to copies of the files that they touch and of `by_rule`; return the names of both."""
+    touched = list(dict.fromkeys([*by_rule, *(name for patch in patches for name in patch.files)]))
     for name in touched:
         if (pristine / name).is_file():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(pristine / name, place / name)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(pristine / name, folder / name)
     for patch in patches:
-        if patch.changes and (said := apply_patch(patch.changes, place)):
-            cure = "rebase it to the kernel that is built, or give its own tree with --source"
-            raise SimlibError(failure_of(patch.name, said, cure))
+        if patch.kernel_diff and (output := apply_patch(patch.kernel_diff, folder)):
+            hint = "rebase it to the kernel that is built, or give its own tree with --source"
+            raise SimlibError(describe_failure(patch.name, output, hint))
     return touched
 
 
-def _measure(name: str, series: Series, folder: Path) -> None:
-    """Put what our patches do to one file on top of it, but for what was done by rule."""
+def _apply_bundled(name: str, series: Series, folder: Path) -> None:
+    """Apply the bundled patches to one file, except the accessor patches where rules replace the calls."""
     for patch in series.patches:
-        if int(patch.name[:4]) <= _BY_RULE and name not in _BY_HAND:
+        if int(patch.name[:4]) <= _ACCESSOR_PATCHES and name not in _BY_HAND:
             continue
-        for names, part in parts(patch.read_text("utf-8")):
+        for names, part in file_diffs(patch.read_text("utf-8")):
             if names[1] != name:
                 continue
-            if said := apply_patch(part, folder, fuzz=2):
-                cure = f"what it measures there is lost: change that part of your patch, or {OTHERWISE}"
-                raise SimlibError(f"on top of the series, {failure_of(patch.name, said, cure)}")
+            if output := apply_patch(part, folder, fuzz=2):
+                hint = f"the lab cannot measure there: change that part of your patch, or {LOCK_STAT_HINT}"
+                raise SimlibError(f"on top of the series, {describe_failure(patch.name, output, hint)}")
 
 
-def _name_sites(folder: Path, sites: Mapping[str, str]) -> None:
-    """Give new sites a number, and statistics."""
+def _add_sites(folder: Path, sites: Mapping[str, str]) -> None:
+    """Add new sites to the enumeration of sites and to the statistics."""
     path = folder / _SITES
     text = path.read_text("utf-8")
     names = sorted(set(sites.values()))
@@ -151,5 +147,5 @@ def _name_sites(folder: Path, sites: Mapping[str, str]) -> None:
     for name in names:
         upper = name.removeprefix("KVM_MMU_LOCK_")
         rows += [f"KVM_MMU_LOCK_STAT({upper.lower()}, {upper}, {mode}, {mode.upper()})," for mode in ("read", "write")]
-    listed = folder / _LISTED
-    listed.write_text(f"{listed.read_text('utf-8').rstrip()}\n" + "\n".join(rows) + "\n", "utf-8")
+    statistics = folder / _STATISTICS
+    statistics.write_text(f"{statistics.read_text('utf-8').rstrip()}\n" + "\n".join(rows) + "\n", "utf-8")

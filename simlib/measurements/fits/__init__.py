@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calibrated costs: reading fit files, finding the one that belongs to a machine, and filling a scenario's costs."""
+"""Calibrated costs: fit files, the shipped fit of a host, and the costs of a scenario."""
 
 from simlib.measurements.fits.choice import AnyFit, choose_fit
 from simlib.measurements.fits.estimate import BOUNDS, CostEstimate, conventions, cost_key

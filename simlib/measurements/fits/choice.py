@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which calibrated costs a scenario gets: those that are given, else the shipped ones of its machine."""
+"""Choice of the calibrated costs of a scenario: the given fit, else the shipped fit of its host."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from simlib.measurements.fits.fit import Fit
 from simlib.model.scenario import Scenario
 
 AnyFit = Fit | CostEstimate | str | Path
-"""Ways to give calibrated costs: a fit, its file, or its costs alone."""
+"""Calibrated costs: a fit, the path of its file, or its estimate alone."""
 
 
 def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstimate | None, tuple[str, ...]]:
-    """The costs to use, by default those of the shipped fit of the scenario's machine, and what to know of them.
+    """Choose the calibrated costs of a scenario without variants: the given fit, else the shipped fit of its host.
 
-    The notes say where the costs come from, if nobody said so, what a given fit does not determine, and that it was
-    calibrated on another architecture.
-    The scenario has no variants. Without a fit, the costs are None.
+    Returns: The costs, None if there is no fit; and notes: the origin of costs that were not given, flags that a given
+    fit did not pass, and whether it was calibrated on another architecture.
 
     >>> estimate, notes = choose_fit(Scenario.parse({"host": {"name": "ampere-altra"}}))
     >>> notes[0]
@@ -36,10 +35,11 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
             return None, ()
         dataset, date = fit.meta["dataset"], fit.meta["date"]
         notes.append(f"costs: the shipped fit for {scenario.host.name} ({dataset}, {date})")
-    fitted = {case.policy.architecture for case in fit.scenario.variants.values() or (fit.scenario,)}
-    asked = scenario.policy.architecture
-    if asked not in fitted:
+    calibrated = {case.policy.architecture for case in fit.scenario.variants.values() or (fit.scenario,)}
+    architecture = scenario.policy.architecture
+    if architecture not in calibrated:
         notes.append(
-            f"warning: the costs were calibrated on {', '.join(sorted(fitted))}; that they hold for {asked} is assumed"
+            f"warning: the costs were calibrated on {', '.join(sorted(calibrated))}; it is assumed that they apply to "
+            f"{architecture}"
         )
     return fit.estimate, tuple(notes)

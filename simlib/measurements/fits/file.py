@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Fit files: calibrated costs as JSON, with everything needed to judge and repeat them."""
+"""Fit files: calibrated costs as JSON, with all that is needed to check and repeat the calibration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from simlib.model.scenario import FILE, Scenario
 
 SCHEMA = "simlib-fit"
 UNNAMED = Host().name
-"""What a machine is called that has no name, and so no fit."""
+"""Name of a host that has not been given one, and so has no fit."""
 
 VERSION = 1
 """Version of the format; a file of another version is refused."""
@@ -43,18 +43,19 @@ _KEYS = {"schema", "version", "simlib", "date", "dataset", "train", "scenario", 
 def save_fit(
     fit: Fit, path: str | Path, train: str | Mapping[str, str] | None = None, date: datetime.date | None = None
 ) -> None:
-    """Write a fit file, beside and renamed.
+    """Write a fit file atomically.
 
-    - `train`: the condition that chose the training rows, or those by the names of tables. By default the fit's own.
-    - `date`: by default the fit's own.
+    - `train`: the condition that selected the training rows, or conditions by the names of tables. By default the
+      fit's.
+    - `date`: by default the fit's.
     """
-    changes: dict[str, Any] = {} if train is None else {"train": conditions_text(train)}
-    changes |= {} if date is None else {"date": date.isoformat()}
-    write_text(path, fit_text(fit.with_meta(**changes)))
+    meta: dict[str, Any] = {} if train is None else {"train": conditions_text(train)}
+    meta |= {} if date is None else {"date": date.isoformat()}
+    write_text(path, fit_text(fit.with_meta(**meta)))
 
 
 def conditions_text(conditions: str | Mapping[str, str]) -> str:
-    """Conditions by the names of tables in one text.
+    """Join conditions by the names of tables into one text.
 
     >>> conditions_text("vcpus <= 8"), conditions_text({"": "vcpus <= 8", "mine": "vcpus > 1"})
     ('vcpus <= 8', 'vcpus <= 8; mine:vcpus > 1')
@@ -65,7 +66,7 @@ def conditions_text(conditions: str | Mapping[str, str]) -> str:
 
 
 def fit_text(fit: Fit) -> str:
-    """A fit as its file has it."""
+    """Text of a fit file."""
     parameters = fit.parameters.assign(unit=[unit_of(n) for n in fit.parameters["name"]])
     content = {
         "schema": SCHEMA,
@@ -79,20 +80,20 @@ def fit_text(fit: Fit) -> str:
         "spread": dict(fit.estimate.spread),
         "observations": _records(fit.observations, 13),
     } | fit.meta
-    if len(fit.noise):  # of a calibration
+    if len(fit.noise):  # a calibration; other fits have none
         content |= {"noise": _records(fit.noise, 10), "sensitivity": _records(fit.sensitivity, 4)}
     return json.dumps(content, indent=1) + "\n"
 
 
 def _records(table: pd.DataFrame, digits: int) -> Any:
-    """The rows of a table as JSON has them."""
+    """Rows of a table as JSON values."""
     return json.loads(table.to_json(orient="records", double_precision=digits))
 
 
 def load_fit(path: str | Path) -> Fit:
     """Read a fit file.
 
-    Raises `InputError` if it cannot be read, is no fit file, or is of another version.
+    Raises `InputError` if it cannot be read, is not a fit file, or has another version.
     """
     content = read_json(path, "a fit file (JSON)")
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
@@ -104,7 +105,7 @@ def load_fit(path: str | Path) -> Fit:
         )  # fmt: skip
     missing = sorted(_KEYS - set(content))
     if missing:
-        raise InputError("fit file", str(path), f"lacks {', '.join(missing)}", "it may have been cut short")
+        raise InputError("fit file", str(path), f"lacks {', '.join(missing)}", "the file may be truncated")
     try:
         return _fit(content)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -126,30 +127,30 @@ def _fit(content: dict[str, Any]) -> Fit:
     return Fit(scenario, estimate, parameters, observations, meta, noise, sensitivity)
 
 
-def fit_path(machine: str) -> Path | None:
-    """The file of the shipped fit for a machine, if there is one (``data/fits/MACHINE.json``).
+def fit_path(host: str) -> Path | None:
+    """Path of the shipped fit for a host (``data/fits/HOST.json``), or None.
 
     >>> fit_path("ampere-altra").name, fit_path("nobody-s"), fit_path("../priors/costs")
     ('ampere-altra.json', None, None)
     """
-    if machine == UNNAMED or not _FILE_NAME.fullmatch(machine):  # the latter perhaps a way out of the folder
+    if host == UNNAMED or not _FILE_NAME.fullmatch(host):  # the name may be a path out of the folder
         return None
-    path = data_dir() / "fits" / f"{machine}.json"
+    path = data_dir() / "fits" / f"{host}.json"
     return path if path.is_file() else None
 
 
 def find_fit(scenario: Scenario) -> Fit | None:
-    """The shipped fit for a scenario's machine, if there is one; the caller's own."""
+    """Return a copy of the shipped fit for a scenario's host, or None."""
     return copy.deepcopy(shipped_fit(scenario.host.name))
 
 
-def shipped_fit(machine: str) -> Fit | None:
-    """The same by the machine's name, but everybody's: it stays as it was read."""
-    path = fit_path(machine)
+def shipped_fit(host: str) -> Fit | None:
+    """Return the cached shipped fit for a host, or None; the caller must not change it."""
+    path = fit_path(host)
     return None if path is None else _shipped(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
 def _shipped(path: Path, _changed: int) -> Fit:
-    """A shipped fit, read once as long as its file does not change."""
+    """Read a shipped fit once for each state of its file."""
     return load_fit(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is believed of a cost that nobody has given or calibrated: data, with the source of every number."""
+"""Priors of costs that are neither given nor calibrated, read from data that names the source of every number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Prior:
 
     - `median`: picoseconds, or dimensionless; 0: the cost is not paid.
     - `factor`: the cost lies between median / factor and median × factor with probability `LEVEL`.
-    - `source`: where the number comes from, in words; it begins with ``assumed`` where nothing is published.
+    - `source`: source of the number, in words; it begins with ``assumed`` if nothing is published.
 
     >>> Prior(600e3, 2.0, "assumed").deviation
     0.42140...
@@ -48,16 +48,16 @@ class Prior:
 
 
 def priors_path() -> Path:
-    """The file of the priors of all costs (``data/priors/costs.toml``)."""
+    """Path of the priors of all costs (``data/priors/costs.toml``)."""
     return data_dir() / "priors" / "costs.toml"
 
 
 def load_priors(name: str) -> dict[str, Prior]:
-    """The prior of every cost, for one architecture.
+    """Load the prior of every cost for one architecture.
 
     Raises `InputError` if the architecture is unknown.
 
-    - `name`: the architecture; what stands in the file for its family (the name up to the first hyphen) goes first.
+    - `name`: the architecture; an entry for its family (the name up to the first hyphen) takes precedence.
 
     >>> load_priors("arm64-2022")["clear_page"].median, load_priors("x86-tdp")["clear_page"].factor
     (30000.0, 1.7)
@@ -68,7 +68,7 @@ def load_priors(name: str) -> dict[str, Prior]:
 
 @lru_cache(maxsize=16)
 def _priors(family: str) -> Mapping[str, Prior]:
-    """What the file says of a family, read once."""
+    """Priors of a family of architectures, cached."""
     tables = read_toml(priors_path(), "a list of priors (TOML)")
     priors = {}
     for cost in (f.name for f in dataclasses.fields(Costs)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a fit file must hold to be believed: it may have been damaged, or written by somebody else."""
+"""Consistency checks of a fit file, which may be damaged or come from elsewhere."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from simlib.measurements.fits.estimate import BOUNDS
 from simlib.simulator.engine.limits import HORIZON_PS
 
 LARGEST = 1e15
-"""Most that a count, a time or a number of degrees of freedom comes to; a float64 knows its digits."""
+"""Largest count, time or number of degrees of freedom that is accepted; a float64 represents it exactly."""
 
 MOST_DISCREPANCY = 100.0
-"""Largest deviation of the model, relative, after a fit: from there on it says nothing."""
+"""Largest relative deviation of the model after a fit that is accepted: above it the fit is meaningless."""
 
 _NEGATIVE = 1e-6
-"""Most that a covariance may lack to positive semidefinite, relative: rounding."""
+"""Relative tolerance for negative eigenvalues and asymmetry of a covariance, for rounding."""
 
 _COLUMNS: dict[str, dict[str, type]] = {
     "parameters": {"name": str, "value": float, "low": float, "high": float, "determined": bool},
     "observations": {"variant": str, "vcpus": int, "metric": str, "value": float, "model": float, "train": bool},
     "noise": {"table": str, "metric": str, "ratio": float},
 }
-"""What every row of a table has; numbers may be missing, but not of parameters."""
+"""Required columns of every row of a table; numbers may be missing, except in ``parameters``."""
 
 
 def check_fit(content: Mapping[str, Any]) -> None:
-    """Refuse what no calibration writes: `content` is that of a fit file, with all its keys.
+    """Check the content of a fit file that has all its keys.
 
-    Raises `ValueError`, which says what is wrong.
+    Raises `ValueError` with the first fault, if no calibration could have written it.
 
     >>> check_fit({"dataset": 5})
     Traceback (most recent call last):
@@ -62,14 +62,14 @@ def check_fit(content: Mapping[str, Any]) -> None:
 
 
 def _check_rows(table: str, rows: Any, columns: Mapping[str, type]) -> None:
-    """Every row of a table has its columns, and in them what belongs there."""
+    """Check that every row of a table has the required columns with valid values."""
     if not isinstance(rows, list):
         raise ValueError(f"{table} must be a list")
-    for number, row in enumerate(rows, 1):
+    for row_number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise ValueError(f"{table}, row {number} must be a table")
+            raise ValueError(f"{table}, row {row_number} must be a table")
         for name, kind in columns.items():
-            value, where = row.get(name), f"{table}, row {number}: {name}"
+            value, where = row.get(name), f"{table}, row {row_number}: {name}"
             if kind is float or kind is int:
                 if value is not None or kind is int or table == "parameters":
                     _check_number(where, value, lambda v: abs(v) <= sys.float_info.max, "a number")
@@ -77,36 +77,36 @@ def _check_rows(table: str, rows: Any, columns: Mapping[str, type]) -> None:
                 raise ValueError(f"{where} must be {'a text' if kind is str else 'true or false'}")
         for name, value in row.items():
             if not isinstance(value, str | int | float | None):
-                raise ValueError(f"{table}, row {number}: {name} must be a text, a number or true or false")
+                raise ValueError(f"{table}, row {row_number}: {name} must be a text, a number or true or false")
 
 
 def _check_number(what: str, value: Any, good: Callable[[Any], bool], rule: str) -> None:
-    """Refuse what is no finite number, and one that breaks its rule."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or (isinstance(value, float) and not math.isfinite(value)) or not good(value):
+    """Refuse a value that is not a finite number or breaks its rule."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)) or not good(value):
         raise ValueError(f"{what} must be {rule}")
 
 
 def _check_costs(parameters: Iterable[Mapping[str, Any]]) -> None:
-    """Costs that the model has, each once, between the ends of its interval."""
-    seen = set()
+    """Check that each parameter is a cost of the model, occurs once, and has valid bounds."""
+    names = set()
     for row in parameters:
         name, value = row["name"], row["value"]
         if name.partition("[")[0] not in BOUNDS:
             raise ValueError(f"{name!r} is no cost")
-        if name in seen:
-            raise ValueError(f"{name!r} stands there twice")
+        if name in names:
+            raise ValueError(f"{name!r} occurs twice")
         if not 0 < value <= HORIZON_PS:
             raise ValueError(f"{name!r} must be above 0, and shorter than is simulated")
         if not 0 <= row["low"] <= row["high"]:
             raise ValueError(f"the ends of {name!r} must be in order")
-        seen.add(name)
-    if not seen:
+        names.add(name)
+    if not names:
         raise ValueError("parameters must not be empty")
 
 
 def _check_covariance(covariance: NDArray[np.float64], size: int) -> None:
-    """A matrix that a covariance can be."""
+    """Check that a matrix is a valid covariance."""
     if covariance.shape != (size, size):
         raise ValueError("log_covariance must be square, with a row a cost")
     if not np.isfinite(covariance).all() or np.abs(covariance).max() > LARGEST:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How far an answer may lie off because some costs are drawn from priors: each at the ends of its interval, alone.
+"""Uncertainty of an answer from costs that only have priors: one cost at a time is moved to the ends of its interval.
 
-The deviations of all costs are taken as independent and join as the root of the sum of their squares, up and down
-apart, in the logarithms where the answer has any.
+The deviations are taken as independent: they add up as the root of the sum of squares, upwards and downwards
+separately, in logarithms where all values are positive.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from simlib.model.scenario import Scenario
 
 Floats = NDArray[np.float64]
 
-TOLD, MOST = 0.95, 4
-"""Part of the spread whose costs are named, and how many at most."""
+NAMED_SHARE, MAX_NAMED = 0.95, 4
+"""Share of the spread for which `decisive` names costs, and the largest number of costs that it names."""
 
 
 def variations(known: UncertainCosts, level: float = LEVEL) -> list[Scenario]:
-    """The scenario with each of `UncertainCosts.drawn` at the lower, and at the upper end, all others at their best.
+    """Scenarios with each of `UncertainCosts.drawn` at its lower and at its upper end, the others at their medians.
 
     >>> known = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "arm64"}}))
     >>> len(variations(known)) == 2 * len(known.drawn)
@@ -36,11 +36,11 @@ def variations(known: UncertainCosts, level: float = LEVEL) -> list[Scenario]:
 
 
 class Spread(NamedTuple):
-    """What each drawn cost moves.
+    """Deviations of values caused by each cost that has a prior.
 
     - `names`: the costs.
-    - `moved`, shape (2, costs, values): how far down, and how far up; at least 0.
-    - `logs`, shape (values,): whether that is in the logarithm; else it is a difference.
+    - `moved`, shape (2, costs, values): downward and upward deviation; at least 0.
+    - `logs`, shape (values,): True if the deviation is in the logarithm, False if it is a difference.
     """
 
     names: tuple[str, ...]
@@ -49,11 +49,11 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, names: Sequence[str], centre: Floats, ends: Floats, others: Floats | None = None) -> Spread:
-        """What moves from the best costs to the ends.
+        """Compare the values at the ends of each cost's interval with those at the medians.
 
-        - `centre`, shape (values,): at the best costs; or (2 costs, values): of the same draws as each end.
+        - `centre`, shape (values,): at the medians; or (2 costs, values): with the random numbers of each end.
         - `ends`, shape (2 costs, values): at `variations`.
-        - `others`, shape (n, values): what else there is of them; one that is 0 leaves its value no logarithm either.
+        - `others`, shape (n, values): further samples; if one is 0, its value is not treated in logarithms either.
 
         >>> Spread.of(["clear_page"], np.array([4.0]), np.array([[2.0], [4.0]])).moved.ravel().round(3).tolist()
         [0.693, 0.0]
@@ -69,9 +69,9 @@ class Spread(NamedTuple):
         return cls(tuple(names), np.stack([down, up]), logs)
 
     def interval(self, value: int, centre: float, reach: float = 0.0) -> tuple[float, float]:
-        """Where one of the values lies; not below 0.
+        """Interval of one of the values; not below 0.
 
-        - `reach`: how far other things move it up and down: a share where the value has a logarithm, else a difference.
+        - `reach`: deviation from other sources, up and down: relative if the value is in logarithms, else a difference.
 
         >>> low, high = Spread(("a", "b"), np.array([[[0.3], [0.4]], [[0.0], [0.0]]]), np.array([False])).interval(0, 4)
         >>> round(low, 3), high
@@ -83,10 +83,10 @@ class Spread(NamedTuple):
         return max(0.0, centre - down), centre + up
 
     def widened(self, value: int, centre: float, low: float, high: float) -> tuple[float, float]:
-        """An interval of one of the values that other things leave open, with what the costs leave open, too.
+        """Widen an interval of one of the values, which has other causes, by the deviations of the costs.
 
-        >>> one = Spread(("a",), np.array([[[0.3]], [[0.0]]]), np.array([False]))
-        >>> low, high = one.widened(0, 4.0, 3.6, 4.4)
+        >>> spread = Spread(("a",), np.array([[[0.3]], [[0.0]]]), np.array([False]))
+        >>> low, high = spread.widened(0, 4.0, 3.6, 4.4)
         >>> round(low, 3), high
         (3.5, 4.4)
         """
@@ -96,7 +96,7 @@ class Spread(NamedTuple):
         return max(0.0, centre - float(np.hypot(centre - low, down))), centre + float(np.hypot(high - centre, up))
 
     def extremes(self, value: int, centre: float) -> tuple[float, float]:
-        """The least and the most that one of the values was, wherever a cost was alone.
+        """Least and largest of one of the values over all variations of a single cost.
 
         >>> Spread.of(["a", "b"], np.array([2.0]), np.array([[1.0], [2.0], [2.0], [3.0]])).extremes(0, 2.0)
         (1.0, 3.0)
@@ -106,7 +106,7 @@ class Spread(NamedTuple):
         return float(np.rint(low)), float(np.rint(high))
 
     def shares(self) -> pd.Series[float]:
-        """Which part of the squared deviations each cost has, on average over the values that move; the largest first.
+        """Share of each cost in the squared deviations, averaged over the values that change; the largest first.
 
         >>> Spread(("a", "b"), np.array([[[3.0], [4.0]], [[3.0], [4.0]]]), np.array([False])).shares().to_dict()
         {'b': 0.64, 'a': 0.36}
@@ -118,14 +118,14 @@ class Spread(NamedTuple):
 
 
 def decisive(shares: pd.Series[float]) -> str:
-    """Which costs make nearly all of the spread, in words; empty if nothing moves.
+    """Name the costs that cause nearly all of the spread; empty if nothing changes.
 
     >>> decisive(pd.Series({"clear_page": 0.93, "reacquire": 0.05, "kick": 0.02}))
-    'of the spread from priors, clear_page makes 93 %, reacquire 5 %'
+    'of the spread from priors, clear_page causes 93 %, reacquire 5 %'
     """
-    told = shares[(shares.cumsum().shift(fill_value=0.0) < TOLD) & (shares > 0)].head(MOST)
-    if told.empty:
+    largest = shares[(shares.cumsum().shift(fill_value=0.0) < NAMED_SHARE) & (shares > 0)].head(MAX_NAMED)
+    if largest.empty:
         return ""
-    (first, most), *others = ((name, f"{share * 100:.0f} %") for name, share in told.items())
-    rest = "".join(f", {name} {share}" for name, share in others)
-    return f"of the spread from priors, {first} makes {most}{rest}"
+    (first, percent), *others = ((name, f"{share * 100:.0f} %") for name, share in largest.items())
+    listed = "".join(f", {name} {share}" for name, share in others)
+    return f"of the spread from priors, {first} causes {percent}{listed}"

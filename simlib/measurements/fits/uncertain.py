@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a scenario's actions cost: given, else calibrated, else drawn from a prior. None is free because it is unknown.
+"""Costs of a scenario's actions: given, else calibrated, else drawn from a prior. An unknown cost is never free.
 
-Which costs decide is known from the programs: those that some step spends (`simlib.model.job.Job.costs`).
+The programs determine the costs that matter: those that some step spends (`simlib.model.job.Job.costs`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from simlib.model.scenario import Scenario
 from simlib.simulator.workloads import build, kind_of
 
 FAULTS = ("fault_unlocked", "fault_hold", "line_transfer", "tlb_invalidate")
-"""Costs of faults that decide how long a guest takes."""
+"""Costs of page faults that determine the guest's speed."""
 
 CLEARING = ("clear_page", "reacquire")
-"""Costs of CLEAR that decide about a batch."""
+"""Costs of CLEAR that determine the best batch size."""
 
 
 @dataclass(frozen=True)
 class UncertainCosts:
-    """A scenario whose costs are known more or less.
+    """Scenario with uncertain costs.
 
-    - `scenario`: as given: costs that have a value keep it.
+    - `scenario`: the scenario as given; costs that have a value keep it.
     - `estimate`: calibrated costs.
-    - `priors`: costs that neither gives.
+    - `priors`: priors of the costs that neither of the two has.
     """
 
     scenario: Scenario
@@ -46,9 +46,9 @@ class UncertainCosts:
 
     @classmethod
     def of(cls, scenario: Scenario, estimate: CostEstimate | None = None) -> UncertainCosts:
-        """The costs of a scenario, with an estimate's where it has them, and priors for all others.
+        """Combine the costs of a scenario with an estimate, and with priors for all others.
 
-        Raises `InputError` if the estimate has a cost only for groups, and the scenario names none.
+        Raises `InputError` if the estimate has a cost only for cost groups, and the scenario names no cost group.
 
         >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "loongarch"},
         ...                                           "costs": {"reacquire": "60ns"}}))
@@ -58,18 +58,18 @@ class UncertainCosts:
         known = (scenario if estimate is None else estimate.apply(scenario)).costs.given()
         if estimate is not None:
             grouped = dict.fromkeys(name.partition("[")[0] for name in estimate.names if "[" in name)
-            lost = [name for name in grouped if name not in known]
-            if lost and not scenario.cost_group:
+            missing = [name for name in grouped if name not in known]
+            if missing and not scenario.cost_group:
                 names = ", ".join(repr(group) for group in sorted(estimate.groups()))
                 raise InputError(
-                    "group", "none", f"the fit has {', '.join(lost)} for the groups {names}",
+                    "cost_group", "none", f"the fit has {', '.join(missing)} for the cost groups {names}",
                     'write cost_group = "…" at the top of the scenario',
                 )  # fmt: skip
-        priors, settled = load_priors(scenario.policy.architecture), {*known, *kind_of(scenario).contained}
-        return cls(scenario, estimate, {name: prior for name, prior in priors.items() if name not in settled})
+        priors, excluded = load_priors(scenario.policy.architecture), {*known, *kind_of(scenario).included_costs}
+        return cls(scenario, estimate, {name: prior for name, prior in priors.items() if name not in excluded})
 
     def scaled(self, factors: Mapping[str, float]) -> UncertainCosts:
-        """The same, with some costs so many times as large, wherever each comes from.
+        """Return the costs with some of them multiplied by `factors`, whatever their origin.
 
         >>> costs = UncertainCosts.of(Scenario.parse({"costs": {"reacquire": "60ns"}}))
         >>> twice = costs.scaled({"reacquire": 2.0, "clear_page": 2.0})
@@ -77,7 +77,9 @@ class UncertainCosts:
         (120000, 2.0)
         """
         given = self.scenario.costs.given()
-        scenario = self.scenario.with_costs(**{name: given[name] * by for name, by in factors.items() if name in given})
+        scenario = self.scenario.with_costs(
+            **{name: given[name] * factor for name, factor in factors.items() if name in given}
+        )
         priors = {
             name: replace(prior, median=prior.median * factors.get(name, 1.0)) for name, prior in self.priors.items()
         }
@@ -85,16 +87,16 @@ class UncertainCosts:
 
     @cached_property
     def best(self) -> Scenario:
-        """The scenario with what is given and calibrated."""
+        """The scenario with given and calibrated costs."""
         return self.scenario if self.estimate is None else self.estimate.apply(self.scenario)
 
     def central(self) -> Scenario:
-        """The scenario with each cost at its median: given, else calibrated, else from the priors."""
+        """Return the scenario with each cost at its median: given, else calibrated, else from the priors."""
         return self._central
 
     @cached_property
     def _central(self) -> Scenario:
-        return at_medians(self.best, self.priors)
+        return self.best.with_costs(**{name: prior.median for name, prior in self.priors.items()})
 
     @cached_property
     def used(self) -> tuple[str, ...]:
@@ -103,13 +105,13 @@ class UncertainCosts:
 
     @cached_property
     def drawn(self) -> tuple[str, ...]:
-        """Those of `used` that are drawn from a prior; one that nobody is known to pay is not among them."""
+        """Those of `used` that have only a prior, whose median is not 0."""
         return tuple(name for name in self.used if name in self.priors and self.priors[name].median)
 
     def exact(self) -> Scenario:
-        """The scenario, if every cost that it uses is given or calibrated.
+        """Return the scenario with its costs if every cost that it uses is given or calibrated.
 
-        Raises `InputError` if one is not; the message says how to give it.
+        Raises `InputError` if one is not; the hint explains how to give it.
 
         >>> UncertainCosts.of(Scenario()).exact()
         Traceback (most recent call last):
@@ -122,42 +124,43 @@ class UncertainCosts:
             "costs", ", ".join(self.drawn),
             f"no value, and no calibrated one for machine {self.scenario.host.name!r} with architecture "
             f"{self.scenario.policy.architecture!r}",
-            'give them with scenario.with_costs(fault_hold="1us", …), calibrate and pass fit=…, or have them drawn '
-            'from their priors: costs="drawn"',
-            "give them under [costs], calibrate and pass --fit, or have them drawn from their priors: --costs drawn",
+            'give them with scenario.with_costs(fault_hold="1us", …), calibrate and pass fit=…, or sample them '
+            'from their priors: unknown_costs="sample"',
+            "give them under [costs], calibrate and pass --fit, or sample them from their priors: "
+            "--unknown-costs sample",
         )  # fmt: skip
 
     def ends(self, name: str, level: float = LEVEL) -> tuple[float, float]:
-        """The ends of the interval in which a drawn cost lies with probability `level`, within its physical bounds.
+        """Ends of the interval of a prior with probability `level`, clipped to the physical bounds.
 
         >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
         >>> [round(end) for end in costs.ends("fault_hold")]
         [168333, 1515000]
         """
         prior = self.priors[name]
-        far = np.exp(prior.deviation * float(ndtri(0.5 + level / 2)))
-        low, high = np.clip([prior.median / far, prior.median * far], *BOUNDS[name])
+        factor = np.exp(prior.deviation * float(ndtri(0.5 + level / 2)))
+        low, high = np.clip([prior.median / factor, prior.median * factor], *BOUNDS[name])
         return float(low), float(high)
 
     def draw(self, random: np.random.Generator) -> Scenario:
-        """The scenario with one vector of costs: what is true in one of the worlds that are possible.
+        """Draw one vector of costs and return the scenario with it.
 
-        Calibrated costs come from a multivariate t in the logarithms, others from their priors; each is kept within
-        the physical bounds of `Costs`, without which a mean over costs need not exist.
+        Calibrated costs come from a multivariate t in the logarithms, others from their priors; each is clipped to the
+        physical bounds of `Costs`, without which a mean over costs need not exist.
         """
         scenario = self.scenario
         if self.estimate is not None:
             scenario = self.estimate.apply(scenario, self.estimate.draw(random))
         root, values = int(random.integers(2**63)), {}
         for name, prior in self.priors.items():
-            # A stream for each cost by its name: another cost that comes or goes leaves the draws of the rest alone.
+            # One random stream per cost name: adding or removing a cost does not change the draws of the others.
             deviate = np.random.default_rng([root, zlib.crc32(name.encode())]).standard_normal()
             value = prior.median * float(np.exp(prior.deviation * deviate))
             values[name] = float(np.clip(value, *BOUNDS[name])) if prior.median else 0.0
         return scenario.with_costs(**values)
 
     def sources(self) -> dict[str, str]:
-        """Where each used cost comes from: ``given``, ``calibrated``, ``fixed`` (as when that was) or ``prior``."""
+        """Origin of each used cost: ``given``, ``calibrated``, ``fixed`` (during the calibration) or ``prior``."""
         given = self.scenario.costs.given()
         calibrated = () if self.estimate is None else {name.partition("[")[0] for name in self.estimate.names}
         return {
@@ -168,7 +171,7 @@ class UncertainCosts:
 
     @property
     def evidence(self) -> str:
-        """How far the costs that decide were calibrated, in a few words.
+        """Degree to which the costs that matter were calibrated, in a few words.
 
         >>> guest = {"policy": {"architecture": "loongarch"}, "workload": {"kind": "migration"}}
         >>> UncertainCosts.of(Scenario.parse(guest)).evidence
@@ -186,7 +189,7 @@ class UncertainCosts:
         return "partly calibrated" + ("" if "calibrated" in clearing else ": faults only")
 
     def table(self) -> pd.DataFrame:
-        """One row a used cost: cost, evidence, value, low, high, unit, source.
+        """Return one row per used cost: cost, evidence, value, low, high, unit, source.
 
         ``value`` is the median; ``low`` and ``high`` are the ends of the 90 % interval.
         """
@@ -206,18 +209,18 @@ class UncertainCosts:
 
 
 def readable_costs(table: pd.DataFrame) -> pd.DataFrame:
-    """`UncertainCosts.table` for people: each cost with its interval, where it comes from, and what it is."""
+    """Format `UncertainCosts.table` as text: each cost with interval, origin, meaning and source."""
     rows = []
     for row in table.to_dict("records"):
-        shown = [format_cost(row[name], row["unit"]) for name in ("value", "low", "high")]
-        interval = "" if row["low"] == row["high"] else f"{shown[1]} to {shown[2]}"
+        texts = [format_cost(row[name], row["unit"]) for name in ("value", "low", "high")]
+        interval = "" if row["low"] == row["high"] else f"{texts[1]} to {texts[2]}"
         meaning = MEANINGS.get(row["cost"], "").rstrip(".")
-        rows.append((row["cost"], shown[0], interval, row["evidence"], meaning, row["source"]))
+        rows.append((row["cost"], texts[0], interval, row["evidence"], meaning, row["source"]))
     return pd.DataFrame(rows, columns=["cost", "value", "90 %", "from", "what it is", "source"])
 
 
 def format_cost(value: float, unit: str) -> str:
-    """A cost as people read it.
+    """Format a cost with its unit.
 
     >>> format_cost(45000.0, "ps"), format_cost(0.3, "dimensionless")
     ('45ns', '0.3')
@@ -228,30 +231,25 @@ def format_cost(value: float, unit: str) -> str:
 _SOURCES = {"given": "the scenario", "calibrated": "the fit", "fixed": "as it was when the others were calibrated"}
 
 
-def describe_costs(known: UncertainCosts) -> tuple[str, ...]:
-    """Where the costs of a scenario come from, in one line, and which are given in vain.
+def describe_costs(costs: UncertainCosts) -> tuple[str, ...]:
+    """Describe the origin of a scenario's costs in one line, and list given costs that are not used.
 
     >>> describe_costs(UncertainCosts.of(Scenario.parse({"costs": {"kick": "1us", "zap_block": "1us"}})))[1]
     'zap_block is not used: nothing is zapped'
     """
-    words = {"given": "given", "calibrated": "calibrated", "fixed": "fixed by the fit", "prior": "drawn from priors"}
-    sources = known.sources()
+    origins = {"given": "given", "calibrated": "calibrated", "fixed": "fixed by the fit", "prior": "drawn from priors"}
+    sources = costs.sources()
     parts = [
-        f"{said} {', '.join(names)}"
-        for kind, said in words.items()
-        if (names := [name for name in sources if sources[name] == kind and (kind != "prior" or name in known.drawn)])
+        f"{origin} {', '.join(names)}"
+        for kind, origin in origins.items()
+        if (names := [name for name in sources if sources[name] == kind and (kind != "prior" or name in costs.drawn)])
     ]
-    vain = [name for name in known.scenario.costs.given() if name not in sources]
-    return (f"costs: {'; '.join(parts)}", *(f"{name} is not used: {UNUSED[name]}" for name in vain))
-
-
-def at_medians(scenario: Scenario, priors: Mapping[str, Prior]) -> Scenario:
-    """The scenario with some costs at the medians of their priors."""
-    return scenario.with_costs(**{name: prior.median for name, prior in priors.items()}) if priors else scenario
+    unused = [name for name in costs.scenario.costs.given() if name not in sources]
+    return (f"costs: {'; '.join(parts)}", *(f"{name} is not used: {UNUSED[name]}" for name in unused))
 
 
 def complete(scenario: Scenario) -> Scenario:
-    """The scenario with each cost that has no value at the median of its prior, but those that others contain.
+    """Return the scenario with each cost without a value at the median of its prior, except those included in others.
 
     >>> complete(Scenario.parse({"costs": {"fault_unlocked": "0ns"}})).costs.fault_hold
     600000
@@ -260,13 +258,13 @@ def complete(scenario: Scenario) -> Scenario:
 
 
 def factor_of(estimate: CostEstimate, cost: str, group: str) -> float:
-    """How far a calibrated cost may lie from its value with 90 %, as a factor.
+    """Half-width of a calibrated cost's 90 % interval, as a factor.
 
-    >>> known = CostEstimate(("reacquire",), np.log([60e3]), np.array([[0.01]]), 8, 0.02, {})
-    >>> factor_of(known, "reacquire", "")
+    >>> estimate = CostEstimate(("reacquire",), np.log([60e3]), np.array([[0.01]]), 8, 0.02, {})
+    >>> factor_of(estimate, "reacquire", "")
     1.2043...
     """
-    own = cost_key(cost, group)
-    index = estimate.names.index(own if own in estimate.names else cost)
+    key = cost_key(cost, group)
+    index = estimate.names.index(key if key in estimate.names else cost)
     half = stdtrit(estimate.dof, 0.5 + LEVEL / 2) * np.sqrt(estimate.covariance[index, index])
     return float(np.exp(half))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Importers: what others already have becomes tidy tables with their descriptors.
+"""Importers: logs of other tools become tidy tables with descriptors.
 
-One module a format; `KINDS` lists them, and ``tests/measurements/samples`` has texts of each.
+There is one module per format; `KINDS` lists them, and ``tests/measurements/samples`` has a sample of each.
 
 >>> from simlib.measurements import importers
 >>> imported = importers.import_text("kvm-stats", "mmu_lock_clear_write_acquired: 96\\n")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The JSON lines of ``mmu_lock_contention_test``, the selftest of simlib's kernel patches.
 
-Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c``: one object a line, told apart by its
-``type``: config, ioctl, vcpu, stat, check, end.
+Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c``: one object per line, whose ``type`` is config,
+ioctl, vcpu, stat, check or end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from simlib._lib.errors import InputError
 from simlib.measurements.importers.kvm_stats import KvmStatistics
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
-from simlib.measurements.importers.tables import Column, Contents, ImportedTable, TableRows
+from simlib.measurements.importers.tables import Column, Contents, DescribedTable, TableRows
 
 _RUN = Column("run", "whole", "which of the runs in the log, from 1")
 _VCPU = Column("vcpu", "whole", "the vCPU, from 0", unit="1")
@@ -33,15 +33,15 @@ IOCTLS = (
     Column("range_pages", "whole", "pages of its range"),
     Column("dirty_pages", "whole", "bits set in the bitmap that was given or returned; ioctls of the log", True),
     Column("writes", "whole", "writes of all vCPUs; phases in which they write", True),
-    Column("calls", "whole", "ioctls that it stands for; probes of the lock", True),
-    Column("start_ns", "whole", "when it began, since the start of the test"),
-    Column("duration_ns", "whole", "how long it took"),
+    Column("calls", "whole", "ioctls that the row sums up; probes of the lock", True),
+    Column("start_ns", "whole", "beginning, since the start of the test"),
+    Column("duration_ns", "whole", "duration"),
 )
 VCPUS = (
     _RUN,
     _VCPU,
-    Column("writes", "whole", "writes it made"),
-    Column("reads", "whole", "reads it made"),
+    Column("writes", "whole", "writes of the vCPU"),
+    Column("reads", "whole", "reads of the vCPU"),
     Column("longest_ns", "whole", "longest time between two of its accesses"),
     Column("late_writes", "whole", "writes after the last time bucket of the table progress", optional=True),
 )
@@ -49,8 +49,8 @@ LONGEST = (
     _RUN,
     _VCPU,
     Column("rank", "whole", "1: the longest", unit="1"),
-    Column("start_ns", "whole", "when the gap began"),
-    Column("gap_ns", "whole", "how long it was"),
+    Column("start_ns", "whole", "beginning of the gap"),
+    Column("gap_ns", "whole", "length of the gap"),
 )
 ROUNDS = (
     _RUN,
@@ -71,19 +71,19 @@ PROGRESS = (
     _RUN,
     _VCPU,
     Column("bucket", "whole", "number of the time bucket, from 0"),
-    Column("start_ns", "whole", "when it began, since the start of the test"),
+    Column("start_ns", "whole", "beginning, since the start of the test"),
     Column("writes", "whole", "writes within it"),
 )
 
 TABLES = {
     "ioctls": ("ioctls and phases", ("run", "event"), IOCTLS),
-    "vcpus": ("what each vCPU did", ("run", "vcpu"), VCPUS),
+    "vcpus": ("accesses of each vCPU", ("run", "vcpu"), VCPUS),
     "longest": ("each vCPU's longest gaps", ("run", "vcpu", "rank"), LONGEST),
     "rounds": ("longest gaps round by round", ("run", "vcpu", "round"), ROUNDS),
     "gaps": ("gaps between accesses", ("run", "vcpu", "bucket"), GAPS),
     "progress": ("writes over time", ("run", "vcpu", "bucket"), PROGRESS),
 }
-"""By name: title, key and columns."""
+"""Title, key and columns of each table, by name."""
 
 _TEST = "mmu_lock_contention_test"
 looks_like = any_line(re.compile(r'\{.*"type" *: *"(config|ioctl|vcpu)".*'))
@@ -92,7 +92,7 @@ _TYPES = ("config", "ioctl", "vcpu", "stat", "check", "end")
 
 @dataclass
 class Log:
-    """The test's tables while its lines come."""
+    """Tables of the test, filled line by line."""
 
     rows: dict[str, TableRows] = field(
         default_factory=lambda: {name: TableRows(table[2]) for name, table in TABLES.items()}
@@ -134,45 +134,45 @@ class Log:
                 self.warnings.append(f"the test lost {lost} writes: dirty logging was not correct")
         else:
             if item.get("ok") is not True:
-                self.warnings.append("the test did not end well: its line 'end' does not say ok")
+                self.warnings.append("the test failed: its line 'end' does not say ok")
             self.open = False
 
     def _vcpu(self, lines: Lines, item: dict[str, Any]) -> None:
-        who = (len(self.configs), lines.whole_of(item, "id"))
+        vcpu = (len(self.configs), lines.whole_of(item, "id"))
         late = lines.whole_of(item, "progress_late") if "progress_late" in item else None
-        self.rows["vcpus"].add(*who, *(lines.whole_of(item, name) for name in ("writes", "reads", "longest_ns")), late)
-        for table, name, what in (
+        self.rows["vcpus"].add(*vcpu, *(lines.whole_of(item, name) for name in ("writes", "reads", "longest_ns")), late)
+        for table, name, parts in (
             ("gaps", "gap_hist", ("from", "to", "count")),
             ("longest", "longest", ("start_ns", "ns")),
         ):
-            found = item.get(name, [])
-            for number, values in enumerate(found if isinstance(found, list) else [found], 1):
-                rule = f"{name!r} must be a list of [{', '.join(what)}]"
-                self.rows[table].add(*who, number, *_wholes(lines, values, rule, len(what)))
+            entries = item.get(name, [])
+            for number, values in enumerate(entries if isinstance(entries, list) else [entries], 1):
+                rule = f"{name!r} must be a list of [{', '.join(parts)}]"
+                self.rows[table].add(*vcpu, number, *_wholes(lines, values, rule, len(parts)))
         stalls, pauses = (_counts(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
         if len(stalls) != len(pauses):
-            found = f"{len(stalls)} and {len(pauses)}"
-            raise lines.fault(found, "rounds must have a stall and a pause each", "correct it")
+            counts = f"{len(stalls)} and {len(pauses)}"
+            raise lines.fault(counts, "rounds must have a stall and a pause each", "correct it")
         for number, (stall, pause) in enumerate(zip(stalls, pauses, strict=True), 1):
-            self.rows["rounds"].add(*who, number, stall, pause)
+            self.rows["rounds"].add(*vcpu, number, stall, pause)
         progress = _counts(lines, item, "progress")
         start, width = (lines.whole_of(item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
         if start + width * len(progress) > LARGEST:
             raise lines.fault(str(width), "the time of the last 'progress' must be at most 2^53 ns", "correct it")
         for bucket, count in enumerate(progress):
-            self.rows["progress"].add(*who, bucket, start + bucket * width, count)
+            self.rows["progress"].add(*vcpu, bucket, start + bucket * width, count)
 
-    def tables(self, histograms: bool) -> tuple[ImportedTable, ...]:
-        """All tables, the ioctls first."""
-        own = (self.rows[name].table(name, f"{_TEST}: {title}", key) for name, (title, key, _) in TABLES.items())
-        return (*own, *self.statistics.tables(histograms))
+    def tables(self, histograms: bool) -> tuple[DescribedTable, ...]:
+        """Return all tables, the ioctls first."""
+        tables = (self.rows[name].table(name, f"{_TEST}: {title}", key) for name, (title, key, _) in TABLES.items())
+        return (*tables, *self.statistics.tables(histograms))
 
 
 def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
-    """Read the log of ``mmu_lock_contention_test``, with the histograms of waits and holds if asked for.
+    """Read the log of ``mmu_lock_contention_test``, optionally with the histograms of waits and holds.
 
-    Lines that are no JSON objects (the selftest library's own messages) and unknown types are passed over. The options
-    of the test are the setup.
+    Lines that are not JSON objects (messages of the selftest library) and unknown types are skipped. The setup holds
+    the options of the test.
     """
     log = Log()
     for line in lines:
@@ -191,13 +191,13 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
 
 
 def _counts(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
-    """A list of counts; empty where the line has none."""
+    """Return a list of counts; empty if the line has none."""
     return _wholes(lines, item.get(name, []), f"{name!r} must be a list of counts")
 
 
 def _wholes(lines: Lines, values: Any, rule: str, number: int | None = None) -> list[int]:
-    """A list of whole numbers, of so many if that is given."""
-    whole = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
-    if not whole or number not in (None, len(values)):
+    """Return a list of whole numbers, `number` of them if that is given."""
+    valid = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    if not valid or number not in (None, len(values)):
         raise lines.fault(str(values), rule, "is the line complete?")
     return list(values)

@@ -54,58 +54,58 @@ _FAILED = "==== Test Assertion Failure ===="
 
 @dataclass
 class TestRun:
-    """One run of the test while its lines come: times in s by what the line says that they are of."""
+    """One run of the test, filled line by line: its times in s, by the label of their line."""
 
     mode: str
     times: dict[str, float] = field(default_factory=dict)
     iterations: int = 0
 
-    def put(self, lines: Lines, what: str, seconds: str) -> None:
-        """Keep a time, once."""
-        if what in self.times:
-            raise lines.fault(lines.where, "a run must say each time once", "do two logs run into each other?")
-        self.times[what] = lines.decimal(seconds, "a time")
+    def put(self, lines: Lines, label: str, seconds: str) -> None:
+        """Store a time, which may occur once."""
+        if label in self.times:
+            raise lines.fault(lines.where, "a run must have each time once", "does the file hold two logs in one?")
+        self.times[label] = lines.decimal(seconds, "a time")
 
     def check_complete(self, lines: Lines) -> None:
-        """Refuse a run that ends too early."""
-        clears = any("clear dirty log" in what.lower() for what in self.times)
+        """Refuse a run that is incomplete."""
+        clears = any("clear dirty log" in label.lower() for label in self.times)
         steps, totals = (_STEPS, 2) if clears else (_STEPS[:2], 1)
-        each = (f"Iteration {i} {step} time" for i in range(1, self.iterations + 1) for step in steps)
-        wanted = itertools.chain(_PHASES, map(_total, ("Get", "Clear")[:totals]), each)
-        missing = next((what for what in wanted if what not in self.times), "")
+        per_iteration = (f"Iteration {i} {step} time" for i in range(1, self.iterations + 1) for step in steps)
+        required = itertools.chain(_PHASES, map(_total, ("Get", "Clear")[:totals]), per_iteration)
+        missing = next((label for label in required if label not in self.times), "")
         if not missing and len(self.times) > len(_PHASES) + totals + self.iterations * len(steps):
             missing = f"Get dirty log over more than {self.iterations} iterations"
         if missing:
-            raise lines.end_fault("the end of a run", f"the line {missing!r} must stand before it")
+            raise lines.end_fault("the end of a run", f"the line {missing!r} must come before it")
 
 
-def _total(what: str) -> str:
-    return f"{what} dirty log over … iterations"
+def _total(ioctl: str) -> str:
+    return f"{ioctl} dirty log over … iterations"
 
 
 def read_dirty_log(lines: Lines) -> Contents:
-    """Read the log of ``dirty_log_perf_test``, which has a run for each guest mode, or several logs.
+    """Read one or several logs of ``dirty_log_perf_test``, each with a run for each guest mode.
 
-    It says neither the number of vCPUs nor their memory. Lines of others (random seed, debug output) are passed over.
+    The log states neither the number of vCPUs nor their memory. Other lines (random seed, debug output) are skipped.
     """
     runs: list[TestRun] = []
     for line in lines:
         text = line.strip()
-        if found := _MODE_LINE.fullmatch(text):
+        if match := _MODE_LINE.fullmatch(text):
             for run in runs[-1:]:
                 run.check_complete(lines)
-            runs.append(TestRun(re.sub(r"\s+", " ", found[1])))
+            runs.append(TestRun(re.sub(r"\s+", " ", match[1])))
         elif _FAILED in text:
             raise lines.fault(text, "the test must have passed", "see its message, and run it again")
         elif not text or _COUNT.fullmatch(text) or not _OURS.fullmatch(text):
             continue
         elif not runs:
             raise lines.fault(text, "must come after 'Testing guest mode: …'", "save the whole log")
-        elif found := _TIMED.fullmatch(text):
-            runs[-1].put(lines, found["what"], found["seconds"])
-        elif found := _TOTAL.fullmatch(text):
-            runs[-1].put(lines, _total(found["what"]), found["seconds"])
-            runs[-1].iterations = lines.whole(found["count"], "iterations")
+        elif match := _TIMED.fullmatch(text):
+            runs[-1].put(lines, match["what"], match["seconds"])
+        elif match := _TOTAL.fullmatch(text):
+            runs[-1].put(lines, _total(match["what"]), match["seconds"])
+            runs[-1].iterations = lines.whole(match["count"], "iterations")
         else:
             raise lines.fault(line, "must be a line of dirty_log_perf_test", "is it complete? save the log again")
     if not runs:

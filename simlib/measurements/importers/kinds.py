@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The kinds of log that can be imported, and what a log looks like."""
+"""Kinds of logs that can be imported, and recognition of a log by its first lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from simlib.measurements.importers.tables import Contents, Imported
 
 @dataclass(frozen=True)
 class LogKind:
-    """A kind of log: what it is, its reader, whether first lines are of it, and which options the reader takes."""
+    """Kind of log: description, reader, test on the first lines, and options of the reader."""
 
     description: str
     read: Callable[..., Contents]
@@ -60,33 +60,33 @@ KINDS = {
         "KVM statistics: JSON lines, or NAME: VALUE", kvm_stats.read_kvm_stats, kvm_stats.looks_like, ("histograms",)
     ),
 }
-"""Kinds of log, by name; in the order in which `sniff` asks them."""
+"""Kinds of logs by name, in the order in which `sniff` tries them."""
 
 _OTHERS = (
     (r"\s*Name\s+acquired\b.*", "the output of perf lock report", "print perf lock contention, and import perf-lock"),
-    (r"(?:\w[\w-]*,)+\w[\w-]*", "a CSV table", "use it as it is: simlib data check"),
+    (r"(?:\w[\w-]*,)+\w[\w-]*", "a CSV table", "use it directly: simlib data check"),
     (r"(?i)\s*<(?:!doctype|html).*", "a web page", "save the log itself"),
     (r"==== Test Assertion Failure ====.*", "the message of a failed selftest", "run the test again"),
 )
 
 
 def sniff(head: list[str]) -> str:
-    """Name the kind of a text by its first lines: a key of `KINDS`, or empty if it is none of them."""
+    """Recognise the kind of a text by its first lines: a key of `KINDS`, or empty if it is none of them."""
     return next((name for name, kind in KINDS.items() if kind.looks_like(head)), "")
 
 
 def import_log(kind: str, path: str | Path, *, progress: Progress | None = None, **options: Any) -> Imported:
-    """Import a log, a file or ``"-"`` for standard input.
+    """Import a log from a file, or from standard input (``"-"``).
 
     Raises `InputError` if the kind or an option is unknown, or for the first fault of the log.
 
     - `kind`: a key of `KINDS`.
-    - `progress`: called now and then with what is done and its share.
-    - `**options`: of the kind: ``lock`` (lock-stat), ``histograms`` (kvm-stats, contention-test).
+    - `progress`: called from time to time with a description and the share that is done.
+    - `**options`: options of the kind: ``lock`` (lock-stat), ``histograms`` (kvm-stats, contention-test).
 
     >>> import_log("lock-stats", "lock_stat.txt")
     Traceback (most recent call last):
-    simlib.InputError: kind = lock-stats: is no kind of log; did you mean 'lock-stat'? known: contention-test,
+    simlib.InputError: kind = lock-stats: is not a kind of log; did you mean 'lock-stat'? known: contention-test,
     dirty-log-perf-test, kvm-stat, kvm-stats, lock-stat, perf-kvm, perf-lock, perf-trace, trace-cmd
     """
     _check(kind, options)
@@ -115,9 +115,9 @@ def import_text(kind: str, text: str, **options: Any) -> Imported:
 
 
 def _check(kind: str, options: dict[str, Any]) -> None:
-    """Refuse an unknown kind, and an option that it does not have."""
+    """Refuse an unknown kind, and an option that the kind does not have."""
     if kind not in KINDS:
-        raise InputError("kind", kind, "is no kind of log", nearest(kind, KINDS))
+        raise InputError("kind", kind, "is not a kind of log", nearest(kind, KINDS))
     for option, value in options.items():
         if option not in KINDS[kind].options:
             owners = [name for name, other in KINDS.items() if option in other.options]
@@ -125,7 +125,7 @@ def _check(kind: str, options: dict[str, Any]) -> None:
 
 
 def _import(kind: str, lines: Lines, options: dict[str, Any]) -> Imported:
-    """Read the lines; if they are of another kind, say of which."""
+    """Read the lines; name their kind if it is another one."""
     try:
         contents = KINDS[kind].read(lines, **options)
     except ForeignText as foreign:
@@ -136,16 +136,16 @@ def _import(kind: str, lines: Lines, options: dict[str, Any]) -> Imported:
 
 
 def _foreign(lines: Lines, expected: str) -> InputError:
-    """The text is not what it was read as: what does it look like?"""
-    other = sniff(lines.head)
-    if other:
-        cure = f"import it with: simlib data import {other} {lines.where if lines.where.count(' ') == 0 else 'PATH'}"
-        return InputError(lines.where, KINDS[other].description, f"must be {expected}", cure)
+    """Error for a text of another kind, with a guess of what it is."""
+    kind = sniff(lines.head)
+    if kind:
+        hint = f"import it with: simlib data import {kind} {lines.where if lines.where.count(' ') == 0 else 'PATH'}"
+        return InputError(lines.where, KINDS[kind].description, f"must be {expected}", hint)
     for line in lines.head[:5]:
-        for pattern, what, cure in _OTHERS:
+        for pattern, description, hint in _OTHERS:
             if re.fullmatch(pattern, line):
-                return InputError(lines.where, what, f"must be {expected}", cure)
+                return InputError(lines.where, description, f"must be {expected}", hint)
     first = next((line.strip() for line in lines.head if line.strip()), "")
-    shown = first if len(first) <= 48 else first[:40] + " …"
-    what = f"a text that begins with {shown!r}"
-    return InputError(lines.where, what, f"must be {expected}", "name another file or KIND")
+    start = first if len(first) <= 48 else first[:40] + " …"
+    description = f"a text that begins with {start!r}"
+    return InputError(lines.where, description, f"must be {expected}", "name another file or KIND")

@@ -2,8 +2,8 @@
 """The tool ``kvm_stat``: once (``-1``), as a log (``-l``, ``-L FILE``), and as a log in CSV (``-c``).
 
 The formats are those of ``batch()``, ``StdFormat``, ``CSVFormat`` and ``log()`` in ``tools/kvm/kvm_stat/kvm_stat``. Its
-statistics are tracepoints, with a child for each reason of an exit (``kvm_exit(EPT_VIOLATION)``), or those of debugfs
-(``-d``). It does not show the counters of simlib's kernel patches, which debugfs does not have.
+statistics are tracepoints, with a child for each exit reason (``kvm_exit(EPT_VIOLATION)``), or those of debugfs
+(``-d``). It does not print the counters of simlib's kernel patches, which debugfs does not have.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _NAMES = (
     Column("name", "text", "name of the tracepoint or statistic"),
-    Column("reason", "text", "reason of an exit, of a child; all for what is no child"),
+    Column("reason", "text", "exit reason of a child; all for an event that is no child"),
 )
 LOG = (
     Column("sample", "whole", "number of the line of the log, from 1"),
-    Column("time", "text", "when it was written, as kvm_stat writes it: local, to a second"),
+    Column("time", "text", "local time at which kvm_stat wrote it, to a second"),
     *_NAMES,
-    Column(
-        "difference", "whole", "since the line before: kvm_stat's delay ago, a second without -s", unit="not stated"
-    ),
+    Column("difference", "whole", "change since the previous line, which is -s or a second earlier", unit="not stated"),
 )
 ONCE = (
     *_NAMES,
-    Column("value", "whole", "events since kvm_stat began, or what debugfs says", unit="not stated"),
-    Column("difference", "whole", "since a second before", unit="not stated"),
+    Column("value", "whole", "events since kvm_stat started, or the value in debugfs", unit="not stated"),
+    Column("difference", "whole", "change within a second", unit="not stated"),
 )
 
 _NAME = r"[A-Za-z_][\w.-]*(?:\([^()\s]*\))?"
@@ -45,76 +43,76 @@ _CHILD = re.compile(r"(?P<name>[^(]+)(?:\((?P<reason>[^)]*)\))?")
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are what ``kvm_stat`` prints."""
+    """True if the first lines of a text are output of ``kvm_stat``."""
     text = [line for line in head if line.strip()]
     logged = any(_LINE.fullmatch(line) or _CSV_LINE.fullmatch(line) for line in text)
     if logged and text and (_CSV_BANNER.fullmatch(text[0].strip()) or _BANNER.fullmatch(text[0])):
         return True
-    # ``%-42s%10d%10d``: nothing else that is imported has such columns.
-    return bool(text) and all(len(one) >= 62 and (_ONCE.fullmatch(one) or _GLUED.fullmatch(one)) for one in text)
+    # No other format that can be imported has the columns of ``%-42s%10d%10d``.
+    return bool(text) and all(len(line) >= 62 and (_ONCE.fullmatch(line) or _GLUED.fullmatch(line)) for line in text)
 
 
 def read_kvm_stat(lines: Lines) -> Contents:
-    """Read what ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l`` prints."""
+    """Read the output of ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l``."""
     log, once = TableRows(LOG), TableRows(ONCE)
     names: list[tuple[str, str]] = []
-    seen, sample, glued = set[tuple[str, str]](), 0, 0
+    keys, sample, glued = set[tuple[str, str]](), 0, 0
     for line in lines:
         text = line.strip()
         if not text:
             continue
-        if found := _CSV_LINE.fullmatch(line) or _LINE.fullmatch(line):
+        if match := _CSV_LINE.fullmatch(line) or _LINE.fullmatch(line):
             sample += 1
-            _logged(lines, log, names, sample, found)
+            _logged(lines, log, names, sample, match)
         elif _STARTED.fullmatch(line):
             raise lines.fault(line, "must be a time and a whole number for each name of its banner", "is it complete?")
         elif _CSV_BANNER.fullmatch(text):
             names = _distinct(lines, text.split(",")[1:])
-        elif found := _ONCE.fullmatch(text):
-            key = _child(found["name"])
-            if key in seen:
-                raise lines.fault(found["name"], "must occur once", "give what one run of kvm_stat -1 printed")
-            seen.add(key)
-            once.add(*key, lines.whole(found["value"], "value"), lines.signed(found["difference"], "difference"))
+        elif match := _ONCE.fullmatch(text):
+            key = _child(match["name"])
+            if key in keys:
+                raise lines.fault(match["name"], "must occur once", "give the output of one run of kvm_stat -1")
+            keys.add(key)
+            once.add(*key, lines.whole(match["value"], "value"), lines.signed(match["difference"], "difference"))
         elif _GLUED.fullmatch(text):
             glued += 1
         elif _BANNER.fullmatch(line if line.endswith(" ") else f"{line} "):
             names = _distinct(lines, text.split())
         elif sample or len(once):
-            raise lines.fault(line, "is no line of kvm_stat", "is the line complete?")
+            raise lines.fault(line, "is not a line of kvm_stat", "is the line complete?")
         else:
             break
     if not len(log) and not len(once):
-        raise ForeignText("what kvm_stat -1, -l or -c -l prints")
-    warnings = [f"{glued} lines whose two numbers run into each other are left out"] if glued else []
+        raise ForeignText("the output of kvm_stat -1, -l or -c -l")
+    warnings = [f"{glued} lines are left out because their two numbers are not separated"] if glued else []
     tables = (
-        log.table("log", "kvm_stat: differences between two lines of its log", ("sample", "name", "reason")),
-        once.table("once", "kvm_stat -1: values, and differences of a second", ("name", "reason")),
+        log.table("log", "kvm_stat: changes between consecutive lines of its log", ("sample", "name", "reason")),
+        once.table("once", "kvm_stat -1: values, and changes within a second", ("name", "reason")),
     )
     return Contents(tables, tuple(warnings))
 
 
-def _logged(lines: Lines, log: TableRows, names: list[tuple[str, str]], sample: int, found: re.Match[str]) -> None:
-    """Take a line of a log, in the order of its banner."""
-    cells = re.split(r"[ ,]+", found["cells"].strip(" ,"))
+def _logged(lines: Lines, log: TableRows, names: list[tuple[str, str]], sample: int, match: re.Match[str]) -> None:
+    """Store a line of a log, whose numbers follow the order of its banner."""
+    cells = re.split(r"[ ,]+", match["cells"].strip(" ,"))
     if len(cells) != len(names):
         rule = f"must have {len(names)} numbers, one for each name of the banner before it"
-        cure = "is the line complete?" if names else "keep the line with the names: kvm_stat writes it first"
-        raise lines.fault(found[0], rule, cure)
+        hint = "is the line complete?" if names else "keep the line with the names: kvm_stat writes it first"
+        raise lines.fault(match[0], rule, hint)
     for (name, reason), cell in zip(names, cells, strict=True):
-        log.add(sample, found["time"], name, reason, lines.signed(cell, "difference"))
+        log.add(sample, match["time"], name, reason, lines.signed(cell, "difference"))
 
 
 def _distinct(lines: Lines, names: list[str]) -> list[tuple[str, str]]:
-    found = [_child(name) for name in names]
-    if len(set(found)) < len(found):
+    children = [_child(name) for name in names]
+    if len(set(children)) < len(children):
         raise lines.fault(" ".join(names), "each name must occur once", "is the line complete?")
-    return found
+    return children
 
 
 def _child(text: str) -> tuple[str, str]:
-    """Name and reason: ``kvm_exit(HLT)`` is a child of ``kvm_exit``."""
-    found = _CHILD.fullmatch(text)
-    if found is None:
+    """Split a name into event and reason: ``kvm_exit(HLT)`` is a child of ``kvm_exit``."""
+    match = _CHILD.fullmatch(text)
+    if match is None:
         return sys.intern(text), "all"
-    return sys.intern(found["name"]), sys.intern(found["reason"] or "all")
+    return sys.intern(match["name"]), sys.intern(match["reason"] or "all")

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The lines of somebody else's log, one after another, and the numbers in them.
+"""Lines of another tool's log, and the numbers in them.
 
-A log may be hundreds of megabytes: it is read in blocks, and no more than one
-block is held. Whatever stands in it stays text; nothing is evaluated.
+A log may be hundreds of megabytes: it is read in blocks, of which one is in memory. Its content is never evaluated.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ LARGEST = 2**53
 """Largest whole number of a measurement file; above it a float64 skips integers."""
 
 _BLOCK = 1 << 20
-_LONG = 8192  # of what is taken apart by patterns, whose time grows with the square of a line's length
-_LONGEST = 16 << 20  # a line of the selftest holds a number for each millisecond of a run
+_LONG = 8192  # longest line matched by patterns, whose time grows with the square of its length
+_LONGEST = 16 << 20  # a line of the selftest has a number for each millisecond of a run
 _HEAD = 64
 _CONTROL = re.compile("[\x01-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 _WHOLE = re.compile(r"\d+", re.ASCII)
@@ -41,12 +40,12 @@ _MAGIC = {
 
 
 def any_line(*patterns: re.Pattern[str]) -> Callable[[list[str]], bool]:
-    """Tells whether any of the first lines of a text is like one of these."""
+    """Return a test that is true if any of the first lines of a text matches one of the patterns."""
     return lambda head: any(pattern.fullmatch(line) for pattern in patterns for line in head)
 
 
-class ForeignText(Exception):  # noqa: N818  # no fault yet: the caller looks what the text is and says so
-    """The text is not of the format that it was read as; `expected` says what it should have been."""
+class ForeignText(Exception):  # noqa: N818  # not an error yet: the caller recognises the text
+    """The text does not have the format of its reader; `expected` describes that format."""
 
     def __init__(self, expected: str) -> None:
         self.expected = expected
@@ -54,17 +53,17 @@ class ForeignText(Exception):  # noqa: N818  # no fault yet: the caller looks wh
 
 
 class Lines:
-    """Lines of a log, a binary stream of UTF-8 (other bytes are shown as ``\\xNN``); iterate over it once.
+    """Lines of a log, a binary stream of UTF-8 (other bytes become ``\\xNN``); iterate over it once.
 
-    `where` is how messages name it, `size` its length in bytes for the progress.
+    `where` is its name in messages, `size` its length in bytes for the progress.
 
-    - `number`: line that was given last, from 1.
+    - `number`: number of the latest line, from 1.
     - `head`: the first 64 lines.
 
     >>> list(Lines.of("a\\nb"))
     Traceback (most recent call last):
     simlib.InputError: text, line 2 = 'b': the last line must end with a newline, else it may
-    be cut short; save the file again, or add the newline if the line is complete
+    be truncated; save the file again, or add the newline if the line is complete
     """
 
     def __init__(self, stream: BinaryIO, where: str, size: int | None = None, progress: Progress | None = None) -> None:
@@ -73,12 +72,12 @@ class Lines:
 
     @classmethod
     def of(cls, text: str, where: str = "text") -> Lines:
-        """Lines of a text that is already in memory."""
+        """Lines of a text in memory."""
         return cls(io.BytesIO(text.encode("utf-8", "backslashreplace")), where)
 
     @property
     def sha256(self) -> str:
-        """Checksum of what was read so far, hexadecimal; of the file, when the iteration has ended."""
+        """Hexadecimal SHA-256 of what has been read; of the whole file when the iteration has ended."""
         return self._digest.hexdigest()
 
     def __iter__(self) -> Iterator[str]:
@@ -91,10 +90,10 @@ class Lines:
             done += len(block)
             self._refuse_binary(tail, block)
             blank = blank and not block.strip()
-            whole, newline, rest = block.rpartition(b"\n")
+            complete, newline, incomplete = block.rpartition(b"\n")
             if newline:
-                yield from self._lines(tail + whole + newline)
-                tail = rest
+                yield from self._lines(tail + complete + newline)
+                tail = incomplete
             else:
                 tail += block
             if len(tail) > _LONGEST:
@@ -102,17 +101,17 @@ class Lines:
             if self._progress is not None:
                 self._progress(f"reading {self.where}", done / self._size if self._size else 0.0)
         if blank:
-            raise InputError(self.where, "empty", "must hold what was measured", "save it again")
+            raise InputError(self.where, "empty", "must hold measurements", "save it again")
         if tail.strip():
-            rule = "the last line must end with a newline, else it may be cut short"
-            cure = "save the file again, or add the newline if the line is complete"
-            raise self.fault(tail.decode("utf-8", "backslashreplace"), rule, cure, self.number + 1)
+            rule = "the last line must end with a newline, else it may be truncated"
+            hint = "save the file again, or add the newline if the line is complete"
+            raise self.fault(tail.decode("utf-8", "backslashreplace"), rule, hint, self.number + 1)
 
     def _lines(self, raw: bytes) -> Iterator[str]:
-        """Lines of a piece that ends with a newline."""
+        """Split a block that ends with a newline into lines."""
         text = raw.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
         if _CONTROL.search(text):
-            text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+            text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
         lines = text.split("\n")
         lines.pop()
         self.head += lines[: _HEAD - len(self.head)]
@@ -123,30 +122,30 @@ class Lines:
             yield line
 
     def _refuse_magic(self, block: bytes) -> None:
-        """Name well-known files that are not text."""
-        for magic, (what, cure) in _MAGIC.items():
+        """Refuse well-known binary files by their names."""
+        for magic, (what, hint) in _MAGIC.items():
             if block.startswith(magic):
-                raise InputError(self.where, what, "must be text", cure)
+                raise InputError(self.where, what, "must be text", hint)
 
     def _refuse_binary(self, tail: bytes, block: bytes) -> None:
-        """Refuse a byte that no text holds."""
+        """Refuse a byte that does not occur in text."""
         at = block.find(b"\0")
         if at >= 0:
             line = self.number + (tail + block[:at]).count(b"\n") + 1
-            raise self.fault("a byte 0", "must be text, and this is binary", "name the text that was saved", line)
+            raise self.fault("a byte 0", "must be text, not binary", "name the saved text", line)
 
-    def fault(self, value: str, rule: str, cure: str, line: int | None = None) -> InputError:
-        """An error at a line (by default the last one given), its text cut to a readable length."""
+    def fault(self, value: str, rule: str, hint: str, line: int | None = None) -> InputError:
+        """Return an error at a line (by default the latest), with its text shortened."""
         value = value.strip()
-        shown = value if len(value) <= 72 else value[:64] + " …"
-        return InputError(f"{self.where}, line {self.number if line is None else line}", repr(shown), rule, cure)
+        excerpt = value if len(value) <= 72 else value[:64] + " …"
+        return InputError(f"{self.where}, line {self.number if line is None else line}", repr(excerpt), rule, hint)
 
     def end_fault(self, value: str, rule: str) -> InputError:
-        """An error at the end of the text: something is missing."""
-        return self.fault(value, rule, "the text is cut short: save it again")
+        """Return an error for a text that ends too early."""
+        return self.fault(value, rule, "the text is truncated: save it again")
 
     def whole(self, text: str, what: str) -> int:
-        """A whole number from 0 to 2^53."""
+        """Parse a whole number from 0 to 2^53."""
         if not _WHOLE.fullmatch(text):
             raise self.fault(text, f"{what} must be a whole number", "is the line complete?")
         digits = text.lstrip("0") or "0"
@@ -155,11 +154,11 @@ class Lines:
         return int(digits)
 
     def signed(self, text: str, what: str) -> int:
-        """A whole number that may be negative, as the change of what may also fall."""
+        """Parse a whole number that may be negative, such as a change."""
         return -self.whole(text[1:], what) if text.startswith("-") else self.whole(text, what)
 
     def decimal(self, text: str, what: str) -> float:
-        """A number in digits, not negative, at most 2^53."""
+        """Parse a decimal number from 0 to 2^53."""
         if not _DECIMAL.fullmatch(text):
             raise self.fault(text, f"{what} must be a number", "is the line complete?")
         value = float(text)
@@ -168,15 +167,15 @@ class Lines:
         return value
 
     def json_object(self, text: str) -> dict[str, Any]:
-        """One JSON line; refuse what is none, numbers that are not finite, and whole numbers beyond 2^53."""
-        whole = partial(_bounded, kind=int)
+        """Parse a JSON object; refuse numbers that are not finite, and whole numbers beyond 2^53."""
+        bounded_int = partial(_bounded, kind=int)
         try:
-            item = json.loads(text, parse_constant=_bounded, parse_float=_bounded, parse_int=whole)
-            if "\\u" in text:  # half of a surrogate pair is no character
+            item = json.loads(text, parse_constant=_bounded, parse_float=_bounded, parse_int=bounded_int)
+            if "\\u" in text:  # half of a surrogate pair is not a character
                 json.dumps(item, ensure_ascii=False).encode()
         except json.JSONDecodeError as error:
-            cure = "is the line complete? save the log again"
-            raise self.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", cure) from None
+            hint = "is the line complete? save the log again"
+            raise self.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", hint) from None
         except (UnicodeEncodeError, RecursionError):
             raise self.fault(text, "must be JSON of whole characters, not nested deeply", "correct it") from None
         except ValueError as error:
@@ -186,14 +185,14 @@ class Lines:
         return item
 
     def text_of(self, item: dict[str, Any], name: str) -> str:
-        """Text of a field of a JSON line."""
+        """Return a text field of a JSON line."""
         value = item.get(name)
         if not isinstance(value, str) or not value or not value.isprintable():
             raise self.fault(str(value), f"{name!r} must be a name", "is the line complete?")
         return value
 
     def whole_of(self, item: dict[str, Any], name: str) -> int:
-        """Count or time of a field of a JSON line."""
+        """Return a count or time field of a JSON line."""
         value = item.get(name)
         if type(value) is not int or value < 0:
             raise self.fault(str(value), f"{name!r} must be a whole number, not negative", "is the line complete?")

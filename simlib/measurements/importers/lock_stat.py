@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``/proc/lock_stat``: waiting and holding per lock class, and the call sites that met.
+"""``/proc/lock_stat``: wait and hold times by lock class, and the call sites that contended.
 
 Printed by ``seq_header()`` and ``seq_stats()`` in ``kernel/locking/lockdep_proc.c`` (version 0.4 of the
-format); what the columns mean is in ``Documentation/locking/lockstat.rst``.
+format); ``Documentation/locking/lockstat.rst`` describes the columns.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ CLASSES = (
     Column("contentions", "whole", "acquisitions that had to wait"),
     Column("wait_min_us", "number", "shortest wait that was not 0"),
     Column("wait_max_us", "number", "longest wait"),
-    Column("wait_total_us", "number", "all waits together"),
+    Column("wait_total_us", "number", "sum of all waits"),
     Column("wait_avg_us", "number", "average wait, over contentions"),
     Column("acq_bounces", "whole", "acquisitions for which the lock's data came from another CPU"),
-    Column("acquisitions", "whole", "times the lock was taken"),
+    Column("acquisitions", "whole", "acquisitions of the lock"),
     Column("hold_min_us", "number", "shortest hold that was not 0"),
     Column("hold_max_us", "number", "longest hold"),
-    Column("hold_total_us", "number", "all holds together"),
+    Column("hold_total_us", "number", "sum of all holds"),
     Column("hold_avg_us", "number", "average hold, over acquisitions"),
 )
 POINTS = (
@@ -59,9 +59,9 @@ looks_like = any_line(re.compile(f"{_VERSION}.*"))
 
 @dataclass
 class LockStatReader:
-    """The tables while lines come, and where in the text they are."""
+    """Tables filled line by line, and the position in the text."""
 
-    lock: str  # which classes to take
+    lock: str  # part of the name of the classes to import
     classes: TableRows = field(default_factory=lambda: TableRows(CLASSES))
     points: TableRows = field(default_factory=lambda: TableRows(POINTS))
     names: dict[str, None] = field(default_factory=dict)  # of all classes, in their order
@@ -69,22 +69,22 @@ class LockStatReader:
     snapshot: int = 0
     entry: int = 0
     point: int = 0
-    role: str = ""  # which list of call sites is open: waiter, holder, or none
-    waiting: str = ""  # contended class whose call sites are still to come
+    role: str = ""  # list of call sites that is open: waiter, holder, or none
+    pending: str = ""  # contended class whose call sites have not come yet
 
     def take(self, lines: Lines, line: str) -> None:
-        """Take a line that is not empty."""
+        """Add a line that is not empty."""
         if line.startswith(_VERSION):
             self._begin(lines, line)
-        elif found := _CLASS.fullmatch(line):
-            self._class(lines, found)
+        elif match := _CLASS.fullmatch(line):
+            self._class(lines, match)
         elif not self.snapshot:
-            pass  # what a shell or a script said before
-        elif found := _POINT.fullmatch(line):
-            self._point(lines, found)
+            pass  # output of a shell or a script before the text
+        elif match := _POINT.fullmatch(line):
+            self._point(lines, match)
         elif not self._mark(lines, line):
-            cure = "is the line complete? save the text again: cat /proc/lock_stat > FILE"
-            raise lines.fault(line, "must be a class with 12 numbers or a call site", cure)
+            hint = "is the line complete? save the text again: cat /proc/lock_stat > FILE"
+            raise lines.fault(line, "must be a class with 12 numbers or a call site", hint)
 
     def _begin(self, lines: Lines, line: str) -> None:
         if line.split() != [*_VERSION.split(), "0.4"]:
@@ -92,36 +92,36 @@ class LockStatReader:
         self.check_closed(lines)
         self.snapshot, self.entry, self.point = self.snapshot + 1, 0, 0
 
-    def _class(self, lines: Lines, found: re.Match[str]) -> None:
+    def _class(self, lines: Lines, match: re.Match[str]) -> None:
         if not self.snapshot:
-            cure = "save the whole text: cat /proc/lock_stat > FILE"
-            raise lines.fault(found[0], f"must come after {_VERSION!r}", cure)
-        name, mode = _mode(found["class"])
-        if self.waiting != name:  # of a class's two lines, either may have the contentions
-            self.waiting = ""
-        if lines.whole(found["contentions"], "contentions"):
-            self.waiting = name
+            hint = "save the whole text: cat /proc/lock_stat > FILE"
+            raise lines.fault(match[0], f"must come after {_VERSION!r}", hint)
+        name, mode = _mode(match["class"])
+        if self.pending != name:  # either of the two lines of a class may have the contentions
+            self.pending = ""
+        if lines.whole(match["contentions"], "contentions"):
+            self.pending = name
         self.names[name], self.role, self.entry = None, "", self.entry + 1
         if _wanted(name, self.lock):
-            self.classes.take(lines, found, snapshot=self.snapshot, entry=self.entry, lock=name, mode=mode)
+            self.classes.take(lines, match, snapshot=self.snapshot, entry=self.entry, lock=name, mode=mode)
 
-    def _point(self, lines: Lines, found: re.Match[str]) -> None:
+    def _point(self, lines: Lines, match: re.Match[str]) -> None:
         if not self.role:
-            raise lines.fault(found[0], "a call site must come after a line of dashes", "save the text again")
-        self.point, self.waiting = self.point + 1, ""
-        if _wanted(found["lock"], self.lock):
-            self.points.take(lines, found, snapshot=self.snapshot, entry=self.point, role=self.role)
+            raise lines.fault(match[0], "a call site must come after a line of dashes", "save the text again")
+        self.point, self.pending = self.point + 1, ""
+        if _wanted(match["lock"], self.lock):
+            self.points.take(lines, match, snapshot=self.snapshot, entry=self.point, role=self.role)
 
     def _mark(self, lines: Lines, line: str) -> bool:
-        """A line that divides, or the columns' titles; tell whether it is one."""
+        """Process a separator, a warning or the column titles; return False for any other line."""
         text = line.strip()
         if set(text) == {"-"}:
-            if self.entry or len(text) < 100:  # the rules of the header are as wide as the table
+            if self.entry or len(text) < 100:  # the horizontal rules of the header are as wide as the table
                 self.role = "holder" if self.role == "waiter" else "waiter"
         elif set(text) == {"."}:
             self.role = ""
         elif text.startswith("*WARNING*"):
-            self.warnings[f"the kernel says: {text.strip('* ')}"] = None
+            self.warnings[f"warning of the kernel: {text.strip('* ')}"] = None
         elif text.startswith("class name"):
             if tuple(text.split()[2:]) != _TITLES:
                 raise lines.fault(line, f"the columns must be {', '.join(_TITLES)}", "save the text again")
@@ -130,9 +130,9 @@ class LockStatReader:
         return True
 
     def check_closed(self, lines: Lines) -> None:
-        """Refuse a text that ends within a class."""
-        if self.waiting:
-            raise lines.end_fault(self.waiting, "the call sites of a contended class must follow it")
+        """Refuse a text that ends inside a class."""
+        if self.pending:
+            raise lines.end_fault(self.pending, "the call sites of a contended class must follow it")
         if self.role:
             raise lines.end_fault(f"{self.role}s", "a list of call sites must end with a line of dots")
 
@@ -141,42 +141,42 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
     """Read ``/proc/lock_stat``.
 
     A class that was taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without
-    readers the one line has no suffix, and counts as write. Several texts may stand one after another.
+    readers its only line has no suffix, and counts as write. The file may hold several texts in sequence.
 
-    - `lock`: part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
+    - `lock`: part of the name of the classes to import; ``"all"`` imports every class. Default: mmu_lock
       (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
     """
-    reading = LockStatReader(lock)
+    reader = LockStatReader(lock)
     for line in lines:
         if line and not line.isspace():
-            reading.take(lines, line)
-    if not reading.snapshot:
+            reader.take(lines, line)
+    if not reader.snapshot:
         raise ForeignText(f"/proc/lock_stat, which begins with {_VERSION!r}")
-    reading.check_closed(lines)
-    if not reading.names:
-        cure = "switch it on before the run: echo 1 > /proc/sys/kernel/lock_stat"
-        raise InputError(lines.where, "no lock class", "lock_stat must have counted something", cure)
-    if not len(reading.classes):
-        raise _no_class(lines, lock, reading.names)
+    reader.check_closed(lines)
+    if not reader.names:
+        hint = "switch it on before the run: echo 1 > /proc/sys/kernel/lock_stat"
+        raise InputError(lines.where, "no lock class", "lock_stat must have counted something", hint)
+    if not len(reader.classes):
+        raise _no_class(lines, lock, reader.names)
     key = ("snapshot", "entry")
     return Contents(
         (
-            reading.classes.table("classes", "lock_stat: waiting and holding per lock class", key),
-            reading.points.table("sites", "lock_stat: call sites that waited and held", key),
+            reader.classes.table("classes", "lock_stat: waits and holds by lock class", key),
+            reader.points.table("sites", "lock_stat: call sites that waited and held", key),
         ),
-        tuple(reading.warnings),
+        tuple(reader.warnings),
     )
 
 
 def _mode(name: str) -> tuple[str, str]:
-    """Class and mode of a line's name."""
+    """Split the name in a line into class and mode."""
     if name.endswith("-R"):
         return name[:-2], "read"
     return name.removesuffix("-W"), "write"
 
 
 def _wanted(name: str, lock: str) -> bool:
-    """Tell whether a class is asked for."""
+    """True if a class is to be imported."""
     if not lock:
         base = _BASE.fullmatch(name)
         return base is not None and _MMU_LOCK.fullmatch(base[1]) is not None
@@ -184,12 +184,12 @@ def _wanted(name: str, lock: str) -> bool:
 
 
 def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:
-    """No class of the file is asked for."""
+    """Error for a file without a class to import."""
     if not lock:
-        cure, option = (
-            f"was a guest running while it counted? {name} takes another class, {every} every one"
+        hint, cli_hint = (
+            f"was a guest running while it counted? {name} imports another class, {every} every class"
             for name, every in (('lock="NAME"', 'lock="all"'), ("--lock NAME", "--lock all"))
         )
-        return InputError(lines.where, f"{len(names)} lock classes", "one of them must be mmu_lock", cure, option)
+        return InputError(lines.where, f"{len(names)} lock classes", "one of them must be mmu_lock", hint, cli_hint)
     known = nearest(lock, list(names)[:40])
     return InputError("lock", lock, f"no class of {lines.where} has it in its name", known, flag="--lock")

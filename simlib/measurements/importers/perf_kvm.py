@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``perf kvm stat report``: why guests were left, how often, and how long each time.
+"""``perf kvm stat report``: exit reasons of guests, with counts and times.
 
 The table is printed by ``print_result()`` and ``print_vcpu_info()`` in ``tools/perf/builtin-kvm.c``; the first column
-is ``VM-EXIT``, or what ``--event`` asked for.
+is ``VM-EXIT``, or the event given by ``--event``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 EXITS = (
     Column("report", "whole", "number of the table in the text, from 1: perf kvm stat live prints one a second"),
-    Column("target", "text", "whose events: all VMs, or pids"),
+    Column("target", "text", "origin of the events: all VMs, or pids"),
     Column("vcpu", "text", "number of the vCPU, or all"),
-    Column("what", "text", "what is counted: VM-EXIT, MMIO Access, IO Port Access …"),
+    Column("what", "text", "counted event: VM-EXIT, MMIO Access, IO Port Access …"),
     Column("name", "text", "reason of the exit, address or port"),
-    Column("samples", "whole", "how many"),
+    Column("samples", "whole", "number of samples"),
     Column("samples_percent", "number", "share of all samples"),
     Column("time_percent", "number", "share of the time of all"),
     Column("min_us", "number", "shortest"),
@@ -29,7 +29,7 @@ EXITS = (
 TOTALS = (
     *EXITS[:4],
     Column("samples", "whole", "samples of all reasons"),
-    Column("handled_us", "number", "time of all together: from an exit to the next entry"),
+    Column("handled_us", "number", "total time, from an exit to the next entry"),
 )
 
 _TARGET = re.compile(r"Analyze events for (?P<target>.*), (?:all VCPUs|VCPU (?P<vcpu>\d+)):\s*", re.ASCII)
@@ -49,38 +49,38 @@ looks_like = any_line(_TARGET, _HEAD)
 
 
 def read_perf_kvm(lines: Lines) -> Contents:
-    """Read the tables of ``perf kvm stat report``, one or several after each other: each must have an end."""
+    """Read one or several tables of ``perf kvm stat report``, each of which must be complete."""
     exits, totals, warnings = TableRows(EXITS), TableRows(TOTALS), []
-    place, report, what = {"target": "not stated", "vcpu": "all"}, 0, ""
+    place, report, event = {"target": "not stated", "vcpu": "all"}, 0, ""
     for line in lines:
-        if found := _TARGET.fullmatch(line):
-            place = {"target": found["target"], "vcpu": found["vcpu"] or "all"}
-        elif found := _HEAD.fullmatch(line):
-            if what:
-                raise lines.fault(line, "the table before has no line Total Samples", "save the report again")
-            report, what = report + 1, found["what"]
-        elif found := _TOTAL.fullmatch(line):
-            if not what:
-                raise lines.fault(line, "a table must stand before its total", "save the report again")
-            totals.take(lines, found, report=report, what=what, **place)
-            what = ""
-        elif found := _LOST.fullmatch(line.strip()):
-            warnings.append(f"{lines.whole(found[1], 'lost events')} events were lost while recording")
-        elif what and line.strip():
-            if (found := _ROW.fullmatch(line)) is None:
+        if match := _TARGET.fullmatch(line):
+            place = {"target": match["target"], "vcpu": match["vcpu"] or "all"}
+        elif match := _HEAD.fullmatch(line):
+            if event:
+                raise lines.fault(line, "the previous table has no line Total Samples", "save the report again")
+            report, event = report + 1, match["what"]
+        elif match := _TOTAL.fullmatch(line):
+            if not event:
+                raise lines.fault(line, "a table must come before its total", "save the report again")
+            totals.take(lines, match, report=report, what=event, **place)
+            event = ""
+        elif match := _LOST.fullmatch(line.strip()):
+            warnings.append(f"{lines.whole(match[1], 'lost events')} events were lost while recording")
+        elif event and line.strip():
+            if (match := _ROW.fullmatch(line)) is None:
                 raise lines.fault(line, "must be NAME SAMPLES % % MIN MAX MEAN ( +- % )", "is the line complete?")
-            exits.take(lines, found, report=report, what=what, **place)
+            exits.take(lines, match, report=report, what=event, **place)
     if not report:
         raise ForeignText("the table of perf kvm stat report")
-    if what:
+    if event:
         raise lines.end_fault("the end", "a table must end with a line Total Samples")
     if not len(exits):
         warnings.append("no event: was the guest running, and was perf kvm stat record given its process?")
     key = ("report", "target", "vcpu", "what")
     return Contents(
         (
-            exits.table("exits", "perf kvm stat: reasons for which guests were left", (*key, "name")),
-            totals.table("totals", "perf kvm stat: all reasons together", key),
+            exits.table("exits", "perf kvm stat: exit reasons of guests", (*key, "name")),
+            totals.table("totals", "perf kvm stat: totals over all exit reasons", key),
         ),
         tuple(warnings),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``perf lock contention``: waiting per call site, thread, lock or cgroup.
+"""``perf lock contention``: waits by call site, thread, lock or cgroup.
 
 Printed by ``print_contention_result()`` in ``tools/perf/builtin-lock.c``: as a table whose times carry their unit
 (``lock_stat_key_print_time()``), or with ``-x`` as separated values in nanoseconds (``print_lock_stat_csv()``).
@@ -17,7 +17,7 @@ from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _KEYS = {
     "contended": Column("contended", "whole", "acquisitions that had to wait"),
-    "total wait": Column("total_wait_ns", "whole", "all waits together"),
+    "total wait": Column("total_wait_ns", "whole", "sum of all waits"),
     "max wait": Column("max_wait_ns", "whole", "longest wait"),
     "min wait": Column("min_wait_ns", "whole", "shortest wait"),
     "avg wait": Column("avg_wait_ns", "whole", "average wait"),
@@ -25,7 +25,7 @@ _KEYS = {
 _WHERE = {
     "type": Column("type", "text", "kind of lock and mode: rwlock:W, spinlock, mutex …"),
     "caller": Column("caller", "text", "call site that waited"),
-    "pid": Column("pid", "whole", "thread; empty where perf does not know it", optional=True, unit="1"),
+    "pid": Column("pid", "whole", "thread; empty if perf does not know it", optional=True, unit="1"),
     "comm": Column("task", "text", "name of the thread's task", optional=True),
     "owner": Column("owner", "text", "name of the task that held the lock", optional=True),
     "address": Column("address", "text", "address of the lock"),
@@ -45,15 +45,15 @@ _TAIL = {
 }
 _STACK = re.compile(r"\t\t\t\s*0x[0-9a-f]+  .*")
 _BAD = re.compile(r"(?:bad: (?P<bad>\d+), total: (?P<total>\d+)|# debug: total=(?P<all>\d+).*?bad=(?P<of>\d+).*)")
-_DEBUG = re.compile("=== output for debug ?===")  # older ones print no space
+_DEBUG = re.compile("=== output for debug ?===")  # older versions print no space
 looks_like = any_line(_HEADER, _CSV)
 
 
 def read_perf_lock(lines: Lines) -> Contents:
-    """Read what ``perf lock contention`` printed, in the columns that it printed, times in nanoseconds.
+    """Read the output of ``perf lock contention`` with the columns that it has, times in nanoseconds.
 
-    A table's times are rounded to three or more digits by perf, those of ``-x`` are not. What the measured command
-    printed before the header is passed over, as are the stacks of ``-v``.
+    perf rounds the times of a table to three or more digits, but not those of ``-x``. Output of the measured command
+    before the header is skipped, as are the stacks of ``-v``.
     """
     rows: TableRows | None = None
     names, separator, pattern = list[str](), "", re.compile("")
@@ -62,67 +62,58 @@ def read_perf_lock(lines: Lines) -> Contents:
     debug = False
     for line in lines:
         text = line.strip()
-        if found := _HEADER.fullmatch(line):
-            keys = re.findall(_COLUMN, found[1])
-            place = found[2].split()
+        if match := _HEADER.fullmatch(line):
+            keys = re.findall(_COLUMN, match[1])
+            place = match[2].split()
             names = [*keys, *place, *(["type"] if place[0] == "address" else [])]
             fields = [_CELL["contended" if key == "contended" else "wait"] for key in keys]
             pattern = re.compile(r"\s*" + r"\s+".join([*fields, _TAIL[place[0]]]) + r"\s*")
             rows, separator = _under_header(lines, names, rows), ""
-        elif found := _CSV.fullmatch(line):
-            separator = found["separator"]
+        elif match := _CSV.fullmatch(line):
+            separator = match["separator"]
             names = [name.strip() for name in line.removeprefix("# output: ").split(separator)]
             stacks = names[-1] == "stacktrace"
             names = names[:-1] if stacks else names
             rows = _under_header(lines, names, rows)
         elif rows is None or not text or _STACK.fullmatch(line):
             continue
-        elif said := _BAD.fullmatch(text):
-            bad = lines.whole(said["bad"] or said["of"], "bad")
-            total = lines.whole(said["total"] or said["all"], "total")
+        elif bad_match := _BAD.fullmatch(text):
+            bad = lines.whole(bad_match["bad"] or bad_match["of"], "bad")
+            total = lines.whole(bad_match["total"] or bad_match["all"], "total")
         elif debug or _DEBUG.fullmatch(text):
             debug = True
         else:
-            cells = _separated(line, names, separator, stacks) if separator else _spaced(line, pattern)
+            if separator:  # the last cell may contain the separator, unless a stack follows it
+                cells = [cell.strip() for cell in line.split(separator, -1 if stacks else len(names) - 1)[: len(names)]]
+            else:
+                cells = [cell or "" for cell in match.groups()] if (match := pattern.fullmatch(line)) else []
             if len(cells) < len(names):
-                cure = "is the line complete? give perf --output FILE, so that nothing else is printed into it"
-                raise lines.fault(line, f"must hold {', '.join(names)}", cure)
+                hint = "is the line complete? give perf --output FILE, so that nothing else is printed into it"
+                raise lines.fault(line, f"must hold {', '.join(names)}", hint)
             values = (_value(lines, name, cell, separator != "") for name, cell in zip(names, cells, strict=True))
             rows.add(len(rows) + 1, *values)
     if rows is None:
         raise ForeignText("the output of `perf lock contention`, with its header")
     if not len(rows):
-        cure = "record longer or with load, or without filters"
-        raise InputError(lines.where, "a header only", "perf must have seen contention", cure)
-    by = next(name for name in ("caller", "pid", "address", "cgroup") if name in names)
-    table = rows.table("contention", f"perf lock contention, by {by}", ("entry",))
+        hint = "record longer or with load, or without filters"
+        raise InputError(lines.where, "a header only", "perf must have seen contention", hint)
+    grouping = next(name for name in ("caller", "pid", "address", "cgroup") if name in names)
+    table = rows.table("contention", f"perf lock contention, by {grouping}", ("entry",))
     return Contents((table,), (f"perf left out {bad} of {total} contentions (bad sequences)",) if bad else ())
 
 
-def _under_header(lines: Lines, names: list[str], before: TableRows | None) -> TableRows:
-    """Rows under a header with these titles, which are known; there may be one only."""
+def _under_header(lines: Lines, names: list[str], previous: TableRows | None) -> TableRows:
+    """Start the rows under a header; refuse unknown titles and a second header."""
     for name in names:
         if name not in _KEYS and name not in _WHERE:
-            cure = "print the contention with the columns contended, wait_total, wait_max, wait_min, avg_wait"
-            raise lines.fault(name, "is no column of perf lock contention that is known here", cure)
-    if before is not None:
+            hint = "print the contention with the columns contended, wait_total, wait_max, wait_min, avg_wait"
+            raise lines.fault(name, "is not a known column of perf lock contention", hint)
+    if previous is not None:
         raise lines.fault("a second header", "a file must hold one output of perf", "split the file")
     columns = [_KEYS.get(name) or _WHERE[name] for name in names]
     if "address" in names:
         columns = [replace(column, optional=True) if column.name == "type" else column for column in columns]
     return TableRows([Column("entry", "whole", "place of the line in the output, from 1"), *columns])
-
-
-def _spaced(line: str, pattern: re.Pattern[str]) -> list[str]:
-    """Cells of a row of the table; none if it is no such row."""
-    found = pattern.fullmatch(line)
-    return [cell or "" for cell in found.groups()] if found else []
-
-
-def _separated(line: str, names: list[str], separator: str, stacks: bool) -> list[str]:
-    """Cells of a row of ``-x``; the last one may hold the separator, unless a stack follows it."""
-    cells = line.split(separator, -1 if stacks else len(names) - 1)
-    return [cell.strip() for cell in cells[: len(names)]]
 
 
 def _value(lines: Lines, name: str, cell: str, exact: bool) -> int | str | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``perf trace``: system calls with the time that each took, and its summary.
+"""``perf trace``: system calls with their duration, and its summary.
 
-A call's line is printed by ``trace__sys_exit()`` in ``tools/perf/builtin-trace.c``, its beginning by
-``trace__fprintf_entry_head()``; one that is interrupted by other output is printed in two
-(``trace__printf_interrupted_entry()``). The summary, ``-s`` or ``-S``, is that of ``trace__fprintf_thread_summary()``.
+``trace__sys_exit()`` in ``tools/perf/builtin-trace.c`` prints the line of a call, and
+``trace__fprintf_entry_head()`` its beginning; a call that is interrupted by other output has two lines
+(``trace__printf_interrupted_entry()``). ``trace__fprintf_thread_summary()`` prints the summary (``-s`` or ``-S``).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 CALLS = (
     Column("call", "whole", "number of the call, in the order of the lines, from 1"),
-    Column("start_ms", "number", "when it began: since the trace did, or on the trace's clock (-T)"),
-    Column("task", "text", "the thread's task, at most 14 letters; empty if one thread is traced", optional=True),
+    Column("start_ms", "number", "beginning: since the trace began, or on the trace's clock (-T)"),
+    Column("task", "text", "task of the thread, at most 14 letters; empty if one thread is traced", optional=True),
     Column("tid", "whole", "the thread's number", optional=True, unit="1"),
     Column("syscall", "text", "the system call"),
     Column("request", "text", "an ioctl's request (KVM_CLEAR_DIRTY_LOG …)", optional=True),
     Column("took_ms", "number", "from entry to exit; to a microsecond"),
-    Column("result", "text", "what it returned"),
+    Column("result", "text", "return value"),
 )
 SUMMARY = (
     Column("task", "text", "name of the thread's task"),
     Column("tid", "whole", "the thread's number; 0 if all threads are summed", unit="1"),
     Column("syscall", "text", "the system call"),
-    Column("calls", "whole", "how many"),
-    Column("errors", "whole", "how many of them failed"),
-    Column("total_ms", "number", "time of all together"),
+    Column("calls", "whole", "number of calls"),
+    Column("errors", "whole", "number of failed calls"),
+    Column("total_ms", "number", "total time"),
     Column("min_ms", "number", "shortest"),
     Column("mean_ms", "number", "mean"),
     Column("max_ms", "number", "longest"),
@@ -38,7 +38,7 @@ SUMMARY = (
 )
 
 _HEAD = r"\s*(?P<start_ms>\d+\.\d{3}) \((?:\s*(?P<took_ms>\d+\.\d{3}) ms|\s+)\): (?:(?P<task>\S.*?)/(?P<tid>\d+) )?"
-_LINE = re.compile(rf"{_HEAD}(?P<continued>\s*\.\.\. \[continued\]: )?(?P<syscall>[a-z]\w*)\((?P<rest>.*)", re.ASCII)
+_LINE = re.compile(rf"{_HEAD}(?P<continued>\s*\.\.\. \[continued\]: )?(?P<syscall>[a-z]\w*)\((?P<text>.*)", re.ASCII)
 _EXIT = re.compile(r"(?P<arguments>.*)\)\s+= (?P<result>\S.*)")
 _UNFINISHED = re.compile(r"(?P<arguments>.*)\)\s+\.\.\.\s*")
 _REQUEST = re.compile(r"\bcmd: (?P<request>\(?[\w, ()]*?\w+\)?)(?=, arg:|$)", re.ASCII)
@@ -54,22 +54,22 @@ _TABLE = re.compile(r"   syscall +calls +errors +total +min +avg +max +stddev\s*
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are what ``perf trace`` prints."""
+    """True if the first lines of a text are output of ``perf trace``."""
     return any(line.strip() == "Summary of events:" or _LINE.fullmatch(_COLOUR.sub("", line)) for line in head)
 
 
 def read_perf_trace(lines: Lines) -> Contents:
-    """Read what ``perf trace`` prints: a line a call, a summary, or both.
+    """Read the output of ``perf trace``: a line per call, a summary, or both.
 
-    A call whose beginning was not seen has no time, and one whose end was not has no result: both are counted and left
-    out. Lines of other events are passed over.
+    Calls whose beginning or end is not in the trace have no time or no result; they are counted and left out. Lines of
+    other events are skipped.
     """
-    reader, looks = _TraceReader(), False
+    reader, recognised = _TraceReader(), False
     for raw in lines:
         line = _COLOUR.sub("", raw)
-        looks = reader.take(lines, line) or looks
-    if not looks:
-        raise ForeignText("what perf trace prints")
+        recognised = reader.take(lines, line) or recognised
+    if not recognised:
+        raise ForeignText("the output of perf trace")
     if reader.in_table:
         raise lines.end_fault("the end", "a thread's table must have rows")
     warnings = [f"{reader.lost} events were lost while recording: calls are missing"] if reader.lost else []
@@ -86,7 +86,7 @@ def read_perf_trace(lines: Lines) -> Contents:
 
 
 class _TraceReader:
-    """Lines of calls and of summaries, as they come."""
+    """Tables of calls and summaries, filled line by line."""
 
     def __init__(self) -> None:
         self.calls, self.summary, self.lost, self.unknown = TableRows(CALLS), TableRows(SUMMARY), 0, 0
@@ -94,36 +94,36 @@ class _TraceReader:
         self.thread, self.in_table = ("total", 0), False
 
     def take(self, lines: Lines, line: str) -> bool:
-        """Take a line; whether it is one that perf trace prints."""
-        if found := _LINE.fullmatch(line):
-            return self._call(lines, found)
-        if found := _THREAD.fullmatch(line):
-            self.thread = (found["task"], lines.whole(found["tid"], "tid")) if found["tid"] else ("total", 0)
+        """Add a line; return True if it is one of perf trace."""
+        if match := _LINE.fullmatch(line):
+            return self._call(lines, match)
+        if match := _THREAD.fullmatch(line):
+            self.thread = (match["task"], lines.whole(match["tid"], "tid")) if match["tid"] else ("total", 0)
         elif _TABLE.fullmatch(line):
             self.in_table = True
-        elif found := _ROW.fullmatch(line):
+        elif match := _ROW.fullmatch(line):
             self.in_table = False
-            self.summary.take(lines, found, task=self.thread[0], tid=self.thread[1])
+            self.summary.take(lines, match, task=self.thread[0], tid=self.thread[1])
         elif self.in_table and line.startswith("   ") and not line.strip().startswith(("(msec)", "-")):
             raise lines.fault(line, "must be SYSCALL CALLS ERRORS TOTAL MIN AVG MAX STDDEV%", "is the line complete?")
-        elif found := _LOST.fullmatch(line):
-            self.lost += lines.whole(found[1], "lost events")
+        elif match := _LOST.fullmatch(line):
+            self.lost += lines.whole(match[1], "lost events")
         return line.strip() == "Summary of events:"
 
-    def _call(self, lines: Lines, found: re.Match[str]) -> bool:
-        """A call's line: all of it, its beginning, or its end."""
-        key = (found["tid"], found["syscall"])
-        if unfinished := _UNFINISHED.fullmatch(found["rest"]):
+    def _call(self, lines: Lines, match: re.Match[str]) -> bool:
+        """Add the line of a call: all of it, its beginning, or its end."""
+        key = (match["tid"], match["syscall"])
+        if unfinished := _UNFINISHED.fullmatch(match["text"]):
             self.unfinished[key] = unfinished["arguments"]
             return True
-        ended = _EXIT.fullmatch(found["rest"])
+        ended = _EXIT.fullmatch(match["text"])
         if ended is None:
             return False
-        arguments = self.unfinished.pop(key, "") if found["continued"] else ended["arguments"]
-        if found["took_ms"] is None:
+        arguments = self.unfinished.pop(key, "") if match["continued"] else ended["arguments"]
+        if match["took_ms"] is None:
             self.unknown += 1
             return True
-        said = _REQUEST.search(arguments)
-        request, result = sys.intern(said["request"] if said else ""), sys.intern(ended["result"].strip())
-        self.calls.take(lines, found, call=len(self.calls) + 1, request=request, result=result)
+        ioctl = _REQUEST.search(arguments)
+        request, result = sys.intern(ioctl["request"] if ioctl else ""), sys.intern(ended["result"].strip())
+        self.calls.take(lines, match, call=len(self.calls) + 1, request=request, result=result)
         return True

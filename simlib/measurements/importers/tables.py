@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What an import gives: tables whose columns are described, and the files written from them."""
+"""Tables of an import with their column descriptions, and the files written from them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ import numpy as np
 import pandas as pd
 
 from simlib._lib.errors import InputError
-from simlib._lib.files import end_move, write_together
+from simlib._lib.files import finish_move, write_together
 from simlib._lib.version import __version__
 from simlib.measurements.importers.lines import LARGEST, Lines
 from simlib.measurements.units import suffix_of, unit_of
 
 VERSION = 1
-"""Version of the importers, written into each descriptor: another number, other columns."""
+"""Version of the importers, written into each descriptor; it changes with the columns."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
 _COLUMN = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
@@ -39,50 +39,50 @@ class Column:
     """One column of an imported table."""
 
     name: str
-    """Its name, with its unit at the end."""
+    """Name that ends with the unit."""
     kind: str
     """``"text"``, ``"whole"`` or ``"number"``."""
     description: str
     optional: bool = False
-    """Whether a cell may be empty."""
+    """True if a cell may be empty."""
     unit: str = "count"
-    """Unit of a number whose name carries none."""
+    """Unit of a number whose name has none."""
 
     def field(self) -> dict[str, Any]:
-        """Field of a Frictionless table schema."""
+        """Return the field of a Frictionless table schema."""
         unit = "none"
         if self.kind != "text":
             unit = unit_of("import", self.name, None if suffix_of(self.name) else self.unit)
-        described: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "name": self.name, "type": _TYPES[self.kind], "unit": unit, "description": self.description,
         }  # fmt: skip
         if not self.optional:
-            described["constraints"] = {"required": True}
-        return described
+            entry["constraints"] = {"required": True}
+        return entry
 
 
 @dataclass(frozen=True, eq=False)
-class ImportedTable:
-    """One imported table."""
+class DescribedTable:
+    """Table whose columns are described."""
 
     name: str
-    """What its rows are (``"waits"``)."""
+    """Name of the table, such as ``"waits"``."""
     title: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     """Columns that together identify a row."""
     frame: pd.DataFrame
     csv: str = ""
-    """The rows as CSV, if they were written so as they came."""
+    """Rows as CSV, if they were written while they were added."""
 
     def __len__(self) -> int:
         return len(self.frame)
 
 
 class TableRows:
-    """Rows of a table while they are found: columns of packed numbers, not a tuple a row.
+    """Rows of a table under construction, stored as packed columns.
 
-    - `as_csv`: whether to write them as CSV when they come, too, so that the end, which a signal may ask for, is short.
+    - `as_csv`: also write each row as CSV when it is added, so that finishing after a signal takes little time.
 
     >>> rows = TableRows([Column("lock", "text", "the lock"), Column("wait_ns", "whole", "time waited")])
     >>> rows.add("mmu_lock", 1200)
@@ -102,29 +102,29 @@ class TableRows:
         return len(self._cells[0])
 
     def add(self, *values: Any) -> None:
-        """Add a row, a value a column; a missing value is None, or NaN for a number that is not whole."""
+        """Add a row with a value per column; a missing value is None, or NaN for a column of kind ``"number"``."""
         for cells, value in zip(self._cells, values, strict=True):
             cells.append(value)
         if self.as_csv:
             self._writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else cell for cell in values])
 
-    def take(self, lines: Lines, found: re.Match[str], **known: Any) -> None:
-        """Add a row: a line's named groups hold cells, by the names of their columns, and `known` has the others."""
+    def take(self, lines: Lines, match: re.Match[str], **known: Any) -> None:
+        """Add a row from a matched line: its named groups hold cells by column name, and `known` has the others."""
         self.add(
             *(
-                known[column.name] if column.name in known else _cell(lines, column, found[column.name])
+                known[column.name] if column.name in known else _cell(lines, column, match[column.name])
                 for column in self.columns
             )
         )
 
-    def table(self, name: str, title: str, key: Iterable[str]) -> ImportedTable:
-        """The rows as a table."""
+    def table(self, name: str, title: str, key: Iterable[str]) -> DescribedTable:
+        """Return the rows as a table."""
         frame = pd.DataFrame({c.name: _series(c, cells) for c, cells in zip(self.columns, self._cells, strict=True)})
-        return ImportedTable(name, title, self.columns, tuple(key), frame, self._text.getvalue())
+        return DescribedTable(name, title, self.columns, tuple(key), frame, self._text.getvalue())
 
 
 def _cell(lines: Lines, column: Column, text: str | None) -> Any:
-    """What a piece of a line is in a column; None, if the line does not have it, is a missing value."""
+    """Convert the text of a cell to a value of its column; None is a missing value."""
     if column.kind == "text":
         return sys.intern(text or "")
     if text is None:
@@ -133,14 +133,14 @@ def _cell(lines: Lines, column: Column, text: str | None) -> Any:
 
 
 def _store(column: Column) -> Any:
-    """Where the cells of a column are collected."""
+    """Make an empty container for the cells of a column."""
     if column.kind == "text" or (column.kind == "whole" and column.optional):
         return []
     return array("q" if column.kind == "whole" else "d")
 
 
 def _series(column: Column, cells: Any) -> Any:
-    """Cells of a column as pandas keeps them."""
+    """Convert the cells of a column for a DataFrame."""
     if column.kind == "text":
         return pd.Series(cells, dtype=object)
     if column.kind == "whole":
@@ -150,14 +150,14 @@ def _series(column: Column, cells: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What a reader found in a log."""
+    """Content of a log."""
 
-    tables: tuple[ImportedTable, ...]
-    """The main one first; a table without rows is left out of an import."""
+    tables: tuple[DescribedTable, ...]
+    """Tables, the main one first; an import leaves out tables without rows."""
     warnings: tuple[str, ...] = ()
-    """What was lost, dropped or odd, in a sentence each."""
+    """Sentences about lost, dropped or unusual data."""
     setup: Mapping[str, Any] = field(default_factory=dict)
-    """What the log says of how it was made."""
+    """Conditions of the measurement that the log states."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,27 +166,27 @@ class Imported:
 
     kind: str
     source: str
-    """Name of its file, without folders."""
+    """Name of the file, without folders."""
     sha256: str
-    """Checksum of the file; empty if there was none."""
-    tables: dict[str, ImportedTable]
-    """By name, the main one first; none is empty."""
+    """SHA-256 of the file; empty if there was no file."""
+    tables: dict[str, DescribedTable]
+    """Tables by name, the main one first; none is empty."""
     warnings: tuple[str, ...]
-    """What was lost, dropped or odd."""
+    """Sentences about lost, dropped or unusual data."""
     setup: Mapping[str, Any]
-    """What the log says of how it was made."""
+    """Conditions of the measurement that the log states."""
     hardware: str = "not stated"
     command: str = "not stated"
 
     @property
-    def main(self) -> ImportedTable:
-        """The table that the import is about."""
+    def main(self) -> DescribedTable:
+        """The main table."""
         return next(iter(self.tables.values()))
 
     def with_columns(self, values: Mapping[str, str]) -> Imported:
-        """The same with constant columns in front of every table, for what the log does not say.
+        """Return the import with constant columns in front of every table, for facts that the log does not state.
 
-        Raises `InputError` if a name is no column's, is taken, or a number lacks its unit.
+        Raises `InputError` if a name is not valid for a column, is in use, or a number lacks its unit.
 
         >>> from simlib.measurements import import_text
         >>> import_text("kvm-stats", "remote_tlb_flush: 96\\n").with_columns({"vcpus": "8"}).main.frame
@@ -197,9 +197,9 @@ class Imported:
         columns, constants = tuple(column for column, _ in added), {column.name: value for column, value in added}
         tables = {}
         for name, table in self.tables.items():
-            for taken in constants.keys() & set(table.frame.columns):
+            for duplicate in constants.keys() & set(table.frame.columns):
                 rule = f"the table {name!r} has this column"
-                raise InputError("column", taken, rule, "choose another name", flag="--set")
+                raise InputError("column", duplicate, rule, "choose another name", flag="--set")
             frame = table.frame.assign(**constants)[[*constants, *table.frame.columns]]
             key = (*constants, *table.key)
             tables[name] = replace(table, frame=frame, columns=columns + table.columns, key=key, csv="")
@@ -207,32 +207,32 @@ class Imported:
 
 
 def _constant(name: str, value: str) -> tuple[Column, Any]:
-    """Column and value of one ``NAME=VALUE``."""
-    what, flag, cure, option = f"column {name}", f"--set {name}", 'write {"vcpus": "8"}', "write --set vcpus=8"
+    """Column and value of a constant ``NAME=VALUE``."""
+    where, flag, hint, cli_hint = f"column {name}", f"--set {name}", 'write {"vcpus": "8"}', "write --set vcpus=8"
     if not _COLUMN.fullmatch(name):
         rule = "the name of a column must be small letters, digits and _"
-        raise InputError("column", name, rule, cure, option, "--set")
+        raise InputError("column", name, rule, hint, cli_hint, "--set")
     if not value or value != value.strip() or not value.isprintable():
-        raise InputError(what, repr(value), "must be a number or a word", cure, option, flag)
+        raise InputError(where, repr(value), "must be a number or a word", hint, cli_hint, flag)
     try:
         number = float(value)
     except ValueError:
         return Column(name, "text", "given at the import"), value
     if not 0 <= number <= LARGEST:
-        raise InputError(what, value, "must be from 0 to 2^53", "correct it", flag=flag)
-    whole = re.fullmatch(r"\d+", value, re.ASCII) is not None
-    column = Column(name, "whole" if whole else "number", "given at the import")
-    column.field()  # says so if the unit is missing or wrong
-    return column, int(value) if whole else number
+        raise InputError(where, value, "must be from 0 to 2^53", "correct it", flag=flag)
+    is_whole = re.fullmatch(r"\d+", value, re.ASCII) is not None
+    column = Column(name, "whole" if is_whole else "number", "given at the import")
+    column.field()  # raises an error if the unit is missing or wrong
+    return column, int(value) if is_whole else number
 
 
 def write_imported(imported: Imported, folder: str | Path, name: str = "") -> list[Path]:
-    """Write an import as measurement files: a CSV and its descriptor for each table, beside and renamed.
+    """Write an import atomically as measurement files: a CSV and its descriptor for each table.
 
-    Returns: The CSV files, the main one first. Raises `InputError` if the name is unfit, the folder cannot be written,
-    or a file of that name is there that is no import.
+    Returns: The CSV files, the main one first. Raises `InputError` if the name is not valid, the folder cannot be
+    written, or a file of that name exists that is not an import.
 
-    - `name`: name of the main table's files; the others are ``<name>-<table>``. Default: the log's own.
+    - `name`: name of the main table's files; the others are ``<name>-<table>``. Default: the name of the log.
 
     >>> import tempfile
     >>> from simlib.measurements import check, import_text
@@ -245,7 +245,7 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
     if not _NAME.fullmatch(name):
         raise InputError("name", name, "must be small letters, digits, - and _", "choose another name", flag="--name")
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
-    end_move(folder)
+    finish_move(folder)
     texts = dict[str, str]()
     for table, stem in stems.items():
         rows = imported.tables[table]
@@ -256,22 +256,22 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse to replace a file that no import has written: the log itself, a published table."""
-    described = path.with_suffix(".json")
-    for file in (path, described):
+    """Refuse to replace a file that was not written by an import, such as the log itself or a published table."""
+    descriptor = path.with_suffix(".json")
+    for file in (path, descriptor):
         if not file.exists():
             continue
         try:
-            ours = "import" in json.loads(described.read_text(encoding="utf-8"))
+            imported = "import" in json.loads(descriptor.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError, RecursionError):
-            ours = False
-        if not ours:
-            rule, cure = "a file is there already that was not imported", "choose another name or folder"
-            raise InputError("output", str(file), rule, cure, "choose another --name or --out")
+            imported = False
+        if not imported:
+            rule, hint = "the file exists and was not written by an import", "choose another name or folder"
+            raise InputError("output", str(file), rule, hint, "choose another --name or --out")
 
 
 def default_name(source: str) -> str:
-    """Name for files from the name of a log.
+    """Derive a file name from the name of a log.
 
     >>> default_name("Trace 1.txt"), default_name("standard input")
     ('trace-1', 'standard-input')
@@ -280,7 +280,7 @@ def default_name(source: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", stem, flags=re.ASCII).strip("-_") or "imported"
 
 
-def _about(imported: Imported, table: ImportedTable) -> dict[str, Any]:
+def _about(imported: Imported, table: DescribedTable) -> dict[str, Any]:
     return {
         "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
         "hardware": imported.hardware,
@@ -297,24 +297,16 @@ def _about(imported: Imported, table: ImportedTable) -> dict[str, Any]:
 def measured_files(
     stem: str, title: str, about: Mapping[str, Any], columns: Iterable[Column], key: Iterable[str], text: str
 ) -> dict[str, str]:
-    """The files of a measured table: its CSV `text`, and its Frictionless table resource, with `about` in it."""
+    """Files of a measured table: its CSV `text`, and its Frictionless table resource, which contains `about`."""
     form = {"type": "table", "format": "csv", "mediatype": "text/csv", "encoding": "utf-8", "kind": "measured"}
     schema = {"fields": [column.field() for column in columns], "primaryKey": list(key)}
-    described = {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}
-    return {f"{stem}.csv": text, f"{stem}.json": json.dumps(described, indent=2, ensure_ascii=False) + "\n"}
+    resource = {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}
+    return {f"{stem}.csv": text, f"{stem}.json": json.dumps(resource, indent=2, ensure_ascii=False) + "\n"}
 
 
-def predicted_files(
-    stem: str,
-    title: str,
-    about: Mapping[str, Any],
-    columns: Iterable[Column],
-    key: Iterable[str],
-    predicted: pd.DataFrame,
-    used: Iterable[Path],
-) -> dict[str, str]:
-    """The same of what is predicted today; `used`: the files that it is predicted from, whose digests are kept."""
-    described = {
+def predicted_files(table: DescribedTable, about: Mapping[str, Any], used: Iterable[Path]) -> dict[str, str]:
+    """Files of a table that is predicted today, with the digests of the files `used` for the prediction."""
+    provenance = {
         "kind": "simulated",
         "hardware": "none: simulated",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -322,5 +314,5 @@ def predicted_files(
         "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in used},
         **about,
     }
-    text = predicted.to_csv(index=False, float_format="%.5g", lineterminator="\n")
-    return measured_files(stem, title, described, columns, key, text)
+    text = table.frame.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+    return measured_files(table.name, table.title, provenance, table.columns, table.key, text)

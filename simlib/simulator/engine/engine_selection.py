@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The compiled engine; before it is compiled or loaded, the reference engine for what that does sooner.
+"""Choose the engine: the reference engine for small runs until the compiled one is loaded.
 
 Both give the same result. Compiling takes half a minute of processor time after an installation, loading a third of a
 second in each process.
@@ -13,47 +13,48 @@ from simlib.model.job import Job
 from simlib.simulator.engine import compiled, reference
 from simlib.simulator.engine.result import EngineResult
 
-SMALL = 20_000
-"""Events of a run that is left to the reference engine, at most: a quarter of a second."""
+MAX_REFERENCE_EVENTS = 20_000
+"""Most events of a run that is left to the reference engine: a quarter of a second."""
 
-PAYS = 500_000
-"""Events of all of them in this process after which compiling pays: six seconds."""
+COMPILE_AFTER_EVENTS = 500_000
+"""Events of all reference runs in this process after which compiling pays: six seconds."""
 
-LOADS = 10_000
-"""Events of all of them after which loading pays, where the engine is compiled already."""
+LOAD_AFTER_EVENTS = 10_000
+"""Events of all reference runs after which loading pays, where the engine is compiled already."""
 
 
-class _Spent:
-    """Events that the reference engine simulated so far."""
+class _ReferenceEvents:
+    """Events that the reference engine has simulated in this process."""
 
     events = 0
 
 
 class _TooLongError(Exception):
-    """A run is not small."""
+    """The run has too many events for the reference engine."""
 
 
 def run(job: Job, seed: int = 1, *, trace: int = 0, progress: Callable[[int, int], None] | None = None) -> EngineResult:
     """Run a job; arguments, result and errors as `simlib.simulator.engine.compiled.run`."""
-    most = 0 if trace else _most()
-    if 0 < most >= job.pages:  # a page has an event at least
+    budget = 0 if trace else _reference_budget()
+    if 0 < budget >= job.pages:  # there is at least one event per page
 
         def stop(events: int, now: int) -> None:
-            if events > most:
+            if events > budget:
                 raise _TooLongError
 
         try:
-            found = reference.run(job, seed, progress=stop)
+            result = reference.run(job, seed, progress=stop)
         except _TooLongError:
             pass
         else:
-            _Spent.events += found.events
-            return found
+            _ReferenceEvents.events += result.events
+            return result
     return compiled.run(job, seed, trace=trace, progress=progress)
 
 
-def _most() -> int:
-    """Events that a run may have for the reference engine to end sooner."""
+def _reference_budget() -> int:
+    """Most events of a run that the reference engine finishes before the compiled one would."""
     if compiled.is_loaded():
         return 0
-    return min(SMALL, (LOADS if compiled.is_compiled() else PAYS) - _Spent.events)
+    limit = LOAD_AFTER_EVENTS if compiled.is_compiled() else COMPILE_AFTER_EVENTS
+    return min(MAX_REFERENCE_EVENTS, limit - _ReferenceEvents.events)

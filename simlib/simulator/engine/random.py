@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Counter-based random draws that every engine computes bit for bit alike.
+"""Counter-based random draws that every engine computes identically, bit for bit.
 
-A draw depends on (seed, thread, draw number) only: not on the engine, the
-worker or the order of events. So two strategies can be compared on common
-random numbers. The generator is SplitMix64 (Steele, Lea and Flood 2014, "Fast
+A draw depends on (seed, thread, draw number) only: not on the engine, the worker or the order of events. So two
+strategies can be compared on common random numbers. The generator is SplitMix64 (Steele, Lea and Flood 2014, "Fast
 splittable pseudorandom number generators"), used as a hash of the counter.
 
-Durations come from a table of 2048 equally likely values in fixed point: the
-conditional means of a gamma distribution between its 2048-quantiles, so that
-the table's mean is exactly the distribution's. No engine evaluates a logarithm,
+Durations come from a table of 2048 equally likely values in fixed point: the conditional means of a gamma distribution
+between its 2048-quantiles, so that the table's mean is exactly the distribution's. No engine evaluates a logarithm,
 whose last bit may differ between mathematical libraries.
 """
 
@@ -82,9 +80,9 @@ def draw(key: int, number: int) -> int:
 
 
 def first_tick(key: int, period: int) -> int:
-    """When a timer ticks first: any time within its period.
+    """Time of a timer's first tick: any time within its period.
 
-    - `key`: of the stream that draws the turns; this draw is none that a turn comes to.
+    - `key`: of the stream that draws the turns, which never reach this draw.
 
     >>> 0 <= first_tick(7, 4000) < 4000
     True
@@ -108,25 +106,25 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
     if not 0 <= cv <= 8:
         raise InputError("coefficient of variation", cv, "must lie between 0 and 8")
     size = 1 << TABLE_BITS
-    one = 1 << FIXED_POINT_BITS
+    unit = 1 << FIXED_POINT_BITS
     if cv < 1e-3:
-        return np.full(size, one, dtype=np.int64)
+        return np.full(size, unit, dtype=np.int64)
     shape = 1.0 / cv**2
     edges = special.gammaincinv(shape, np.linspace(0.0, 1.0, size + 1))
     # E[X | bin] of a gamma variable: its density times x is a gamma density of shape + 1.
     partial = np.diff(special.gammainc(shape + 1.0, edges))
-    table: NDArray[np.int64] = np.rint(partial * size * one).astype(np.int64)
+    table: NDArray[np.int64] = np.rint(partial * size * unit).astype(np.int64)
     return table
 
 
 TURN_BITS = 32
-"""Bits of a draw that say how long a turn is."""
+"""Bits of a draw that determine the length of a turn."""
 
 SEEK_BITS = 12
 """A table of places has 2**SEEK_BITS + 1 edges of equally likely bins."""
 
 WITHIN_BITS = 30
-"""Bits of a draw that say where in its bin a place is: the last bin of Zipf's law over a terabyte has millions."""
+"""Bits of a draw that determine a place within its bin: the last bin of Zipf's law over a terabyte has millions."""
 
 SCATTER = 2654435761
 """Prime that scatters ranks over a region: neighbours in rank are not neighbours in memory (Knuth's multiplier)."""
@@ -153,11 +151,11 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
     """
     _check_exponent(exponent)
     shares = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
-    rest = 1.0 - exponent
-    if abs(rest) < 1e-9:
+    power = 1.0 - exponent
+    if abs(power) < 1e-9:
         ranks = np.expm1(shares * np.log1p(places))
     else:
-        ranks = np.expm1(np.log1p(shares * np.expm1(rest * np.log1p(places))) / rest)
+        ranks = np.expm1(np.log1p(shares * np.expm1(power * np.log1p(places))) / power)
     table: NDArray[np.int64] = np.rint(np.clip(ranks / places, 0.0, 1.0) * 2.0**32).astype(np.int64)
     return table
 
@@ -165,7 +163,7 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
 def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Places by their popularity, each class with twice as many as the one before; of the density of `zipf_table`.
 
-    Returns: Share of the accesses that go to each class, and its places, shape (classes,). Raises `InputError` as
+    Returns: share of the accesses that go to each class, and its places, shape (classes,). Raises `InputError` as
     `zipf_table` does.
 
     >>> share, size = zipf_classes(1.0, 7)
@@ -174,42 +172,42 @@ def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDA
     """
     _check_exponent(exponent)
     edges = np.unique([0, *(1 << np.arange(places.bit_length())), places]).astype(np.float64)
-    rest = 1.0 - exponent
-    below = np.log1p(edges) if abs(rest) < 1e-9 else np.expm1(rest * np.log1p(edges)) / rest
+    power = 1.0 - exponent
+    below = np.log1p(edges) if abs(power) < 1e-9 else np.expm1(power * np.log1p(edges)) / power
     return np.diff(below) / below[-1], np.diff(edges)
 
 
 def quantile_places(quantiles: Sequence[float] | NDArray[np.float64]) -> NDArray[np.int64]:
-    """A distribution over a region by its quantiles at equally likely steps, as `zipf_table` gives it.
+    """A distribution over a region by its quantiles at equally likely steps, in the format of `zipf_table`.
 
-    Raises `InputError` if they are not 4097 numbers that go from 0 to 1 and never down.
+    Raises `InputError` if there are not 4097 numbers from 0 to 1 in ascending order.
     """
     edges = np.asarray(quantiles)
     if edges.shape != ((1 << SEEK_BITS) + 1,) or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) >= 0).all():
-        raise InputError("quantiles of places", f"{edges.size} numbers", "must be 4097 from 0 to 1, never going down")
+        raise InputError("quantiles of places", f"{edges.size} numbers", "must be 4097 ascending numbers from 0 to 1")
     table: NDArray[np.int64] = np.rint(edges * 2.0**32).astype(np.int64)
     return table
 
 
 def seek_tables(places: Sequence[Places], pages: int) -> NDArray[np.int64]:
-    """One table of places a row: exponents of Zipf's law, or quantiles.
+    """One table of places per row: exponents of Zipf's law, or quantiles.
 
-    The last column says whether ranks are scattered over the region.
+    The last column is 1 if ranks are scattered over the region.
 
     >>> seek_tables((0.0, 0.99), 100).shape
     (2, 4098)
     """
-    found = np.zeros((len(places), (1 << SEEK_BITS) + 2), dtype=np.int64)
+    rows = np.zeros((len(places), (1 << SEEK_BITS) + 2), dtype=np.int64)
     for number, row in enumerate(places):
         if isinstance(row, (int, float)):
-            found[number, :-1], found[number, -1] = zipf_table(row, pages), number > 0
+            rows[number, :-1], rows[number, -1] = zipf_table(row, pages), number > 0
         else:
-            found[number, :-1] = quantile_places(row)
-    return found
+            rows[number, :-1] = quantile_places(row)
+    return rows
 
 
 def spread_table(values: tuple[float, ...]) -> NDArray[np.int64]:
-    """Table of a distribution with mean 1 whose values are as these to each other, each as likely.
+    """Table of a distribution with mean 1 whose equally likely values have the ratios of `values`.
 
     Returns: as `quantile_table`.
 
@@ -225,7 +223,7 @@ def spread_table(values: tuple[float, ...]) -> NDArray[np.int64]:
 
 @functools.lru_cache(maxsize=64)
 def tables(cvs: tuple[float | tuple[float, ...], ...]) -> NDArray[np.int64]:
-    """One quantile table a row.
+    """One quantile table per row.
 
     >>> tables((0.0, 1.0)).shape
     (2, 2048)

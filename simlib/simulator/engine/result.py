@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What an engine measured: the same arrays from both, and tidy frames over them."""
+"""Result of a run: the same arrays from both engines, and tidy frames over them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PS = 1e-12
 """Seconds in a picosecond."""
 
 BINS = 512
-"""Bins of everything that is recorded over time."""
+"""Bins of every quantity recorded over time."""
 
 LAP_BITS = 5
 """log2 of the bins of laps in each power of two: a bin is at most 3 % wide."""
@@ -31,7 +31,7 @@ FIRST_SHIFT = 10
 
 
 def bin_width(end_ps: int) -> int:
-    """Width of the bins in which a run that lasts so long counts its progress, ps.
+    """Width of the time bins of a run that ends at `end_ps`, ps.
 
     >>> bin_width(1000), bin_width(10**12)
     (1024, 2147483648)
@@ -43,31 +43,35 @@ def bin_width(end_ps: int) -> int:
 
 
 ACTIVITIES = ("run", "wait", "hold", "line", "broadcast", "idle")
-"""Where a thread's time goes: outside locks, queued for a lock, working under it, moving cache lines, queued for
-the interconnect (a `Discipline.SERVER`), at barriers."""
+"""Activities of a thread: outside locks, waiting for a lock, holding it, moving cache lines, waiting for the
+interconnect (a `Discipline.SERVER`), and idle at barriers or asleep.
+"""
 
 FAULTS = slice(len(ACTIVITIES), len(ACTIVITIES) + 4)
 """Columns of `EngineResult.stamp_sums` that count faults, by kind."""
 
 LOGGED = FAULTS.stop
-"""Column that counts the writes which hardware noticed, without a fault."""
+"""Column that counts the writes logged by hardware, without a fault."""
 
 LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
-"""Statistics a lock keeps for each mode."""
+"""Statistics that a lock keeps for each mode."""
 
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
-          "kick", "touch", "look", "leave", "drain", "harvest", "reset", "pause", "judge", "throttle")  # fmt: skip
-"""Kinds of trace event, by number. A look is one that found the lock free, of a thread that nobody had to hand it."""
+          "kick", "touch", "poll", "leave", "drain", "harvest", "reset", "pause", "throttle_check",
+          "throttle")  # fmt: skip
+"""Kinds of trace event, by number. A poll is one at which a thread found the lock free in its turn, without a hand-off.
+"""
 
-LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset", "pause", "judge",
-          "throttle", "limit", "nap")  # fmt: skip
-"""Kinds of ledger entry, by number: the guest wrote a page; a scan walked a word (`simlib.model.steps.Scan`); a log
-buffer was emptied; new entries of a dirty ring were harvested; a run of them was taken out of the ring; a vCPU sleeps
-as it was told; then JUDGE, THROTTLE that pauses, LIMIT and NAP."""
+LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset", "pause", "throttle_check",
+          "throttle", "dirty_limit_update", "dirty_limit_sleep")  # fmt: skip
+"""Kinds of ledger entry, by number: the guest wrote a page; a scan visited a word (`simlib.model.steps.Scan`); a log
+buffer was emptied; new entries of a dirty ring were harvested; a run of them was taken out of the ring; a throttled
+vCPU sleeps; then THROTTLE_CHECK, THROTTLE that pauses the vCPUs, DIRTY_LIMIT_UPDATE and DIRTY_LIMIT_SLEEP.
+"""
 
 
 def lap_bin(lap: int) -> int:
-    """Bin of a lap: the number of its bits, and the five that follow the first. Below 64 ps every one has its own.
+    """Bin of a lap: its number of bits, and the five bits after the first. Below 64 ps every lap has its own bin.
 
     >>> lap_bin(63), lap_bin(64), lap_bin(65), lap_bin(1_000_000), lap_bin(2**63 - 1)
     (63, 64, 64, 509, 1887)
@@ -77,7 +81,7 @@ def lap_bin(lap: int) -> int:
 
 
 def lap_bin_end(number: int) -> int:
-    """The shortest lap that is too long for a bin, ps; at most 33/32 of the bin's shortest.
+    """Shortest lap that is too long for a bin, ps; at most 33/32 of the bin's shortest.
 
     >>> [lap_bin(lap_bin_end(number)) - number for number in (0, 63, 64, 509, 1886)]
     [1, 1, 1, 1, 1]
@@ -87,7 +91,7 @@ def lap_bin_end(number: int) -> int:
 
 
 def lap_quantile(histogram: NDArray[Any], share: float) -> float:
-    """The time that a share of the laps does not exceed, s; 0 if there was none.
+    """Time that a share of the laps does not exceed, s; 0 if there are no laps.
 
     - `histogram`, shape (1888,): count of laps by `lap_bin`.
 
@@ -102,43 +106,43 @@ def lap_quantile(histogram: NDArray[Any], share: float) -> float:
 
 
 _LAP_ENDS = np.array([0, *(lap_bin_end(number) for number in range(LAP_BINS))], dtype=float)
-"""Where the bins of laps end, ps, the first behind their beginning."""
+"""Ends of the lap bins, ps, after the beginning of the first."""
 
 
 @dataclass(frozen=True)
 class EngineResult:
-    """Everything that one run of a job left behind. Arrays only, so that runs compare with ``==``.
+    """Result of one run of a job. Arrays only, so that runs compare with ``==``.
 
     - `end_ps`: simulated time at which the last thread ended.
     - `events`: steps with a shared effect that took place.
     - `lock_stats`, shape (n_locks, 2, 6): lock, mode (read, write), `LOCK_COLUMNS`.
-    - `wait_histogram`, `hold_histogram`, shape (n_locks, 2, 65): count of waits and holds whose picoseconds have that
-      many bits.
-    - `busy_ps`, shape (n_locks,): time during which anyone held the lock.
+    - `wait_histogram`, `hold_histogram`, shape (n_locks, 2, 65): count of waits and holds by the bit length of their
+      picoseconds.
+    - `busy_ps`, shape (n_locks,): time during which any thread held the lock.
     - `queue_ps`, shape (n_locks, 512): integral of the queue length over each time bin.
     - `thread_ps`, shape (n_threads, 6): time by `ACTIVITIES`.
     - `thread_end_ps`, shape (n_threads,)
     - `faults`, shape (n_threads, 5): page translation, page permission, block permission, block translation faults; and
-      writes to clean pages that were none, as hardware set the dirty bit.
+      writes to clean pages without a fault, where hardware set the dirty bit.
     - `progress`, shape (n_threads, 512): pages done in each time bin.
     - `bin_ps`: width of a time bin.
     - `stamp_ps`, shape (n_stamps,)
     - `stamp_locks`, shape (n_stamps, n_locks, 2, 2): acquisitions and contended acquisitions up to each stamp.
     - `stamp_sums`, shape (n_stamps, 12): up to each stamp, summed over all threads: time by `ACTIVITIES`, then
       `faults`; then pages done by vCPUs.
-    - `stamp_own`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
-    - `stamp_waits`, shape (n_stamps,): for how long the vCPUs that wait for a lock at each stamp have waited so far, ps
-      in all; their time by activity has a wait only when it is over.
+    - `stamp_thread`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
+    - `stamp_waits`, shape (n_stamps,): time that the vCPUs waiting for a lock at each stamp have waited, ps in all;
+      their time by activity includes a wait only when it is over.
     - `lap_histogram`, shape (1888,): laps (`Step.LAP`) of all threads by `lap_bin`.
     - `lap_max_ps`, shape (n_threads,): longest lap of each thread; of accesses to memory: its longest stall.
     - `throttle`: of the vCPUs at the end, percent; 1 if they are limited.
-    - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock's event its mode; empty
-      unless asked for.
-    - `ledger`, shape (n_entries, 5): what happened to the guest's pages: time, thread, `LEDGER` number, page (of a scan
-      the first one), and for a write whether a fault came before (1), hardware noticed it (2) or neither (0), for a
-      scan how many pages it found as it looked for them. Of log buffers and dirty rings: whose, and how many entries.
-      Of what slows vCPUs down: the throttle, of LIMIT and NAP whose it is, of a sleep what a kick takes before it; and
-      for how long (of LIMIT and NAP µs), of JUDGE whether it only begins. Empty unless asked for.
+    - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock event its mode; empty unless
+      requested.
+    - `ledger`, shape (n_entries, 5): time, thread, `LEDGER` number, page (of a scan the first one), and a count: for a
+      write 1 after a fault, 2 if hardware logged it, else 0; for a scan the pages that matched. For log buffers and
+      dirty rings: their owner, and the number of entries. For the steps that slow vCPUs down: the throttle (for
+      DIRTY_LIMIT_UPDATE and DIRTY_LIMIT_SLEEP the vCPU, for a sleep the kick before it), and a duration (µs for the
+      dirty limit's steps; for THROTTLE_CHECK whether it only begins a period). Empty unless requested.
     """
 
     end_ps: int
@@ -156,7 +160,7 @@ class EngineResult:
     stamp_ps: NDArray[np.int64]
     stamp_locks: NDArray[np.int64]
     stamp_sums: NDArray[np.int64]
-    stamp_own: NDArray[np.int64]
+    stamp_thread: NDArray[np.int64]
     stamp_waits: NDArray[np.int64]
     lap_histogram: NDArray[np.int64]
     lap_max_ps: NDArray[np.int64]
@@ -177,7 +181,7 @@ class EngineResult:
         return [f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))]
 
     def locks(self, job: Job) -> pd.DataFrame:
-        """One row a lock and mode that was used: counts, times in seconds, utilisation, mean queue length."""
+        """One row per lock and mode in use: counts, times in seconds, utilisation, mean queue length."""
         rows = []
         for lock, name in enumerate(job.lock_names):
             for mode in Mode:
@@ -192,7 +196,7 @@ class EngineResult:
         return pd.DataFrame(rows)
 
     def threads(self, job: Job) -> pd.DataFrame:
-        """One row a thread: seconds by activity, end time, faults by kind."""
+        """One row per thread: seconds by activity, end time, faults by kind."""
         frame = pd.DataFrame(self.thread_ps * PS, columns=[f"{a}_s" for a in ACTIVITIES])
         frame.insert(0, "thread", list(job.thread_names))
         frame["end_s"] = self.thread_end_ps * PS
@@ -223,7 +227,7 @@ class EngineResult:
         return pd.concat(parts, ignore_index=True)
 
     def histogram(self, job: Job, what: str = "wait") -> pd.DataFrame:
-        """Histogram of wait or hold times with a factor of two a bin: lock, mode, up_to_s, count."""
+        """Histogram of wait or hold times, a factor of two per bin: lock, mode, up_to_s, count."""
         source = {"wait": self.wait_histogram, "hold": self.hold_histogram}[what]
         rows = [
             {"lock": job.lock_names[lock], "mode": Mode(mode).name.lower(), "up_to_s": 2.0 ** int(bits) * PS,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a VMM that slows its guest down decides, as arithmetic: one function a decision.
+"""Decisions of a VMM that throttles its guest: one function per decision.
 
-Whole numbers are divided as C does.
+Integers are divided as C does.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _TOLERANCE, _LINEAR = 25, 50
 
 
 @cached_njit(nogil=True)
-def sleeps(each_slice: int, window: int, percent: int) -> int:
-    """For how long a vCPU sleeps at once, ps.
+def sleep_time(slice_ps: int, window: int, percent: int) -> int:
+    """Duration of one sleep of a vCPU, ps.
 
     Source: migration/cpu-throttle.c cpu_throttle_thread; vmm/src/vcpu_throttling.rs thread_fn_inner.
 
-    >>> sleeps(10_000, 0, 75), sleeps(0, 10_000, 75)
+    >>> sleep_time(10_000, 0, 75), sleep_time(0, 10_000, 75)
     (30000, 7500)
     """
-    if each_slice > 0:
-        return each_slice * percent // (100 - percent)
+    if slice_ps > 0:
+        return slice_ps * percent // (100 - percent)
     return window * percent // 100
 
 
@@ -31,14 +31,14 @@ def sleeps(each_slice: int, window: int, percent: int) -> int:
 def next_throttle(
     now: int, dirtied: float, allowed: float, initial: int, increment: int, tailslow: bool, most: int
 ) -> int:
-    """The throttle that follows, percent; the guest was high as often as it may.
+    """Next throttle, percent, once the guest has dirtied too much as often as allowed.
 
     Source: migration/ram.c mig_throttle_guest_down, migration/cpu-throttle.c cpu_throttle_set.
 
-    - `now`: percent; 0: none yet.
-    - `dirtied`, `allowed`: what the guest dirtied, and might have.
-    - `initial`, `increment`, `most`: as `simlib.model.throttle.Throttle` has them.
-    - `tailslow`: whether less is added where less would do: cpu-throttle-tailslow.
+    - `now`: current throttle, percent; 0: none yet.
+    - `dirtied`, `allowed`: amount that the guest dirtied, and the amount allowed.
+    - `initial`, `increment`, `most`: as in `simlib.model.throttle.Throttle`.
+    - `tailslow`: add less where less is enough: cpu-throttle-tailslow.
 
     >>> next_throttle(0, 90.0, 50.0, 20, 10, False, 99), next_throttle(20, 90.0, 50.0, 20, 10, False, 99)
     (20, 30)
@@ -49,21 +49,21 @@ def next_throttle(
         return min(99, max(1, initial))
     more = increment
     if tailslow:
-        left = 100 - now
-        ideal = int(left * (allowed / dirtied))
-        more = min(left - ideal, increment)
+        cpu_left = 100 - now
+        ideal = int(cpu_left * (allowed / dirtied))
+        more = min(cpu_left - ideal, increment)
     return min(99, max(1, min(now + more, most)))
 
 
 @cached_njit(nogil=True)
 def next_sleep_us(sleep_us: int, quota: int, current: int, full_us: int) -> int:
-    """What a vCPU sleeps whenever its dirty ring is full, µs, after a look at its rate.
+    """Next sleep of a vCPU whenever its dirty ring is full, µs, after its dirty rate was measured.
 
     Source: system/dirtylimit.c dirtylimit_adjust_throttle, dirtylimit_set_throttle.
 
-    - `sleep_us`: until now.
-    - `quota`, `current`: vcpu-dirty-limit, and its rate, MiB/s.
-    - `full_us`: to fill the ring at the highest rate that was seen, µs.
+    - `sleep_us`: current sleep.
+    - `quota`, `current`: vcpu-dirty-limit, and its dirty rate, MiB/s.
+    - `fill_time_us`: time to fill the ring at the highest rate seen, µs.
 
     >>> next_sleep_us(0, 10, 30, 131_072)  # within 25 MiB/s, nothing is done
     0
@@ -85,29 +85,29 @@ def next_sleep_us(sleep_us: int, quota: int, current: int, full_us: int) -> int:
 
 
 @cached_njit(nogil=True)
-def rate_mib(pages: int, period_ps: int) -> int:
-    """A vCPU's rate of dirtying, MiB/s, in whole MiB as QEMU counts its pages of 4 KiB.
+def dirty_rate_mib(pages: int, period_ps: int) -> int:
+    """Dirty rate of a vCPU in whole MiB/s, as QEMU counts its pages of 4 KiB.
 
     Source: migration/dirtyrate.c do_calculate_dirtyrate.
 
-    - `pages`: that it dirtied in a period.
+    - `pages`: pages dirtied in the period.
 
-    >>> rate_mib(511, 10**12), rate_mib(512, 10**12), rate_mib(512, 10**11)
+    >>> dirty_rate_mib(511, 10**12), dirty_rate_mib(512, 10**12), dirty_rate_mib(512, 10**11)
     (1, 2, 20)
     """
     return (pages >> 8) * PS_PER_S // period_ps
 
 
 @cached_njit(nogil=True)
-def full_us(entries: int, fastest: int) -> int:
-    """For how long a ring is filled at a rate, µs.
+def fill_time_us(entries: int, fastest: int) -> int:
+    """Time to fill a dirty ring at a rate, µs.
 
     Source: system/dirtylimit.c dirtylimit_dirty_ring_full_time.
 
-    - `entries`: of the ring, of 4 KiB.
-    - `fastest`: MiB/s.
+    - `entries`: entries of the ring, of 4 KiB.
+    - `fastest`: dirty rate, MiB/s.
 
-    >>> full_us(4096, 400)
+    >>> fill_time_us(4096, 400)
     40000
     """
     return (entries >> 8) * 1_000_000 // max(1, fastest)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Who waited for which lock, and who held it, when: read from the trace of a run, exact to the picosecond.
+"""Timeline of waits for locks and holds, read from the trace of a run, exact to the picosecond.
 
-An event of the trace that ends a wait (``acquired``) or a hold (``released``) ends what the event before it, of the
-same thread and lock, began.
+An event of the trace that ends a wait (``acquired``) or a hold (``released``) ends the wait or hold that the event
+before it, of the same thread and lock, began.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simlib.simulator.engine.result import EVENTS, PS, EngineResult
 
 
 class TracedRun(Protocol):
-    """What a trace is read from, such as a `simlib.SimulationResult`."""
+    """A run with a trace, such as a `simlib.SimulationResult`."""
 
     @property
     def job(self) -> Job:
@@ -28,15 +28,15 @@ class TracedRun(Protocol):
 
     @property
     def raw(self) -> EngineResult:
-        """What the engine left behind."""
+        """The engine's result."""
 
     @property
     def seed(self) -> int:
-        """Root of its random streams."""
+        """Seed of its random streams."""
 
 
 OWNERS = ("write, vCPUs", "write, clearing threads", "read", "free")
-"""Who may own a lock, in `ownership_over_time`."""
+"""Owners of a lock in `ownership_over_time`."""
 
 _TRY, _ACQUIRED, _RELEASED, _RETRY = (EVENTS.index(name) for name in ("try", "acquired", "released", "retry"))
 _MODES = np.array([mode.name.lower() for mode in Mode], dtype=object)
@@ -46,12 +46,12 @@ def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd
     """Every wait for a lock and every hold of a traced run, in order of their beginnings.
 
     Returns: ``thread``, ``lock``, ``mode`` (``read`` or ``write``), ``what`` (``wait`` or ``hold``), ``begin_s``,
-    ``end_s``. A wait ends when the thread owns the lock, so it includes the transfers of the lock's cache line. Updates
-    without a lock count as holds, except those that lost their race. Raises `InputError` if the run was not traced, or
-    the window is empty.
+    ``end_s``. A wait ends when the thread owns the lock, so it includes the transfers of the lock's cache line.
+    Lockless updates count as holds, except those that lost their race. Raises `InputError` if the run was not traced,
+    or the window is empty.
 
     - `result`: of ``simulate(scenario, trace=N)``.
-    - `window`: simulated time in seconds: only what lies within it, cut off at its ends.
+    - `window`: simulated time in seconds: only what lies within it, clipped at its ends.
 
     >>> from simlib import Scenario
     >>> from simlib.analysis.simulate import run_scenario as simulate
@@ -83,14 +83,14 @@ def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd
 def ownership_over_time(
     run: TracedRun | pd.DataFrame, bins: int = 200, *, lock: str = "mmu_lock", window: tuple[float, float] | None = None
 ) -> pd.DataFrame:
-    """Share of each time bin in which a lock is held, by whom, or free.
+    """Share of each time bin in which a lock is held, by owner, or free.
 
     Returns: ``time_s`` (middle of the bin), ``width_s``, ``owner`` (one of `OWNERS`), ``share``; the shares of a bin
-    add up to 1. Readers that overlap count once. Raises `InputError` if the run was not traced, the lock is not in it,
+    add up to 1. Overlapping readers count once. Raises `InputError` if the run was not traced, the lock is not in it,
     or there is no bin.
 
     - `run`: a traced run, or its `timeline`.
-    - `window`: simulated time in seconds that the bins divide. Default: all of the run, or all that the table covers.
+    - `window`: simulated time in seconds that the bins divide. Default: the whole run, or all that the table covers.
 
     >>> held = pd.DataFrame({"thread": ["vcpu 0", "main"], "lock": "mmu_lock", "mode": "write", "what": "hold",
     ...                      "begin_s": [0.0, 2.0], "end_s": [1.0, 4.0]})
@@ -100,17 +100,17 @@ def ownership_over_time(
     if bins < 1:
         raise InputError("bins", bins, "must be at least 1")
     if isinstance(run, pd.DataFrame):
-        frame, all_of_it = run, (float(run["begin_s"].min()), float(run["end_s"].max()))
+        frame, whole_run = run, (float(run["begin_s"].min()), float(run["end_s"].max()))
     else:
-        frame, all_of_it = timeline(run), (0.0, run.raw.end_ps * PS)
+        frame, whole_run = timeline(run), (0.0, run.raw.end_ps * PS)
     known = sorted(frame["lock"].unique())
     if lock not in known:
-        raise InputError("lock", lock, "nobody takes it in this run", nearest(lock, known))
+        raise InputError("lock", lock, "is not taken in this run", nearest(lock, known))
     held = frame[(frame["lock"] == lock) & (frame["what"] == "hold")]
-    begin, end = _span(all_of_it if window is None else window)
+    begin, end = _span(whole_run if window is None else window)
     edges = np.linspace(begin, end, bins + 1)
     write, vcpu = held["mode"] == "write", held["thread"].str.startswith("vcpu ")
-    owned = [_covered(held[whose], edges) / np.diff(edges) for whose in (write & vcpu, write & ~vcpu, ~write)]
+    owned = [_covered(held[selected], edges) / np.diff(edges) for selected in (write & vcpu, write & ~vcpu, ~write)]
     shares = np.column_stack([*owned, 1 - np.sum(owned, axis=0)]).clip(0.0, 1.0)
     return pd.DataFrame(
         {
@@ -125,7 +125,7 @@ def ownership_over_time(
 def perfetto_trace(result: TracedRun) -> dict[str, object]:
     """The run's trace in the JSON format that Perfetto and chrome://tracing read.
 
-    One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps. Raises
+    One track per thread; a slice for every wait for a lock and every hold, and instants for faults and stamps. Raises
     `InputError` if the run was not traced.
 
     >>> from simlib import Scenario
@@ -168,7 +168,7 @@ def _span(window: tuple[float, float]) -> tuple[float, float]:
 
 
 def _ordered(raw: EngineResult) -> NDArray[np.int64]:
-    """The trace in order of time; of what happens at once, in the order in which it was written down."""
+    """The trace in order of time; simultaneous events in the order in which they were recorded."""
     if not len(raw.trace):
         raise InputError("result.raw.trace", "empty", "the run was not traced", "simulate with trace=1_000_000")
     return raw.trace[np.argsort(raw.trace[:, 0], kind="stable")]
@@ -176,20 +176,20 @@ def _ordered(raw: EngineResult) -> NDArray[np.int64]:
 
 def _pairs(trace: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of the events that end a wait or a hold, and of those that began it."""
-    about = np.flatnonzero(np.isin(trace[:, 2], (_TRY, _ACQUIRED, _RELEASED, _RETRY)))
-    about = about[np.lexsort((about, trace[about, 3], trace[about, 1]))]
-    ends = np.flatnonzero(np.isin(trace[about, 2], (_ACQUIRED, _RELEASED)))
-    return about[ends], about[ends - 1]
+    lock_rows = np.flatnonzero(np.isin(trace[:, 2], (_TRY, _ACQUIRED, _RELEASED, _RETRY)))
+    lock_rows = lock_rows[np.lexsort((lock_rows, trace[lock_rows, 3], trace[lock_rows, 1]))]
+    ends = np.flatnonzero(np.isin(trace[lock_rows, 2], (_ACQUIRED, _RELEASED)))
+    return lock_rows[ends], lock_rows[ends - 1]
 
 
 def _covered(held: pd.DataFrame, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds of each bin in which at least one of the holds lasts."""
+    """Seconds of each bin during which at least one of the holds lasts."""
     if held.empty:
         return np.zeros(len(edges) - 1)
     held = held.sort_values("begin_s")
     ends = np.maximum.accumulate(held["end_s"].to_numpy(dtype=float))
     begins = np.maximum(held["begin_s"].to_numpy(dtype=float), np.concatenate([[-np.inf], ends[:-1]]))
-    lasting = begins < ends  # what lies within an earlier hold adds nothing
+    lasting = begins < ends  # a hold within an earlier one adds nothing
     begins, ends = begins[lasting], ends[lasting]
     total = np.concatenate([[0.0], np.cumsum(ends - begins)])
     corners = np.column_stack([begins, ends]).ravel()

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Migrations of any size, of which some windows are simulated: what is kept, and how far off it may be.
+"""Migrations of any size, estimated from simulated windows, with the error of the estimate.
 
-A migration of hundreds of gigabytes is hours of simulation, and nearly all of it is alike. `course` knows how much of
-the memory is write-protected at each moment, given how fast the guest is; `window` simulates a short time page by page
-and finds how fast it is, how long CLEAR takes and how long it makes each vCPU wait; `travel` does both in turns, from
-pass to pass; `sample` does that several times, and says how far the walks differ. docs/sampling.md compares it with
-whole simulations.
+A migration of hundreds of gigabytes is hours of simulation, and nearly all of it is alike. `fluid_model` computes the
+share of the memory that is write-protected at each moment, given the speed of the guest; `window` simulates a short
+time page by page and measures the guest's speed, the duration of CLEAR and the waits of each vCPU; `estimator`
+alternates between both from pass to pass; `sample` replicates this and derives the error from the spread of the
+replications. docs/sampling.md compares the estimates with whole simulations.
 """
 
 from simlib.simulator.sampling.sample import (
-    SAMPLED_RUNS,
+    DEFAULT_REPLICATIONS,
     WHOLE_PAGES,
     WINDOW_METRICS,
     SampleResult,
     sample_migration,
     sample_several,
-    why_not,
+    unsupported_reason,
 )
 
 __all__ = [
-    "SAMPLED_RUNS",
+    "DEFAULT_REPLICATIONS",
     "WHOLE_PAGES",
     "WINDOW_METRICS",
     "SampleResult",
     "sample_migration",
     "sample_several",
-    "why_not",
+    "unsupported_reason",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The memory of a window: the pages of a chunk as CLEAR finds them, and the background around it."""
+"""Initial memory of a window: the pages of a chunk as CLEAR finds them, and the background around it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simlib.model.job import Image
 from simlib.model.steps import Block, Page
 from simlib.simulator.engine.random import GAMMA, SEEK_BITS
-from simlib.simulator.sampling.fluid_model import GOLDEN, Floats, MemoryState, Touches, machine_code
+from simlib.simulator.sampling.fluid_model import GOLDEN, Floats, MemoryState, Touches, compiled_function
 
 _ALL_DIRTY = Page.DIRTY | Page.COLLECTED
 _ABSENT, _PROTECTED, _WRITABLE = int(Page.ABSENT), int(Page.PROTECTED), int(Page.WRITABLE)
@@ -19,63 +19,67 @@ _GOLDEN = np.uint64(round(GOLDEN * 2**64))
 _STEPS = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
 
 
-def image(terrain: MemoryState, chunk: int | None, blocks: int, faulting: Floats, accesses: float, seed: int) -> Image:
-    """A chunk, if there is one, and behind it the background: so many `blocks` in all, the rest as `View` has it."""
-    size = terrain.block_pages
-    pages = 0 if chunk is None else int(terrain.chunks[chunk])
-    found = Image(np.empty(blocks * size, np.uint8), np.full(blocks, Block.TABLE, np.uint8))
-    percent, by_block = terrain.scenario.workload.write_percent, terrain.scenario.guest.mapped_as_blocks
+def initial_image(
+    memory: MemoryState, chunk: int | None, blocks: int, faulting: Floats, accesses: float, seed: int
+) -> Image:
+    """Image of `blocks` blocks: a chunk, if there is one, followed by the background, as `WindowSpec` describes it."""
+    size = memory.block_pages
+    pages = 0 if chunk is None else int(memory.chunks[chunk])
+    result = Image(np.empty(blocks * size, np.uint8), np.full(blocks, Block.TABLE, np.uint8))
+    percent, mapped_as_blocks = memory.scenario.workload.write_percent, memory.scenario.guest.mapped_as_blocks
     if chunk is not None:
-        part = Image(found.pages[:pages], found.blocks[: pages // size])
-        if terrain.passes:
-            _cleared_before(part, *_chances(terrain, chunk, accesses), size, percent, seed)
+        part = Image(result.pages[:pages], result.blocks[: pages // size])
+        if memory.passes:
+            _cleared_before(part, *_chances(memory, chunk, accesses), size, percent, seed)
         else:
-            part.pages[:] = (Page.ABSENT if by_block else Page.WRITABLE) | _ALL_DIRTY
-            part.blocks[:] = Block.WRITABLE if by_block else Block.TABLE
+            part.pages[:] = (Page.ABSENT if mapped_as_blocks else Page.WRITABLE) | _ALL_DIRTY
+            part.blocks[:] = Block.WRITABLE if mapped_as_blocks else Block.TABLE
     first = -(-pages // size)
-    protected, whole, missing = faulting.tolist()
+    protected, unsplit_share, missing = faulting.tolist()
     random = np.random.default_rng(seed)
-    order = random.permutation(blocks - first)
-    unsplit = int(whole / terrain.written * len(order) + random.random())  # on average as many as there should be
-    found.blocks[first + order[:unsplit]] = Block.PROTECTED
-    _background(found, pages, size, protected / terrain.written, missing, unsplit / len(order), percent, seed)
-    return found
+    shuffled = random.permutation(blocks - first)
+    unsplit = int(unsplit_share / memory.written * len(shuffled) + random.random())
+    result.blocks[first + shuffled[:unsplit]] = Block.PROTECTED
+    _background(result, pages, size, protected / memory.written, missing, unsplit / len(shuffled), percent, seed)
+    return result
 
 
-def _chances(terrain: MemoryState, chunk: int, accesses: float) -> tuple[float, float, float, float, float]:
-    """What a page is like when CLEAR comes, of whatever class: popular pages lie scattered.
+def _chances(memory: MemoryState, chunk: int, accesses: float) -> tuple[float, float, float, float, float]:
+    """Probabilities of the states of a page when CLEAR comes, averaged over the classes.
 
-    The probabilities that a page which the guest writes was dirty when GET came, that it is dirty now, and that it is
-    or nobody ever touched it; that nobody ever touched one which it only reads; and that a block was never split.
+    The average is enough because popular pages are scattered. Of a page that the guest writes: that it was dirty at
+    GET, that it is dirty now, and that it is dirty or was never accessed; that a page which the guest only reads was
+    never accessed; and that a block was never split.
     """
-    at_get, rate = terrain.clean_now()[chunk], terrain.touches.rate
-    clean = at_get * np.exp(-rate * (accesses - terrain.accesses))
-    age = accesses - terrain.whole_since[chunk]
-    untouched, whole = np.zeros_like(rate), 0.0
+    at_get, rate = memory.clean_now()[chunk], memory.touches.rate
+    clean = at_get * np.exp(-rate * (accesses - memory.accesses))
+    age = accesses - memory.whole_since[chunk]
+    never_accessed, unsplit = np.zeros_like(rate), 0.0
     if np.isfinite(age):
-        untouched, whole = np.exp(-rate * age), float(np.exp(-terrain.splitting * age))
-    parts = 1 - at_get, 1 - clean, 1 - clean + np.minimum(clean, untouched), untouched
-    dirty, later, gone, unread = (float(terrain.touches.pages @ part) for part in parts)
-    return dirty, later, gone, unread, whole
+        never_accessed, unsplit = np.exp(-rate * age), float(np.exp(-memory.splitting * age))
+    parts = 1 - at_get, 1 - clean, 1 - clean + np.minimum(clean, never_accessed), never_accessed
+    dirty, later, absent, untouched = (float(memory.touches.pages @ part) for part in parts)
+    return dirty, later, absent, untouched, unsplit
 
 
-@machine_code
+@compiled_function
 def _uniform(seed: int, number: int) -> float:
-    """A number from 0 to 1: SplitMix64, as `simlib.simulator.engine.random.draw`."""
+    """Uniform random number from 0 to 1: SplitMix64, as `simlib.simulator.engine.random.draw`."""
     z = np.uint64(seed) * np.uint64(0xD1342543DE82EF95) + np.uint64(number + 1) * np.uint64(GAMMA)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: float = np.float64((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-    return found
+    value: float = np.float64((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    return value
 
 
-@machine_code
+@compiled_function
 def _cleared_before(
-    part: Image, dirty: float, later: float, gone: float, unread: float, whole: float, size: int, percent: int,
+    part: Image, dirty: float, later: float, absent: float, untouched: float, unsplit: float, size: int, percent: int,
     seed: int,
 ) -> None:  # fmt: skip
-    """Pages as `_chances` has them. Blocks of which no page was written may be whole still; in the others, what was
-    never touched is missing.
+    """Set the pages by the probabilities of `_chances`.
+
+    Blocks of which no page was written may be unsplit; in the others, pages that were never accessed are missing.
     """
     pages, blocks = part
     clean_blocks = np.ones((len(pages) + size - 1) // size, np.bool_)
@@ -84,32 +88,32 @@ def _cleared_before(
         draw = _uniform(seed, page)
         due += percent
         if due < 100:
-            pages[page] = _ABSENT if draw < unread else _PROTECTED
+            pages[page] = _ABSENT if draw < untouched else _PROTECTED
             continue
         due -= 100
         if draw < later:
             clean_blocks[page // size] = False
             pages[page] = _DIRTY_BEFORE if draw < dirty else _DIRTY_SINCE
         else:
-            pages[page] = _ABSENT if draw < gone else _PROTECTED
-    if whole > 0 and clean_blocks.any():
-        chance = whole / clean_blocks.mean()
+            pages[page] = _ABSENT if draw < absent else _PROTECTED
+    if unsplit > 0 and clean_blocks.any():
+        chance = unsplit / clean_blocks.mean()
         for block in range(len(blocks)):
             if clean_blocks[block] and _uniform(seed, len(pages) + block) < chance:
                 blocks[block] = _BLOCK_PROTECTED
 
 
-@machine_code
+@compiled_function
 def _background(
-    found: Image, first: int, size: int, protected: float, missing: float, whole: float, percent: int, seed: int
+    background: Image, first: int, size: int, protected: float, missing: float, unsplit: float, percent: int, seed: int
 ) -> None:
-    """Pages of each kind as often as their share of the accesses says, evenly spread over what is split.
+    """Set pages of each kind in proportion to their share of the accesses, evenly spread over the split blocks.
 
-    Multiples of the golden ratio fill every interval as evenly as it can be. A place is in units of 2^-64: adding two
-    goes round by itself.
+    Multiples of the golden ratio fill every interval as evenly as possible. A place is in units of 2^-64, so that
+    additions wrap around.
     """
-    pages, blocks = found
-    tables = max(1e-9, 1 - whole)
+    pages, blocks = background
+    tables = max(1e-9, 1 - unsplit)
     absent, clean = _share(missing / tables), _share((missing + protected) / tables)
     place = np.uint64(_uniform(seed, -1) * 2.0**53) << np.uint64(11)
     due = first * percent % 100
@@ -125,31 +129,31 @@ def _background(
             pages[page] = kind if split else _WRITABLE
 
 
-@machine_code
+@compiled_function
 def _share(share: float) -> np.uint64:
-    """A share of all places."""
+    """A share in units of 2^-64."""
     return np.uint64(min(share, 1 - 2.0**-53) * 2.0**64)
 
 
-def pages_of_classes(terrain: MemoryState, chunk: int | None, random: np.random.Generator) -> NDArray[np.int64]:
-    """How many of a chunk's pages belong to each class: its share, rounded up or down at random."""
-    pages = 0 if chunk is None else int(terrain.chunks[chunk])
-    wanted = terrain.touches.pages * pages
-    counts = np.floor(wanted).astype(np.int64)
-    counts += random.random(len(wanted)) < wanted - counts
+def pages_of_classes(memory: MemoryState, chunk: int | None, random: np.random.Generator) -> NDArray[np.int64]:
+    """Number of a chunk's pages in each class: its share, rounded up or down at random."""
+    pages = 0 if chunk is None else int(memory.chunks[chunk])
+    expected = memory.touches.pages * pages
+    counts = np.floor(expected).astype(np.int64)
+    counts += random.random(len(expected)) < expected - counts
     counts[-1] += pages - counts.sum()
     return counts
 
 
-def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: float) -> Floats:
-    """Where the guest touches a window of so many pages: quantiles, as `simlib.model.job.Job.places` has them.
+def access_quantiles(touches: Touches, counts: NDArray[np.int64], total: int, owners: float) -> Floats:
+    """Distribution of the guest's accesses over a window: quantiles, in the format of `simlib.model.job.Job.places`.
 
     - `counts`, shape (classes,): the chunk's pages of each class.
     - `total`: pages of the window.
-    - `owners`: share of the vCPUs that touch the chunk at all, of which these are.
+    - `owners`: share of the vCPUs that access the chunk, to which this distribution applies.
 
     >>> everywhere = Touches(np.ones(1), np.ones(1), np.full(1, 1 / 4096))
-    >>> float(places(everywhere, np.array([1024]), 2048, owners=1.0)[1024])  # a quarter of all accesses go to the chunk
+    >>> float(access_quantiles(everywhere, np.array([1024]), 2048, owners=1.0)[1024])  # a quarter of all accesses
     0.5
     """
     shares = np.concatenate([[0.0], np.cumsum(counts * touches.rate) / owners])
@@ -157,6 +161,6 @@ def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: floa
     if shares[-1] < 1:
         shares, edges = np.append(shares, 1.0), np.append(edges, 1.0)
     shares[-1] = 1.0
-    found: Floats = np.interp(_STEPS, shares, edges)
-    found[-1] = 1.0
-    return found
+    quantiles: Floats = np.interp(_STEPS, shares, edges)
+    quantiles[-1] = 1.0
+    return quantiles

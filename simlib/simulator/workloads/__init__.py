@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scenario to programs: one module a workload, with its `metrics.Kind`: programs, metrics, limits."""
+"""Scenario to programs: one module per workload, with its `metrics.WorkloadKind`: programs, metrics, limits."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ KINDS: dict[str, WorkloadKind] = {module.KIND.name: module.KIND for module in _M
 
 
 def kind_of(scenario: Scenario) -> WorkloadKind:
-    """The workload of a scenario: its programs, its metrics."""
+    """Workload of a scenario: its programs and metrics."""
     return KINDS[scenario.workload.kind]
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs, threads and locks of a scenario's workload; those of the last few scenarios are kept.
+    """Programs, threads and locks of a scenario's workload; the last few are cached.
 
     >>> build(Scenario()).lock_names
     ('mmu_lock', 'interconnect')
@@ -46,14 +46,14 @@ def build(scenario: Scenario) -> Job:
 
 @functools.lru_cache(maxsize=32)
 def _built(machine: Host, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
-    """The job of a scenario by all that it depends on, so that replications build it once."""
+    """Job of a scenario by all that it depends on, so that replications build it once."""
     return KINDS[workload.kind].build(Scenario(machine, guest, policy, workload, costs))
 
 
 def find_metric(scenario: Scenario, name: str) -> Metric:
-    """A metric of a scenario's workload, by its name: ``dirty_memory_time``, ``dirty_memory_time[2]``.
+    """Metric of a scenario's workload by its name: ``dirty_memory_time``, ``dirty_memory_time[2]``.
 
-    Raises `InputError` if the workload has none of this name, or not this iteration.
+    Raises `InputError` if the workload has no metric of this name, or not this iteration.
 
     >>> find_metric(Scenario(), "dirty_memory_time[2]").unit
     's'

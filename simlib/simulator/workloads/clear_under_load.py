@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CLEAR while the guest writes, as programs: the selftest mmu_lock_contention_test of ``kernel-patches/``.
 
-Each vCPU populates its own region. From then on, beginning at a random page of it, it touches
-page after page, round and round, until the rounds are over, and looks at its stopwatch after every access; what
-enabling the log made it wait for is not counted.
-The main thread enables dirty logging; in every round it sleeps for a while, then does
-GET and CLEAR, or has other threads CLEAR a part of the slot each. A vCPU that shares a CPU with the main thread waits
-from when that wakes until it sleeps again. At the end every vCPU makes one more access.
+Each vCPU populates its own region. From then on, beginning at a random page, it accesses page after page, round and
+round, until the rounds are over, and reads its stopwatch after every access; waits caused by enabling the log are not
+counted. The main thread enables dirty logging; in every round it sleeps for a while, then does GET and CLEAR, or has
+other threads CLEAR a part of the slot each. A vCPU that shares a CPU with the main thread waits while that is awake. At
+the end every vCPU makes one more access.
 """
 
 from __future__ import annotations
@@ -28,16 +27,18 @@ _STOP, _MEASURE, _WAKES = range(3)
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs of one scenario.
+    """Programs of one scenario.
 
     Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``. Raises
-    `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one instant.
+    `InputError` if an access of the guest takes no time: it would loop for ever at one instant.
     """
     if scenario.costs.guest_access == 0:
         raise InputError("costs.guest_access", 0, "must be more than 0 for clear_under_load")
     kernel = DirtyLog(scenario)
-    away = scenario.workload.preempted_vcpus
-    vcpu = [_vcpu(kernel)] * (scenario.guest.vcpus - away) + ([_vcpu(kernel, preempted=True)] * away if away else [])
+    preempted = scenario.workload.preempted_vcpus
+    vcpu = [_vcpu(kernel)] * (scenario.guest.vcpus - preempted) + (
+        [_vcpu(kernel, preempted=True)] * preempted if preempted else []
+    )
     main = _main(kernel)
     threads = scenario.workload.clear_threads
     helpers = [_helper(kernel)] * threads if threads else []
@@ -124,24 +125,24 @@ METRICS = (
     *cpu_metrics("the end of populating", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip
-"""What CLEAR under load measures. No part of the memory stands for the whole."""
+"""Metrics of CLEAR under load. A part of the memory does not represent the whole."""
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
-    """The values of `METRICS`."""
+    """Values of `METRICS`."""
     workload, costs = scenario.workload, scenario.host_costs
     access = costs.guest_access or 0
     if workload.flush_accesses:
         access += round((costs.guest_flush or 0) / workload.flush_accesses)
-    # What a vCPU touches as it is preempted it touches again later; the first time stands for the one under way.
-    again = workload.preempted_vcpus * (workload.iterations - 1)
+    # A preempted vCPU accesses its page again later; the first access counts as the one under way.
+    repeated = workload.preempted_vcpus * (workload.iterations - 1)
     laps = raw.lap_histogram
     return {
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
         **{f"gap_p{digits}": lap_quantile(laps, float(f"0.{digits}")) for digits in ("50", "99", "999")},
         "populate_time": phase_seconds(job, raw, "populated"),
-        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), access, again),
+        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), access, repeated),
         **lock_metrics(scenario, raw),
     }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a guest that works on while others take its lock could do, read from an engine's counters."""
+"""Throughput of a guest that keeps running while others take mmu_lock, read from an engine's counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simlib.simulator.workloads.metrics import Metric
 UNDISTURBED, SWITCHOVER = Stamp("undisturbed"), Stamp("switchover")
 
 LEVELS = (99, 50, 10)
-"""Degradations, percent, of which the time above is a metric."""
+"""Degradations, percent; the time above each is a metric."""
 
 GUEST = (
     Metric("guest_throughput", "share", "Accesses of all vCPUs over those of an undisturbed guest, from the end of the "
@@ -24,44 +24,44 @@ GUEST = (
            "whole"),
     Metric("stall_p999", "s", "99.9 % of the stalls (faults and interrupts) are no longer.", "whole"),
 )  # fmt: skip
-"""Metrics of every guest that works on."""
+"""Metrics of every guest that keeps running."""
 
 
 def undisturbed_rate(scenario: Scenario) -> float:
-    """Accesses a second of the whole guest when nobody takes a lock from it.
+    """Accesses per second of the whole guest when no other thread takes a lock.
 
     >>> undisturbed_rate(Scenario.parse({"guest": {"vcpus": 4}, "workload": {"access_interval": "2us"}}))
     2000000.0
     """
     costs, workload = scenario.host_costs, scenario.workload
-    each = float(workload.access_interval)
+    access_ps = float(workload.access_interval)
     if workload.slow_fault_every:
-        each += ((costs.fault_unlocked or 0) + (costs.fault_hold or 0)) / workload.slow_fault_every
-    return scenario.guest.vcpus / (each * PS)
+        access_ps += ((costs.fault_unlocked or 0) + (costs.fault_hold or 0)) / workload.slow_fault_every
+    return scenario.guest.vcpus / (access_ps * PS)
 
 
 def degradation(scenario: Scenario, job: Job, raw: EngineResult, end: Stamp = SWITCHOVER) -> pd.DataFrame:
-    """The guest's throughput over time, relative to undisturbed.
+    """The guest's throughput over time, relative to that of an undisturbed guest.
 
-    Returns: ``time_s`` (since the guest was undisturbed, middle of the bin), ``width_s``, ``throughput``,
-    ``degradation`` (one less the throughput). From the first whole bin to the last before the end.
+    Returns: ``time_s`` (since the end of the warm-up, middle of the bin), ``width_s``, ``throughput``, ``degradation``
+    (one less the throughput). From the first whole bin to the last before the end.
 
-    - `end`: when the work ends that disturbs it; by default a migration's.
+    - `end`: stamp at which the disturbance ends; by default the switchover of a migration.
     """
     stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
-    begin, over = stamps[UNDISTURBED], stamps[end]
-    first, last = -(-begin // raw.bin_ps), min(over // raw.bin_ps, BINS)
+    begin, finish = stamps[UNDISTURBED], stamps[end]
+    first, last = -(-begin // raw.bin_ps), min(finish // raw.bin_ps, BINS)
     if last <= first:  # shorter than two bins: one value for all of it
-        first, last = begin // raw.bin_ps, over // raw.bin_ps + 1
-    done = raw.progress[: scenario.guest.vcpus, first:last].sum(axis=0)
+        first, last = begin // raw.bin_ps, finish // raw.bin_ps + 1
+    accesses = raw.progress[: scenario.guest.vcpus, first:last].sum(axis=0)
     width = raw.bin_ps * PS
-    throughput = done / (undisturbed_rate(scenario) * width)
+    throughput = accesses / (undisturbed_rate(scenario) * width)
     times = (np.arange(first, last) + 0.5) * width - begin * PS
     return pd.DataFrame({"time_s": times, "width_s": width, "throughput": throughput, "degradation": 1 - throughput})
 
 
 def guest_metrics(scenario: Scenario, raw: EngineResult, curve: pd.DataFrame) -> dict[str, float]:
-    """The values of `GUEST`, from the curve that `degradation` gives."""
+    """Values of `GUEST`, from the curve that `degradation` returns."""
     vcpus = scenario.guest.vcpus
     longest = float(raw.lap_max_ps[:vcpus].max()) * PS
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""KVM's dirty log, as pieces of programs: enabling it, GET, CLEAR, the dirty ring's reset, and eager splitting."""
+"""KVM's dirty log, as parts of programs: enabling it, GET, CLEAR, the reset of dirty rings, and eager splitting."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from simlib.simulator.workloads.kernel import JITTER, STOP, USERSPACE, KernelPro
 
 @dataclass
 class DirtyLog(KernelProgram):
-    """A kernel that logs which pages its guest writes."""
+    """A kernel that logs the pages that its guest writes."""
 
     @property
     def initially_set(self) -> bool:
-        """Whether every page is dirty when logging begins: a part of manual protection, which those two do without."""
+        """True if every page is dirty when logging begins: needs manual protection, so not for `at_get` or `ring`."""
         workload = self.scenario.workload
         manual = workload.facts.manual and workload.clear_when not in ("at_get", "ring")
         return workload.initially_set and manual
 
     @property
     def splits_eagerly(self) -> bool:
-        """Whether KVM splits blocks before the guest's writes do."""
+        """True if KVM splits blocks before the guest writes to them."""
         return bool(self.policy.eager_split) and self.scenario.guest.mapped_as_blocks
 
     @property
     def faults_split(self) -> bool:
-        """Whether a write, or CLEAR, may meet a block that was not split before."""
+        """True if a write, or CLEAR, may meet a block that was not split before."""
         return super().faults_split and not self.splits_eagerly
 
     def enable_log(self) -> None:
-        """Turn dirty logging on for the slot: every bit set; or every block split and every page write-protected.
+        """Enable dirty logging for the slot: set every bit; or split every block and write-protect every page.
 
         Source: arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags; arch/arm64/kvm/mmu.c kvm_arch_commit_memory_region. Blocks
         were dropped by arch/x86/kvm/mmu.c spte_write_protect as of 3.11.
@@ -56,7 +56,7 @@ class DirtyLog(KernelProgram):
                     program.hold(self.costs.enable_page)
                     program.map(Map.ZAP)
             if self.policy.facts.enable_by_rmap and self.faults_split:
-                with program.when(mapped_by_block()):  # what CLEAR takes for a word of such a block
+                with program.when(mapped_by_block()):  # the cost of CLEAR for a word of such a block
                     program.hold(WORD_PAGES * self.costs.clear_unsplit + self.costs.clear_page)
             program.scan(Scan.PROTECT, self.costs.enable_page)
 
@@ -64,7 +64,7 @@ class DirtyLog(KernelProgram):
         self.flush()
 
     def _sweep(self, lock: Lock, stride: int, act: Callable[[], None]) -> None:
-        """Walk the slot in one hold, or in one for each region with a lock of its own."""
+        """Apply `act` to the slot in one hold, or in one for each region with a lock of its own."""
         program = self.program
         with self._lock_regions() as extent:
             with program.holding(lock), program.loop(until=extent.done()):
@@ -76,7 +76,7 @@ class DirtyLog(KernelProgram):
 
     @contextmanager
     def _lock_regions(self, within: Extent = REGION) -> Iterator[Extent]:
-        """Do the block for all pages of the extent, or for those of each region with a lock of its own, in turn."""
+        """Run the block for all pages of the extent, or in turn for those of each region with a lock of its own."""
         if self.policy.lock_regions == 1:
             yield within
             return
@@ -84,7 +84,7 @@ class DirtyLog(KernelProgram):
             yield region
 
     def scan_all(self, *actions: Scan) -> None:
-        """Walk the slot's bitmap without a lock."""
+        """Scan the slot's bitmap without a lock."""
         with self.program.loop(until=REGION.done()):
             for action in actions:
                 self.program.scan(action)
@@ -92,44 +92,44 @@ class DirtyLog(KernelProgram):
         self.program.back(REGION)
 
     def get_log(self, anew: bool = False) -> None:
-        """GET the slot's bitmap, which with manual protection takes no lock; what it costs is not modelled.
+        """GET the slot's bitmap; with manual protection this takes no lock. Its cost is not modelled.
 
-        A migration adds it to what it has yet to send; `anew`: what an earlier GET gave is forgotten, as the
-        selftests' is.
+        A migration adds the pages to those that it has yet to send. `anew`: forget the pages of earlier GETs, as the
+        selftests do.
         """
         self.program.note("KVM_GET_DIRTY_LOG")
-        looks = self.sync_log()
-        self.scan_all(*([Scan.SEND] if anew else []), *looks, Scan.COLLECT)
+        scans = self.sync_log()
+        self.scan_all(*([Scan.SEND] if anew else []), *scans, Scan.COLLECT)
 
     def get_and_clear_log(self) -> None:
-        """GET without manual protection: it write-protects what it finds.
+        """GET without manual protection, which write-protects the pages that it finds.
 
-        Source: virt/kvm/kvm_main.c kvm_get_dirty_log_protect; kernel-patches/ 0007 for letting go, 0017 for doing
-        without the lock. TLBs were flushed under it by arch/x86/kvm/x86.c kvm_vm_ioctl_get_dirty_log as of 3.11.
+        Source: virt/kvm/kvm_main.c kvm_get_dirty_log_protect; kernel-patches/ 0007 for dropping the lock, 0017 for
+        doing without it. TLBs were flushed under it by arch/x86/kvm/x86.c kvm_vm_ioctl_get_dirty_log as of 3.11.
         """
         program, policy, lock = self.program, self.policy, self.clear_lock
         flush_held = policy.get_flush == "under_lock" and lock is not None
         program.note("KVM_GET_DIRTY_LOG, which clears")
-        if looks := self.sync_log():
-            self.scan_all(*looks)
+        if scans := self.sync_log():
+            self.scan_all(*scans)
 
         def get_word(extent: Extent) -> None:
             program.scan(Scan.COLLECT)
             self.clear_word()
             program.advance(WORD_PAGES, extent)
 
-        last = (lambda: self.flush(held=True)) if flush_held else None
-        self._in_holds(lock, REGION, policy.get_drop_when, Extent.dirty, get_word, last)
+        at_end = (lambda: self.flush(held=True)) if flush_held else None
+        self._in_holds(lock, REGION, policy.get_drop_when, Extent.dirty, get_word, at_end)
         if not flush_held:
             self.flush()
         program.back(REGION)
 
     def leave(self, timed: bool) -> Callable[[], None] | None:
-        """What a vCPU does whose log buffer or dirty ring is full; None: it has neither."""
-        return (lambda: self._make_room(timed)) if self.drains or self.ring_entries else None
+        """Handler of a vCPU whose log buffer or dirty ring is full; None if it has neither."""
+        return (lambda: self._make_room(timed)) if self.has_log_buffer or self.ring_entries else None
 
     def _make_room(self, timed: bool) -> None:
-        """Empty the log buffer; where the ring is full, go to userspace and have all rings reset.
+        """Empty the log buffer; if the ring is full, exit to userspace and have all rings reset.
 
         Source: arch/x86/kvm/vmx/vmx.c handle_pml_full, virt/kvm/dirty_ring.c kvm_dirty_ring_check_request (6.12); QEMU
         accel/kvm/kvm-all.c kvm_cpu_exec, KVM_EXIT_DIRTY_RING_FULL.
@@ -138,7 +138,7 @@ class DirtyLog(KernelProgram):
         program.note("the log buffer or the dirty ring is full")
         if timed:
             program.start_stopwatch()
-        if self.drains:
+        if self.has_log_buffer:
             with program.when(in_buffer(self.buffer_entries)):
                 program.run(costs.log_exit, JITTER)
             self.drain()
@@ -147,14 +147,14 @@ class DirtyLog(KernelProgram):
                 program.run(costs.ring_exit, JITTER)
                 self.reap()
                 if self.throttle is not None and self.throttle.limit:
-                    program.nap()
+                    program.dirty_limit_sleep()
         if timed:
             self.read_stopwatch()
 
     def sync_log(self) -> list[Scan]:
-        """Learn what hardware knows of the guest's writes, before GET or CLEAR looks; returns the scans that need that.
+        """Collect what hardware has logged before GET or CLEAR; returns the scans that are needed for it.
 
-        The vCPUs give their log buffers; without any, every entry of the page table is visited.
+        The vCPUs flush their log buffers; without any, every entry of the page table is visited.
         """
         program, costs = self.program, self.costs
         self.sync_buffers()
@@ -164,16 +164,16 @@ class DirtyLog(KernelProgram):
         return [Scan.SYNC]
 
     def sync_buffers(self) -> None:
-        """Ask every vCPU for its log buffer, if it has one, and wait for none.
+        """Make every vCPU flush its log buffer, if it has one, without waiting.
 
         Source: arch/x86/kvm/x86.c kvm_arch_sync_dirty_log (6.12).
         """
         if self.buffer_entries:
             self.program.run(self.scenario.guest.vcpus * self.costs.log_kick)
-            self.kick(self.costs.log_exit, self.drained)
+            self.kick(self.costs.log_exit, self.drain_cost)
 
     def sync_rings(self) -> None:
-        """Userspace has every vCPU leave the guest, one after another, and reaps the rings.
+        """Make every vCPU leave the guest, one after another, and reap the rings, as userspace does.
 
         Source: QEMU accel/kvm/kvm-all.c kvm_dirty_ring_flush.
         """
@@ -181,12 +181,12 @@ class DirtyLog(KernelProgram):
         program.note("reap all dirty rings")
         with program.holding(Lock(USERSPACE, Mode.WRITE)):
             program.run(self.scenario.guest.vcpus * costs.ring_exit)
-            self.kick(costs.ring_exit, self.drained)
+            self.kick(costs.ring_exit, self.drain_cost)
             self._reap()
             self.scan_all(Scan.TAKE)
 
-    def last_rings(self) -> None:
-        """What the rings have when the guest has been stopped; what harvesting that costs is not modelled."""
+    def harvest_stopped_rings(self) -> None:
+        """Harvest the rings of the stopped guest; the cost of it is not modelled."""
         with self.program.holding(Lock(USERSPACE, Mode.WRITE)):
             self.kick(0)
             self.program.harvest(0)
@@ -198,24 +198,24 @@ class DirtyLog(KernelProgram):
             self._reap()
 
     def _reap(self) -> None:
-        """The same, with userspace's lock held. The reset takes mmu_lock for each run of entries within 64 pages.
+        """Reap with userspace's lock held; the reset takes mmu_lock for each run of entries within 64 pages.
 
         Source: QEMU accel/kvm/kvm-all.c kvm_dirty_ring_reap; virt/kvm/dirty_ring.c kvm_dirty_ring_reset (6.12).
         """
         program, costs, lock = self.program, self.costs, self.clear_lock
         program.harvest(costs.ring_entry)
-        with program.each_run(costs.reset_entry):
+        with program.for_each_run(costs.reset_entry):
             with nullcontext() if lock is None else program.holding(lock):
                 self.clear_word(Scan.PROTECT_RUN)
             program.run(0 if lock is None else costs.reacquire)
         self.flush()
 
     def reaper(self, first: int | None = None) -> Thread:
-        """Userspace's thread that reaps the rings now and then, until the flag `STOP` is raised.
+        """Userspace's thread that reaps the rings periodically, until the flag `STOP` is raised.
 
         Source: QEMU accel/kvm/kvm-all.c kvm_dirty_ring_reaper_thread.
 
-        - `first`: when it does so first, ps; None: after a whole sleep.
+        - `first`: time of its first reap, ps; None: after a whole sleep.
         """
         program, every = self.program, self.scenario.workload.reap_every
         with program.thread("reap") as thread:
@@ -228,34 +228,34 @@ class DirtyLog(KernelProgram):
 
     @property
     def clear_lock(self) -> Lock | None:
-        """The lock under which pages are write-protected; None: they are without one."""
+        """Lock held while pages are write-protected; None: no lock."""
         mode = self.policy.clear_lock
         return None if mode == "lockless" else self.lock(mode, regions=True)
 
     def clear_word(self, action: Scan = Scan.CLEAR) -> None:
-        """Write-protect what the bitmap's word has, and take it out of the log."""
+        """Write-protect the pages of the bitmap's word, and remove them from the log."""
         costs = self.costs
-        page = costs.either("lockless_page", "clear_page") if self.clear_lock is None else costs.clear_page
+        page = costs.value_or("lockless_page", "clear_page") if self.clear_lock is None else costs.clear_page
         self.program.scan(action, page, costs.clear_word, costs.clear_unsplit if self.faults_split else 0)
 
     @property
     def chunk(self) -> int:
         """Pages of one CLEAR ioctl."""
-        given = self.scenario.workload.clear_chunk
-        return given // self.scenario.guest.page_size if given else self.slot_pages
+        clear_chunk = self.scenario.workload.clear_chunk
+        return clear_chunk // self.scenario.guest.page_size if clear_chunk else self.slot_pages
 
     def clear_log(self) -> None:
-        """CLEAR what the last GET gave in the thread's region, ioctl by ioctl."""
+        """CLEAR the pages of the last GET in the thread's region, ioctl by ioctl."""
         program = self.program
         with program.loop(until=REGION.done()), program.extent(self.chunk) as chunk:
             self.clear_chunk(chunk)
         program.back(REGION)
 
     def clear_chunk(self, chunk: Extent) -> None:
-        """One CLEAR ioctl, of what is left of a chunk.
+        """CLEAR the remainder of a chunk with one ioctl.
 
-        Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; kernel-patches/ 0007 and 0011 for letting go, 0012 for
-        what an eager split allocates.
+        Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; kernel-patches/ 0007 and 0011 for dropping the lock,
+        0012 for the allocations of an eager split.
         """
         program, lock = self.program, self.clear_lock
         program.note("KVM_CLEAR_DIRTY_LOG")
@@ -276,46 +276,46 @@ class DirtyLog(KernelProgram):
         self,
         lock: Lock | None,
         extent: Extent,
-        clear_drop_when: Condition,
-        some: Callable[[Extent], Condition],
+        drop_when: Condition,
+        has_work: Callable[[Extent], Condition],
         act: Callable[[Extent], None],
-        last: Callable[[], None] | None = None,
+        at_end: Callable[[], None] | None = None,
     ) -> None:
-        """Do something to each word of an extent with the lock held, for as long at a time as the strategy says.
+        """Apply `act` to each word of an extent with the lock held; the strategy decides when a hold ends.
 
-        `last` is what is done at the end of each hold. Without a lock nothing is held.
+        `last` is called at the end of each hold. Without a lock nothing is held.
 
-        If the strategy never lets go, the lock is taken once, whatever there is to do. Else a hold begins at the first
-        word in which there is some, as in kernel-patches/ 0007.
+        If the strategy never drops the lock, it is taken once, even if there is nothing to do. Otherwise a hold begins
+        at the first word that has something to do, as in kernel-patches/ 0007.
         """
         program = self.program
         if lock is None:
             with program.loop(until=extent.done()):
                 act(extent)
             return
-        if isinstance(clear_drop_when, strategy.NeverDrop):
+        if isinstance(drop_when, strategy.NeverDrop):
             with self._lock_regions(extent) as region:
                 with program.holding(lock):
                     with program.loop(until=region.done()):
                         act(region)
-                    if last is not None:
-                        last()
+                    if at_end is not None:
+                        at_end()
                 if region is not extent:
                     program.run(self.costs.reacquire)
             return
         with self._lock_regions(extent) as region, program.loop(until=region.done()), program.extent(ALL) as hold:
-            ends = hold.done() | strategy.bind(clear_drop_when, hold, lock, self.block_pages)
-            with program.extent(WORD_PAGES) as word, program.when(some(word), otherwise=lambda: program.skip(word)):
+            ends = hold.done() | strategy.bind(drop_when, hold, lock, self.block_pages)
+            with program.extent(WORD_PAGES) as word, program.when(has_work(word), otherwise=lambda: program.skip(word)):
                 with program.holding(lock):
                     with program.loop(until=ends):
                         act(hold)
-                    if last is not None:
-                        last()
-                    self.adapt(clear_drop_when, lock)
+                    if at_end is not None:
+                        at_end()
+                    self.adapt(drop_when, lock)
                 program.run(self.costs.reacquire)
 
     def _split_eagerly(self, lock: Lock | None) -> None:
-        """Before its first page is cleared, replace a block by a table; without a lock, one is taken for that.
+        """Replace a block by a table before its first page is cleared; takes a lock for it if none is held.
 
         Source: arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root and tdp_mmu_alloc_sp_for_split.
         """
@@ -324,15 +324,15 @@ class DirtyLog(KernelProgram):
             if lock is not None:
                 self._split(lock)
                 return
-            own = self.lock("write", regions=True)
-            with program.holding(own):
-                self._split(own)
+            split_lock = self.lock("write", regions=True)
+            with program.holding(split_lock):
+                self._split(split_lock)
 
     def _split(self, lock: Lock) -> None:
         """Replace the block by a table, with a lock held."""
         program, costs, alloc = self.program, self.costs, self.policy.split_alloc
         if alloc == "drop" or (alloc == "under_read_lock" and lock.mode is Mode.WRITE):
-            with program.letting_go(lock):
+            with program.dropping(lock):
                 program.run(costs.split_alloc)
         else:
             program.hold(costs.split_alloc)

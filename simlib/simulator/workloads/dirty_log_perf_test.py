@@ -26,10 +26,9 @@ _POPULATED, _GO, _DIRTIED = range(3)
 
 
 def build(scenario: Scenario) -> Job:
-    """The selftest's programs for one scenario.
+    """Programs of the selftest for one scenario.
 
-    Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``dirtied i`` and
-    ``cleared i``.
+    Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``dirtied i`` and ``cleared i``.
     """
     kernel = DirtyLog(scenario)
     vcpu = _vcpu(kernel)
@@ -80,11 +79,11 @@ METRICS = (
     *cpu_metrics("the end of populating", "the last CLEAR", "proportional"),
     *LOCKS,
 )  # fmt: skip
-"""What the selftest measures."""
+"""Metrics of the selftest."""
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
-    """The values of `METRICS`."""
+    """Values of `METRICS`."""
     return {
         "dirty_memory_time": phase_seconds(job, raw, "dirtied"),
         "populate_time": phase_seconds(job, raw, "populated"),
@@ -98,30 +97,31 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 _OF_AN_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu")
 
 
-def sample(scenario: Scenario, pages_per_vcpu: int, part: int = 1) -> tuple[Scenario, float]:
-    """The scenario with at most so many pages a vCPU, or one in `part` of these, and what scales times and counts back.
+def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[Scenario, float]:
+    """Scenario with at most `pages_per_vcpu` pages per vCPU, or one in `part` of these, and its scale factor.
 
-    The steady state makes them proportional to the pages; what is lost is the relative weight of start and end. With
-    dirty rings all of it is simulated: what they have at a round's end does not grow with the pages.
+    In the steady state, times and counts are proportional to the pages; the relative weight of start and end is lost.
+    With dirty rings the whole memory is simulated: the number of entries in them at the end of a round does not grow
+    with the pages.
     """
     guest = scenario.guest
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
-    pages = max(unit, pages_per_vcpu // part // unit * unit)
+    pages = max(unit, pages_per_vcpu // fraction // unit * unit)
     if pages >= guest.pages_per_vcpu or scenario.workload.rings:
         return scenario, 1.0
     small = dataclasses.replace(guest, memory=None, memory_per_vcpu=pages * guest.page_size)
-    total, was = pages * guest.vcpus * guest.page_size, guest.pages * guest.page_size
+    total, memory = pages * guest.vcpus * guest.page_size, guest.pages * guest.page_size
     workload, costs = scenario.workload, scenario.costs
-    chunk = workload.clear_chunk or was
+    chunk = workload.clear_chunk or memory
     if chunk > total:
         # An ioctl that covers less than before flushes less often for its pages: shrink the flush alike. Faults that
         # split a block and flush for it come as often for their pages as before; what they flush stays as it is.
         if workload.clear_chunk is not None:
             workload = dataclasses.replace(workload, clear_chunk=total)
-        policy, often = scenario.policy.resolved(), guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
-        if not (policy.facts.split_flush and often and not policy.eager_split):
-            given = {name: value for name, value in costs.given().items() if name in _OF_AN_IOCTL}
-            costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in given.items()})
+        policy, frequent = scenario.policy.resolved(), guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
+        if not (policy.facts.split_flush and frequent and not policy.eager_split):
+            known = {name: value for name, value in costs.given().items() if name in _OF_AN_IOCTL}
+            costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in known.items()})
     less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
     return less, guest.pages_per_vcpu / pages
 
@@ -133,5 +133,5 @@ KIND = WorkloadKind(
     ("dirty_memory_time", "contentions"),
     measure,
     sample=sample,
-    dirtying="dirtied",
+    dirtying_phase="dirtied",
 )

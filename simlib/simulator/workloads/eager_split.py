@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""arm64 splits blocks ahead of the guest's writes, walk by walk, as programs: at enabling the log, or at CLEAR.
+"""Eager splitting on arm64, table walk by table walk, as programs: at enabling the log, or at CLEAR.
 
 The steps are those of the selftest dirty_log_perf_test with one slot. Memory is mapped when the run begins. Without
 KVM_DIRTY_LOG_INITIALLY_SET enabling write-protects the slot and then splits it; with it, each CLEAR write-protects and
@@ -28,14 +28,14 @@ from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKi
 _GO, _DIRTIED = range(2)
 
 IPA_BITS = 48
-"""Intermediate physical address of the guest, bits, by which the number of levels goes."""
+"""Bits of the guest's intermediate physical addresses, which determine the number of levels."""
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs of one scenario.
+    """Programs of one scenario.
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``dirtied i`` and ``cleared i``. Raises
-    `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none.
+    `InputError` if `policy.split_chunk` or the memory is not a multiple of the blocks.
     """
     kernel = EagerSplit(scenario)
     kernel.check()
@@ -45,7 +45,7 @@ def build(scenario: Scenario) -> Job:
 
 
 def _parked_vcpu(kernel: EagerSplit) -> Thread:
-    """A vCPU of the selftest, from the moment that all memory is mapped."""
+    """Program of a vCPU of the selftest, from the moment at which all memory is mapped."""
     program, parties = kernel.program, kernel.scenario.guest.vcpus + 1
     with program.thread() as vcpu, program.repeat(kernel.scenario.workload.iterations):
         program.barrier(_GO, parties)
@@ -80,10 +80,10 @@ def _main(kernel: EagerSplit) -> Thread:
 
 @dataclass
 class EagerSplit(DirtyLog):
-    """A kernel of arm64 whose walks over its stage-2 table cost what they visit."""
+    """An arm64 kernel whose stage-2 table walks cost their visits."""
 
     def __post_init__(self) -> None:
-        """Find out what maps the memory."""
+        """Determine the levels and blocks that map the memory."""
         super().__post_init__()
         guest = self.scenario.guest
         self.table = PageTable(guest.page_size)
@@ -95,40 +95,40 @@ class EagerSplit(DirtyLog):
 
     @property
     def faults_split(self) -> bool:
-        """Whether a write may meet a block: between write-protecting and splitting it the lock is let go."""
+        """True if a write may meet a block: the lock is dropped between write-protecting and splitting it."""
         return self.scenario.guest.mapped_as_blocks and not (self.splits_eagerly and self.scenario.workload.parked)
 
     def check(self) -> None:
-        """Refuse what would need another walk."""
+        """Refuse scenarios whose walks are not simulated."""
         pages, chunk = self.slot_pages, self.chunk_pages
         if chunk % max(self.leaf_pages, self.block_pages):
             raise InputError(
                 "policy.split_chunk", format_size(chunk * self.table.page_bytes),
                 "must be a multiple of the blocks that map the memory",
-                "leave it out; a smaller chunk splits 1 GiB in two steps, which is not simulated",
+                "omit it; a smaller chunk splits 1 GiB in two steps, which is not simulated",
             )  # fmt: skip
         if pages % self.leaf_pages:
             raise InputError(
                 "guest.memory", format_size(pages * self.table.page_bytes),
-                f"must be a multiple of {format_size(self.leaf_pages * self.table.page_bytes)}, which a block maps",
+                f"must be a multiple of the blocks of {format_size(self.leaf_pages * self.table.page_bytes)}",
             )  # fmt: skip
         if self.height == 3 and self.chunk % self.leaf_pages:
             raise InputError(
                 "workload.clear_chunk", format_size(self.chunk * self.table.page_bytes), "must be a multiple of 1G",
-                "a CLEAR of less splits a block of which the others find nothing left",
+                "a smaller CLEAR splits a whole block, and the next ones find nothing to split",
             )  # fmt: skip
 
     def _visits(self, pages: int, height: int) -> int:
-        """Time of a walk over so many pages, from a block's first one, that finds leaves of this height, ps."""
+        """Time of a walk over `pages` pages from the first of a block whose leaves have this height, ps."""
         return self.costs.walk_entry * self.table.walked(0, pages, height, self.levels)
 
     def _split_visits(self, pages: int, height: int) -> int:
-        """The same of a walk that splits."""
+        """Time of such a walk that splits, ps."""
         walk = self.policy.split_walk
         return self.costs.walk_entry * self.table.split_walked(0, pages, height, walk, self.levels)
 
     def enable(self) -> None:
-        """Turn dirty logging on: every bit set; or the slot write-protected, TLBs flushed, and the slot split.
+        """Enable dirty logging: set every bit; or write-protect the slot, flush TLBs, and split the slot.
 
         Source: arch/arm64/kvm/mmu.c kvm_arch_commit_memory_region, kvm_mmu_wp_memory_region and
         kvm_mmu_split_memory_region (6.12).
@@ -142,7 +142,7 @@ class EagerSplit(DirtyLog):
         with program.holding(lock), program.loop(until=REGION.done()):
             with program.extent(ranges) as extent:
                 self._protect(extent, ranges)
-            with program.when(~REGION.done() & lock.waiters(1)), program.letting_go(lock):
+            with program.when(~REGION.done() & lock.waiters(1)), program.dropping(lock):
                 program.run(self.costs.reacquire)
         program.back(REGION)
         self.flush()
@@ -152,18 +152,18 @@ class EagerSplit(DirtyLog):
             program.back(REGION)
 
     def _protect(self, extent: Extent, pages: int) -> None:
-        """Write-protect what maps a range; of blocks of the second kind, whose parts the engine knows, each once."""
-        program, protect = self.program, self.costs.protect_entry
+        """Write-protect the entries that map a range; 1 GiB blocks, of which the engine knows the parts, once each."""
+        program, entry_ps = self.program, self.costs.protect_entry
         program.hold(self._visits(pages, self.height))
         if self.height == 3:
-            program.hold(protect * (pages // self.leaf_pages))
-            protect = 0
+            program.hold(entry_ps * (pages // self.leaf_pages))
+            entry_ps = 0
         with program.loop(until=extent.done()):
-            program.scan(Scan.PROTECT, protect)
+            program.scan(Scan.PROTECT, entry_ps)
             program.advance(self.block_pages if self.height > 1 else WORD_PAGES, extent)
 
     def _split_region(self, lock: Lock) -> None:
-        """Split all blocks, chunk by chunk; before each, let go to allocate tables, or if anybody waits.
+        """Split all blocks, chunk by chunk; before each chunk, drop mmu_lock to allocate tables, or if a thread waits.
 
         Source: arch/arm64/kvm/mmu.c kvm_mmu_split_huge_pages and need_split_memcache_topup_or_resched (6.12).
         """
@@ -173,7 +173,7 @@ class EagerSplit(DirtyLog):
             if blocks:
                 self._allocate(lock, blocks)
             else:
-                self._let_others(lock)
+                self._drop_if_contended(lock)
             program.hold(self._split_visits(chunk, self.height))
             if blocks:
                 self._make_tables(blocks)
@@ -183,28 +183,28 @@ class EagerSplit(DirtyLog):
             else:
                 program.skip(extent)
 
-    def _let_others(self, lock: Lock) -> None:
-        """Let go if anybody waits."""
-        with self.program.when(lock.waiters(1)), self.program.letting_go(lock):
+    def _drop_if_contended(self, lock: Lock) -> None:
+        """Drop mmu_lock if a thread waits for it."""
+        with self.program.when(lock.waiters(1)), self.program.dropping(lock):
             self.program.run(self.costs.reacquire)
 
     def _allocate(self, lock: Lock, blocks: int) -> None:
-        """Let go to allocate the tables for so many blocks."""
+        """Drop mmu_lock to allocate the tables for `blocks` blocks."""
         tables = blocks * self.table.new_entries(self.height) // self.table.entries
-        with self.program.letting_go(lock):
-            self.program.run(self.costs.reacquire + self.costs.beside("split_alloc") * tables)
+        with self.program.dropping(lock):
+            self.program.run(self.costs.reacquire + self.costs.value_if_set("split_alloc") * tables)
 
     def _make_tables(self, blocks: int) -> None:
-        """Make tables for so many blocks, fill them, and put them in the blocks' place."""
+        """Fill tables for `blocks` blocks, and install them in place of the blocks."""
         entries = self.table.new_entries(self.height)
-        self.program.hold(blocks * (self.costs.table_entry * entries + self.costs.beside("split_block")))
+        self.program.hold(blocks * (self.costs.table_entry * entries + self.costs.value_if_set("split_block")))
 
     def clear(self, first: bool) -> None:
-        """CLEAR of the whole slot, or of `clear_chunk` at a time.
+        """CLEAR the whole slot, `clear_chunk` at a time.
 
-        Each word in which anything is dirty is write-protected and then split, if a block maps it still. A walk reaches
-        from the word's first dirty page to its last, which is taken for all of its 64. In the first round pages that
-        come from a block are taken for write-protected already.
+        Each word with a dirty page is write-protected and then split, if a block still maps it. A walk covers the pages
+        from the word's first dirty one to its last, taken to be all 64. In the first round, pages that come from a
+        block are taken to be write-protected already.
 
         Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; arch/arm64/kvm/mmu.c
         kvm_arch_mmu_enable_log_dirty_pt_masked (6.12).
@@ -224,7 +224,7 @@ class EagerSplit(DirtyLog):
         program.back(REGION)
 
     def _clear_words(self, extent: Extent, lock: Lock, splits: bool, protect: int | None) -> None:
-        """CLEAR, word by word; whatever there was to split has been split."""
+        """CLEAR word by word, after all blocks have been split."""
         program = self.program
         with program.loop(until=extent.done()), program.extent(WORD_PAGES) as word:
             with program.when(word.collected()):
@@ -235,12 +235,12 @@ class EagerSplit(DirtyLog):
                         program.hold(self._visits(WORD_PAGES, self.height))  # of a word, or of a part of a block
                 program.scan(Scan.CLEAR, protect, self.costs.clear_word)
                 if splits:
-                    self._let_others(lock)
+                    self._drop_if_contended(lock)
                     program.hold(self._split_visits(WORD_PAGES, 1))
             program.skip(word)
 
     def _clear_and_split(self, chunk: Extent, lock: Lock) -> None:
-        """The first CLEAR: every page is dirty, so each block is split at its first word."""
+        """Make the first CLEAR: every page is dirty, so each block is split at its first word."""
         program = self.program
         with (
             program.loop(until=chunk.done()),
@@ -268,11 +268,11 @@ METRICS = (
     *cpu_metrics("the beginning of enabling", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip
-"""What splitting eagerly measures."""
+"""Metrics of eager splitting."""
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
-    """The values of `METRICS`."""
+    """Values of `METRICS`."""
     workload, parked = scenario.workload, scenario.host_costs.guest_access or 0
     access = parked if workload.parked else workload.access_interval
     return {
@@ -285,4 +285,4 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 _DEFAULT = ("enable_time", "clear_dirty_log_time", "longest_stall")
-KIND = WorkloadKind("eager_split", build, METRICS, _DEFAULT, measure, contained=("split_alloc", "split_block"))
+KIND = WorkloadKind("eager_split", build, METRICS, _DEFAULT, measure, included_costs=("split_alloc", "split_block"))

@@ -2,8 +2,8 @@
 """GET_DIRTY_LOG without manual protection while the guest writes, as programs: the benchmark of 2013, as far as known.
 
 The memory is mapped when the run begins. After a while the log is enabled; then userspace sleeps and does GET, round
-after round. Each GET collects what was written since the last one and write-protects it: under mmu_lock, in one hold or
-in several, or without the lock (`Policy.clear_lock`).
+after round. Each GET collects the pages written since the last one and write-protects them: with mmu_lock held, in one
+hold or in several, or without the lock (`Policy.clear_lock`).
 
 Sources: virt/kvm/kvm_main.c kvm_get_dirty_log_protect (6.12); arch/x86/kvm/x86.c kvm_vm_ioctl_get_dirty_log (3.11).
 """
@@ -21,13 +21,13 @@ from simlib.simulator.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.simulator.workloads.degradation import GUEST, UNDISTURBED, degradation, guest_metrics
 from simlib.simulator.workloads.dirty_log import DirtyLog
 from simlib.simulator.workloads.guest import running_vcpu
-from simlib.simulator.workloads.horizon import within_horizon
+from simlib.simulator.workloads.horizon import check_within_horizon
 from simlib.simulator.workloads.kernel import STOP
 from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs of one scenario.
+    """Programs of one scenario.
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``rested i`` and ``got i``.
     """
@@ -46,7 +46,7 @@ def _main(kernel: DirtyLog) -> Thread:
         kernel.enable_log()
         kernel.stamp("enabled")
         for number in range(1, workload.iterations + 1):
-            kernel.scan_all(Scan.SEND)  # userspace is done with what GET gave
+            kernel.scan_all(Scan.SEND)  # userspace has sent the pages of the last GET
             program.sleep(workload.pause)
             kernel.stamp("rested", number)
             kernel.get_and_clear_log()
@@ -63,7 +63,7 @@ METRICS = (
     *GUEST,
     *LOCKS,
 )  # fmt: skip
-"""What GET under load measures. No part of the memory stands for the whole."""
+"""Metrics of GET under load. A part of the memory does not represent the whole."""
 
 _WAIT, _BITMAP = [ACTIVITIES.index("wait"), ACTIVITIES.index("line")], len(ACTIVITIES)
 
@@ -74,13 +74,13 @@ def curve(scenario: Scenario, job: Job, raw: EngineResult) -> pd.DataFrame:
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
-    """The values of `METRICS`."""
+    """Values of `METRICS`."""
     ends = [i for i, stamp in enumerate(job.stamps) if stamp.phase == "got"]
-    waits = [float((raw.stamp_own[i, _WAIT] - raw.stamp_own[i - 1, _WAIT]).sum()) * PS for i in ends]
+    waits = [float((raw.stamp_thread[i, _WAIT] - raw.stamp_thread[i - 1, _WAIT]).sum()) * PS for i in ends]
     return {
         "get_dirty_log_time": phase_seconds(job, raw, "got"),
         "get_wait_time": waits,
-        "dirty_pages": [float(raw.stamp_own[i, _BITMAP]) for i in ends],
+        "dirty_pages": [float(raw.stamp_thread[i, _BITMAP]) for i in ends],
         **cpu_times(scenario, job, raw, (UNDISTURBED, job.stamps[-1]), scenario.workload.access_interval),
         **guest_metrics(scenario, raw, curve(scenario, job, raw)),
         **lock_metrics(scenario, raw),
@@ -94,9 +94,9 @@ def check_horizon(scenario: Scenario) -> None:
     """
     workload, guest, costs = scenario.workload, scenario.guest, scenario.host_costs
     pages = guest.pages
-    each = workload.pause + pages * max(costs.clear_page or 0, costs.lockless_page or 0)
-    less = "take less memory, fewer iterations or a shorter pause"
-    within_horizon("the rounds could take {}", workload.iterations * each, less, beside=workload.warm_up)
+    round_ps = workload.pause + pages * max(costs.clear_page or 0, costs.lockless_page or 0)
+    hint = "use less memory, fewer iterations or a shorter pause"
+    check_within_horizon("the rounds could take {}", workload.iterations * round_ps, hint, extra=workload.warm_up)
 
 
 _DEFAULT = ("get_dirty_log_time", "guest_throughput", "longest_stall")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Refusing at once what would run past the simulated time."""
+"""Early refusal of runs that would exceed the simulated time."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from simlib.simulator.engine.limits import HORIZON_PS
 from simlib.simulator.engine.result import PS
 
 
-def within_horizon(what: str, time: float, cure: str, option: str = "", beside: int = 0) -> None:
-    """Raise unless a time, ps, and what passes `beside` it can be simulated.
+def check_within_horizon(what: str, time: float, hint: str, cli_hint: str = "", extra: int = 0) -> None:
+    """Raise unless a time, ps, plus `extra` can be simulated.
 
-    The sentence is `what`, in which the time stands for ``{}``, and `cure`; on the command line `option`. Raises
-    `HorizonError`.
+    The message is `what`, with the time for ``{}``, and `hint`; on the command line `cli_hint`. Raises `HorizonError`.
     """
-    if beside + time > HORIZON_PS:
+    if extra + time > HORIZON_PS:
         limit = f"more than the {HORIZON_PS * PS:.0f} s that are simulated"
-        raise HorizonError(what.format(f"{time * PS:.0f} s") + f", {limit}", cure, option)
+        raise HorizonError(what.format(f"{time * PS:.0f} s") + f", {limit}", hint, cli_hint)
 
 
 LONGEST_RUN = 10**13
-"""Accesses of all vCPUs from which on a run is refused: a week."""
+"""Accesses of all vCPUs above which a run is refused: a week."""
 
 ACCESS_S, LONG_S = 20e-9, 10.0
-"""What the compiled engine takes for an access that meets nothing, s, at best; from how long on a run is announced."""
+"""Least time of the compiled engine for an access without a fault, s; and the duration of a run to announce, s."""
 
 
 def undisturbed_accesses(scenario: Scenario) -> float:
-    """Accesses that a guest which works on makes while nobody does anything: in the warm-up and the pauses.
+    """Accesses that a running guest makes in the warm-up and the pauses.
 
     >>> undisturbed_accesses(Scenario.parse({"guest": {"vcpus": 2}, "workload": {"kind": "get_dirty_log", "pause": "4s",
     ...                                       "warm_up": "0s"}}))
     16000000.0
     """
     workload = scenario.workload
-    each, pauses = workload.access_interval, workload.iterations * workload.pause
+    access_ps, pauses = workload.access_interval, workload.iterations * workload.pause
     if workload.kind == "clear_under_load":
-        each = scenario.host_costs.guest_access or 0
-    elif workload.keeps_touching:
+        access_ps = scenario.host_costs.guest_access or 0
+    elif workload.keeps_accessing:
         pauses = workload.warm_up + (pauses if workload.kind in ("get_dirty_log", "eager_split") else 0)
     else:
         return 0.0
-    return scenario.guest.vcpus * pauses / each if each else 0.0
+    return scenario.guest.vcpus * pauses / access_ps if access_ps else 0.0
 
 
 def check_length(scenario: Scenario) -> None:
-    """Refuse a run whose guest would touch its memory for days before anything happens.
+    """Refuse a run whose guest would access its memory for days before anything happens.
 
     Raises `HorizonError`.
     """
     accesses = undisturbed_accesses(scenario)
     if accesses > LONGEST_RUN:
         raise HorizonError(
-            f"in its pauses the guest touches its memory {accesses:.3g} times, more than the {LONGEST_RUN:.0e} of "
-            "which a simulation ends",
-            SHORTER,
+            f"in its pauses the guest accesses its memory {accesses:.3g} times, more than the {LONGEST_RUN:.0e} that "
+            "can be simulated",
+            SHORTER_HINT,
         )
 
 
-SHORTER = "shorten pause or warm_up, or lengthen access_interval"
+SHORTER_HINT = "shorten pause or warm_up, or lengthen access_interval"
+"""Hint for runs with too many accesses in their pauses."""
 
 
 def least_accesses(scenario: Scenario) -> float:
-    """Accesses that a run has at least: of a migration until all memory was sent once, else in its pauses or rounds.
+    """Least number of accesses of a run: of a migration until all memory was sent once, else in its pauses or rounds.
 
     >>> least_accesses(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"iterations": 3}}))
     8192.0
@@ -73,35 +73,35 @@ def least_accesses(scenario: Scenario) -> float:
     if workload.facts.by_chunk:
         wire = guest.pages * guest.page_size * 8 / workload.link
         return undisturbed_accesses(scenario) + guest.vcpus * wire / (workload.access_interval * PS)
-    if workload.keeps_touching or workload.kind in ("clear_under_load", "teardown"):
+    if workload.keeps_accessing or workload.kind in ("clear_under_load", "teardown"):
         return undisturbed_accesses(scenario)
     return float(guest.pages * (1 + workload.iterations))
 
 
-def how_long(scenario: Scenario, runs: int = 1, at_a_time: int = 1) -> str:
-    """What to say of a long run before it begins; empty: it is none.
+def long_run_notice(scenario: Scenario, runs: int = 1, concurrency: int = 1) -> str:
+    """Notice to print before a long run; empty for others.
 
     >>> s = {"guest": {"vcpus": 64}, "workload": {"kind": "get_dirty_log", "pause": "100s", "access_interval": "500ns"}}
-    >>> how_long(Scenario.parse(s), runs=3, at_a_time=2)
-    'a long run: the guest touches its memory 2.56e+10 times and more, in each of 3 runs: 768 s at least; shorten ...'
+    >>> long_run_notice(Scenario.parse(s), runs=3, concurrency=2)
+    'a long run: the guest accesses its memory at least 2.56e+10 times in each of 3 runs: at least 768 s; shorten ...'
     """
     accesses = least_accesses(scenario)
-    seconds = accesses * ACCESS_S * max(1.0, runs / at_a_time)
+    seconds = accesses * ACCESS_S * max(1.0, runs / concurrency)
     if seconds < LONG_S:
         return ""
-    each = f", in each of {runs} runs" if runs > 1 else ""
-    cure = "take less memory or a faster link" if scenario.workload.facts.by_chunk else SHORTER
-    what = f"a long run: the guest touches its memory {accesses:.3g} times and more{each}"
-    return f"{what}: {seconds:.0f} s at least; {cure}"
+    in_each = f" in each of {runs} runs" if runs > 1 else ""
+    hint = "use less memory or a faster link" if scenario.workload.facts.by_chunk else SHORTER_HINT
+    notice = f"a long run: the guest accesses its memory at least {accesses:.3g} times{in_each}"
+    return f"{notice}: at least {seconds:.0f} s; {hint}"
 
 
-def check_walks(scenario: Scenario) -> None:
-    """Refuse a guest whose walks over its memory cannot end in time.
+def check_passes(scenario: Scenario) -> None:
+    """Refuse a guest whose passes over its memory cannot end in time.
 
-    The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978). Raises
+    The bound is asymptotic: no vCPU is faster than its own faults in sequence (Denning and Buzen 1978). Raises
     `HorizonError`.
 
-    >>> check_walks(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
+    >>> check_passes(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
     ...                             "costs": {"fault_unlocked": "1us"}}))
     Traceback (most recent call last):
     ...
@@ -114,7 +114,7 @@ def check_walks(scenario: Scenario) -> None:
     least = guest.pages_per_vcpu * (
         fault / blocks + (passes - 1) * workload.write_percent / 100 * fault + passes * (costs.guest_access or 0)
     )
-    less = "take less memory or fewer iterations, or sample the pages"
-    within_horizon(
-        "the run would take at least {} of simulated time", least, f"{less} (pages_per_vcpu=…)", f"{less} (--pages)"
+    hint = "use less memory or fewer iterations, or sample the pages"
+    check_within_horizon(
+        "the run would take at least {} of simulated time", least, f"{hint} (pages_per_vcpu=…)", f"{hint} (--pages)"
     )

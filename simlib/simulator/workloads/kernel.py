@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""KVM's locks, page faults and TLB flushes, as pieces of programs, and the job that they end up in."""
+"""KVM's locks, page faults and TLB flushes, as parts of programs, and the job that they make up."""
 
 from __future__ import annotations
 
@@ -20,49 +20,48 @@ from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.program import REGION, Extent, Lock, Program, Thread, in_guest
 from simlib.model.scenario import Guest, Scenario
-from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Step, Whose
+from simlib.model.steps import Adapt, Clock, LockScope, Map, Mode, Stamp, Step
 from simlib.model.topology import Placement, placement
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
-"""Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
+"""Indices of a job's locks: mmu_lock; broadcast invalidations; the first region's lock, if there are several."""
 
 USERSPACE = REGIONS
-"""Index of userspace's lock, where there are dirty rings, which go with no regions."""
+"""Index of userspace's lock, if there are dirty rings, which exclude regions."""
 
 JITTER, RANDOM, _TICK, _KICK = 1, 2, 3, 4
-"""Distributions of a job's times: as `Costs.fault_jitter` says, exponential, and as `Machine` says of ticks, kicks."""
+"""Distributions of a job's times: `Costs.fault_jitter`, exponential, and those of `Host` for ticks and kicks."""
 
 STOP = 0
-"""The flag that stops a guest that works on."""
+"""Flag that stops a running guest."""
 
 PLACES = 1
-"""Distribution of the places that the guest touches, where it is not uniform."""
+"""Distribution of the places that the guest accesses, if it is not uniform."""
 
 _FAULTS = ("missing page", "write-protected page", "write-protected block", "missing block")
 
 
-def split_at_once(guest: Guest) -> int:
+def blocks_per_split(guest: Guest) -> int:
     """Blocks of 2 MiB (with pages of 4 KiB) that are one mapping until a fault splits it.
 
-    >>> split_at_once(Guest(backing="hugetlb_1gb")), split_at_once(Guest())
+    >>> blocks_per_split(Guest(backing="hugetlb_1gb")), blocks_per_split(Guest())
     (512, 1)
     """
     return PageTable(guest.page_size).entries if guest.backing == "hugetlb_1gb" else 1
 
 
-class Spent:
-    """What actions cost, as a program spends it: picoseconds by the names of `Costs`, and which were asked for.
+class ProgramCosts:
+    """Costs of actions as a program uses them, in ps by the names of `Costs`, and the names that were used.
 
-    A cost that has no value takes no time here; whoever simulates sees to it that it has one
-    (`simlib.measurements.fits`).
+    A cost without a value takes no time here; the caller makes sure that it has one (`simlib.measurements.fits`).
 
-    >>> costs = Spent(Costs(fault_unlocked=700_000))
+    >>> costs = ProgramCosts(Costs(fault_unlocked=700_000))
     >>> costs.fault_unlocked, costs.fault_hold, sorted(costs.used)
-    (700000, 0, ['fault_unlocked', 'fault_hold'])
+    (700000, 0, ['fault_hold', 'fault_unlocked'])
     """
 
     def __init__(self, costs: Costs) -> None:
-        """Nothing was asked for yet."""
+        """Costs of which none was used yet."""
         self._costs = costs
         self.used: set[str] = set()
 
@@ -71,13 +70,13 @@ class Spent:
         self.used.add(name)
         return value or 0
 
-    def either(self, name: str, other: str) -> int:
-        """A cost, or what stands for it as long as it has no value."""
+    def value_or(self, name: str, other: str) -> int:
+        """Value of a cost, or of another one that replaces it if it has no value."""
         value: int = getattr(self, name)
         return value if getattr(self._costs, name) is not None else getattr(self, other)
 
-    def beside(self, name: str) -> int:
-        """A cost that is paid only where it has a value, since another one contains it else."""
+    def value_if_set(self, name: str) -> int:
+        """Value of a cost that another one includes unless it has a value; 0 if it has none."""
         return 0 if getattr(self._costs, name) is None else getattr(self, name)
 
 
@@ -86,32 +85,32 @@ class KernelProgram:
     """A scenario's kernel, writing its steps into a program.
 
     - `policy`: with every default replaced.
-    - `stamps`: those so far.
+    - `stamps`: the stamps written so far.
     """
 
     scenario: Scenario
     program: Program = field(default_factory=Program)
     stamps: list[Stamp] = field(default_factory=list)
-    costs: Spent = field(init=False)
-    """What actions cost on the scenario's machine."""
+    costs: ProgramCosts = field(init=False)
+    """Costs of actions on the scenario's host."""
     first_batch: int = 64
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
     places: tuple[Places, ...] = ()
-    """Which pages the guest touches, as `Job.places` has it, where it is not uniform; by default Zipf's law."""
-    kicks_stall: bool = field(default=False, init=False)
-    """Whether a kick is a stall of the guest by itself: its stopwatch stands between two faults."""
+    """Distribution of the pages that the guest accesses (`Job.places`), if it is not uniform; by default Zipf's law."""
+    kick_is_stall: bool = field(default=False, init=False)
+    """True if a kick is a stall of its own, because the guest's stopwatch does not run between two faults."""
     image: Image | None = None
-    """What the memory is like when the run begins, if it is neither empty nor all mapped."""
-    hardware: bool = True
-    """Whether the engine sets dirty bits; else a write that hardware would notice faults, and takes no longer."""
+    """Memory when the run begins, if it is neither empty nor all mapped."""
+    hardware_dirty_bits: bool = True
+    """True if the engine sets dirty bits; otherwise a write that hardware would log faults, and takes no longer."""
 
     def __post_init__(self) -> None:
-        """Resolve what the scenario leaves to the architecture."""
+        """Resolve the settings that the scenario leaves to the architecture."""
         self.policy: Policy = self.scenario.policy.resolved()
         self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
-        self.costs = Spent(self.scenario.host_costs)
+        self.costs = ProgramCosts(self.scenario.host_costs)
         if self.policy.facts.page_fence:
-            self.costs.used.add("fence_vcpu")  # it is part of what those take that change an entry
+            self.costs.used.add("fence_vcpu")  # the costs of changing an entry include it
         self.tracking = TRACKING[self.policy.dirty_tracking]
         self.buffer_entries = self.policy.buffer_entries
         workload = self.scenario.workload
@@ -125,29 +124,29 @@ class KernelProgram:
         return self.scenario.guest.pages
 
     def stamp(self, phase: str, number: int = 0) -> None:
-        """Write down the time at which a phase ends, or a round of it."""
+        """Record the time at which a phase ends, or a round of it."""
         self.program.stamp(len(self.stamps))
         self.stamps.append(Stamp(phase, number))
 
     def lock(self, mode: str, regions: bool = False) -> Lock:
-        """The lock that one of the policy's words means; `regions`: that of the memory at hand, if there is one."""
+        """Lock for a mode of the policy; `regions`: that of the current page's region, if regions have locks."""
         if mode == "lockless":
-            others = self.policy.lock_regions if self.policy.lock_regions > 1 else int(self.ring_entries > 0)
-            first = REGIONS + others
-            return Lock(first, Mode.WRITE, Whose.THREAD)
+            preceding = self.policy.lock_regions if self.policy.lock_regions > 1 else int(self.ring_entries > 0)
+            first = REGIONS + preceding
+            return Lock(first, Mode.WRITE, LockScope.THREAD)
         shared = mode == "read" and LOCKS[self.policy.lock] in SHARING
-        how = Mode.READ if shared else Mode.WRITE
+        lock_mode = Mode.READ if shared else Mode.WRITE
         if regions and self.policy.lock_regions > 1:
-            return Lock(REGIONS, how, Whose.REGION)
-        return Lock(MMU_LOCK, how)
+            return Lock(REGIONS, lock_mode, LockScope.REGION)
+        return Lock(MMU_LOCK, lock_mode)
 
     @property
     def faults_split(self) -> bool:
-        """Whether a write may meet a block that has to be split."""
+        """True if a write may meet a block that has to be split."""
         return self.scenario.guest.mapped_as_blocks
 
-    def seek(self) -> None:
-        """Go to the page that the guest touches next, where it does not go page by page."""
+    def seek_next_page(self) -> None:
+        """Go to the page that the guest accesses next, if it does not access pages in order."""
         self.program.seek(1, PLACES if self.scenario.workload.access == "zipf" else 0)
 
     def map_page(self, action: Map, logging: bool) -> None:
@@ -155,25 +154,25 @@ class KernelProgram:
         self.program.map(action, logging)
 
     def read_stopwatch(self, of_kicks: bool = False) -> None:
-        """A fault is over, or, `of_kicks`, what a kick began."""
+        """Record the end of a fault, or, if `of_kicks`, of a kick."""
         self.program.read_stopwatch(of_kicks)
 
     def faults(self, logging: bool, timed: bool = False) -> list[Callable[[], None]]:
-        """What each of the four kinds of fault does, in the order of `Step.ACCESS`; `timed`: by the stopwatch, too."""
+        """Handlers of the four kinds of fault, in the order of `Step.ACCESS`; `timed`: with the stopwatch."""
         costs, policy = self.costs, self.policy
         hold = costs.fault_hold
         # Without a log nothing is write-protected: the second and the third kind do not come.
-        split = costs.either("split_hold", "fault_hold") if logging and self.faults_split else 0
-        slow, fast = policy.fault_lock_sections, self.scenario.policy.fault_lock_sections or 1
+        split = costs.value_or("split_hold", "fault_hold") if logging and self.faults_split else 0
+        slow_sections, fast_sections = policy.fault_lock_sections, self.scenario.policy.fault_lock_sections or 1
         # Only an entry that was valid can be cached by a TLB, and only some architectures broadcast.
         flush = costs.tlb_invalidate if logging and policy.facts.fault_flush == "broadcast" else 0
         # A slot that is logged is mapped by pages: kvm_mmu_hugepage_adjust, arm64's user_mem_abort (logging_active).
-        whole = Map.BLOCK if self.scenario.guest.mapped_as_blocks and not logging else Map.PAGE
+        block_action = Map.BLOCK if self.scenario.guest.mapped_as_blocks and not logging else Map.PAGE
         kinds = (
-            (policy.translation_fault, hold, 0, Map.PAGE, slow),
-            (policy.write_protect_fault, hold, flush, Map.PAGE, fast),
-            (policy.split_fault, split, flush, Map.SPLIT, slow),
-            (policy.translation_fault, hold, 0, whole, slow),
+            (policy.translation_fault, hold, 0, Map.PAGE, slow_sections),
+            (policy.write_protect_fault, hold, flush, Map.PAGE, fast_sections),
+            (policy.split_fault, split, flush, Map.SPLIT, slow_sections),
+            (policy.translation_fault, hold, 0, block_action, slow_sections),
         )
 
         def fault(name: str, mode: str, time: int, invalidate: int, action: Map, sections: int) -> None:
@@ -185,41 +184,41 @@ class KernelProgram:
             if timed:
                 self.read_stopwatch()
 
-        found: list[Callable[[], None]] = [
+        handlers: list[Callable[[], None]] = [
             partial(fault, name, *kind) for name, kind in zip(_FAULTS, kinds, strict=True)
         ]
-        if self.tracking.dirty_bits and not self.hardware:
-            found[1] = partial(self._logged_write, timed)
-        return found
+        if self.tracking.dirty_bits and not self.hardware_dirty_bits:
+            handlers[1] = partial(self._logged_write, timed)
+        return handlers
 
     def access(self, logging: bool, timed: bool = False) -> None:
-        """The guest touches its page; `timed`: what keeps it from that is, by the stopwatch."""
-        leave = self.leave(timed) if logging and self.hardware else None
+        """Access the current page; `timed`: with the stopwatch for delays."""
+        leave = self.leave(timed) if logging and self.hardware_dirty_bits else None
         # A fault that fills the ring leaves before its page is written, which is protected then, and logged twice.
         self.program.access(
-            *self.faults(logging, timed), leave=leave, again=leave is not None and self.ring_entries > 0
+            *self.faults(logging, timed), on_full=leave, retry=leave is not None and self.ring_entries > 0
         )
 
     @property
-    def drains(self) -> bool:
-        """Whether a vCPU's log buffer has to be emptied whenever it leaves the guest.
+    def has_log_buffer(self) -> bool:
+        """True if a vCPU's log buffer has to be emptied whenever it leaves the guest.
 
         Source: arch/x86/kvm/vmx/vmx.c __vmx_handle_exit, vmx_flush_pml_buffer (6.12).
         """
         return self.buffer_entries > 0
 
     @property
-    def drained(self) -> int:
-        """What a page takes then, ps."""
-        return self.costs.log_entry if self.drains else 0
+    def drain_cost(self) -> int:
+        """Time per page of emptying the log buffer, ps."""
+        return self.costs.log_entry if self.has_log_buffer else 0
 
     def drain(self) -> None:
-        """A vCPU has left the guest."""
-        if self.drains:
-            self.program.drain(self.drained)
+        """Empty the log buffer of a vCPU that has left the guest."""
+        if self.has_log_buffer:
+            self.program.drain(self.drain_cost)
 
     def leave(self, timed: bool) -> Callable[[], None] | None:
-        """What a vCPU does whose log buffer or dirty ring is full; None: it has neither."""
+        """Handler of a vCPU whose log buffer or dirty ring is full; None if it has neither."""
         return None
 
     def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> None:
@@ -240,8 +239,8 @@ class KernelProgram:
                     self.map_page(action, logging)
 
     def _logged_write(self, timed: bool) -> None:
-        """What a write to a clean page is where hardware sets the dirty bit."""
-        self.program.note("write to a clean page, which hardware notices")
+        """Make a write to a clean page where hardware sets the dirty bit."""
+        self.program.note("write to a clean page, logged by hardware")
         if leave := self.leave(timed):
             self.program.log(leave)
         self.program.run(self.costs.dirty_set)
@@ -250,17 +249,17 @@ class KernelProgram:
             self.read_stopwatch(of_kicks=True)
 
     def _flush_after_split(self) -> None:
-        """Once for each block that the host backs the memory with: what it held, down to the pages, is mapped anew.
+        """Flush TLBs once per block of the host's backing, whose mappings are all replaced.
 
-        It takes no longer than with all vCPUs in the guest; those that wait for the lock need no interrupt.
+        It takes as long as with all vCPUs in the guest, although those that wait for the lock need no interrupt.
 
         Source: arch/x86/kvm/mmu/mmu.c __link_shadow_page (6.12), drop_large_spte before.
         """
-        with self.program.every(split_at_once(self.scenario.guest)):
+        with self.program.every(blocks_per_split(self.scenario.guest)):
             self.flush(held=True)
 
     def slow_fault(self) -> None:
-        """A fault that takes the lock whatever the log says, and changes nothing that the log knows of."""
+        """Fault that takes the lock regardless of the log, and changes nothing in the log."""
         program, costs = self.program, self.costs
         program.start_stopwatch()
         self.drain()
@@ -270,9 +269,9 @@ class KernelProgram:
         self.read_stopwatch()
 
     def touch_region(self, logging: bool) -> None:
-        """Touch every page of the region once; the first time, the host finds the memory block by block.
+        """Access every page of the region once; the first time, the host allocates the memory block by block.
 
-        With the log enabled the vCPU leaves the guest behind it.
+        With the log enabled the vCPU leaves the guest at the end.
         """
         program, costs = self.program, self.costs
 
@@ -288,16 +287,16 @@ class KernelProgram:
             self.drain()
         else:
             backing_pages = 1 if self.scenario.guest.backing == "4k" else self.block_pages
-            with program.loop(until=REGION.done()), program.extent(backing_pages) as found:
+            with program.loop(until=REGION.done()), program.extent(backing_pages) as backing_block:
                 program.run(costs.populate_block)
-                touch(found)
+                touch(backing_block)
         program.back(REGION)
 
     def flush(self, held: bool = False) -> None:
-        """Flush all TLBs: it takes the caller's time, and interrupts the vCPUs; `held`: with the lock held.
+        """Flush all TLBs: this takes the caller's time and interrupts vCPUs; `held`: with the lock held.
 
-        Interrupted is whoever is in the guest or on its way out or in: all but those that wait for the lock or hold
-        it, or are interrupted already.
+        It interrupts each vCPU that is in the guest or on its way out or in: all but those that wait for the lock or
+        hold it, or are interrupted already.
 
         Source: virt/kvm/kvm_main.c kvm_request_needs_ipi with KVM_REQUEST_WAIT (vcpu->mode), 6.12.
         """
@@ -307,21 +306,21 @@ class KernelProgram:
         spend(time)
         if costs.interrupt:
             with self.program.when(in_guest(1)):
-                self.kick(costs.kick, self.drained)  # both begin as it is sent: the vCPU leaves, the caller waits
+                self.kick(costs.kick, self.drain_cost)  # both begin as it is sent: the vCPU leaves, the caller waits
                 spend(costs.interrupt)
         else:
-            self.kick(costs.kick, self.drained)
+            self.kick(costs.kick, self.drain_cost)
 
     def kick(self, time: int, entry: int = 0) -> None:
-        """Interrupt the vCPUs for as long, as far as that costs them anything; `entry`: for each page that they logged.
+        """Interrupt the vCPUs for `time`, if that costs them anything; `entry`: time per page in their log buffers.
 
-        Every interrupt empties log buffers: an exit does.
+        Every interrupt empties log buffers, because an exit does.
         """
-        if time or self.drains:
-            self.program.kick(time, self.kicks_stall, _KICK if self.scenario.host.kick_spread else 0, entry)
+        if time or self.has_log_buffer:
+            self.program.kick(time, self.kick_is_stall, _KICK if self.scenario.host.kick_spread else 0, entry)
 
     def adapt(self, condition: Condition, lock: Lock) -> None:
-        """A hold ends: the adaptive batch, if the strategy has one, doubles or halves."""
+        """Double or halve the adaptive batch at the end of a hold, if the strategy has one."""
         program, batch = self.program, strategy.adaptive(condition)
         if batch is None:
             return
@@ -347,21 +346,21 @@ class KernelProgram:
         parts: int = 1,
         logged: NDArray[np.int64] | None = None,
     ) -> Job:
-        """All that an engine needs: as many vCPU threads as the guest has, one main thread, and what helps it.
+        """The job for an engine: a thread per vCPU, one main thread, and helpers.
 
-        - `vcpu`: that of all vCPUs, or of each.
+        - `vcpu`: program of all vCPUs, or one per vCPU.
         - `populated`: whether all memory is mapped from the beginning.
-        - `shared`: whether every vCPU walks all of the memory, rather than its own part.
+        - `shared`: whether every vCPU accesses all of the memory, rather than its own part.
         - `helpers`: further threads.
-        - `logged`: as `Job.logged`.
-        - `parts`: into how many parts the memory is divided, of which each further thread walks the next one.
+        - `logged`: `Job.logged`.
+        - `parts`: number of parts of the memory, which are assigned to the further threads in turn.
         """
-        guest, costs, machine = self.scenario.guest, self.costs, self.scenario.host
+        guest, costs, host = self.scenario.guest, self.costs, self.scenario.host
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu
         threads = guest.vcpus + 1 + len(helpers)
         steps = self.program.steps()
         near, far = self._transfers()
-        where = self._placement(threads)
+        placed = self._placement(threads)
         locks = self._locks(threads)
         return Job(
             steps=steps,
@@ -371,12 +370,12 @@ class KernelProgram:
             local_ps=costs.line_local,
             near_ps=near,
             far_ps=far,
-            socket=where.socket,
-            cluster=where.cluster,
-            cluster_ps=round(near * machine.cluster_ratio),
+            socket=placed.socket,
+            cluster=placed.cluster,
+            cluster_ps=round(near * host.cluster_ratio),
             queue_length_penalty_ps=costs.queue_length_penalty,
             lines=self.policy.facts.data_lines,
-            cvs=(0.0, self._jitter(steps), 1.0, machine.tick_jitter, machine.kick_spread or 0.0),
+            cvs=(0.0, self._jitter(steps), 1.0, host.tick_jitter, host.kick_spread or 0.0),
             places=(0.0, *self.places),
             pages=self.slot_pages,
             block_pages=self.block_pages,
@@ -389,8 +388,8 @@ class KernelProgram:
             vcpus=guest.vcpus,
             first_batch=self.first_batch,
             logged=logged,
-            dirty_bits=self.tracking.dirty_bits and self.hardware,
-            dirty_set_ps=costs.dirty_set if self.tracking.dirty_bits and self.hardware else 0,
+            dirty_bits=self.tracking.dirty_bits and self.hardware_dirty_bits,
+            dirty_set_ps=costs.dirty_set if self.tracking.dirty_bits and self.hardware_dirty_bits else 0,
             buffer_entries=self.buffer_entries,
             ring_entries=self.ring_entries,
             ring_full=self.scenario.ring_full if self.ring_entries else 0,
@@ -402,37 +401,37 @@ class KernelProgram:
                 *(f"{helper.name} {i}" for i, helper in enumerate(helpers)),
             ),
             barriers=barriers,
-            clock=Clock[machine.clock.upper()],
-            turn_ps=machine.turn,
-            queue_ps=machine.enqueue_cost,
-            look_ps=machine.spin_poll_cost,
-            tick_ps=machine.tick,
-            tick_work_ps=machine.tick_work,
+            clock=Clock[host.clock.upper()],
+            turn_ps=host.turn,
+            queue_ps=host.enqueue_cost,
+            look_ps=host.spin_poll_cost,
+            tick_ps=host.tick,
+            tick_work_ps=host.tick_work,
             tick_table=_TICK,
             notes=self.program.notes(),
             costs=tuple(sorted(costs.used)),
         )
 
     def _placement(self, threads: int) -> Placement:
-        """Where every thread runs: the vCPUs socket after socket, userspace's others from the first socket on."""
-        machine, vcpus = self.scenario.host, self.scenario.guest.vcpus
-        guest, others = placement(machine, vcpus), placement(machine, threads - vcpus)
+        """CPU of every thread: the vCPUs socket after socket, userspace's other threads from the first socket on."""
+        host, vcpus = self.scenario.host, self.scenario.guest.vcpus
+        guest, others = placement(host, vcpus), placement(host, threads - vcpus)
         cluster = None
         if guest.cluster is not None and others.cluster is not None:
             cluster = np.concatenate([guest.cluster, others.cluster])
         return Placement(np.concatenate([guest.socket, others.socket]), cluster)
 
     def _jitter(self, steps: NDArray[np.int64]) -> float:
-        """Coefficient of variation of what faults take, if anything of the program varies so."""
+        """Coefficient of variation of the duration of faults, if any step of the program uses it."""
         timed = (steps[:, 0] <= Step.HOLD) & (steps[:, 2] == JITTER)
         return float(self.costs.fault_jitter) if timed.any() else 0.0
 
     def _transfers(self) -> tuple[int, int]:
         """Time to move a cache line within a socket, and between sockets."""
-        machine = self.scenario.host
-        near = self.costs.line_transfer if machine.line_transfer_local is None else machine.line_transfer_local
-        remote = machine.line_transfer_remote
-        return near, remote if remote is not None else round(near * machine.remote_ratio)
+        host = self.scenario.host
+        near = self.costs.line_transfer if host.line_transfer_local is None else host.line_transfer_local
+        remote = host.line_transfer_remote
+        return near, remote if remote is not None else round(near * host.remote_ratio)
 
     def _locks(self, threads: int) -> list[tuple[str, Discipline]]:
         """Names and kinds of all locks, in the order of their numbers."""
@@ -448,9 +447,9 @@ class KernelProgram:
         return locks
 
     def _regions(self, shared: bool, helpers: int, parts: int) -> np.ndarray:
-        """First and last page of what each thread walks."""
+        """First and last page of the region of each thread."""
         vcpus, per_vcpu, pages = self.scenario.guest.vcpus, self.scenario.guest.pages_per_vcpu, self.slot_pages
-        mine = [(0, pages)] * vcpus if shared else [(i * per_vcpu, (i + 1) * per_vcpu) for i in range(vcpus)]
+        vcpu_regions = [(0, pages)] * vcpus if shared else [(i * per_vcpu, (i + 1) * per_vcpu) for i in range(vcpus)]
         part = pages // parts
-        walks = [(i % parts * part, (i % parts + 1) * part) for i in range(helpers)]
-        return np.array([*mine, (0, pages), *walks], dtype=np.int64)
+        helper_regions = [(i % parts * part, (i % parts + 1) * part) for i in range(helpers)]
+        return np.array([*vcpu_regions, (0, pages), *helper_regions], dtype=np.int64)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long faults hold mmu_lock, told by who waits for it: the selftest mmu_lock_contention_test with option -q.
+"""Hold times of mmu_lock by faults, measured by a thread that waits for it: selftest mmu_lock_contention_test -q.
 
-In every round the vCPUs write all their pages once, while the main thread clears nothing, over and over: such an ioctl
-takes the lock and lets it go at once. How many of them there is time for tells for how long the lock was held.
+In every round the vCPUs write all their pages once, while the main thread repeatedly clears nothing: such an ioctl
+takes mmu_lock and drops it at once. The number of these ioctls shows how long the lock was held.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POPULATED, _GO, _ALL_DONE = range(3)
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs of one scenario.
+    """Programs of one scenario.
 
     Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``begun i``, ``dirtied i``, ``cleared
     i``. Raises `InputError` if a probe takes no time, or there are more iterations than flags.
@@ -86,11 +86,11 @@ METRICS = (
     Metric("lock_probes", "count", "Empty CLEARs made meanwhile.", "proportional", rounds=True),
     *LOCKS,
 )  # fmt: skip
-"""What the probe measures."""
+"""Metrics of the probe."""
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
-    """The values of `METRICS`."""
+    """Values of `METRICS`."""
     return {
         "dirty_memory_time": phase_seconds(job, raw, "dirtied"),
         "lock_probes": _probes(scenario, job, raw),
@@ -100,18 +100,21 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 def _probes(scenario: Scenario, job: Job, raw: EngineResult) -> list[float]:
     """Acquisitions of mmu_lock in each round, without those of the faults."""
-    policy, found = scenario.policy.resolved(), []
+    policy, probes = scenario.policy.resolved(), []
     modes = (policy.translation_fault, policy.write_protect_fault, policy.split_fault, policy.translation_fault)
     slow, fast = policy.fault_lock_sections, scenario.policy.fault_lock_sections or 1
     takes = np.array(
-        [0 if mode in ("lockless", "none") else n for mode, n in zip(modes, (slow, fast, slow, slow), strict=True)]
+        [
+            0 if mode in ("lockless", "none") else sections
+            for mode, sections in zip(modes, (slow, fast, slow, slow), strict=True)
+        ]
     )
     for index, stamp in enumerate(job.stamps):
         if stamp.phase == "dirtied":
             taken = (raw.stamp_locks[index, 0, :, 0] - raw.stamp_locks[index - 1, 0, :, 0]).sum()
             faults = raw.stamp_sums[index, FAULTS] - raw.stamp_sums[index - 1, FAULTS]
-            found.append(float(taken - takes @ faults))
-    return found
+            probes.append(float(taken - takes @ faults))
+    return probes
 
 
 KIND = WorkloadKind("lock_probe", build, METRICS, ("dirty_memory_time", "lock_probes"), measure)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Live migration by pre-copy, as programs: vCPUs that keep writing, and the thread that sends their memory.
+"""Pre-copy live migration, as programs: vCPUs that keep writing, and the thread that sends their memory.
 
-The memory is mapped when the run begins. The guest runs undisturbed for a while; then the log is enabled, and pass
-after pass the migration thread does GET and, chunk by chunk, CLEAR and send, as QEMU does (migration/ram.c
-ram_save_iterate and migration_bitmap_clear_dirty, accel/kvm/kvm-all.c kvm_log_clear). It switches over when what GET
-found can be sent within the downtime, or at the limit of passes or of time, and collects what is dirty then. What
-follows (stop-and-copy or post-copy) sends that and takes no lock. With dirty rings each pass reaps these instead, and
-so do a vCPU whose ring is full, and a thread now and then.
+The memory is mapped when the run begins. The guest runs undisturbed for a while; then the log is enabled, and in every
+pass the migration thread does GET and, chunk by chunk, CLEAR and send, as QEMU does (migration/ram.c ram_save_iterate
+and migration_bitmap_clear_dirty, accel/kvm/kvm-all.c kvm_log_clear). It switches over when the pages that GET found can
+be sent within the downtime limit, or at the limit of passes or of time, and collects the pages that are dirty then. The
+following phase (stop-and-copy or post-copy) sends them and takes no lock. With dirty rings each pass reaps these
+instead; a vCPU whose ring is full does so too, and so does a thread periodically.
 
-A VMM may throttle the guest (`simlib.model.throttle`). After each GET it judges what was dirtied, and if a pass takes
-long, it does GET and judges within it. A thread has all vCPUs sleep for a while, again and again.
+A VMM may throttle the guest (`simlib.model.throttle`). After each GET it compares the pages dirtied with those sent; if
+a pass takes long, it does a GET and this check within the pass. A thread makes all vCPUs sleep periodically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simlib.simulator.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.simulator.workloads.degradation import GUEST, LEVELS, SWITCHOVER, UNDISTURBED, degradation, guest_metrics
 from simlib.simulator.workloads.dirty_log import DirtyLog
 from simlib.simulator.workloads.guest import running_vcpu
-from simlib.simulator.workloads.horizon import within_horizon
+from simlib.simulator.workloads.horizon import check_within_horizon
 from simlib.simulator.workloads.kernel import STOP
 from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics
 from simlib.simulator.workloads.scaled import sample
@@ -36,10 +36,10 @@ _PASS, _CLEARED = 0, 1
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs of one scenario.
+    """Programs of one scenario.
 
-    Stamps are ``start``, ``undisturbed``, ``enabled``, for every pass i ``collected i`` and ``sent i`` (zero for
-    passes that were not made), ``switchover`` and ``left``: how much is dirty then.
+    Stamps are ``start``, ``undisturbed``, ``enabled``, for every pass i ``collected i`` and ``sent i`` (zero for passes
+    that were not made), ``switchover`` and ``left``, with the pages that are dirty then.
     """
     kernel = DirtyLog(scenario)
     vcpu = running_vcpu(kernel, logging=True)
@@ -54,7 +54,7 @@ def build(scenario: Scenario) -> Job:
 
 
 def page_time(scenario: Scenario) -> int:
-    """Picoseconds to send one page.
+    """Time to send one page, ps.
 
     >>> page_time(Scenario.parse({"workload": {"link": "4.096Gbit/s"}}))
     8000000
@@ -64,7 +64,7 @@ def page_time(scenario: Scenario) -> int:
 
 def _main(kernel: DirtyLog) -> Thread:
     program, workload = kernel.program, kernel.scenario.workload
-    few = workload.downtime // page_time(kernel.scenario)
+    downtime_pages = workload.downtime // page_time(kernel.scenario)
     with program.thread() as main:
         kernel.stamp("start")
         program.sleep(workload.warm_up)
@@ -75,12 +75,12 @@ def _main(kernel: DirtyLog) -> Thread:
             for number in range(1, workload.pass_limit + 1):
                 _get(kernel)
                 if kernel.throttle is not None:
-                    program.judge(begins=number == 1)
+                    program.throttle_check(begins=number == 1)
                 kernel.stamp("collected", number)
-                everything = number == 1 and not kernel.initially_set  # whatever the log has of it
+                everything = number == 1 and not kernel.initially_set  # regardless of the log
                 if not everything:
-                    passes.leave_if(~in_bitmap(few + 1))
-                elif kernel.slot_pages <= few:
+                    passes.leave_if(~in_bitmap(downtime_pages + 1))
+                elif kernel.slot_pages <= downtime_pages:
                     kernel.scan_all(Scan.ALL)
                     passes.leave()
                 _clear_at_once(kernel)
@@ -88,7 +88,7 @@ def _main(kernel: DirtyLog) -> Thread:
                 kernel.stamp("sent", number)
                 passes.leave_if(clock_shows(workload.timeout))
         kernel.stamp("switchover")
-        (kernel.last_rings if kernel.ring_entries else kernel.get_log)()
+        (kernel.harvest_stopped_rings if kernel.ring_entries else kernel.get_log)()
         kernel.stamp("left")
         program.signal(STOP)
         program.signal(_DONE)
@@ -98,28 +98,28 @@ def _main(kernel: DirtyLog) -> Thread:
 
 
 def _get(kernel: DirtyLog) -> None:
-    """Learn what was dirtied."""
+    """Collect the pages that were dirtied, as `workload.clear_when` requires."""
     clear_when = kernel.scenario.workload.clear_when
     {"at_get": kernel.get_and_clear_log, "ring": kernel.sync_rings}.get(clear_when, kernel.get_log)()
 
 
 def _clear_at_once(kernel: DirtyLog) -> None:
-    """Clear all of that, if that is when it is cleared."""
+    """CLEAR all collected pages now, if the VMM clears at once."""
     if kernel.scenario.workload.clear_when == "at_once":
         kernel.clear_log()
 
 
-def _look_between(kernel: DirtyLog, rule: Throttle) -> None:
-    """If the last look is long ago, do GET and judge the guest within a pass, which then goes on where it was."""
+def _check_within_pass(kernel: DirtyLog, rule: Throttle) -> None:
+    """If the last throttle check is too old, do GET and a check within a pass, which then continues where it was."""
     program = kernel.program
     if not rule.sync_every:
         return
-    with program.when(since_check(rule.sync_every)), program.extent(ALL) as rest:
+    with program.when(since_check(rule.sync_every)), program.extent(ALL) as position:
         program.back(REGION)
         _get(kernel)
-        program.judge()
+        program.throttle_check()
         _clear_at_once(kernel)
-        program.back(rest)
+        program.back(position)
 
 
 def _throttler(kernel: DirtyLog) -> Thread:
@@ -129,14 +129,14 @@ def _throttler(kernel: DirtyLog) -> Thread:
         life.leave_if(raised(STOP))
         if rule is not None and rule.limit:
             program.sleep(rule.slice)
-            program.limit()
+            program.dirty_limit_update()
         else:
-            program.throttle(kernel.drained)
+            program.throttle(kernel.drain_cost)
     return thread
 
 
 def _send(kernel: DirtyLog, everything: bool) -> None:
-    """Send what stands in the bitmap, or everything, chunk by chunk.
+    """Send the pages in the bitmap, or everything, chunk by chunk.
 
     Each chunk is cleared before, by this thread or by its helpers.
     """
@@ -147,7 +147,7 @@ def _send(kernel: DirtyLog, everything: bool) -> None:
         program.barrier(_PASS, parties)
     with program.loop(until=REGION.done()):
         if kernel.throttle is not None:
-            _look_between(kernel, kernel.throttle)
+            _check_within_pass(kernel, kernel.throttle)
         with program.extent(kernel.chunk) as chunk:
             if workload.clear_threads:
                 program.barrier(_CLEARED, parties)
@@ -181,8 +181,8 @@ def _helper(kernel: DirtyLog, number: int) -> Thread:
         with program.loop(until=REGION.done()), program.extent(kernel.chunk) as chunk:
             if number:
                 program.advance(number * part, chunk)
-            with program.extent(part) as mine, program.when(mine.collected()):
-                kernel.clear_chunk(mine)
+            with program.extent(part) as own_part, program.when(own_part.collected()):
+                kernel.clear_chunk(own_part)
             program.skip(chunk)
             program.barrier(_CLEARED, threads + 1)
         program.back(REGION)
@@ -198,60 +198,60 @@ METRICS = (
            "lock, asking for it again.", "proportional"),
     Metric("enable_time", "s", "Time of enabling the log.", "proportional"),
     Metric("precopy_duration", "s", "From the end of the warm-up to the switchover.", "proportional"),
-    Metric("passes", "count", "Passes before the switchover.", whole=True),
+    Metric("passes", "count", "Passes before the switchover.", integer=True),
     Metric("converged", "0 or 1", "1 if the dirty memory left could be sent within the allowed downtime, else 0.",
-           whole=True),
+           integer=True),
     Metric("dirty_left", "bytes", "Memory that is dirty at the switchover.", "proportional"),
     Metric("downtime", "s", "After the switchover: the last GET, and sending the dirty memory left.", "proportional"),
     *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover with more than {level} % degradation.",
              "proportional") for level in LEVELS),
-    Metric("throttle", "percent", "Of its time for which each vCPU was made to sleep in the end.", whole=True),
+    Metric("throttle", "percent", "Of its time for which each vCPU was made to sleep in the end.", integer=True),
     Metric("throttled_share", "share", "Of their time until the end that the vCPUs were made to sleep."),
     *GUEST,
     *LOCKS,
 )  # fmt: skip
-"""What a migration measures."""
+"""Metrics of a migration."""
 
 DEFAULT = (
     "logging_cpu_time", "enable_cpu_time", "clear_cpu_time", "fault_cpu_time", "enable_time", "precopy_duration",
     "downtime", "dirty_left", "guest_throughput",
 )  # fmt: skip
-"""Those that a prediction gives unless told otherwise; a part of the memory tells them all."""
+"""Metrics that a prediction returns by default; each can be measured on a part of the memory."""
 
 _WAIT = [ACTIVITIES.index("wait"), ACTIVITIES.index("line")]
 _WORK, _IDLE, _BITMAP = ACTIVITIES.index("hold"), ACTIVITIES.index("idle"), len(ACTIVITIES)
 
-_ALL = 0.95
-"""Share of the pages that the guest writes, of which a pass that finds them dirty again says no more than that."""
+_MOST_PAGES = 0.95
+"""Share of the written pages; a pass that finds more of them dirty again only gives a lower bound of the dirty rate."""
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
-    """The values of `METRICS`."""
+    """Values of `METRICS`."""
     stamps = {name: i for i, name in enumerate(job.stamps)}
-    over = stamps[SWITCHOVER]
-    spent = raw.stamp_own[over, :_BITMAP] - raw.stamp_own[stamps[Stamp("enabled")], :_BITMAP]
+    switchover = stamps[SWITCHOVER]
+    spent = raw.stamp_thread[switchover, :_BITMAP] - raw.stamp_thread[stamps[Stamp("enabled")], :_BITMAP]
     spent = spent + raw.thread_ps[scenario.guest.vcpus + 1 :].sum(axis=0)  # clearing threads do nothing else
     work = float(spent[_WORK]) * PS
     wait = float(spent[_WAIT].sum()) * PS
-    rest = float(spent.sum() - spent[_WORK] - spent[_WAIT].sum() - spent[_IDLE]) * PS
-    left = _left(job, raw)
+    other = float(spent.sum() - spent[_WORK] - spent[_WAIT].sum() - spent[_IDLE]) * PS
+    pages_left = _left(job, raw)
     curve = degradation(scenario, job, raw)
-    lost, width = curve["degradation"].to_numpy(), curve["width_s"].to_numpy()
-    above = {f"seconds_above_{level}": float(width[lost > level / 100].sum()) for level in LEVELS}
+    degraded, width = curve["degradation"].to_numpy(), curve["width_s"].to_numpy()
+    above = {f"seconds_above_{level}": float(width[degraded > level / 100].sum()) for level in LEVELS}
     times, link = raw.stamp_ps, page_time(scenario)
     enabled, after = stamps[Stamp("enabled")], stamps[Stamp("left")]
     return {
         **cpu_times(scenario, job, raw, (UNDISTURBED, SWITCHOVER), scenario.workload.access_interval),
-        "clear_cpu_time": work + wait + rest,
+        "clear_cpu_time": work + wait + other,
         "clear_work_time": work,
         "clear_wait_time": wait,
-        "clear_flush_time": rest,
+        "clear_flush_time": other,
         "enable_time": float(times[enabled] - times[stamps[UNDISTURBED]]) * PS,
-        "precopy_duration": float(times[over] - times[stamps[UNDISTURBED]]) * PS,
+        "precopy_duration": float(times[switchover] - times[stamps[UNDISTURBED]]) * PS,
         "passes": float(_passes(job, raw)),
-        "converged": float(left <= scenario.workload.downtime // link),
-        "dirty_left": float(left * scenario.guest.page_size),
-        "downtime": float(times[after] - times[over] + left * link) * PS,
+        "converged": float(pages_left <= scenario.workload.downtime // link),
+        "dirty_left": float(pages_left * scenario.guest.page_size),
+        "downtime": float(times[after] - times[switchover] + pages_left * link) * PS,
         **above,
         "throttle": 0.0 if job.throttle is None or job.throttle.limit else float(raw.throttle),
         "throttled_share": float(
@@ -263,13 +263,13 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 def _passes(job: Job, raw: EngineResult) -> int:
-    """Passes that were made: the stamps of the others are zero."""
+    """Number of passes that were made: the stamps of the others are zero."""
     return sum(stamp.phase == "sent" and time > 0 for stamp, time in zip(job.stamps, raw.stamp_ps, strict=True))
 
 
 def _left(job: Job, raw: EngineResult) -> int:
     """Pages that were dirty at the switchover."""
-    return int(raw.stamp_own[job.stamps.index(Stamp("left")), _BITMAP])
+    return int(raw.stamp_thread[job.stamps.index(Stamp("left")), _BITMAP])
 
 
 def check_horizon(scenario: Scenario) -> None:
@@ -279,67 +279,76 @@ def check_horizon(scenario: Scenario) -> None:
     """
     workload = scenario.workload
     first = scenario.guest.pages * page_time(scenario)
-    within_horizon(
+    check_within_horizon(
         f"the first pass alone would take {{}} over a link of {format_bandwidth(workload.link)}", first,
-        "take less memory or a faster link", beside=workload.warm_up,
+        "use less memory or a faster link", extra=workload.warm_up,
     )  # fmt: skip
-    within_horizon(
+    check_within_horizon(
         "if it does not converge, its passes would take {}", min(workload.pass_limit * first, workload.timeout + first),
-        "take a shorter timeout or fewer passes", beside=workload.warm_up,
+        "use a shorter timeout or fewer passes", extra=workload.warm_up,
     )  # fmt: skip
 
 
 def warnings(scenario: Scenario, job: Job, raw: EngineResult, scale: float) -> tuple[str, ...]:
-    """Why a migration switched over although more was left than can be sent within the downtime, if it did."""
-    left, passes = _left(job, raw), _passes(job, raw)
-    if left <= scenario.workload.downtime // page_time(scenario):
+    """Warning of a migration that switched over with more pages left than it can send within the downtime limit."""
+    pages_left, passes = _left(job, raw), _passes(job, raw)
+    if pages_left <= scenario.workload.downtime // page_time(scenario):
         return ()
     stamps = {name: i for i, name in enumerate(job.stamps)}
-    last = float(raw.stamp_ps[stamps[SWITCHOVER]] - raw.stamp_ps[stamps[Stamp("collected", passes)]]) * PS
-    return (not_converged(scenario, passes, left, last, scale),)
+    last_pass = float(raw.stamp_ps[stamps[SWITCHOVER]] - raw.stamp_ps[stamps[Stamp("collected", passes)]]) * PS
+    return (not_converged_warning(scenario, passes, pages_left, last_pass, scale),)
 
 
-def not_converged(scenario: Scenario, passes: int, left: float, last: float, scale: float = 1.0) -> str:
-    """What a reader must know of a migration that switched over too early.
+def not_converged_warning(scenario: Scenario, passes: int, left: float, last: float, scale: float = 1.0) -> str:
+    """Text of the warning of a migration that switched over before it had converged.
 
-    The guest's rate is that of the last pass: what it found dirty again, over the time it took. If that is all that the
-    guest writes, it may be faster.
+    The guest's dirty rate is that of the last pass: the pages that it found dirty again, over its duration. If these
+    are nearly all pages that the guest writes, this is a lower bound.
 
-    - `passes`: that were made.
+    - `passes`: passes that were made.
     - `left`: pages that were dirty at the switchover.
     - `last`: duration of the last pass, s.
     - `scale`: memory of the whole over that of the scenario.
 
-    >>> not_converged(Scenario.parse({"workload": {"kind": "migration", "pass_limit": 2}}), 2, 2**17, 1.0)
+    >>> not_converged_warning(Scenario.parse({"workload": {"kind": "migration", "pass_limit": 2}}), 2, 2**17, 1.0)
     'had not converged: the guest dirties 0.5 GiB/s, the link sends ... GiB/s; stopped at the limit of 2 passes'
     """
     workload, guest = scenario.workload, scenario.guest
-    bound = "at least " if left >= _ALL * guest.pages * workload.write_percent / 100 else ""
-    rate, sends = left * guest.page_size / last / 2**30, workload.link / 8 / 2**30
+    bound = "at least " if left >= _MOST_PAGES * guest.pages * workload.write_percent / 100 else ""
+    rate, link_rate = left * guest.page_size / last / 2**30, workload.link / 8 / 2**30
     stop = f"timeout of {format_duration(round(workload.timeout * scale))}"
     if passes == workload.pass_limit:
         stop = f"limit of {passes} pass{'es' if passes > 1 else ''}"
     return (
-        f"had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {sends:.3g} GiB/s; "
+        f"had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {link_rate:.3g} GiB/s; "
         f"stopped at the {stop}"
     )
 
 
-def least(scenario: Scenario) -> dict[str, float]:
-    """What the wire needs for all of the memory once; nothing where that is within the downtime."""
-    pages, each = scenario.guest.pages, page_time(scenario)
-    return {"precopy_duration": pages * each * PS if pages > scenario.workload.downtime // each else 0.0}
+def lower_bounds(scenario: Scenario) -> dict[str, float]:
+    """Time that the link needs to send all memory once; 0 if that is within the downtime limit."""
+    pages, page_ps = scenario.guest.pages, page_time(scenario)
+    return {"precopy_duration": pages * page_ps * PS if pages > scenario.workload.downtime // page_ps else 0.0}
 
 
 KIND = WorkloadKind(
-    "migration", build, METRICS, DEFAULT, measure, check_horizon, sample, warnings, degradation, least=least
+    "migration",
+    build,
+    METRICS,
+    DEFAULT,
+    measure,
+    check_horizon,
+    sample,
+    warnings,
+    degradation,
+    lower_bounds=lower_bounds,
 )
 
 
 def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
-    """Metrics of a scaled migration as they are for the whole; those of a single stall are left out.
+    """Metrics of a scaled migration as for the whole; those of a single stall are left out.
 
     >>> unscaled({"precopy_duration": 0.5, "passes": 2.0, "longest_stall": 0.1}, 16)
     {'precopy_duration': 8.0, 'passes': 2.0}
     """
-    return {name: float(value) for name, value in KIND.of_all(metrics, factor).items()}
+    return {name: float(value) for name, value in KIND.scale_to_whole(metrics, factor).items()}

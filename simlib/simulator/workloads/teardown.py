@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An arm64 stage 2 unmapped entry by entry, as programs: at the end of a VM, or while its guest runs.
+"""Unmapping of an arm64 stage 2 entry by entry, as programs: at the end of a VM, or while its guest runs.
 
-Under the lock for write each entry is cleared, its TLB entry invalidated by a broadcast, which the interconnect serves
-one CPU at a time, and the data cache cleaned of what it mapped, as far as the policy says. A table goes when its last
-entry has gone. After each largest block the lock is let go if anybody waits for it.
+With mmu_lock held for write, each entry is cleared, its TLB entry invalidated by a broadcast, which the interconnect
+serves one CPU at a time, and the data cache cleaned of the memory that it mapped, as the policy requires. A table is
+freed after its last entry. After each largest block mmu_lock is dropped if a thread waits for it.
 
 Source: arch/arm64/kvm/mmu.c stage2_apply_range, kvm_pgtable_stage2_unmap (6.12). Today a VM that ends has its tables
 freed without maintenance (kvm_free_stage2_pgd, kvm_pgtable_stage2_destroy): `teardown_cache` and `teardown_tlb` are
-then "elided", and the walk goes without the lock. Unmapping a range in use still is as above.
+then "elided", and the walk runs without the lock. Unmapping a range in use still is as above.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from simlib.model.steps import Map, Mode
 from simlib.model.unmapping import Unmapping, unmapping
 from simlib.simulator.engine.result import PS, EngineResult
 from simlib.simulator.workloads.guest import running_vcpu
-from simlib.simulator.workloads.horizon import within_horizon
+from simlib.simulator.workloads.horizon import check_within_horizon
 from simlib.simulator.workloads.kernel import INTERCONNECT, STOP, KernelProgram
 from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs of one scenario.
+    """Programs of one scenario.
 
     All memory is mapped when the run begins. Stamps are ``start``, ``undisturbed`` and ``unmapped``. The vCPUs of a
     guest that has ended do nothing.
@@ -57,7 +57,7 @@ def _main(kernel: KernelProgram) -> Thread:
                 if kernel.policy.teardown_tlb == "vm":
                     kernel.flush(held=True)
         else:
-            with program.holding(lock):  # to take the tables away; nobody else knows of them then
+            with program.holding(lock):  # to detach the tables, which are private to this thread then
                 pass
             _walk(kernel, lock)
         kernel.stamp("unmapped")
@@ -66,27 +66,27 @@ def _main(kernel: KernelProgram) -> Thread:
 
 
 def _locked(policy: Policy) -> bool:
-    """Whether the walk holds the lock: unless it only frees tables that nobody uses."""
+    """True if the walk holds mmu_lock: always, unless it only frees tables that are not in use."""
     return (policy.teardown_cache, policy.teardown_tlb) != ("elided", "elided")
 
 
 def _walk(kernel: KernelProgram, lock: Lock) -> None:
-    """All of stage 2, by entries of the second level; if the lock is held it is let go after each largest block."""
+    """Walk stage 2 by entries of the second level; if mmu_lock is held, it is dropped after each largest block."""
     program, table = kernel.program, PageTable(kernel.scenario.guest.page_size)
-    stretch = table.largest_block
+    largest = table.largest_block
     with program.loop(until=REGION.done()):
-        with program.extent(stretch) as part:
+        with program.extent(largest) as part:
             with program.loop(until=part.done()):
                 _second_level(kernel, part)
         above = int(table.levels() > 2)
         _entries(kernel, above, tables=above, ranges=1)
-        if _locked(kernel.policy) and kernel.scenario.workload.guest_runs and kernel.slot_pages > stretch:
-            with program.when(~REGION.done() & lock.waiters(1)), program.letting_go(lock):
+        if _locked(kernel.policy) and kernel.scenario.workload.guest_runs and kernel.slot_pages > largest:
+            with program.when(~REGION.done() & lock.waiters(1)), program.dropping(lock):
                 program.run(kernel.costs.reacquire)
 
 
 def _second_level(kernel: KernelProgram, part: Extent) -> None:
-    """An entry of the second level: a block, or a table and its pages, fewer in the last one."""
+    """Unmap an entry of the second level: a block, or a table and its pages, fewer in the last one."""
     program, size = kernel.program, kernel.block_pages
 
     def unmap(pages: int) -> None:
@@ -94,17 +94,17 @@ def _second_level(kernel: KernelProgram, part: Extent) -> None:
         program.map(Map.ZAP)
         _entries(kernel, 1 if blocks else pages + 1, tables=int(not blocks), pages=pages)
 
-    whole, rest = divmod(kernel.slot_pages, size)
-    if rest and whole:
-        with program.when(REGION.pages(whole * size), otherwise=lambda: unmap(size)):
-            unmap(rest)
+    full_tables, last_pages = divmod(kernel.slot_pages, size)
+    if last_pages and full_tables:
+        with program.when(REGION.pages(full_tables * size), otherwise=lambda: unmap(size)):
+            unmap(last_pages)
     else:
-        unmap(size if whole else rest)
+        unmap(size if full_tables else last_pages)
     program.advance(size, part)
 
 
 def _entries(kernel: KernelProgram, entries: int, tables: int, pages: int = 0, ranges: int = 0) -> None:
-    """Take out entries, `tables` of them of tables; the others map so many pages."""
+    """Unmap `entries` entries, `tables` of them of tables; the others map `pages` pages."""
     program, costs, policy = kernel.program, kernel.costs, kernel.policy
     lines = pages * kernel.scenario.guest.page_size // LINE_BYTES if policy.teardown_cache == "entry" else 0
     work = entries * costs.unmap_entry + (lines * costs.clean_line if lines else 0)
@@ -122,11 +122,11 @@ METRICS = (
     Metric("longest_stall", "s", "Longest time that one access took; 0 if the guest has ended.", "whole"),
     *LOCKS,
 )  # fmt: skip
-"""What a teardown measures."""
+"""Metrics of a teardown."""
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
-    """The values of `METRICS`."""
+    """Values of `METRICS`."""
     return {
         "teardown_time": phase_seconds(job, raw, "unmapped"),
         "longest_stall": float(raw.lap_max_ps[: scenario.guest.vcpus].max()) * PS,
@@ -135,7 +135,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 def counts(scenario: Scenario) -> Unmapping:
-    """What tearing the scenario's memory down does, counted.
+    """Counts of the operations that unmap the scenario's memory.
 
     >>> counts(Scenario.parse({"guest": {"memory": "64G"}, "workload": {"kind": "teardown"}})).entries
     32832
@@ -146,13 +146,13 @@ def counts(scenario: Scenario) -> Unmapping:
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Refuse what takes longer than is simulated.
+    """Refuse a teardown that exceeds the simulated time.
 
     Raises `HorizonError`.
     """
     time = counts(scenario).time_ps(scenario.host_costs, scenario.guest.vcpus)
-    less = "take less memory, or count it (simlib.simulator.workloads.teardown.counts)"
-    within_horizon("the teardown would take {}", time, less, beside=scenario.workload.warm_up)
+    hint = "use less memory, or count the operations (simlib.simulator.workloads.teardown.counts)"
+    check_within_horizon("the teardown would take {}", time, hint, extra=scenario.workload.warm_up)
 
 
 KIND = WorkloadKind("teardown", build, METRICS, ("teardown_time",), measure, check_horizon)

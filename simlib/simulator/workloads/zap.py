@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All memory unmapped while the guest works on, as programs: what deleting a memslot costs under the shadow MMU."""
+"""Unmapping of all memory while the guest runs, as programs: the cost of deleting a memslot under the shadow MMU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ from simlib.simulator.engine.result import EngineResult
 from simlib.simulator.workloads.degradation import GUEST, degradation, guest_metrics
 from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.kernel import STOP, KernelProgram
-from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, nothing, phase_seconds
+from simlib.simulator.workloads.metrics import (
+    LOCKS,
+    Metric,
+    Values,
+    WorkloadKind,
+    lock_metrics,
+    phase_seconds,
+    return_nothing,
+)
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs of one scenario.
+    """Programs of one scenario.
 
-    The memory is mapped when the run begins, and no log is kept of it. Stamps are ``start``, ``undisturbed`` and
+    The memory is mapped when the run begins, and no dirty log is kept. Stamps are ``start``, ``undisturbed`` and
     ``zapped``; then the guest is stopped.
     """
     kernel = KernelProgram(scenario)
@@ -42,15 +50,15 @@ def _main(kernel: KernelProgram) -> Thread:
 
 
 def _zap(kernel: KernelProgram) -> None:
-    """Every vCPU gets an empty table at once; the old ones are given back block by block.
+    """Give every vCPU an empty table at once; free the old ones block by block.
 
-    Between two blocks it may let go. Nobody uses the old tables, so TLBs are flushed only at the end, with the lock
-    held.
+    Between two blocks it may drop mmu_lock. The old tables are no longer in use, so TLBs are flushed only at the end,
+    with the lock held.
 
     Source: arch/x86/kvm/mmu/mmu.c kvm_mmu_zap_all_fast and kvm_zap_obsolete_pages (BATCH_ZAP_PAGES).
     """
     program, costs, size = kernel.program, kernel.costs, kernel.block_pages
-    lock, clear_drop_when = kernel.lock("write"), kernel.policy.zap_drop_when
+    lock, drop_when = kernel.lock("write"), kernel.policy.zap_drop_when
     with program.holding(lock):
         with program.loop(until=REGION.done()):
             program.map(Map.ZAP)
@@ -59,14 +67,14 @@ def _zap(kernel: KernelProgram) -> None:
         kernel.kick(kernel.costs.kick)
         with program.loop(until=REGION.done()), program.extent(ALL) as hold:
             ends = hold.done()
-            if not isinstance(clear_drop_when, strategy.NeverDrop):
-                ends |= strategy.bind(clear_drop_when, hold, lock, size)
+            if not isinstance(drop_when, strategy.NeverDrop):
+                ends |= strategy.bind(drop_when, hold, lock, size)
             with program.loop(until=ends):
                 program.hold(costs.zap_block)
                 program.advance(size, hold)
-            kernel.adapt(clear_drop_when, lock)
-            if not isinstance(clear_drop_when, strategy.NeverDrop):
-                with program.when(~REGION.done()), program.letting_go(lock):
+            kernel.adapt(drop_when, lock)
+            if not isinstance(drop_when, strategy.NeverDrop):
+                with program.when(~REGION.done()), program.dropping(lock):
                     program.run(costs.reacquire)
         kernel.flush(held=True)
 
@@ -76,14 +84,14 @@ METRICS = (
     *GUEST,
     *LOCKS,
 )
-"""What zapping measures."""
+"""Metrics of zapping."""
 
 curve = partial(degradation, end=Stamp("zapped"))
-"""The guest's throughput until all is zapped."""
+"""Throughput of the guest until all memory is zapped."""
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
-    """The values of `METRICS`."""
+    """Values of `METRICS`."""
     return {
         "zap_time": phase_seconds(job, raw, "zapped"),
         **guest_metrics(scenario, raw, curve(scenario, job, raw)),
@@ -92,5 +100,5 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 KIND = WorkloadKind(
-    "zap", build, METRICS, ("zap_time", "guest_throughput", "longest_stall"), measure, nothing, curve=curve
+    "zap", build, METRICS, ("zap_time", "guest_throughput", "longest_stall"), measure, return_nothing, curve=curve
 )

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +42,7 @@ from simlib.ui.cli.output import (
 from simlib.ui.cli.questions import (
     ClusterOption,
     Curves,
-    Elsewhere,
+    ExecutorOptions,
     Files,
     Intervals,
     Output,
@@ -52,8 +51,8 @@ from simlib.ui.cli.questions import (
     ScenarioArgument,
     ScenarioOptions,
     SeedOption,
-    Unknown,
-    asked,
+    UnknownCostOptions,
+    command_arguments,
     grouped,
 )
 
@@ -151,7 +150,7 @@ def sweep(
 
     with progress_bar() as progress:
         result = run(
-            grid, out, resume=resume, cluster=cluster or None, workers=workers, progress=progress, announce=say
+            grid, out, resume=resume, workers=cluster or workers, progress=progress, announce=say
         )  # fmt: skip
     results = result.points - result.refused
     say(f"{results:,} points simulated, {result.refused:,} refused; the results are in")
@@ -183,7 +182,7 @@ def calibrate(
         ),
     ] = None,
     intervals: Intervals,
-    elsewhere: Elsewhere,
+    elsewhere: ExecutorOptions,
     output: Output,
 ) -> None:
     """Calibrate a scenario's costs to measurements, with intervals.
@@ -201,7 +200,8 @@ def calibrate(
     chosen = single_condition(split_conditions("train", train or [], names))
     used = single_condition(split_conditions("select", select or [], names))
     with progress_bar() as progress, elsewhere.in_use():
-        fit = simlib.calibrate(scenario, measured, chosen, select=used, progress=progress, **asdict(intervals))
+        options = simlib.CalibrationOptions(select=used, level=intervals.level)
+        fit = simlib.calibrate(scenario, measured, chosen, seed=intervals.seed, progress=progress, options=options)
     simlib.save_fit(fit, out)
     output.write_page(fit)
     counts = f"{len(fit.train)} observations, {len(fit.estimate.names)} costs"
@@ -262,7 +262,7 @@ def simulate(
     *,
     case: ScenarioOptions,
     run: RunOptions,
-    unknown: Unknown,
+    unknown: UnknownCostOptions,
     files: Files,
     listing: Annotated[
         bool, typer.Option("--listing", help="Print the programs of the threads and exit; docs/steps.md explains them.")
@@ -299,7 +299,7 @@ def simulate(
     output.write_page(result)
     for flag in result.notes:
         say(flag)
-    unknown.tell(result.costs())
+    unknown.report(result.costs())
     show(result.table(), output.how)
     if output.how is Format.TABLE:
         write("\n")
@@ -315,7 +315,7 @@ def _offer_sample(case: ScenarioOptions) -> Callable[[str], None]:
     return lambda text: say(text + faster)
 
 
-def _sample(case: ScenarioOptions, run: RunOptions, unknown: Unknown, output: Output) -> None:
+def _sample(case: ScenarioOptions, run: RunOptions, unknown: UnknownCostOptions, output: Output) -> None:
     with progress_bar() as progress:
         result = simlib.sample(
             **case.arguments(),
@@ -326,7 +326,7 @@ def _sample(case: ScenarioOptions, run: RunOptions, unknown: Unknown, output: Ou
         )
     for flag in result.flags:
         say(flag)
-    unknown.tell(result.costs)
+    unknown.report(result.costs)
     output.write_page(result)
     say(f"sampled: {result.windows} windows in {result.replications} sampled runs; see docs/sampling.md")
     show(result.table(), output.how)
@@ -395,7 +395,7 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        asked.set(given)
+        command_arguments.set(given)
         try:
             if given[:1] == ["--version"]:  # before anything is parsed: Typer imports all of pydantic for that
                 write(f"{simlib.__version__}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib choose`` and ``simlib choose-batch``: which strategy for CLEAR, what it costs, and how sure that is."""
+"""``simlib choose`` and ``simlib choose-batch``: the strategy for CLEAR, its cost, and its confidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,14 +24,13 @@ from simlib.ui.cli.questions import FitOption, Output, Processes, grouped
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simlib import BatchChoice, Choice, Scenario
-
-Found = TypeVar("Found", "Choice", "BatchChoice")
+    from simlib import Choice, Scenario
+    from simlib.vmm.guest import RunningGuest
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Whose migration is asked about."""
+    """The migration: a scenario, or a preset guest on an architecture."""
 
     scenario: Annotated[
         Path | None,
@@ -40,42 +39,42 @@ class Subject:
         ),
     ] = None
     architecture: Annotated[
-        str, typer.Option(metavar="NAME", help="Instead of a scenario: a real guest on this architecture.")
+        str, typer.Option(metavar="NAME", help="Instead of a scenario: a preset guest on this architecture.")
     ] = ""
     everything: Annotated[
-        bool, typer.Option("--all", help="That guest on each of seven architectures: one table.")
+        bool, typer.Option("--all", help="The preset guest on each of seven architectures, in one table.")
     ] = False  # fmt: skip
     dirty_tracking: Annotated[
         str,
-        typer.Option(metavar="NAME", help="How the host learns of writes: write_protect, pml, hdbss. On x86 by default "
-                     "as that of a --from-qemu socket does, or the --fit's, measured without PML; else pml."),
+        typer.Option(metavar="NAME", help="Dirty tracking of the host: write_protect, pml, hdbss. Default on x86: "
+                     "what the host of a --from-qemu socket uses, else what the fit was measured with, else pml."),
     ] = ""  # fmt: skip
     guest: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, mysql-1g, "
-                     "mysql-8g, three-setups; docs/choose.md says what each stands for."),
+        typer.Option(metavar="NAME", help="Preset guest: database (default), web, idle, write-heavy, mysql-1g, "
+                     "mysql-8g, three-setups; docs/choose.md describes them."),
     ] = ""  # fmt: skip
     from_qemu: Annotated[
         str,
-        typer.Option(metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: pasted replies to "
+        typer.Option(metavar="FILE|SOCKET|-", help="Read the guest's numbers from QEMU: pasted replies to "
                      "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket.", callback=read_file),
     ] = ""  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What is given of the guest instead of its own, as text."""
+    """Values that replace the guest's, as text."""
 
     vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs instead of the guest's.")] = 0
-    memory: Annotated[str, typer.Option(help="Memory in all, e.g. 512G.")] = ""
+    memory: Annotated[str, typer.Option(help="Total memory, e.g. 512G.")] = ""
     write_interval: Annotated[
-        str, typer.Option(help="A vCPU's own work between two pages that it accesses, e.g. 20us.")
+        str, typer.Option(help="Time between two accesses of a vCPU, each to another page, e.g. 20us.")
     ] = ""
-    link: Annotated[str, typer.Option(help="What can be sent, e.g. 25Gbit/s.")] = ""
-    chunk: Annotated[str, typer.Option(help="Memory of one CLEAR ioctl, e.g. 1G, which is QEMU's.")] = ""
+    link: Annotated[str, typer.Option(help="Bandwidth of the migration link, e.g. 25Gbit/s.")] = ""
+    chunk: Annotated[str, typer.Option(help="Memory of one CLEAR ioctl, e.g. 1G, QEMU's default.")] = ""
 
     def changes(self) -> dict[str, dict[str, Any]]:
-        """The tables of a scenario file, once each was found to be well-formed."""
+        """Return the values as tables of a scenario file. Raises `InputError` if one is malformed."""
         changes: dict[str, dict[str, Any]] = {"guest": {"vcpus": self.vcpus} if self.vcpus else {}, "workload": {}}
         for table, key, text, parse, option in (
             ("guest", "memory", self.memory, parse_size, "--memory"),
@@ -91,59 +90,75 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Criteria:
-    """What counts, and how sure the answer is to be."""
+    """Objective, indifference zone and confidence level."""
 
     objective: Annotated[
         str,
-        typer.Option(metavar="NAME", help="What leads the answer. cost: CPU time of CLEAR + weight x guest time lost; "
+        typer.Option(metavar="NAME", help="Objective to optimise. cost: CPU time of CLEAR + weight x guest time lost; "
                      "guest_time_lost; stall; p999; above10, above50, above99; clear; precopy."),
     ] = "cost"  # fmt: skip
-    weight: Annotated[float, typer.Option(help="CPU time in all: what a second of a vCPU is worth.")] = 1.0
-    indifference: Annotated[float, typer.Option(help="Share of an objective that does not matter.")] = 0.02
-    confidence: Annotated[float, typer.Option(help="Probability that all differences hold.")] = 0.95
+    weight: Annotated[float, typer.Option(help="Weight of guest time lost in the CPU time in all.")] = 1.0
+    indifference: Annotated[
+        float, typer.Option(help="Relative difference that counts as equal (indifference zone).")
+    ] = 0.02
+    confidence: Annotated[float, typer.Option(help="Joint confidence level of all comparisons.")] = 0.95
     max_stall: Annotated[
-        str, typer.Option(metavar="TIME", help="Leave out what stalls a vCPU for longer, e.g. 1ms.")
+        str, typer.Option(metavar="TIME", help="Exclude strategies that stall a vCPU for longer, e.g. 1ms.")
     ] = ""
     seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 1
 
     def arguments(self) -> dict[str, Any]:
-        """The same for `simlib.choose` and `simlib.choose_batch`."""
+        """Return the keywords of `simlib.choose` and `simlib.choose_batch`."""
         stall = parse_duration(self.max_stall, "--max-stall") * 1e-12 if self.max_stall else None
         return {
             "objective": self.objective,
             "weight": self.weight,
-            "zone": self.indifference,
+            "indifference": self.indifference,
             "confidence": self.confidence,
             "seed": self.seed,
             "max_stall_s": stall,
         }
 
 
-OutOption = Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")]
+OutOption = Annotated[Path | None, into_folder("FOLDER", "Write the result as JSON, and its tables as CSV files.")]
+
+
+@dataclass(frozen=True)
+class Printer:
+    """Tables and text of a command.
+
+    - `title`: name of the table of all architectures; `joined` returns it, and `readable` formats it.
+    - `printed`: print one choice; True: with all objectives and tables.
+    """
+
+    title: str
+    joined: Callable[[Mapping[str, Choice]], pd.DataFrame]
+    readable: Callable[[Mapping[str, Choice]], pd.DataFrame]
+    printed: Callable[[Choice, bool], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceOutput:
-    """What both commands are asked, and where the answer goes."""
+    """Options of both commands, and the output of their choices."""
 
     subject: Subject
     fit: FitOption = None
     numbers: Numbers
     criteria: Criteria
     out: OutOption = None
-    elsewhere: Processes
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all that was found.")] = False
+    processes: Processes
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all objectives and tables.")] = False
     output: Output
 
-    def answers(self, command: str, choose_one: Callable[..., Found]) -> dict[str, Found]:
-        """The choices by architecture, one after another, with progress and what to know of each on stderr."""
+    def compute(self, command: str, function: Callable[..., Choice]) -> dict[str, Choice]:
+        """Return the choices by architecture, one after another; progress and flags go to stderr."""
         choices = {}
-        with self.elsewhere.in_use():  # its processes import while the question is read
+        with self.processes.in_use():  # the processes import modules while the input is read
             cases = _cases(command, self.subject, self.numbers, self.fit)
             with progress_bar() as progress:
                 for done, (name, case) in enumerate(cases.items()):
                     label = f"{name}: " if len(cases) > 1 else ""
-                    choices[name] = choose_one(
+                    choices[name] = function(
                         case, fit=self.fit, announce=None if done else _labelled(say, label),
                         progress=_labelled(subprogress(progress, done / len(cases), (done + 1) / len(cases)), label),
                         **self.criteria.arguments(),
@@ -153,29 +168,25 @@ class ChoiceOutput:
                 say(f"{name}: {flag}" if len(cases) > 1 else flag)
         return choices
 
-    def give(
-        self, name: str, choices: Mapping[str, Found], for_people: Callable[[Found, bool], None],
-        joined: Callable[[Mapping[str, Found]], pd.DataFrame], readable: Callable[[Mapping[str, Found]], pd.DataFrame],
-        title: str,
-    ) -> None:  # fmt: skip
-        """Write what ``--out`` and ``--plot`` ask for, and print the one choice, or one table of all architectures."""
+    def report(self, name: str, choices: Mapping[str, Choice], printer: Printer) -> None:
+        """Write the files of ``--out`` and ``--plot``, and print one choice, or one table of all architectures."""
         how, choice = self.output.how, next(iter(choices.values()))
-        found = {key: one.to_dict() for key, one in choices.items()}
-        whole: object = found if self.subject.everything else choice.to_dict()
-        tables = {title: joined(choices)} if self.subject.everything else choice.files()
+        everything = self.subject.everything
+        content: object = {key: value.to_dict() for key, value in choices.items()} if everything else choice.to_dict()
+        tables = {printer.title: printer.joined(choices)} if everything else choice.files()
         if self.out is not None:
             files = {f"{key}.csv": frame.to_csv(index=False) for key, frame in tables.items()}
-            write_together(self.out, {f"{name}.json": json.dumps(whole, indent=1) + "\n"} | files)
+            write_together(self.out, {f"{name}.json": json.dumps(content, indent=1) + "\n"} | files)
             say(f"written to {self.out}")
         self.output.write_page(choices)
-        if self.subject.everything:
-            show(readable(choices) if how is Format.TABLE else tables[title], how)
+        if everything:
+            show(printer.readable(choices) if how is Format.TABLE else tables[printer.title], how)
         elif how is Format.TABLE:
-            for_people(choice, self.verbose)
+            printer.printed(choice, self.verbose)
         elif how is Format.CSV:
-            show(choice.table, how)
+            show(choice.table if choice.closed_form is None else choice.batches.table, how)
         else:
-            write(json.dumps(whole, indent=1) + "\n")
+            write(json.dumps(content, indent=1) + "\n")
 
 
 @grouped
@@ -185,37 +196,37 @@ def choose(
         list[str] | None,
         typer.Option(
             metavar="STRATEGY",
-            help="Only these, each with an --strategy of its own: names that simlib policies "
-            "lists, several joined by +, or texts such as 'held >= 50us'.",
+            help="Compare only these; repeat the option for each. Names that simlib policies lists, several joined "
+            "by +, or conditions such as 'held >= 50us'.",
         ),
     ] = None,
     kernel: Annotated[
         bool,
         typer.Option(
             "--kernel",
-            help="Compare what only a patched kernel can do: letting go after a batch or a time, "
-            "or if anyone waits, clearing with the lock held for read, splitting in other ways.",
+            help="Compare strategies that need a patched kernel: dropping the lock after a batch or a time, or on "
+            "contention; clearing under the read lock; other ways of splitting huge pages.",
         ),
     ] = False,
     rings: Annotated[
         bool,
         typer.Option(
             "--rings",
-            help="Compare dirty rings of three sizes (QEMU's dirty-ring-size) and the bitmap, with "
-            "write protection and where the hardware logs, beside what --strategy names.",
+            help="Compare dirty rings of three sizes (QEMU's dirty-ring-size) with the bitmap, under write "
+            "protection and hardware logging, in addition to --strategy.",
         ),
     ] = False,
     question: ChoiceOutput,
 ) -> None:
-    """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
+    """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and compare the cost of each strategy.
 
-    Compared is what can be set today: how much memory one CLEAR covers (QEMU's x-clear-bitmap-shift), and x86's eager
-    splitting; with --kernel what a patched kernel could do. All are migrations of the same guest, simulated with costs
-    drawn anew each time from what is known of them. One run answers all objectives: guest time lost, longest stall,
-    99.9th percentile, time degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled
+    By default, the strategies are settings of stock software: the memory of one CLEAR (QEMU's x-clear-bitmap-shift),
+    and x86's eager splitting. With --kernel, they include those of a patched kernel. All are migrations of the same
+    guest, simulated with costs sampled from their uncertainty. One run answers all objectives: guest time lost, longest
+    stall, 99.9th percentile, time degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled
     (docs/sampling.md).
 
-    Then: what stalls may cost, and which cost would change the answer if it were known. docs/choose.md tells the rest.
+    The answer also has the cost of limits of the longest stall, and the costs worth measuring. See docs/choose.md.
 
     Examples: simlib choose --architecture arm64
 
@@ -232,18 +243,19 @@ def choose(
     simlib choose --fit host/fit.json
     """
 
-    def choose_one(case: Scenario, **arguments: Any) -> Choice:
-        more = [
+    def choose_for(case: Scenario, **arguments: Any) -> Choice:
+        names = [
+            *(strategy or []),
             *(simlib.analysis.choose.patched_kernel_strategies(case) if kernel else ()),
             *(simlib.analysis.choose.tracking_strategies(case) if rings else ()),
         ]
-        names = list(dict.fromkeys([*(strategy or []), *more]))
-        return simlib.choose(case, strategies=names or None, **arguments)
+        return simlib.choose(case, strategies=list(dict.fromkeys(names)) or None, **arguments)
 
-    choices = question.answers("choose", choose_one)
-    question.give("choose", choices, _print, simlib.analysis.choose.comparison, _by_architecture, "answers")
+    choices = question.compute("choose", choose_for)
+    printer = Printer("answers", simlib.analysis.choose.comparison, _by_architecture, _print)
+    question.report("choose", choices, printer)
     if question.subject.everything:
-        say("in brackets: the longest stall; --format csv has all objectives")
+        say("in parentheses: the longest stall; --format csv has all objectives")
 
 
 @grouped
@@ -253,10 +265,10 @@ def choose_batch(
 ) -> None:
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
 
-    The same as simlib choose, but only among 64, 128, 256, ... pages and the whole ioctl, and for one objective. Then
-    three simple rules (whole ioctl, every 64 pages, one huge page) are priced, and what the closed form says.
+    It compares 64, 128, 256, ... pages and the whole ioctl, as simlib choose does, for one objective. It also reports
+    the excess of three simple rules (whole ioctl, every 64 pages, one huge page), and the batch of the closed form.
 
-    Where no cost was calibrated, the result says that it rests on facts alone. docs/choose-batch.md tells the rest.
+    If no cost was calibrated, the evidence is "facts alone". See docs/choose-batch.md.
 
     Examples: simlib choose-batch --architecture arm64
 
@@ -265,21 +277,22 @@ def choose_batch(
     simlib choose-batch --all
     """
 
-    def choose_one(case: Scenario, **arguments: Any) -> BatchChoice:
-        return simlib.choose_batch(case, **arguments)  # imported here, while the processes import, too
+    def choose_for(case: Scenario, **arguments: Any) -> Choice:
+        return simlib.choose_batch(case, **arguments)  # imported here, while the processes import modules, too
 
-    choices = question.answers("choose-batch", choose_one)
+    choices = question.compute("choose-batch", choose_for)
     joined = simlib.analysis.choose.comparison_of_batches
-    question.give("choose-batch", choices, _print_batch, joined, _readable_batches, "architectures")
+    question.report("choose-batch", choices, Printer("architectures", joined, _readable_batches, _print_batch))
 
 
-def _labelled(tell: Any, label: str) -> Callable[..., None]:
-    """What tells of a choice, by its name if there are several."""
-    return lambda what, *share: tell(f"{label}{what}", *share)
+def _labelled(report: Any, label: str) -> Callable[..., None]:
+    """Return a callback that prefixes its text with the name of the choice."""
+    return lambda text, *share: report(f"{label}{text}", *share)
 
 
 def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -> dict[str, Scenario]:
-    decision, changes = simlib.analysis.choose, numbers.changes()
+    """Return the scenarios by architecture. Raises `InputError` unless exactly one subject is given."""
+    presets, changes = simlib.analysis.choose, numbers.changes()
     scenario, architecture, everything = subject.scenario, subject.architecture, subject.everything
     running = None
     if subject.from_qemu:
@@ -293,7 +306,7 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
         given = " ".join([*([str(scenario)] if scenario else []), *(["--architecture"] if architecture else []),
                           *(["--all"] if everything else [])])  # fmt: skip
         raise InputError(command, given or "nothing", "give one of SCENARIO.toml, --architecture NAME, --all",
-                         "such as --architecture x86-tdp, or a --fit, which knows its own")  # fmt: skip
+                         "such as --architecture x86-tdp, or a --fit, which has an architecture")  # fmt: skip
     if scenario is not None:
         if subject.guest:
             raise InputError(
@@ -301,75 +314,71 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
             )
         cases = {"": simlib.load_scenario(scenario)}
     else:
-        named = decision.named_guest(subject.guest or decision.DEFAULT_GUEST)
+        guest = presets.named_guest(subject.guest or presets.DEFAULT_GUEST)
         if running is None:
-            say(f"guest {named.name}: {named.title}")
-        names = decision.preset_architectures() if everything else (architecture,)
-        cases = {name: named.in_place_of(decision.preset_scenario(name)) for name in names}
+            say(f"guest {guest.name}: {guest.title}")
+        names = presets.preset_architectures() if everything else (architecture,)
+        cases = {name: guest.in_place_of(presets.preset_scenario(name)) for name in names}
         if host is not None:
             cases = {name: _on_host(case, host, numbers, subject.from_qemu) for name, case in cases.items()}
     cases = {name: _tracking(case, subject, host) for name, case in cases.items()}
     if running is not None:
-        from simlib.vmm.running_guest import apply
+        from simlib.vmm.guest_scenario import apply
 
         for note in running.notes:
             say(note)
         cases = {name: apply(running, case) for name, case in cases.items()}
         changes = {"guest": {}, "workload": {k: v for k, v in changes["workload"].items() if k != "link"}}
-    return {name: decision.with_guest(case, changes) for name, case in cases.items()}
+    return {name: presets.with_guest(case, changes) for name, case in cases.items()}
 
 
 def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenario:
-    """The scenario with the way in which the host learns of writes; a scenario of the user's says its own."""
-    way = subject.dirty_tracking
-    if not way and subject.scenario is None and "pml" in case.policy.facts.dirty_tracking:
+    """Return the scenario with the host's method of dirty tracking; a scenario file has its own."""
+    method = subject.dirty_tracking
+    if not method and subject.scenario is None and "pml" in case.policy.facts.dirty_tracking:
         if subject.from_qemu and stat.S_ISSOCK(os.stat(subject.from_qemu).st_mode):
-            from simlib.lab.host.facts import tracking_here
+            from simlib.lab.host.facts import detect_dirty_tracking
 
-            way = tracking_here()
-        if not way and host is not None:
-            way = host.policy.resolved().dirty_tracking
-            if way == "write_protect":  # a host is measured without PML, whatever it has
+            method = detect_dirty_tracking()
+        if not method and host is not None:
+            method = host.policy.resolved().dirty_tracking
+            if method == "write_protect":  # measurements of a host disable PML
                 say("the fit's host was measured without PML; if it logs by PML, add --dirty-tracking pml")
-    return case.changed({"policy": {"dirty_tracking": way}}) if way else case
+    return case.changed({"policy": {"dirty_tracking": method}}) if method else case
 
 
 def _on_host(case: Scenario, host: Scenario, numbers: Numbers, from_qemu: str) -> Scenario:
-    """The guest on the host that was calibrated: of its size, unless a size is given."""
+    """Return the guest on the calibrated host, with at most one vCPU per CPU unless a size is given."""
     case = replace(case, host=host.host)
     cpus, vcpus = host.host.cores * host.host.threads_per_core, case.guest.vcpus
     if numbers.vcpus or from_qemu or vcpus <= cpus:
         return case
     memory = case.guest.pages_per_vcpu * case.guest.page_size * cpus
-    say(f"as many vCPUs as {host.host.name} has CPUs, {cpus}, and a memory of {format_size(memory)} to match")
+    say(f"{cpus} vCPUs, the number of CPUs of {host.host.name}, with {format_size(memory)} of memory in proportion")
     return simlib.analysis.choose.with_guest(
         case, {"guest": {"vcpus": cpus, "memory": numbers.memory or format_size(memory)}}
     )
 
 
-def _running(source: str, numbers: Numbers) -> Any:
-    """The guest that QEMU runs, with what was given instead."""
-    from simlib.vmm.running_guest import read_guest
+def _running(source: str, numbers: Numbers) -> RunningGuest:
+    """Return the guest that QEMU runs, with the numbers that options replace."""
+    from simlib.vmm.read_guest import read_guest
+    from simlib.vmm.read_inputs import read_options
 
-    running = read_guest(source)
-    given: dict[str, Any] = {"vcpus": numbers.vcpus} if numbers.vcpus else {}
-    if numbers.memory:
-        given["memory_bytes"] = parse_size(numbers.memory, "--memory")
-    if numbers.link:
-        given["link_bits"] = parse_bandwidth(numbers.link, "--link")
-    return replace(running, **given)
+    texts = {"vcpus": str(numbers.vcpus or ""), "memory": numbers.memory, "link": numbers.link}
+    return read_options(texts, read_guest(source))
 
 
-def _advise(choice: Choice, objective: str) -> None:
-    """What to do, how, how sure that is, and why."""
-    for label, text in choice.advice(objective).items():
+def _advise(choice: Choice) -> None:
+    """Print the recommendation, its settings, confidence and reasons."""
+    for label, text in choice.advice().items():
         write(paragraph(f"{label}: {text}." if label else f"{text}.") + "\n")
     write("\n")
 
 
 def _print(choice: Choice, verbose: bool) -> None:
-    """A choice for people to read: what to do first, and no more than decides unless all is asked for."""
-    _advise(choice, choice.objective)
+    """Print a choice: the recommendation and the main objectives; `verbose`: all objectives and tables."""
+    _advise(choice)
     show(choice.readable("" if verbose else choice.objective), Format.TABLE)
     write("\n")
     for note in choice.notes:
@@ -379,20 +388,20 @@ def _print(choice: Choice, verbose: bool) -> None:
     runs = f"{choice.runs[0]} + {choice.runs[1]} replications, {choice.how}"
     write("\n" + paragraph(f"{choice.guarantee}; {runs}") + "\n\n")
     show(choice.readable_answers(), Format.TABLE)
-    write("\nlongest stall that may be, and what keeping to it costs\n\n")
+    write("\nlimits of the longest stall, and their cost\n\n")
     show(choice.readable_budgets(), Format.TABLE)
     known = choice.readable_information()
     if not known.empty:
-        write("\nwhat would change the answer, and what it would save on average over all that the cost may be\n\n")
+        write("\ncosts worth measuring, with the mean saving over their distribution\n\n")
         show(known, Format.TABLE)
 
 
 _MAIN = ("guest_time_lost", "stall", "clear", "cost")
-"""Objectives for which a terminal has room; a file has all."""
+"""Objectives that a terminal shows; files have all."""
 
 
 def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
-    """One row an architecture: what to take for the main objectives, and its longest stall."""
+    """Return one row per architecture: the recommendations for the main objectives, and their longest stalls."""
     import pandas as pd
 
     rows = []
@@ -402,49 +411,50 @@ def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
         answers = choice.answers.set_index("objective", drop=False)
         for answer in answers.loc[list(_MAIN)].to_dict("records"):
             title = simlib.analysis.choose.OBJECTIVES[answer["objective"]].title
-            stall = format_seconds(float(stalls[answer["take"]]), 2)
-            row[title] = "any" if answer["any_is_as_good"] else f"{answer['take']} ({stall})"
-        rows.append(row | {"knee": choice.knee, "evidence": choice.evidence_shown})
+            stall = format_seconds(float(stalls[answer["recommended"]]), 2)
+            row[title] = "any" if answer["all_equivalent"] else f"{answer['recommended']} ({stall})"
+        rows.append(row | {"knee": choice.knee, "evidence": choice.evidence_label})
     return pd.DataFrame(rows)
 
 
-def _print_batch(choice: BatchChoice, verbose: bool) -> None:
-    _advise(choice.choice, choice.objective)
-    table, rules = choice.readable(), choice.readable_regrets()
-    few = ["pages a hold", choice.objective, "worse by", "as good", "longest stall", "stall, 90 %", "CLEAR"]
-    show(table if verbose else table[few], Format.TABLE)
+def _print_batch(choice: Choice, verbose: bool) -> None:
+    _advise(choice)
+    batches = choice.batches
+    table, rules = batches.readable(), batches.readable_regrets()
+    main = ["batch", choice.objective, "worse by", "equivalent", "longest stall", "stall, 90 %", "CLEAR"]
+    show(table if verbose else table[main], Format.TABLE)
     shares = ", ".join(f"{rule} {share[:-1]} %" for rule, share in zip(rules["rule"], rules["share"], strict=True))
     write("\n")
-    for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law):
+    for text in (batches.sentence, f"simple rules, worse by: {shares}", batches.law):
         write(paragraph(f"{text[0].upper()}{text[1:]}.") + "\n")
     if verbose:
-        write(f"\n{paragraph(choice.choice.guarantee)}\n\n")
+        write(f"\n{paragraph(choice.guarantee)}\n\n")
         show(rules, Format.TABLE)
 
 
-def _readable_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:
+def _readable_batches(choices: Mapping[str, Choice]) -> pd.DataFrame:
+    """Return one row per architecture: the recommended batch, the equivalent range, and the excess of the rules."""
     import pandas as pd
 
     frame = simlib.analysis.choose.comparison_of_batches(choices)
 
-    def part(column: str) -> list[str]:
-        return [_pages(pages % chunk) for pages, chunk in zip(frame[column], frame["chunk_pages"], strict=True)]
+    def pages(column: str) -> list[str]:
+        return [_pages(batch % chunk) for batch, chunk in zip(frame[column], frame["chunk_pages"], strict=True)]
 
     def with_stall(column: str, stall: str) -> list[str]:
-        return [
-            f"{pages} ({format_seconds(value, 2)})" for pages, value in zip(part(column), frame[stall], strict=True)
-        ]
+        cells = zip(pages(column), frame[stall], strict=True)
+        return [f"{batch} ({format_seconds(value, 2)})" for batch, value in cells]
 
     rules = {
         rule: frame[f"regret_{key}_share"].map("{:+.1%}".format) for key, rule in simlib.analysis.choose.RULES.items()
     }
     return pd.DataFrame(
         {"architecture": frame["architecture"], "recommended": frame["recommended_pages"].map(_pages),
-         "as good from (stall)": with_stall("as_good_from", "stall_from_s"),
-         "to (stall)": with_stall("as_good_to", "stall_to_s"),
+         "equivalent from (stall)": with_stall("equivalent_from", "stall_from_s"),
+         "to (stall)": with_stall("equivalent_to", "stall_to_s"),
          "matters": frame["matters"].map({True: "yes", False: "no"}), **rules,
-         "closed form": part("closed_form_pages"),
-         "evidence": [choice.choice.evidence_shown for choice in choices.values()],
+         "closed form": pages("closed_form_pages"),
+         "evidence": [choice.evidence_label for choice in choices.values()],
          "certain": frame["certain"].map({True: "yes", False: "no"})}
     )  # fmt: skip
 

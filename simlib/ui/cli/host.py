@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib host``: measure this host, calibrate the model to it, report; watch a guest that it runs."""
+"""``simlib host``: measure this host, calibrate the model to it, report, and watch a guest that it runs."""
 
 from __future__ import annotations
 
@@ -13,40 +13,46 @@ from simlib.ui.cli.output import Format, FormatOption, from_file, into_file, int
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Your own host: measure it, calibrate the model to it, see how good that is, and watch its guests. "
-    "docs/on-a-real-host.md has every step.",
+    help="Measure your own host, calibrate the model to it, check the predictions, and watch a guest. "
+    "docs/on-a-real-host.md describes every step.",
 )
 
 
-FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What simlib host measure wrote.")]
-NameOption = Annotated[str, typer.Option(help="First part of the tables' names.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that simlib host measure wrote.")]
+NameOption = Annotated[str, typer.Option(help="Prefix of the tables' names.")]
 
 
 @app.command("measure")
 def host_measure(
-    out: Annotated[Path, into_folder("DIR", "Folder for what is measured; a begun one is continued.")],
-    duration: Annotated[str, typer.Option(help="About how long to measure, e.g. 90s.")] = "300s",
+    out: Annotated[
+        Path, into_folder("DIR", "Folder for the measurements; an incomplete measurement in it is continued.")
+    ],
+    duration: Annotated[str, typer.Option(help="Approximate duration, e.g. 90s.")] = "300s",
     cpus: Annotated[str, typer.Option(metavar="LIST", help="CPUs to use, e.g. 0-3,8. Default: all.")] = "",
-    numa: Annotated[int | None, typer.Option(metavar="NODE", help="Use this node's CPUs, and so its memory.")] = None,
+    numa: Annotated[
+        int | None, typer.Option(metavar="NODE", help="Use the CPUs and the memory of this NUMA node.")
+    ] = None,
     hugepages: Annotated[
-        bool, typer.Option("--hugepages", help="Back guests with huge pages that are set aside.")
+        bool, typer.Option("--hugepages", help="Back guests with reserved huge pages (hugetlb).")
     ] = False,
     source: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A Linux tree to build the selftest from. Default: the source package."),
+        typer.Option(metavar="DIR", help="Linux tree from which to build the selftest. Default: the source package."),
     ] = None,
     program: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The built selftest (mmu_lock_contention_test).")
+        Path | None, typer.Option(metavar="FILE", help="A built selftest (mmu_lock_contention_test).")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the order of the runs.")] = 1,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew, whatever the folder holds.")] = False,
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure although other programs run.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed for the run order.")] = 1,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard what the folder holds and start again.")] = False,
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Measure even if other programs use the CPUs.")
+    ] = False,
     name: NameOption = "host",
 ) -> None:
-    """Measure this host's own /dev/kvm, on its kernel as it is; no rights are needed beyond those for /dev/kvm.
+    """Measure this host's /dev/kvm with its current kernel; access to /dev/kvm is the only privilege needed.
 
     Builds one selftest (half a minute), then runs small guests: faults, parked GET and CLEAR, CLEAR under load.
-    A run that was cut off goes on where it stopped. Next: simlib host calibrate DIR
+    An interrupted measurement continues where it stopped. Next: simlib host calibrate DIR
 
     Example: simlib host measure --out host
     """
@@ -57,10 +63,13 @@ def host_measure(
         plan = simlib.lab.host.MeasurementPlan(
             source, program, cpus, numa, hugepages, seconds, seed, restart, allow_busy
         )
-        found = simlib.lab.host.measure_host(out, plan, name=name, progress=progress)
-    say(f"{found.facts.cpu}, {len(found.facts.cpus)} CPUs, Linux {found.facts.kernel}: {found.facts.page_tables}")
-    say(f"{len(found.records)} runs in {found.repeats} repeats, {found.noisy} of them noisy and not used")
-    for path in found.tables:
+        measurement = simlib.lab.host.measure_host(out, plan, name=name, progress=progress)
+    facts = measurement.facts
+    say(f"{facts.cpu}, {len(facts.cpus)} CPUs, Linux {facts.kernel}: {facts.page_tables}")
+    say(
+        f"{len(measurement.records)} runs in {measurement.repeats} repeats; {measurement.noisy} runs noisy and not used"
+    )
+    for path in measurement.tables:
         say(f"{path}")
 
 
@@ -68,11 +77,11 @@ def host_measure(
 def host_calibrate(
     folder: FolderArgument,
     name: NameOption = "host",
-    out: Annotated[Path | None, into_file("FIT.json", "Where to write the fit. Default: DIR/fit.json.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the resampling and of the replications.")] = 1,
+    out: Annotated[Path | None, into_file("FIT.json", "File for the fit. Default: DIR/fit.json.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the resampling and the replications.")] = 1,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Determine what actions cost on a measured host, with intervals, and predict what was held out.
+    """Estimate the costs of a measured host, with intervals, and predict the held-out measurements.
 
     Example: simlib host calibrate host, then: simlib choose --fit host/fit.json
     """
@@ -84,11 +93,10 @@ def host_calibrate(
     path = out or folder / "fit.json"
     simlib.save_fit(fit, path)
     show(fit.costs().drop(columns="fit"), how)
-    seen = fit.observations
-    for metric, rows in seen.groupby("metric", sort=False):
+    for metric, rows in fit.observations.groupby("metric", sort=False):
         ratio = (rows["model"] / rows["value"]).median()
         say(f"held out, {metric}: {len(rows)} cells, median of predicted / measured {ratio:.2f}")
-    say(f"written to {path}; simlib host report {folder} shows all of it")
+    say(f"written to {path}; simlib host report {folder} writes a report")
 
 
 @app.command("report")
@@ -96,9 +104,9 @@ def host_report(
     folder: FolderArgument,
     name: NameOption = "host",
     fit: Annotated[Path | None, from_file("FIT.json", "The fit. Default: DIR/fit.json.")] = None,
-    out: Annotated[Path | None, into_file("FILE.html", "Where to write it. Default: DIR/report.html.")] = None,
+    out: Annotated[Path | None, into_file("FILE.html", "File for the report. Default: DIR/report.html.")] = None,
 ) -> None:
-    """Write one HTML page: what was measured, the costs, and what was held out beside its prediction.
+    """Write an HTML page: the measurements, the costs, and the predictions of the held-out measurements.
 
     Example: simlib host report host
     """
@@ -110,37 +118,37 @@ def host_report(
 
 @app.command("watch")
 def host_watch(
-    pid: Annotated[int | None, typer.Argument(metavar="[PID]", help="QEMU's process, instead of a socket.")] = None,
-    qmp: Annotated[Path | None, typer.Option(metavar="SOCKET", help="A QMP socket that nobody else uses.")] = None,
+    pid: Annotated[int | None, typer.Argument(metavar="[PID]", help="QEMU's process ID, instead of a socket.")] = None,
+    qmp: Annotated[Path | None, typer.Option(metavar="SOCKET", help="A QMP socket that has no other client.")] = None,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two samples.")] = 0.5,
     duration: Annotated[
-        float, typer.Option(metavar="SECONDS", help="End after so long. 0: when the migration is over.")
+        float, typer.Option(metavar="SECONDS", help="End after this time. 0: when the migration ends.")
     ] = 0.0,
     events: Annotated[
         str | None,
-        typer.Option(metavar="SYSTEM:EVENT,…", help="Tracepoints, '' for none. Default: locks and faults."),
+        typer.Option(metavar="SYSTEM:EVENT,…", help="Tracepoints; '' for none. Default: locks and faults."),
     ] = None,
-    out: Annotated[Path | None, into_folder("FOLDER", "Write every table there: CSV and descriptor.")] = None,
-    name: Annotated[str, typer.Option(help="Name of the written files.")] = "watch",
+    out: Annotated[Path | None, into_folder("FOLDER", "Folder for all tables: CSV files with descriptors.")] = None,
+    name: Annotated[str, typer.Option(help="Prefix of the files' names.")] = "watch",
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Sample a running QEMU until its migration is over: passes, KVM's statistics, mmu_lock, threads, tracepoints.
+    """Sample a running QEMU until its migration ends: passes, KVM's statistics, mmu_lock, threads, tracepoints.
 
-    Ctrl-C ends it as well, and keeps what was sampled. Examples: simlib host watch --qmp /run/vm.qmp --out vm
+    Ctrl-C also ends the watch and keeps the samples. Examples: simlib host watch --qmp /run/vm.qmp --out vm
 
     simlib host watch 4095 --duration 30 --events ''
     """
     from simlib.lab.host import watch_guest
     from simlib.lab.host.tracing import EVENTS
 
-    chosen = EVENTS if events is None else [one.strip() for one in events.split(",") if one.strip()]
+    names = EVENTS if events is None else [event.strip() for event in events.split(",") if event.strip()]
     with progress_bar() as progress:
-        watched = watch_guest(qmp, pid, interval=interval, duration=duration or None, events=chosen, progress=progress)
+        watched = watch_guest(qmp, pid, interval=interval, duration=duration or None, events=names, progress=progress)
         files = [] if out is None else watched.write(out, name)
         for warning in watched.imported.warnings:
             say(warning)
         for file in files:
             say(f"{file} and its descriptor written")
-        show(watched.rows, how)
+        show(watched.summary, how)
         if watched.interrupted:
             raise KeyboardInterrupt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib lab``: build, boot and run the patched kernels, and bring the data home."""
+"""``simlib lab``: build, boot and run patched kernels, and collect their counts and times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Build, boot and run the patched kernels, and bring the data home. docs/lab.md explains the numbers.",
+    help="Build, boot and run patched kernels, and collect counts and times. docs/lab.md explains the numbers.",
 )
 
 
 class LabTable(StrEnum):
-    """Tables that are made of a run."""
+    """Tables of a run."""
 
     RUNS = "runs"
     LOCKS = "locks"
@@ -42,12 +42,13 @@ ExperimentArgument = Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", h
 SourceOption = Annotated[
     Path | None, typer.Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package.")
 ]
-JobsOption = Annotated[int, typer.Option(min=0, help="Boots at a time, each on a core of its own. 0: all cores.")]
+JobsOption = Annotated[int, typer.Option(min=0, help="Concurrent boots, each on its own core. 0: all cores.")]
+RestartOption = Annotated[bool, typer.Option("--restart", help="Run cells again although they have results.")]
 
 
 @dataclass(frozen=True)
-class Tree:
-    """The kernel that is patched, and with what."""
+class KernelTreeOptions:
+    """Kernel tree, and patches of the series that are left out."""
 
     source: SourceOption = None
     skip: Annotated[
@@ -57,27 +58,29 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Where an experiment runs, and which of its runs."""
+class LabRunOptions:
+    """Host or emulator, concurrency, and reuse of results."""
 
-    native: Annotated[bool, typer.Option("--native", help="On this host's own /dev/kvm, with its kernel.")] = False
+    native: Annotated[bool, typer.Option("--native", help="Run on this host's /dev/kvm, with its kernel.")] = False
     jobs: JobsOption = 0
-    restart: Annotated[bool, typer.Option("--restart", help="Run again what has a result already.")] = False
+    restart: RestartOption = False
 
 
 @app.command("check")
 def lab_check(how: FormatOption = Format.TABLE) -> None:
-    """Say what this machine can do for the lab, and what to install for more."""
-    rows = [{"what": f.what, "there": "yes" if f.there else "no", "detail": f.detail} for f in simlib.lab.check_host()]
+    """Check this host for what the lab needs, and name what to install."""
+    rows = [
+        {"what": f.what, "there": "yes" if f.present else "no", "detail": f.detail} for f in simlib.lab.check_host()
+    ]
     show(rows, how)
 
 
 @app.command("qemu")
 def lab_qemu(
     arch: ArchitectureOption = None,
-    if_needed: Annotated[bool, typer.Option("--if-needed", help="Only if none that is new enough is here.")] = False,
+    if_needed: Annotated[bool, typer.Option("--if-needed", help="Only if no new enough QEMU is installed.")] = False,
 ) -> None:
-    """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is. Debian only."""
+    """Unpack a new enough QEMU into the lab's folder, without installing it. Debian 12 only."""
     targets = _targets(arch)
     if not if_needed or simlib.lab.needs_qemu(targets):
         with _steps() as step:
@@ -91,9 +94,9 @@ def lab_build(
     *,
     arch: ArchitectureOption = None,
     kernel: Annotated[str, typer.Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
-    tree: Tree,
+    tree: KernelTreeOptions,
 ) -> None:
-    """Patch and build kernel, selftests and initramfs: minutes the first time, seconds after that.
+    """Patch and build kernel, selftests and initramfs: minutes the first time, seconds afterwards.
 
     Example: simlib lab build --arch x86_64
     """
@@ -103,41 +106,21 @@ def lab_build(
         say(f"{built.image}")
 
 
-@app.command("check-series")
-@grouped
-def lab_check_series(
-    *,
-    arch: ArchitectureOption = None,
-    tree: Tree,
-    each: Annotated[
-        bool, typer.Option("--each/--whole", help="Compile each patch by itself, too, or the series as a whole alone.")
-    ] = True,
-) -> None:
-    """Check the patch series: it applies, passes checkpatch --strict, and compiles with W=1 and sparse, each patch too.
-
-    Takes half an hour on two cores; with --whole and two architectures a third of that.
-    """
-    with _steps() as step:
-        good = simlib.lab.check_series(_targets(arch), tree.source, step, tree.skip or (), each)
-    for line in good:
-        say(f"good: {line}")
-
-
 @app.command("run")
 @grouped
 def lab_run(
     experiment: ExperimentArgument,
-    runs: Runs,
-    table: Annotated[LabTable, typer.Option(help="Which table to print.")] = LabTable.RUNS,
+    runs: LabRunOptions,
+    table: Annotated[LabTable, typer.Option(help="Table to print.")] = LabTable.RUNS,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Run an experiment, all cells of its matrix, and print what came out.
+    """Run all cells of an experiment, and print a table of the results.
 
-    Results are kept: a run that was cut off goes on where it stopped.
+    Results are kept, so that an interrupted run resumes.
     """
-    found = _collect(experiment, runs)
-    show(simlib.lab.tables(found.records)[table], how)
-    _report(found)
+    collected = _collect(experiment, runs)
+    show(simlib.lab.tables(collected.records)[table], how)
+    _report(collected)
 
 
 @app.command("compare")
@@ -148,15 +131,18 @@ def lab_compare(
     jobs: JobsOption = 0,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Run an experiment and compare its lock acquisitions with the simulator's; fail if they differ.
+    """Run an experiment, and compare its lock acquisitions with the simulator's.
 
-    What happens before the log is enabled is shown but not judged: the guest also accesses its own code and tables.
+    Fails if a count of the rounds differs.
+
+    What happens before the log is enabled is reported but does not affect the exit status: the guest also accesses its
+    code and page tables.
     """
     from simlib.lab.hardware.counts import count_comparison
 
-    found = _collect(experiment, Runs(jobs=jobs))
-    _report(found)
-    locks = simlib.lab.tables(found.records)["locks"]
+    collected = _collect(experiment, LabRunOptions(jobs=jobs))
+    _report(collected)
+    locks = simlib.lab.tables(collected.records)["locks"]
     if not len(locks) or (locks["parked"] != "true").any():
         raise InputError(str(experiment), "not parked", "counts are exact only while the vCPUs wait", "parked = true")
     frame = count_comparison(locks)
@@ -172,12 +158,13 @@ def lab_predict(
     *,
     experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="Cells under load, or migrations.")],
     out: Annotated[Path, into_folder("DIR", "Folder for the table and its descriptor.")],
-    name: Annotated[str, typer.Option(help="What the lab's tables are going to be called.")],
+    name: Annotated[str, typer.Option(help="First part of the tables' names when the experiment is collected.")],
 ) -> None:
-    """Predict what the lab will measure in an experiment, with intervals, before it is run: a table and a descriptor.
+    """Predict the lab's measurements of an experiment before it is run.
 
-    Cells under load, or real migrations. Commit it, then collect the experiment under the same name. docs/lab.md shows
-    how both are compared.
+    Writes a table with intervals, and its descriptor, for cells under load or for migrations.
+
+    Commit the prediction, then collect the experiment under the same name. docs/lab.md describes the comparison.
 
     Example: simlib lab predict data/experiments/odd.toml --out data/predictions --name odd
     """
@@ -195,7 +182,7 @@ def lab_predict(
         files = prediction_files(predicted, name, experiment)
     for path in write_together(out, files):
         say(f"{path}")
-    _list_again(out)
+    _update_listing(out)
 
 
 @app.command("collect")
@@ -205,18 +192,18 @@ def lab_collect(
     experiment: ExperimentArgument,
     out: Annotated[Path, into_folder("DIR", "Folder for the tables and their descriptors.")],
     name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "lab",
-    runs: Runs,
+    runs: LabRunOptions,
 ) -> None:
-    """Run an experiment's whole matrix and write tables with descriptors: a data package of one's own.
+    """Run all cells of an experiment, and write tables with descriptors.
 
     Example: simlib lab collect data/experiments/load.toml --out mine --name load
     """
     simlib.lab.check_name("--name", name)
-    found = _collect(experiment, runs)
-    _report(found)
-    for path in simlib.lab.write_tables(found.records, out, name):
+    collected = _collect(experiment, runs)
+    _report(collected)
+    for path in simlib.lab.write_tables(collected.records, out, name):
         say(f"{path}")
-    _list_again(out)
+    _update_listing(out)
 
 
 @app.command("migrate")
@@ -228,52 +215,53 @@ def lab_migrate(
     ],
     out: Annotated[Path | None, into_folder("DIR", "Also write the tables and their descriptors.")] = None,
     name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "migrate",
-    restart: Annotated[bool, typer.Option("--restart", help="Run again what has a result already.")] = False,
+    restart: RestartOption = False,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Migrate guests from one real QEMU to another on this machine, and see what it decides.
+    """Migrate guests between two QEMUs on this host, and record QEMU's decisions.
 
-    The guest is 64 KiB of firmware that writes to its memory at a known rate. One migration runs at a time, with
-    nothing else on the machine if its times are to be believed. Results are kept: a run that was cut off goes on.
+    The guest is 64 KiB of firmware that writes to its memory at a known rate. One migration runs at a time; its times
+    are valid only on an idle host. Results are kept, so that an interrupted run resumes.
 
     Example: simlib lab migrate data/experiments/migrate-smoke.toml
     """
     simlib.lab.check_name("--name", name)
     migrations = simlib.lab.load_migrations(experiment)
     with progress_bar() as progress:
-        found = simlib.lab.collect_migrations(migrations, restart=restart, progress=progress)
-    if found.found:
-        show(found.readable() if how is Format.TABLE else found.frame(), how)
+        migrated = simlib.lab.collect_migrations(migrations, restart=restart, progress=progress)
+    if migrated.results:
+        show(migrated.readable() if how is Format.TABLE else migrated.frame(), how)
     if out is not None:
-        for path in simlib.lab.write_migrations(found, out, name):
+        for path in simlib.lab.write_migrations(migrated, out, name):
             say(f"{path}")
-        _list_again(out)
-    for label, reason in found.failures.items():
+        _update_listing(out)
+    for label, reason in migrated.failures.items():
         say(f"failed: {label}: {reason}")
-    if found.failures:
-        raise SimlibError(f"{len(found.failures)} of {len(migrations)} migrations failed")
+    if migrated.failures:
+        raise SimlibError(f"{len(migrated.failures)} of {len(migrations)} migrations failed")
 
 
-def _list_again(out: Path) -> None:
-    """Bring the listing of a data package up to date, if a folder belongs to one."""
+def _update_listing(out: Path) -> None:
+    """Update the listing of the data package that a folder belongs to, if there is one."""
     if (out.parent / "datapackage.json").is_file():
         simlib.measurements.update_listing(out.parent)
         say(f"{out.parent / 'datapackage.json'}")
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """Which kernels are tried, and where."""
+class TryKernelOptions:
+    """Kernels of a trial, and their MMU modes and parameters."""
 
     source: SourceOption = None
     arch: Annotated[
         list[str] | None,
         typer.Option(
             "--arch",
-            help="Architecture, or machine such as x86_64/npt. Default: all that are built from what it changes.",
+            help="Architecture, or MMU mode such as x86_64/npt; may be given again. Default: all that the series "
+            "can touch.",
         ),
     ] = None
-    quick: Annotated[bool, typer.Option("--quick", help="The small matrix: minutes on two cores.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="Run the small matrix: minutes on two cores.")] = False
     parameter: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
@@ -282,35 +270,36 @@ class Kernels:
         list[str] | None, typer.Option("--set-all", metavar="NAME=VALUE", help="The same, for both kernels.")
     ] = None
     kernel: Annotated[
-        str, typer.Option(help="statistics; plain: times alone; lock-stat: counts by lock, whatever lock it is.")
+        str, typer.Option(help="statistics: counts by call site; plain: only times; lock-stat: counts by lock.")
     ] = "statistics"
     jobs: JobsOption = 0
 
 
 @dataclass(frozen=True)
-class Ways:
-    """How a series is taken apart, and when it is refused."""
+class TryModeOptions:
+    """Parts of a series to try, and the rule that fails the trial."""
 
     each_patch: Annotated[
-        bool, typer.Option("--each-patch", help="Each patch beside the kernel with those before it.")
+        bool, typer.Option("--each-patch", help="Compare each patch with the kernel that has the patches before it.")
     ] = False
     bisect: Annotated[
-        str, typer.Option(metavar="METRIC", help="Which patch changes a number, by halves: 'clear time'.")
+        str, typer.Option(metavar="METRIC", help="Find the patch that changes a number by bisection: 'clear time'.")
     ] = ""
     fail_if: Annotated[
-        str, typer.Option(metavar="RULE", help="End with 3 if it holds: 'clear time > 5%', or 'changed'.")
+        str,
+        typer.Option(metavar="RULE", help="Exit with status 3 if RULE is true: 'clear time > 5%', or 'changed'."),
     ] = ""
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """To which hardware a trial is carried."""
+class TryHardwareOptions:
+    """Scenario and costs for the prediction on hardware."""
 
     on: Annotated[
         Path | None,
         typer.Option(metavar="SCENARIO.toml", help="Predict this scenario without the series and with it."),
     ] = None
-    fit: Annotated[Path | None, typer.Option(metavar="FIT.json", help="Costs of a host of one's own.")] = None
+    fit: Annotated[Path | None, typer.Option(metavar="FIT.json", help="Calibrated costs of your host.")] = None
     vcpus: Annotated[str, typer.Option(help="Numbers of vCPUs to predict.")] = "1,4,16,64"
 
 
@@ -322,132 +311,147 @@ def lab_try(
         str,
         typer.Argument(
             metavar="SERIES",
-            help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), patches of ours (7, 16-17).",
+            help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), bundled patches (7, 16-17).",
         ),
     ],
-    kernels: Kernels,
-    ways: Ways,
-    hardware: Hardware,
+    kernels: TryKernelOptions,
+    modes: TryModeOptions,
+    hardware: TryHardwareOptions,
     out: Annotated[
         Path | None,
-        into_folder("DIR", "Also write a page, the text, as Markdown too, and all numbers as CSV and JSON."),
+        into_folder("DIR", "Also write the text (mail, Markdown), a page, and all numbers (CSV, JSON)."),
     ] = None,
 ) -> None:
-    """Try a patch series: boot a kernel without it and one with it, and say what differs, beyond seeds and layout.
+    """Try a patch series: compare a kernel without it and one with it.
 
-    Both are patched to count who takes mmu_lock. What differs is carried to calibrated hosts. Ends with 1 if the kernel
-    with the series fails. docs/try-a-patch.md reads an answer.
+    Both are booted under emulation and count the acquisitions of mmu_lock by call site. Significant differences are
+    reported, and used to predict the effect on calibrated hosts. Exits with status 1 if the kernel with the series
+    fails. docs/try-a-patch.md explains the answer.
 
     Example: simlib lab try 0001-mine.patch --quick
     """
-    from simlib.simulator.engine.compiled import compiling_meanwhile
+    from simlib.simulator.engine.compiled import compiling_engine
 
-    rule = simlib.lab.FailRule.parse(ways.fail_if) if ways.fail_if else None
+    rule = simlib.lab.FailRule.parse(modes.fail_if) if modes.fail_if else None
     vcpus = whole_numbers(hardware.vcpus, "--vcpus")
-    with compiling_meanwhile():
-        trials, more = _trials_of(series, kernels, ways)
-    carried = []
-    for found in trials:  # what was measured is told before it is predicted from
-        write(f"{found.summary()}\n\n")
+    with compiling_engine():
+        trials, bisection = _try_series(series, kernels, modes)
+    predictions = []
+    for trial in trials:  # prints the measured differences before the prediction takes a while
+        write(f"{trial.summary()}\n\n")
         with progress_bar() as progress:
-            meant = simlib.on_hardware(found, hardware.on, fit=hardware.fit, vcpus=vcpus, progress=progress)
-        write(f"{meant.summary()}\n\n")
-        carried.append(meant)
-    write(more)
+            prediction = simlib.on_hardware(trial, hardware.on, fit=hardware.fit, vcpus=vcpus, progress=progress)
+        write(f"{prediction.summary()}\n\n")
+        predictions.append(prediction)
+    write(bisection)
     if out is not None:
-        _write_trials(out, trials, carried)
-    for found in trials:
-        if found.failures:
-            raise SimlibError(f"the kernel with the series fails on {', '.join(found.failures)}")
-    for found in trials:
-        if rule is not None and (broken := rule.broken(found)):
-            say(f"--fail-if {ways.fail_if}: {broken}")
+        _write_trials(out, trials, predictions)
+    for trial in trials:
+        if trial.failures:
+            raise SimlibError(f"the kernel with the series fails on {', '.join(trial.failures)}")
+    for trial in trials:
+        if rule is not None and (violation := rule.violation(trial)):
+            say(f"--fail-if {modes.fail_if}: {violation}")
             raise typer.Exit(3)
 
 
-def _trials_of(series: str, kernels: Kernels, ways: Ways) -> tuple[list[lab.Trial], str]:
-    """The trials of a series, and what is to be said beside them."""
-    settings, of_both = _settings("--set", kernels.parameter or []), _settings("--set-all", kernels.set_all or [])
-    if (settings or of_both) and (ways.each_patch or ways.bisect):
-        cure = "leave out --each-patch and --bisect, or --set and --set-all"
-        raise InputError("--set", ", ".join(settings | of_both), "belongs to one patch", cure)
+def _try_series(series: str, kernels: TryKernelOptions, modes: TryModeOptions) -> tuple[list[lab.Trial], str]:
+    """Run the trials of a series, and return them with the text of a bisection."""
+    options = simlib.lab.TrialOptions(
+        source=kernels.source,
+        mmu_modes=kernels.arch or (),
+        quick=kernels.quick,
+        parameters=_parameters("--set", kernels.parameter or []),
+        shared_parameters=_parameters("--set-all", kernels.set_all or []),
+        kernel=kernels.kernel,
+        jobs=kernels.jobs,
+    )
     with progress_bar() as progress:
-        tried: dict[str, Any] = {
-            "source": kernels.source, "machines": kernels.arch or (), "quick": kernels.quick,
-            "kernel": kernels.kernel, "jobs": kernels.jobs, "progress": progress,
-        }  # fmt: skip
-        if ways.bisect:
-            bisection = simlib.lab.bisect_series(series, ways.bisect, **tried)
+        if modes.bisect:
+            bisection = simlib.lab.bisect_series(series, modes.bisect, options, progress=progress)
             return [bisection.trial], f"{bisection.summary()}\n"
-        if ways.each_patch:
-            return simlib.lab.try_each_patch(series, **tried), ""
-        return [simlib.lab.try_series(series, parameters=settings, of_both=of_both, **tried)], ""
+        if modes.each_patch:
+            return simlib.lab.try_each_patch(series, options, progress=progress), ""
+        return [simlib.lab.try_series(series, options, progress=progress)], ""
 
 
-def _write_trials(out: Path, trials: Sequence[lab.Trial], carried: Sequence[simlib.OnHardware]) -> None:
-    """Write each trial's files, those of several with a number before their names."""
+def _write_trials(out: Path, trials: Sequence[lab.Trial], predictions: Sequence[simlib.OnHardware]) -> None:
+    """Write each trial's files; with several trials, the names begin with the trial's number."""
     from simlib._lib.files import write_together
     from simlib.ui.report.answer import result_report
 
     texts = dict[str, str]()
-    for number, (found, meant) in enumerate(zip(trials, carried, strict=True), 1):
-        first = f"{number:04}-" if len(trials) > 1 else ""
-        page = result_report({"Lab": found, "Hardware": meant}, found.about["command"])
-        texts |= found.files(first) | {f"{first}hardware.csv": meant.frame.to_csv(index=False),
-                                       f"{first}trial.html": page.to_html()}  # fmt: skip
+    for number, (trial, prediction) in enumerate(zip(trials, predictions, strict=True), 1):
+        prefix = f"{number:04}-" if len(trials) > 1 else ""
+        page = result_report({"Lab": trial, "Hardware": prediction}, trial.about["command"])
+        texts |= trial.files(prefix)
+        texts |= {f"{prefix}hardware.csv": prediction.frame.to_csv(index=False), f"{prefix}trial.html": page.to_html()}
     for path in write_together(out, texts):
         say(f"{path}")
 
 
-def _settings(option: str, given: list[str]) -> dict[str, str]:
-    """Parameters of the form NAME=VALUE."""
-    for text in given:
+def _parameters(option: str, settings: list[str]) -> dict[str, str]:
+    """Parse parameters of the form NAME=VALUE."""
+    for text in settings:
         if not all(text.partition("=")[::2]):
             raise InputError(option, text, "is not of the form NAME=VALUE", f"write {option} dirty_log_clear_batch=64")
-    return dict(text.split("=", 1) for text in given)
+    return dict(text.split("=", 1) for text in settings)
 
 
 @app.command("costs")
 def lab_costs(
-    out: Annotated[Path | None, into_folder("DIR", "Also write a fit file for each machine.")] = None,
+    out: Annotated[
+        Path | None, into_folder("DIR", "Recompute the costs from data/collected, and write the fit files.")
+    ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Print what actions cost on the lab's machines, in instructions, from data/collected.
+    """Print the costs of actions on the lab's machines, in instructions.
 
-    Lab time counts instructions: these are relative costs of code paths, not of hardware.
+    Lab time counts instructions: these are relative costs of code paths, not of hardware. They come from the shipped
+    fits. With --out they are computed again, which needs a checkout.
 
     Example: simlib lab costs --out data/fits
     """
+    from simlib._lib.checkout import require_checkout
     from simlib._lib.files import write_together
-    from simlib.lab.hardware.load import lab_fit
     from simlib.lab.hardware.machines import LABS
     from simlib.measurements.fits.file import fit_text
 
-    rows, texts = [], {}
-    with progress_bar() as progress:
-        for number, name in enumerate(LABS, 1):
-            fit = lab_fit(name)
-            values = fit.parameters[["name", "value", "low", "high"]].itertuples(index=False)
-            rows += [
-                {"machine": fit.scenario.host.name, "name": cost, "value": value / 1000, "low": low / 1000,
-                 "high": high / 1000, "unit": "instructions"}
-                for cost, value, low, high in values
-            ]  # fmt: skip
-            texts[f"{fit.scenario.host.name}.json"] = fit_text(fit)
-            progress(name, number / len(LABS))
-    if out is not None:
-        write_together(out, texts)
+    if out is None:
+        fits = [simlib.load_fit(simlib.measurements.data_dir() / "fits" / f"lab-{name}.json") for name in LABS]
+    else:
+        require_checkout("simlib lab costs --out")
+        fits = _fit_costs(LABS)
+        write_together(out, {f"{fit.scenario.host.name}.json": fit_text(fit) for fit in fits})
+    rows = [
+        {"machine": fit.scenario.host.name, "name": cost, "value": value / 1000, "low": low / 1000,
+         "high": high / 1000, "unit": "instructions"}
+        for fit in fits
+        for cost, value, low, high in fit.parameters[["name", "value", "low", "high"]].itertuples(index=False)
+    ]  # fmt: skip
     show(rows, how)
+
+
+def _fit_costs(names: Sequence[str]) -> list[simlib.Fit]:
+    """Fit the costs of the lab's machines to the collected tables."""
+    from simlib.lab.hardware.load import lab_fit
+
+    fits = []
+    with progress_bar() as progress:
+        for number, name in enumerate(names, 1):
+            fits.append(lab_fit(name))
+            progress(name, number / len(names))
+    return fits
 
 
 @contextmanager
 def _steps() -> Iterator[Callable[[str], None]]:
-    """A progress display of steps whose share of the whole nobody knows: it foretells nothing."""
+    """Show the progress of steps whose share of the whole is unknown, without an estimate of the remaining time."""
     with progress_bar() as progress:
         yield lambda step: progress(step, 0.0)
 
 
-def _collect(experiment: Path, runs: Runs) -> lab.Collected:
+def _collect(experiment: Path, runs: LabRunOptions) -> lab.Collected:
     experiments = simlib.lab.load_experiment(experiment)
     with progress_bar() as progress:
         if runs.native:
@@ -455,15 +459,16 @@ def _collect(experiment: Path, runs: Runs) -> lab.Collected:
         return simlib.lab.collect(experiments, jobs=runs.jobs, restart=runs.restart, progress=progress)
 
 
-def _report(found: lab.Collected) -> None:
-    """Say which cells failed and which did not repeat themselves; fail if any did."""
-    for label, reason in found.failures.items():
+def _report(collected: lab.Collected) -> None:
+    """Print the cells that failed and those whose repeats differ; raise `SimlibError` if any failed."""
+    for label, reason in collected.failures.items():
         say(f"failed: {reason if reason.startswith(label) else f'{label}: {reason}'}")
-    different = [record.label for record in found.records if not record.repeatable]
-    for label in different:
-        say(f"not repeatable: {label}")
-    if found.failures:
-        raise SimlibError(f"{len(found.failures)} of {len(found.failures) + len(found.records)} cells failed")
+    for record in collected.records:
+        if not record.repeatable:
+            say(f"not repeatable: {record.label}")
+    if collected.failures:
+        total = len(collected.failures) + len(collected.records)
+        raise SimlibError(f"{len(collected.failures)} of {total} cells failed")
 
 
 def _targets(names: list[str] | None) -> list[lab.Target]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What commands are asked, where their simulations run, and how an answer is shown: options, in groups."""
+"""Groups of command-line options: scenarios and costs, processes for simulations, and forms of output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import typer
 
 import simlib
 from simlib._lib.errors import InputError
-from simlib._lib.parallel import MOST_WORKERS, cpus
+from simlib._lib.parallel import MAX_WORKERS, cpus
 from simlib.ui.cli.output import (
     Format,
     FormatOption,
@@ -44,14 +44,14 @@ Curve = TypeVar("Curve", "simlib.PredictionResult", "simlib.Comparison")
 
 
 def grouped(command: Callable[..., Returned]) -> Callable[..., Returned]:
-    """A command for Typer whose parameters that are dataclasses have become their fields, each where its group stood.
+    """Return a command for Typer in which each parameter that is a dataclass (a group) is replaced by its fields.
 
     A field is declared like a parameter of a command, by `Annotated` with `typer.Option` or `typer.Argument`, and may
-    be a group itself. A field without a default is required. What a group's ``__post_init__`` raises is raised before
-    the command runs.
+    be a group itself. A field without a default is required. Exceptions of a group's ``__post_init__`` are raised
+    before the command runs.
 
-    A group has no default of its own, so that it stands after ``*`` where a parameter before it has one; Typer calls by
-    name. Raises `ValueError` if two parameters have the same name.
+    A group has no default, so it must follow ``*`` if an earlier parameter has one; Typer calls by name. Raises
+    `ValueError` if two parameters have the same name.
     """
 
     @wraps(command)
@@ -65,7 +65,7 @@ def grouped(command: Callable[..., Returned]) -> Callable[..., Returned]:
 
 
 def _parameters(called: Callable[..., object]) -> Iterator[Parameter]:
-    """What a function, or the constructor of a dataclass, takes: its parameters, with groups replaced by fields."""
+    """Yield the parameters of a function, or of a dataclass's constructor, with groups replaced by their fields."""
     hints = get_type_hints(called, include_extras=True)
     for name, parameter in signature(called).parameters.items():
         if is_dataclass(hints[name]):
@@ -75,37 +75,37 @@ def _parameters(called: Callable[..., object]) -> Iterator[Parameter]:
 
 
 def _call(called: Callable[..., Returned], given: Mapping[str, Any]) -> Returned:
-    """Call a function, or construct a dataclass, with its part of what was given."""
+    """Call a function, or construct a dataclass, with those of the given values that it takes."""
     hints = get_type_hints(called, include_extras=True)
     names = signature(called).parameters
     return called(**{name: _call(hints[name], given) if is_dataclass(hints[name]) else given[name] for name in names})
 
 
-class CostsName(StrEnum):
-    """What becomes of a cost that has no value."""
+class UnknownCostsName(StrEnum):
+    """Treatment of a cost that has no value."""
 
-    DRAWN = "drawn"
+    SAMPLE = "sample"
     MEDIAN = "median"
     EXACT = "exact"
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """How costs that are not known are treated, and whether all are listed."""
+class UnknownCostOptions:
+    """Treatment of unknown costs, and the list of all costs."""
 
-    costs: Annotated[
-        CostsName,
+    unknown_costs: Annotated[
+        UnknownCostsName,
         typer.Option(
-            help="What neither the scenario nor a fit has: drawn from its prior, which widens the answer; median: that "
-            "of the prior, without a range; exact: refuse."
+            help="Costs that neither the scenario nor a fit has. sample: draw them from their priors, which widens the "
+            "intervals; median: take the prior's median, without a range; exact: refuse the scenario."
         ),
-    ] = CostsName.DRAWN
+    ] = UnknownCostsName.SAMPLE
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List every cost: what it is, its value, its source.")
+        bool, typer.Option("--verbose", "-v", help="List every cost with its description, value and source.")
     ] = False
 
-    def tell(self, table: pd.DataFrame | None) -> None:
-        """List the costs that are spent, if that is wanted."""
+    def report(self, table: pd.DataFrame | None) -> None:
+        """Print the costs that the programs spend, with ``--verbose``."""
         if self.verbose and table is not None:
             from simlib.measurements.fits import readable_costs
 
@@ -115,7 +115,7 @@ class Unknown:
 
 
 class EngineName(StrEnum):
-    """Which engine runs."""
+    """Names of the engines."""
 
     COMPILED = "compiled"
     REFERENCE = "reference"
@@ -125,23 +125,21 @@ ScenarioArgument = Annotated[
     Path,
     typer.Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.", callback=read_file),
 ]
-VariantOption = Annotated[str, typer.Option(metavar="NAME", help="Which variant, if the scenario has any.")]
-PolicyOption = Annotated[
-    str, typer.Option(metavar="NAME", help="A way of taking the lock; simlib policies lists them.")
-]
+VariantOption = Annotated[str, typer.Option(metavar="NAME", help="Variant of the scenario, if it has any.")]
+PolicyOption = Annotated[str, typer.Option(metavar="NAME", help="Locking policy; simlib policies lists them.")]
 FitOption = Annotated[
-    Path | None, from_file("FIT.json", "Calibrated costs. Default: the shipped fit for the machine, if any.")
+    Path | None, from_file("FIT.json", "Calibrated costs. Default: the shipped fit for the host, if any.")
 ]
 SeedOption = Annotated[int, typer.Option(help="Root of all random streams.")]
 LEVEL = 0.90
-"""Probability of the intervals, as of `simlib.calibrate`, `simlib.predict` and `simlib.compare`."""
+"""Confidence level of the intervals, the default of `simlib.calibrate`, `simlib.predict` and `simlib.compare`."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """How sure an interval is, and the root of what it is drawn from."""
+    """Confidence level of intervals, and random seed."""
 
-    level: Annotated[float, typer.Option(min=0.5, max=0.999, help="Probability of the intervals.")] = LEVEL
+    level: Annotated[float, typer.Option(min=0.5, max=0.999, help="Confidence level of the intervals.")] = LEVEL
     seed: SeedOption = 1
 
 
@@ -150,20 +148,20 @@ ClusterOption = Annotated[
 ]
 
 
-_WORKERS = "Simulate in so many processes; 0: in this one's threads."
+_WORKERS = "Number of processes for simulations; 0: threads of this process."
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """Processes, or a cluster; neither: threads of this process."""
+class ExecutorOptions:
+    """Processes or a cluster for simulations; by default threads of this process."""
 
-    workers: Annotated[int | None, typer.Option(min=0, max=MOST_WORKERS, help=_WORKERS)] = 0
+    workers: Annotated[int | None, typer.Option(min=0, max=MAX_WORKERS, help=_WORKERS)] = 0
     cluster: ClusterOption = ""
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Within the block, simulations run there."""
-        workers = _one_a_cpu() if self.workers is None else self.workers
+        """Run the simulations of the block there."""
+        workers = _default_workers() if self.workers is None else self.workers
         if not workers and not self.cluster:
             yield
             return
@@ -174,65 +172,65 @@ class Elsewhere:
             yield
 
 
-ENOUGH_WORKERS = 16
-"""Processes that a command starts unasked, at most; each takes 80 MiB."""
+DEFAULT_MAX_WORKERS = 16
+"""Maximum number of processes that a command starts by default; each takes 80 MiB."""
 
 
 @dataclass(frozen=True)
-class Processes(Elsewhere):
-    """The same where a half of the work is Python, at which threads take turns: processes unless told otherwise."""
+class Processes(ExecutorOptions):
+    """Processes by default, for commands of which half the work is Python code that holds the GIL."""
 
     workers: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_WORKERS, show_default=f"one a CPU, {ENOUGH_WORKERS} at most", help=_WORKERS),
+        typer.Option(min=0, max=MAX_WORKERS, show_default=f"one a CPU, {DEFAULT_MAX_WORKERS} at most", help=_WORKERS),
     ] = None
 
 
-def _one_a_cpu() -> int:
-    """A process for each CPU, if there are several and processes can be given work; else threads."""
-    count = min(cpus(), ENOUGH_WORKERS)
+def _default_workers() -> int:
+    """Return one process per CPU; 0 (threads) for a single CPU or without cloudpickle."""
+    count = min(cpus(), DEFAULT_MAX_WORKERS)
     return count if count > 1 and find_spec("cloudpickle") is not None else 0
 
 
-asked: ContextVar[Sequence[str]] = ContextVar("asked", default=())
-"""The command's arguments as they were given."""
+command_arguments: ContextVar[Sequence[str]] = ContextVar("asked", default=())
+"""Arguments of the running command."""
 
 
 def page_file(context: typer.Context, path: Path | None) -> Path | None:
-    """An option that names a page which is written after the work; refused before if it cannot be, or is no page."""
+    """Check the file of ``--plot`` before the work. Raises `InputError` if it is not writable or not an HTML file."""
     if path is not None and path.suffix.lower() not in (".html", ".htm"):
-        cure = f"write {path.with_suffix('.html')}"
-        raise InputError("--plot", str(path), "is a page, whose name ends in .html", cure)
+        hint = f"write {path.with_suffix('.html')}"
+        raise InputError("--plot", str(path), "must be an HTML file, whose name ends in .html", hint)
     return writable_file(context, path)
 
 
 @dataclass(frozen=True)
 class Output:
-    """How an answer is shown."""
+    """Form of the output."""
 
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE.html", help="Write the answer as one HTML page too: tables, figures, and "
-                     "where it comes from; it needs no network.", callback=page_file),
+        typer.Option("--plot", metavar="FILE.html", help="Also write the answer as one HTML page with tables, figures "
+                     "and sources; it needs no network.", callback=page_file),
     ] = None  # fmt: skip
     how: FormatOption = Format.TABLE
 
     def write_page(
         self, result: Result | Mapping[str, Result], scenario: Scenario | None = None, seed: int | None = None
     ) -> None:
-        """Write the page, if one was asked for."""
+        """Write the page of ``--plot``, if given."""
         if self.plot is None:
             return
         from simlib.ui.report.answer import result_report
 
-        command = shlex.join(["simlib", *asked.get()])
+        command = shlex.join(["simlib", *command_arguments.get()])
         result_report(result, command, scenario=scenario, seed=seed).write(self.plot)
         say(f"page written to {self.plot}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """What is computed over vCPUs, from which costs, and where."""
+    """Options of commands that compute curves over vCPUs."""
 
     scenario: ScenarioArgument
     vcpus: Annotated[str, typer.Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
@@ -241,31 +239,31 @@ class Curves:
     metrics: Annotated[
         str,
         typer.Option(metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of one iteration. "
-                     "Default: the workload's own."),
+                     "Default: those of the workload."),
     ] = ""  # fmt: skip
     intervals: Intervals
-    unknown: Unknown
-    elsewhere: Elsewhere
+    unknown: UnknownCostOptions
+    elsewhere: ExecutorOptions
 
     def answer(self, compute: Callable[..., Curve], output: Output, **more: Any) -> Curve:
-        """What `simlib.predict` or `simlib.compare` gives; its flags are said, and its page is written."""
+        """Call `simlib.predict` or `simlib.compare`, print the flags, and write the page."""
         vcpus = whole_numbers(self.vcpus, "--vcpus")
         metrics = [name.strip() for name in self.metrics.split(",")] if self.metrics else None
         with progress_bar() as progress, self.elsewhere.in_use():
             result = compute(
                 scenario=self.scenario, vcpus=vcpus, variant=self.variant, fit=self.fit, metrics=metrics,
-                costs=self.unknown.costs.value, progress=progress, **asdict(self.intervals), **more,
+                unknown_costs=self.unknown.unknown_costs.value, progress=progress, **asdict(self.intervals), **more,
             )  # fmt: skip
         for flag in result.flags:
             say(flag)
-        self.unknown.tell(result.costs)
+        self.unknown.report(result.costs)
         output.write_page(result, simlib.load_scenario(self.scenario), self.intervals.seed)
         return result
 
 
 @dataclass(frozen=True)
 class ScenarioOptions:
-    """The scenario that is simulated, with what is changed of it."""
+    """The scenario to simulate, and changes of it."""
 
     scenario: ScenarioArgument
     variant: VariantOption = ""
@@ -274,17 +272,17 @@ class ScenarioOptions:
     policy: PolicyOption = ""
 
     def arguments(self) -> dict[str, Any]:
-        """The same for `simlib.simulate`, `simlib.sample` and `simlib.programs`."""
+        """Return the keywords of `simlib.simulate`, `simlib.sample` and `simlib.programs`."""
         return asdict(self) | {"vcpus": self.vcpus or None}
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How much of it is simulated, and how."""
+    """Size of the run, engine and random seed."""
 
-    pages: Annotated[int, typer.Option(min=0, help="Pages a vCPU at most, scaled; 0: every page.")] = 0
+    pages: Annotated[int, typer.Option(min=0, help="Maximum pages per vCPU, with scaled results; 0: every page.")] = 0
     sample: Annotated[
-        int, typer.Option(min=0, metavar="WALKS", help="A migration: windows of so many walks, e.g. 8; 0: all of it.")
+        int, typer.Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: simulate all.")
     ] = 0
     engine: Annotated[EngineName, typer.Option(help="compiled, or reference: same result, slower.")] = (
         EngineName.COMPILED
@@ -294,7 +292,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Files:
-    """What is written of a run."""
+    """Files to write of a run."""
 
     trace: Annotated[Path | None, into_file("OUT.json", "Write a trace that Perfetto reads.")] = None
     out: Annotated[Path | None, into_folder("FOLDER", "Write all tables of the run as CSV files.")] = None

@@ -18,7 +18,7 @@ TITLES = {
     "batch": "Cost of a shorter stall",
     "guest": "Guest throughput during migration",
     "curve": "When every write faults",
-    "time": "Where time goes",
+    "time": "Time by activity",
     "lock": "Owner of mmu_lock",
 }
 """Figures in their order, with the title of one that is still empty."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a section is made of: prose, notes, tables, charts. All text is escaped."""
+"""Blocks of a section: prose, notes, tables, charts. All text is escaped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from simlib.figures.style import MODEBAR
 
 _MARK = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\(((?:https?://|#)[^)\s]+)\)")
 _TAGS = {1: r"<code>\1</code>", 2: r"<strong>\2</strong>", 4: r'<a href="\4">\3</a>'}
-"""By the last group that `_MARK` found."""
+"""Replacements by the last group that `_MARK` matched."""
 
 
 def prose_html(text: str) -> Markup:
-    """Paragraphs and lists of plain text as HTML.
+    """Convert paragraphs and lists of plain text to HTML.
 
-    A blank line ends a paragraph, lines that begin with a hyphen and a space are a list; within both the marks of
-    `marked` count.
+    A blank line ends a paragraph; lines that begin with a hyphen and a space form a list. Both may contain the marks of
+    `marked`.
 
     >>> print(prose_html("The `mmu_lock` of <x86>:"))
     <p>The <code>mmu_lock</code> of &lt;x86&gt;:</p>
@@ -43,19 +43,19 @@ def prose_html(text: str) -> Markup:
 
 
 def marked(text: str) -> Markup:
-    """Text as HTML: `` `code` ``, ``**bold**`` and ``[words](https://…)`` are marked, everything else is escaped.
+    """Convert text to HTML: `` `code` ``, ``**bold**`` and ``[words](https://…)`` are marked, all else is escaped.
 
     >>> print(marked("**<x86>** and [more](https://example.org/?a&b)"))
     <strong>&lt;x86&gt;</strong> and <a href="https://example.org/?a&amp;b">more</a>
     """
-    tagged = _MARK.sub(lambda found: found.expand(_TAGS[found.lastindex or 1]), str(escape(text)))
-    return Markup(tagged)  # noqa: S704  # what it marks is escaped
+    tagged = _MARK.sub(lambda match: match.expand(_TAGS[match.lastindex or 1]), str(escape(text)))
+    return Markup(tagged)  # noqa: S704  # the marked text is escaped
 
 
 def number_text(value: Any, digits: int = 4) -> str:
-    """A cell of a table: a number with so many significant digits and its thousands apart.
+    """Format a cell of a table: a number with `digits` significant digits and thousands separators.
 
-    - `value`: a number, a truth value, text, or nothing (None, NaN).
+    - `value`: a number, a truth value, text, or a missing value (None, NaN).
     - `digits`: significant digits of a number with a fraction; a whole number is always shown in full.
 
     >>> [number_text(v) for v in (201442478, 0.000123456, 1234.56, float("nan"), True, "spin")]
@@ -84,7 +84,7 @@ class Prose:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a reader must not overlook, in a box: text as in `prose_html`, with a heading."""
+    """A highlighted box: text as in `prose_html`, with a heading."""
 
     text: str
     title: str = "Note"
@@ -97,7 +97,7 @@ class Table:
     """A pandas frame with a caption. Its index is not shown.
 
     - `digits`: significant digits of numbers with a fraction.
-    - `folded`: whether only the caption is seen until a reader opens it.
+    - `folded`: true to show only the caption until a reader opens the table.
     """
 
     frame: pd.DataFrame
@@ -108,7 +108,7 @@ class Table:
 
     @property
     def columns(self) -> list[tuple[str, bool]]:
-        """Heading of each column, and whether it holds numbers and so is aligned to the right."""
+        """Heading of each column, and True if it holds numbers, which are aligned to the right."""
         numeric = [pd.api.types.is_numeric_dtype(dtype) for dtype in self.frame.dtypes]
         return list(zip(map(str, self.frame.columns), numeric, strict=True))
 
@@ -120,9 +120,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A Plotly figure with a caption that says in words what to see.
+    """A Plotly figure with a caption.
 
-    - `caption`: for readers who cannot see the figure, too.
+    - `caption`: describes the result in words, also for readers who cannot see the figure.
     """
 
     figure: go.Figure
@@ -130,16 +130,16 @@ class Chart:
     kind: ClassVar[str] = "chart"
 
     def html(self, name: str) -> Markup:
-        """The figure as a ``div`` of that id and the script that fills it; plotly.js itself is not in it."""
+        """Return the figure as a ``div`` with this id and the script that fills it, without plotly.js itself."""
         height = f"{int(self.figure.layout.height or self.figure.layout.template.layout.height or 450)}px"
-        config = dict(MODEBAR)  # Plotly takes keys out of it
+        config = dict(MODEBAR)  # a copy, as Plotly removes keys
         text = self.figure.to_html(config, full_html=False, include_plotlyjs=False, div_id=name, default_height=height)
         return Markup(text)  # noqa: S704  # plotly escapes <, > and / within the figure's JSON
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Text as it is, such as a file; only its caption is seen until a reader opens it."""
+    """Verbatim text, such as a file; only the caption is shown until a reader opens it."""
 
     text: str
     caption: str
@@ -148,7 +148,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Card:
-    """A page beside this one: where it is, what it asks and answers, its picture, and the seconds that it took."""
+    """A linked page: its address, title, question, answer, picture, and running time in seconds."""
 
     link: str
     title: str
@@ -160,11 +160,11 @@ class Card:
 
 @dataclass(frozen=True)
 class Cards:
-    """Links to pages beside this one, each with its question, its answer and its picture."""
+    """Links to other pages, each with its question, answer and picture."""
 
     cards: Sequence[Card]
     kind: ClassVar[str] = "cards"
 
 
 Block = Prose | Note | Table | Chart | Listing | Cards
-"""Anything that a section may hold; a plain string is taken as `Prose`."""
+"""Any block of a section; a plain string is taken as `Prose`."""

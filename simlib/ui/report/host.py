@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One page on a measured host: what was measured, what follows from it, and what was held out."""
+"""Page of a measured host: its measurements, its costs, and predictions of the held-out measurements."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ from simlib._lib.errors import InputError
 from simlib._lib.version import __version__
 from simlib.analysis.predict import LEVEL
 from simlib.figures.host import chunk_name, clear_under_load
-from simlib.lab.host.held_out import CLEAR_BAR, STALL_BAR, interrupted_shares, judged
+from simlib.lab.host.held_out import CLEAR_TOLERANCE, STALL_TOLERANCE, compare_held_out, interrupted_shares
 from simlib.lab.host.measure import NAME
 from simlib.lab.host.measured import HostData, is_quiet, load_host
 from simlib.lab.host.noise import FOREIGN_PERCENT, FREQUENCY_PERCENT, STEAL_PERCENT
 from simlib.measurements.fits import Fit, load_fit
-from simlib.model.quantities import format_size, say_seconds
+from simlib.model.quantities import format_size, seconds_text
 from simlib.ui.report.block import Block, Chart, Note, Table
 from simlib.ui.report.page import Report, Section
 
 MEANING = {
-    "guest_access": "an access of the guest that needs no fault",
-    "fault_unlocked": "exit: a fault outside the lock",
-    "fault_hold": "a fault under the lock",
-    "line_transfer": "a cache line from one CPU to another",
-    "populate_block": "what the host spends on a page at first touch",
-    "clear_page": "CLEAR, for each page",
-    "clear_ioctl": "a CLEAR ioctl, outside of the lock",
-    "enable_page": "enabling the log, for each page",
+    "guest_access": "an access of the guest without a fault",
+    "fault_unlocked": "a fault outside mmu_lock",
+    "fault_hold": "a fault while it holds mmu_lock",
+    "line_transfer": "transfer of a cache line from one CPU to another",
+    "populate_block": "the host's work on a page at first touch",
+    "clear_page": "CLEAR, per page",
+    "clear_ioctl": "a CLEAR ioctl, outside mmu_lock",
+    "enable_page": "enabling the log, per page",
     "flush": "a TLB flush while no vCPU is in the guest",
-    "interrupt": "what it takes longer if one is",
-    "kick": "what that costs the vCPU",
+    "interrupt": "additional time of the flush if a vCPU is in the guest",
+    "kick": "time that the interrupt takes from that vCPU",
 }
 """Costs in words."""
 
-_WORDS = {
+_METRIC_NAMES = {
     "clear_dirty_log_time": "CLEAR of all memory",
     "longest_stall": "longest stall",
     "dirty_memory_time": "writing all memory, page by page",
 }
-_OVER = (("CLEAR", "chunk_pages", "load"), ("hold", "batch", "batches"))
-"""What the pages are of in which the cells of a study differ, their column, and the study."""
+_PAGE_COLUMNS = (("CLEAR", "chunk_pages", "load"), ("hold", "batch", "batches"))
+"""Name and column of the pages that vary within a study, and the study."""
 
 
 def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) -> Report:
-    """The page on a host.
+    """Return the page of a host.
 
     Raises `InputError` if a table is missing or damaged, or there is no fit.
 
-    - `folder`: what `simlib host measure` wrote.
-    - `fit`: by default the folder's own ``fit.json``.
-    - `name`: first part of the tables' names.
+    - `folder`: folder that `simlib host measure` wrote.
+    - `fit`: the fit. Default: the folder's ``fit.json``.
+    - `name`: prefix of the tables' names.
     """
     data = load_host(folder, name)
     path = Path(folder) / "fit.json"
     if fit is None:
         if not path.is_file():
-            raise InputError("fit", str(path), "is not there", f"calibrate first: simlib host calibrate {folder}")
+            raise InputError("fit", str(path), "does not exist", f"calibrate first: simlib host calibrate {folder}")
         fit = load_fit(path)
     sections = [
-        Section("What was held out", [*_held_out(judged(fit)), *_missing(fit, data)]),
-        Section("Costs of this host", _costs(fit)),
-        Section("What was measured", _measured(data)),
+        Section("Held-out measurements", [*_held_out_blocks(compare_held_out(fit)), *_model_gaps(fit, data)]),
+        Section("Costs of this host", _cost_blocks(fit)),
+        Section("Measurements", _measured_blocks(data)),
     ]
     facts = data.facts
     known = {
@@ -77,88 +77,87 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
         "seed": fit.meta["seed"],
     }
     title = "A host: measured, calibrated, predicted"
-    return Report(title, "KVM's dirty log on this machine, and how well the model knows it", sections, known)
+    return Report(title, "KVM's dirty log on this machine, and the accuracy of the model", sections, known)
 
 
-def held_out_finding(seen: pd.DataFrame) -> str:
-    """How many held-out cells are within what is asked, as a list, a line a metric.
+def held_out_finding(cells: pd.DataFrame) -> str:
+    """Return a list of the held-out cells within the tolerance, a line per metric.
 
-    - `seen`: as of `simlib.lab.host.held_out.judged`.
+    - `cells`: from `simlib.lab.host.held_out.compare_held_out`.
     """
     lines = []
-    for metric, rows in seen.groupby("metric", sort=False):
+    for metric, rows in cells.groupby("metric", sort=False):
         error = np.abs(np.log(rows["ratio"]))
         lines.append(
-            f"- {_WORDS[str(metric)]}: {int(rows['within'].sum())} of {len(rows)} cells within {rows['bar'].iloc[0]}; "
-            f"median factor {np.exp(error.median()):.2f}, largest {np.exp(error.max()):.2f}"
+            f"- {_METRIC_NAMES[str(metric)]}: {int(rows['within'].sum())} of {len(rows)} cells within "
+            f"{rows['bar'].iloc[0]}; median factor {np.exp(error.median()):.2f}, largest {np.exp(error.max()):.2f}"
         )
     return "\n".join(lines)
 
 
 def host_answer(fit: Fit) -> str:
-    """In one sentence: how well costs of one vCPU predict what was held out, and what is missed."""
-    seen = judged(fit)
-    if not len(seen):
-        return "Nothing that could be predicted was measured in quiet, so the costs are not checked."
-    missed = seen[~seen["within"]]
-    cells = []
+    """Return a sentence on the accuracy of the held-out predictions from costs of one vCPU, with the misses."""
+    cells = compare_held_out(fit)
+    if not len(cells):
+        return "No quiet run measured a held-out cell, so the costs are not checked."
+    missed = cells[~cells["within"]]
+    misses = []
     for row in missed.to_dict("records"):
-        told = f"{_WORDS[row['metric']]} with {row['vcpus']} vCPU{'s' if row['vcpus'] > 1 else ''}"
-        for what, column, study in _OVER:
+        text = f"{_METRIC_NAMES[row['metric']]} with {row['vcpus']} vCPU{'s' if row['vcpus'] > 1 else ''}"
+        for what, column, study in _PAGE_COLUMNS:
             if row["study"] == study:
-                told += f" and {chunk_name(int(row[column]))} pages a {what}"
-        cells.append(f"{told} (predicted over measured {row['ratio']:.2f})")
+                text += f" and {chunk_name(int(row[column]))} pages a {what}"
+        misses.append(f"{text} (predicted over measured {row['ratio']:.2f})")
     return (
-        f"From costs of one vCPU, {len(seen) - len(missed)} of {len(seen)} held-out cells are predicted as asked: "
-        f"times to ±{CLEAR_BAR:.0%}, longest stalls to a factor of {STALL_BAR:g}."
-        f"{' Missed: ' * bool(cells)}{', '.join(dict.fromkeys(cells))}{'.' * bool(cells)}"
+        f"From costs of one vCPU, {len(cells) - len(missed)} of {len(cells)} held-out cells are predicted within "
+        f"tolerance: times to ±{CLEAR_TOLERANCE:.0%}, longest stalls to a factor of {STALL_TOLERANCE:g}."
+        f"{' Missed: ' * bool(misses)}{', '.join(dict.fromkeys(misses))}{'.' * bool(misses)}"
     )
 
 
-def _held_out(seen: pd.DataFrame) -> list[Block | str]:
-    if not len(seen):
-        return ["Nothing that could be predicted was measured in quiet."]
+def _held_out_blocks(cells: pd.DataFrame) -> list[Block | str]:
+    if not len(cells):
+        return ["No quiet run measured a held-out cell."]
     blocks: list[Block | str] = [
-        "The costs below come from one vCPU that is parked or only reads. Everything here was measured, too, but not "
-        "calibrated to: CLEAR while vCPUs write, and faults of several vCPUs.\n\n" + held_out_finding(seen)
+        "The costs below come from one vCPU that is parked or only reads. The measurements here were held out of the "
+        "calibration: CLEAR while vCPUs write, and faults of several vCPUs.\n\n" + held_out_finding(cells)
     ]
-    said = "Held-out cells: filled circles were measured, diamonds predicted."
-    for _, column, study in _OVER:
-        if len(clears := seen[seen["study"] == study]):
-            blocks.append(Chart(clear_under_load(clears, column), said))
-    said = f"Medians, with the {LEVEL:.0%} interval of the median, and of the replications."
-    return [*blocks, Table(held_out_table(seen), said)]
+    caption = "Held-out cells: filled circles are measured, diamonds are predicted."
+    for _, column, study in _PAGE_COLUMNS:
+        if len(clears := cells[cells["study"] == study]):
+            blocks.append(Chart(clear_under_load(clears, column), caption))
+    caption = f"Medians, with {LEVEL:.0%} intervals: of the median (measured) and of the replications (predicted)."
+    return [*blocks, Table(held_out_table(cells), caption)]
 
 
-def held_out_table(seen: pd.DataFrame) -> pd.DataFrame:
-    """Held-out cells for people to read: measured, predicted, and whether that is within what is asked."""
+def held_out_table(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of the held-out cells to read: measured, predicted, and whether within the tolerance."""
     return pd.DataFrame(
         {
-            "what": seen["metric"].map(_WORDS),
-            "vCPUs": seen["vcpus"].astype(int),
+            "what": cells["metric"].map(_METRIC_NAMES),
+            "vCPUs": cells["vcpus"].astype(int),
             **{
-                f"pages of a {what}": seen[column].astype(int).map(chunk_name).where(seen["study"] == study, "–")
-                for what, column, study in _OVER
-                if (seen["study"] == study).any()
+                f"pages of a {what}": cells[column].astype(int).map(chunk_name).where(cells["study"] == study, "–")
+                for what, column, study in _PAGE_COLUMNS
+                if (cells["study"] == study).any()
             },
-            "measured": _times(seen, "value"),
-            "predicted": _times(seen, "model"),
-            "predicted / measured": seen["ratio"].round(3),
-            "asked": seen["bar"],
-            "within": seen["within"],
+            "measured": _times_with_intervals(cells, "value"),
+            "predicted": _times_with_intervals(cells, "model"),
+            "predicted / measured": cells["ratio"].round(3),
+            "tolerance": cells["bar"],
+            "within": cells["within"],
         }
     )
 
 
-def _missing(fit: Fit, data: HostData) -> list[Block | str]:
-    """What the model lacks, as far as the cells of several ioctls tell."""
+def _model_gaps(fit: Fit, data: HostData) -> list[Block | str]:
+    """Compare the interrupted shares of flushes, counted and predicted, which explain errors of the model."""
     shares = interrupted_shares(fit, data)
     if not len(shares):
         return []
     text = (
-        "A flush interrupts a vCPU that is in the guest, or on its way out or in. Which of many ioctls finds it there "
-        "depends on where in its fault it is at that moment, to a tenth of a microsecond. Where the shares differ, so "
-        "do the times."
+        "A flush interrupts a vCPU that is in the guest, or on its way out or in. Whether an ioctl finds it there "
+        "depends on the moment within a fault, to a tenth of a microsecond. Where the shares differ, so do the times."
     )
     table = shares.astype({"vcpus": int, "chunk_pages": int})
     table[["counted", "predicted"]] = table[["counted", "predicted"]].map("{:.0%}".format)
@@ -169,32 +168,32 @@ def _missing(fit: Fit, data: HostData) -> list[Block | str]:
     ]
 
 
-def _times(seen: pd.DataFrame, name: str) -> list[str]:
-    ends = zip(seen[name], seen[f"{name}_low"], seen[f"{name}_high"], strict=True)
-    return [f"{say_seconds(m)} ({say_seconds(a)} to {say_seconds(b)})" for m, a, b in ends]
+def _times_with_intervals(cells: pd.DataFrame, name: str) -> list[str]:
+    ends = zip(cells[name], cells[f"{name}_low"], cells[f"{name}_high"], strict=True)
+    return [f"{seconds_text(m)} ({seconds_text(a)} to {seconds_text(b)})" for m, a, b in ends]
 
 
 def cost_table(fit: Fit) -> pd.DataFrame:
-    """A host's costs for people to read, with their intervals."""
+    """Return a table of a host's costs to read, with their intervals."""
     costs = fit.costs()
-    times = {name: [say_seconds(value * 1e-9) for value in costs[name]] for name in ("value", "low", "high")}
+    times = {name: [seconds_text(value * 1e-9) for value in costs[name]] for name in ("value", "low", "high")}
     table = costs[["name"]].assign(what=costs["name"].map(MEANING).fillna(""), **times)
     table["determined"] = fit.parameters["determined"].tolist()
     return table.rename(columns={"name": "cost", "low": "from", "high": "to"})
 
 
-def _costs(fit: Fit) -> list[Block | str]:
+def _cost_blocks(fit: Fit) -> list[Block | str]:
     table = Table(cost_table(fit), f"Costs with {LEVEL:.0%} intervals, from resampling the repeats.")
-    picture = Chart(figures.cost_intervals(fit.costs()), "The same as a picture.")
+    picture = Chart(figures.cost_intervals(fit.costs()), "The same costs with their intervals.")
     bounded = fit.parameters[~fit.parameters["determined"].astype(bool)]["name"].tolist()
     if not bounded:
         return [table, picture]
-    text = f"At the end of what is physically possible, so not determined: {', '.join(bounded)}."
+    text = f"At a physical bound, and therefore not determined: {', '.join(bounded)}."
     return [table, Note(text, level="warning"), picture]
 
 
 def study_table(data: HostData) -> pd.DataFrame:
-    """What was measured: studies, their cells, runs, and how many of these were quiet."""
+    """Return a table of the studies: their cells, runs and quiet runs."""
     cell = ["vcpus", "memory_per_vcpu", "chunk_pages", "switches"]
     runs = data.noise.assign(quiet=is_quiet(data.noise), cell=data.noise[cell].astype(str).agg(" ".join, axis=1))
     by_study = runs.groupby("experiment", sort=False)
@@ -202,20 +201,20 @@ def study_table(data: HostData) -> pd.DataFrame:
     return table.rename_axis("study").reset_index()
 
 
-def _measured(data: HostData) -> list[Block | str]:
+def _measured_blocks(data: HostData) -> list[Block | str]:
     noise, facts = data.noise, data.facts
     blocks: list[Block | str] = [
-        f"{len(noise)} runs in {int(noise['repeat'].max())} repeats, each repeat in an order of its own; "
+        f"{len(noise)} runs in {int(noise['repeat'].max())} repeats, each in a different random order; "
         f"{int(is_quiet(noise).sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, "
-        f"{FOREIGN_PERCENT:g} % by other programs, {FREQUENCY_PERCENT:g} % change of the clock. Only those are used. "
-        f"Memory of the host: {format_size(int(facts['memory_bytes']) // 2**20 * 2**20)}; frequency policy: "
-        f"{facts['governor']}."
+        f"{FOREIGN_PERCENT:g} % by other programs, {FREQUENCY_PERCENT:g} % change of the CPU frequency. Only quiet "
+        f"runs are used. Memory of the host: {format_size(int(facts['memory_bytes']) // 2**20 * 2**20)}; "
+        f"frequency policy: {facts['governor']}."
     ]
     emulated = float(data.pilot["emulated_instructions_per_access"])
     if emulated > 1:
         text = (
-            f"This KVM emulates privileged guest code ({emulated:.0f} instructions an access), which then faults "
-            "nowhere: the guest's code ran in user mode."
+            f"This KVM emulates privileged guest code ({emulated:.0f} instructions per access), so that its accesses "
+            "do not fault. The guest's code therefore ran in user mode."
         )
-        blocks.append(Note(text, "How the guest ran"))
-    return [*blocks, Table(study_table(data), "Studies; `simlib/lab/host/design.py` says what each is for.")]
+        blocks.append(Note(text, "Guest in user mode"))
+    return [*blocks, Table(study_table(data), "Studies; `simlib/lab/host/design.py` describes each.")]

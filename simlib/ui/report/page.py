@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The report of a run: one HTML file that needs nothing beside it and no network."""
+"""Report of a run: one HTML file that needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from simlib.ui.report.block import Block, Chart, Prose, marked, prose_html
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it.
+    """A heading with the blocks below it.
 
-    - `blocks`: in the order of reading; a string is `Prose`.
+    - `blocks`: in reading order; a string is `Prose`.
     """
 
     title: str
@@ -38,9 +38,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report.
+    """A report.
 
-    - `facts`: what another needs to repeat the run, shown at the top: version, date, data set, seeds.
+    - `facts`: what is needed to repeat the run, shown at the top: version, date, data set, seeds.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Report:
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def to_html(self) -> str:
-        """The report as one HTML document, with plotly.js in it once if there is a chart."""
+        """Return the report as one HTML document, which contains plotly.js once if there is a chart."""
         charts = any(isinstance(block, Chart) for section in self.sections for block in section.blocks)
         return rendered(
             "simlib.ui.report",
@@ -66,28 +66,28 @@ class Report:
         )
 
     def write(self, path: str | Path) -> Path:
-        """Write the report, beside its name first and renamed when complete.
+        """Write the report atomically: to a temporary file that is renamed when complete.
 
-        Returns: The file that was written; missing folders are made. Raises `InputError` if the file cannot be written
-        there; an earlier report is left as it was.
+        Returns: The file that was written; missing folders are created. Raises `InputError` if the file cannot be
+        written; an earlier report is then left unchanged.
         """
         return write_text(path, self.to_html())
 
 
 def page_style() -> Markup:
-    """The look of every page."""
+    """Style sheet of every page."""
     text = resources.files("simlib.ui.report").joinpath("page.css").read_text(encoding="utf-8")
     return Markup(text)  # noqa: S704  # a file of this package
 
 
 def plotly_js() -> Markup:
-    """plotly.js from the installed package, unable to ask a content delivery network for maps."""
+    """Return plotly.js from the installed package, changed so that it loads no maps from a content delivery network."""
     script = plotly.offline.get_plotlyjs().replace("https://cdn", "about:blank#cdn")
     return Markup(script)  # noqa: S704  # the package's own script
 
 
 def _anchors(titles: list[str]) -> list[str]:
-    """One distinct id a section, readable in an address."""
+    """Return a distinct id per section, readable in an address."""
     anchors: list[str] = []
     for title in titles:
         word = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A flag that does not hold says why and what to do; starts cover the whole physical range."""
+"""Advice for checks that failed; starting points over the whole physical range."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from simlib import calibrate
+from simlib import CalibrationOptions, calibrate
 from simlib.analysis.calibrate import build_problem, search
 from simlib.analysis.calibrate import fit as fitting
 from simlib.analysis.calibrate.advice import advice
@@ -25,7 +25,8 @@ FILE = {
     "calibration": {"costs": ["fault_unlocked", "fault_hold"]},
 }
 KNOWN = {"fault_unlocked": 900_000.0, "fault_hold": 400_000.0}
-TWELVE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16)
+QUICK = CalibrationOptions(pages_per_vcpu=512, profile=False)
+VCPUS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16)
 
 
 def scenario(*costs, **given):
@@ -33,7 +34,7 @@ def scenario(*costs, **given):
     return Scenario.parse(FILE | {"costs": kept, "calibration": {"costs": list(costs)}})
 
 
-def measured(vcpus=TWELVE):
+def measured(vcpus=VCPUS):
     case = Scenario.parse(FILE).with_costs(**KNOWN)
     times = [run_scenario(case.with_vcpus(n), seed=5).value("dirty_memory_time") for n in vcpus]
     return pd.DataFrame({"vcpus": vcpus, "dirty_memory_time_s": times})
@@ -41,7 +42,7 @@ def measured(vcpus=TWELVE):
 
 @pytest.fixture(scope="module")
 def good():
-    return calibrate(scenario("fault_unlocked", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
+    return calibrate(scenario("fault_unlocked", "fault_hold"), measured(), options=QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +53,13 @@ def problem():
 END = Minimum(np.zeros(2), 1.0, False, 20, 0.1)
 
 
-def test_a_good_fit_says_nothing(good):
+def test_a_good_fit_has_no_warnings(good):
     assert all(good.valid.values())
     assert good.warnings == []
     assert "warning" not in good.summary()
 
 
-def test_starts_say_where_they_came_from(good, problem):
+def test_starts_name_their_origin_and_cover_the_range(good, problem):
     points = starting_points(problem, 1)
     low, high = problem.bounds.T
     share = (points[list(problem.names)].to_numpy()[1:] - low) / (high - low)
@@ -74,84 +75,84 @@ def test_starts_say_where_they_came_from(good, problem):
 
 
 def test_a_start_agrees_if_its_minimum_is_as_likely_as_the_best(good, problem, monkeypatch):
-    """By the t quantile, of the coarse runs' own variance and of that of simulating few pages."""
-    coarse = search.LogResiduals(problem, assumed_ratios(problem.train), fitting.LEAST_PAGES, 1)
-    dof = len(TWELVE) - len(good.estimate.logs)
-    again = [dataclasses.replace(coarse, seed=seed)(good.estimate.logs) for seed in (2, 3, 4, 5)]
-    least = good.starts["last"].min()
-    room = stats.t.ppf(0.95, dof) ** 2 * (least / dof + np.var(again, axis=0, ddof=1).max())
-    others = {"all but one": [1.01, 2.0, 1e3], "one more": [0.99, 1.01, 2.0]}
-    for what, apart in others.items():
-        starts = good.starts.assign(last=least + room * np.array([0.0, *apart]))
-        minima = [Minimum(good.estimate.logs, least, True, 5)]
-        monkeypatch.setattr(fitting, "explore", lambda *_, found=(starts, minima): found)
-        fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
-        assert fit.starts["agrees"].tolist() == [True, what == "one more", False, False]
-        assert fit.valid["starts_agree"] is (what == "one more")
+    """The threshold is a t interval of the coarse runs' variance plus that of simulating few pages."""
+    coarse = search.LogResiduals(problem, assumed_ratios(problem.train), fitting.MIN_COARSE_PAGES, 1)
+    dof = len(VCPUS) - len(good.estimate.logs)
+    repeated = [dataclasses.replace(coarse, seed=seed)(good.estimate.logs) for seed in (2, 3, 4, 5)]
+    best = good.starts["last"].min()
+    room = stats.t.ppf(0.95, dof) ** 2 * (best / dof + np.var(repeated, axis=0, ddof=1).max())
+    others = {"only the best": [1.01, 2.0, 1e3], "one more": [0.99, 1.01, 2.0]}
+    for case, offsets in others.items():
+        starts = good.starts.assign(last=best + room * np.array([0.0, *offsets]))
+        minima = [Minimum(good.estimate.logs, best, True, 5)]
+        monkeypatch.setattr(fitting, "explore", lambda *_, explored=(starts, minima): explored)
+        fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), options=QUICK)
+        assert fit.starts["agrees"].tolist() == [True, case == "one more", False, False]
+        assert fit.valid["starts_agree"] is (case == "one more")
 
 
-def test_a_search_that_is_cut_short_says_so(monkeypatch):
-    """Twelve points and as many steps as nobody would have left it."""
-    monkeypatch.setattr(search, "STEPS", 1)
-    monkeypatch.setattr(search, "CONTINUED", 1)
-    fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
+def test_a_search_that_is_stopped_early_gives_advice(monkeypatch):
+    """One descent of one step does not converge."""
+    monkeypatch.setattr(search, "MAX_STEPS", 1)
+    monkeypatch.setattr(search, "MAX_DESCENTS", 1)
+    fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), options=QUICK)
     assert not fit.valid["converged"]
     assert fit.warnings[0].startswith("warning: not converged: the search was stopped after 1 steps")
-    assert "add rows that tell it (times with" in fit.warnings[0]
-    assert "under [costs] and take it out of [calibration]" in fit.summary()
+    assert "add rows that determine it (times with" in fit.warnings[0]
+    assert "under [costs] and remove it from [calibration]" in " ".join(fit.summary().split())
 
 
-def test_descents_go_on_by_themselves(monkeypatch):
-    """With 3 steps at a time it comes to the same minimum."""
-    monkeypatch.setattr(search, "STEPS", 3)
-    monkeypatch.setattr(search, "CONTINUED", 40)
-    fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
+def test_further_descents_continue_until_convergence(monkeypatch):
+    """With 3 steps per descent it reaches the same minimum."""
+    monkeypatch.setattr(search, "MAX_STEPS", 3)
+    monkeypatch.setattr(search, "MAX_DESCENTS", 40)
+    fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), options=QUICK)
     assert fit.valid["converged"]
     assert np.exp(fit.estimate.logs) == pytest.approx(list(KNOWN.values()), rel=0.05)
 
 
-def test_a_cost_at_its_bound_says_which_and_where():
-    """Times a thousandth of what they were: somebody took ms for s."""
+def test_advice_names_a_cost_at_its_bound():
+    """Times are too small by a factor of 1000, as if ms were given as s."""
     wrong = measured().assign(dirty_memory_time_s=lambda frame: frame["dirty_memory_time_s"] / 1000)
-    fit = calibrate(scenario("fault_unlocked", "fault_hold"), wrong, pages_per_vcpu=512, profile=False)
+    fit = calibrate(scenario("fault_unlocked", "fault_hold"), wrong, options=QUICK)
     assert not fit.valid["inside_bounds"]
     text = fit.advice["inside_bounds"]
     assert "fault_hold is at its lower bound, 20 ns" in text
     assert "check units" in text
-    assert "give fault_unlocked or fault_hold under [costs] and take that out of [calibration]" in text
+    assert "give fault_unlocked or fault_hold under [costs] and remove that from [calibration]" in text
 
 
-def test_a_cost_that_the_rows_do_not_tell_says_which_rows_would():
+def test_advice_names_rows_that_would_determine_a_cost():
     fit = calibrate(scenario("fault_unlocked", "line_transfer", fault_hold="400ns"), measured((1, 2, 3, 4)),
-                    pages_per_vcpu=512)  # fmt: skip
+                    options=CalibrationOptions(pages_per_vcpu=512))  # fmt: skip
     wide = dataclasses.replace(fit, parameters=fit.parameters.assign(determined=[True, False]))
     assert advice(wide.with_meta(valid={"all_determined": False}), END)["all_determined"] == (
-        "the interval of line_transfer reaches a physical bound: add rows that tell it (times or contentions with 2 to "
-        "8 vCPUs), or give line_transfer under [costs] and take it out of [calibration]"
+        "the interval of line_transfer reaches a physical bound: add rows that determine it (times or contentions with "
+        "2 to 8 vCPUs), or give line_transfer under [costs] and remove it from [calibration]"
     )
 
 
-def test_a_scenario_that_does_not_do_what_was_measured_determines_nothing():
-    """With KVM_DIRTY_LOG_INITIALLY_SET the first iteration takes no fault, so that no cost of a fault is in it."""
-    asked = scenario("fault_unlocked", "fault_hold")
-    none = asked.everywhere({"workload": {"iterations": 1, "initially_set": True}})
-    fit = calibrate(none, measured(), pages_per_vcpu=512, profile=False)
+def test_a_scenario_unlike_the_measured_workload_determines_no_cost():
+    """With KVM_DIRTY_LOG_INITIALLY_SET the first iteration takes no fault, so its time contains no cost of a fault."""
+    calibrated = scenario("fault_unlocked", "fault_hold")
+    faultless = calibrated.everywhere({"workload": {"iterations": 1, "initially_set": True}})
+    fit = calibrate(faultless, measured(), options=QUICK)
     assert not fit.parameters["determined"].any()
-    assert (np.diag(fit.estimate.covariance) > 1).all()  # of logarithms: a factor of e either way, and more
+    assert (np.diag(fit.estimate.covariance) > 1).all()  # variance of logarithms: at least a factor of e up or down
     assert not fit.valid["rows_explained"]
-    assert "the scenario does other things than what was measured" in fit.advice["rows_explained"]
+    assert "the scenario differs from the measured workload" in fit.advice["rows_explained"]
 
 
-def test_starts_that_differ_say_by_how_much(good):
+def test_advice_states_how_far_starts_differ(good):
     starts = good.starts.assign(last=[1.0, 2.5, 4.0, 9.0])
-    apart = dataclasses.replace(good, starts=starts).with_meta(valid={"starts_agree": False})
-    text = advice(apart, END)["starts_agree"]
-    assert text.startswith("of 4 starts only one came to the best minimum")
+    differing = dataclasses.replace(good, starts=starts).with_meta(valid={"starts_agree": False})
+    text = advice(differing, END)["starts_agree"]
+    assert text.startswith("of 4 starts only one reached the best minimum")
     assert "(2.5 times its sum of squares)" in text
     assert "try other seeds" in text
 
 
-def test_every_flag_has_its_sentence(good):
-    said = advice(good.with_meta(valid=dict.fromkeys(good.valid, False)), END)
-    assert list(said) == list(good.valid)
-    assert all(": " in text or "; " in text for text in said.values())
+def test_every_flag_has_advice(good):
+    texts = advice(good.with_meta(valid=dict.fromkeys(good.valid, False)), END)
+    assert list(texts) == list(good.valid)
+    assert all(": " in text or "; " in text for text in texts.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Several tables in one calibration: names, conditions, metrics that only some have, and noise of each."""
+"""Calibration with several tables: names, conditions, different metrics, and noise of each table."""
 
 import io
 
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlib import calibrate, load_fit, measurements, save_fit
+from simlib import CalibrationOptions, calibrate, load_fit, measurements, save_fit
 from simlib._lib.errors import InputError
 from simlib.analysis.calibrate.tables import conditions_of, read_tables, split_conditions
 from simlib.analysis.simulate import run_scenario
@@ -32,7 +32,7 @@ def value(vcpus, metric, noise):
 
 @pytest.fixture(scope="module")
 def tables():
-    """Times of one iteration, sums and counts, and CLEAR's times of each: three tables of one machine."""
+    """Three tables of one host: times of an iteration; sums and counts; times of CLEAR by iteration."""
     noise = np.random.default_rng(3)
     many = [1, 2, 3, 4, 5, 6, 7, 8, 12]
     times = pd.DataFrame(
@@ -53,26 +53,27 @@ def tables():
 @pytest.fixture(scope="module")
 def fit(tables):
     train = {"": "vcpus <= 8", "clear": "vcpus != 3"}
-    return calibrate(Scenario.parse(FILE), tables, train, pages_per_vcpu=1024, profile=False, level=0.99)
+    options = CalibrationOptions(pages_per_vcpu=1024, profile=False, level=0.99)
+    return calibrate(Scenario.parse(FILE), tables, train, options=options)
 
 
-def test_each_table_gives_what_it_has(fit):
-    seen = fit.observations.groupby(["table", "metric"])["train"].agg(["size", "sum"])
-    assert seen.T.to_dict("list") == {
+def test_each_table_provides_the_metrics_that_it_has(fit):
+    counts = fit.observations.groupby(["table", "metric"])["train"].agg(["size", "sum"])
+    assert counts.T.to_dict("list") == {
         ("clear", "clear_dirty_log_time[1]"): [4, 3], ("clear", "clear_dirty_log_time[2]"): [4, 3],
-        ("counts", "contentions"): [9, 7],  # nobody contends alone
+        ("counts", "contentions"): [9, 7],  # one vCPU never contends
         ("counts", "dirty_memory_time"): [9, 8], ("times", "dirty_memory_time[2]"): [9, 8],
     }  # fmt: skip
     assert fit.meta["dataset"] == "times, counts, clear"
 
 
-def test_costs_come_back_from_all_of_them_together(fit):
+def test_costs_are_recovered_from_all_tables_together(fit):
     for row in fit.parameters.itertuples():
         assert row.low < KNOWN[row.name] < row.high, row
     assert np.exp(fit.estimate.logs) == pytest.approx([KNOWN[name] for name in fit.estimate.names], rel=0.05)
 
 
-def test_each_metric_of_each_table_has_its_own_noise(fit):
+def test_each_metric_of_each_table_has_a_separate_noise(fit):
     noise = fit.noise.set_index(["table", "metric"])
     assert (noise["source"] == "own").all()
     for (_, metric), deviation in noise["deviation"].items():
@@ -83,10 +84,10 @@ def test_each_metric_of_each_table_has_its_own_noise(fit):
 
 def test_a_fit_file_keeps_the_noise_and_the_conditions(fit, tmp_path):
     save_fit(fit, tmp_path / "fit.json", {"": "vcpus <= 8", "clear": "vcpus != 3"})
-    again = load_fit(tmp_path / "fit.json")
-    assert again.meta["train"] == "vcpus <= 8; clear:vcpus != 3"
-    pd.testing.assert_frame_equal(again.noise, fit.noise, rtol=1e-5)
-    assert again.estimate.spread == fit.estimate.spread
+    loaded = load_fit(tmp_path / "fit.json")
+    assert loaded.meta["train"] == "vcpus <= 8; clear:vcpus != 3"
+    pd.testing.assert_frame_equal(loaded.noise, fit.noise, rtol=1e-5)
+    assert loaded.estimate.spread == fit.estimate.spread
 
 
 def test_a_metric_that_no_table_has_is_refused(tables):
@@ -97,31 +98,34 @@ def test_a_metric_that_no_table_has_is_refused(tables):
         calibrate(Scenario.parse(FILE), tables | {"extra": pd.DataFrame({"vcpus": [1], "flush_time_s": [1.0]})})
 
 
-def test_a_condition_on_a_column_that_a_table_lacks_asks_for_one_of_its_own(tables):
-    read = read_tables(tables)
+def test_a_condition_on_a_column_that_a_table_lacks_asks_for_a_separate_condition(tables):
+    named_tables = read_tables(tables)
     with pytest.raises(InputError) as caught:
-        conditions_of("train", "iteration > 1", read)
+        conditions_of("train", "iteration > 1", named_tables)
     assert str(caught.value) == (
         "train of counts = iteration > 1: the table has no column iteration; "
-        'give it a condition of its own: train={"counts": "…", "": "iteration > 1"}'
+        'give it a separate condition: train={"counts": "…", "": "iteration > 1"}'
     )
-    assert '--train "counts:…"' in caught.value.on_command_line()
-    assert conditions_of("train", {"": "iteration > 1", "counts": ""}, read) == ["iteration > 1", "", "iteration > 1"]
+    assert '--train "counts:…"' in caught.value.cli_message()
+    assert conditions_of("train", {"": "iteration > 1", "counts": ""}, named_tables) == [
+        "iteration > 1",
+        "",
+        "iteration > 1",
+    ]
     with pytest.raises(InputError, match="did you mean 'clear'"):
-        conditions_of("select", {"cleer": ""}, read)
+        conditions_of("select", {"cleer": ""}, named_tables)
 
 
 @pytest.mark.study
 def test_select_leaves_rows_out_by_table(tables):
-    fit = calibrate(
-        Scenario.parse(FILE), tables, select={"times": "not vcpus in (1, 12)", "": ""}, pages_per_vcpu=512,
-        profile=False,
-    )  # fmt: skip
+    select = {"times": "not vcpus in (1, 12)", "": ""}
+    options = CalibrationOptions(select=select, pages_per_vcpu=512, profile=False)
+    fit = calibrate(Scenario.parse(FILE), tables, options=options)
     assert fit.observations["table"].value_counts().to_dict() == {"counts": 18, "clear": 8, "times": 7}
 
 
 @pytest.mark.parametrize(
-    ("texts", "found"),
+    ("texts", "conditions"),
     [
         ([], {}),
         (["vcpus <= 8"], {"": "vcpus <= 8"}),
@@ -130,8 +134,8 @@ def test_select_leaves_rows_out_by_table(tables):
         (["series==a:b"], {"": "series==a:b"}),
     ],
 )
-def test_conditions_of_the_command_line(texts, found):
-    assert split_conditions("train", texts, ["mine", "theirs"]) == found
+def test_conditions_of_the_command_line(texts, conditions):
+    assert split_conditions("train", texts, ["mine", "theirs"]) == conditions
 
 
 @pytest.mark.parametrize(
@@ -141,12 +145,12 @@ def test_conditions_of_the_command_line(texts, found):
         (["vcpus > 1", "vcpus < 9"], "a second condition for all tables"),
     ],
 )
-def test_a_condition_of_nothing_is_refused(texts, rule):
+def test_a_condition_for_an_unknown_table_or_a_second_one_is_refused(texts, rule):
     with pytest.raises(InputError, match=rule):
         split_conditions("train", texts, ["mine", "theirs"])
 
 
-def test_the_command_takes_several_tables(tables, tmp_path, ask):
+def test_the_command_accepts_several_tables(tables, tmp_path, ask):
     for name, frame in tables.items():
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
     scenario = tmp_path / "scenario.toml"
@@ -160,7 +164,7 @@ def test_the_command_takes_several_tables(tables, tmp_path, ask):
     assert load_fit(tmp_path / "out.json").meta["train"] == "vcpus <= 8; clear:vcpus != 3"
 
 
-def test_the_shipped_fit_files_from_before_are_read():
-    """They have no noise by group; their spread is what it was."""
+def test_shipped_fit_files_without_noise_by_group_are_read():
+    """Older files have only the spread of each metric."""
     for path in (measurements.data_dir() / "fits").glob("*.json"):
         assert load_fit(path).estimate.dof > 0

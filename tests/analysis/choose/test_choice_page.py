@@ -42,17 +42,17 @@ def rows(heading):
 
 def test_the_page_has_all_objectives_as_they_are_defined():
     expected = [
-        [f"`{one.name}`", one.title, one.definition, format_duration(one.floor * 1e12) if one.floor else ""]
-        for one in OBJECTIVES.values()
+        [f"`{row.name}`", row.title, row.definition, format_duration(row.floor * 1e12) if row.floor else ""]
+        for row in OBJECTIVES.values()
     ]
     assert rows("Objectives") == expected
     assert f"for each of the {len(OBJECTIVES)} objectives" in WORDS
 
 
 def test_the_page_has_all_guests_as_they_are():
-    found = {}
+    listed = {}
     for name, *cells, meaning in rows("The guest"):
-        found[name.split("`")[1]] = cells
+        listed[name.split("`")[1]] = cells
         title = guests()[name.split("`")[1]].title
         words = set(re.findall(r"[a-z0-9]+", meaning.lower()))
         assert len(words & set(re.findall(r"[a-z0-9]+", title.lower()))) >= len(words) / 2
@@ -65,7 +65,7 @@ def test_the_page_has_all_guests_as_they_are():
             str(case.guest.vcpus), format_size(case.guest.memory), format_duration(work.access_interval), work.access,
             f"{work.write_percent} %", format_bandwidth(work.link), format_size(work.clear_chunk),
         ]  # fmt: skip
-    assert found == expected
+    assert listed == expected
     assert f"`{DEFAULT_GUEST}` (default)" in PAGE
     slow = [name for name, guest in guests().items() if guest.in_place_of(base).workload.slow_fault_every]
     assert slow == ["mysql-1g", "mysql-8g"]  # those on a host with NX huge pages
@@ -85,8 +85,8 @@ def test_the_page_has_all_strategies():
         assert f"`{name}`" in text
     for architecture in preset_architectures():
         case = preset_scenario(architecture)
-        for one in strategies_of(case, patched_kernel_strategies(case)):
-            assert all(f"`{part}`" in text for part in one.name.split("+"))
+        for strategy in strategies_of(case, patched_kernel_strategies(case)):
+            assert all(f"`{part}`" in text for part in strategy.name.split("+"))
     sizes = "one CLEAR that covers 16M, 64M, 256M, 1G or 4G (`chunk-16M` …"
     assert sizes in " ".join(text.split())
     assert CHUNKS[1:] == tuple(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G"))
@@ -94,23 +94,23 @@ def test_the_page_has_all_strategies():
 
 def test_the_page_has_the_numbers_of_the_procedure():
     first, second = choosing.LOOKS
-    for said in (
-        f"{choosing.SELECTION_RUNS} replications: they say",
-        f"{first} fresh replications of every strategy, and {second - first} more if",
+    for sentence in (
+        f"{choosing.SELECTION_RUNS} replications decide which",
+        f"{first} new replications of every strategy, and {second - first} more if",
         f"all of them, {choosing.SELECTION_RUNS + first} or {choosing.SELECTION_RUNS + second}.",
         f"120 × {len(OBJECTIVES)} × {len(choosing.LOOKS)} = {120 * len(OBJECTIVES) * len(choosing.LOOKS)} intervals",
         f"0.05 / {120 * len(OBJECTIVES) * len(choosing.LOOKS)}",
-        f"95 % of {SHUFFLES} shuffles",
-        f"with more than {1 - choosing.STALL_LEVEL:.0%}".replace("%", " %"),
+        f"95 % of {SHUFFLES} random permutations",
+        f"probability of more than {1 - choosing.STALL_LEVEL:.0%}".replace("%", " %"),
         f"Migrations of up to {WHOLE_PAGES * 4096 >> 30} GiB are simulated whole",
     ):
-        assert said in WORDS
+        assert sentence in WORDS
     assert "for no stall above 10us, 100us, 1ms, 10ms and 100ms" in WORDS
     assert ranking.BUDGETS == (10e-6, 100e-6, 1e-3, 10e-3, 100e-3)
     assert len(ranking.FRONT) == 4
     statistics = " ".join((ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").split())
     assert (
-        f"{choosing.SELECTION_RUNS} of a selection, which says what keeps to `--max-stall`, {first} of a check"
+        f"{choosing.SELECTION_RUNS} of a selection, which decides which satisfy `--max-stall`, {first} of a check"
         in statistics
     )
 
@@ -138,20 +138,20 @@ def test_the_page_on_batches_defines_every_column(monkeypatch):
         {"guest": {"vcpus": 2, "memory": "1M", "backing": "4k"}, "policy": {"architecture": "x86-shadow-paging"},
          "workload": {"kind": "migration", "pass_limit": 1, "downtime": "0s", "warm_up": "10us"}}
     )  # fmt: skip
-    found = choose_batch(case)
+    choice = choose_batch(case)
     page = (ROOT / "docs" / "choose-batch.md").read_text(encoding="utf-8")
     objectives = {f"{name}_s" for name in OBJECTIVES}  # defined in choose.md
-    columns = {*found.table.columns, *comparison_of_batches({"x86": found}).columns} - objectives
-    columns |= {*found.regrets.columns} - {"rule"}
-    said = {"architecture", "evidence", "matters", "certain", *re.findall(r"`(\w+)`", page)}
-    assert not columns - said
+    columns = {*choice.batches.table.columns, *comparison_of_batches({"x86": choice}).columns} - objectives
+    columns |= {*choice.batches.regrets.columns} - {"rule"}
+    documented = {"architecture", "evidence", "matters", "certain", *re.findall(r"`(\w+)`", page)}
+    assert not columns - documented
     assert {f"{name}_s" for name in ("stall", "p999", "clear", "guest_time_lost", "precopy")} <= set(
         re.findall(r"`(\w+)`", page)
     )
-    rules = found.readable_regrets()
+    rules = choice.batches.readable_regrets()
     assert rules["longest stall"].str.endswith("s").all()  # a stall beside each rule
-    costs = found.choice.readable_costs()
+    costs = choice.readable_costs()
     assert set(costs["unit"]) == {"ns", "ratio"}
-    exact = found.costs.set_index("cost")["value"]
+    exact = choice.costs.set_index("cost")["value"]
     assert costs.set_index("cost").loc["fault_hold", "value"] == exact["fault_hold"] / 1000
     assert costs.set_index("cost").loc["fault_jitter", "value"] == exact["fault_jitter"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A sweep of seconds, and what it gives undisturbed."""
+"""A sweep that takes seconds, and its undisturbed result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def grid():
 
 @pytest.fixture(scope="session")
 def undisturbed(grid, tmp_path_factory):
-    """Of one part for each architecture, however long it takes."""
+    """Folder with one part for each architecture, however long the run takes."""
     folder = tmp_path_factory.mktemp("sweep") / "undisturbed"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "BETWEEN_S", 3600.0)
+        patch.setattr(store, "FLUSH_INTERVAL_S", 3600.0)
         run(grid, folder, workers=1)
     return folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A few faults of `make sweep-faults`, with real processes on loopback."""
+"""Some faults of `make sweep-faults`, with real processes on loopback."""
 
 from __future__ import annotations
 
@@ -26,111 +26,113 @@ def bench(tmp_path_factory):
     return Bench(tmp_path_factory.mktemp("faults"), 20, 6)
 
 
-def test_a_worker_that_is_killed_costs_only_what_was_under_way(bench):
+def test_a_killed_worker_loses_only_running_batches(bench):
     assert "1 kills" in worker_killed(bench, 1, random.Random(1))  # noqa: S311  # moments, not secrets
 
 
 def test_an_interrupt_leaves_no_process_behind():
-    """Not the fork server, either, which may be importing: who waits for the end of the output would wait for it."""
+    """The fork server must end, too: otherwise a reader of the output waits until it has finished importing."""
 
     def interrupted() -> None:
         with Pool(2) as pool:
             pool.submit(time.sleep, 60)
             raise KeyboardInterrupt
 
-    def left() -> list[str]:
+    def fork_servers() -> list[str]:
         children = [" ".join(child.cmdline()) for child in psutil.Process().children()]
         return [command for command in children if "forkserver" in command]
 
     for _ in range(2):  # the next pool starts another one
         with pytest.raises(KeyboardInterrupt):
             interrupted()
-        until(lambda: not left(), "the end of the fork server")
+        until(lambda: not fork_servers(), "the end of the fork server")
 
 
 @pytest.mark.study
 def test_a_killed_driver_is_resumed_on_a_cluster(bench):
-    out, at = bench.place(), port()
+    out, scheduler_port = bench.place(), port()
     with started(bench.command(out, "--workers", "1")) as driver:
         until(lambda: at_work(driver, out, bench.points), "work")
         driver.kill()
         driver.wait()
     assert rows_on_disk(out) < bench.points
-    with scheduler(at), dask_worker(at, bench.folder):
-        bench.finish(out, "--cluster", f"tcp://127.0.0.1:{at}")
+    with scheduler(scheduler_port), dask_worker(scheduler_port, bench.folder):
+        bench.finish(out, "--cluster", f"tcp://127.0.0.1:{scheduler_port}")
 
 
-def test_a_cluster_that_does_not_answer_is_one_sentence(bench, monkeypatch):
-    monkeypatch.setattr(cluster, "TRY_S", 0.2)
+def test_a_scheduler_that_does_not_answer_is_reported_in_one_sentence(bench, monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.2)
     with pytest.raises(SimlibError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1 "):
-        run(bench.grid, bench.place(), cluster="tcp://127.0.0.1:1")
+        run(bench.grid, bench.place(), workers="tcp://127.0.0.1:1")
 
 
 FRAMES = pack_frames([b"\1\2"])
 RUBBISH = len(FRAMES).to_bytes(8, "little") + FRAMES
-"""A whole message of Dask's, of which two values stand where one is expected."""
+"""A complete message of Dask with two values where one is expected."""
 
 
 @contextmanager
-def peer(says: bytes) -> Iterator[str]:
-    """The address of what says this to whoever connects, and then nothing."""
-    heard = []
+def peer(reply: bytes) -> Iterator[str]:
+    """Address of a server that sends a reply to every connection, and then nothing."""
+    connections = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
             while True:
                 try:
-                    heard.append(listener.accept()[0])
-                    heard[-1].sendall(says)
+                    connections.append(listener.accept()[0])
+                    connections[-1].sendall(reply)
                 except OSError:  # closed
                     return
 
         threading.Thread(target=answer, daemon=True).start()
         yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         listener.shutdown(socket.SHUT_RDWR)
-        for one in heard:
-            one.close()
+        for connection in connections:
+            connection.close()
 
 
 @pytest.mark.parametrize(
-    ("says", "why"),
+    ("reply", "reason"),
     [
         pytest.param(b"", "TimeoutError", id="silent"),
-        pytest.param(bytes(1000), "what answers there does not speak Dask's protocol", id="zeros"),
-        pytest.param(
-            b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there does not speak Dask's protocol", id="http"
-        ),
+        pytest.param(bytes(1000), "the peer does not speak Dask's protocol", id="zeros"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer does not speak Dask's protocol", id="http"),
         pytest.param(RUBBISH, "ExtraData", id="rubbish"),
     ],
 )
-def test_what_answers_and_is_no_scheduler_is_one_sentence(says, why, monkeypatch):
-    monkeypatch.setattr(cluster, "TRY_S", 0.5)
-    with peer(says) as address, pytest.raises(SimlibError, match=rf"no Dask scheduler answers at {address} \({why}"):
+def test_a_peer_that_is_no_scheduler_is_reported_in_one_sentence(reply, reason, monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_TIMEOUT_S", 0.5)
+    with (
+        peer(reply) as address,
+        pytest.raises(SimlibError, match=rf"no Dask scheduler answers at {address} \({reason}"),
+    ):
         Cluster(address)
 
 
 @pytest.mark.parametrize("address", ["foo://x", "/etc/passwd", " ", "tcp://[::1", "tls://127.0.0.1:1"])
-def test_what_is_no_address_is_one_sentence(address):
+def test_an_invalid_address_is_reported_in_one_sentence(address):
     with pytest.raises(SimlibError, match=r"no Dask scheduler answers at .*(ValueError|TypeError).*such as tcp://"):
         Cluster(address)
 
 
-def test_a_worker_s_address_is_no_scheduler_s(tmp_path):
-    at, mine = port(), port()
-    with scheduler(at), started([*DASK, "worker", f"tcp://127.0.0.1:{at}", "--host", "127.0.0.1", "--worker-port",
-                                 str(mine), "--no-nanny", "--local-directory", str(tmp_path)]):  # fmt: skip
-        with Cluster(f"tcp://127.0.0.1:{at}") as executor:
+def test_the_address_of_a_worker_is_refused(tmp_path):
+    scheduler_port, worker_port = port(), port()
+    with scheduler(scheduler_port), started([*DASK, "worker", f"tcp://127.0.0.1:{scheduler_port}",
+                                             "--host", "127.0.0.1", "--worker-port",
+                                 str(worker_port), "--no-nanny", "--local-directory", str(tmp_path)]):  # fmt: skip
+        with Cluster(f"tcp://127.0.0.1:{scheduler_port}") as executor:
             assert executor.submit(divmod, 7, 2).result() == (3, 1)
-        with pytest.raises(SimlibError, match=r"no Dask scheduler answers at .* \(a Dask Worker does\)"):
-            Cluster(f"tcp://127.0.0.1:{mine}")
+        with pytest.raises(SimlibError, match=r"no Dask scheduler answers at .* \(a Dask Worker answers\)"):
+            Cluster(f"tcp://127.0.0.1:{worker_port}")
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "foo"])
-def test_the_command_says_no_more_than_the_sentence(bench, scheme):
-    """No line of Dask's log, and no fault of a client that is given up."""
+def test_the_command_prints_only_the_sentence(bench, scheme):
+    """Neither Dask's log nor the failing client prints anything."""
     with peer(RUBBISH) as address:
         command = bench.command(bench.place(), "--cluster", address.replace("tcp", scheme))
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert f"no Dask scheduler answers at {scheme}://127.0.0.1:" in done.stderr
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert f"no Dask scheduler answers at {scheme}://127.0.0.1:" in result.stderr

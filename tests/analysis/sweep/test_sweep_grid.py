@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a grid says: its ranges, its bounds, and what of it is left."""
+"""Grids: ranges, limits, and the unfinished points."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simlib._lib.errors import InputError
 from simlib.analysis.sweep import driver, read_grid, run
 from simlib.analysis.sweep.axis import Span, read_axis
 from simlib.analysis.sweep.batch import Batch
-from simlib.analysis.sweep.grid import MOST_COORDINATES
+from simlib.analysis.sweep.grid import MAX_COORDINATES
 from simlib.analysis.sweep.point import Points
 from simlib.analysis.sweep.store import Store
 
@@ -34,16 +34,16 @@ from simlib.analysis.sweep.store import Store
         ),
     ],
 )
-def test_a_range_has_the_values_that_are_written(section, key, range_, values):
-    found = read_axis(section, key, range_, sampled=False).values
-    assert found == (values[0], *map(pytest.approx, values[1:-1]), values[-1])
+def test_a_range_has_the_expected_values(section, key, range_, values):
+    parsed = read_axis(section, key, range_, sampled=False).values
+    assert parsed == (values[0], *map(pytest.approx, values[1:-1]), values[-1])
 
 
 @given(
     low=st.integers(0, 2**61), reach=st.integers(1, 2**61), multiple=st.integers(1, 2**62), log=st.booleans(),
     share=st.floats(0, 1),
 )  # fmt: skip
-def test_a_span_s_values_are_multiples_within_it(low, reach, multiple, log, share):
+def test_values_of_a_span_are_multiples_within_it(low, reach, multiple, log, share):
     span = Span(low + log, low + log + reach, log, multiple)
     if span.ends[0] <= span.ends[1]:
         value = span.at(share)
@@ -55,7 +55,8 @@ def test_a_span_s_values_are_multiples_within_it(low, reach, multiple, log, shar
     ("section", "key", "range_", "sentence"),
     [
         ("guest", "memory", {"low": "100M", "high": "120M", "multiple": "64M", "count": 2},
-         "axes.guest.memory.multiple = 64M: no multiple of it lies from 100M to 120M; write a wider range"),
+         "axes.guest.memory.multiple = 64M: the range from 100M to 120M contains no multiple of it; write a wider "
+         "range"),
         ("guest", "memory", {"low": "100M", "high": "180M", "multiple": "64M", "count": 2},
          "axes.guest.memory.count = 2: the range gives fewer different values, 1, as all are multiples of 64M; write a "
          "smaller count or a wider range, or list the values"),
@@ -66,32 +67,32 @@ def test_a_span_s_values_are_multiples_within_it(low, reach, multiple, log, shar
          "axes.workload.clear_threads.multiple = 0: must be above 0; leave it out"),
     ],
 )  # fmt: skip
-def test_a_range_without_such_values_is_refused_in_its_own_terms(section, key, range_, sentence):
-    with pytest.raises(InputError) as told:
+def test_a_range_without_enough_values_is_refused(section, key, range_, sentence):
+    with pytest.raises(InputError) as error:
         read_axis(section, key, range_, sampled=False)
-    assert str(told.value) == sentence
+    assert str(error.value) == sentence
 
 
-def test_a_value_that_stands_twice_is_refused_as_it_was_written():
-    with pytest.raises(InputError, match=r"axes\.guest\.memory\[2\] = 1024K: stands twice"):
+def test_a_repeated_value_is_refused_as_it_was_written():
+    with pytest.raises(InputError, match=r"axes\.guest\.memory\[2\] = 1024K: occurs twice"):
         read_axis("guest", "memory", ["1M", "2M", "1024K"], sampled=False)
-    with pytest.raises(InputError, match=r"policies\[1\] = own: stands twice"):
+    with pytest.raises(InputError, match=r"policies\[1\] = baseline: occurs twice"):
         read_grid({"policies": ["baseline", "baseline"]})
 
 
-def test_a_sampled_design_has_so_many_coordinates_and_no_more():
+def test_a_sampled_design_has_a_limited_number_of_coordinates():
     ends = {"low": "1ns", "high": "1us"}
     names = [
         "fault_unlocked", "fault_hold", "split_hold", "populate_block", "tlb_invalidate", "line_transfer", "clear_page",
         "clear_word", "clear_unsplit",
     ]  # fmt: skip
-    design = {"kind": "sobol", "points": MOST_COORDINATES // 8}
+    design = {"kind": "sobol", "points": MAX_COORDINATES // 8}
     assert read_grid({"axes": {"costs": dict.fromkeys(names[:8], ends)}, "design": design}).points == design["points"]
     with pytest.raises(InputError, match="at most 8,388,608 coordinates, points × axes, and not 9,437,184; take fewer"):
         read_grid({"axes": {"costs": dict.fromkeys(names, ends)}, "design": design})
 
 
-def test_the_driver_of_a_hundred_million_points_is_small(tmp_path):
+def test_the_driver_of_a_hundred_million_points_needs_little_memory(tmp_path):
     times = {"low": "1ns", "high": "100ns", "count": 100}
     counts = {"low": 1, "high": 100, "count": 100}
     axes = {
@@ -101,50 +102,50 @@ def test_the_driver_of_a_hundred_million_points_is_small(tmp_path):
     }
     tracemalloc.start()
     store = Store(tmp_path, read_grid({"axes": axes}))
-    assert driver._Todo(store, 2).draw() is not None
-    _, most = tracemalloc.get_traced_memory()
+    assert driver._Remaining(store, 2).next_batch() is not None
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (store.grid.points, most < 200 * 2**20) == (10**8, True)
+    assert (store.grid.points, peak < 200 * 2**20) == (10**8, True)
 
 
-def test_so_many_workers_and_no_more(grid, tmp_path):
+def test_the_number_of_workers_is_limited(grid, tmp_path):
     with pytest.raises(InputError, match="workers = 1025: must be a whole number from 0 to 1024"):
         run(grid, tmp_path / "out", workers=1025)
     assert not (tmp_path / "out").exists()
 
 
-def left_of(store: Store) -> list[int]:
-    """The points in the order in which they are done, where each batch has time for the first half of its own."""
-    todo, points, found = driver._Todo(store, 2), Points(store.grid), []
-    while (task := todo.draw()) is not None:
+def completed_points(store: Store) -> list[int]:
+    """Points in the order of their completion, if each batch finishes only its first half."""
+    remaining, points, numbers = driver._Remaining(store, 2), Points(store.grid), []
+    while (task := remaining.next_batch()) is not None:
         _, _, begin, end, _ = task
         done = begin + (end - begin + 1) // 2
-        found += points.numbers(begin, done).tolist()
-        todo.took(Batch(begin, done, None, None, 0.01 * (done - begin)), end)
-    assert todo.left == 0
-    return found
+        numbers += points.numbers(begin, done).tolist()
+        remaining.record(Batch(begin, done, None, None, 0.01 * (done - begin)), end)
+    assert remaining.points == 0
+    return numbers
 
 
-def test_what_is_left_is_given_out_once_and_in_order(tmp_path, monkeypatch):
+def test_unfinished_points_are_given_out_once_and_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(driver, "BLOCK", 64)
     count = {"low": 1, "high": 20, "count": 20}
     grid = read_grid({"axes": {"guest": {"vcpus": count}, "host": {"cores": count}}})
     store = Store(tmp_path, grid)
     store.done[:] = np.random.default_rng(1).random(400) < 0.4
     order = Points(grid).numbers(0, 400)
-    assert left_of(store) == [number for number in order.tolist() if not store.done[number]]
+    assert completed_points(store) == [number for number in order.tolist() if not store.done[number]]
     store.done[:] = True
-    assert left_of(store) == []
+    assert completed_points(store) == []
 
 
-def test_a_large_sweep_is_remembered_by_a_byte_a_point(tmp_path):
+def test_a_large_sweep_needs_one_byte_per_point(tmp_path):
     thousand = {"low": "1us", "high": "1ms", "count": 1000}
     grid = read_grid({"axes": {"guest": {"vcpus": {"low": 1, "high": 100, "count": 100}},
                                "workload": {"access_interval": thousand, "warm_up": thousand}}})  # fmt: skip
     tracemalloc.start()
     try:
-        driver._Todo(Store(tmp_path, grid), 2).draw()
-        _, most = tracemalloc.get_traced_memory()
+        driver._Remaining(Store(tmp_path, grid), 2).next_batch()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert grid.points == 10**8 < most < 1.1 * 10**8
+    assert grid.points == 10**8 < peak < 1.1 * 10**8

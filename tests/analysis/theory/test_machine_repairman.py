@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Birth–death chains, the machine repairman and the ticket lock, each against something independent."""
+"""Birth–death chains, the machine repairman and the ticket lock against independent calculations."""
 
 import itertools
 import operator
@@ -17,7 +17,7 @@ populations = st.integers(1, 200)
 
 
 def exact_birth_death(arrivals, services):
-    """Whole-number arithmetic: one rounding, in the last division."""
+    """Calculate in integer arithmetic, with one rounding in the last division."""
     below = itertools.accumulate(arrivals, operator.mul, initial=1)
     above = reversed(list(itertools.accumulate(reversed(services), operator.mul, initial=1)))
     weights = [up * down for up, down in zip(below, above, strict=True)]
@@ -37,7 +37,7 @@ def test_birth_death_solves_the_generator_matrix(rates):
 
 
 @pytest.mark.parametrize("think", [1, 1_000, 300_000, 10_000_000])
-def test_birth_death_keeps_its_digits_with_1024_states_over_thousands_of_decades(think):
+def test_birth_death_is_accurate_with_1024_states_over_thousands_of_decades(think):
     arrivals = [(1024 - k) * (2 + k) for k in range(1024)]  # a ticket lock, both rates × think × service time
     expected = exact_birth_death(arrivals, [think] * 1024)
     np.testing.assert_allclose(birth_death(arrivals, [think] * 1024), expected, rtol=5e-13, atol=1e-290)
@@ -57,7 +57,7 @@ def test_three_threads_by_hand():
     assert lock.mean_at_lock == pytest.approx(27 / 19, rel=1e-15)
     assert lock.mean_waiting == pytest.approx(12 / 19, rel=1e-15)
     assert lock.mean_wait == pytest.approx(12 / 15, rel=1e-15)
-    # One of two others is met with the distribution of N = 2: weights 1, 1, 1/2.
+    # An arrival sees the distribution of N = 2: weights 1, 1, 1/2.
     assert lock.wait_probability == pytest.approx(3 / 5, rel=1e-15)
 
 
@@ -85,12 +85,12 @@ def test_little_flow_balance_and_arrival_theorem(n, think, service, transfer):
     assert lock.throughput == pytest.approx(rates @ lock.probabilities[1:], rel=1e-12)  # flow in = flow out
     assert lock.mean_at_lock + lock.throughput * think == pytest.approx(n, rel=1e-12)  # Little, whole cycle
     assert lock.speed_up == pytest.approx(lock.throughput * think, rel=1e-12)
-    # What an arrival sees, counted directly: states weighted by the rate of arrivals in them.
-    met = lock.probabilities * (n - states)
-    assert lock.wait_probability == pytest.approx(met[1:].sum() / met.sum(), rel=1e-11, abs=1e-300)
+    # Distribution at an arrival, calculated directly: states weighted by the rate of arrivals in them.
+    seen = lock.probabilities * (n - states)
+    assert lock.wait_probability == pytest.approx(seen[1:].sum() / seen.sum(), rel=1e-11, abs=1e-300)
 
 
-def test_the_wait_follows_from_what_an_arrival_sees():
+def test_the_wait_follows_from_the_distribution_at_an_arrival():
     # Exponential service: an arrival that meets k threads waits for k whole services on average.
     others = machine_repairman(6, 3.0, 1.0)
     assert machine_repairman(7, 3.0, 1.0).mean_wait == pytest.approx(others.mean_at_lock, rel=1e-13)

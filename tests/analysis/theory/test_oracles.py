@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The oracles of tests/oracles.py against networks by hand, the exact chain, and simulations that share no code."""
+"""The oracles of tests/oracles.py against hand calculations, the exact chain, and independent simulations."""
 
 import heapq
 
@@ -90,7 +90,7 @@ def simulated_throughput(draw, n, is_write, line):
 @pytest.mark.parametrize("line", [0.0, 0.2])
 @pytest.mark.parametrize("spread", [1, 4, 10])
 def test_bounds_of_the_means_enclose_a_simulated_reader_writer_lock(n, share, line, spread):
-    """Times are 0 mostly and `spread` means seldom; the bounds take the means that were in fact drawn."""
+    """Times are usually 0 and rarely `spread` times the mean; the bounds use the means of the sample."""
     rng, drawn = np.random.default_rng(11), {kind: [] for kind in MEANS}
 
     def draw(kind):
@@ -110,5 +110,5 @@ def test_reader_writer_limits_by_hand():
     bounds = reader_writer_bounds(6, 2.0, read_hold=1.0, write_hold=4.0, write_share=0.25, line=0.25)
     assert (bounds.low, bounds.limits) == (6 / 14, {"population": 6 / 4, "writer": 1.0, "line": 4.0})
     assert (bounds.high, bounds.limited_by) == (1.0, "writer")
-    one = reader_writer_bounds(1, 2.0, read_hold=1.0, write_hold=4.0, write_share=0.5, line=0.5)
-    assert one.low == one.high == 1 / 5
+    single = reader_writer_bounds(1, 2.0, read_hold=1.0, write_hold=4.0, write_share=0.5, line=0.5)
+    assert single.low == single.high == 1 / 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The page `docs/theory.md` names all functions; tests/website runs its examples."""
+"""The page docs/theory.md names all functions; tests/website runs its examples."""
 
 from pathlib import Path
 

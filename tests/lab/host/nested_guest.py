@@ -18,7 +18,7 @@ from real_guest import four, segments, writing
 from simlib.vmm.qmp import Monitor
 
 PATIENCE_S = 90.0
-"""How long a boot and an answer may take under emulation, s."""
+"""Longest time for a boot and for an answer under emulation, s."""
 
 INIT = """#!/bin/sh
 /bin/busybox mount -t devtmpfs dev /dev
@@ -32,7 +32,7 @@ echo the inner QEMU ended: $?
 
 
 def rom(pages: int, pause: int) -> bytes:
-    """A ROM of 64 KiB that does from the reset vector what `real_guest.boot_sector` does from a disk."""
+    """A ROM of 64 KiB that runs the program of `real_guest.boot_sector` from the reset vector."""
     base, code, main, table = 0xF0000, 0x8000, 0x8040, 0x8100
     start = (
         b"\xfa"  # cli
@@ -49,11 +49,11 @@ def rom(pages: int, pause: int) -> bytes:
 
 
 def initramfs(inner: str, busybox: str, pages: int, pause: int) -> bytes:
-    """All that the outer machine has: a shell, the inner QEMU with its libraries, and its ROM."""
+    """Initramfs of the outer machine: a shell, the inner QEMU with its libraries, and its ROM."""
     files = {"init": INIT.encode(), "rom": rom(pages, pause)}
     files |= {"qemu": Path(inner).read_bytes(), "bin/busybox": Path(busybox).read_bytes()}
-    told = subprocess.run(["ldd", inner], capture_output=True, text=True, check=True).stdout
-    libraries = [word for line in told.splitlines() for word in line.split() if word.startswith("/")]
+    listing = subprocess.run(["ldd", inner], capture_output=True, text=True, check=True).stdout
+    libraries = [word for line in listing.splitlines() for word in line.split() if word.startswith("/")]
     files |= {library.lstrip("/"): Path(library).read_bytes() for library in libraries}
     folders = {str(parent) for name in files for parent in list(Path(name).parents)[:-1]} | {"dev", "proc"}
     entries = [(name, 0o40755, b"") for name in sorted(folders)]
@@ -72,7 +72,7 @@ def _entry(number: int, name: str, mode: int, data: bytes) -> bytes:
 
 @contextlib.contextmanager
 def nested(outer: str, image: Path, files: bytes, folder: Path) -> Iterator[tuple[Path, Path]]:
-    """The outer machine; gives the sockets of the inner QEMU's two monitors. It starts when both are connected."""
+    """Run the outer machine; yield the sockets of the inner QEMU's two monitors. It starts when both are connected."""
     watched, steered = folder / "a", folder / "b"
     (folder / "initramfs.cpio").write_bytes(files)
     command = [
@@ -90,13 +90,13 @@ def nested(outer: str, image: Path, files: bytes, folder: Path) -> Iterator[tupl
 
 
 def connected(path: Path) -> Monitor:
-    """The monitor behind a socket that will be there soon."""
+    """Connect to a monitor whose socket will appear soon."""
     _wait_for(path)
     return Monitor(str(path), PATIENCE_S)
 
 
 def _wait_for(path: Path) -> None:
-    """Until a socket is there."""
+    """Wait until a socket exists."""
     for _ in range(2000):
         if path.exists():
             return

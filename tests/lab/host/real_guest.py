@@ -14,7 +14,7 @@ from simlib.vmm.qmp import Monitor
 
 PAGE, MIB = 4096, 2**20
 FIRST = MIB
-"""First byte that is written: above firmware and the boot sector."""
+"""First written byte: above firmware and boot sector."""
 
 
 def four(number: int) -> bytes:
@@ -37,16 +37,16 @@ def writing(pages: int, pause: int) -> bytes:
 
 
 def segments(place: int) -> bytes:
-    """Descriptors of segments at an address: none, code and data of 4 GiB from 0; behind them what lgdt reads."""
+    """Segment descriptors at an address: null, code and data of 4 GiB from 0; then the operand of lgdt."""
     flat = bytes.fromhex("ffff0000009acf00 ffff00000092cf00")
     return bytes(8) + flat + (23).to_bytes(2, "little") + four(place)
 
 
 def boot_sector(pages: int, pause: int) -> bytes:
-    """A boot sector that adds 1 to the first word of so many pages from `FIRST`, over and over.
+    """A boot sector that adds 1 to the first word of `pages` pages from `FIRST`, over and over.
 
-    In protected mode, flat and without interrupts, so that a guest touches nothing else. `pause` turns of an empty
-    loop stand between two pages. Firmware loads it to 0x7c00 and has enabled the A20 line.
+    It runs in flat protected mode without interrupts, so that the guest touches no other memory. `pause` iterations of
+    an empty loop separate two pages. Firmware loads it to 0x7c00 and has enabled the A20 line.
     """
     base = 0x7C00
     start = base + 0x20
@@ -71,7 +71,7 @@ def boot_sector(pages: int, pause: int) -> bytes:
 def running(
     program: str, folder: Path, name: str, accelerator: str, *more: str, memory_mib: int = 64
 ) -> Iterator[tuple[str, Monitor]]:
-    """A QEMU with two QMP sockets, one for whoever watches and one for whoever steers."""
+    """A QEMU with two QMP sockets, one for the watch and one for the test's commands."""
     watched, steered = str(folder / f"{name}.qmp"), str(folder / f"{name}.steer")
     command = [
         program, "-accel", accelerator, "-machine", "pc", "-m", str(memory_mib), "-nodefaults", "-display", "none",
@@ -89,7 +89,7 @@ def running(
 
 
 def _answering(process: subprocess.Popen[bytes], path: str) -> Monitor:
-    """QEMU's monitor, once it answers; an error with what it printed if it ends instead."""
+    """Connect to QEMU's monitor; raise an error with QEMU's output if QEMU ends."""
     for _ in range(400):
         with contextlib.suppress(InputError):
             return Monitor(path)
@@ -101,8 +101,8 @@ def _answering(process: subprocess.Popen[bytes], path: str) -> Monitor:
     raise RuntimeError(process.stdout.read().decode(errors="replace"))
 
 
-def told(monitor: Monitor, command: str, **arguments: object) -> object:
-    """What QEMU answers; refusals fail."""
+def query(monitor: Monitor, command: str, **arguments: object) -> object:
+    """Return QEMU's answer; fail if QEMU refuses the command."""
     monitor.allow(10.0)
     answer = monitor.ask(command, {name.replace("_", "-"): value for name, value in arguments.items()})
     assert "return" in answer, answer

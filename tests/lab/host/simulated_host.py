@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A host whose costs are known: what mmu_lock_contention_test would print there, from the simulator."""
+"""A simulated host with known costs, which prints the output of mmu_lock_contention_test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FACTS = HostFacts(
     architecture="x86-shadow-paging",
     page_tables="shadow paging (NPT is off)",
 )
-"""As small a host as can be measured: 8 MiB for each vCPU."""
+"""The smallest host that can be measured: 8 MiB for each vCPU."""
 
 COSTS = {
     "guest_access": "60ns", "fault_unlocked": "1500ns", "fault_hold": "700ns", "populate_block": "2us",
@@ -44,10 +44,10 @@ NOISE = 0.01
 
 @dataclass
 class SimulatedHost:
-    """Prints what the test would.
+    """A host that prints the test's output.
 
-    - `emulated`: instructions that it says it has emulated for each access, unless the guest runs in user mode.
-    - `patched`: whether its kernel has simlib's patches: statistics of mmu_lock, and the switch of CLEAR's batch.
+    - `emulated`: emulated instructions per access that it reports, unless the guest runs in user mode.
+    - `patched`: true if its kernel has simlib's patches: statistics of mmu_lock, and the parameter of CLEAR's batch.
     """
 
     emulated: float = 0.0
@@ -56,7 +56,7 @@ class SimulatedHost:
     batch: int = 0
 
     def output(self, test: dict[str, Any], batch: int = 0) -> str:
-        """The test's output for its options, with so many pages per hold of CLEAR (0: an ioctl)."""
+        """Return the test's output for its options, with `batch` pages per hold of CLEAR (0: the whole ioctl)."""
         self.runs.append(dict(test))
         self.batch = batch
         random = np.random.default_rng(len(self.runs))
@@ -84,9 +84,9 @@ class SimulatedHost:
         rounds, gaps = range(1, test.get("rounds", 3) + 1), list[list[int]]()
         stalls = [[0] * len(rounds) for _ in range(vcpus)]
         if test.get("write_percent") == 0:
-            each = sum(self.ps(name) for name in ("clear_ioctl", "flush", "interrupt"))
+            call_ps = sum(self.ps(name) for name in ("clear_ioctl", "flush", "interrupt"))
             ioctl("get", 1, 1e-6, dirty=0)
-            ioctl("clear", 1, (calls * each + pages * self.ps("clear_page")) * 1e-12, calls, dirty=0)
+            ioctl("clear", 1, (calls * call_ps + pages * self.ps("clear_page")) * 1e-12, calls, dirty=0)
             kick = round((self.ps("kick") + self.ps("guest_access")) / 1000)
             stalls[0], gaps = [kick] * len(rounds), [[kick - 1, kick + 1, calls]]
             lines += [
@@ -118,10 +118,17 @@ class SimulatedHost:
                 ioctl("get", number, 1e-6, dirty=0)
                 ioctl("clear", number, run.value("clear_dirty_log_time"), calls, dirty=0)
                 stalls[0][number - 1] = round(run.value("longest_stall") * 1e9)
-        known = {"reads": 0, "longest": [], "gap_hist": gaps, "pause_longest_ns": [0] * len(rounds), "progress": []}
+        constant = {"reads": 0, "longest": [], "gap_hist": gaps, "pause_longest_ns": [0] * len(rounds), "progress": []}
         lines += [
-            {"type": "vcpu", "id": vcpu, "writes": pages, "longest_ns": max(own), "round_longest_ns": own, **known}
-            for vcpu, own in enumerate(stalls)
+            {
+                "type": "vcpu",
+                "id": vcpu,
+                "writes": pages,
+                "longest_ns": max(round_stalls),
+                "round_longest_ns": round_stalls,
+                **constant,
+            }
+            for vcpu, round_stalls in enumerate(stalls)
         ]
         if self.emulated and not test.get("user"):
             lines.append({"type": "stat", "scope": "vcpu", "when": "end", "name": "insn_emulation",
@@ -130,7 +137,7 @@ class SimulatedHost:
         return "".join(json.dumps(line) + "\n" for line in lines)
 
     def statistics(self, random: np.random.Generator, faults: int) -> list[dict[str, Any]]:
-        """What a patched kernel counts: faults, and how long they held the lock, 5 ns of the clock included."""
+        """Statistics of a patched kernel: faults and their holds of mmu_lock, each with 5 ns for reading the clock."""
         hold_ns = faults * (self.ps("fault_hold") / 1000 + 5) * float(np.exp(random.normal(0, NOISE)))
         counted = {"acquired": faults, "contended": 0, "wait_ns": 0, "hold_ns": round(hold_ns)}
         return [
@@ -140,13 +147,13 @@ class SimulatedHost:
         ]  # fmt: skip
 
     def ps(self, cost: str) -> int:
-        """One of `COSTS`, ps."""
+        """Return one of `COSTS`, ps."""
         return int(Scenario.parse({"costs": COSTS}).costs.given()[cost])
 
 
 @cache
 def simulated(vcpus: int, pages: int, batch: int, workload: str, seed: int) -> SimulationResult:
-    """A guest of the host; the workload is JSON. Each is simulated once, as most tests measure the same ones."""
+    """Simulate a guest of the host; the workload is JSON. Results are cached, as most tests measure the same guests."""
     scenario = Scenario.parse(
         {
             "host": {"cores": 2},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measuring a host, calibrating to it, and its page: on a host that is simulated, whose costs are known."""
+"""Measurement, calibration and page of a simulated host, whose costs are known."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from simlib._lib.errors import CalibrationError, InputError
 from simlib.lab.boot import BootOutcome
 from simlib.lab.host import fit as fitting
 from simlib.lab.host import held_out, measure, noise
-from simlib.lab.host.facts import page_tables, parse_cpus, read_facts, tracking_here
-from simlib.lab.host.held_out import judged
+from simlib.lab.host.facts import detect_dirty_tracking, page_tables, parse_cpus, read_facts
+from simlib.lab.host.held_out import compare_held_out
 from simlib.lab.host.measured import load_host
 from simlib.lab.host.program import StressProgram
 from simlib.model.quantities import parse_duration
 
 CELLS = 21
-"""Runs of a repeat on so small a host."""
+"""Runs per repeat on this small host."""
 QUIET = noise.Snapshot(0.0, 0.0, 0.0, 0.0, ())
 
 
 @pytest.fixture
 def host(monkeypatch, tmp_path):
-    """A host of which nothing is real; `measure_host` works on it."""
+    """A simulated host, on which `measure_host` runs."""
     return simulated_on(monkeypatch, tmp_path, SimulatedHost())
 
 
@@ -46,7 +46,7 @@ def simulated_on(monkeypatch, tmp_path, simulated):
         measure, "build_program", lambda source, progress: StressProgram(tmp_path / "test", {"program": "x"})
     )
     monkeypatch.setattr(measure, "run_native", outcome)
-    monkeypatch.setattr(noise, "look", lambda cpus: QUIET)
+    monkeypatch.setattr(noise, "take_snapshot", lambda cpus: QUIET)
     monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
     return simulated
 
@@ -57,32 +57,32 @@ def measured(folder, **options):
 
 @pytest.fixture(scope="module", params=["stock", "patched"])
 def folder(request, tmp_path_factory):
-    """A host that was measured and calibrated, once with a stock kernel, and once with one that has the patches."""
+    """Folder of a measured and calibrated host, with a stock kernel and with a patched kernel."""
     patched = request.param == "patched"
     with pytest.MonkeyPatch.context() as patch:
-        place = tmp_path_factory.mktemp("host")
-        simulated_on(patch, place, SimulatedHost(patched=patched))
+        parent = tmp_path_factory.mktemp("host")
+        simulated_on(patch, parent, SimulatedHost(patched=patched))
         if patched:
-            (place / "dirty_log_clear_batch").write_text("0\n")
-            patch.setattr(measure, "PARAMETERS", place)
-        found = measured(place / "host")
-        assert (found.repeats, found.noisy, len(found.records)) == (3, 0, 3 * (CELLS + 18 * patched))
+            (parent / "dirty_log_clear_batch").write_text("0\n")
+            patch.setattr(measure, "PARAMETERS", parent)
+        measurement = measured(parent / "host")
+        assert (measurement.repeats, measurement.noisy, len(measurement.records)) == (3, 0, 3 * (CELLS + 18 * patched))
         patch.setattr(held_out, "SEEDS", 16)
-        fit = fitting.calibrate_host(load_host(found.folder))
-    simlib.measurements.fits.save_fit(fit, found.folder / "fit.json")
-    return found.folder
+        fit = fitting.calibrate_host(load_host(measurement.folder))
+    simlib.measurements.fits.save_fit(fit, measurement.folder / "fit.json")
+    return measurement.folder
 
 
 def is_patched(folder):
     return (folder / "host-locks.csv").is_file()
 
 
-def test_known_costs_come_back(folder):
+def test_known_costs_are_recovered(folder):
     fit = simlib.load_fit(folder / "fit.json")
-    found = fit.parameters.set_index("name")
-    assert set(found.index) == set(COSTS) - (set() if is_patched(folder) else {"reacquire"})
-    for name in found.index:
-        truth, row = parse_duration(COSTS[name]), found.loc[name]
+    parameters = fit.parameters.set_index("name")
+    assert set(parameters.index) == set(COSTS) - (set() if is_patched(folder) else {"reacquire"})
+    for name in parameters.index:
+        truth, row = parse_duration(COSTS[name]), parameters.loc[name]
         tolerance = {
             "line_transfer": 1.0,
             "fault_hold": 0.03 if is_patched(folder) else 0.08,
@@ -95,51 +95,51 @@ def test_known_costs_come_back(folder):
         assert row["low"] <= row["value"] <= row["high"], name
 
 
-def test_what_was_held_out_is_predicted(folder):
-    seen = simlib.load_fit(folder / "fit.json").observations
-    assert sorted(set(zip(seen["metric"], seen["vcpus"], strict=True))) == [
+def test_held_out_cells_are_predicted(folder):
+    cells = simlib.load_fit(folder / "fit.json").observations
+    assert sorted(set(zip(cells["metric"], cells["vcpus"], strict=True))) == [
         ("clear_dirty_log_time", 1), ("clear_dirty_log_time", 2), ("dirty_memory_time", 2), ("longest_stall", 1),
         ("longest_stall", 2),
     ]  # fmt: skip
-    assert not seen["train"].any()
-    batches = {(study, batch) for study, batch in zip(seen["study"], seen["batch"], strict=True) if batch}
+    assert not cells["train"].any()
+    batches = {(study, batch) for study, batch in zip(cells["study"], cells["batch"], strict=True) if batch}
     assert batches == ({("batches", 512), ("batches", 64)} if is_patched(folder) else set())
-    ratio = seen["model"] / seen["value"]
-    assert ratio[seen["metric"] != "longest_stall"].between(0.8, 1.25).all()
+    ratio = cells["model"] / cells["value"]
+    assert ratio[cells["metric"] != "longest_stall"].between(0.8, 1.25).all()
     assert ratio.between(0.4, 2.5).all()
 
 
 def test_a_cost_at_either_bound_is_not_determined(folder, monkeypatch):
     """The true costs lie beyond these bounds."""
-    short = {"clear_page": (50_000.0, 1e9), "fault_unlocked": (1.0, 1e6)}  # 25 ns and 1500 ns, in ps
-    monkeypatch.setattr(fitting, "BOUNDS", fitting.BOUNDS | short)
-    monkeypatch.setattr(fitting, "held_out", lambda *_: simlib.load_fit(folder / "fit.json").observations)
+    bounds = {"clear_page": (50_000.0, 1e9), "fault_unlocked": (1.0, 1e6)}  # 25 ns and 1500 ns, in ps
+    monkeypatch.setattr(fitting, "BOUNDS", fitting.BOUNDS | bounds)
+    monkeypatch.setattr(fitting, "predict_held_out", lambda *_: simlib.load_fit(folder / "fit.json").observations)
     fit = fitting.calibrate_host(load_host(folder))
-    found = fit.parameters.set_index("name")
-    assert set(found.index[found["at_bound"]]) == set(short)
-    assert (found["determined"] == ~found["at_bound"]).all()
-    assert (found.loc["clear_page", "value"], found.loc["fault_unlocked", "value"]) == (50_000.0, 1e6)
+    parameters = fit.parameters.set_index("name")
+    assert set(parameters.index[parameters["at_bound"]]) == set(bounds)
+    assert (parameters["determined"] == ~parameters["at_bound"]).all()
+    assert (parameters.loc["clear_page", "value"], parameters.loc["fault_unlocked", "value"]) == (50_000.0, 1e6)
     assert not fit.meta["valid"]["all_determined"]
 
 
-def test_the_page_and_the_choice_take_the_folder_alone(folder, ask, monkeypatch):
+def test_the_page_and_the_choice_need_only_the_folder(folder, ask, monkeypatch):
     assert ask("host", "report", folder)[0] == 0
     page = (folder / "report.html").read_text("utf-8")
-    for text in ("What was held out", "Simulated CPU, 2 CPUs", "shadow paging (NPT is off)", "fault_hold"):
+    for text in ("Held-out measurements", "Simulated CPU, 2 CPUs", "shadow paging (NPT is off)", "fault_hold"):
         assert text in page
-    asked = {}
+    calls = {}
 
     def choose(case, **options):
-        asked["case"] = case
+        calls["case"] = case
         raise InputError("enough", "", "seen")
 
     monkeypatch.setattr(simlib, "choose", choose, raising=False)
     ask("choose", "--fit", folder / "fit.json")
-    case = asked["case"]
-    assert (case.policy.architecture, case.machine.cores, case.guest.vcpus) == ("x86-shadow-paging", 2, 2)
+    case = calls["case"]
+    assert (case.policy.architecture, case.host.cores, case.guest.vcpus) == ("x86-shadow-paging", 2, 2)
 
 
-def test_what_is_there_is_not_run_again(host, tmp_path):
+def test_finished_runs_are_not_repeated(host, tmp_path):
     measured(tmp_path / "h")
     before = len(host.runs)
     (removed := next((tmp_path / "h" / "runs").glob("02-*-load.json"))).unlink()
@@ -150,30 +150,32 @@ def test_what_is_there_is_not_run_again(host, tmp_path):
     assert seeds == {1, 2, 3}
 
 
-def test_a_folder_of_another_host_is_left_as_it_is(host, tmp_path, monkeypatch):
+def test_a_folder_of_another_host_is_not_changed(host, tmp_path, monkeypatch):
     measured(tmp_path / "h")
     monkeypatch.setattr(measure, "read_facts", lambda cpus: replace(FACTS, kernel="6.19.0"))
-    with pytest.raises(InputError, match="holds a measurement with other facts; choose another folder, or --restart"):
+    with pytest.raises(
+        InputError, match="holds a measurement with different facts; choose another folder, or use --restart"
+    ):
         measured(tmp_path / "h")
-    assert measured(tmp_path / "h", fresh=True).facts.kernel == "6.19.0"
+    assert measured(tmp_path / "h", restart=True).facts.kernel == "6.19.0"
 
 
 def test_a_guest_that_is_emulated_runs_in_user_mode(host, tmp_path):
     host.emulated = 50.0
-    found = measured(tmp_path / "h")
+    measurement = measured(tmp_path / "h")
     assert all(run.get("user") for run in host.runs[1:])
     state = json.loads((tmp_path / "h" / "host.json").read_text("utf-8"))
     assert state["emulated_instructions_per_access"] == pytest.approx(50.0, rel=0.01)
-    assert found.records[0].content["provenance"]["pilot"]["base"] == {"user": True}
+    assert measurement.records[0].content["provenance"]["pilot"]["base"] == {"user": True}
 
 
-def test_noise_is_flagged_and_not_used(host, tmp_path, monkeypatch):
+def test_noisy_runs_are_flagged_and_not_used(host, tmp_path, monkeypatch):
     busy = iter(range(10**9))
-    monkeypatch.setattr(noise, "look", lambda cpus: noise.Snapshot(*(float(next(busy)),) * 3, 0.0, ()))
+    monkeypatch.setattr(noise, "take_snapshot", lambda cpus: noise.Snapshot(*(float(next(busy)),) * 3, 0.0, ()))
     with pytest.raises(InputError, match=r"other programs ran for 50\.0 % of the time"):
         measured(tmp_path / "h")
-    found = measured(tmp_path / "h", noisy=True)
-    assert found.noisy == len(found.records)
+    measurement = measured(tmp_path / "h", allow_busy=True)
+    assert measurement.noisy == len(measurement.records)
     with pytest.raises(
         CalibrationError, match=f"0 of {3 * CELLS} runs were quiet, in 0 repeats; at least 3 are needed: measure"
     ):
@@ -181,19 +183,19 @@ def test_noise_is_flagged_and_not_used(host, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("setup", [5, {"kernels": [1]}, {"kernels": {"x": {"host": 1, "pilot": {}}}}, {"kernels": {}}])
-def test_a_folder_that_does_not_say_its_host_is_refused(tmp_path, setup):
+def test_a_folder_that_does_not_identify_its_host_is_refused(tmp_path, setup):
     for path in (simlib.measurements.data_dir() / "collected").glob("host-pvm-*"):
         few = path.read_bytes().splitlines(keepends=True)[: 20 if path.suffix == ".csv" else None]
         (tmp_path / path.name.replace("host-pvm", "host")).write_bytes(b"".join(few))
     for path in tmp_path.glob("*.json"):
         content = json.loads(path.read_text("utf-8").replace("host-pvm", "host"))
         path.write_text(json.dumps(content | {"setup": setup}), "utf-8")
-    with pytest.raises(InputError, match=r"host-ioctls.json: does not say which host it is of"):
+    with pytest.raises(InputError, match=r"host-ioctls.json: does not identify its host"):
         load_host(tmp_path)
 
 
-def test_a_folder_without_a_measurement_says_how_to_make_one(tmp_path):
-    with pytest.raises(InputError, match=r"host-ioctls.csv: is not there; measure first: simlib host measure --out"):
+def test_the_error_for_an_empty_folder_names_the_command(tmp_path):
+    with pytest.raises(InputError, match=r"host-ioctls.csv: does not exist; measure first: simlib host measure --out"):
         load_host(tmp_path)
 
 
@@ -206,7 +208,7 @@ def test_a_folder_without_a_measurement_says_how_to_make_one(tmp_path):
         ({"kvm_pvm": "", "kvm.tdp_mmu": "N"}, "x86-shadow-paging"),
     ],
 )
-def test_how_kvm_translates_is_read_from_its_modules(modules, name):
+def test_the_page_tables_are_read_from_the_modules(modules, name):
     assert page_tables("x86_64", "6.12.1", modules)[0] == name
 
 
@@ -234,7 +236,7 @@ def test_facts_of_a_host_with_two_sockets(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("written", "way"),
+    ("parameters", "tracking"),
     [
         ({"kvm_intel/parameters/pml": "Y"}, "pml"),
         ({"kvm_intel/parameters/pml": "N"}, "write_protect"),
@@ -244,17 +246,17 @@ def test_facts_of_a_host_with_two_sockets(tmp_path):
         ({}, ""),
     ],
 )
-def test_how_kvm_learns_of_writes_is_read_from_its_modules(tmp_path, written, way):
-    for name, text in written.items():
+def test_dirty_tracking_is_read_from_the_modules(tmp_path, parameters, tracking):
+    for name, text in parameters.items():
         (path := tmp_path / "sys/module" / name).parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    assert tracking_here(tmp_path) == way
+    assert detect_dirty_tracking(tmp_path) == tracking
 
 
-def test_a_host_that_logs_by_itself_is_not_measured(host, monkeypatch, tmp_path):
+def test_a_host_with_pml_is_not_measured(host, monkeypatch, tmp_path):
     logs = replace(FACTS, modules={**FACTS.modules, "kvm_intel.pml": "Y"})
     monkeypatch.setattr(measure, "read_facts", lambda cpus: logs)
-    with pytest.raises(InputError, match=r"pml = Y: hides what a fault costs.*load KVM's module with pml=0"):
+    with pytest.raises(InputError, match=r"pml = Y: hides the cost of faults.*load KVM's module with pml=0"):
         measured(tmp_path / "h")
     assert not (tmp_path / "h").exists()
 
@@ -265,20 +267,22 @@ def test_bad_lists_of_cpus(text):
         parse_cpus(text)
 
 
-def test_what_the_page_says_of_the_host_that_was_tried():
-    seen = judged(simlib.load_fit(simlib.measurements.data_dir() / "fits" / "host-amd-epyc-2.json"))
-    small = seen[(seen["metric"] == "clear_dirty_log_time") & (seen["chunk_pages"] == 64)]
+def test_the_documentation_has_the_numbers_of_the_shipped_host():
+    cells = compare_held_out(simlib.load_fit(simlib.measurements.data_dir() / "fits" / "host-amd-epyc-2.json"))
+    small = cells[(cells["metric"] == "clear_dirty_log_time") & (cells["chunk_pages"] == 64)]
     ratio = small.set_index("vcpus")["ratio"]
     data = load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
     words = " ".join((Path(__file__).parents[3] / "docs" / "on-a-real-host.md").read_text("utf-8").split())
     assert f"{len(data.repeats)} repeats in five minutes" in words
-    assert f"Of {len(seen)} held-out cells, {int(seen['within'].sum())} are within 15 %" in words
-    at = f"CLEAR of 64 pages is predicted at {ratio[2]:.2f} of the measured time with two vCPUs, and at {ratio[1]:.2f}"
-    assert at in words
+    assert f"Of {len(cells)} held-out cells, {int(cells['within'].sum())} are within 15 %" in words
+    sentence = (
+        f"CLEAR of 64 pages is predicted at {ratio[2]:.2f} of the measured time with two vCPUs, and at {ratio[1]:.2f}"
+    )
+    assert sentence in words
     assert 0.85 < ratio[2] < 1.15
 
 
-def test_the_shipped_fit_is_that_of_its_data():
+def test_the_shipped_fit_comes_from_its_data():
     data = load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
     values = fitting.values_of(data, np.arange(len(data.repeats)))
     fit = simlib.load_fit(simlib.measurements.data_dir() / "fits" / "host-amd-epyc-2.json")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""docs/on-a-real-host.md: every command of simlib that it names runs as it stands there."""
+"""docs/on-a-real-host.md: every command of simlib on the page runs as written."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LOGS = {
     "exits.txt": "perf-kvm.txt", "ioctls.txt": "perf-trace.txt", "trace.txt": "trace-cmd.txt",
     "contention.txt": "perf-lock-x.txt",
 }  # fmt: skip
-"""Of what the page calls a recorded file: a sample of that kind."""
+"""Sample of the same kind for each recorded file that the page names."""
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if " data " in one])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if " data " in command])
 def test_an_import(command, tmp_path, monkeypatch, ask):
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)[1:]
@@ -37,7 +37,7 @@ def test_an_import(command, tmp_path, monkeypatch, ask):
     assert [check(path) for path in Path("mine").glob("*.csv")]
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if " host " in one])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if " host " in command])
 def test_a_watch(command, tmp_path, monkeypatch, ask):
     monkeypatch.chdir(tmp_path)
     socket = tmp_path / "guest.qmp"

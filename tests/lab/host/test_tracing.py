@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tracepoints: what an instance is told, what comes out of it, and that nothing of it is left."""
+"""Tracepoints: settings of an instance, its events, and its removal."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def test_an_instance_from_beginning_to_end(tracefs):
     with Tracing(["lock:contention_*", "kvm:kvm_page_fault", "kvm:kvm_none"], [41, 42], root) as traced:
         assert traced.enabled == ("lock:contention_begin", "lock:contention_end", "kvm:kvm_page_fault")
         os.write(pipes[0], (BEGIN + END[:30]).encode())  # a piece ends within a line
-        traced.take()
+        traced.read()
         os.write(pipes[0], (END[30:] + FAULT + "contention_begin: nonsense\n").encode())
-        traced.take()
+        traced.read()
         os.write(pipes[0], FAULT.encode())  # read when the watch ends
     contents = traced.contents()
     waits, _, _, events = (table.frame for table in contents.tables)
     assert waits[["task", "pid", "wait_ns"]].to_numpy().tolist() == [["CPU 0/KVM", 41, 626000]]
     assert events[["event", "events"]].to_numpy().tolist() == [["kvm_page_fault", 2]]
-    assert contents.warnings == ("1 lines of the trace could not be read",)
+    assert contents.warnings == ("1 lines of the trace could not be parsed",)
     (last,) = removed
     assert last == {
         "trace_clock": "mono", "buffer_size_kb": "4096", "options/event-fork": "1", "set_event_pid": "41 42",
@@ -120,6 +120,6 @@ def test_the_kernels_own_tracefs():
         assert (traced.folder / "set_event_pid").read_text().split() == [str(os.getpid())]
         assert (traced.folder / "events/lock/contention_begin/enable").read_text().strip() == "1"
         assert switch.read_text() == before
-        traced.take()
+        traced.read()
         assert Path(traced.folder).is_dir()
     assert not traced.folder.exists()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which calibrated costs a scenario gets, and what is said of them."""
+"""Choice of the calibrated costs of a scenario, and the notes about them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from simlib.model.scenario import Scenario
 ALTRA = Scenario.parse({"host": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"}})
 
 
-def test_the_shipped_fit_says_so_and_a_given_one_does_not():
+def test_the_shipped_fit_is_noted_and_a_given_fit_is_not():
     fit = find_fit(ALTRA)
     assert choose_fit(ALTRA)[1][0].startswith("costs: the shipped fit for ampere-altra")
     assert choose_fit(ALTRA, fit) == (fit.estimate, ())
     assert choose_fit(ALTRA, fit.estimate) == (fit.estimate, ())
 
 
-def test_no_name_no_fit():
+def test_a_host_without_a_name_has_no_fit():
     assert choose_fit(Scenario()) == (None, ())
 
 
-def test_costs_of_another_architecture_are_an_assumption():
+def test_costs_of_another_architecture_are_noted_as_an_assumption():
     notes = choose_fit(ALTRA.changed({"policy": {"architecture": "riscv"}}))[1]
-    assert notes[-1].endswith("that they hold for riscv is assumed")
+    assert notes[-1].endswith("it is assumed that they apply to riscv")
 
 
-def test_costs_of_a_group_need_its_name():
+def test_costs_of_a_cost_group_need_its_name():
     estimate = choose_fit(ALTRA)[0]
-    with pytest.raises(InputError, match=r"the fit has .* for the groups 'fixed test', 'old test'; write group"):
+    with pytest.raises(
+        InputError, match=r"the fit has .* for the cost groups 'fixed test', 'old test'; write cost_group"
+    ):
         UncertainCosts.of(ALTRA, estimate)
     grouped = Scenario.parse({"cost_group": "old test", "host": {"name": "ampere-altra"},
                               "policy": {"architecture": "arm64-2022"}})  # fmt: skip

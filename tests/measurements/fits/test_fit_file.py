@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Fit files come back as they were written, and a damaged one is refused in one sentence."""
+"""Fit files: round trip, and refusal of damaged files."""
 
 import datetime
 import json
@@ -17,7 +17,7 @@ from simlib.model.scenario import Scenario, load_scenario
 
 @pytest.fixture(scope="module")
 def fit():
-    """A result put together by hand: a file keeps what it is given, whatever was calibrated."""
+    """A fit built by hand from arbitrary values."""
     scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
     problem = build_problem(scenario, load("arm64-dirty-memory-time"), "vcpus <= 8")
     n = len(problem.names)
@@ -40,30 +40,34 @@ def path(fit, tmp_path):
     return tmp_path / "new" / "fit.json"
 
 
-def test_a_fit_comes_back(fit, path):
-    again = load_fit(path)
-    assert again.scenario == fit.scenario
-    assert again.estimate.names == fit.estimate.names
-    np.testing.assert_allclose(again.estimate.logs, fit.estimate.logs, rtol=1e-12)
-    np.testing.assert_array_equal(again.estimate.covariance, fit.estimate.covariance)
-    assert (again.estimate.dof, again.estimate.discrepancy, again.estimate.spread) == (8, 0.0123, {"contentions": 2.0})
-    assert again.parameters["unit"].tolist() == ["ps", "ps", "dimensionless", *["ps"] * 4]
-    pd.testing.assert_frame_equal(again.parameters.drop(columns="unit"), fit.parameters, rtol=1e-12)
-    shown = ["variant", "vcpus", "metric", "value", "train", "model"]
-    pd.testing.assert_frame_equal(again.observations[shown], fit.observations[shown], rtol=1e-9)
+def test_a_fit_is_unchanged_by_writing_and_reading(fit, path):
+    loaded = load_fit(path)
+    assert loaded.scenario == fit.scenario
+    assert loaded.estimate.names == fit.estimate.names
+    np.testing.assert_allclose(loaded.estimate.logs, fit.estimate.logs, rtol=1e-12)
+    np.testing.assert_array_equal(loaded.estimate.covariance, fit.estimate.covariance)
+    assert (loaded.estimate.dof, loaded.estimate.discrepancy, loaded.estimate.spread) == (
+        8,
+        0.0123,
+        {"contentions": 2.0},
+    )
+    assert loaded.parameters["unit"].tolist() == ["ps", "ps", "dimensionless", *["ps"] * 4]
+    pd.testing.assert_frame_equal(loaded.parameters.drop(columns="unit"), fit.parameters, rtol=1e-12)
+    columns = ["variant", "vcpus", "metric", "value", "train", "model"]
+    pd.testing.assert_frame_equal(loaded.observations[columns], fit.observations[columns], rtol=1e-9)
     expected = {"date": "2026-03-01", "train": "vcpus <= 8", "dataset": "arm64-dirty-memory-time", "seed": 7,
                 "pages_per_vcpu": 4096, "level": 0.9, "version": 1, "valid": fit.valid}  # fmt: skip
-    assert {k: again.meta[k] for k in expected} == expected
+    assert {k: loaded.meta[k] for k in expected} == expected
     json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)  # no NaN: other tools read it too
 
 
-def test_the_shipped_fit_is_found_by_its_machine():
+def test_find_fit_returns_the_fit_of_the_host():
     for file in sorted((data_dir() / "fits").glob("*.json")):
         fit = load_fit(file)
         assert fit.scenario.host.name == file.stem
-        found = find_fit(Scenario.parse({"host": {"name": file.stem}}))
-        assert found is not None
-        assert found.estimate.names == fit.estimate.names
+        shipped = find_fit(Scenario.parse({"host": {"name": file.stem}}))
+        assert shipped is not None
+        assert shipped.estimate.names == fit.estimate.names
     assert find_fit(Scenario.parse({"host": {"name": "no-such-machine"}})) is None
 
 
@@ -137,7 +141,7 @@ def covariance(value, column=0, row=None):
         pytest.param(parameter(value=1e300), "is damaged ('fault_hold' must be", id="a cost longer than all"),
         pytest.param(parameter(low=9e9, high=1.0), "is damaged (the ends of 'fault_hold'", id="ends in disorder"),
         pytest.param(parameter(low=None), "is damaged (parameters, row 1: low", id="no end"),
-        pytest.param(twice, "is damaged ('fault_hold' stands there twice", id="a cost twice"),
+        pytest.param(twice, "is damaged ('fault_hold' occurs twice", id="a cost twice"),
         pytest.param(covariance(-1.0), "is damaged (log_covariance must have no", id="negative variance"),
         pytest.param(covariance(None), "is damaged (log_covariance must be finite", id="covariance NaN"),
         pytest.param(covariance(0.5, 1), "is damaged (log_covariance must be symm", id="covariance of one side"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Nothing is free because it is unknown: every cost that a program spends has a value and a source."""
+"""Uncertain costs: every cost that a program spends has a value and a source."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from simlib.simulator.workloads import KINDS, build
 FITS = sorted(path.stem for path in (data_dir() / "fits").glob("*.json"))
 
 
-def differs(one: Job, other: Job) -> bool:
-    """Whether anything that an engine reads of them does."""
+def differs(first: Job, second: Job) -> bool:
+    """True if the jobs differ in a field that an engine reads."""
     fields = (field.name for field in dataclasses.fields(Job) if field.name != "costs")
-    return any(not np.array_equal(getattr(one, name), getattr(other, name)) for name in fields)
+    return any(not np.array_equal(getattr(first, name), getattr(second, name)) for name in fields)
 
 
 def built(kind: str, architecture: str, name: str = BASELINE, **changes: dict[str, object]) -> Scenario:
@@ -43,30 +43,30 @@ def built(kind: str, architecture: str, name: str = BASELINE, **changes: dict[st
 
 
 def everything(kind: str) -> list[Scenario]:
-    """What can be built of this workload: each architecture and policy."""
-    found = []
+    """Every scenario of this workload that can be built, over all architectures and policies."""
+    scenarios = []
     for architecture in ARCHITECTURES:
         for name in (BASELINE, *POLICIES):
             try:
-                found.append(built(kind, architecture, name))
+                scenarios.append(built(kind, architecture, name))
             except InputError:
                 continue
-    return found
+    return scenarios
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_cost_that_a_program_spends_has_a_value_and_a_source(kind):
-    """All policies, architectures and shipped machines."""
+    """All policies, architectures and shipped fits."""
     scenarios = everything(kind)
     assert len(scenarios) > 10
-    machines = [(None, "", "")]
+    hosts = [(None, "", "")]
     for name in FITS:
         fit = load_fit(data_dir() / "fits" / f"{name}.json")
-        machines += [(fit, fit.scenario.host, group) for group in fit.estimate.groups() or {""}]
+        hosts += [(fit, fit.scenario.host, group) for group in fit.estimate.groups() or {""}]
     for scenario in scenarios:
-        for fit, machine, group in machines:
+        for fit, host, group in hosts:
             try:
-                case = scenario if fit is None else dataclasses.replace(scenario, machine=machine, group=group)
+                case = scenario if fit is None else dataclasses.replace(scenario, host=host, cost_group=group)
             except InputError:  # this workload needs a clock that all CPUs share
                 continue
             known = UncertainCosts.of(case, None if fit is None else fit.estimate)
@@ -95,7 +95,7 @@ CASES = st.fixed_dictionaries(
 @settings(max_examples=150)
 @given(case=CASES)
 def test_a_program_changes_with_the_costs_that_it_spends_and_with_no_other(case):
-    """Each cost in turn is made a microsecond longer; what is recorded is not looked at before."""
+    """Each cost in turn is increased by a microsecond; ``Job.costs`` must be the costs that change the job."""
     kind = case["kind"]
     its = {"migration": "clear_when", "eager_split": "parked", "teardown": "guest_runs"}
     workload = {key: case[key] for key in ("initially_set", its.get(kind)) if key in case}
@@ -117,8 +117,8 @@ def test_a_program_changes_with_the_costs_that_it_spends_and_with_no_other(case)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scenario_that_is_completed_runs_the_programs_that_simulate_runs(kind):
-    """`run_scenario` gives values to what has none; `simulate` does before: one rule."""
+def test_complete_and_uncertain_costs_build_the_same_programs(kind):
+    """`run_scenario` uses `complete`, and `simulate` uses `UncertainCosts.central`."""
     for scenario in everything(kind)[::7]:
         assert not differs(build(complete(scenario)), build(UncertainCosts.of(scenario).central())), scenario
 
@@ -129,7 +129,7 @@ SMALL = Scenario.parse(
 )  # fmt: skip
 
 
-def test_what_is_drawn_widens_the_answer_and_is_refused_where_only_what_is_known_counts():
+def test_costs_from_priors_widen_the_answer_and_are_refused_if_costs_must_be_exact():
     run = simulate(SMALL)
     known = run.known
     assert known is not None
@@ -138,37 +138,37 @@ def test_what_is_drawn_widens_the_answer_and_is_refused_where_only_what_is_known
     table = run.table()
     assert ((table["low"] <= table["value"]) & (table["value"] <= table["high"])).all()
     assert (table["high"] > table["low"])[table["metric"] == "dirty_memory_time"].all()
-    for ask in (simulate, lambda scenario, costs: predict(scenario, [2], costs=costs)):
+    for ask in (simulate, lambda scenario, unknown_costs: predict(scenario, [2], unknown_costs=unknown_costs)):
         with pytest.raises(InputError) as caught:
-            ask(SMALL, costs="exact")
+            ask(SMALL, unknown_costs="exact")
         assert str(caught.value).partition(": ")[0] == f"costs = {', '.join(known.drawn)}"
 
 
 def test_with_every_cost_given_there_is_no_range():
     medians = UncertainCosts.of(SMALL).central()
-    run, drawn = simulate(medians, costs="exact"), simulate(SMALL, costs="median")
+    run, drawn = simulate(medians, unknown_costs="exact"), simulate(SMALL, unknown_costs="median")
     assert list(run.table()) == list(drawn.table()) == ["metric", "value", "unit"]
     assert run.metrics == drawn.metrics
 
 
-def test_others_are_not_paid():
-    """What is not named is 0, so that nothing is drawn, and none of it is called given in vain."""
+def test_others_of_0_sets_every_cost_that_is_not_named():
+    """Costs that are not named are 0: none is drawn, and none is reported as unused."""
     scenario = Scenario.parse({"costs": {"fault_unlocked": "1us", "fault_jitter": 0.2, "others": "0ns"}})
     costs = scenario.costs.given()
     assert list(costs) == list(UNUSED)
     assert {name: value for name, value in costs.items() if value} == {"fault_unlocked": 1_000_000, "fault_jitter": 0.2}
     assert UncertainCosts.of(scenario).drawn == ()
-    with pytest.raises(InputError, match=r'costs\.others = 1ns: must be "0ns": what is left out is not paid'):
+    with pytest.raises(InputError, match=r'costs\.others = 1ns: must be "0ns": omitted costs are free'):
         Scenario.parse({"costs": {"others": "1ns"}})
 
 
-def test_what_is_given_in_vain_is_said():
+def test_given_costs_that_are_not_used_are_reported():
     scenario = Scenario.parse({"policy": {"architecture": "x86-tdp"}, "costs": {"zap_block": "1us", "flush": "1us"}})
     assert describe_costs(UncertainCosts.of(scenario))[1:] == ("zap_block is not used: nothing is zapped",)
 
 
-def test_costs_of_another_machine_are_not_a_prior():
-    """A shipped fit's costs are calibrated; those that it does not have are drawn."""
+def test_costs_that_a_shipped_fit_lacks_come_from_priors():
+    """Costs of a shipped fit are calibrated; those that it does not have are drawn."""
     scenario = Scenario.parse({"host": {"name": "lab-riscv"}, "policy": {"architecture": "riscv-spinlock"}})
     sources = UncertainCosts.of(scenario, choose_fit(scenario)[0]).sources()
     assert {"calibrated", "prior"} <= set(sources.values())

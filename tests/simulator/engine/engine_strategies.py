@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What hypothesis may build for the engines' tests: whole scenarios, and raw programs over every lock."""
+"""Hypothesis strategies of the engines' tests: whole scenarios, and raw programs."""
 
 import os
 from functools import partial
@@ -30,7 +30,7 @@ from simlib.model.program import (
     since_check,
 )
 from simlib.model.scenario import Guest, Scenario
-from simlib.model.steps import FLAGS, Adapt, Block, Clock, Map, Mode, Page, Scan, Stamp, Whose
+from simlib.model.steps import FLAGS, Adapt, Block, Clock, LockScope, Map, Mode, Page, Scan, Stamp
 from simlib.model.throttle import CLOUD_HYPERVISOR, QEMU
 from simlib.model.workload import Workload
 
@@ -39,7 +39,7 @@ TRACE = 200_000
 
 
 class Examples:
-    """How many examples a test takes: as many as it says, or at most as many as SIMLIB_EXAMPLES, where that is set."""
+    """Number of examples of a test: as given, or at most SIMLIB_EXAMPLES, if that is set."""
 
     most = int(os.environ["SIMLIB_EXAMPLES"]) if "SIMLIB_EXAMPLES" in os.environ else None
 
@@ -78,7 +78,7 @@ KINDS = ("dirty_log_perf_test", *RUNNING)
 
 @st.composite
 def strategies(draw):
-    """When a hold ends: never, or up to three comparisons joined in any way."""
+    """Condition that ends a hold: never, or up to three comparisons joined in any way."""
     if draw(st.integers(0, 3)) == 0:
         return "never"
     parts = ["pages >= 64", "pages >= 128", "pages >= 192", "pages >= 512", "held >= 1ns", "held > 3us", "waiters >= 1",
@@ -91,7 +91,7 @@ def strategies(draw):
 
 
 def throttled(draw, time, when, threads):
-    """How a migration's guest is slowed down, in times like `time`, ps; else there may be threads that clear."""
+    """Throttling of a migration's guest, in times like `time`, ps; otherwise there may be threads that clear."""
     rule = draw(st.sampled_from(["none", "none", *["qemu", "cloud-hypervisor"] * (time > 0)]))
     if rule == "none":
         return {"clear_threads": draw(st.sampled_from(threads))}
@@ -293,7 +293,7 @@ class _Writer:
         self.program.hold(self.draw(TIMES), self.draw(st.integers(0, 2)))
 
     def stamp_before(self, mode):
-        """The trace tells a drop's mode and when it begins, if a stamp of that number stands right before it."""
+        """Make the trace show a drop's mode and its begin, by a stamp of that number right before it."""
         if self.stamped:
             self.program.stamp(mode)
         elif self.draw(st.booleans()):
@@ -304,9 +304,9 @@ class _Writer:
 
         With `fair` no lockless update: threads that repeat theirs for as long as another's lasts would starve it.
         """
-        choices = [(Whose.ALL, lock, kind) for lock, kind in enumerate(self.locks)]
+        choices = [(LockScope.ALL, lock, kind) for lock, kind in enumerate(self.locks)]
         if self.own is not None:
-            choices += [(whose, len(self.locks), self.own) for whose in (Whose.THREAD, Whose.REGION)]
+            choices += [(whose, len(self.locks), self.own) for whose in (LockScope.THREAD, LockScope.REGION)]
         choices = [choice for choice in choices if not fair or choice[2] != Discipline.LOCKLESS]
         if not choices:
             return None, None
@@ -329,7 +329,7 @@ class _Writer:
                     self.hold()
                     self.stamp_before(Mode.WRITE)
             inner = [n for n, own in enumerate(self.locks) if n > lock.number and own in NESTED]
-            if lock.whose is Whose.ALL and kind in NESTED and inner and self.draw(st.booleans()):
+            if lock.scope is LockScope.ALL and kind in NESTED and inner and self.draw(st.booleans()):
                 with self.program.holding(Lock(self.draw(st.sampled_from(inner)), Mode.WRITE)):
                     self.hold()
                     self.stamp_before(Mode.WRITE)
@@ -369,14 +369,14 @@ class _Writer:
         stride, batch = self.draw(st.sampled_from([7, 16, 64])), self.draw(st.sampled_from([64, 100, ALL]))
         with p.loop(until=REGION.done()), p.extent(batch, aligned=self.draw(st.booleans())) as part:
             with p.loop(until=part.done()):
-                p.access(*faults, leave=self.draw(st.sampled_from([None, self.leave])) if self.roomy else self.leave)
+                p.access(*faults, on_full=self.draw(st.sampled_from([None, self.leave])) if self.roomy else self.leave)
                 if self.draw(st.integers(0, 3)) == 0:
                     p.read_stopwatch()
                 p.advance(stride, part)
         p.back(REGION)
 
     def leave(self):
-        """What a vCPU does whose log buffer or dirty ring is full: make room, as userspace would."""
+        """Make room in a full log buffer or dirty ring, as userspace would."""
         p = self.program
         self.run()
         p.drain(self.draw(TIMES))
@@ -391,8 +391,8 @@ class _Writer:
         p = self.program
         p.harvest(self.draw(TIMES))
         if self.slows and self.draw(st.booleans()):
-            p.nap()
-        with p.each_run(self.draw(TIMES)):
+            p.dirty_limit_sleep()
+        with p.for_each_run(self.draw(TIMES)):
             with p.holding(lock):
                 p.scan(Scan.PROTECT_RUN, *(self.draw(TIMES) for _ in range(3)))
                 self.stamp_before(lock.mode)
@@ -406,16 +406,18 @@ class _Writer:
         p.back(REGION)
 
     def condition(self, hold, lock):
-        """What a thread may ask within a hold."""
+        """A condition that a thread may test within a hold."""
         p = st.sampled_from([hold.pages(64), hold.pages(128), hold.beyond_batch(), held(self.draw(TIMES)),
                              lock.waiters(1), lock.vcpus(1), clock_shows(self.draw(TIMES)), mapped_by_block(),
                              in_bitmap(3), raised(0), hold.dirty(), hold.collected(), in_guest(1),
                              in_guest(2), in_buffer(1), in_ring(2), since_check(self.draw(TIMES))])  # fmt: skip
-        found = self.draw(p)
+        condition = self.draw(p)
         for _ in range(self.draw(st.integers(0, 2))):
             other = self.draw(p)
-            found = self.draw(st.sampled_from([found & other, found | other, ~found & other, found | ~other]))
-        return found
+            condition = self.draw(
+                st.sampled_from([condition & other, condition | other, ~condition & other, condition | ~other])
+            )
+        return condition
 
     def migrate(self):
         """A pass of a migration: collect the log, unless it is small; chunk by chunk clear and send what it has."""
@@ -446,11 +448,11 @@ class _Writer:
         p.back(REGION)
 
     def slow(self):
-        """What a VMM does to slow its guest down: judge it, have the vCPUs sleep, look at their rates."""
+        """Throttle the guest, as a VMM does: check it, put the vCPUs to sleep, measure their dirty rates."""
         p = self.program
         for _ in range(self.draw(st.integers(0, 2)) if self.slows else 0):
-            begin, judge = partial(p.judge, True), p.judge
-            looks = [p.limit] if self.slows.slice else []
+            begin, judge = partial(p.throttle_check, True), p.throttle_check
+            looks = [p.dirty_limit_update] if self.slows.slice else []
             self.draw(st.sampled_from([begin, judge, p.throttle, *looks]))()
 
     def clear(self, hold):
@@ -466,7 +468,7 @@ class _Writer:
             p.adapt(self.draw(st.sampled_from(list(Adapt))), 64, 256)
 
         lock, _ = self.lock()
-        if lock is None or lock.whose is Whose.REGION:  # whose lock it is must not change under the hold
+        if lock is None or lock.scope is LockScope.REGION:  # whose lock it is must not change under the hold
             body(Lock(0, Mode.WRITE))
         else:
             with p.holding(lock):
@@ -534,13 +536,13 @@ def throttles(draw):
     own = {"window": time} if rule.window else {"slice": time}
     return rule._replace(
         times=draw(st.integers(1, 2)), initial=draw(st.sampled_from([1, 20, 99])),
-        judge_every=draw(TIMES), trigger=draw(st.sampled_from([0, 50, 100])), **own,
+        check_period=draw(TIMES), trigger=draw(st.sampled_from([0, 50, 100])), **own,
     )  # fmt: skip
 
 
 @st.composite
 def jobs(draw, stamped=False):
-    """Raw programs over several locks; with `stamped`, a STAMP right before every DROP tells its mode."""
+    """Raw programs over several locks; with `stamped`, a STAMP right before every DROP records its mode."""
     threads = draw(st.integers(1, 8))
     locks = draw(st.lists(st.sampled_from(list(Discipline)), min_size=1, max_size=4))
     own = draw(

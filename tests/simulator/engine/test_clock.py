@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a clock shows when one processor runs all threads in turns."""
+"""The clock when one processor runs all threads in turns."""
 
 import numpy as np
 import pytest
@@ -31,12 +31,12 @@ TAKE, DROP = (Step.TAKE, 0, Mode.WRITE), (Step.DROP, 0, Mode.WRITE)
 
 @ENGINES
 @pytest.mark.parametrize(("clock", "shown"), [(Clock.WALL, 1000), (Clock.SERIAL, 3000)])
-def test_the_clock_goes_as_many_times_as_fast_as_threads_run(engine, clock, shown):
+def test_the_clock_is_faster_by_the_number_of_running_threads(engine, clock, shown):
     assert engine.run(job_of([RUNNER, IDLER, IDLER], clock)).stamp_ps.tolist() == [shown]
 
 
 @ENGINES
-def test_a_thread_that_ended_runs_no_more(engine):
+def test_an_ended_thread_does_not_count_as_running(engine):
     late = [(Step.RUN, 5000), (Step.STAMP, 0), (Step.END,)]
     assert engine.run(job_of([[(Step.RUN, 2000), (Step.END,)], late], Clock.SERIAL)).stamp_ps.tolist() == [7000]
 
@@ -53,11 +53,11 @@ def test_a_wait_is_shown_by_the_clock(engine, clock, lap):
 @ENGINES
 @pytest.mark.parametrize("clock", list(Clock))
 @pytest.mark.parametrize("others", [1, 5])
-def test_a_sleeper_wakes_when_the_clock_says_so(engine, clock, others):
+def test_a_sleeper_wakes_at_its_alarm(engine, clock, others):
     """However many threads run meanwhile, and although some end before."""
     sleeper = [(Step.SLEEP, 60_000), (Step.WAKE,), (Step.STAMP, 0), (Step.END,)]
-    rest = [[(Step.RUN, 7000 + 1000 * i), (Step.END,)] for i in range(others)]
-    shown = int(engine.run(job_of([sleeper, *rest], clock)).stamp_ps[0])
+    workers = [[(Step.RUN, 7000 + 1000 * i), (Step.END,)] for i in range(others)]
+    shown = int(engine.run(job_of([sleeper, *workers], clock)).stamp_ps[0])
     assert 60_000 <= shown <= 60_000 + others + 1
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two processes compile the engine: what is not kept yet, and nothing else."""
+"""Two processes compile the engine, and only functions that are not cached."""
 
 import importlib.util
 import subprocess
@@ -12,16 +12,18 @@ from simlib._lib import jit
 
 @pytest.fixture
 def twice(tmp_path):
-    """A kept function that was never compiled."""
+    """A cached function that was never compiled."""
     path = tmp_path / "never_compiled.py"
-    path.write_text("from simlib._lib.jit import kept\n\n@kept(nogil=True)\ndef twice(x):\n    return 2 * x\n")
+    path.write_text(
+        "from simlib._lib.jit import cached_njit\n\n@cached_njit(nogil=True)\ndef twice(x):\n    return 2 * x\n"
+    )
     spec = importlib.util.spec_from_file_location("never_compiled", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.twice
 
 
-def test_another_process_compiles_what_is_not_kept(twice, monkeypatch):
+def test_another_process_compiles_what_is_not_cached(twice, monkeypatch):
     began, real = [], subprocess.Popen
 
     def begin(command, **options):
@@ -29,12 +31,12 @@ def test_another_process_compiles_what_is_not_kept(twice, monkeypatch):
         return real([sys.executable, "-c", ""], **options)
 
     monkeypatch.setattr(jit.subprocess, "Popen", begin)
-    with jit.compiled_elsewhere(twice, (4,), "some.module", "aside"):
+    with jit.compiling_in_background(twice, (4,), "some.module", "slow_path"):
         pass
-    assert began == [["-P", "-m", "some.module", "aside"]]
+    assert began == [["-P", "-m", "some.module", "slow_path"]]
     assert jit.address_of(twice, (4,))
     assert twice(4) == 8
-    with jit.compiled_elsewhere(twice, (4,), "some.module", "aside"):
+    with jit.compiling_in_background(twice, (4,), "some.module", "slow_path"):
         pass
     assert len(began) == 1, "it is kept"
 
@@ -47,6 +49,6 @@ def test_an_interrupted_wait_leaves_no_process(twice, monkeypatch):
         return helpers[0]
 
     monkeypatch.setattr(jit.subprocess, "Popen", begin)
-    with pytest.raises(KeyboardInterrupt), jit.compiled_elsewhere(twice, (4,), "some.module"):
+    with pytest.raises(KeyboardInterrupt), jit.compiling_in_background(twice, (4,), "some.module"):
         raise KeyboardInterrupt
     assert helpers[0].poll() not in (None, 0)

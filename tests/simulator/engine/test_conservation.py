@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Nothing that the guest writes is lost, nothing is sent twice: every run is held to what a witness says of it.
+"""No write of the guest is lost, and no page is sent twice: every run is checked by a witness.
 
-The witness (`witness`) knows KVM's rules, not simlib's steps: it hears who wrote which page and who walked which word.
+The witness (`witness`) knows KVM's rules, not simlib's steps: its input is the log of page writes and scans.
 """
 
 import ast
@@ -14,7 +14,7 @@ from conservation import CLASSES, ROOM, any_scenario, classes, examine, ledger_o
 from engine_strategies import SEEDS, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from witness import BESIDE_WALKS, Violation, Witness
+from witness import NON_SCANS, Violation, Witness
 
 from simlib.analysis.simulate import SimulationResult
 from simlib.model.scenario import Scenario
@@ -28,8 +28,8 @@ def scenarios(draw, most_pages=800):
     return any_scenario(lambda choices: draw(st.sampled_from(list(choices))), most_pages)
 
 
-def test_no_scenario_breaks_a_law():
-    """And each class of scenarios that could break one is among them."""
+def test_no_scenario_breaks_an_invariant():
+    """And each class of scenarios that could violate one is among them."""
     covered = Counter()
 
     @given(scenario=scenarios(), seed=SEEDS)
@@ -48,36 +48,36 @@ def test_no_scenario_breaks_a_law():
 @given(scenario=scenarios(most_pages=192), seed=SEEDS)
 @examples(40)
 def test_both_engines_and_the_witness_agree(scenario, seed):
-    """Of the reference engine, the witness also knows which pages stand in the log and in the bitmap at the end."""
+    """For the reference engine, the witness's log and bitmap are also compared with the pages at the end."""
     job = build(scenario)
     simulation = reference.Simulation(job, seed, ROOM, ROOM, None)
     slow, fast = simulation.run(), compiled.run(job, seed, trace=ROOM, ledger=ROOM)
     assert slow == fast, slow.differences(fast)
-    _, seen = examine(scenario, job, slow)
+    _, replayed = examine(scenario, job, slow)
     pages = range(job.pages)
 
     def has(words, page):
         return bool(words[page // 64] >> page % 64 & 1)
 
     state, size = simulation.memory.pages, job.block_pages
-    assert [has(seen.log, p) for p in pages] == [state[p] & Page.DIRTY > 0 for p in pages]
-    assert [has(seen.bitmap, p) for p in pages] == [state[p] & Page.COLLECTED > 0 for p in pages]
+    assert [has(replayed.log, p) for p in pages] == [state[p] & Page.DIRTY > 0 for p in pages]
+    assert [has(replayed.bitmap, p) for p in pages] == [state[p] & Page.COLLECTED > 0 for p in pages]
     blocks = simulation.memory.blocks
     writable = [
         blocks[p // size] == Block.WRITABLE or (blocks[p // size] == Block.TABLE and state[p] & 3 == Page.WRITABLE)
         for p in pages
     ]
-    assert [has(seen.writable, p) for p in pages] == writable
+    assert [has(replayed.writable, p) for p in pages] == writable
 
 
-# -- the batch that once did not divide its chunk ------------------------------------------------------
+# -- batches that do not divide their chunk ------------------------------------------------------------
 
 COSTS = {"fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
          "reacquire": "100ns", "flush": "5us", "flush_per_vcpu": "1us"}  # fmt: skip
 
 
 def sparse_migration(clear_drop_when, chunk, costs=None):
-    """Three passes over the memory of a guest that writes a few pages in each."""
+    """Migrate in three passes a guest that writes a few pages in each."""
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 2, "memory": "12M", "backing": "4k"},
@@ -99,13 +99,13 @@ BATCHES = ["pages >= 64", "pages >= 128", "pages >= 192", "pages >= 320", "held 
 
 @pytest.mark.parametrize("chunk", ["768K", "3M", "5M"])
 def test_a_batch_changes_nothing_but_time(chunk):
-    """Where CLEAR takes none, every batch sends the same pages in the same time, whether it divides the chunk or not.
+    """If CLEAR takes no time, every batch sends the same pages in the same time, whether it divides the chunk or not.
 
     A chunk of 768K has 192 pages, one of 3M, which `choose-batch --chunk 3M` takes, 768, one of 5M 1280.
     """
     runs = [sparse_migration(clear_drop_when, chunk) for clear_drop_when in BATCHES]
     (account, metrics), *others = runs
-    assert account.sent == [3072, *account.found[1:]]
+    assert account.sent == [3072, *account.collected[1:]]
     assert account.passes == 3
     assert 0 < account.sent[2] < account.sent[1] < 3072 / 8
     assert [other for other, _ in others] == [account] * len(others)
@@ -118,14 +118,14 @@ def test_pre_copy_is_sending_and_clearing(clear_drop_when, chunk):
     account, metrics = sparse_migration(clear_drop_when, chunk, COSTS)
     sending = sum(account.sent) * 4096 * 8 / 25e9
     assert account.passes == 3
-    assert account.cleared[:3] == account.found
+    assert account.cleared[:3] == account.collected
     enabling = 5e-6 + 2 * 1e-6  # the flush after all pages were write-protected
     assert metrics["precopy_duration"] == pytest.approx(enabling + sending + metrics["clear_cpu_time"], rel=1e-9)
 
 
 @pytest.mark.parametrize("when", ["lazy", "ring"])
 def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
-    """Some blocks are split late, so that faults come while pages of others stand in a buffer."""
+    """Some blocks are split late, so that faults come while other pages are in a log buffer."""
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 2, "memory": "12M", "backing": "hugetlb_2mb"},
@@ -144,17 +144,17 @@ def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
         assert account.faults > 0
 
 
-# -- the witness is awake ------------------------------------------------------------------------------
+# -- the witness detects violations --------------------------------------------------------------------
 
 
-def a_run(**slow):
-    """A migration of 12 words by two vCPUs, small enough to tell by hand what its ledger says; `slow`: a throttle."""
+def a_run(**throttle):
+    """Migrate 12 words with two vCPUs, small enough to check the ledger by hand; `slow`: a throttle."""
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 2, "memory": "3M", "backing": "4k"},
             "policy": {"architecture": "x86-shadow-paging", "clear_drop_when": "pages >= 64"},
             "workload": {"kind": "migration", "clear_chunk": "768K", "access_interval": "3us", "warm_up": "10us",
-                         "pass_limit": 3, "downtime": "0ps", **slow},
+                         "pass_limit": 3, "downtime": "0ps", **throttle},
             "costs": COSTS,
         }
     )  # fmt: skip
@@ -164,25 +164,25 @@ def a_run(**slow):
     return setting_of(scenario), list(ledger_of(result)), marks_of(job, result)
 
 
-def forget(what):
-    """Leave out the first entry of that kind, or the first that found something."""
+def forget(kind):
+    """Remove the first entry of that kind that found something."""
 
     def change(ledger, marks):
-        row = next(n for n, e in enumerate(ledger) if e[2] == what and e[4] > 0)
-        walks = sum(e[2] not in BESIDE_WALKS for e in ledger[:row])
+        row = next(n for n, e in enumerate(ledger) if e[2] == kind and e[4] > 0)
+        scans = sum(e[2] not in NON_SCANS for e in ledger[:row])
         del ledger[row]
-        if what not in BESIDE_WALKS:
-            marks[:] = [mark._replace(walks=mark.walks - (mark.walks > walks)) for mark in marks]
+        if kind not in NON_SCANS:
+            marks[:] = [mark._replace(scans=mark.scans - (mark.scans > scans)) for mark in marks]
 
     return change
 
 
-def alter(what, **fields):
+def alter(kind, **fields):
     """Change the last entry of that kind."""
 
     def change(ledger, marks):
-        row = max(n for n, e in enumerate(ledger) if e[2] == what)
-        time, thread, kind, page, count = ledger[row]
+        row = max(n for n, e in enumerate(ledger) if e[2] == kind)
+        time, thread, _, page, count = ledger[row]
         entry = {"thread": thread, "page": page, "count": count} | fields
         ledger[row] = (time, entry["thread"], kind, entry["page"], entry["count"])
 
@@ -199,55 +199,57 @@ def unsend(ledger, marks):
 
 
 @pytest.mark.parametrize(
-    ("change", "law"),
+    ("change", "invariant"),
     [
-        pytest.param(forget("write"), "the walk must find|pages in the bitmap|without a fault", id="unlogged write"),
+        pytest.param(forget("write"), "the scan must find|pages in the bitmap|without a fault", id="unlogged write"),
         pytest.param(forget("send"), "is unsent after the pass|pages in the bitmap", id="unsent word"),
-        pytest.param(forget("clear"), "a writable page faulted|no CLEAR had seen", id="sent before it was cleared"),
+        pytest.param(
+            forget("clear"), "a writable page faulted|was not cleared after GET", id="sent before it was cleared"
+        ),
         pytest.param(forget("collect"), "pages in the bitmap|was in the log", id="GET that skips a word"),
-        pytest.param(alter("collect", count=65), "the walk must find", id="wrong count"),
-        pytest.param(alter("clear", thread=0), "a stranger walked", id="a vCPU that clears"),
-        pytest.param(alter("send", page=7), "within a word", id="crooked walk"),
-        pytest.param(alter("write", page=0, thread=1), "somebody else's page", id="stray write"),
+        pytest.param(alter("collect", count=65), "the scan must find", id="wrong count"),
+        pytest.param(alter("clear", thread=0), "that must not", id="a vCPU that clears"),
+        pytest.param(alter("send", page=7), "within a word", id="unaligned scan"),
+        pytest.param(alter("write", page=0, thread=1), "a page of another vCPU", id="stray write"),
         pytest.param(stop_early, "where .*left.* was due", id="no end"),
         pytest.param(unsend, "1 pages in the bitmap", id="a page left behind"),
     ],
 )
-def test_the_witness_sees_what_is_wrong(change, law):
+def test_the_witness_detects_a_violation(change, invariant):
     setting, ledger, marks = a_run()
     change(ledger, marks)
-    with pytest.raises(Violation, match=law):
+    with pytest.raises(Violation, match=invariant):
         Witness(setting).replay(ledger, marks)
 
 
 def write_asleep(ledger, marks):
-    """The first write after a vCPU slept comes earlier."""
+    """Move the first write after a vCPU's sleep into the sleep."""
     at, (time, vcpu, *_) = next((n, e) for n, e in enumerate(ledger) if e[2] == "pause")
     row = next(n for n, e in enumerate(ledger) if n > at and e[1:3] == (vcpu, "write"))
     ledger[row] = (time + 1, *ledger[row][1:])
 
 
 @pytest.mark.parametrize(
-    ("change", "law"),
+    ("change", "invariant"),
     [
-        pytest.param(alter("judge", page=11), "the throttle is", id="another throttle"),
+        pytest.param(alter("throttle_check", page=11), "the throttle is", id="another throttle"),
         pytest.param(alter("throttle", count=1), "vCPUs sleep for", id="a shorter sleep"),
-        pytest.param(alter("pause", count=7), "nobody told", id="a sleep of its own"),
+        pytest.param(alter("pause", count=7), "no throttle requires", id="a sleep without a throttle"),
         pytest.param(forget("pause"), "before it slept|in its sleep", id="no sleep"),
-        pytest.param(write_asleep, "in its sleep", id="a sleepwalker"),
+        pytest.param(write_asleep, "in its sleep", id="a write during a sleep"),
     ],
 )
-def test_the_witness_sees_who_does_not_sleep(change, law):
+def test_the_witness_detects_a_missing_sleep(change, invariant):
     setting, ledger, marks = a_run(
         throttle="qemu", throttle_slice="60us", throttle_check_period="0ps", throttle_sync="100us", link="10Gbit/s"
     )
     change(ledger, marks)
-    with pytest.raises(Violation, match=law):
+    with pytest.raises(Violation, match=invariant):
         Witness(setting).replay(ledger, marks)
 
 
 def test_the_witness_knows_no_steps():
-    """What the model, a program or an engine gets wrong, it does not get wrong with them: it imports none of them."""
+    """The witness does not repeat errors of the model, of a program or of an engine: it imports none of them."""
     modules = {
         (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
         for node in ast.walk(ast.parse(Path(witness.__file__).read_text(encoding="utf-8")))

@@ -30,7 +30,7 @@ def test_every_scenario_runs_alike(scenario, seed):
 
 
 def test_interrupts_are_alike():
-    """Many small CLEARs, each of which interrupts whoever is in the guest or leaves it, for times that vary."""
+    """Many small CLEARs, each of which interrupts the vCPUs that are in the guest or leave it, for random times."""
     case = Scenario.parse(
         {"host": {"kick_spread": [1, 1, 5]}, "guest": {"vcpus": 2, "memory_per_vcpu": "2M", "backing": "4k"},
          "policy": {"architecture": "x86-shadow-paging"},
@@ -59,7 +59,7 @@ def test_every_program_runs_alike(job, seed):
     assert_same(job, seed)
 
 
-def test_vcpus_run_on_until_clear_comes_to_their_memory():
+def test_vcpus_run_ahead_until_clear_reaches_their_memory():
     """CLEAR walks through 8 MiB of every vCPU, 4 KiB after 4 KiB, while each of them writes its own."""
     scenario = Scenario.parse(
         {
@@ -80,7 +80,7 @@ def test_vcpus_run_on_until_clear_comes_to_their_memory():
     assert slow == fast, f"running ahead changes {slow.differences(fast)}"
 
 
-def test_nobody_sends_pages_before_another_thread_has_looked_for_them():
+def test_no_pages_are_sent_before_another_thread_has_scanned_for_them():
     """One thread collects a page at 0 and sends it at 1 us; the other finds it at 500 ns, and is busy for 2 us."""
     p = Program()
     with p.thread() as sender:

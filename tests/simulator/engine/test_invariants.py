@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Laws that every run obeys, checked from the trace, which tells when each thread asked, got and let go.
+"""Invariants of every run, checked from the trace: the times at which each thread requested, got and dropped locks.
 
-In these programs a STAMP stands right before each DROP. It takes no time, so the trace also tells when the drop
-began, which is when the engines decide who is next; the drop's effect may come later, by a cache-line transfer.
+In these programs a STAMP is right before each DROP. It takes no time, so the trace also shows when the drop began,
+which is when the engines decide which thread is next; the drop's effect may come later, by a cache-line transfer.
 """
 
 from collections import Counter, defaultdict
@@ -25,7 +25,7 @@ from simlib.simulator.engine.timeline import timeline
 from simlib.simulator.workloads import build
 
 TRY, ACQUIRED, RELEASED, RETRY, STAMP, LOOK = (
-    EVENTS.index(e) for e in ("try", "acquired", "released", "retry", "stamp", "look")
+    EVENTS.index(e) for e in ("try", "acquired", "released", "retry", "stamp", "poll")
 )
 RUN, WAIT, HOLD, LINE, BROADCAST = (ACTIVITIES.index(a) for a in ("run", "wait", "hold", "line", "broadcast"))
 
@@ -50,20 +50,20 @@ def visits(result):
     inside, done, stamped, decision = defaultdict(dict), [], {}, {}
     rows = result.trace.tolist()
     for number, (time, thread, kind, arg, _) in enumerate(rows):
-        mine = inside[thread]
+        open_visits = inside[thread]
         if kind == TRY:
-            assert arg not in mine, "a thread asked twice"
-            mine[arg] = Visit(thread, arg, time)
+            assert arg not in open_visits, "a thread requested a lock twice"
+            open_visits[arg] = Visit(thread, arg, time)
         elif kind == ACQUIRED:
-            mine[arg].acquired = time
-            if rows[number - 1][1:4] != [thread, TRY, arg]:  # not at once: somebody handed the lock on
-                mine[arg].decided = decision[arg]
+            open_visits[arg].acquired = time
+            if rows[number - 1][1:4] != [thread, TRY, arg]:  # not at once: another thread granted the lock
+                open_visits[arg].decided = decision[arg]
         elif kind == LOOK:
             decision[arg] = time
         elif kind == STAMP:
             stamped[thread] = time, arg
         elif kind in (RELEASED, RETRY):
-            visit = mine.pop(arg)
+            visit = open_visits.pop(arg)
             visit.released, visit.won = time, kind == RELEASED
             visit.dropping, visit.mode = stamped[thread]
             decision[arg] = visit.dropping
@@ -105,32 +105,32 @@ def histogram(times):
 
 @given(job=jobs(stamped=True), seed=SEEDS)
 @examples(250)
-def test_locks_keep_their_promises_and_their_books(job, seed):
+def test_locks_follow_their_discipline_and_their_statistics_agree(job, seed):
     result = compiled.run(job, seed, trace=TRACE)
     done = visits(result)
-    pass_on = max(job.near_ps, job.far_ps, job.cluster_ps) + int(job.queue_length_penalty()[-1])
+    hand_off = max(job.near_ps, job.far_ps, job.cluster_ps) + int(job.queue_length_penalty()[-1])
     for lock, kind in enumerate(job.locks):
-        mine = [v for v in done if v.lock == lock]
-        waiters = [v for v in mine if v.decided is not None]
+        of_lock = [v for v in done if v.lock == lock]
+        waiters = [v for v in of_lock if v.decided is not None]
         if kind != Discipline.LOCKLESS:
-            exclusive(mine)
-            # A reader that is let in beside another holds the lock while it passes the queue's head on, which is
-            # before it may go on: if the other has gone by then, the lock is busy and nobody is inside.
-            granted = sum(v.decided is not None and v.mode == Mode.READ for v in mine)
-            assert 0 <= result.busy_ps[lock] - union(mine) <= granted * pass_on
+            exclusive(of_lock)
+            # A reader that is granted the lock beside another holds it while it passes on the head of the queue, before
+            # it may go on: if the other has dropped the lock by then, the lock is busy and no thread is inside.
+            granted = sum(v.decided is not None and v.mode == Mode.READ for v in of_lock)
+            assert 0 <= result.busy_ps[lock] - union(of_lock) <= granted * hand_off
         # Little's law, bin by bin: the queue's integral is the sum over waiters of the time queued.
         queued = binned([(v.tried, v.decided) for v in waiters], result.bin_ps)
         assert result.queue_ps[lock].tolist() == queued.tolist()
         for mode in Mode:
-            these = [v for v in mine if v.mode == mode]
-            won = [v for v in these if v.won]
+            of_mode = [v for v in of_lock if v.mode == mode]
+            won = [v for v in of_mode if v.won]
             acquisitions, contended, wait, wait_max, hold, hold_max = result.lock_stats[lock, mode].tolist()
             assert acquisitions == len(won)
             if kind == Discipline.LOCKLESS:
-                assert contended == len(these) - len(won)  # updates that lost a race
+                assert contended == len(of_mode) - len(won)  # updates that lost a race
                 waits, holds = [], [v.released - v.tried for v in won]
             else:
-                assert contended == sum(v.decided is not None for v in these) <= acquisitions
+                assert contended == sum(v.decided is not None for v in of_mode) <= acquisitions
                 waits, holds = [v.acquired - v.tried for v in won], [v.released - v.acquired for v in won]
             assert (wait, wait_max) == (sum(waits), max(waits, default=0))
             assert (hold, hold_max) == (sum(holds), max(holds, default=0))
@@ -201,7 +201,7 @@ def test_a_scenario_does_all_its_work(scenario, seed):
 
 @given(scenario=scenarios(kinds=RUNNING), seed=SEEDS)
 @examples(150)
-def test_a_guest_that_works_on_loses_nothing(scenario, seed):
+def test_a_running_guest_loses_no_write(scenario, seed):
     """Nor do the locks, or the books of time. What can be written without a trace is in the log, a buffer or a ring."""
     job = build(scenario)
     simulation = reference.Simulation(job, seed, TRACE, 0, None)
@@ -259,14 +259,14 @@ VICTIM = [(Step.RUN, 1), TAKE, DROP, (Step.END,)]
     [
         pytest.param([LEAVER, TWICE], r"deadlock at 1.5e-06 s .* 1 thread\(s\) wait .*\(thread 1\)", id="taken twice"),
         pytest.param([LONELY, LONELY], r"at 3e-06 s .* 2 thread\(s\) .*\(thread 0, thread 1\)", id="barrier of three"),
-        pytest.param([KEEPER, VICTIM, VICTIM], r"2 thread\(s\) .*\(thread 1, thread 2\)", id="never let go"),
+        pytest.param([KEEPER, VICTIM, VICTIM], r"2 thread\(s\) .*\(thread 1, thread 2\)", id="never dropped"),
         pytest.param([[(Step.END,)], TWICE], r" 1 thread\(s\) .*\(thread 1\)", id="one ended at time zero"),
     ],
 )
 def test_a_deadlock_is_named(engine, programs, expected):
     with pytest.raises(DeadlockError, match=expected) as caught:
         engine.run(job_of(*programs))
-    assert "check that every TAKE has its DROP and every barrier its number of threads" in str(caught.value)
+    assert "check that every TAKE has its DROP and that every barrier has its number of threads" in str(caught.value)
 
 
 @pytest.mark.parametrize("engine", [reference, compiled])
@@ -281,7 +281,7 @@ def test_a_deadlock_is_named(engine, programs, expected):
     ],
 )
 def test_the_horizon_ends_a_run(engine, rows):
-    with pytest.raises(HorizonError, match=r"still going after 4504 s of simulated time|longer than is simulated"):
+    with pytest.raises(HorizonError, match=r"has not ended after 4504 s|longer than is simulated"):
         engine.run(job_of(rows, stamps=(Stamp("s"),), cvs=(0.0, 1.0)))
 
 
@@ -294,12 +294,12 @@ def test_the_last_picosecond_before_the_horizon_is_simulated(engine):
 def test_a_trace_that_outgrows_its_room_is_an_error(engine):
     job = job_of(VICTIM, VICTIM)
     assert len(engine.run(job, trace=8).trace) == 8
-    with pytest.raises(HorizonError, match="has 8 trace events, more than the 7 asked for"):
+    with pytest.raises(HorizonError, match="has 8 trace events, more than the 7 requested"):
         engine.run(job, trace=7)
 
 
 @pytest.mark.parametrize("engine", [reference, compiled])
-def test_progress_is_told_and_an_interrupt_gets_through(engine):
+def test_progress_is_reported_and_an_interrupt_ends_the_run(engine):
     def stop(events, now):
         assert events > 0
         raise KeyboardInterrupt
@@ -315,6 +315,6 @@ def test_progress_is_told_and_an_interrupt_gets_through(engine):
 @pytest.mark.parametrize("engine", [reference, compiled])
 def test_a_loop_in_which_no_time_passes_is_named(engine, monkeypatch):
     if engine is reference:
-        monkeypatch.setattr(limits, "OWN_STEPS", 1000)  # a constant of compiled code, which is quick enough
-    with pytest.raises(HorizonError, match=r"more than \d+ steps at 2e-09 s of simulated time .* it loops for ever"):
+        monkeypatch.setattr(limits, "MAX_PRIVATE_STEPS", 1000)  # a constant of compiled code, which is quick enough
+    with pytest.raises(HorizonError, match=r"more than \d+ steps at 2e-09 s of simulated time .*: an endless loop"):
         engine.run(job_of([(Step.RUN, 2000), (Step.KICK, 0), (Step.JUMP, 1)]))

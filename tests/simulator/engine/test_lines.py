@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What moving cache lines costs: within a socket the near price, between sockets the far one, everywhere."""
+"""Cost of moving cache lines: within a socket the near cost, between sockets the far one."""
 
 import dataclasses
 import math
@@ -50,32 +50,32 @@ def test_on_one_socket_nothing_is_far(engine, lock, mode):
 
 
 @ENGINES
-@pytest.mark.parametrize(("sockets", "hand_over"), [([0, 0, 0], 1100), ([0, 1, 2], 1700)])
-def test_a_saturated_spinlock_moves_three_lines_a_round(engine, sockets, hand_over):
+@pytest.mark.parametrize(("sockets", "hand_off"), [([0, 0, 0], 1100), ([0, 1, 2], 1700)])
+def test_a_saturated_spinlock_moves_three_lines_a_round(engine, sockets, hand_off):
     """Hold 800; the release, the successor's read of the word, and the fetch of the queue node behind it."""
     trace = engine.run(contended("spin", sockets, 100 * NS, 300 * NS), trace=10_000).trace
     got = trace[trace[:, 2] == EVENTS.index("acquired"), 0][6:-6]
-    assert set(np.diff(got).tolist()) == {hand_over * NS}
+    assert set(np.diff(got).tolist()) == {hand_off * NS}
 
 
 @ENGINES
 @pytest.mark.parametrize("threads", [2, 3, 4, 6])
-def test_a_hand_over_grows_with_those_who_go_on_waiting(engine, threads):
+def test_a_hand_off_takes_longer_with_more_waiting_threads(engine, threads):
     """By 40 ns for each doubling of them and the one who takes it; with two threads nobody waits on."""
     job = dataclasses.replace(contended("spin", [0] * threads, 100 * NS, 300 * NS), queue_length_penalty_ps=40 * NS)
     plain = engine.run(contended("spin", [0] * threads, 100 * NS, 300 * NS), trace=10_000).trace
     grown = engine.run(job, trace=10_000).trace
-    each = [
+    gaps = [
         np.diff(trace[trace[:, 2] == EVENTS.index("acquired"), 0][threads:-threads]).tolist()
         for trace in (plain, grown)
     ]
     more = round(40 * NS * math.log2(threads - 1))
-    assert {late - early for early, late in zip(*each, strict=True)} == {more}
+    assert {late - early for early, late in zip(*gaps, strict=True)} == {more}
 
 
 @ENGINES
-def test_a_cohort_lock_stays_on_its_socket_for_so_many_hand_overs(engine):
-    """Two sockets whose threads always want it: it crosses once in 65 hand-overs, where a FIFO lock always does."""
+def test_a_cohort_lock_stays_on_its_socket_for_its_number_of_hand_offs(engine):
+    """Two sockets whose threads always want it: it crosses once in 65 hand-offs, where a FIFO lock always does."""
     rounds, threads = 130, 8
     job = contended("cohort", [i % 2 for i in range(threads)], 100 * NS, 300 * NS, rounds=rounds)
     rows = engine.run(job, trace=40_000).trace

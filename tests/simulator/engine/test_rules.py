@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rules that random programs seldom tell from their neighbours, each in a run of two or three threads."""
+"""Rules that random programs seldom distinguish, each in a run of two or three threads."""
 
 from itertools import product
 from operator import and_, or_
@@ -11,7 +11,7 @@ from simlib._lib.errors import HorizonError, InputError
 from simlib.model.job import Image, Job
 from simlib.model.locks import Discipline
 from simlib.model.program import REGION, Lock, Program, held
-from simlib.model.steps import Adapt, Block, Map, Mode, Page, Scan, Stamp, Whose
+from simlib.model.steps import Adapt, Block, LockScope, Map, Mode, Page, Scan, Stamp
 from simlib.model.throttle import CLOUD_HYPERVISOR, QEMU
 from simlib.simulator.engine import compiled, reference
 from simlib.simulator.engine.result import EVENTS, lap_bin
@@ -51,7 +51,7 @@ def test_behind_the_last_page_the_last_region_s_lock_is_meant(engine):
     with program.thread():
         with program.loop(until=REGION.done()):
             program.advance(64)
-        with program.holding(Lock(0, Mode.WRITE, Whose.REGION)):
+        with program.holding(Lock(0, Mode.WRITE, LockScope.REGION)):
             program.hold(1000)
     none = np.zeros(1, int)
     job = Job(program.steps(), none, np.array([[0, 256]]), np.zeros(4, int), 0, 0, 0, none, pages=256,
@@ -94,12 +94,12 @@ def test_waiters_are_all_threads_that_wait_and_vcpus_the_vcpus_among_them(engine
                 with program.when(condition):
                     program.hold(time)
 
-    found = run(engine, SPIN, holder(WRITE, 500, 0), holder(WRITE, 600, 0), asks, vcpus=vcpus)
-    assert found.end_ps == 1010 + (0, 100, 300)[vcpus]
+    result = run(engine, SPIN, holder(WRITE, 500, 0), holder(WRITE, 600, 0), asks, vcpus=vcpus)
+    assert result.end_ps == 1010 + (0, 100, 300)[vcpus]
 
 
 @BOTH
-def test_held_counts_from_when_the_lock_was_got(engine):
+def test_held_counts_from_the_acquisition(engine):
     """Not from when it was asked for: this one waited for 9 ns, and still holds it for three rounds of 1 ns."""
 
     def patient(program):
@@ -119,7 +119,7 @@ def test_held_counts_from_when_the_lock_was_got(engine):
      pytest.param(WRITE, WRITE, 3000, id="a writer waits for a writer"),
      pytest.param(READ, READ, 2001, id="readers do not wait")],
 )  # fmt: skip
-def test_who_may_hold_a_rwlock_beside_whom(engine, first, second, end):
+def test_an_rwlock_admits_readers_together_and_writers_alone(engine, first, second, end):
     result = run(engine, Discipline.QUEUED_RW, holder(first, 0, 1000), holder(second, 1, 2000))
     assert result.thread_end_ps.tolist() == [1000, end]
 
@@ -131,9 +131,9 @@ def test_a_reader_does_not_overtake_a_writer_that_waits(engine):
 
 
 @BOTH
-def test_a_lockless_update_that_lost_its_race_is_done_again(engine):
+def test_a_lockless_update_that_lost_its_race_is_retried(engine):
     """The second one began before the first one was published."""
-    word = Lock(0, Mode.WRITE, Whose.ALL)
+    word = Lock(0, Mode.WRITE, LockScope.ALL)
     result = run(engine, Discipline.LOCKLESS, holder(word, 0, 1000), holder(word, 1, 2000))
     assert result.thread_end_ps.tolist() == [1000, 4001]
 
@@ -201,10 +201,10 @@ def test_conditions_combine_as_in_logic(engine):
                 asked = [~atoms[v] if n else atoms[v] for v, n in zip(values, negated, strict=True)]
                 truth = tree(*(v != n for v, n in zip(values, negated, strict=True)), f, g)
                 condition = tree(*asked, f, g)
-                for one, holds in ((condition, truth), (~condition, not truth)):
+                for tested, holds in ((condition, truth), (~condition, not truth)):
                     weight = 1 + len(weights)  # another each time, so that two faults do not cancel out
                     weights.append(weight * holds)
-                    with program.when(one):
+                    with program.when(tested):
                         program.run(weight)
 
     assert run(engine, SPIN, life).end_ps == sum(weights)
@@ -226,16 +226,16 @@ def test_a_run_of_the_ring_s_reset_lies_within_64_pages(engine, pages):
             program.map(Map.PAGE, logging=True)
             program.back(REGION)
         program.harvest(1000)
-        with program.each_run(10):
+        with program.for_each_run(10):
             program.scan(Scan.PROTECT_RUN, 1)
     none = np.zeros(1, int)
     job = Job(program.steps(), none, np.array([[0, 256]]), none, 0, 0, 0, none, pages=256, vcpus=1, ring_entries=16,
               ring_full=8)  # fmt: skip
-    found = engine.run(job, trace=1000)
-    done = {kind: found.trace[found.trace[:, 2] == EVENTS.index(kind), 3].tolist() for kind in ("reset", "scan")}
+    result = engine.run(job, trace=1000)
+    done = {kind: result.trace[result.trace[:, 2] == EVENTS.index(kind), 3].tolist() for kind in ("reset", "scan")}
     assert done["reset"] == RUNS[pages]
     assert sum(done["scan"]) == len(set(pages))
-    assert found.end_ps == len(pages) * 1010 + len(set(pages))
+    assert result.end_ps == len(pages) * 1010 + len(set(pages))
 
 
 @BOTH
@@ -246,13 +246,13 @@ def test_a_vcpu_whose_ring_is_full_leaves_before_it_goes_on_with_hits(engine):
         program.stamp(0)
         program.run(500)
         program.harvest(0)
-        with program.each_run(0):
+        with program.for_each_run(0):
             program.scan(Scan.PROTECT_RUN)
 
     program = Program()
     with program.thread() as first, program.loop(until=REGION.done()):
         program.run(1000)
-        program.access(*[lambda: program.map(Map.PAGE, logging=True)] * 4, leave=leave)
+        program.access(*[lambda: program.map(Map.PAGE, logging=True)] * 4, on_full=leave)
         program.advance(1)
     none = np.zeros(1, int)
     image = Image(np.full(64, Page.WRITABLE, np.uint8), np.array([Block.TABLE], np.uint8))
@@ -260,9 +260,9 @@ def test_a_vcpu_whose_ring_is_full_leaves_before_it_goes_on_with_hits(engine):
     job = Job(program.steps(), np.array([first.first]), np.array([[0, 64]]), none, 0, 0, 0, none, pages=64, vcpus=1,
               block_pages=64, image=image, ring_entries=4, ring_full=1,
               stamps=(Stamp("left"),))  # fmt: skip
-    found = engine.run(job)
-    assert found.faults.sum() == 1
-    assert (found.stamp_ps.tolist(), found.end_ps) == ([2000], 64 * 1000 + 500)
+    result = engine.run(job)
+    assert result.faults.sum() == 1
+    assert (result.stamp_ps.tolist(), result.end_ps) == ([2000], 64 * 1000 + 500)
 
 
 @BOTH
@@ -275,7 +275,7 @@ def test_a_page_that_finds_no_room_in_a_ring_ends_the_run(engine):
     job = Job(
         program.steps(), none, np.array([[0, 64]]), none, 0, 0, 0, none, pages=64, vcpus=1, ring_entries=8, ring_full=2
     )
-    with pytest.raises(HorizonError, match="a dirty ring is full at 0 s"):
+    with pytest.raises(HorizonError, match="a dirty ring overflows at 0 s"):
         engine.run(job)
 
 
@@ -294,16 +294,16 @@ def touch(program, times, interval, **more):
      pytest.param(CLOUD_HYPERVISOR._replace(window=10_000), 14_000 + 7_500, id="for three quarters of a window")],
 )  # fmt: skip
 def test_a_throttled_vcpu_sleeps_before_its_next_access(engine, rule, ends):
-    """By 75 %. The second vCPU holds a lock when it is told, and sleeps when it is back in the guest."""
-    rule = rule._replace(initial=75, times=1, judge_every=0, trigger=0)
+    """By 75 %. The second vCPU holds a lock when the sleep begins, and sleeps when it is back in the guest."""
+    rule = rule._replace(initial=75, times=1, check_period=0, trigger=0)
 
     def vmm(program):
-        program.judge(begins=True)
+        program.throttle_check(begins=True)
         program.scan(Scan.ALL)
         program.map(Map.PAGE, logging=True)
         program.scan(Scan.SEND)
         program.scan(Scan.COLLECT)
-        program.judge()
+        program.throttle_check()
         program.throttle()
 
     def holds(program):
@@ -313,17 +313,17 @@ def test_a_throttled_vcpu_sleeps_before_its_next_access(engine, rule, ends):
 
     result = run(engine, SPIN, lambda p: touch(p, 14, 1_000), holds, vmm, vcpus=2, populated=True, throttle=rule)
     assert result.throttle == 75
-    told = 10_000 if rule.slice else 2_500
+    running = 10_000 if rule.slice else 2_500
     slept = ends - 14_000
-    assert result.thread_end_ps.tolist() == [ends, 14_000 + slept, told + slept]
+    assert result.thread_end_ps.tolist() == [ends, 14_000 + slept, running + slept]
     assert result.lap_max_ps.tolist()[:2] == [slept, slept]
     assert result.thread_ps[:2, 5].tolist() == [slept, slept]
 
 
 @BOTH
-def test_a_guest_is_judged_by_what_it_dirtied_beside_what_was_sent(engine):
+def test_a_guest_is_throttled_if_it_dirties_more_than_is_sent(engine):
     """128 pages are sent each time. 64 dirtied ones are half of these, no more; 65 are, and the second time count."""
-    rule = QEMU._replace(judge_every=1_000, slice=10)
+    rule = QEMU._replace(check_period=1_000, slice=10)
 
     def send_and_dirty(program, pages, wait):
         program.back(REGION)
@@ -339,11 +339,11 @@ def test_a_guest_is_judged_by_what_it_dirtied_beside_what_was_sent(engine):
             program.scan(Scan.TAKE)
             program.advance(64)
         program.run(wait)
-        program.judge()
+        program.throttle_check()
 
     def vmm(*rounds):
         def life(program):
-            program.judge(begins=True)
+            program.throttle_check(begins=True)
             for pages, wait in rounds:
                 send_and_dirty(program, pages, wait)
 
@@ -357,28 +357,28 @@ def test_a_guest_is_judged_by_what_it_dirtied_beside_what_was_sent(engine):
 
 
 @BOTH
-def test_a_vcpu_beyond_its_dirty_limit_naps_when_its_ring_is_full(engine):
+def test_a_vcpu_beyond_its_dirty_limit_sleeps_when_its_ring_is_full(engine):
     """It dirties 512 pages in a look's 1 ms: 2 MiB, which is 2000 MiB/s where 40 are allowed."""
-    rule = QEMU._replace(limit=40, slice=10**9, times=1, judge_every=0, trigger=0)
+    rule = QEMU._replace(limit=40, slice=10**9, times=1, check_period=0, trigger=0)
 
     def guest(program):
         def leave():
             program.harvest(0)
-            with program.each_run(0):
+            with program.for_each_run(0):
                 program.scan(Scan.PROTECT_RUN)
-            program.nap()
+            program.dirty_limit_sleep()
 
-        touch(program, 512, 10**9 // 512 - 1, leave=leave)
+        touch(program, 512, 10**9 // 512 - 1, on_full=leave)
         program.run(10**6)
-        touch(program, 600, 0, leave=leave)
+        touch(program, 600, 0, on_full=leave)
 
     def vmm(program):
-        program.judge(begins=True)
+        program.throttle_check(begins=True)
         program.scan(Scan.SET)
         program.scan(Scan.COLLECT)
-        program.judge()
+        program.throttle_check()
         program.run(10**9)
-        program.limit()
+        program.dirty_limit_update()
 
     result = run(engine, SPIN, guest, vmm, vcpus=1, throttle=rule, ring_entries=1024, ring_full=512)
     fills = 4 * 10**6 // 2000  # of four MiB, in us
@@ -387,21 +387,21 @@ def test_a_vcpu_beyond_its_dirty_limit_naps_when_its_ring_is_full(engine):
     assert result.thread_ps[0, 5] == 2 * nap * 10**6  # after 512 pages, and after 1024
 
 
-def test_no_rates_are_looked_at_over_no_time():
+def test_a_dirty_limit_needs_a_period():
     with pytest.raises(InputError, match=r"job.throttle.slice = 0: must be more than 0"):
-        run(reference, SPIN, Program.limit, throttle=CLOUD_HYPERVISOR)
+        run(reference, SPIN, Program.dirty_limit_update, throttle=CLOUD_HYPERVISOR)
 
 
 @BOTH
-def test_who_is_told_to_sleep_on_the_way_back_from_a_kick_sleeps_first(engine):
-    """Kicked before its access at 2 ns it is back at 7; at 4 it was told to sleep for 4."""
-    rule = QEMU._replace(initial=50, times=1, judge_every=0, trigger=0, slice=4_000)
+def test_a_sleep_requested_on_the_way_back_from_a_kick_comes_before_the_access(engine):
+    """Kicked before its access at 2 ns it is back at 7; at 4 a sleep of 4 was requested."""
+    rule = QEMU._replace(initial=50, times=1, check_period=0, trigger=0, slice=4_000)
 
     def vmm(program):
-        program.judge(begins=True)
+        program.throttle_check(begins=True)
         program.map(Map.PAGE, logging=True)
         program.scan(Scan.COLLECT)
-        program.judge()
+        program.throttle_check()
         program.throttle()
 
     def kicker(program):

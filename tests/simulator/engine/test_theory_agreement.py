@@ -112,8 +112,8 @@ def test_constant_times_are_the_deterministic_lock_from_the_second_round(n, thin
     result = compiled.run(job, trace=200 * n)
     last = result.thread_end_ps.min()  # until then, every thread is in the loop
     for thread in range(n):
-        mine = result.trace[result.trace[:, 1] == thread]
-        tried, got = (mine[(mine[:, 2] == kind), 0] for kind in (TRY, ACQUIRED))
+        events = result.trace[result.trace[:, 1] == thread]
+        tried, got = (events[(events[:, 2] == kind), 0] for kind in (TRY, ACQUIRED))
         settled = (np.arange(50) >= 2) & (got < last)
         assert settled.sum() > 40
         assert set((got - tried)[settled]) == {round(wait * 1e12)}
@@ -135,7 +135,7 @@ def test_a_lock_and_then_a_server_are_two_stations(n, think, first, second):
 
 
 # The ticket lock's theory lets the hand-off grow with every arrival during it; the engine fixes the sweep over the
-# waiters when the lock is let go, and adds the transfer that the release itself needs. So they agree to a few percent
+# waiters when the lock is dropped, and adds the transfer that the release itself needs. So they agree to a few percent
 # only: measured up to 2.1 % in these cases.
 @pytest.mark.parametrize(
     ("n", "think", "service", "transfer"),

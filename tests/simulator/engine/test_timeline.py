@@ -39,46 +39,46 @@ def migration(architecture, **policy):
 def books(run):
     """Number of holds, seconds waited and seconds held, by lock and mode: from the engine, and from the timeline."""
     frame = timeline(run)
-    told, kept = {}, {}
+    from_trace, from_counters = {}, {}
     for lock, name in enumerate(run.job.lock_names):
         for mode in Mode:
             stats = run.raw.lock_stats[lock, mode]
             part = frame[(frame["lock"] == name) & (frame["mode"] == mode.name.lower())]
             long = (part["end_s"] - part["begin_s"]).groupby(part["what"]).sum()
-            kept[name, mode] = [int(stats[0]), stats[2] * PS, stats[4] * PS]
-            told[name, mode] = [int((part["what"] == "hold").sum()), long.get("wait", 0.0), long.get("hold", 0.0)]
-    return frame, told, kept
+            from_counters[name, mode] = [int(stats[0]), stats[2] * PS, stats[4] * PS]
+            from_trace[name, mode] = [int((part["what"] == "hold").sum()), long.get("wait", 0.0), long.get("hold", 0.0)]
+    return frame, from_trace, from_counters
 
 
 @given(scenario=scenarios(), seed=SEEDS)
 @settings(max_examples=60)
-def test_modes_and_times_are_those_of_the_books_whatever_the_scenario(scenario, seed):
+def test_modes_and_times_agree_with_the_counters_for_any_scenario(scenario, seed):
     job = build(scenario)
     run = SimpleNamespace(job=job, raw=compiled.run(job, seed, trace=TRACE))
-    frame, told, kept = books(run)
+    frame, from_trace, from_counters = books(run)
     assert set(frame["mode"]) <= {"read", "write"}
-    assert told.keys() == kept.keys()
-    for key, values in kept.items():
-        assert told[key] == pytest.approx(values, abs=1e-9), key
+    assert from_trace.keys() == from_counters.keys()
+    for key, values in from_counters.items():
+        assert from_trace[key] == pytest.approx(values, abs=1e-9), key
 
 
 @given(job=jobs(), seed=SEEDS)
 @settings(max_examples=100)
-def test_so_they_are_whatever_the_program(job, seed):
-    frame, told, kept = books(SimpleNamespace(job=job, raw=compiled.run(job, seed, trace=TRACE)))
+def test_modes_and_times_agree_with_the_counters_for_any_program(job, seed):
+    frame, from_trace, from_counters = books(SimpleNamespace(job=job, raw=compiled.run(job, seed, trace=TRACE)))
     assert (frame["end_s"] >= frame["begin_s"]).all()
     assert frame["begin_s"].is_monotonic_increasing
-    for key, (holds, _, held) in kept.items():
-        assert told[key][::2] == pytest.approx([holds, held], abs=1e-9), key
+    for key, (holds, _, held) in from_counters.items():
+        assert from_trace[key][::2] == pytest.approx([holds, held], abs=1e-9), key
 
 
-def test_readers_and_writers_of_one_lock_are_told_apart():
+def test_readers_and_writers_of_one_lock_are_distinguished():
     run = simulate(migration("arm64"), trace=TRACE)
     frame = timeline(run)
-    mine = frame[frame["lock"] == "mmu_lock"]
+    rows = frame[frame["lock"] == "mmu_lock"]
     assert list(frame.columns) == COLUMNS
-    assert set(mine.loc[mine["thread"] == "main", "mode"]) == {"write"}
-    assert set(mine.loc[mine["thread"] != "main", "mode"]) == {"read"}
+    assert set(rows.loc[rows["thread"] == "main", "mode"]) == {"write"}
+    assert set(rows.loc[rows["thread"] != "main", "mode"]) == {"read"}
 
 
 def test_a_window_cuts_off_what_reaches_beyond_it():
@@ -130,7 +130,7 @@ def test_bad_arguments_are_named(arguments, sentence):
         ownership_over_time(frame, **arguments)
 
 
-def test_what_was_not_traced_cannot_be_shown():
+def test_a_run_without_a_trace_is_refused():
     run = simulate(migration("x86-shadow"))
     for show in (timeline, ownership_over_time, perfetto_trace):
         with pytest.raises(InputError, match="the run was not traced"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One processor that runs CPU after CPU, and who gets qrwlock then, held to a witness that shares no code.
+"""Order of qrwlock acquisitions on one processor that runs CPU after CPU, against a witness that shares no code.
 
 The witness has a generator for each CPU, which does what the kernel's functions do to the lock word, line by line, and
 says when it runs and when it spins. It knows nothing of queues with heads that come to the word: that follows.
@@ -22,7 +22,7 @@ from simlib.simulator.engine.result import EVENTS
 BOTH = pytest.mark.parametrize("engine", [reference, compiled])
 TURN, TICK, WORK, QUEUE, LOOK = 1000, 15_000, 700, 60, 7
 SPIN = 0
-"""What a CPU says instead of how long it runs."""
+"""Yielded by a CPU in place of a duration."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ def life(word, cpu, sections, now, taken):
 
 
 def witness(lives, seed, yields, ticking):
-    """When which CPU took the lock, and when each ended."""
+    """Acquisitions of the lock by CPU, and the time at which each CPU ended."""
     word, now, taken, ended = Word(), [0], [], {}
     cpus = [life(word, cpu, sections, now, taken) for cpu, sections in enumerate(lives)]
     left = [0] * len(lives)
@@ -141,7 +141,7 @@ def some_lives(seed):
 
 @pytest.mark.parametrize("ticking", [False, True])
 @pytest.mark.parametrize("clock", [Clock.SERIAL, Clock.SERIAL_YIELD])
-def test_qrwlock_admits_whom_the_kernel_s_functions_let_in(clock, ticking):
+def test_qrwlock_admits_the_same_cpus_as_the_kernel_s_functions(clock, ticking):
     passed = 0
     for seed in range(60):
         lives = some_lives(seed)
@@ -155,7 +155,7 @@ def test_qrwlock_admits_whom_the_kernel_s_functions_let_in(clock, ticking):
 
 
 @BOTH
-def test_a_processor_does_one_thing_at_a_time(engine):
+def test_a_processor_runs_one_thread_at_a_time(engine):
     lives = [[(10_000, Mode.READ, 1)], [(3_000, Mode.READ, 1)]]
     result = engine.run(job_of(lives, Clock.SERIAL, Discipline.QUEUED_RW))
     assert result.end_ps == 13_002
@@ -166,8 +166,8 @@ def test_a_processor_does_one_thing_at_a_time(engine):
 @pytest.mark.parametrize(
     ("discipline", "order"), [(Discipline.QUEUED_RW, [0, 1, 3, 2]), (Discipline.FAIR_RW, [0, 1, 2, 3])]
 )
-def test_a_reader_passes_a_writer_that_has_not_come_to_the_word(engine, discipline, order):
-    """With processors of their own: the writer lets a reader in at 1300 ps, and the next writer's line takes 100 ps."""
+def test_a_reader_bypasses_a_writer_that_has_not_reached_the_word(engine, discipline, order):
+    """With a processor per thread: a reader is admitted at 1300 ps, and the next writer's line takes 100 ps."""
     asks = [(0, Mode.WRITE, 1000), (1, Mode.READ, 9000), (2, Mode.WRITE, 10), (1250, Mode.READ, 10)]
     program, entry = Program(), []
     for think, mode, hold in asks:
@@ -182,7 +182,7 @@ def test_a_reader_passes_a_writer_that_has_not_come_to_the_word(engine, discipli
     assert trace[trace[:, 2] == EVENTS.index("acquired"), 1].tolist() == order
 
 
-def test_nobody_waits_for_ever_for_a_lock_that_is_never_let_go():
+def test_waiting_for_a_lock_that_is_never_dropped_is_a_deadlock():
     program = Program()
     with program.thread() as keeper:
         program.run(5)

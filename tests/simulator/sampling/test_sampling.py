@@ -16,13 +16,13 @@ from simlib.analysis.simulate import run_scenario
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Block, Page
 from simlib.simulator.engine.result import PS, lap_bin
-from simlib.simulator.sampling import sample_migration, why_not
+from simlib.simulator.sampling import sample_migration, unsupported_reason
 from simlib.simulator.sampling.estimator import Stalls, sample_once
 from simlib.simulator.sampling.fluid_model import ENDS, MemoryState, Rates, Touches, service_of, touches_of
-from simlib.simulator.sampling.initial_state import image, pages_of_classes, places
-from simlib.simulator.sampling.sample import SAMPLED_RUNS
-from simlib.simulator.sampling.table import flags_of_runs, table_of
-from simlib.simulator.sampling.window import WindowSpec, window
+from simlib.simulator.sampling.initial_state import access_quantiles, initial_image, pages_of_classes
+from simlib.simulator.sampling.sample import DEFAULT_REPLICATIONS
+from simlib.simulator.sampling.table import metric_table, validity_flags
+from simlib.simulator.sampling.window import WindowSpec, simulate_window
 from simlib.simulator.workloads.migration import page_time
 
 COSTS = {
@@ -46,7 +46,7 @@ COSTS = {
 
 
 def migration(architecture="x86-tdp", policy=None, guest=None, costs=None, **workload):
-    """Sixteen vCPUs and 1 GiB in 16 chunks: small, but not so small that chunks would not stand for each other."""
+    """Sixteen vCPUs and 1 GiB in 16 chunks: small, but large enough that chunks are alike."""
     return Scenario.parse(
         {"guest": {"vcpus": 16, "memory": "1G", "backing": "hugetlb_2mb"} | (guest or {}),
          "policy": {"architecture": architecture} | (policy or {}),
@@ -58,10 +58,10 @@ def migration(architecture="x86-tdp", policy=None, guest=None, costs=None, **wor
 
 
 LOGS = {"dirty_set": "100ns", "log_exit": "2us", "log_entry": "30ns", "log_kick": "300ns"}
-"""What hardware takes that logs."""
+"""Costs of hardware that logs."""
 
 UNHINDERED = Rates(16, 20e-6, (1.0,), (0.0,), (0.0,))
-"""A pace at which no fault costs anything."""
+"""Rates at which no fault costs anything."""
 
 SLOW = Rates(16, 10e-3, (1.0,), (0.0,), (0.0,))
 """The same of a guest that does next to nothing."""
@@ -70,67 +70,67 @@ SLOW = Rates(16, 10e-3, (1.0,), (0.0,), (0.0,))
 def test_classes_hold_all_accesses_and_pages():
     """And the more popular half of Zipf's law has as large a share as the law says."""
     case = migration(access="zipf")
-    found = touches_of(case)
-    assert (found.share.sum(), found.pages.sum()) == pytest.approx((1, 1))
-    assert (found.rate * found.pages * 2**18).sum() == pytest.approx(1)
-    assert (np.diff(found.rate) < 0).all()
+    touches = touches_of(case)
+    assert (touches.share.sum(), touches.pages.sum()) == pytest.approx((1, 1))
+    assert (touches.rate * touches.pages * 2**18).sum() == pytest.approx(1)
+    assert (np.diff(touches.rate) < 0).all()
     ranks = np.arange(1, 2**18 + 1) ** -0.99
-    top = np.searchsorted(np.cumsum(found.pages), 2**-10 * (1 - 1e-9)) + 1
-    assert found.share[:top].sum() == pytest.approx(ranks[: 2**8].sum() / ranks.sum(), abs=0.04)
+    top = np.searchsorted(np.cumsum(touches.pages), 2**-10 * (1 - 1e-9)) + 1
+    assert touches.share[:top].sum() == pytest.approx(ranks[: 2**8].sum() / ranks.sum(), abs=0.04)
     apart = touches_of(migration(access="zipf", shared=False))
     assert (apart.rate * apart.pages * 2**18).sum() == pytest.approx(1)
-    assert len(apart.rate) == len(found.rate) - 4
+    assert len(apart.rate) == len(touches.rate) - 4
 
 
 def test_where_no_fault_costs_anything_the_guest_makes_known_accesses():
-    terrain = MemoryState(migration(access="zipf"))
-    cycles = terrain.walk(terrain.dirty(), UNHINDERED)
-    assert terrain.accesses == pytest.approx(16 / 20e-6 * terrain.time)
-    assert terrain.time == pytest.approx((cycles.clear + cycles.send).sum())
-    assert cycles.send.sum() == pytest.approx(2**18 * page_time(terrain.scenario) * PS)
+    memory = MemoryState(migration(access="zipf"))
+    cycles = memory.make_pass(memory.dirty_shares(), UNHINDERED)
+    assert memory.accesses == pytest.approx(16 / 20e-6 * memory.time)
+    assert memory.time == pytest.approx((cycles.clear + cycles.send).sum())
+    assert cycles.send.sum() == pytest.approx(2**18 * page_time(memory.scenario) * PS)
     # Its pages are protected one after another: as if all at once, halfway through CLEAR.
-    assert terrain.since - cycles.accesses[:, 0] == pytest.approx(0.5 * cycles.clear * 16 / 20e-6)
+    assert memory.since - cycles.accesses[:, 0] == pytest.approx(0.5 * cycles.clear * 16 / 20e-6)
     assert (np.diff(cycles.begin) > 0).all()
     assert (np.diff(cycles.accesses.ravel()) >= 0).all()
 
 
 def test_pages_become_dirty_again_as_uniform_accesses_make_them():
     """After n accesses a page of P is untouched with probability exp(-n / P); half of the pages are written at all."""
-    terrain = MemoryState(migration())
-    assert (terrain.dirty() == 1).all()  # the first GET finds everything
-    terrain.walk(terrain.dirty(), UNHINDERED)
-    untouched = np.exp(-(terrain.accesses - terrain.since) / 2**18)
-    assert terrain.clean_now()[:, 0] == pytest.approx(untouched)
-    assert terrain.dirty() == pytest.approx(0.5 * (1 - untouched))
-    before, get = terrain.dirty(), terrain.accesses
-    cycles = terrain.walk(before, UNHINDERED)
-    assert (cycles.send == np.rint(before * terrain.chunks) * page_time(terrain.scenario) * PS).all()
+    memory = MemoryState(migration())
+    assert (memory.dirty_shares() == 1).all()  # the first GET finds everything
+    memory.make_pass(memory.dirty_shares(), UNHINDERED)
+    untouched = np.exp(-(memory.accesses - memory.since) / 2**18)
+    assert memory.clean_now()[:, 0] == pytest.approx(untouched)
+    assert memory.dirty_shares() == pytest.approx(0.5 * (1 - untouched))
+    before, get = memory.dirty_shares(), memory.accesses
+    cycles = memory.make_pass(before, UNHINDERED)
+    assert (cycles.send == np.rint(before * memory.chunks) * page_time(memory.scenario) * PS).all()
     # What GET found is clean once its chunk is cleared, and what it did not find fades on.
     cleared = 1 - 2 * before + 2 * before * np.exp(0)
-    faded = (1 - untouched) + untouched * np.exp(-(terrain.since - get) / 2**18)
+    faded = (1 - untouched) + untouched * np.exp(-(memory.since - get) / 2**18)
     assert cleared == pytest.approx(1)
-    assert terrain.clean_now()[:, 0] == pytest.approx(faded * np.exp(-(terrain.accesses - terrain.since) / 2**18))
+    assert memory.clean_now()[:, 0] == pytest.approx(faded * np.exp(-(memory.accesses - memory.since) / 2**18))
 
 
-def test_faults_slow_the_guest_as_a_differential_equation_says():
+def test_faults_slow_the_guest_as_in_a_differential_equation():
     """One chunk, P pages of which the share w is written, each first write delayed by d: with V vCPUs and n accesses
     since CLEAR, n × interval + d × w × P × (1 - exp(-n / P)) = V × t.
     """
-    terrain = MemoryState(migration(clear_chunk="1G"))
+    memory = MemoryState(migration(clear_chunk="1G"))
     delay, pages = 50e-6, 2**18
-    pace = Rates(16, 20e-6, (1.0,), (delay,), (0.0,))
-    cycles = terrain.walk(terrain.dirty(), pace)
-    since = cycles.accesses[0] - terrain.since[0]
+    rates = Rates(16, 20e-6, (1.0,), (delay,), (0.0,))
+    cycles = memory.make_pass(memory.dirty_shares(), rates)
+    since = cycles.accesses[0] - memory.since[0]
     work = since * 20e-6 + delay * 0.5 * pages * (1 - np.exp(-since / pages))
     assert np.diff(work[1:]) == pytest.approx(16 * cycles.send[0] * np.diff(ENDS, prepend=0), rel=3e-4)
     assert cycles.faults.sum() == pytest.approx(0.5 * pages * (np.exp(-since[1] / pages) - np.exp(-since[-1] / pages)),
                                                 rel=1e-3)  # fmt: skip
 
 
-def test_blocks_that_are_left_are_split_by_the_first_write_to_any_of_their_pages():
-    terrain = MemoryState(migration(policy={"eager_split": False}))
-    cycles = terrain.walk(terrain.dirty(), SLOW)
-    age = terrain.accesses - terrain.whole_since
+def test_unsplit_blocks_are_split_by_the_first_write_to_any_of_their_pages():
+    memory = MemoryState(migration(policy={"eager_split": False}))
+    cycles = memory.make_pass(memory.dirty_shares(), SLOW)
+    age = memory.accesses - memory.whole_since
     whole = np.exp(-0.5 * 512 / 2**18 * age).mean()
     assert 0.1 < whole < 0.9
     last = cycles.faulting[-1, -1]  # the mean over the last part of the sending, half of which is a 32nd of the pass
@@ -139,79 +139,81 @@ def test_blocks_that_are_left_are_split_by_the_first_write_to_any_of_their_pages
     assert last[2] == pytest.approx(missing, rel=0.05)
     assert last[0] == pytest.approx(0, abs=0.01)  # what is protected there, is in a block, or was never touched
     eager = MemoryState(migration())
-    assert (eager.walk(eager.dirty(), UNHINDERED).faulting[:, :, 1:] == 0).all()
+    assert (eager.make_pass(eager.dirty_shares(), UNHINDERED).faulting[:, :, 1:] == 0).all()
 
 
-def walked(pace=UNHINDERED, **changes):
-    """A terrain one pass later."""
-    terrain = MemoryState(migration(**changes))
-    terrain.walk(terrain.dirty(), pace)
-    return terrain
+def after_pass(rates=UNHINDERED, **changes):
+    """A memory one pass later."""
+    memory = MemoryState(migration(**changes))
+    memory.make_pass(memory.dirty_shares(), rates)
+    return memory
 
 
 def written(pages):
-    """Which of so many pages the guest writes, at 50 %."""
+    """The pages that the guest writes, at 50 %."""
     return (np.arange(pages) + 1) % 2 == 0
 
 
 def test_the_first_image_is_what_the_first_pass_meets():
     for split, kind in ((None, Page.ABSENT), ({"eager_split": False}, Page.ABSENT)):
-        found = image(MemoryState(migration(policy=split)), 3, 128, np.zeros(3), 0.0, 1)
-        assert (found.pages[: 2**14] == kind | Page.DIRTY | Page.COLLECTED).all()
-        assert (found.blocks[:32] == Block.WRITABLE).all()
-        assert (found.blocks[32:] == Block.TABLE).all()
-    small = image(MemoryState(migration(guest={"backing": "4k"})), 3, 128, np.zeros(3), 0.0, 1)
+        image = initial_image(MemoryState(migration(policy=split)), 3, 128, np.zeros(3), 0.0, 1)
+        assert (image.pages[: 2**14] == kind | Page.DIRTY | Page.COLLECTED).all()
+        assert (image.blocks[:32] == Block.WRITABLE).all()
+        assert (image.blocks[32:] == Block.TABLE).all()
+    small = initial_image(MemoryState(migration(guest={"backing": "4k"})), 3, 128, np.zeros(3), 0.0, 1)
     assert (small.pages[: 2**14] == Page.WRITABLE | Page.DIRTY | Page.COLLECTED).all()
 
 
 @pytest.mark.parametrize("access", ["uniform", "zipf"])
 def test_a_later_image_has_as_many_pages_of_each_state_as_it_should(access):
     """Within four deviations of a binomial distribution."""
-    terrain = walked(access=access)
-    more = terrain.accesses + 60_000
-    found = image(terrain, 5, 128, np.zeros(3), more, 7).pages[: 2**14]
-    at_get = terrain.clean_now()[5]
-    now = at_get * np.exp(-terrain.touches.rate * (more - terrain.accesses))
+    memory = after_pass(access=access)
+    more = memory.accesses + 60_000
+    pages = initial_image(memory, 5, 128, np.zeros(3), more, 7).pages[: 2**14]
+    at_get = memory.clean_now()[5]
+    now = at_get * np.exp(-memory.touches.rate * (more - memory.accesses))
     half = 2**13
 
     def near(count, share):
         return abs(count - half * share) < 4 * np.sqrt(half * share * (1 - share))
 
-    before = found == Page.WRITABLE | Page.DIRTY | Page.COLLECTED
-    since = found == Page.WRITABLE | Page.DIRTY
-    assert near(before.sum(), 1 - at_get @ terrain.touches.pages)
-    assert near(since.sum(), (at_get - now) @ terrain.touches.pages)
-    assert near((found[written(2**14)] == Page.PROTECTED).sum(), now @ terrain.touches.pages)
-    assert (found[~written(2**14)] == Page.PROTECTED).all()  # what is never written is never dirty
+    before = pages == Page.WRITABLE | Page.DIRTY | Page.COLLECTED
+    since = pages == Page.WRITABLE | Page.DIRTY
+    assert near(before.sum(), 1 - at_get @ memory.touches.pages)
+    assert near(since.sum(), (at_get - now) @ memory.touches.pages)
+    assert near((pages[written(2**14)] == Page.PROTECTED).sum(), now @ memory.touches.pages)
+    assert (pages[~written(2**14)] == Page.PROTECTED).all()  # what is never written is never dirty
     assert not (before | since)[~written(2**14)].any()
-    again = image(terrain, 5, 128, np.zeros(3), more, 7).pages
-    assert (again[: 2**14] == found).all()
+    again = initial_image(memory, 5, 128, np.zeros(3), more, 7).pages
+    assert (again[: 2**14] == pages).all()
 
 
 def test_some_blocks_are_left_whole_and_have_no_dirty_page():
-    terrain = walked(SLOW, policy={"eager_split": False}, guest={"memory": "64G"}, clear_chunk="4G")
-    found = image(terrain, 2, 4096, np.zeros(3), terrain.accesses, 3)
-    blocks, pages = found.blocks[:2048], found.pages[: 2**20].reshape(2048, 512)
-    share = float(np.exp(-terrain.splitting * (terrain.accesses - terrain.whole_since[2])))
+    memory = after_pass(SLOW, policy={"eager_split": False}, guest={"memory": "64G"}, clear_chunk="4G")
+    image = initial_image(memory, 2, 4096, np.zeros(3), memory.accesses, 3)
+    blocks, pages = image.blocks[:2048], image.pages[: 2**20].reshape(2048, 512)
+    share = float(np.exp(-memory.splitting * (memory.accesses - memory.whole_since[2])))
     assert 0.05 < share < 0.95
     assert abs((blocks == Block.PROTECTED).sum() - 2048 * share) < 4 * np.sqrt(2048 * share * (1 - share))
     assert ((pages[blocks == Block.PROTECTED] & Page.DIRTY) == 0).all()
-    untouched = float(np.exp(-terrain.touches.rate[0] * (terrain.accesses - terrain.whole_since[2])))
+    untouched = float(np.exp(-memory.touches.rate[0] * (memory.accesses - memory.whole_since[2])))
     assert (pages == Page.ABSENT).mean() == pytest.approx(untouched, rel=0.01)
 
 
 def test_as_large_a_share_of_the_background_faults_as_it_should():
-    terrain = MemoryState(migration(policy={"eager_split": False}))
+    memory = MemoryState(migration(policy={"eager_split": False}))
     shares = np.array([0.11, 0.07, 0.06])  # write-protected, blocks, missing
-    found = image(terrain, None, 128, shares, 0.0, 1)
-    whole = np.repeat(found.blocks == Block.PROTECTED, 512)
+    image = initial_image(memory, None, 128, shares, 0.0, 1)
+    whole = np.repeat(image.blocks == Block.PROTECTED, 512)
     write = written(128 * 512)
     assert (whole & write).mean() == pytest.approx(shares[1], abs=0.5 / 128 + 1e-9)  # to one block
-    often = [(image(terrain, None, 128, shares, 0.0, seed).blocks == Block.PROTECTED).mean() for seed in range(200)]
+    often = [
+        (initial_image(memory, None, 128, shares, 0.0, seed).blocks == Block.PROTECTED).mean() for seed in range(200)
+    ]
     assert 0.5 * np.mean(often) == pytest.approx(shares[1], abs=4e-4)
-    assert (~whole & (found.pages == Page.ABSENT)).mean() == pytest.approx(shares[2], abs=1e-3)
-    assert (~whole & write & (found.pages == Page.PROTECTED)).mean() == pytest.approx(shares[0], abs=1e-3)
-    nothing = image(terrain, None, 128, np.zeros(3), 0.0, 1)
+    assert (~whole & (image.pages == Page.ABSENT)).mean() == pytest.approx(shares[2], abs=1e-3)
+    assert (~whole & write & (image.pages == Page.PROTECTED)).mean() == pytest.approx(shares[0], abs=1e-3)
+    nothing = initial_image(memory, None, 128, np.zeros(3), 0.0, 1)
     assert (nothing.pages[write] == Page.WRITABLE).all()
 
 
@@ -221,19 +223,19 @@ def test_a_window_is_touched_as_often_as_its_pages_are(owners):
     touches = touches_of(case)
     counts = pages_of_classes(MemoryState(case), 0, np.random.default_rng(1))
     assert counts.sum() == 2**14
-    quantiles = np.array(places(touches, counts, 2**15, owners))
+    quantiles = np.array(access_quantiles(touches, counts, 2**15, owners))
     assert (len(quantiles), quantiles[0], quantiles[-1]) == (4097, 0, 1)
     assert (np.diff(quantiles) >= 0).all()
     share = float((counts * touches.rate).sum()) / owners
     assert np.interp(0.5, quantiles, np.linspace(0, 1, 4097)) == pytest.approx(share, abs=1 / 4096)
     expected = np.cumsum(counts * touches.rate) / owners  # up to each class, at its edge
-    found = np.interp(np.cumsum(counts) / 2**15, quantiles, np.linspace(0, 1, 4097))
-    assert found == pytest.approx(expected, abs=1 / 4096)
+    reached = np.interp(np.cumsum(counts) / 2**15, quantiles, np.linspace(0, 1, 4097))
+    assert reached == pytest.approx(expected, abs=1 / 4096)
 
 
 def test_all_accesses_go_to_a_chunk_that_is_all_of_the_memory():
     everywhere = Touches(np.ones(1), np.ones(1), np.full(1, 1 / 4096))
-    quantiles = places(everywhere, np.array([4096]), 8192, owners=1.0)
+    quantiles = access_quantiles(everywhere, np.array([4096]), 8192, owners=1.0)
     assert quantiles[-2] < 0.5
     assert np.allclose(quantiles[:-1], np.linspace(0, 0.5, 4097)[:-1])
 
@@ -243,33 +245,35 @@ def test_all_accesses_go_to_a_chunk_that_is_all_of_the_memory():
 def test_a_window_without_contention_takes_what_clear_takes_alone(split, passes):
     """A guest that touches nothing, and lines that cost nothing to move; later as far as pages are drawn."""
     case = migration(policy={"eager_split": split}, costs={"line_transfer": "0ps", "line_local": "0ps", "kick": "0ps"})
-    terrain = MemoryState(case)
+    memory = MemoryState(case)
     for _ in range(passes):
-        terrain.walk(terrain.dirty(), UNHINDERED)
-    terrain.scenario = case.changed({"workload": {"access_interval": "1s"}})
-    seen = window(WindowSpec(terrain, 3, np.zeros(3), (1e-5, 1e-5, 1e-4), terrain.accesses))
-    assert seen.clear == pytest.approx(float(terrain.alone(terrain.dirty())[3]), rel=0.05 if passes else 1e-9)
+        memory.make_pass(memory.dirty_shares(), UNHINDERED)
+    memory.scenario = case.changed({"workload": {"access_interval": "1s"}})
+    seen = simulate_window(WindowSpec(memory, 3, np.zeros(3), (1e-5, 1e-5, 1e-4), memory.accesses))
+    assert seen.clear == pytest.approx(
+        float(memory.uncontended_clear(memory.dirty_shares())[3]), rel=0.05 if passes else 1e-9
+    )
     assert seen.measured.wait == 0
     assert seen.laps.sum() == 0
 
 
 def test_only_what_happens_while_a_window_is_open_is_counted():
     """Its stalls are as many as its faults, but for those that begin before an end and end after it."""
-    terrain = walked(architecture="loongarch")
+    memory = after_pass(architecture="loongarch")
     for chunk, shares in ((3, np.array([0.2, 0.0, 0.0])), (None, np.array([0.3, 0.0, 0.0]))):
-        seen = window(WindowSpec(terrain, chunk, shares, (3e-4, 1e-3, 1e-3), terrain.accesses))
+        seen = simulate_window(WindowSpec(memory, chunk, shares, (3e-4, 1e-3, 1e-3), memory.accesses))
         assert seen.measured.faults > 100
         assert abs(seen.laps.sum() - seen.measured.faults) <= 16
 
 
 def test_few_blocks_that_are_not_split_are_there_as_often_as_they_should():
     """One access in a thousand meets one: in 64 blocks of background not even one would be there."""
-    terrain = MemoryState(migration("x86-shadow", guest={"memory": "64G"}))
+    memory = MemoryState(migration("x86-shadow", guest={"memory": "64G"}))
     faulting, times = np.array([0.0, 0.001, 0.03]), (3e-4, 0.0, 1e-2)
-    seen = [window(WindowSpec(terrain, None, faulting, times), seed).measured for seed in range(20)]
-    splits, accesses = (sum(getattr(one, name) for one in seen) for name in ("splits", "accesses"))
+    seen = [simulate_window(WindowSpec(memory, None, faulting, times), seed).measured for seed in range(20)]
+    splits, accesses = (sum(getattr(interval, name) for interval in seen) for name in ("splits", "accesses"))
     assert splits / accesses == pytest.approx(0.001, rel=0.2)
-    assert window(WindowSpec(terrain, None, np.array([0.0, 5e-324, 0.03]), times)).measured.splits == 0
+    assert simulate_window(WindowSpec(memory, None, np.array([0.0, 5e-324, 0.03]), times)).measured.splits == 0
 
 
 CASES = {
@@ -306,12 +310,12 @@ def lost(metrics):
 
 @pytest.mark.parametrize("name", CASES)
 def test_sampled_and_whole_migrations_agree(name):
-    """Four whole runs, and eight walks four times. Of all of it only a few windows are simulated."""
+    """Four whole runs, and eight replications four times, of which only a few windows are simulated."""
     case = CASES[name]
     runs = [run_scenario(case, seed=seed) for seed in range(1, 5)]
     truth = pd.DataFrame([run.metrics for run in runs]).mean()
-    found = [sample_migration(case, seed=seed) for seed in (1, 2, 3, 4)]
-    mean = pd.DataFrame([one.metrics for one in found]).mean()
+    samples = [sample_migration(case, seed=seed) for seed in (1, 2, 3, 4)]
+    mean = pd.DataFrame([sample.metrics for sample in samples]).mean()
     for metric in ("precopy_duration", "passes", "converged", "clear_cpu_time", "clear_work_time", "enable_cpu_time",
                    "enable_time", "lock_acquisitions"):  # fmt: skip
         assert mean[metric] == pytest.approx(truth[metric], rel=0.03), metric
@@ -358,8 +362,8 @@ RINGS = {
 def test_rings_of_sampled_and_whole_migrations_agree(name):
     """With passes of many reaps, and of hardly one; what the whole runs lose to reaps varies by 3 to 12 %.
 
-    What a pass finds in the rings as it begins is drawn, between nothing and full rings: walks have its mean, a run one
-    value. Where vCPUs reap, that is all of CLEAR's time, here of two passes (docs/sampling.md).
+    The entries in the rings at the beginning of a pass are drawn, between none and full rings: replications have their
+    mean, a run one value. Where vCPUs reap, that is all of CLEAR's time, here of two passes (docs/sampling.md).
     """
     case = RINGS[name]
     truth = pd.DataFrame([run_scenario(case, seed=seed).metrics for seed in (1, 2, 3, 4)]).mean()
@@ -375,7 +379,7 @@ def test_rings_of_sampled_and_whole_migrations_agree(name):
 
 
 def test_an_idle_guest_loses_next_to_nothing_with_rings():
-    """One pass, after which the rings are asked for once more; a few accesses do not tell how fast a guest is."""
+    """One pass, after which the rings are collected once more; a few accesses do not determine the guest's speed."""
     case = migration(clear_when="ring", access="zipf", access_interval="10ms", write_percent=10, costs=RING_COSTS)
     truth = pd.DataFrame([run_scenario(case, seed=seed).metrics for seed in (1, 2)]).mean()
     mean = sample_migration(case, replications=4).metrics
@@ -385,51 +389,51 @@ def test_an_idle_guest_loses_next_to_nothing_with_rings():
 
 
 @pytest.mark.study
-def test_walks_are_spread_as_far_as_their_standard_error_says():
-    """Over forty seeds; more walks know more, and intervals cover what all walks together find."""
+def test_replications_are_spread_by_their_standard_error():
+    """Over forty seeds: more replications are more exact, and intervals cover the mean of all replications."""
     case = CASES["write, whole"]
     names = ["guest_throughput", "clear_cpu_time", "precopy_duration", "lock_acquisitions"]
     few = [sample_migration(case, replications=4, seed=seed).frame.set_index("metric") for seed in range(40)]
     many = [sample_migration(case, replications=16, seed=100 + seed).frame.set_index("metric") for seed in range(4)]
-    centre = pd.DataFrame([one["value"] for one in few + many]).mean()
+    centre = pd.DataFrame([table["value"] for table in few + many]).mean()
     for name in names:
-        spread = np.std([one.loc[name, "value"] for one in few], ddof=1)
-        said = np.sqrt(np.mean([one.loc[name, "standard_error"] ** 2 for one in few]))
-        assert spread < 1.3 * said, name  # walks of one sample are spread evenly: it may be less
-        assert np.mean([one.loc[name, "standard_error"] for one in many]) < 0.75 * said, name
-        covered = np.mean([one.loc[name, "low"] <= centre[name] <= one.loc[name, "high"] for one in few])
+        spread = np.std([table.loc[name, "value"] for table in few], ddof=1)
+        error = np.sqrt(np.mean([table.loc[name, "standard_error"] ** 2 for table in few]))
+        assert spread < 1.3 * error, name  # replications are evenly spread: it may be less
+        assert np.mean([table.loc[name, "standard_error"] for table in many]) < 0.75 * error, name
+        covered = np.mean([table.loc[name, "low"] <= centre[name] <= table.loc[name, "high"] for table in few])
         assert covered >= 0.8, name
 
 
 def test_the_seed_alone_decides(monkeypatch):
     case = CASES["write, every 64"]
     monkeypatch.setattr(parallel, "cpus", lambda: 1)
-    one = sample_migration(case, replications=3, seed=5)
+    serial = sample_migration(case, replications=3, seed=5)
     monkeypatch.setattr(parallel, "cpus", lambda: 4)
     four = sample_migration(case, replications=3, seed=5)
-    pd.testing.assert_frame_equal(one.frame, four.frame)
-    pd.testing.assert_frame_equal(one.curve, four.curve)
-    assert (one.events, one.windows, one.replications) == (four.events, four.windows, 3)
+    pd.testing.assert_frame_equal(serial.frame, four.frame)
+    pd.testing.assert_frame_equal(serial.curve, four.curve)
+    assert (serial.events, serial.windows, serial.replications) == (four.events, four.windows, 3)
     other = sample_migration(case, replications=3, seed=6)
-    assert other.metrics["guest_throughput"] != one.metrics["guest_throughput"]
-    assert SAMPLED_RUNS >= 4
+    assert other.metrics["guest_throughput"] != serial.metrics["guest_throughput"]
+    assert DEFAULT_REPLICATIONS >= 4
 
 
-def test_a_result_says_what_was_sampled():
-    found = sample_migration(CASES["write, every 64"], replications=2)
-    assert found.summary().startswith("Sampled: migration, 16 vCPUs, 1 GiB, loongarch (spin")
-    assert found.frame.columns.tolist() == ["metric", "value", "standard_error", "low", "high", "unit"]
-    assert (found.frame["low"] <= found.frame["value"]).all()
-    assert (found.frame["value"] <= found.frame["high"] + 1e-12).all()
-    assert (found.curve["throughput"] + found.curve["degradation"]).tolist() == pytest.approx([1] * len(found.curve))
-    assert (np.diff(found.curve["time_s"]) > 0).all()
+def test_a_summary_describes_the_sample():
+    result = sample_migration(CASES["write, every 64"], replications=2)
+    assert result.summary().startswith("Sampled: migration, 16 vCPUs, 1 GiB, loongarch (spin")
+    assert result.frame.columns.tolist() == ["metric", "value", "standard_error", "low", "high", "unit"]
+    assert (result.frame["low"] <= result.frame["value"]).all()
+    assert (result.frame["value"] <= result.frame["high"] + 1e-12).all()
+    assert (result.curve["throughput"] + result.curve["degradation"]).tolist() == pytest.approx([1] * len(result.curve))
+    assert (np.diff(result.curve["time_s"]) > 0).all()
 
 
-def test_the_longest_stall_of_all_is_longer_than_what_a_few_windows_saw():
+def test_the_expected_longest_stall_exceeds_those_of_few_windows():
     """Exponential tails: the longest of n is log(n) further out. Where there is no common law it is what was seen."""
     random = np.random.default_rng(1)
-    found = [Stalls(5e-6 + 1e-6 * random.gumbel(size=64), 50.0, np.inf).expected() for _ in range(200)]
-    assert np.median(found) == pytest.approx(5e-6 + 1e-6 * np.log(64 * 50), rel=0.1)
+    estimates = [Stalls(5e-6 + 1e-6 * random.gumbel(size=64), 50.0, np.inf).expected() for _ in range(200)]
+    assert np.median(estimates) == pytest.approx(5e-6 + 1e-6 * np.log(64 * 50), rel=0.1)
     seen = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7])
     assert Stalls(seen, 100.0, 1.75).expected() == 1.75  # nothing can be longer
     assert Stalls(seen, 100.0, 1.0).expected() == 1.7  # but what was seen was seen
@@ -447,16 +451,16 @@ EDGES = {
     "at the limit of time": migration(timeout="400ms", pass_limit=9),
     "all of it is dirty again": migration(access_interval="1us", write_percent=100, clear_chunk="256M"),
     "idle": migration(access_interval="1s"),
-    "stands still": migration("loongarch", {"clear_drop_when": "pages >= 64"}, access_interval="1us",
+    "stalled": migration("loongarch", {"clear_drop_when": "pages >= 64"}, access_interval="1us",
                               costs={"fault_hold": "5us"}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_no_interval_reaches_where_arithmetic_forbids(name):
+def test_intervals_stay_within_the_possible_values(name):
     case = EDGES[name]
-    whole, found = run_scenario(case), sample_migration(case, replications=3)
-    rows = found.frame.set_index("metric")
+    whole, sample = run_scenario(case), sample_migration(case, replications=3)
+    rows = sample.frame.set_index("metric")
     assert ((rows["low"] <= rows["value"]) & (rows["value"] <= rows["high"]) & (rows["low"] >= 0)).all()
     assert (rows.loc[rows["unit"].isin(["share", "0 or 1"]), "high"] <= 1).all()
     for exact in ("passes", "converged", "enable_time", "enable_cpu_time"):
@@ -474,11 +478,11 @@ def test_no_interval_reaches_where_arithmetic_forbids(name):
     assert downtime["high"] == pytest.approx(left["high"] / 4096 * link)
     parts = rows["value"][list(PARTS)].sum()
     assert rows["value"]["logging_cpu_time"] == pytest.approx(parts)
-    told = [flag for flag in whole.flags if flag.startswith("had not converged")]
-    assert [flag[:17] for flag in found.flags] == [flag[:17] for flag in told]
-    for mine, its in zip(found.flags, told, strict=True):
-        assert mine.partition("; ")[2] == its.partition("; ")[2]
-        assert dirtied(mine) == pytest.approx(dirtied(its), rel=0.02 + left["high"] / left["value"] - 1)
+    expected = [flag for flag in whole.flags if flag.startswith("had not converged")]
+    assert [flag[:17] for flag in sample.flags] == [flag[:17] for flag in expected]
+    for flag, whole_flag in zip(sample.flags, expected, strict=True):
+        assert flag.partition("; ")[2] == whole_flag.partition("; ")[2]
+        assert dirtied(flag) == pytest.approx(dirtied(whole_flag), rel=0.02 + left["high"] / left["value"] - 1)
 
 
 def dirtied(flag: str) -> float:
@@ -486,16 +490,16 @@ def dirtied(flag: str) -> float:
     return float(flag.partition(" GiB/s")[0].split()[-1])
 
 
-def test_walks_that_do_not_agree_say_so():
-    walk = sample_once(migration())
-    other = dataclasses.replace(walk, metrics=walk.metrics | {"passes": 2.0, "converged": 1.0})
-    rows = table_of(migration(), [walk, other, other]).set_index("metric")
+def test_replications_that_do_not_agree_are_flagged():
+    run = sample_once(migration())
+    other = dataclasses.replace(run, metrics=run.metrics | {"passes": 2.0, "converged": 1.0})
+    rows = metric_table(migration(), [run, other, other]).set_index("metric")
     assert rows.loc["passes", ["value", "low", "high"]].tolist() == [2, 2, 3]
     assert rows.loc["converged", ["value", "low", "high"]].tolist() == [1, 0, 1]
-    assert flags_of_runs(migration(), [walk, other, other]) == ("walks do not agree: it converged in 2 of 3",)
-    assert [flag[:17] for flag in flags_of_runs(migration(), [walk, other])] == [
+    assert validity_flags(migration(), [run, other, other]) == ("replications do not agree: it converged in 2 of 3",)
+    assert [flag[:17] for flag in validity_flags(migration(), [run, other])] == [
         "had not converged",
-        "walks do not agre",
+        "replications do no",
     ]
 
 
@@ -517,26 +521,26 @@ REASONS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_why_a_migration_cannot_be_sampled(reason):
+def test_an_unsupported_migration_is_refused_with_its_reason(reason):
     case = migration().changed(REASONS[reason])
-    assert reason in why_not(case)
+    assert reason in unsupported_reason(case)
     with pytest.raises(InputError, match=reason):
         sample_migration(case)
 
 
-def test_what_is_sampled():
-    assert all(why_not(case) == "" for case in CASES.values())
-    with pytest.raises(InputError, match="walks = 1: must be at least 2; one walk does not tell how far it may be off"):
+def test_supported_migrations_are_sampled():
+    assert all(unsupported_reason(case) == "" for case in CASES.values())
+    with pytest.raises(InputError, match="replications = 1: must be at least 2; one run does not show its error"):
         sample_migration(migration(), replications=1)
 
 
 def test_a_migration_that_needs_no_pass_has_no_window():
     case = migration().changed({"workload": {"downtime": "10s"}})
-    found = sample_once(case)
-    assert found.windows == 0
-    assert (found.metrics["passes"], found.metrics["converged"], found.metrics["guest_throughput"]) == (0, 1, 1)
-    assert (found.metrics["longest_stall"], found.metrics["seconds_above_99"]) == (0, 0)
-    assert sample_migration(case, replications=2).metrics == found.metrics
+    run = sample_once(case)
+    assert run.windows == 0
+    assert (run.metrics["passes"], run.metrics["converged"], run.metrics["guest_throughput"]) == (0, 1, 1)
+    assert (run.metrics["longest_stall"], run.metrics["seconds_above_99"]) == (0, 0)
+    assert sample_migration(case, replications=2).metrics == run.metrics
 
 
 @pytest.mark.parametrize("vcpus", [2, 16, 64, 160])

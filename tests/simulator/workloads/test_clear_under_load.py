@@ -47,7 +47,7 @@ def test_a_batch_bounds_the_stall_where_faults_take_the_lock():
     assert batched["clear_dirty_log_time"] > 1.2 * whole["clear_dirty_log_time"]
 
 
-def test_lockless_faults_do_not_notice():
+def test_lockless_faults_are_not_delayed():
     whole, batched = run("x86-tdp").metrics, run("x86-tdp", 64).metrics
     assert whole["longest_stall"] == batched["longest_stall"] < 6e-6
 
@@ -72,12 +72,12 @@ def test_both_engines_run_every_guest_alike(page_size, threads):
 
 def test_threads_divide_the_slot_and_hide_each_other_s_time():
     """With lockless faults only they wait for one another; without a lock around it all they work side by side."""
-    one, two = (run("x86-tdp", 64, clear_threads=n, pause="50ms") for n in (1, 2))
-    assert [int(run.raw.lock_stats[0, 1, 0]) for run in (one, two)] == [128, 128]
-    assert one.metrics["clear_dirty_log_time"] == run("x86-tdp", 64, pause="50ms").metrics["clear_dirty_log_time"]
+    single, double = (run("x86-tdp", 64, clear_threads=n, pause="50ms") for n in (1, 2))
+    assert [int(run.raw.lock_stats[0, 1, 0]) for run in (single, double)] == [128, 128]
+    assert single.metrics["clear_dirty_log_time"] == run("x86-tdp", 64, pause="50ms").metrics["clear_dirty_log_time"]
     shared = scenario_of("x86-tdp", 64, clear_threads=2, pause="50ms").changed({"policy": {"clear_lock": "read"}})
     halved = simulate(shared).metrics["clear_dirty_log_time"]
-    assert halved == pytest.approx(one.metrics["clear_dirty_log_time"] / 2, rel=0.01)
+    assert halved == pytest.approx(single.metrics["clear_dirty_log_time"] / 2, rel=0.01)
 
 
 def test_threads_need_parts_of_whole_words():

@@ -100,11 +100,11 @@ def test_only_written_pages_fault_for_permission(percent):
     [(None, 0), (None, 512), (None, 192), (None, 64), ("2M", 0), ("2M", 128), ("2M", 192), ("2M", 448), ("2M", 1024),
      ("512K", 64), ("3M", 256), ("16M", 4096)],
 )  # fmt: skip
-def test_a_batch_lets_go_that_often(chunk, batch):
+def test_a_batch_drops_the_lock_once_per_batch(chunk, batch):
     """A CLEAR of `chunk` takes ceil(chunk / batch) holds; the last ioctl takes what is left of the slot."""
     pages = 4096
-    each = min(pages, int(chunk[:-1]) * (1024 if chunk[-1] == "M" else 1) // 4) if chunk else pages
-    sizes = [min(each, pages - first) for first in range(0, pages, each)]
+    size = min(pages, int(chunk[:-1]) * (1024 if chunk[-1] == "M" else 1) // 4) if chunk else pages
+    sizes = [min(size, pages - first) for first in range(0, pages, size)]
     expected = sum(math.ceil(size / (batch or size)) for size in sizes)
     result = run(policy={"clear_batch_pages": batch}, workload={"clear_chunk": chunk} if chunk else {})
     assert holds(result, "dirtied 1", "cleared 1") == (0, expected)
@@ -196,11 +196,11 @@ def test_a_walk_takes_longer_for_memory_on_the_other_socket():
 
 
 def test_fault_lock_sections_divide_the_hold():
-    one, three = (
+    single, three = (
         run(guest={"vcpus": 1}, policy={"fault_lock_sections": n}, costs={"fault_hold": "900ns"}) for n in (1, 3)
     )
-    assert holds(three)[READ] == 3 * holds(one)[READ]
-    assert one.raw.end_ps == three.raw.end_ps
+    assert holds(three)[READ] == 3 * holds(single)[READ]
+    assert single.raw.end_ps == three.raw.end_ps
 
 
 def test_vcpus_fill_the_sockets_evenly():
@@ -253,8 +253,8 @@ def test_an_architecture_without_mmu_lock_is_not_simulated():
         run("s390")
 
 
-def test_with_rings_no_part_stands_for_all():
-    """What is in the rings at the end of a round does not grow with the pages."""
+def test_with_rings_the_whole_memory_is_simulated():
+    """The number of entries in the rings at the end of a round does not grow with the pages."""
     case = Scenario.parse(
         {"guest": {"vcpus": 2, "memory": "64M", "backing": "4k"}, "policy": {"architecture": "x86-tdp"},
          "workload": {"kind": "dirty_log_perf_test", "clear_when": "ring", "ring_entries": 256}}

@@ -63,7 +63,7 @@ def test_alone_it_takes_its_pages_and_its_flush():
 
 @pytest.mark.parametrize("batch", [64, 512])
 def test_in_batches_it_takes_what_its_pages_and_its_holds_take(batch):
-    """docs/model.md (2.3), to the picosecond: with EPT nobody else takes the lock."""
+    """docs/page-table-walks.md (2.3), to the picosecond: with EPT nobody else takes the lock."""
     case = scenario(
         {"architecture": "x86-shadow", "get_drop_when": f"pages >= {batch}"}, {"memory": "64M"}, iterations=2
     )

@@ -35,33 +35,33 @@ def scenario(kind: str, **workload: object) -> Scenario:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_workload_measures_what_it_declares(kind):
-    found, declared = run_scenario(scenario(kind)).metrics, KINDS[kind].metrics
-    assert set(found) == {metric.name for metric in declared}
-    assert all(math.isfinite(value) for value in found.values())
-    assert set(KINDS[kind].default) <= set(found)
+    values, declared = run_scenario(scenario(kind)).metrics, KINDS[kind].metrics
+    assert set(values) == {metric.name for metric in declared}
+    assert all(math.isfinite(value) for value in values.values())
+    assert set(KINDS[kind].default_metrics) <= set(values)
     assert all(metric.definition.endswith(".") and metric.unit for metric in declared)
-    assert {metric.memory for metric in declared} <= {"proportional", "same", "whole"}
+    assert {metric.scaling for metric in declared} <= {"proportional", "same", "whole"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_phase_of_its_own_is_a_stamp(kind):
+def test_a_dirtying_phase_is_a_stamp(kind):
     phases = {stamp.phase for stamp in KINDS[kind].build(scenario(kind)).stamps}
-    assert KINDS[kind].dirtying in {"", *phases}
+    assert KINDS[kind].dirtying_phase in {"", *phases}
 
 
 def test_every_kind_of_a_scenario_is_a_workload():
     assert set(KINDS) == set(workload.KINDS)
-    assert all((kind.curve is not None) == workload.KINDS[name].works_on for name, kind in KINDS.items())
+    assert all((kind.curve is not None) == workload.KINDS[name].keeps_accessing for name, kind in KINDS.items())
 
 
 @pytest.mark.parametrize("metric", ["dirty_memory_time", "clear_dirty_log_time"])
 def test_iterations_add_up_to_the_sum(metric):
     run = run_scenario(scenario("dirty_log_perf_test", iterations=3))
-    each = [run.value(f"{metric}[{i}]") for i in (1, 2, 3)]
-    assert sum(each) == pytest.approx(run.value(metric))
+    values = [run.value(f"{metric}[{i}]") for i in (1, 2, 3)]
+    assert sum(values) == pytest.approx(run.value(metric))
     # Everything is dirty to begin with: the first iteration takes no fault.
     if metric == "dirty_memory_time":
-        assert each[0] < 0.1 * each[1]
+        assert values[0] < 0.1 * values[1]
 
 
 def test_one_iteration_scales_with_the_sample():
@@ -75,59 +75,66 @@ def test_one_iteration_scales_with_the_sample():
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
-        ("dirty_log_perf_test", "dirty_memory_time[3]", r"the workload has iterations 1 to 2; ask for one of them"),
+        ("dirty_log_perf_test", "dirty_memory_time[3]", r"the workload has iterations 1 to 2; select one of them"),
         ("dirty_log_perf_test", "dirty_memory_time[0]", r"the workload has iterations 1 to 2"),
         (
             "dirty_log_perf_test",
             "contentions[1]",
-            r"has no iterations in dirty_log_perf_test; those that do: dirty_mem",
+            r"has no iterations in dirty_log_perf_test; metrics that have: dirty_mem",
         ),
         ("dirty_log_perf_test", "dirty_memory_time[two]", r"must be a name, or a name with an iteration; write dirty_"),
         ("migration", "dirty_memory_time", r"migration has none of this name; .*known: clear_cpu_time, clear_flush"),
         ("zap", "precopy_duration", r"zap has none of this name; known: contentions, guest_throughput"),
     ],
 )
-def test_a_metric_that_is_not_there_is_a_sentence(kind, name, message):
+def test_an_unknown_metric_is_refused(kind, name, message):
     with pytest.raises(InputError, match=message):
         find_metric(scenario(kind), name)
     with pytest.raises(InputError, match=message):
         run_scenario(scenario(kind)).value(name)
 
 
-def test_a_sampled_migration_says_nothing_of_a_single_stall(monkeypatch):
+def test_a_sampled_migration_has_no_metrics_of_a_single_stall(monkeypatch):
     monkeypatch.setattr("simlib.simulator.workloads.scaled.SAMPLE_PAGES", 1024)
     whole = scenario("migration", access="uniform", shared=True, clear_chunk="1M", link="5Gbit/s")
     run = run_scenario(whole, pages_per_vcpu=64)
     assert run.scale == 2
     assert "longest_stall" not in run.metrics
     assert run.metrics["precopy_duration"] == pytest.approx(run_scenario(whole).metrics["precopy_duration"], rel=0.15)
-    with pytest.raises(InputError, match="a part of the memory does not tell it; simulate without pages_per_vcpu"):
+    with pytest.raises(InputError, match="needs a run of all memory; simulate without pages_per_vcpu"):
         run.value("longest_stall")
 
 
 def test_the_documentation_has_every_definition():
-    """Those of several workloads stand in a section of their own, to which the others link."""
+    """Metrics of several workloads are in a section of their own, to which the others link."""
     text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
     sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
-    parts = [dataclasses.replace(metric, memory="") for metric in cpu_metrics("", "")[1:]]
+    parts = [dataclasses.replace(metric, scaling="") for metric in cpu_metrics("", "")[1:]]
     shared = {"Every workload": [*LOCKS], "Dirty logging": parts, "A guest that runs": [*GUEST]}
     assert set(sections) == {*shared, *KINDS}
-    found = {title: [line for line in part.splitlines() if line.startswith("| `")] for title, part in sections.items()}
+    rows_of = {
+        title: [line for line in part.splitlines() if line.startswith("| `")] for title, part in sections.items()
+    }
     for title, metrics in shared.items():
-        assert found[title] == [documented(metric) for metric in metrics], title
+        assert rows_of[title] == [documented(metric) for metric in metrics], title
     for name, kind in KINDS.items():
-        assert f"Default: {', '.join(f'`{metric}`' for metric in kind.default)}." in " ".join(sections[name].split())
+        assert f"Default: {', '.join(f'`{metric}`' for metric in kind.default_metrics)}." in " ".join(
+            sections[name].split()
+        )
         links = {title for title in shared if f"(#{title.lower().replace(' ', '-')})" in sections[name]}
         links |= {"Every workload"}
-        theirs = [row for title in links for row in found[title]]
-        rows = [documented(dataclasses.replace(one, memory="") if one.name in PARTS else one) for one in kind.metrics]
-        assert sorted(rows) == sorted(found[name] + theirs), name
+        shared_rows = [row for title in links for row in rows_of[title]]
+        rows = [
+            documented(dataclasses.replace(entry, scaling="") if entry.name in PARTS else entry)
+            for entry in kind.metrics
+        ]
+        assert sorted(rows) == sorted(rows_of[name] + shared_rows), name
 
 
 def documented(metric: Metric) -> str:
     """The row of docs/metrics.md."""
     name = f"`{metric.name}`" + (" `[i]`" if metric.rounds else "")
-    return f"| {name} | {metric.unit} | {metric.definition} |" + (f" {metric.memory} |" if metric.memory else "")
+    return f"| {name} | {metric.unit} | {metric.definition} |" + (f" {metric.scaling} |" if metric.scaling else "")
 
 
 PARTS = ("enable_cpu_time", "clear_cpu_time", "fault_cpu_time")
@@ -181,7 +188,7 @@ def test_the_sum_is_that_of_its_parts_and_no_time_is_missing(kind, workload, pol
     assert picoseconds(run, *PARTS) == picoseconds(run, "logging_cpu_time")
     assert all(run.metrics[name] >= 0 for name in PARTS)
     assert run.metrics["clear_cpu_time"] > 0
-    if run.scenario.workload.keeps_touching:
+    if run.scenario.workload.keeps_accessing:
         stamps, vcpus = [stamp.phase for stamp in run.job.stamps], run.job.vcpus
         first, last = (stamps.index("undisturbed"), stamps.index("switchover") if kind == "migration" else -1)
         span = int(run.raw.stamp_ps[last] - run.raw.stamp_ps[first]) * PS

@@ -36,7 +36,7 @@ POLICIES = {
 
 
 WAYS = ["lazy", "at_once", "at_get", "ring"]
-"""When CLEAR is done."""
+"""Times at which CLEAR is done (`workload.clear_when`)."""
 
 
 def scenario(policy=None, costs=None, guest=None, **workload):
@@ -125,7 +125,7 @@ def test_no_write_is_lost(policy, workload, monkeypatch):
     assert (pages[writable] & Page.DIRTY).all()
 
 
-def test_letting_go_costs_most_where_every_fault_takes_the_lock_for_write():
+def test_dropping_the_lock_costs_most_where_every_fault_takes_it_for_write():
     """The April 2024 mail: the same batch, three ways of handling faults."""
 
     def price(policy):
@@ -166,11 +166,12 @@ def test_the_curve_adds_up():
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_what_clear_takes_is_work_and_waiting_and_the_rest(threads):
-    """With a spinlock all that the holds of the threads that clear last is work, or letting go."""
+    """With a spinlock, the holds of the threads that clear consist of work and of dropping the lock."""
     run = simulate(scenario({"clear_batch_pages": 512}, clear_threads=threads), trace=3_000_000)
     m, held = run.metrics, timeline(run)
-    mine = held[(held["lock"] == "mmu_lock") & ~held["thread"].str.startswith("vcpu")]
-    spent = mine.assign(s=mine["end_s"] - mine["begin_s"]).groupby("what")["s"].sum()
+    holds_of_clear = held[(held["lock"] == "mmu_lock") & ~held["thread"].str.startswith("vcpu")]
+    durations = holds_of_clear["end_s"] - holds_of_clear["begin_s"]
+    spent = holds_of_clear.assign(s=durations).groupby("what")["s"].sum()
     assert m["clear_cpu_time"] == m["clear_work_time"] + m["clear_wait_time"] + m["clear_flush_time"]
     assert 0 < m["clear_flush_time"] < m["clear_work_time"] < spent["hold"]
     assert m["clear_work_time"] + m["clear_wait_time"] == pytest.approx(spent.sum(), rel=1e-9)
@@ -188,16 +189,16 @@ def holds(result, begin, end):
 @pytest.mark.parametrize("access", ["sequential", "uniform"])
 def test_the_ring_s_reset_takes_the_lock_for_each_run_of_neighbours(access):
     run = simulate(scenario({"architecture": "x86-tdp"}, clear_when="ring", access=access, link="100Gbit/s"))
-    found = int(run.raw.stamp_own[run.job.stamps.index(Stamp("collected", 2)), -1])
+    collected = int(run.raw.stamp_thread[run.job.stamps.index(Stamp("collected", 2)), -1])
     taken = int(holds(run, "sent 1", "collected 2")[0, 1])
-    assert 1000 < found < run.job.pages
+    assert 1000 < collected < run.job.pages
     # Of pages anywhere, few lie within 64 by chance.
-    least, most = (0.9 * found, found) if access == "uniform" else (found / 64, found / 64 + 8)
+    least, most = (0.9 * collected, collected) if access == "uniform" else (collected / 64, collected / 64 + 8)
     assert least <= taken <= most
 
 
 @pytest.mark.parametrize(("batch", "most"), [(0, 1), (512, 16)])
-def test_get_without_manual_protection_may_let_go_too(batch, most):
+def test_get_without_manual_protection_may_drop_the_lock_too(batch, most):
     run = simulate(
         scenario(
             {"architecture": "x86-tdp", "get_drop_when": f"pages >= {batch}" if batch else "never"}, clear_when="at_get"
@@ -208,7 +209,7 @@ def test_get_without_manual_protection_may_let_go_too(batch, most):
 
 
 def test_get_s_adaptive_batch_begins_at_its_own_least():
-    """Which here is all of the memory, so that each GET is one hold; CLEAR's is another, and not in use."""
+    """That is all of the memory here, so that each GET is one hold; CLEAR's batch is another, and not in use."""
     policy = {"architecture": "x86-tdp", "get_drop_when": "pages >= adaptive(8192, 8192)",
               "clear_drop_when": "pages >= adaptive(64, 128)"}  # fmt: skip
     run = simulate(scenario(policy, clear_when="at_get", guest={"backing": "4k"}, link="1Gbit/s"))
@@ -248,7 +249,7 @@ def test_a_yield_may_count_vcpus_only():
     assert acquisitions("vcpus", 2) < acquisitions("waiters", 2)
 
 
-def test_a_yield_may_ask_for_more_than_one_that_waits():
+def test_a_yield_may_require_more_than_one_waiter():
     few, many = (
         simulate(scenario({"clear_drop_when": f"pages >= 64 and waiters >= {n}", "architecture": "x86-shadow-paging"}))
         for n in (1, 4)
@@ -263,7 +264,7 @@ def test_what_the_guest_only_reads_is_not_dirty(way):
     job = build(scenario(guest=guest, write_percent=50, clear_when=way))
     result = compiled.run(job, 3)
     assert result == reference.run(job, 3)
-    assert 0 < result.stamp_own[job.stamps.index(Stamp("left")), -1] <= job.pages / 2
+    assert 0 < result.stamp_thread[job.stamps.index(Stamp("left")), -1] <= job.pages / 2
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ def test_what_the_guest_only_reads_is_not_dirty(way):
     [({"pass_limit": 100, "link": "5Gbit/s", "timeout": "300ms"}, "timeout of 300ms"),
      ({"pass_limit": 4}, "limit of 4 passes")],
 )  # fmt: skip
-def test_a_migration_that_cannot_converge_says_so(workload, stopped):
+def test_a_migration_that_cannot_converge_is_reported(workload, stopped):
     result = simulate(scenario(**workload))
     link = 5 / 8 * 1e9 / 2**30 if "link" in workload else 25 / 8 * 1e9 / 2**30
     assert result.metrics["converged"] == 0
@@ -292,8 +293,8 @@ def test_passes_that_could_last_longer_than_is_simulated_are_refused_at_once():
         simulate(scenario(guest={"memory": "32G"}, link="250Mbit/s", clear_chunk="1G", timeout="4000s", pass_limit=100))
 
 
-def test_what_get_found_is_left_if_it_is_not_sent():
-    """Without manual protection GET has cleared the log of it: it stands in the bitmap only."""
+def test_pages_of_get_are_left_if_they_are_not_sent():
+    """Without manual protection GET has cleared them in the log: they are in the bitmap only."""
     result = simulate(scenario(access_interval="60s", clear_when="at_get", downtime="60s"))
     assert result.metrics["passes"] == 0
     assert result.metrics["dirty_left"] == result.job.pages * 4096

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A migration of a part of the memory stands for the whole."""
+"""A migration of a part of the memory represents the whole."""
 
 import pytest
 
@@ -24,5 +24,5 @@ def test_memory_that_does_not_divide_is_refused():
     whole = Scenario.parse({"guest": {"vcpus": 4, "memory": "48M"}, "workload": {"kind": "migration"}})
     with pytest.raises(InputError, match=r"factor = 4: each vCPU's part must stay a multiple of 2M.*divisor of 6"):
         scaled(whole, 4)
-    with pytest.raises(InputError, match=r"factor = 2: a chunk of 256K cannot be divided so"):
+    with pytest.raises(InputError, match=r"factor = 2: does not divide a chunk of 256K"):
         scaled(whole.changed({"workload": {"clear_chunk": "256K"}}), 2)

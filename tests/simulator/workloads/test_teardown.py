@@ -40,7 +40,7 @@ def time_ps(result):
 
 @pytest.mark.parametrize("guest", [{}, {"backing": "thp"}, {"page_size": "16K"}, {"page_size": "64K", "memory": "40M"}])
 @pytest.mark.parametrize(("cache", "tlb"), WAYS)
-def test_it_takes_exactly_what_its_counts_say(cache, tlb, guest):
+def test_its_time_follows_exactly_from_its_counts(cache, tlb, guest):
     """In both engines, to the picosecond, whatever of the last table is filled."""
     case = scenario(cache, tlb, guest)
     job = build(case)
@@ -62,14 +62,14 @@ def test_counts_against_a_walk_that_touches_every_entry():
     for page in range(pages):
         tables.setdefault(page >> 18, {}).setdefault(page >> 9, set()).add(page)
     entries = invalidations = 0
-    for first in sorted(tables):  # each maps the largest block, after which the lock may be let go
+    for first in sorted(tables):  # each maps the largest block, after which the lock may be dropped
         for second in sorted(tables[first]):
             entries += len(tables[first][second]) + 1
             invalidations += 1  # of the table, when its last page has gone
         entries, invalidations = entries + 1, invalidations + 1
         invalidations += 1  # of the range
-    found = counts(case)
-    assert (found.entries, found.invalidations, found.lines) == (entries, invalidations, pages * 64)
+    counted = counts(case)
+    assert (counted.entries, counted.invalidations, counted.lines) == (entries, invalidations, pages * 64)
 
 
 def test_todays_kernel_frees_the_tables_without_the_lock():

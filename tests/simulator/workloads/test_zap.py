@@ -8,7 +8,7 @@ from simlib.analysis.simulate import run_scenario as simulate
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine import compiled, reference
 from simlib.simulator.workloads import build
-from simlib.simulator.workloads.horizon import how_long
+from simlib.simulator.workloads.horizon import long_run_notice
 
 
 def scenario(batch=10, guest=None, architecture="x86-shadow", **workload):
@@ -38,7 +38,7 @@ def test_alone_it_takes_the_sum_of_its_costs():
 
 
 @pytest.mark.parametrize(("batch", "holds"), [(0, 1), (1, 32), (10, 4), (32, 1), (40, 1)])
-def test_it_lets_go_once_a_batch_is_done_and_somebody_waits(batch, holds):
+def test_it_drops_the_lock_after_a_batch_if_a_thread_waits(batch, holds):
     """All four vCPUs fault as soon as the memory is unmapped, and wait from then on."""
     result = simulate(scenario(batch), trace=500_000)
     taken = result.raw.trace[(result.raw.trace[:, 1] == 4) & (result.raw.trace[:, 2] == 0)]
@@ -54,7 +54,7 @@ def test_an_adaptive_batch_grows_from_its_least_while_nobody_waits():
     assert zapped - undisturbed == 7
 
 
-def test_what_is_touched_again_is_mapped_again():
+def test_memory_accessed_again_is_mapped_again():
     """Page by page, or by blocks where the guest has such; several vCPUs may want the same at once."""
     pages, blocks = (simulate(scenario(1, {"backing": backing})).raw.faults for backing in ("4k", "hugetlb_2mb"))
     assert pages[:, 0].sum() > 200
@@ -67,27 +67,27 @@ def test_what_is_touched_again_is_mapped_again():
     [{"kind": "zap"}, {"kind": "migration"}, {"kind": "get_dirty_log"}, {"kind": "teardown", "guest_runs": True}],
 )
 @pytest.mark.parametrize("clock", ["serial", "serial_yield"])
-def test_a_guest_that_works_on_has_a_clock_that_all_share(workload, clock):
+def test_a_running_guest_has_a_clock_that_all_share(workload, clock):
     """Its accesses are counted over the time that passes, and stamps have the time that such a clock shows."""
     tables = {
         "host": {"clock": clock},
         "workload": workload,
         "policy": {"architecture": "arm64", "teardown_tlb": "range"},
     }
-    with pytest.raises(InputError, match=rf"machine\.clock = {clock}: {workload['kind']} tells how fast"):
+    with pytest.raises(InputError, match=rf"host\.clock = {clock}: {workload['kind']} measures the guest"):
         Scenario.parse(tables)
     Scenario.parse(tables | {"host": {"clock": "wall"}})
 
 
-def test_a_run_that_takes_long_says_so_and_one_of_a_week_is_refused():
+def test_a_long_run_is_announced_and_one_of_a_week_is_refused():
     def asked(pause):
         return Scenario.parse({"guest": {"vcpus": 64, "memory_per_vcpu": "2M"}, "costs": {"clear_page": "30ns"},
                                "workload": {"kind": "get_dirty_log", "iterations": 1, "pause": pause,
                                             "access_interval": "1ns"}})  # fmt: skip
 
-    assert not how_long(asked("1ms").changed({"workload": {"warm_up": "1ms"}}))
-    assert how_long(asked("4s")).startswith(
-        "a long run: the guest touches its memory 2.62e+11 times and more: 5248 s at"
+    assert not long_run_notice(asked("1ms").changed({"workload": {"warm_up": "1ms"}}))
+    assert long_run_notice(asked("4s")).startswith(
+        "a long run: the guest accesses its memory at least 2.62e+11 times: at least 5248 s"
     )
     with pytest.raises(HorizonError, match=r"2\.56e\+14 times, more than the 1e\+13 .*; shorten pause"):
         simulate(asked("4000s"))
@@ -95,5 +95,5 @@ def test_a_run_that_takes_long_says_so_and_one_of_a_week_is_refused():
 
 @pytest.mark.parametrize("machine", [{"turn": "200ns"}, {"clock": "serial", "turn": "3ms"}])
 def test_turns_are_those_of_one_processor_and_short(machine):
-    with pytest.raises(InputError, match=r"machine\.turn = .*: CPUs have turns on one processor only"):
+    with pytest.raises(InputError, match=r"host\.turn = .*: CPUs have turns only on a single processor"):
         Scenario.parse({"machine": machine})

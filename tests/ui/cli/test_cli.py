@@ -134,7 +134,7 @@ BAD = {
     "no vcpus": ("[guest]\nvcpus = 0\n", "guest.vcpus = 0"),
     "negative cost": ('[costs]\nfault_unlocked = "-1us"\n', "must not be negative"),
     "not a number": ("[costs]\nfault_jitter = nan\n", "finite"),
-    "not TOML": ("[guest\n", "no TOML: "),
+    "not TOML": ("[guest\n", "not TOML: "),
     "no mmu_lock": ('[policy]\narchitecture = "s390"\n', "does not take mmu_lock"),
     "batch": ("[policy]\nclear_batch_pages = 65\n", "multiple of 64"),
 }
@@ -259,7 +259,7 @@ def test_predict_and_compare_take_policies(ask, small):
 def test_errors_name_options(ask, tmp_path):
     path = tmp_path / "bare.toml"
     path.write_text("[guest]\nvcpus = 2\n")
-    code, _, err = ask("predict", path, "--vcpus", "2", "--costs", "exact")
+    code, _, err = ask("predict", path, "--vcpus", "2", "--unknown-costs", "exact")
     assert code == 2
     assert "calibrate and pass --fit" in err
     path.write_text('[guest]\nmemory_per_vcpu = "1T"\n[workload]\niterations = 1000\n'

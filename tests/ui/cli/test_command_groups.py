@@ -105,6 +105,6 @@ def test_the_choices_take_the_same_options_in_the_same_order():
 def test_choices_have_a_process_a_cpu_unless_told_otherwise(cpus, workers, monkeypatch):
     monkeypatch.setattr(questions, "cpus", lambda: cpus)
     with Processes().in_use():
-        assert getattr(parallel._task.executor, "workers", None) == workers
+        assert getattr(parallel._thread.executor, "workers", None) == workers
     with Processes(workers=0).in_use():
-        assert parallel._task.executor is None
+        assert parallel._thread.executor is None

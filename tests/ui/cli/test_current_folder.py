@@ -10,7 +10,7 @@ MODULES = ("multiprocessing", "signal", "random", "warnings", "numba", "numpy", 
 """Names of some that every process of Python imports, or those that a sweep starts."""
 
 GRID = """
-costs = "median"
+unknown_costs = "median"
 scenario.guest.memory = "4M"
 axes.guest.vcpus = [1, 2]
 replications.most = 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One answer as one page: whole, offline, with what was asked, and captions that say what the numbers say."""
+"""Pages of results: complete, offline, with the command, and with captions that agree with the numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NAMES = ("simulation", "migration", "prediction", "one point", "comparison", "ch
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_result_has_a_page_that_needs_nothing_beside_it(results, name):
+def test_every_result_has_a_self_contained_page(results, name):
     report = result_report(results[name], "simlib … <b>", scenario=SMALL, seed=3)
     html = report.to_html()
     assert not re.search(r"<(?:script|img|link)[^>]+(?:src|href)=", html)
@@ -63,23 +63,23 @@ def test_several_results_get_a_section_each(results):
     assert result_report({"a": results["choice"]}).sections[0].title == "Answer"
 
 
-def test_the_page_of_a_batch_has_its_seed_and_stalls_beside_what_is_as_good(results):
+def test_the_page_of_a_batch_has_its_seed_and_its_stalls(results):
     page = result_report(results["batch"])
-    assert page.facts["seed"] == str(results["batch"].choice.seed)
+    assert page.facts["seed"] == str(results["batch"].seed)
     tables = [block for block in page.sections[0].blocks if isinstance(block, Table)]
     first = list(tables[0].frame.columns)
-    assert {"as good", "longest stall"} <= set(first)
-    shown = {column for table in tables[:2] for column in table.frame.columns}
-    assert shown == set(results["batch"].readable().columns)
+    assert {"equivalent", "longest stall"} <= set(first)
+    columns = {column for table in tables[:2] for column in table.frame.columns}
+    assert columns == set(results["batch"].batches.readable().columns)
     assert max(len(table.frame.columns) for table in tables) <= 8  # more do not fit 1280 pixels
 
 
-def test_what_has_no_page_is_refused():
+def test_a_type_without_a_page_is_refused():
     with pytest.raises(InputError, match="there is no page for it"):
         result_report(Scenario())  # type: ignore[arg-type]  # what a user may try
 
 
-def test_findings_of_a_prediction_are_its_numbers(results):
+def test_findings_of_a_prediction_have_its_numbers(results):
     rows = results["prediction"].frame
     time = rows[rows["metric"] == "dirty_memory_time"].set_index("vcpus")["estimate"]
     sentence = next(text for text in prediction_findings(rows) if text.startswith("dirty_memory_time"))
@@ -92,20 +92,20 @@ def test_findings_of_a_prediction_are_its_numbers(results):
 @pytest.mark.parametrize(
     ("low", "high", "unsure"), [(-25.0, -15.0, False), (-25.0, 1.0, True), (5.0, 9.0, False), (-1.0, 9.0, True)]
 )
-def test_a_change_that_may_be_none_says_so(low, high, unsure):
+def test_a_sentence_states_that_the_interval_includes_no_change(low, high, unsure):
     frame = pd.DataFrame({"policy": ["baseline", "b", "c"], "variant": "", "vcpus": 8, "metric": "zap_time",
                           "change_percent": [0.0, 1.0, -20.0], "change_low": [0.0, 0.5, low],
                           "change_high": [0.0, 1.5, high]})  # fmt: skip
     (sentence,) = comparison_findings(frame, "baseline")
-    assert "c changes it most against own, by −20 %" in sentence
-    assert ("holds no change at all" in sentence) is unsure
+    assert "c changes it most against baseline, by −20 %" in sentence
+    assert ("includes no change" in sentence) is unsure
 
 
 def test_captions_of_a_run_count_its_waits(results):
     run = results["simulation"]
     lock = run.locks().query("lock == 'mmu_lock'")
-    said = simulation_captions(run)["histogram"]
-    assert f"{lock['contended'].sum():,} of {lock['acquisitions'].sum():,} acquisitions" in said
+    caption = simulation_captions(run)["histogram"]
+    assert f"{lock['contended'].sum():,} of {lock['acquisitions'].sum():,} acquisitions" in caption
 
 
 @pytest.fixture
@@ -141,13 +141,13 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(ask, small, tm
         (small / "below-a-file.html", "cannot be written"),
         (tmp_path / "page.png", "whose name ends in .html"),
     ):
-        code, _, said = ask(command, small, *more, "--plot", path)
+        code, _, errors = ask(command, small, *more, "--plot", path)
         assert code == 2
-        assert sentence in said
+        assert sentence in errors
     assert [file.name for file in tmp_path.iterdir()] == ["small.toml"]
 
 
-def test_a_page_names_the_commands_that_write_one(ask):
+def test_the_documentation_names_the_commands_that_write_a_page(ask):
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
     named = re.search(r"With `--plot page.html` the commands (.*?) write", page, re.DOTALL)
     assert named
@@ -156,16 +156,16 @@ def test_a_page_names_the_commands_that_write_one(ask):
         assert ("--plot" in ask(command, "--help")[1]) is (command in listed), command
 
 
-def test_a_page_has_the_sentence_of_a_wrong_input(ask, tmp_path, monkeypatch):
+def test_the_documentation_has_the_message_of_a_wrong_input(ask, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, _, said = ask("simulate", "mine.toml")
+    code, _, errors = ask("simulate", "mine.toml")
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
     assert code == 2
-    assert said.startswith("simlib: mine.toml")
-    assert f"    {said}" in page
+    assert errors.startswith("simlib: mine.toml")
+    assert f"    {errors}" in page
 
 
-def test_a_place_is_checked_without_making_anything(tmp_path):
+def test_a_path_is_checked_without_creating_anything(tmp_path):
     check_writable(tmp_path / "new" / "folder" / "page.html")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="Is a directory"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A report is one file that needs nothing else, shows text as text, and is never half written."""
+"""Reports: one self-contained file, escaped text, and atomic writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVIL = "<script>alert(1)</script>"
 
 
 class Page(HTMLParser):
-    """Tags and ids of a page, and every address that a browser would load by itself."""
+    """Tags and ids of a page, and every address that a browser would load."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def report() -> Report:
     )
 
 
-def test_the_page_loads_nothing_and_holds_plotly_once(report: Report) -> None:
+def test_the_page_loads_nothing_and_contains_plotly_once(report: Report) -> None:
     html = report.to_html()
     page = Page(html)
     assert page.loaded == []
@@ -69,7 +69,7 @@ def test_the_page_loads_nothing_and_holds_plotly_once(report: Report) -> None:
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
 
 
-def test_text_is_shown_and_not_run(report: Report) -> None:
+def test_text_is_escaped(report: Report) -> None:
     html = report.to_html()
     assert EVIL not in html
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 12
@@ -83,7 +83,7 @@ def report_scripts_per_chart(report: Report) -> int:
     return Page(chart.html("x")).tags.count("script")
 
 
-def test_numbers_of_a_table_can_be_read(report: Report) -> None:
+def test_numbers_of_a_table_are_formatted(report: Report) -> None:
     html = report.to_html()
     assert '<td class="number">201,442,478</td>' in html
     assert '<td class="number">0.0001235</td>' in html
@@ -94,7 +94,7 @@ def test_a_report_without_charts_is_small() -> None:
     assert len(Report("title", "", [Section("one", ["words"])]).to_html()) < 10_000
 
 
-def test_a_report_is_whole_or_not_there(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_earlier_report(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "folder" / "report.html"
     assert report.write(path) == path
     assert path.read_text(encoding="utf-8") == report.to_html()
@@ -110,7 +110,7 @@ def test_a_report_is_whole_or_not_there(report: Report, tmp_path: Path, monkeypa
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "report.html", tmp_path):
         with pytest.raises(InputError, match="cannot be written") as caught:
@@ -118,6 +118,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
 
 
-def test_a_text_that_is_no_list_of_blocks_is_refused() -> None:
+def test_a_string_instead_of_blocks_is_refused() -> None:
     with pytest.raises(InputError, match="must be a list; put the text in a list"):
         Section("a", "text")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The fast engine: the step language interpreted by Numba, a room a subject.
+"""The fast engine: Numba interprets the step language; one module per subject.
 
-`simlib.simulator.engine.reference` is the definition; this computes the same thing, event for event. `state` says what
-a run is made of, `calendar` whose turn it is, `ahead` what needs no turn (by what `reach` found out before, and
-`rounds` learnt), `access` how the guest touches memory, `clock` how time passes, `turns` who has an emulator's one
-processor, `locks` who gets a lock, `slowing` how a VMM throttles vCPUs, `memory` what the page table and the log say,
-`logs` what log buffers and dirty rings hold, `statistics` what is written down, and `interpreter` goes from step to
-step.
+`simlib.simulator.engine.reference` defines the behaviour; this engine computes the same result, event for event.
+`state` holds the records of a run, `calendar` the order of wake-ups, `lookahead` the steps that need no event (with the
+facts that `static_analysis` derives from the programs and the rounds that `fast_forward` learns), `access` the guest's
+memory accesses, `clock` the passing of time, `turns` the scheduling of an emulator's single processor, `locks` the lock
+disciplines, `throttling` how a VMM throttles vCPUs, `memory` the page table and the dirty log, `logs` the log buffers
+and dirty rings, `statistics` what is recorded. `interpreter` goes from step to step.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib._lib.jit import address_of, compiled_elsewhere, is_kept
+from simlib._lib.jit import address_of, compiling_in_background, is_cached
 from simlib.model.job import Job
 from simlib.model.program import Program
 from simlib.simulator.engine import limits
-from simlib.simulator.engine.compiled.calendar import first_calendar
+from simlib.simulator.engine.compiled.calendar import initial_calendar
 from simlib.simulator.engine.compiled.inline import loops_as_written
-from simlib.simulator.engine.compiled.interpreter import advance, aside
-from simlib.simulator.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAWAY, RUNNING, Run, run_of
+from simlib.simulator.engine.compiled.interpreter import advance, slow_path
+from simlib.simulator.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAWAY, RUNNING, Run, initial_run
 from simlib.simulator.engine.result import EngineResult
 
 _compiling = Lock()
 _addresses: dict[bool, int] = {}
-"""Of `aside`, for runs with records and without, as soon as the engine is compiled for them."""
+"""Address of `slow_path`, by whether runs keep records; present once the engine is compiled for them."""
 
 BUDGET = 500_000
-"""Work between two looks at the keyboard and the progress display, in events; well below a tenth of a second."""
+"""Events between two checks for an interrupt and updates of the progress display; takes well below a tenth of a second.
+"""
 
 
 def run(
@@ -69,7 +70,7 @@ def run(
     (31000, [20, 1])
     """
     limits.check_size(job)
-    state = run_of(job, seed, trace, ledger, first_calendar(len(job.entry), job.turn_ps > 0))
+    state = initial_run(job, seed, trace, ledger, initial_calendar(len(job.entry), job.turn_ps > 0))
     world = state.worlds[0]
     compile_for(state)
     while world["status"] == RUNNING and world["overflow_at"] < 0:
@@ -77,7 +78,7 @@ def run(
         if progress is not None:
             progress(int(world["events"]), int(world["now"]))
     if world["overflow_at"] >= 0:
-        raise limits.overflow(int(world["overflow_at"]))
+        raise limits.ring_overflow(int(world["overflow_at"]))
     if world["status"] == DEADLOCK:
         raise limits.deadlock(job, int(world["now"]), state.threads["ended"])
     if world["status"] == PAST_HORIZON:
@@ -86,66 +87,71 @@ def run(
         raise limits.runaway(int(world["now"]))
     limits.check_room("trace events", int(world["traced"]), trace)
     limits.check_room("ledger entries", int(world["ledgered"]), ledger)
-    return _result(state)
+    return _engine_result(state)
 
 
 def is_loaded() -> bool:
-    """Whether this process has what a run without records needs."""
+    """True if this process has loaded the machine code for runs without records."""
     return False in _addresses
 
 
 def is_compiled() -> bool:
-    """Whether nothing has to be compiled before a run without records."""
-    state = _smallest()
-    return is_kept(advance, (state, BUDGET)) and is_kept(aside, (state, -1))
+    """True if the machine code for runs without records is cached on disk."""
+    state = _minimal_run()
+    return is_cached(advance, (state, BUDGET)) and is_cached(slow_path, (state, -1))
 
 
-def compiling_meanwhile() -> AbstractContextManager[None]:
-    """While the block does something else, another process compiles the engine, unless it is kept already."""
-    return compiled_elsewhere(advance, (_smallest(), BUDGET), "simlib.simulator.engine.compiled", "plain")
+def compiling_engine() -> AbstractContextManager[None]:
+    """Compile the engine in another process while the block runs, unless the machine code is cached."""
+    return compiling_in_background(advance, (_minimal_run(), BUDGET), "simlib.simulator.engine.compiled", "plain")
 
 
-def compile_ahead(*, recorded: bool = False, only_aside: bool = False) -> None:
-    """Compile the engine for runs with records or without, or only what happens seldom, before there is one."""
-    compile_for(_smallest(8 if recorded else 0), only_aside=only_aside)
+def compile_ahead(*, recorded: bool = False, slow_path_only: bool = False) -> None:
+    """Compile the engine before its first run, for runs with or without records.
+
+    - `slow_path_only`: compile only the slow path.
+    """
+    compile_for(_minimal_run(8 if recorded else 0), slow_path_only=slow_path_only)
 
 
-def _smallest(records: int = 0) -> Run:
+def _minimal_run(records: int = 0) -> Run:
     """A run of one thread and one step, before it begins."""
     program = Program()
     with program.thread():
         program.run(1000)
-    none = np.zeros(1, dtype=int)
-    job = Job(program.steps(), none, np.zeros((1, 2), dtype=int), none, 0, 0, 0, none)
-    return run_of(job, 1, records, 0, first_calendar(1))
+    zeros = np.zeros(1, dtype=int)
+    job = Job(program.steps(), zeros, np.zeros((1, 2), dtype=int), zeros, 0, 0, 0, zeros)
+    return initial_run(job, 1, records, 0, initial_calendar(1))
 
 
-def compile_for(state: Run, *, only_aside: bool = False) -> None:
-    """Compile the engine, or load it, if it has not been for such a run: with records or without.
+def compile_for(state: Run, *, slow_path_only: bool = False) -> None:
+    """Compile the engine, or load it, for runs like this one: with records or without.
 
-    Where nothing is kept yet, another process compiles a half of it meanwhile.
+    If no machine code is cached, another process compiles the slow path meanwhile.
 
-    - `only_aside`: that half.
+    - `slow_path_only`: compile only the slow path.
     """
-    recorded = state.books.trace is not None
+    recorded = state.counters.trace is not None
     with _compiling, loops_as_written():
         if recorded not in _addresses:
-            if not only_aside:
+            if not slow_path_only:
                 kind = "recorded" if recorded else "plain"
-                with compiled_elsewhere(aside, (state, -1), "simlib.simulator.engine.compiled", "aside", kind):
+                with compiling_in_background(
+                    slow_path, (state, -1), "simlib.simulator.engine.compiled", "slow_path", kind
+                ):
                     address_of(advance, (state, BUDGET))
-            _addresses[recorded] = address_of(aside, (state, -1))
-    state.worlds["aside"] = _addresses[recorded]
+            _addresses[recorded] = address_of(slow_path, (state, -1))
+    state.worlds["slow_path"] = _addresses[recorded]
 
 
-def _written(rows: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
-    """So many rows of a record; none, if it was not kept."""
+def _recorded_rows(rows: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
+    """First `count` rows of a record; none if it was not kept."""
     return np.zeros((0, 5), dtype=np.int64) if rows is None else rows[:count]
 
 
-def _result(state: Run) -> EngineResult:
-    """What is left of a run that ended well."""
-    world, threads, locks, books = state.worlds[0], state.threads, state.locks, state.books
+def _engine_result(state: Run) -> EngineResult:
+    """Result of a run that ended normally."""
+    world, threads, locks, counters = state.worlds[0], state.threads, state.locks, state.counters
     return EngineResult(
         end_ps=int(np.max(threads["ended"])),
         events=int(world["events"]),
@@ -153,20 +159,20 @@ def _result(state: Run) -> EngineResult:
         wait_histogram=locks["waits"].reshape(len(locks), 2, -1).copy(),
         hold_histogram=locks["holds"].reshape(len(locks), 2, -1).copy(),
         busy_ps=locks["busy"].copy(),
-        queue_ps=books.queue,
+        queue_ps=counters.queue,
         thread_ps=threads["spent"].copy(),
         thread_end_ps=threads["ended"].copy(),
         faults=threads["faults"].copy(),
-        progress=books.progress,
+        progress=counters.progress,
         bin_ps=1 << int(world["shift"]),
-        stamp_ps=books.stamp_ps,
-        stamp_locks=books.stamp_locks,
-        stamp_sums=books.stamp_sums,
-        stamp_own=books.stamp_own,
-        stamp_waits=books.stamp_waits,
-        lap_histogram=books.laps,
+        stamp_ps=counters.stamp_ps,
+        stamp_locks=counters.stamp_locks,
+        stamp_sums=counters.stamp_sums,
+        stamp_thread=counters.stamp_thread,
+        stamp_waits=counters.stamp_waits,
+        lap_histogram=counters.laps,
         lap_max_ps=threads["lap_max"].copy(),
         throttle=int(world["throttle"]),
-        trace=_written(books.trace, int(world["traced"])),
-        ledger=_written(books.ledger, int(world["ledgered"])),
+        trace=_recorded_rows(counters.trace, int(world["traced"])),
+        ledger=_recorded_rows(counters.ledger, int(world["ledgered"])),
     )

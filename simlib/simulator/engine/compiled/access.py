@@ -1,25 +1,34 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The guest touches its memory."""
+"""Accesses of the guest to its memory."""
 
 from __future__ import annotations
 
 from simlib.simulator.engine.compiled import logs
-from simlib.simulator.engine.compiled.clock import IDLE, RUN, shown
+from simlib.simulator.engine.compiled.clock import IDLE, RUN, shown_time
 from simlib.simulator.engine.compiled.inline import always_inline, outlined
-from simlib.simulator.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, writes
-from simlib.simulator.engine.compiled.statistics import FAULT, LEAVE, PAUSE, PAUSED, WRITE, end_kick, enter, note
+from simlib.simulator.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, is_written
+from simlib.simulator.engine.compiled.statistics import (
+    FAULT,
+    LEAVE,
+    PAUSE,
+    PAUSED,
+    WRITE,
+    end_kick,
+    record_entry,
+    record_event,
+)
 
 
 @always_inline
-def is_interrupted(thread):
-    """Whether the vCPU must leave the guest before its access, which is then made afterwards."""
+def must_leave_for_interrupt(thread):
+    """True if the vCPU must leave the guest before its access, which it makes afterwards."""
     return (thread.kick > 0 and not thread.interrupted) or (thread.pause > 0 and thread.interrupted != 2)
 
 
 @outlined
 def interrupt(run, thread, number):
-    """The vCPU leaves the guest, as a kick or a throttle asked for, and enters it again; returns its clock."""
-    world, books = run.worlds[0], run.books
+    """Make the vCPU leave the guest for a kick or a throttle and enter it again; returns its clock."""
+    world, counters = run.worlds[0], run.counters
     kick, pause = thread.kick, thread.pause
     if pause:
         kick += logs.drain(run, thread, number) * world.pause_entry
@@ -29,16 +38,16 @@ def interrupt(run, thread, number):
     thread.interrupted = 2 if pause else 1
     if thread.kick_stalls or pause:
         thread.kicked = 1
-        thread.lap_from = shown(world, world.now)
+        thread.lap_from = shown_time(world, world.now)
     if pause:
-        note(world, books.trace, world.now, number, PAUSE, pause)
-        enter(world, books.ledger, number, PAUSED, kick, pause)
+        record_event(world, counters.trace, world.now, number, PAUSE, pause)
+        record_entry(world, counters.ledger, number, PAUSED, kick, pause)
     return world.now + kick + pause
 
 
 @always_inline
-def target_of(step, fault):
-    """Where a fault goes to."""
+def fault_target(step, fault):
+    """Step at which the handling of a fault begins."""
     if fault == 0:
         return step.a
     if fault == 1:
@@ -48,29 +57,29 @@ def target_of(step, fault):
 
 @always_inline
 def access(run, thread, number, step):
-    """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock."""
-    world, books = run.worlds[0], run.books
+    """Access the current page: a hit goes on, a fault jumps. Returns the thread's clock."""
+    world, counters = run.worlds[0], run.counters
     if thread.interrupted == 2:
         thread.pause = 0
     thread.interrupted = 0
     page = thread.page
     fault = fault_of(world, run.pages, run.blocks, page)
-    if logs.leaves(world, thread, fault):
-        note(world, books.trace, world.now, number, LEAVE, page)
+    if logs.must_leave_guest(world, thread, fault):
+        record_event(world, counters.trace, world.now, number, LEAVE, page)
         thread.pc = step.e
         return world.now
     if fault == NO_FAULT or fault == LOGGED:
         thread.pc += 1
         if thread.kicked:
-            end_kick(world, books, thread, number)
+            end_kick(world, counters, thread, number)
         if fault == LOGGED:
-            logs.write(world, run.pages, run.logs, thread, number, page)
-            enter(world, books.ledger, number, WRITE, page, 2)
+            logs.log_write(world, run.pages, run.logs, thread, number, page)
+            record_entry(world, counters.ledger, number, WRITE, page, 2)
             return world.now + world.dirty_set_ps
-        if books.ledger is not None and writes(world, page):
-            enter(world, books.ledger, number, WRITE, page, 0)
+        if counters.ledger is not None and is_written(world, page):
+            record_entry(world, counters.ledger, number, WRITE, page, 0)
         return world.now
     thread.faults[fault] += 1
-    note(world, books.trace, world.now, number, FAULT, fault)
-    thread.pc = target_of(step, fault)
+    record_event(world, counters.trace, world.now, number, FAULT, fault)
+    thread.pc = fault_target(step, fault)
     return world.now

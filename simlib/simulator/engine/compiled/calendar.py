@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The calendar: a winner tree over threads, each of which has at most one wake-up pending.
+"""The calendar: a winner tree over threads, each of which has at most one pending wake-up.
 
-A key holds a wake-up's time and the thread's number in one integer: the least key is the
-next event, and ties go to the lower thread. `tree[1]` is the winner; the leaves, one a
-thread, are the second half.
+A key combines a wake-up's time and the thread's number in one integer: the least key is the next event, and of equal
+times the lower thread comes first. `tree[1]` is the winner; the leaves, one per thread, are the second half.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ THREAD_BITS = MAX_THREADS.bit_length() - 1
 """Low bits of a key that hold the thread's number."""
 
 NEVER = np.iinfo(np.int64).max
-"""Key of a thread that sleeps."""
+"""Key of a thread without a wake-up."""
 
 
-def first_calendar(threads: int, turns: bool = False) -> NDArray[np.int64]:
-    """Every thread wakes at time zero; nobody does where turns have a length, until they are given one.
+def initial_calendar(threads: int, turns: bool = False) -> NDArray[np.int64]:
+    """Calendar in which every thread wakes at time zero; empty where turns have a length, until a turn begins.
 
     >>> first_calendar(3)[1:6].tolist()
     [0, 0, 2, 0, 1]
@@ -40,7 +39,7 @@ def first_calendar(threads: int, turns: bool = False) -> NDArray[np.int64]:
 
 @always_inline
 def least_rival(tree, number):
-    """The least key of all other threads."""
+    """Least key of all other threads."""
     node = np.uint64((tree.shape[0] >> 1) + number)
     least = NEVER
     while node > np.uint64(1):
@@ -51,22 +50,22 @@ def least_rival(tree, number):
 
 @always_inline
 def is_next(tree, number, time):
-    """Whether a thread that wakes at a time does so before all others."""
+    """True if a thread that wakes at `time` comes before all others."""
     return time <= HORIZON_PS and key_of(time, number) < least_rival(tree, number)
 
 
 @always_inline
 def key_of(time, number):
-    """Key of a wake-up; a time past the horizon is cut, so that it cannot overflow."""
+    """Key of a wake-up; a time past the horizon is clipped so that the key cannot overflow."""
     return (min(time, HORIZON_PS + 1) << THREAD_BITS) | number
 
 
 @always_inline
 def wake(tree, number, key):
-    """Set a thread's key and play its matches again up to the root."""
+    """Set a thread's key and update the winners up to the root."""
     node = np.uint64((tree.shape[0] >> 1) + number)
     tree[node] = key
-    while node > np.uint64(3):  # two levels a turn: a fifth fewer instructions
+    while node > np.uint64(3):  # two levels per iteration: a fifth fewer instructions
         key = min(key, tree[node ^ np.uint64(1)])
         node >>= np.uint64(1)
         tree[node] = key

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Clocks, and how a thread's own time passes."""
+"""Clocks, and the passing of a thread's own time."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from simlib.simulator.engine.compiled.inline import always_inline, item
 from simlib.simulator.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS, WITHIN_BITS
 
 RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
-"""What time is spent on, in the order of `simlib.simulator.engine.result.ACTIVITIES`."""
+"""Activities on which threads spend time, in the order of `simlib.simulator.engine.result.ACTIVITIES`."""
 
 
 @always_inline
-def shown(world, now):
-    """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
+def shown_time(world, now):
+    """Time that a clock shows: the world's time, or that of the single processor that runs all threads in turns."""
     return world.clock_base + max(1, world.running) * (now - world.clock_since)
 
 
 @always_inline
-def starts(world, now, threads):
-    """So many more threads run from now on; fewer, if negative."""
+def change_running(world, now, threads):
+    """Change the number of running threads by `threads`, which may be negative."""
     if world.fluid:
-        world.clock_base = shown(world, now)
+        world.clock_base = shown_time(world, now)
         world.clock_since = now
         world.running += threads
 
 
 @always_inline
 def fall_asleep(world, thread, time):
-    """Sleep until the clock shows so much more."""
-    thread.alarm = shown(world, world.now) + time
-    starts(world, world.now, -1)
+    """Put the thread to sleep until the clock has advanced by `time`."""
+    thread.alarm = shown_time(world, world.now) + time
+    change_running(world, world.now, -1)
 
 
 @always_inline
@@ -44,16 +44,16 @@ def mix(z):
 
 
 @always_inline
-def next_bits(whose):
-    """A thread's next random bits, or the turns'; those after them are made here, where nothing waits for them."""
-    bits, state = np.uint64(whose.bits), np.uint64(whose.stream) + np.uint64(GAMMA)
-    whose.stream, whose.bits = np.int64(state), np.int64(mix(state))
+def next_bits(source):
+    """Next random bits of a thread or of the turns; computes the following ones in advance, off the critical path."""
+    bits, state = np.uint64(source.bits), np.uint64(source.stream) + np.uint64(GAMMA)
+    source.stream, source.bits = np.int64(state), np.int64(mix(state))
     return bits
 
 
 @always_inline
 def sample(thread, quantiles, mean, table):
-    """A duration: the mean, or the mean times a random entry of a quantile table."""
+    """Duration: the mean, or the mean times a random entry of a quantile table."""
     if table == 0:
         return mean
     bits = next_bits(thread)
@@ -61,14 +61,14 @@ def sample(thread, quantiles, mean, table):
 
 
 @always_inline
-def place(thread, places, multiple, table):
-    """A page of the region at random."""
+def random_page(thread, places, multiple, table):
+    """Random page of the region."""
     choices = (thread.end[0] - thread.begin[0]) // multiple
     bits = next_bits(thread)
-    bin_ = np.int64(bits >> np.uint64(64 - SEEK_BITS))
+    number = np.int64(bits >> np.uint64(64 - SEEK_BITS))
     within = np.int64((bits >> np.uint64(64 - SEEK_BITS - WITHIN_BITS)) & np.uint64((1 << WITHIN_BITS) - 1))
-    low = places[table, bin_]
-    rank = ((low + (((places[table, bin_ + 1] - low) * within) >> WITHIN_BITS)) * choices) >> 32
+    low = places[table, number]
+    rank = ((low + (((places[table, number + 1] - low) * within) >> WITHIN_BITS)) * choices) >> 32
     rank = min(rank, choices - 1)
     if places[table, -1] > 0:
         rank = (rank * SCATTER) % choices
@@ -77,7 +77,7 @@ def place(thread, places, multiple, table):
 
 @always_inline
 def spend(quantiles, thread, step, time):
-    """Spend the time of a RUN or HOLD step, and go on to the next; returns the thread's clock."""
+    """Spend the time of a RUN or HOLD step, and go on to the next step; returns the thread's clock."""
     spent = sample(thread, quantiles, step.a, step.b)
     thread.spent[RUN if step.kind == Step.RUN else HOLD] += spent
     thread.pc += 1
@@ -86,7 +86,7 @@ def spend(quantiles, thread, step, time):
 
 @always_inline
 def run_ahead(steps, quantiles, thread, time):
-    """Spend the time of the RUN and HOLD steps ahead; returns the thread's clock."""
+    """Spend the time of all consecutive RUN and HOLD steps; returns the thread's clock."""
     while True:
         step = item(steps, thread.pc)
         if step.kind > Step.HOLD:

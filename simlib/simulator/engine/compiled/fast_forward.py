@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rounds: what lies between two hits of one ACCESS, learnt once and then added up."""
+"""Rounds: the steps between two hits of one ACCESS, traced once and then added up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simlib.simulator.engine.compiled.static_analysis import HIT
 from simlib.simulator.engine.compiled.statistics import bin_of, lap_bin
 
 _ROUND_STEPS = 64
-"""Steps of the longest round that is learnt."""
+"""Steps of the longest round that is traced."""
 
 _NONE = -1
 _ALL_WRITABLE = Page.WRITABLE * 0x0101010101010101
@@ -21,61 +21,61 @@ _ALL_STATES = 3 * 0x0101010101010101
 
 
 @always_inline
-def begin_round(found):
-    """A round of which nothing is known but that it begins with an ACCESS."""
-    found.time, found.events, found.run, found.hold, found.stride = 0, 1, 0, 0, 0
-    found.lap, found.lap_at, found.advance_at = _NONE, 0, 0
-    found.extent, found.counter, found.other = _NONE, _NONE, _NONE
+def reset_round(round_):
+    """Initialise a round that so far consists of its ACCESS."""
+    round_.time, round_.events, round_.run, round_.hold, round_.stride = 0, 1, 0, 0, 0
+    round_.lap, round_.lap_at, round_.advance_at = _NONE, 0, 0
+    round_.extent, round_.counter, round_.other = _NONE, _NONE, _NONE
 
 
 @always_inline
-def count_in_round(step, found):
-    """REPEAT in a round; returns whether there is room for its counter."""
-    if found.counter == _NONE:
-        found.counter, found.period = step.c, step.b
-    elif found.other == _NONE and step.c != found.counter:
-        found.other, found.other_period = step.c, step.b
+def add_counter(step, round_):
+    """Add a REPEAT to a round; returns True if there is room for its counter."""
+    if round_.counter == _NONE:
+        round_.counter, round_.period = step.c, step.b
+    elif round_.other == _NONE and step.c != round_.counter:
+        round_.other, round_.other_period = step.c, step.b
     else:
         return False
     return True
 
 
 @always_inline
-def known_in_round(step, found):
-    """Write down what a step does in a round; returns whether it does the same in each, so that there is a closed form.
+def add_step(step, round_):
+    """Add a step to a round; returns True if it does the same in every round, so that the round has a closed form.
 
-    One LAP and one ADVANCE may be in it; a TEST only of a flag, or of the extent's end, which does not come.
+    There may be one LAP and one ADVANCE; a TEST only of a flag, or of the end of the extent, which is not reached.
     """
     kind = step.kind
     if kind <= Step.HOLD:
-        found.time += step.a
+        round_.time += step.a
         if kind == Step.RUN:
-            found.run += step.a
+            round_.run += step.a
         else:
-            found.hold += step.a
+            round_.hold += step.a
         return step.b == 0
     if kind == Step.LAP:
-        first = found.lap == _NONE
-        found.events += 1
-        found.lap, found.lap_at = step.a, found.time
-        return first
+        is_first = round_.lap == _NONE
+        round_.events += 1
+        round_.lap, round_.lap_at = step.a, round_.time
+        return is_first
     if kind == Step.ADVANCE:
-        first = found.stride == 0
-        found.stride, found.advance_at, found.extent = step.a, found.time, step.b
-        return first
+        is_first = round_.stride == 0
+        round_.stride, round_.advance_at, round_.extent = step.a, round_.time, step.b
+        return is_first
     if kind == Step.REPEAT:
-        return count_in_round(step, found)
+        return add_counter(step, round_)
     if kind == Step.TEST and step.b == Quantity.FLAG:
-        found.events += 1
+        round_.events += 1
         return True
     return kind == Step.JUMP or (
-        kind == Step.TEST and step.b == Quantity.DONE and step.d == 1 and step.c == found.extent
+        kind == Step.TEST and step.b == Quantity.DONE and step.d == 1 and step.c == round_.extent
     )
 
 
 @always_inline
-def jumps_in_round(world, step, expires):
-    """Whether a step of a round goes to its target."""
+def jumps(world, step, expires):
+    """True if a step of a round jumps to its target."""
     if step.kind == Step.REPEAT:
         return step.c != expires
     if step.kind == Step.TEST and step.b == Quantity.FLAG:
@@ -84,72 +84,72 @@ def jumps_in_round(world, step, expires):
 
 
 @outlined
-def walk_round(world, steps, first, expires, found):
-    """Walk from a hit of an ACCESS to the next, and write down what is spent on the way; True if it has a closed form.
+def trace_round(world, steps, first, expires, round_):
+    """Trace the steps from a hit of an ACCESS to the next, and add up what they spend; True if there is a closed form.
 
-    The extent does not end on the way, and no counter runs out but that of number `expires`.
+    The extent does not end on the way, and no counter runs out except number `expires`.
     """
-    begin_round(found)
+    reset_round(round_)
     pc = first + 1
     for _ in range(_ROUND_STEPS):
         step = steps[pc]
         if step.kind == Step.ACCESS:
-            return pc == first and found.time > 0 and found.stride > 0
-        if not known_in_round(step, found):
+            return pc == first and round_.time > 0 and round_.stride > 0
+        if not add_step(step, round_):
             return False
-        pc = step.a if jumps_in_round(world, step, expires) else pc + 1
+        pc = step.a if jumps(world, step, expires) else pc + 1
     return False
 
 
 @always_inline
-def same_shape(one, other):
-    """Whether two rounds differ in their events only."""
+def same_shape(round_, other):
+    """True if two rounds differ only in their number of events."""
     return (
-        one.time == other.time
-        and one.run == other.run
-        and one.hold == other.hold
-        and one.stride == other.stride
-        and one.advance_at == other.advance_at
-        and one.lap == other.lap
-        and one.lap_at == other.lap_at
-        and one.extent == other.extent
-        and one.counter == other.counter
-        and one.other == other.other
+        round_.time == other.time
+        and round_.run == other.run
+        and round_.hold == other.hold
+        and round_.stride == other.stride
+        and round_.advance_at == other.advance_at
+        and round_.lap == other.lap
+        and round_.lap_at == other.lap_at
+        and round_.extent == other.extent
+        and round_.counter == other.counter
+        and round_.other == other.other
     )
 
 
 @outlined
-def learn(world, steps, rounds):
-    """Walk through a round from every ACCESS, with the flags as they are.
+def learn_rounds(world, steps, rounds):
+    """Trace a round from every ACCESS, with the current flags.
 
-    If one counter's running out costs events only, as that of a look at a flag now and then, it becomes `counter`, and
-    its rounds are counted, not waited for.
+    If the expiry of one counter only costs events (such as testing a flag now and then), it becomes `counter`, and its
+    expiries are counted instead of ending a run of rounds.
     """
     for pc in range(steps.shape[0]):
         if steps[pc].ahead != HIT:
             continue
-        usual, late = rounds[pc], rounds[steps.shape[0]]
-        usual.known, usual.free = int(walk_round(world, steps, pc, _NONE, usual)), 0
-        for counter in (usual.counter, usual.other):
-            if not usual.known or usual.free or counter == _NONE:
+        round_, expiring_round = rounds[pc], rounds[steps.shape[0]]
+        round_.known, round_.free = int(trace_round(world, steps, pc, _NONE, round_)), 0
+        for counter in (round_.counter, round_.other):
+            if not round_.known or round_.free or counter == _NONE:
                 continue
-            if walk_round(world, steps, pc, counter, late) and same_shape(usual, late):
-                usual.free, usual.extra = 1, late.events - usual.events
-                if counter == usual.other:
-                    usual.counter, usual.other = usual.other, usual.counter
-                    usual.period, usual.other_period = usual.other_period, usual.period
+            if trace_round(world, steps, pc, counter, expiring_round) and same_shape(round_, expiring_round):
+                round_.free, round_.extra = 1, expiring_round.events - round_.events
+                if counter == round_.other:
+                    round_.counter, round_.other = round_.other, round_.counter
+                    round_.period, round_.other_period = round_.other_period, round_.period
 
 
 @always_inline
-def words_writable(words, page, count):
-    """How many pages in a row are writable, in eights, from one that is a multiple of eight on; at most so many."""
+def writable_pages(words, page, count):
+    """Length of the run of writable pages at `page` (8-aligned), in multiples of 8, at most `count`."""
     word, end = page >> 3, (page + count) >> 3
     first = word
     while word + 8 <= end:
-        wrong = (words[word] & _ALL_STATES) ^ _ALL_WRITABLE
+        mismatch = (words[word] & _ALL_STATES) ^ _ALL_WRITABLE
         for i in range(1, 8):
-            wrong |= (words[word + i] & _ALL_STATES) ^ _ALL_WRITABLE
-        if wrong:
+            mismatch |= (words[word + i] & _ALL_STATES) ^ _ALL_WRITABLE
+        if mismatch:
             break
         word += 8
     while word < end and (words[word] & _ALL_STATES) == _ALL_WRITABLE:
@@ -158,47 +158,49 @@ def words_writable(words, page, count):
 
 
 @always_inline
-def hits(world, pages, words, blocks, page, stride, most):
-    """How many accesses in a row are hits, from a page on, a stride between them; at most so many."""
-    found = 0
-    while found < most:
+def scan_hits(world, pages, words, blocks, page, stride, most):
+    """Number of consecutive accesses, `stride` pages apart from `page` on, that are hits; at most `most`."""
+    count = 0
+    while count < most:
         if stride == 1:
             block = page >> world.block_shift
-            left = min(most - found, ((block + 1) << world.block_shift) - page)
-            many = 0
+            remaining = min(most - count, ((block + 1) << world.block_shift) - page)
+            hits = 0
             if blocks[block] == Block.WRITABLE:
-                many = left
+                hits = remaining
             elif blocks[block] == Block.TABLE and not page & 7:
-                many = words_writable(words, page, left)
-            if many > 0:
-                found += many
-                page += many
+                hits = writable_pages(words, page, remaining)
+            if hits > 0:
+                count += hits
+                page += hits
                 continue
         if fault_of(world, pages, blocks, page) != NO_FAULT:
             break
-        found += 1
+        count += 1
         page += stride
-    return found
+    return count
 
 
 @always_inline
 def count_hits(world, pages, words, blocks, thread, stride, most):
-    """As `hits`, from the thread's page on; what it has seen and has not changed it does not look at again."""
+    """Number of consecutive hits from the thread's page on, at most `most`; reuses the last scan if no entry was
+    withdrawn.
+    """
     page = thread.page
     known = thread.hits_since == world.withdrawn
     if known and stride == 1 and thread.hits_from <= page < thread.hits_to:
         return min(most, thread.hits_to - page)
-    found = hits(world, pages, words, blocks, page, stride, most)
+    hits = scan_hits(world, pages, words, blocks, page, stride, most)
     if stride == 1:
         if not known or page != thread.hits_to:
             thread.hits_from, thread.hits_since = page, world.withdrawn
-        thread.hits_to = page + found
-    return found
+        thread.hits_to = page + hits
+    return hits
 
 
 @always_inline
-def count_progress(world, progress, queue, number, at, every, times, pages):
-    """Write down so many pages at a time, and again after each period."""
+def add_progress(world, progress, queue, number, at, every, times, pages):
+    """Add `pages` to the progress `times` times, one period (`every`) apart."""
     bin_of(world, progress, queue, at + (times - 1) * every)
     done = 0
     while done < times:
@@ -210,64 +212,64 @@ def count_progress(world, progress, queue, number, at, every, times, pages):
 
 
 @always_inline
-def count_laps(thread, laps, gap, times):
-    """Write down the same lap so many times."""
+def add_laps(thread, laps, gap, times):
+    """Record the same lap `times` times."""
     if times > 0:
         thread.lap_max = max(thread.lap_max, gap)
         laps[lap_bin(gap)] += times
 
 
 @always_inline
-def max_repeats(usual, thread, time, horizon):
-    """How many rounds fit before the horizon, the extent's end and the end of a counter that must not run out."""
-    most = (thread.end[usual.extent] - 1 - thread.page) // usual.stride
-    most = min(most, ((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time)
-    if usual.other != _NONE:
-        most = min(most, usual.other_period - 1 - thread.counters[usual.other])
-    if usual.counter != _NONE and not usual.free:
-        most = min(most, usual.period - 1 - thread.counters[usual.counter])
+def max_repeats(round_, thread, time, horizon):
+    """Number of rounds before the horizon, the end of the extent, and the expiry of a counter that must not run out."""
+    most = (thread.end[round_.extent] - 1 - thread.page) // round_.stride
+    most = min(most, ((horizon >> calendar.THREAD_BITS) - 1 - time) // round_.time)
+    if round_.other != _NONE:
+        most = min(most, round_.other_period - 1 - thread.counters[round_.other])
+    if round_.counter != _NONE and not round_.free:
+        most = min(most, round_.period - 1 - thread.counters[round_.counter])
     return most
 
 
 @always_inline
-def turn_counters(usual, thread, rounds):
-    """Count rounds; returns the events of a counter that ran out."""
-    if usual.other != _NONE:
-        thread.counters[usual.other] += rounds
-    if usual.counter == _NONE:
+def advance_counters(round_, thread, rounds):
+    """Advance the counters by `rounds` rounds; returns the events of the expiries of a free counter."""
+    if round_.other != _NONE:
+        thread.counters[round_.other] += rounds
+    if round_.counter == _NONE:
         return 0
-    count = thread.counters[usual.counter] + rounds
-    if not usual.free:
-        thread.counters[usual.counter] = count
+    count = thread.counters[round_.counter] + rounds
+    if not round_.free:
+        thread.counters[round_.counter] = count
         return 0
-    thread.counters[usual.counter] = count % usual.period
-    return count // usual.period * usual.extra
+    thread.counters[round_.counter] = count % round_.period
+    return count // round_.period * round_.extra
 
 
 @always_inline
-def skip(run, thread, number, time, horizon):
-    """Add up all rounds alike that begin at an ACCESS; returns the time of the first one that is not among them."""
-    world, books, usual = run.worlds[0], run.books, item(run.rounds, thread.pc)
+def skip_rounds(run, thread, number, time, horizon):
+    """Add up all identical rounds that begin at an ACCESS; returns the time at which the first other one begins."""
+    world, counters, round_ = run.worlds[0], run.counters, item(run.rounds, thread.pc)
     if thread.kick or thread.pause or thread.interrupted or thread.kicked or ring_is_full(world, thread):
         return time
     if fault_of(world, run.pages, run.blocks, thread.page) != NO_FAULT:
         return time
-    most = max_repeats(usual, thread, time, horizon)
+    most = max_repeats(round_, thread, time, horizon)
     if most <= 0:
         return time
-    rounds = count_hits(world, run.pages, run.words, run.blocks, thread, usual.stride, most)
-    count_progress(
-        world, books.progress, books.queue, number, time + usual.advance_at, usual.time, rounds, usual.stride
+    rounds = count_hits(world, run.pages, run.words, run.blocks, thread, round_.stride, most)
+    add_progress(
+        world, counters.progress, counters.queue, number, time + round_.advance_at, round_.time, rounds, round_.stride
     )
-    thread.page += rounds * usual.stride
-    thread.spent[RUN] += rounds * usual.run
-    thread.spent[HOLD] += rounds * usual.hold
-    if usual.lap != _NONE:
-        if usual.lap:
-            count_laps(thread, books.laps, time + usual.lap_at - thread.lap_from, 1)
-            count_laps(thread, books.laps, usual.time, rounds - 1)
-        thread.lap_from = time + (rounds - 1) * usual.time + usual.lap_at
-    events = rounds * usual.events + turn_counters(usual, thread, rounds)
+    thread.page += rounds * round_.stride
+    thread.spent[RUN] += rounds * round_.run
+    thread.spent[HOLD] += rounds * round_.hold
+    if round_.lap != _NONE:
+        if round_.lap:
+            add_laps(thread, counters.laps, time + round_.lap_at - thread.lap_from, 1)
+            add_laps(thread, counters.laps, round_.time, rounds - 1)
+        thread.lap_from = time + (rounds - 1) * round_.time + round_.lap_at
+    events = rounds * round_.events + advance_counters(round_, thread, rounds)
     world.events += events
     world.stop_at += events - 1 - (rounds >> 7)  # what it took to add them up, in events
-    return time + rounds * usual.time
+    return time + rounds * round_.time

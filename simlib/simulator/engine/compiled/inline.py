@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How the functions of the compiled engine are compiled."""
+"""Compilation options of the functions of the compiled engine."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from simlib._lib.jit import config, intrinsic, njit, types
 _INNER: dict[str, Any] = {
     "_nrt": False, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
 }  # fmt: skip
-"""Of functions that only compiled ones call: by what Python and C would call them is not compiled.
+"""Options of functions that only compiled functions call: Numba emits no wrappers for callers in Python and C.
 
-Without Numba's run-time (`_nrt`) arrays are not reference counted whenever a function gets them.
+Without Numba's run-time (`_nrt`), arrays are not reference-counted when they are passed to a function.
 """
 
 inlined_at_caller = njit(inline="always", **_INNER)
-"""For the few large functions that become part of their one caller: the whole run can be handed to them."""
+"""For the few large functions that are inlined into their only caller, so that the whole run can be passed to them."""
 
 always_inline = njit(forceinline=True, **_INNER)
-"""For small functions of records, arrays and numbers, which are compiled once and then become part of their callers."""
+"""For small functions of records, arrays and numbers: compiled once and inlined into their callers."""
 
 outlined = njit(forceinline=False, **_INNER)
-"""For rare paths: without it, Numba inlines what an `always_inline` function calls into its caller, too."""
+"""For rare paths: without this option, Numba also inlines the callees of an `always_inline` function into its callers.
+"""
 
 
 @contextmanager
 def loops_as_written() -> Iterator[None]:
-    """What is compiled within has no vectorised loops: it is the rare ones that LLVM would turn into vectors.
+    """Compile without loop vectorisation in this block: LLVM would vectorise the rare loops.
 
-    They become part of the engine's one large function, which is then half as long again, and slower by a fifteenth.
+    They are inlined into the engine's one large function, which would become half as long again, and slower by a
+    fifteenth.
     """
-    before = config.LOOP_VECTORIZE, config.SLP_VECTORIZE
+    previous = config.LOOP_VECTORIZE, config.SLP_VECTORIZE
     config.LOOP_VECTORIZE = config.SLP_VECTORIZE = 0
     try:
         yield
     finally:
-        config.LOOP_VECTORIZE, config.SLP_VECTORIZE = before
+        config.LOOP_VECTORIZE, config.SLP_VECTORIZE = previous
 
 
 @always_inline
 def item(array, index):
-    """An array's element; the index is known not to be negative, which Numba else asks and counts from the end."""
+    """Element of an array at an index known to be non-negative; Numba otherwise checks for an index from the end."""
     return array[np.uint64(index)]
 
 
 @intrinsic
 def bit_length(typingctx: Any, value: Any) -> Any:
-    """Bits that a non-negative int64 needs (`int.bit_length`)."""
+    """Number of bits of a non-negative int64 (`int.bit_length`)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zeros = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -63,9 +65,9 @@ def bit_length(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def noinline(typingctx: Any) -> Any:
-    """The function that this stands in does not become part of its callers, however small it is.
+    """Keep LLVM from inlining the calling function, however small it is.
 
-    So the engine's loop has neither copies of a whole run nor addresses that only a seldom step needs.
+    So the engine's loop contains neither copies of a whole run nor addresses that only rare steps need.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -79,14 +81,14 @@ def noinline(typingctx: Any) -> Any:
 def call_at(typingctx: Any, address: Any, run: Any, number: Any) -> Any:
     """Call a function of a run and a number, which returns an int64, by the address of its machine code.
 
-    It has an error model without errors, so that no status is looked at.
+    It is compiled with an error model that raises nothing, so the returned status is not checked.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        given = signature.args[1:]
-        kind = context.call_conv.get_function_type(types.int64, given)
-        function = builder.inttoptr(args[0], kind.as_pointer())
-        _, found = context.call_conv.call_function(builder, function, types.int64, given, args[1:])
-        return found
+        argument_types = signature.args[1:]
+        function_type = context.call_conv.get_function_type(types.int64, argument_types)
+        function = builder.inttoptr(args[0], function_type.as_pointer())
+        _, value = context.call_conv.call_function(builder, function, types.int64, argument_types, args[1:])
+        return value
 
     return types.int64(types.int64, run, types.int64), codegen

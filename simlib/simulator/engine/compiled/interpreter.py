@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interpreter: takes the next event from the calendar and lets its thread live until it must wait."""
+"""The interpreter: takes the next event from the calendar and runs its thread until that must wait."""
 
 from __future__ import annotations
 
@@ -24,85 +24,85 @@ from simlib.simulator.engine.compiled import (
     throttling,
     turns,
 )
-from simlib.simulator.engine.compiled.access import access, interrupt, is_interrupted
+from simlib.simulator.engine.compiled.access import access, interrupt, must_leave_for_interrupt
 from simlib.simulator.engine.compiled.inline import always_inline, call_at, inlined_at_caller, item, noinline, outlined
 from simlib.simulator.engine.compiled.locks import ASLEEP
 from simlib.simulator.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
-from simlib.simulator.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
+from simlib.simulator.engine.limits import HORIZON_PS, MAX_PRIVATE_STEPS, MAX_THREADS
 
 UNKNOWN = -1
-"""Instead of a horizon: nobody has asked for it yet."""
+"""Value of a horizon that has not been computed yet."""
 
 
 @always_inline
 def quantity(pages, thread, step, time):
-    """What a thread asks for with TEST."""
-    asked, argument = step.b, step.c
-    if asked == Quantity.DONE:
+    """Value of a quantity that TEST reads and only the thread itself changes."""
+    kind, argument = step.b, step.c
+    if kind == Quantity.DONE:
         return int(thread.page >= thread.end[argument])
-    if asked == Quantity.PAGES:
+    if kind == Quantity.PAGES:
         return thread.page - thread.begin[argument]
-    if asked == Quantity.COLLECTED:
-        return memory.any_ahead(pages, thread, argument, Page.COLLECTED, step.d)
-    if asked == Quantity.BEYOND:
+    if kind == Quantity.COLLECTED:
+        return memory.count_set_bits(pages, thread, argument, Page.COLLECTED, step.d)
+    if kind == Quantity.BEYOND:
         return thread.page - thread.begin[argument] - thread.batch
-    if asked == Quantity.BITMAP:
+    if kind == Quantity.BITMAP:
         return thread.bitmap
-    if asked == Quantity.SINCE_CHECK:
-        return time - thread.judged
+    if kind == Quantity.SINCE_CHECK:
+        return time - thread.checked_at
     return time - thread.acquired  # HELD
 
 
 @always_inline
 def in_guest(thread):
-    """Whether a vCPU is in the guest, or on its way out or in: it has and awaits no lock, and is not interrupted."""
+    """True if a vCPU is in the guest, or on its way out or in: it holds and awaits no lock, and is not interrupted."""
     return thread.asleep == 0 and thread.holds == 0 and thread.interrupted == 0
 
 
 @always_inline
-def guests(threads, vcpus):
-    """How many vCPUs are in the guest."""
-    found = 0
+def count_in_guest(threads, vcpus):
+    """Number of vCPUs in the guest."""
+    count = 0
     for j in range(vcpus):
         if in_guest(threads[j]):
-            found += 1
-    return found
+            count += 1
+    return count
 
 
 @always_inline
 def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step):
-    """What a thread asks for with TEST and others change."""
-    asked, argument = step.b, step.c
-    if asked == Quantity.FLAG:
+    """Value of a quantity that TEST reads and other threads change."""
+    kind, argument = step.b, step.c
+    if kind == Quantity.FLAG:
         return world.flags[argument]
-    if asked == Quantity.BLOCK:
+    if kind == Quantity.BLOCK:
         return memory.mapped_by_block(world, blocks, thread)
-    if asked == Quantity.CLOCK:
-        return clock.shown(world, world.now)
-    if asked == Quantity.VCPUS_IN_GUEST:
-        return guests(threads, world.vcpus)
-    if asked == Quantity.DIRTY:
-        return memory.any_ahead(pages, thread, argument, Page.DIRTY, step.d)
-    if asked == Quantity.LOGGED:
+    if kind == Quantity.CLOCK:
+        return clock.shown_time(world, world.now)
+    if kind == Quantity.VCPUS_IN_GUEST:
+        return count_in_guest(threads, world.vcpus)
+    if kind == Quantity.DIRTY:
+        return memory.count_set_bits(pages, thread, argument, Page.DIRTY, step.d)
+    if kind == Quantity.LOGGED:
         return thread.logged
-    if asked == Quantity.RING:
+    if kind == Quantity.RING:
         return thread.pushed - thread.reset
     lock = argument if argument >= 0 else thread.region_lock
-    if asked == Quantity.VCPUS:
-        return locks.waiting_below(waiting, lock, queues[lock], world.vcpus)
+    if kind == Quantity.VCPUS:
+        return locks.count_waiters_below(waiting, lock, queues[lock], world.vcpus)
     return queues[lock].length  # WAITERS
 
 
 @inlined_at_caller
-def own_step(run, thread, number, step, time):
-    """A step that nobody else can see, and that takes no time."""
+def private_step(run, thread, number, step, time):
+    """Take a step that no other thread can observe and that takes no time."""
     thread.pc += 1
     kind = step.kind
     if kind == Step.ADVANCE:
         page = min(thread.page + step.a, thread.end[step.b])
-        books = run.books
-        time_bin = statistics.bin_of(run.worlds[0], books.progress, books.queue, time)
-        books.progress[np.uint64(number), np.uint64(time_bin)] += page - thread.page
+        counters = run.counters
+        time_bin = statistics.bin_of(run.worlds[0], counters.progress, counters.queue, time)
+        counters.progress[np.uint64(number), np.uint64(time_bin)] += page - thread.page
         thread.page = page
     elif kind == Step.TEST:
         if quantity(run.pages, thread, step, time) < step.d:
@@ -122,7 +122,7 @@ def own_step(run, thread, number, step, time):
     elif kind == Step.BACK:
         thread.page = thread.begin[step.a]
     elif kind == Step.SEEK:
-        thread.page = clock.place(thread, run.places, step.a, step.b)
+        thread.page = clock.random_page(thread, run.places, step.a, step.b)
     elif step.a == Adapt.DOUBLE:  # ADAPT
         thread.batch = min(thread.batch * 2, step.c)
     else:
@@ -130,24 +130,24 @@ def own_step(run, thread, number, step, time):
 
 
 @outlined
-def wait_for_all(run, thread, number, step):
+def wait_at_barrier(run, thread, number, step):
     """Wait for the other threads at a barrier; the last one wakes them. Returns the thread's clock, or ASLEEP."""
-    world, which = run.worlds[0], step.a
+    world, barrier = run.worlds[0], step.a
     now = world.now
     thread.pc += 1
-    statistics.note(world, run.books.trace, now, number, statistics.BARRIER, which)
-    run.arrived[which] += 1
-    if run.arrived[which] < step.b:
-        thread.parked = which
+    statistics.record_event(world, run.counters.trace, now, number, statistics.BARRIER, barrier)
+    run.arrived[barrier] += 1
+    if run.arrived[barrier] < step.b:
+        thread.parked = barrier
         thread.tried = now
-        clock.starts(world, now, -1)
+        clock.change_running(world, now, -1)
         thread.asleep = 1
         return ASLEEP
-    clock.starts(world, now, run.arrived[which] - 1)
-    run.arrived[which] = 0
+    clock.change_running(world, now, run.arrived[barrier] - 1)
+    run.arrived[barrier] = 0
     for j in range(run.threads.shape[0]):
         other = run.threads[j]
-        if other.parked == which:
+        if other.parked == barrier:
             other.parked = -1
             other.asleep = 0
             other.spent[clock.IDLE] += now - other.tried
@@ -158,22 +158,22 @@ def wait_for_all(run, thread, number, step):
 
 
 @outlined
-def sleep_on(run, thread):
-    """Look at the clock; sleep on for as long as it needs at least, which is when all threads run."""
+def wake_or_sleep(run, thread):
+    """Read the clock; before the alarm, sleep for the least time until it, which is when all threads run."""
     world = run.worlds[0]
     now = world.now
-    left = thread.alarm - clock.shown(world, now)
-    if left <= 0:
-        if thread.rests:
+    remaining = thread.alarm - clock.shown_time(world, now)
+    if remaining <= 0:
+        if thread.sleeping:
             thread.spent[clock.IDLE] += now - thread.tried
-        thread.rests = 0
-        clock.starts(world, now, 1)
+        thread.sleeping = 0
+        clock.change_running(world, now, 1)
         thread.pc += 1
         return now
     if world.turn_ps > 0:
-        thread.rests, thread.tried = 1, now
+        thread.sleeping, thread.tried = 1, now
         return ASLEEP
-    wait = -(-left // (1 if world.clock == Clock.WALL else run.threads.shape[0]))
+    wait = -(-remaining // (1 if world.clock == Clock.WALL else run.threads.shape[0]))
     thread.spent[clock.IDLE] += wait
     return now + wait
 
@@ -188,12 +188,12 @@ def kick_vcpus(run, thread, number, step):
         if j != number and in_guest(other):
             other.kick = time + logs.drain(run, other, j) * step.d
             other.kick_stalls = step.b
-    statistics.note(world, run.books.trace, world.now, number, statistics.KICK, time)
+    statistics.record_event(world, run.counters.trace, world.now, number, statistics.KICK, time)
 
 
 @outlined
 def rare_step(run, thread, number, step):
-    """What a thread does now and then; returns its clock, or ASLEEP."""
+    """Take a step that is rare; returns the thread's clock, or ASLEEP."""
     world, kind = run.worlds[0], step.kind
     now = world.now
     if kind == Step.ACCESS:
@@ -201,21 +201,21 @@ def rare_step(run, thread, number, step):
     if kind == Step.TAKE:
         return locks.poll(run, thread, number, step)
     if kind == Step.BARRIER:
-        return wait_for_all(run, thread, number, step)
+        return wait_at_barrier(run, thread, number, step)
     if kind == Step.WAKE:
-        return sleep_on(run, thread)
+        return wake_or_sleep(run, thread)
     if Step.DRAIN <= kind <= Step.LOG:
         return logs.log_maintenance(run, thread, number, step)
     if Step.THROTTLE_CHECK <= kind <= Step.DIRTY_LIMIT_SLEEP:
-        return throttling.slow_down(run, thread, number, step)
+        return throttling.throttle_step(run, thread, number, step)
     thread.pc += 1
     if kind == Step.STAMP:
         statistics.stamp(run, thread, step.a)
-        statistics.note(world, run.books.trace, now, number, statistics.STAMP, step.a)
+        statistics.record_event(world, run.counters.trace, now, number, statistics.STAMP, step.a)
     elif kind == Step.SIGNAL:
         world.flags[step.a] = 1
-        fast_forward.learn(world, run.steps, run.rounds)
-        statistics.note(world, run.books.trace, now, number, statistics.SIGNAL, step.a)
+        fast_forward.learn_rounds(world, run.steps, run.rounds)
+        statistics.record_event(world, run.counters.trace, now, number, statistics.SIGNAL, step.a)
     elif kind == Step.SLEEP:
         clock.fall_asleep(world, thread, step.a)
     elif kind == Step.KICK:
@@ -223,37 +223,37 @@ def rare_step(run, thread, number, step):
     else:  # END
         thread.ended = now
         thread.asleep = 1
-        world.live -= 1
-        clock.starts(world, now, -1)
-        statistics.note(world, run.books.trace, now, number, statistics.END, 0)
+        world.live_threads -= 1
+        clock.change_running(world, now, -1)
+        statistics.record_event(world, run.counters.trace, now, number, statistics.END, 0)
         return ASLEEP
     return now
 
 
 @inlined_at_caller
 def shared_step(run, thread, number, step, now):
-    """A step that others can see, at its time; returns the thread's clock, or ASLEEP."""
-    kind, world, books, pages, blocks = step.kind, run.worlds[0], run.books, run.pages, run.blocks
+    """Take a step that others can observe, at its time; returns the thread's clock, or ASLEEP."""
+    kind, world, counters, pages, blocks = step.kind, run.worlds[0], run.counters, run.pages, run.blocks
     if kind == Step.ACCESS:
-        return call_slow_path(run, number) if is_interrupted(thread) else access(run, thread, number, step)
+        return call_slow_path(run, number) if must_leave_for_interrupt(thread) else access(run, thread, number, step)
     if kind == Step.TAKE:
         return call_slow_path(run, number) if thread.asleep else locks.take(run, thread, number, step, now)
     if kind == Step.DROP:
         return locks.drop(run, thread, number, step, now)
     if kind == Step.MAP:
-        if memory.map_page(world, books.trace, books.ledger, pages, blocks, thread, number, step):
-            logs.mark(world, pages, run.rings, thread, number, thread.page)
+        if memory.map_page(world, counters.trace, counters.ledger, pages, blocks, thread, number, step):
+            logs.mark_dirty(world, pages, run.rings, thread, number, thread.page)
         return now
     if kind == Step.SCAN:
-        return memory.scan(world, books.trace, books.ledger, pages, blocks, thread, number, step)
+        return memory.scan(world, counters.trace, counters.ledger, pages, blocks, thread, number, step)
     if kind == Step.TEST:
-        found = shared_quantity(world, run.threads, run.locks, run.waiting, pages, blocks, thread, step)
-        thread.pc = thread.pc + 1 if found >= step.d else step.a
+        value = shared_quantity(world, run.threads, run.locks, run.waiting, pages, blocks, thread, step)
+        thread.pc = thread.pc + 1 if value >= step.d else step.a
         return now
     if kind == Step.TOUCH:
-        return locks.touch(world, run.cpus, books.trace, item(run.lines, step.a), thread, number, now)
+        return locks.touch(world, run.cpus, counters.trace, item(run.lines, step.a), thread, number, now)
     if kind == Step.LAP:
-        statistics.lap(world, books, thread, number, step.a)
+        statistics.lap(world, counters, thread, number, step.a)
         thread.pc += 1
         return now
     return call_slow_path(run, number)
@@ -261,22 +261,22 @@ def shared_step(run, thread, number, step, now):
 
 @outlined
 def call_slow_path(run, number):
-    """Do what the other half of the engine is for (`_compile`)."""
+    """Call `slow_path` by its address (`_compile`)."""
     noinline()
-    return call_at(run.worlds[0].aside, run, number)
+    return call_at(run.worlds[0].slow_path, run, number)
 
 
 @inlined_at_caller
-def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move the same clocks: time, done, turn, now
-    """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP.
+def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move the same clocks
+    """Run a thread from `now` until it must return to the calendar or sleeps; returns its clock, or ASLEEP.
 
-    What cannot matter to others, nor they to it, it does ahead of the calendar
+    Steps that neither affect others nor are affected by them are taken ahead of the calendar
     (`simlib.simulator.engine.compiled.lookahead`).
     """
     world = run.worlds[0]
     time = done = now
     turn, horizon = now, UNKNOWN
-    own_steps = 0
+    private_steps = 0
     runs_ahead = thread.runs_ahead
     while True:
         step = item(run.steps, thread.pc)
@@ -286,35 +286,35 @@ def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches
                 return time
             continue
         if not step.shared:
-            own_steps += 1
-            if own_steps > OWN_STEPS:
+            private_steps += 1
+            if private_steps > MAX_PRIVATE_STEPS:
                 if now > turn:
-                    return time  # nobody has come so far yet
+                    return time  # the world's time has not reached this yet
                 world.status = RUNAWAY
                 return ASLEEP
-            own_step(run, thread, number, step, time)
+            private_step(run, thread, number, step, time)
             continue
-        may = step.ahead if runs_ahead else static_analysis.NEVER
-        if may == static_analysis.NEVER:
+        condition = step.ahead if runs_ahead else static_analysis.NEVER
+        if condition == static_analysis.NEVER:
             if time > turn:
                 too_far = time > done or time > world.turn_end or world.events >= world.stop_at
                 if too_far or not calendar.is_next(run.tree, number, time):
                     return time  # come back at that time
-                own_steps = 1
+                private_steps = 1
                 turn = now = time
                 world.now = world.woken = now
         else:
-            round_known = may == static_analysis.HIT and item(run.rounds, thread.pc).known
+            round_known = condition == static_analysis.HIT and item(run.rounds, thread.pc).known
             if (time > turn or round_known) and horizon == UNKNOWN:
-                horizon = lookahead.horizon(run, thread, number)
+                horizon = lookahead.horizon_of(run, thread, number)
             if time > turn:
-                if not lookahead.reaches(run, thread, number, step, time, horizon):
+                if not lookahead.may_run_ahead_at(run, thread, number, step, time, horizon):
                     return time
-                own_steps = 1 if time > now else own_steps
+                private_steps = 1 if time > now else private_steps
                 now = time
                 world.now = now
             if round_known:
-                time = fast_forward.skip(run, thread, number, now, horizon)
+                time = fast_forward.skip_rounds(run, thread, number, now, horizon)
                 if time > now:
                     continue
         if now == turn:
@@ -326,7 +326,7 @@ def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches
 
 
 def fingerprint() -> int:
-    """Of all sources that become part of the compiled code: Numba's cache looks at one file only."""
+    """Hash of all sources that are compiled into the engine: Numba's cache checks one file only."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted([*here.glob("*.py"), *here.parent.glob("*.py"), *(here.parents[2] / "model").glob("*.py")]):
@@ -335,13 +335,13 @@ def fingerprint() -> int:
 
 
 def _compile(version: int) -> tuple[Any, Any]:
-    """The engine's loop, and what it does seldom; `version` is part of the key under which Numba keeps them."""
+    """Compile the engine's loop and its slow path; `version` is part of the key under which Numba caches them."""
 
     @cached_njit(nogil=True, error_model="numpy", _nrt=False)
     def slow_path(run, number):
-        """What happens seldom: a step that a thread takes now and then, or what comes before the first event (-1).
+        """Take a rare step of thread `number`, or, if it is -1, prepare the run.
 
-        Half of the engine's code, so that two processes can compile it. The loop calls it by its address.
+        This is half of the engine's code, so that two processes can compile it. The loop calls it by its address.
         """
         if number < 0:
             lookahead.prepare(run)
@@ -351,7 +351,7 @@ def _compile(version: int) -> tuple[Any, Any]:
 
     @cached_njit(nogil=True, error_model="numpy", _nrt=False)
     def advance(run, budget):
-        """Run until every thread ended, nothing can happen, or as much was done as so many events take."""
+        """Run until every thread has ended, nothing can happen, or the work of `budget` events is done."""
         world = run.worlds[0]
         if not world.prepared:
             call_slow_path(run, -1)
@@ -359,12 +359,12 @@ def _compile(version: int) -> tuple[Any, Any]:
         while world.events < world.stop_at:
             key = run.tree[1]
             if world.turn_ps > 0 and (key >> calendar.THREAD_BITS) > world.turn_end:
-                turns.pass_on(world, run.threads, run.tree, run.quantiles)
+                turns.next_turn(world, run.threads, run.tree, run.quantiles)
                 if world.status != RUNNING:
                     break
                 continue
             if key == calendar.NEVER:
-                world.status = FINISHED if world.live == 0 else DEADLOCK
+                world.status = FINISHED if world.live_threads == 0 else DEADLOCK
                 break
             now = key >> calendar.THREAD_BITS
             number = key & (MAX_THREADS - 1)
@@ -385,4 +385,4 @@ def _compile(version: int) -> tuple[Any, Any]:
     return advance, slow_path
 
 
-advance, aside = _compile(fingerprint())
+advance, slow_path = _compile(fingerprint())

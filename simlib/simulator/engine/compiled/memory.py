@@ -6,38 +6,38 @@ from __future__ import annotations
 from simlib.model.steps import STATE, Block, Map, Page, Scan
 from simlib.simulator.engine.compiled.clock import HOLD, IDLE, RUN
 from simlib.simulator.engine.compiled.inline import always_inline, item, outlined
-from simlib.simulator.engine.compiled.statistics import FIRST_SCAN, MAPPED, SCAN, WRITE, enter, note
+from simlib.simulator.engine.compiled.statistics import FIRST_SCAN, MAPPED, SCAN, WRITE, record_entry, record_event
 from simlib.simulator.engine.limits import PADDING
 
 _BITS = int(Page.DIRTY | Page.COLLECTED)
 NO_FAULT, LOGGED = -1, 4
-"""Beside the four kinds of fault: none; none, but a write that hardware notices."""
+"""Results of `fault_of` besides the four kinds of fault: no fault; no fault, but a write that hardware logs."""
 
 WORD_PAGES = 64
-"""Pages of a bitmap's word."""
+"""Pages of a word of the bitmap."""
 
 _PROTECTS = (Scan.CLEAR, Scan.PROTECT, Scan.PROTECT_RUN)
-"""Scans that withdraw the permission to write without being noticed."""
+"""Scans that withdraw write permission."""
 
 
 @always_inline
-def writes(world, page):
-    """Whether the guest writes this page; write_percent of the pages, evenly spread."""
+def is_written(world, page):
+    """True if the guest writes this page: write_percent of the pages, evenly spread."""
     percent = world.write_percent
     return percent >= 100 or ((page + 1) * percent) // 100 != (page * percent) // 100
 
 
 @always_inline
 def fault_of(world, pages, blocks, page):
-    """Which fault touching a page gives, or none."""
+    """Kind of fault that an access to a page causes, or `NO_FAULT`, or `LOGGED`."""
     block = item(blocks, page >> world.block_shift)
     if block == Block.TABLE:
         state = item(pages, page) & STATE
         if state == Page.ABSENT:
             return 0
-        if state == Page.PROTECTED and writes(world, page):
+        if state == Page.PROTECTED and is_written(world, page):
             return LOGGED if world.dirty_bits else 1
-    elif block == Block.PROTECTED and writes(world, page):
+    elif block == Block.PROTECTED and is_written(world, page):
         return 2
     elif block == Block.ABSENT:
         return 3
@@ -46,7 +46,7 @@ def fault_of(world, pages, blocks, page):
 
 @outlined
 def fill_table(pages, block, block_shift, state):
-    """Give every page of a block this state; what is written down about it stays."""
+    """Set the state of every page of a block; its bits in the log and the bitmap are kept."""
     first = block << block_shift
     for page in range(first, min(first + (1 << block_shift), pages.shape[0] - PADDING)):
         pages[page] = (pages[page] & _BITS) | state
@@ -54,10 +54,10 @@ def fill_table(pages, block, block_shift, state):
 
 @always_inline
 def map_page(world, trace, ledger, pages, blocks, thread, number, step):
-    """Change the entry of the current page, by which the access that faulted is made. True if that is to be logged."""
+    """Change the entry of the current page and make the access that faulted. True if the write must be logged."""
     page, action = thread.page, step.a
     block = page >> world.block_shift
-    written = writes(world, page)
+    written = is_written(world, page)
     if action == Map.BLOCK:
         blocks[block] = Block.WRITABLE
     elif action == Map.ZAP:
@@ -76,124 +76,124 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
         bits = pages[page] & _BITS
         pages[page] = bits | (Page.WRITABLE if written or not step.b else Page.PROTECTED)
     if written and action <= Map.BLOCK:
-        enter(world, ledger, number, WRITE, page, 1)
-    note(world, trace, world.now, number, MAPPED, page)
+        record_entry(world, ledger, number, WRITE, page, 1)
+    record_event(world, trace, world.now, number, MAPPED, page)
     thread.pc += 1
     return written and step.b > 0 and action <= Map.SPLIT
 
 
 @outlined
 def scan_word(pages, first, action, in_table):
-    """What a scan does to the 64 pages from one on.
+    """Scan the 64 pages from `first` on.
 
-    Returns how many it found as it looked for them, and how many pages more stand in the bitmap.
+    Returns the number of pages that matched, and the change of the number of pages in the bitmap.
     """
-    found = more = 0
+    matched = added = 0
     for page in range(first, first + WORD_PAGES):
         bits = item(pages, page)
         state = bits & STATE
         if action == Scan.CLEAR:
             if (bits & _BITS) == _BITS:
-                found += 1
+                matched += 1
                 pages[page] = (Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED
         elif action == Scan.COLLECT or action == Scan.TAKE:
             if bits & Page.DIRTY:
-                found += 1
-                more += 0 if bits & Page.COLLECTED else 1
+                matched += 1
+                added += 0 if bits & Page.COLLECTED else 1
                 pages[page] = (state if action == Scan.TAKE else bits) | Page.COLLECTED
         elif action == Scan.SEND:
             if bits & Page.COLLECTED:
-                found += 1
-                more -= 1
+                matched += 1
+                added -= 1
                 pages[page] = state | (bits & Page.DIRTY)
         elif action == Scan.SET:
             pages[page] = bits | Page.DIRTY
         elif action == Scan.ALL:
-            more += 0 if bits & Page.COLLECTED else 1
+            added += 0 if bits & Page.COLLECTED else 1
             pages[page] = bits | Page.COLLECTED
         elif in_table and state == Page.WRITABLE:  # PROTECT, SYNC
-            found += 1
+            matched += 1
             pages[page] = bits | Page.DIRTY if action == Scan.SYNC else (bits & _BITS) | Page.PROTECTED
-    return found, more
+    return matched, added
 
 
 @outlined
 def protect_run(world, pages, blocks, thread):
-    """Write-protect the run that was taken out of a ring; returns pages, entries, and pages of unsplit blocks."""
-    found = entries = unsplit = 0
-    last = -1
+    """Write-protect the run taken out of a ring; returns its pages, entries, and pages of unsplit blocks."""
+    matched = entries = unsplit = 0
+    previous = -1
     for i in range(WORD_PAGES):
         if not (thread.run_mask >> i) & 1:
             continue
         page = thread.run_first + i
         block = page >> world.block_shift
-        found += 1
+        matched += 1
         if pages[page] & STATE == Page.WRITABLE:
             pages[page] = (pages[page] & _BITS) | Page.PROTECTED
         if blocks[block] == Block.TABLE:
             entries += 1
             continue
         unsplit += 1
-        entries += 1 if block != last else 0
-        last = block
+        entries += 1 if block != previous else 0
+        previous = block
         if blocks[block] == Block.WRITABLE:
             blocks[block] = Block.PROTECTED
-    return found, entries, unsplit
+    return matched, entries, unsplit
 
 
 @outlined
 def scan(world, trace, ledger, pages, blocks, thread, number, step):
-    """Walk the 64 pages of a bitmap word; returns the thread's clock."""
+    """Scan the 64 pages of a bitmap word; returns the thread's clock."""
     action = step.a
     if thread.pc == world.sweep_at and thread.page == world.sweep_page:
         world.sweep_page += WORD_PAGES
     else:
-        world.sweep_at = -1  # what was counted may not hold any more
-    more = 0
+        world.sweep_at = -1  # the counts may no longer hold
+    added = 0
     if action == Scan.PROTECT_RUN:
-        found, entries, unsplit = protect_run(world, pages, blocks, thread)
+        matched, entries, unsplit = protect_run(world, pages, blocks, thread)
     else:
         block = thread.page >> world.block_shift
         in_table = blocks[block] == Block.TABLE
-        found, more = scan_word(pages, thread.page, action, in_table)
-        entries, unsplit = found, 0
+        matched, added = scan_word(pages, thread.page, action, in_table)
+        entries, unsplit = matched, 0
         if not in_table and (action == Scan.CLEAR or action == Scan.PROTECT):  # the block has one entry
             writable = blocks[block] == Block.WRITABLE
-            entries = int(found > 0 if action == Scan.CLEAR else writable)
-            unsplit = found if action == Scan.CLEAR else 0
+            entries = int(matched > 0 if action == Scan.CLEAR else writable)
+            unsplit = matched if action == Scan.CLEAR else 0
             if entries > 0 and writable:
                 blocks[block] = Block.PROTECTED
     if entries > 0 and action in _PROTECTS:
         world.withdrawn += 1
     time = entries * step.b + unsplit * step.d + (step.c if entries > 0 else 0)
-    thread.bitmap += more
+    thread.bitmap += added
     if action == Scan.COLLECT or action == Scan.TAKE:
         thread.spent[RUN] += time
-        thread.came += more
+        thread.newly_dirty += added
     elif action == Scan.SEND:
         thread.spent[IDLE] += time
-        thread.went += found
+        thread.pages_sent += matched
     else:
         thread.spent[HOLD] += time
-    note(world, trace, world.now, number, SCAN, entries)
-    enter(world, ledger, number, FIRST_SCAN + action, thread.page, found)
+    record_event(world, trace, world.now, number, SCAN, entries)
+    record_entry(world, ledger, number, FIRST_SCAN + action, thread.page, matched)
     thread.pc += 1
     return world.now + time
 
 
 @always_inline
-def any_ahead(pages, thread, extent, bit, least):
-    """How many pages from here to the extent's end have a bit set; counts no further than it must."""
-    found = 0
+def count_set_bits(pages, thread, extent, bit, least):
+    """Number of pages from the current one to the extent's end that have `bit` set; stops counting at `least`."""
+    count = 0
     for page in range(thread.page, thread.end[extent]):
         if pages[page] & bit:
-            found += 1
-            if found >= least:
+            count += 1
+            if count >= least:
                 break
-    return found
+    return count
 
 
 @always_inline
 def mapped_by_block(world, blocks, thread):
-    """1 if the current page is mapped by a block."""
+    """1 if a block maps the current page."""
     return int(blocks[thread.page >> world.block_shift] >= Block.PROTECTED)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a run is made of, for the compiled engine: records of one thread, one lock, one step, and tuples of arrays.
+"""State of a run in the compiled engine: records of a thread, a lock and a step, and tuples of arrays.
 
-A record's fields read like attributes (``thread.page``) and lie beside each other in memory; a
-named tuple of arrays costs nothing in compiled code. So a function needs few arguments.
+A record's fields read like attributes (``thread.page``) and are adjacent in memory; a named tuple of arrays costs
+nothing in compiled code. So a function needs few arguments.
 """
 
 from __future__ import annotations
@@ -27,29 +27,32 @@ Records = NDArray[Any]
 
 
 def record(*fields: str, **arrays: int) -> np.dtype[Any]:
-    """A record of whole numbers, and of short arrays of them."""
+    """A record of integers and of short arrays of integers."""
     return np.dtype([(name, np.int64) for name in fields] + [(name, np.int64, (n,)) for name, n in arrays.items()])
 
 
 STEP = record("kind", "a", "b", "c", "d", "e", "ahead", "shared")
-"""A step; `ahead`: who may take it ahead of the calendar (`simlib.simulator.engine.compiled.lookahead`); `shared`:
-whether others see what it does, or change what it asks for. With eight numbers it is found without a multiplication."""
+"""A step. `ahead`: the condition under which a thread may take it ahead of the calendar
+(`simlib.simulator.engine.compiled.lookahead`). `shared`: whether other threads see its effect or change what it tests.
+With eight numbers a step is addressed without a multiplication.
+"""
 
 ROUND = record(
     "known", "time", "events", "run", "hold", "stride", "extent", "advance_at", "lap", "lap_at",
     "counter", "period", "free", "extra", "other", "other_period", "page_ps",
 )  # fmt: skip
-"""What lies between two hits of one ACCESS (`simlib.simulator.engine.compiled.lookahead`), if `known`: time, events,
-what is spent; pages, and of which extent, which must not end; when ADVANCE and LAP come, and what that reads; counters,
-of which the first may run out if it is `free`, which costs `extra` events. -1: there is none. Of a SCAN that clears an
-extent word after word: the extent, and `page_ps`, the least time that a page takes; else 0."""
+"""The steps between two hits of one ACCESS (`simlib.simulator.engine.compiled.lookahead`), if `known`: duration, number
+of events, time spent by activity; `stride` in pages and the `extent` that must not end; offsets at which ADVANCE and
+LAP come, and what LAP reads; counters, of which the first may run out if it is `free`, which costs `extra` events. -1:
+none. For a SCAN that clears an extent word after word: `extent`, and `page_ps`, the least time per page; otherwise 0.
+"""
 
 
 def aligned(count: int, fields: np.dtype[Any]) -> Records:
-    """So many records of zeros, the first at the beginning of a cache line."""
-    room = np.zeros(count * fields.itemsize + CACHE_LINE, dtype=np.uint8)
-    first = -room.ctypes.data % CACHE_LINE
-    return room[first : first + count * fields.itemsize].view(fields)
+    """`count` records of zeros, the first one aligned to a cache line."""
+    buffer = np.zeros(count * fields.itemsize + CACHE_LINE, dtype=np.uint8)
+    first = -buffer.ctypes.data % CACHE_LINE
+    return buffer[first : first + count * fields.itemsize].view(fields)
 
 
 _OFTEN = record(
@@ -57,74 +60,81 @@ _OFTEN = record(
     "served", "outer", "kick", spent=len(ACTIVITIES),
 )  # fmt: skip
 _IN_FAULTS = record(
-    "page", "alone", "interrupted", "kicked", "lap_from", "lap_max", "logged", "pushed", "reset",
+    "page", "memory_private", "interrupted", "kicked", "lap_from", "lap_max", "logged", "pushed", "reset",
     faults=5, end=EXTENTS, counters=COUNTERS, begin=EXTENTS,
 )  # fmt: skip
 _SELDOM = record(
     "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
-    "hits_from", "hits_to", "hits_since", "seen", "kick_stalls", "left", "rests", "tick_at",
-    "harvested", "run_first", "run_mask", "pause", "came", "went", "judged", "high", "looked", "nap_us",
+    "hits_from", "hits_to", "hits_since", "version_read", "kick_stalls", "unspent", "sleeping", "tick_at",
+    "harvested", "run_first", "run_mask", "pause", "newly_dirty", "pages_sent", "checked_at", "high_checks",
+    "pushed_at_update", "limit_sleep_us",
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
-"""A thread's registers. `stream`: the state of its random stream, at the draw whose `bits` come next; `acquired`,
-`served`: when it got the lock, and the server, that it took last; `holds`: locks that it has, and updates without one;
-`outer`: when it got the one around the other; `parked`: the barrier at which it waits, or -1; `interrupted`: 1 if it is
-on its way back from an interrupt, 2 from a sleep; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said
-of `kick`; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what
-`simlib.simulator.engine.compiled.lookahead` found out. An access of the pages `hits_from` to `hits_to` is a hit unless
-an entry was withdrawn since; what is used often lies together, in few cache lines of its own. Where turns have a
-length, `left` is what time the thread has to spend before it does something, while others have their turns, `rests`
-says that it sleeps until its alarm, and `tick_at` when a timer interrupts it next. `logged`: pages in its log buffer;
-`pushed`, `harvested`, `reset`: entries of its dirty ring that ever were; `run_first`, `run_mask`: the run that it took
-out of a ring last. `pause`: for how long it sleeps before its next access, or does so now; `came`, `went`: pages that
-came into its bitmap and were sent since it judged the guest, at `judged`, and `high` how often that dirtied too much;
-`looked`: `pushed` at the last LIMIT, and `nap_us` for how long it sleeps when its ring is full."""
+"""A thread's registers. `stream`: state of its random stream at the draw whose `bits` come next; `acquired`, `served`:
+time at which it last got a lock, and the server; `holds`: locks held and lockless updates under way; `outer`:
+`acquired` of the enclosing lock; `parked`: the barrier at which it waits, or -1; `interrupted`: 1 on the way back from
+an interrupt, 2 from a sleep; `kicked`: its stopwatch runs since a kick (`kick_stalls`: as the KICK step requested).
+`runs_ahead`, `memory_private`, `owns_bitmap` and `barriers` (reachable ones, as bits) are results of
+`simlib.simulator.engine.compiled.static_analysis`. Accesses to the pages `hits_from` to `hits_to` are hits unless an
+entry was withdrawn since `hits_since`. Fields in frequent use are adjacent, in few cache lines. Where turns have a
+length, `unspent` is the time that the thread must still spend in its turns before its next step, `sleeping` means that
+it sleeps until its alarm, and `tick_at` is the time of its next timer interrupt. `logged`: pages in its log buffer;
+`pushed`, `harvested`, `reset`: entries of its dirty ring in all; `run_first`, `run_mask`: the run that it last took out
+of a ring. `pause`: duration of a throttle's sleep, pending or under way. `newly_dirty`, `pages_sent`: pages that
+entered its bitmap and pages sent since its last throttle check, at `checked_at`; `high_checks`: checks at which too
+much was dirtied. `pushed_at_update`: `pushed` at the last DIRTY_LIMIT_UPDATE; `limit_sleep_us`: duration of its sleep
+when its ring is full. `version_read`: version of a lockless lock when it began its update.
+"""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
-"""Statistics that a lock keeps for each mode, and of how many bits a time may have."""
+"""Number of statistics that a lock keeps for each mode, and number of possible bit lengths of a time."""
 
 LOCK = record(
     "kind", "holders", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
     "changed", "last", "freed", "comes_at",
     stats=2 * LOCK_STATISTICS, waits=2 * BITS, holds=2 * BITS,
 )  # fmt: skip
-"""A lock; `holders` is the number of readers, or -1 for a writer; `head` and `length` are those of its ring of waiting
-threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock; `last`
-is who let go last, and `freed` when that was done; `comes_at`: when the head of the queue comes to the word, until when
-others may pass the queue. Then come, for reading and for writing, its `LOCK_COLUMNS` and the counts of waits and holds
-by their number of bits."""
+"""A lock. `holders`: number of readers, or -1 for a writer; `head`, `length`: of its ring of waiting threads; `count`:
+used by the discipline (updates of a lockless lock; hand-offs within a socket of a cohort lock); `last`: the thread that
+dropped it last, and `freed` the time at which that drop was done; `comes_at`: time at which the head of the queue
+reaches the lock word, until when others may bypass the queue. Then, for each mode, its `LOCK_COLUMNS` and the
+histograms of waits and holds by bit length.
+"""
 
 LINE = record("free", "owner")
-"""A cache line: until when an operation on it takes, and the thread whose it was."""
+"""A cache line: end of the operation under way on it, and the thread that owns it."""
 
 WORLD = record(
-    "now", "woken", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
-    "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
-    "recorded", "as_blocks", "aside", "stop_at", "prepared", "changers", "withdrawn",
-    "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "stream", "bits", "turn_of", "turn_end", "vain",
+    "now", "woken", "events", "live_threads", "status", "shift", "traced", "ledgered", "running", "clock_base",
+    "clock_since", "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
+    "recorded", "as_blocks", "slow_path", "stop_at", "prepared", "changers", "withdrawn",
+    "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "stream", "bits", "turn_of", "turn_end", "failed_polls",
     "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
     "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full", "overflow_at", "throttle", "fastest",
     "pause_entry", *Throttle._fields, flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin.
-From `local_ps` to `aside` nothing changes during a run; `aside`: where the machine code is of what happens seldom;
-`stop_at`: events at which to look up from it; `changers`: how many there are; `withdrawn`: how often an entry of the
-page table was, so that a hit may have become a fault; `sweep_at`: the SCAN whose pages to clear, up to `sweep_end`,
-were counted (`Run.sweep`), or -1, and `sweep_page`, where it comes next; `fluid`: whether a serial clock's turns
-have no length; `stream`, `bits`: of the turns, as of a thread; `turn_of`: whose turn it is, until `turn_end`, which
-without turns is for ever; `vain`: how many threads one after another looked for a lock that they have not;
-`overflow_at`: when a page found no room in a dirty ring, or -1; `throttle`: of the vCPUs, percent, and `fastest` the
-highest rate of one, MiB/s; `pause_entry`: what a page of a log buffer takes before a vCPU sleeps; then
-`Job.throttle`."""
+"""The global state. `woken`: time of the wake-up whose thread is running; `shift`: log2 of the width of a time bin. The
+fields from `local_ps` to `slow_path` are constant during a run; `slow_path`: address of the machine code of rare steps;
+`stop_at`: number of events at which the loop returns; `changers`: their number; `withdrawn`: count of withdrawn page
+table entries, after which a hit may be a fault; `sweep_at`: the SCAN whose pages to clear, up to `sweep_end`, are
+counted in `Run.sweep`, or -1; `sweep_page`: its next page; `fluid`: a serial clock whose turns have no length;
+`stream`, `bits`: random stream of the turns, as of a thread; `turn_of`: the thread whose turn it is, until `turn_end`
+(without turns: never ends); `failed_polls`: threads in succession that polled a lock without getting it; `overflow_at`:
+time at which a page found no room in a dirty ring, or -1; `throttle`: of the vCPUs, percent; `fastest`: the highest
+dirty rate of a vCPU, MiB/s; `pause_entry`: time per page of a log buffer before a vCPU sleeps; then `Job.throttle`.
+"""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
 
 
 class Cpus(NamedTuple):
-    """Where threads run, and what that costs: `transfer_ps` by the `row` of a line's last owner and the `place` of the
-    next one; `socket` of each thread; `queue_length_penalty_ps` by the number of waiting threads."""
+    """Placement of the threads and its costs.
+
+    `transfer_ps` by the `row` of a line's last owner plus the `place` of the next one; `socket` of each thread;
+    `queue_length_penalty_ps` by the number of waiting threads.
+    """
 
     place: NDArray[np.int64]
     row: NDArray[np.int64]
@@ -134,14 +144,14 @@ class Cpus(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """What a run leaves behind: the arrays of `simlib.simulator.engine.result.EngineResult`."""
+    """Results that a run accumulates: the arrays of `simlib.simulator.engine.result.EngineResult`."""
 
     queue: NDArray[np.int64]
     progress: NDArray[np.int64]
     stamp_ps: NDArray[np.int64]
     stamp_locks: NDArray[np.int64]
     stamp_sums: NDArray[np.int64]
-    stamp_own: NDArray[np.int64]
+    stamp_thread: NDArray[np.int64]
     stamp_waits: NDArray[np.int64]
     laps: NDArray[np.int64]
     trace: NDArray[np.int64] | None
@@ -149,7 +159,7 @@ class Counters(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run under way."""
+    """State of a run."""
 
     steps: Records
     quantiles: NDArray[np.int32]
@@ -164,20 +174,20 @@ class Run(NamedTuple):
     pages: NDArray[np.uint8]
     blocks: NDArray[np.uint8]
     arrived: NDArray[np.int64]
-    books: Counters
+    counters: Counters
     words: NDArray[np.uint64]
     rounds: Records
     changers: NDArray[np.int64]
-    gathers: NDArray[np.int64]
-    inside: NDArray[np.int64]
-    reach: NDArray[np.int64]
+    full_barriers: NDArray[np.int64]
+    inside_region: NDArray[np.int64]
+    effects: NDArray[np.int64]
     sweep: NDArray[np.int64]
     logs: NDArray[np.int64]
     rings: NDArray[np.int64]
 
 
-def books_of(job: Job, trace: int, ledger: int) -> Counters:
-    """Empty books."""
+def empty_counters(job: Job, trace: int, ledger: int) -> Counters:
+    """Counters before the first event."""
     threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
 
     def zeros(*shape: int) -> NDArray[np.int64]:
@@ -189,7 +199,7 @@ def books_of(job: Job, trace: int, ledger: int) -> Counters:
         stamp_ps=zeros(stamps),
         stamp_locks=zeros(stamps, locks, 2, 2),
         stamp_sums=zeros(stamps, len(ACTIVITIES) + 6),
-        stamp_own=zeros(stamps, len(ACTIVITIES) + 1),
+        stamp_thread=zeros(stamps, len(ACTIVITIES) + 1),
         stamp_waits=zeros(stamps),
         laps=zeros(LAP_BINS),
         trace=zeros(trace, 5) if trace or ledger else None,
@@ -197,13 +207,13 @@ def books_of(job: Job, trace: int, ledger: int) -> Counters:
     )
 
 
-def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]) -> Run:
-    """A run that is about to begin."""
+def initial_run(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]) -> Run:
+    """A run before its first event."""
     quantiles = tables(job.cvs)
     limits.check_times(job, quantiles)
     locks = aligned(len(job.locks), LOCK)
     locks["kind"], locks["line_owner"] = job.locks, -1
-    memory, count = limits.first_memory(job), len(job.steps)
+    memory, count = limits.initial_memory(job), len(job.steps)
     keys = thread_keys(seed, len(job.entry) + 1)
     return Run(
         steps=_steps_of(job),
@@ -219,13 +229,13 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         pages=memory.pages,
         blocks=memory.blocks,
         arrived=np.zeros(job.barriers, dtype=np.int64),
-        books=books_of(job, trace, ledger),
+        counters=empty_counters(job, trace, ledger),
         words=memory.pages.view(np.uint64),
         rounds=np.zeros(count + 1, dtype=ROUND),
         changers=np.zeros(len(job.entry), dtype=np.int64),
-        gathers=np.zeros(job.barriers, dtype=np.int64),
-        inside=np.zeros(count, dtype=np.int64),
-        reach=np.zeros(count, dtype=np.int64),
+        full_barriers=np.zeros(job.barriers, dtype=np.int64),
+        inside_region=np.zeros(count, dtype=np.int64),
+        effects=np.zeros(count, dtype=np.int64),
         sweep=np.zeros(len(memory.blocks) + 1, dtype=np.int64),
         logs=np.zeros((len(job.entry), job.buffer_entries), dtype=np.int64),
         rings=np.zeros((len(job.entry), job.ring_entries), dtype=np.int64),
@@ -235,9 +245,9 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
 def _cpus_of(job: Job) -> Cpus:
     cluster, within = (job.socket, job.near_ps) if job.cluster is None else (job.cluster, job.cluster_ps)
     clusters = int(cluster.max()) + 1
-    each = job.socket * clusters + cluster
-    used = np.bincount(each) > 0
-    places, place = np.flatnonzero(used), (np.cumsum(used) - 1)[each]
+    cluster_id = job.socket * clusters + cluster
+    is_used = np.bincount(cluster_id) > 0
+    places, place = np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[cluster_id]
     same_socket = places[:, None] // clusters == places // clusters
     same_cluster = places[:, None] % clusters == places % clusters
     transfer = np.where(same_cluster, within, np.where(same_socket, job.near_ps, job.far_ps))
@@ -265,7 +275,7 @@ def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records
     for name in ("local_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
         world[name] = getattr(job, name)
     world["block_shift"] = job.block_pages.bit_length() - 1
-    world["live"], world["shift"] = count, FIRST_SHIFT
+    world["live_threads"], world["shift"] = count, FIRST_SHIFT
     world["sweep_at"] = world["overflow_at"] = -1
     world["fluid"] = job.clock != Clock.WALL and not job.turn_ps
     world["running"] = count if world["fluid"] else 1
@@ -283,7 +293,10 @@ def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records
 
 
 def _threads_of(job: Job, keys: NDArray[np.uint64]) -> Records:
-    """`keys`: of each thread, and of the turns."""
+    """Threads before their first step.
+
+    - `keys`: of the threads' random streams, then of the turns'.
+    """
     threads = aligned(len(job.entry), THREAD)
     threads["pc"], threads["batch"] = job.entry, job.first_batch
     threads["stream"] = keys[:-1].view(np.int64)

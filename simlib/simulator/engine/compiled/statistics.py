@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is written down: time bins, the trace, the ledger, stamps and stopwatches."""
+"""Records of a run: time bins, the trace, the ledger, stamps and stopwatches."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from simlib.simulator.engine.compiled.clock import shown
+from simlib.simulator.engine.compiled.clock import shown_time
 from simlib.simulator.engine.compiled.inline import always_inline, bit_length, outlined
 from simlib.simulator.engine.compiled.state import LOCK_STATISTICS
 from simlib.simulator.engine.result import ACTIVITIES, BINS, EVENTS, LAP_BITS, LEDGER
 
-(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH, LOOK, LEAVE,
- DRAIN, HARVEST, RESET, PAUSE, JUDGE, THROTTLE) = range(len(EVENTS))  # fmt: skip
+(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH, POLL, LEAVE,
+ DRAIN, HARVEST, RESET, PAUSE, THROTTLE_CHECK, THROTTLE) = range(len(EVENTS))  # fmt: skip
 """Events of the trace, in the order of `simlib.simulator.engine.result.EVENTS`."""
 
 WRITE = LEDGER.index("write")
 FIRST_SCAN = WRITE + 1
-"""In the ledger: a scan's kind is this much more than its number."""
+"""Ledger kind of the first scan; a scan's kind is this plus its number."""
 DRAINED, HARVESTED, TAKEN = (LEDGER.index(name) for name in ("drain", "harvest", "reset"))
-PAUSED, SINCE_CHECK, THROTTLED, LIMITED, NAPPED = (
-    LEDGER.index(name) for name in ("pause", "judge", "throttle", "limit", "nap")
+PAUSED, THROTTLE_CHECKED, THROTTLED, DIRTY_LIMIT_UPDATED, DIRTY_LIMIT_SLEPT = (
+    LEDGER.index(name) for name in ("pause", "throttle_check", "throttle", "dirty_limit_update", "dirty_limit_sleep")
 )
 
 _ACTIVITIES, _FAULTS = len(ACTIVITIES), 5
 
 
 @always_inline
-def note(world, trace, time, number, event, argument, mode=0):
-    """Write down one event of the trace, if there is one; `mode`: of a lock's."""
+def record_event(world, trace, time, number, event, argument, mode=0):
+    """Append an event to the trace, if there is one; `mode`: of a lock event."""
     if trace is not None:
         if world.traced < trace.shape[0]:
             row = world.traced
@@ -40,14 +40,14 @@ def note(world, trace, time, number, event, argument, mode=0):
 
 
 @always_inline
-def enter(world, ledger, number, what, page, count):
-    """Enter into the ledger what happened to a page, or to those of a word, if there is one."""
+def record_entry(world, ledger, number, kind, page, count):
+    """Append an entry to the ledger, if there is one: what happened to a page, or to those of a word."""
     if ledger is not None:
         if world.ledgered < ledger.shape[0]:
             row = world.ledgered
             ledger[row, 0] = world.now
             ledger[row, 1] = number
-            ledger[row, 2] = what
+            ledger[row, 2] = kind
             ledger[row, 3] = page
             ledger[row, 4] = count
         world.ledgered += 1
@@ -67,7 +67,7 @@ def widen(world, progress, queue):
 
 @always_inline
 def bin_of(world, progress, queue, time):
-    """Index of a time's bin; the bins' width doubles until the time fits."""
+    """Index of the bin of a time; doubles the width of the bins until the time fits."""
     while (time >> world.shift) >= BINS:
         widen(world, progress, queue)
     return time >> world.shift
@@ -75,7 +75,7 @@ def bin_of(world, progress, queue, time):
 
 @outlined
 def fill_bins(queue, index, length, shift, begin, last):
-    """Add a queue's length to all time bins before the last one; returns when that one begins."""
+    """Add a queue's length to all time bins before `last`; returns the beginning of that bin."""
     while begin >> shift < last:
         edge = ((begin >> shift) + 1) << shift
         queue[index, begin >> shift] += length * (edge - begin)
@@ -84,7 +84,7 @@ def fill_bins(queue, index, length, shift, begin, last):
 
 
 @always_inline
-def queue_changes(world, progress, queue, index, lock, now, change):
+def add_queue_time(world, progress, queue, index, lock, now, change):
     """Add the queue's length since its last change to the time bins, then change it."""
     last = bin_of(world, progress, queue, now)
     if lock.length > 0:
@@ -97,33 +97,33 @@ def queue_changes(world, progress, queue, index, lock, now, change):
 
 
 @outlined
-def stamp(run, thread, which):
-    """Write down the time and all counters."""
-    world, books = run.worlds[0], run.books
-    books.stamp_ps[which] = shown(world, world.now)
-    books.stamp_sums[which, :] = 0
-    books.stamp_waits[which] = 0
-    for index in range(run.locks.shape[0]):
-        for place in range(run.locks[index].length):
-            number = run.waiting[index, (run.locks[index].head + place) % run.waiting.shape[1]]
+def stamp(run, thread, index):
+    """Record the time and all counters."""
+    world, counters = run.worlds[0], run.counters
+    counters.stamp_ps[index] = shown_time(world, world.now)
+    counters.stamp_sums[index, :] = 0
+    counters.stamp_waits[index] = 0
+    for lock in range(run.locks.shape[0]):
+        for place in range(run.locks[lock].length):
+            number = run.waiting[lock, (run.locks[lock].head + place) % run.waiting.shape[1]]
             if number < world.vcpus:
-                books.stamp_waits[which] += world.now - run.threads[number].tried
+                counters.stamp_waits[index] += world.now - run.threads[number].tried
         for mode in range(2):
             for column in range(2):
-                books.stamp_locks[which, index, mode, column] = run.locks[index].stats[LOCK_STATISTICS * mode + column]
+                counters.stamp_locks[index, lock, mode, column] = run.locks[lock].stats[LOCK_STATISTICS * mode + column]
     for other in run.threads:
         for activity in range(_ACTIVITIES):
-            books.stamp_sums[which, activity] += other.spent[activity]
+            counters.stamp_sums[index, activity] += other.spent[activity]
         for fault in range(_FAULTS):
-            books.stamp_sums[which, _ACTIVITIES + fault] += other.faults[fault]
-    done = 0
+            counters.stamp_sums[index, _ACTIVITIES + fault] += other.faults[fault]
+    pages = 0
     for number in range(world.vcpus):
         for time_bin in range(BINS):
-            done += books.progress[number, time_bin]
-    books.stamp_sums[which, _ACTIVITIES + _FAULTS] = done
+            pages += counters.progress[number, time_bin]
+    counters.stamp_sums[index, _ACTIVITIES + _FAULTS] = pages
     for activity in range(_ACTIVITIES):
-        books.stamp_own[which, activity] = thread.spent[activity]
-    books.stamp_own[which, _ACTIVITIES] = thread.bitmap
+        counters.stamp_thread[index, activity] = thread.spent[activity]
+    counters.stamp_thread[index, _ACTIVITIES] = thread.bitmap
 
 
 @always_inline
@@ -134,22 +134,22 @@ def lap_bin(gap):
 
 
 @always_inline
-def lap(world, books, thread, number, reads):
-    """Start the stopwatch, or write down its time; a fault's begins with the kick before it."""
+def lap(world, counters, thread, number, reads):
+    """Start the stopwatch, or record its time; the lap of a fault begins with the kick before it."""
     if reads > 1 and not thread.kicked:
         return
-    now = shown(world, world.now)
+    now = shown_time(world, world.now)
     if reads:
         gap = now - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
-        books.laps[np.uint64(lap_bin(gap))] += 1
-        note(world, books.trace, world.now, number, LAP, gap)
+        counters.laps[np.uint64(lap_bin(gap))] += 1
+        record_event(world, counters.trace, world.now, number, LAP, gap)
     if reads or not thread.kicked:
         thread.lap_from = now
     thread.kicked = 0
 
 
 @outlined
-def end_kick(world, books, thread, number):
-    """Write down what a kick took, whose access has been made."""
-    lap(world, books, thread, number, 1)
+def end_kick(world, counters, thread, number):
+    """Record the duration of a kick after the access that it delayed."""
+    lap(world, counters, thread, number, 1)

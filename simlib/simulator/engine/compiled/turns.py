@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The turns of an emulator's one processor: whose turn it is, and until when.
+"""Turns on an emulator's single processor: which thread runs, and until when.
 
-The calendar has the thread whose turn it is, and nobody else; of the others `left` says how much of their own time is
-left until they do something.
+The calendar contains only the thread owner turn it is; for the others `unspent` is the time that they must still spend
+before their next step.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ from simlib.simulator.engine.random import TURN_BITS
 
 
 @outlined
-def pass_on(world, threads, tree, quantiles):
-    """The next one's turn: of those that can go on, or look whether they can. Nobody looks in vain for ever."""
-    count, whose, now = threads.shape[0], world.turn_of, world.now
-    last, chosen, sleeper = item(threads, whose), -1, -1
+def next_turn(world, threads, tree, quantiles):
+    """Give the turn to the next thread that can go on or poll a lock; threads poll only if progress is possible."""
+    count, owner, now = threads.shape[0], world.turn_of, world.now
+    last, chosen, sleeper = item(threads, owner), -1, -1
     spins = last.asleep and last.parked < 0 and last.ended < 0
-    key = tree[(tree.shape[0] >> 1) + whose]
+    key = tree[(tree.shape[0] >> 1) + owner]
     world.stop_at -= 1
     if key != calendar.NEVER:
         now = world.turn_end
-        last.left = (key >> calendar.THREAD_BITS) - now
-        calendar.wake(tree, whose, calendar.NEVER)
+        last.unspent = (key >> calendar.THREAD_BITS) - now
+        calendar.wake(tree, owner, calendar.NEVER)
     elif spins:
         now = max(now, world.turn_end if world.clock == Clock.SERIAL else min(now + world.look_ps, world.turn_end))
     if now > HORIZON_PS:
         world.status = PAST_HORIZON
         return
-    world.vain = world.vain + 1 if spins and key == calendar.NEVER else 0
-    for i in range(whose + 1, whose + 1 + count):
+    world.failed_polls = world.failed_polls + 1 if spins and key == calendar.NEVER else 0
+    for i in range(owner + 1, owner + 1 + count):
         number = i if i < count else i - count
         thread = item(threads, number)
-        if thread.ended >= 0 or thread.parked >= 0 or (thread.asleep and world.vain > count):
+        if thread.ended >= 0 or thread.parked >= 0 or (thread.asleep and world.failed_polls > count):
             continue
-        if not thread.rests or thread.alarm <= now:
+        if not thread.sleeping or thread.alarm <= now:
             chosen = number
             break
         if sleeper < 0 or thread.alarm < item(threads, sleeper).alarm:
             sleeper = number
     if chosen < 0:
         if sleeper < 0:
-            world.status = FINISHED if world.live == 0 else DEADLOCK
+            world.status = FINISHED if world.live_threads == 0 else DEADLOCK
             return
         chosen = sleeper
         world.turn_end += item(threads, chosen).alarm - now  # nobody runs meanwhile
         now = item(threads, chosen).alarm
-    begin(world, tree, quantiles, chosen, item(threads, chosen), now)
+    begin_turn(world, tree, quantiles, chosen, item(threads, chosen), now)
 
 
 @always_inline
-def begin(world, tree, quantiles, number, thread, now):
-    """It is this thread's turn; where the last turn is over, another one begins."""
+def begin_turn(world, tree, quantiles, number, thread, now):
+    """Begin a thread's turn; if the time slice is over, draw a new one."""
     if now >= world.turn_end:
         bits = np.int64(next_bits(world) >> np.uint64(64 - TURN_BITS))
         world.turn_end = now + max(1, (world.turn_ps >> 1) + ((bits * world.turn_ps) >> TURN_BITS))
     if world.tick_ps > 0 and now >= thread.tick_at:
-        thread.left += sample(thread, quantiles, world.tick_work_ps, world.tick_table)
+        thread.unspent += sample(thread, quantiles, world.tick_work_ps, world.tick_table)
         thread.tick_at += ((now - thread.tick_at) // world.tick_ps + 1) * world.tick_ps
     if not thread.asleep:
-        world.vain = 0
+        world.failed_polls = 0
     world.turn_of = number
-    calendar.wake(tree, number, calendar.key_of(now + thread.left, number))
-    thread.left = 0
+    calendar.wake(tree, number, calendar.key_of(now + thread.unspent, number))
+    thread.unspent = 0

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The readable engine: what the step language means, written with SimPy, a room a subject.
+"""The reference engine: defines the step language with SimPy, one module per subject.
 
-This is the definition; `simlib.simulator.engine.compiled` must give the same trace to the
-picosecond. Events at the same time happen in the order of the threads' numbers.
-`simulation` says what every step means, and `access` those that touch memory; `world` what there is, `turns` who has an
-emulator's one processor, `locks` who gets a lock, `memory` what the page table and the log say, `logs` what log buffers
-and dirty rings hold, `clock` how time passes, `statistics` what is written down,
-`threads` what a thread remembers, `calendar` whose turn it is.
+`simlib.simulator.engine.compiled` must give the same trace to the picosecond. Events at the same time happen in the
+order of the threads' numbers.
+
+`simulation` runs the threads and collects the result; `interpreter` takes the steps that no other thread can observe,
+`access` those that touch memory, `locking` those on locks, `waiting` barriers and sleep, `throttling` those that slow
+vCPUs down. `world` holds the parts of a run, `turns` schedules an emulator's single processor, `locks` has the lock
+disciplines, `memory` the page table and the dirty log, `logs` the log buffers and dirty rings, `clock` clocks and
+random draws, `statistics` what is recorded, `threads` the registers of a thread, `calendar` the order of wake-ups.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import simpy
 
 
 class Wake(simpy.Timeout):  # type: ignore[misc]  # SimPy is not type-checked here
-    """A thread's turn at a time."""
+    """Wake-up of a thread."""
 
     def __init__(self, env: Calendar, thread: int, delay: int) -> None:
         self.turn = thread + 2  # SimPy itself uses 0 and 1
@@ -20,5 +20,5 @@ class Calendar(simpy.Environment):  # type: ignore[misc]  # the same
     """An environment in which threads that wake at the same time do so in the order of their numbers."""
 
     def schedule(self, event: simpy.Event, priority: Any = simpy.events.NORMAL, delay: Any = 0) -> None:
-        """As SimPy's, but a `Wake` comes when it is its turn."""
+        """Schedule an event as SimPy does, but a `Wake` by its thread's number."""
         super().schedule(event, getattr(event, "turn", priority), delay)

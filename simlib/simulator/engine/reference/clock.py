@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Clocks, and what chance decides: how long a step takes, and which page the guest touches."""
+"""Clocks and random draws: the duration of a step, and the page that the guest touches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simlib.simulator.engine.reference.threads import SimulatedThread
 
 
 class ShownClock:
-    """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
+    """The clock that threads read: the world's time, or that of the single processor that runs all threads in turns."""
 
     def __init__(self, job: Job) -> None:
         self.fluid = job.clock != Clock.WALL and not job.turn_ps
@@ -28,11 +28,11 @@ class ShownClock:
         self.running = len(job.entry) if self.fluid else 1
 
     def at(self, now: int) -> int:
-        """At the world's time."""
+        """Time shown at a world's time."""
         return self.base + max(1, self.running) * (now - self.since)
 
-    def starts(self, now: int, threads: int) -> None:
-        """So many more threads run from now on; fewer, if negative."""
+    def change_running(self, now: int, threads: int) -> None:
+        """Change the number of running threads by `threads`, which may be negative."""
         if self.fluid:
             self.base, self.since = self.at(now), now
             self.running += threads
@@ -47,7 +47,7 @@ class Chance:
         limits.check_times(job, self.times)
 
     def bits(self, thread: SimulatedThread) -> int:
-        """The thread's next 64 random bits."""
+        """Next 64 random bits of the thread."""
         thread.draws += 1
         return draw(thread.key, thread.draws - 1)
 
@@ -58,7 +58,7 @@ class Chance:
         return (mean * int(self.times[table, self.bits(thread) >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
 
     def page(self, thread: SimulatedThread, multiple: int, table: int) -> int:
-        """A page of the region at random."""
+        """Random page of the region."""
         first, places = thread.begin[0], (thread.end[0] - thread.begin[0]) // multiple
         bits = self.bits(thread)
         number = bits >> (64 - SEEK_BITS)

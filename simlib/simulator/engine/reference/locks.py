@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Cache lines, and a class a lock discipline: the queued spinlock, and where the others differ from it."""
+"""Cache lines, and a class per lock discipline: the queued spinlock, and the differences of the others from it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from simlib.simulator.engine.reference.threads import SimulatedThread
 
 @dataclass
 class CacheLine:
-    """A cache line: one atomic operation at a time, dearer when another CPU owned it last."""
+    """A cache line: one atomic operation at a time, more expensive if another CPU owned it last."""
 
     job: Job
     free: int = 0
     owner: int | None = None
 
     def transfer(self, owner: int | None, thread: int) -> int:
-        """One operation on a line that the owner's CPU had last."""
+        """Time of one operation on a line last owned by the owner's CPU."""
         if owner is None or owner == thread:
             return self.job.local_ps
         job = self.job
@@ -32,7 +32,7 @@ class CacheLine:
         return job.near_ps if job.socket[owner] == job.socket[thread] else job.far_ps
 
     def use(self, thread: int, at: int) -> int:
-        """One operation, asked for at `at`; returns when it is done."""
+        """Operate on the line, requested at `at`; returns when the operation is done."""
         self.free = max(at, self.free) + self.transfer(self.owner, thread)
         self.owner = thread
         return self.free
@@ -40,18 +40,18 @@ class CacheLine:
 
 @dataclass
 class SimulatedLock:
-    """A lock with its cache line, its queue of threads, and the statistics it keeps for each mode.
+    """A lock with its cache line, its queue of threads, and statistics for each mode.
 
-    This one is the queued spinlock; the others say where they differ.
+    This class is the queued spinlock; its subclasses override what differs.
     """
 
     line: CacheLine
     holders: list[int] = field(default_factory=lambda: [0, 0])
     waiting: deque[SimulatedThread] = field(default_factory=deque)
     last: SimulatedThread | None = None
-    """Who let go last."""
+    """The thread that dropped it last."""
     freed: int = 0
-    """When that one's operation on the word was done."""
+    """Time at which that thread's operation on the word was done."""
     busy_since: int = 0
     busy: int = 0
     changed: int = 0
@@ -60,129 +60,129 @@ class SimulatedLock:
     holds: list[list[int]] = field(default_factory=lambda: [[0] * 65, [0] * 65])
 
     def admits(self, mode: int) -> bool:
-        """Whether a thread may hold the lock in this mode beside those that hold it now."""
+        """True if a thread may hold the lock in this mode together with its current holders."""
         return not any(self.holders)
 
     comes_at: int = 0
-    """When the head of the queue comes to the lock word, if that matters."""
+    """Time at which the head of the queue reaches the lock word, where that matters."""
 
-    def unguarded(self, mode: int, at: int) -> bool:
-        """Whether a thread that comes to the lock word at a time need not heed the queue."""
+    def may_bypass_queue(self, mode: int, at: int) -> bool:
+        """True if a thread that reaches the lock word at `at` may ignore the queue."""
         return not self.waiting
 
     def successor(self, by: SimulatedThread) -> int:
-        """Whose turn it is when `by` lets go: a place in the queue."""
+        """Place in the queue of the thread that gets the lock when `by` drops it."""
         return 0
 
-    def found_free(self) -> None:
-        """A thread takes it without having waited."""
+    def acquire_uncontended(self) -> None:
+        """Note that a thread takes the lock without having waited."""
 
-    def reach(self, thread: int, at: int) -> int:
-        """An operation on the lock word; returns when it is done."""
+    def use_word(self, thread: int, at: int) -> int:
+        """Operate on the lock word; returns when the operation is done."""
         return self.line.use(thread, at)
 
     def pass_to_successor(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
-        """The thread, out of the queue already, sees that the lock is its own; returns when.
+        """Time at which the thread, already out of the queue, sees that it owns the lock.
 
-        It reads the word; with others behind it, it also fetches the next one's queue node, to pass the head on, and
-        takes longer the more they are.
+        It reads the word; if others wait behind it, it also fetches the queue node of the next one, to make that the
+        head of the queue, and takes longer the more they are.
         """
-        owned = self.line.use(thread.number, at)
+        owned_at = self.line.use(thread.number, at)
         if self.waiting:
-            owned += self.line.transfer(self.waiting[0].number, thread.number)
-            owned += round(self.line.job.queue_length_penalty_ps * math.log2(1 + len(self.waiting)))
-        return owned
+            owned_at += self.line.transfer(self.waiting[0].number, thread.number)
+            owned_at += round(self.line.job.queue_length_penalty_ps * math.log2(1 + len(self.waiting)))
+        return owned_at
 
-    def enter(self, mode: int, at: int) -> None:
-        """One more holder, from `at` on."""
+    def add_holder(self, mode: int, at: int) -> None:
+        """Add a holder from `at` on."""
         self.busy_since = min(self.busy_since, at) if any(self.holders) else at
         self.holders[mode] += 1
 
-    def leave(self, mode: int, at: int) -> None:
-        """One holder less, from `at` on."""
+    def remove_holder(self, mode: int, at: int) -> None:
+        """Remove a holder from `at` on."""
         self.holders[mode] -= 1
         if not any(self.holders):
             self.busy += at - self.busy_since
 
 
 class Ticket(SimulatedLock):
-    """All waiters poll the word; the read of the one whose turn it is comes, on average, halfway."""
+    """Ticket lock: all waiters poll the word; the successor's read comes, on average, halfway."""
 
-    def hand_over(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
-        """Each waiter's read fetches the line from the one that let go."""
+    def pass_to_successor(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
+        """Time at which the thread sees its ticket: each waiter fetches the line from the CPU that dropped the lock."""
         sweep = sum(self.line.transfer(by.number, other.number) for other in (thread, *self.waiting))
         self.line.free, self.line.owner = at + sweep // 2, thread.number
         return self.line.free
 
 
 class FairReadersWriters(SimulatedLock):
-    """Readers may hold the lock together; those in a row enter one after another."""
+    """Fair rwlock: readers may hold the lock together; consecutive readers enter one after another."""
 
     def admits(self, mode: int) -> bool:
-        """A reader, unless there is a writer; a writer, if there is nobody."""
+        """True for a reader if there is no writer, and for a writer if there is no holder."""
         return not self.holders[Mode.WRITE] and (mode == Mode.READ or not self.holders[Mode.READ])
 
 
 @dataclass
 class ReadersWriters(FairReadersWriters):
-    """The same, but who finds the word free passes the queue until its head has come there, and marked the word."""
+    """Queued rwlock (qrwlock): the same, but threads may bypass the queue until its head has marked the word."""
 
-    def unguarded(self, mode: int, at: int) -> bool:
-        """Until the head comes to the word, and then for readers while it is one itself."""
+    def may_bypass_queue(self, mode: int, at: int) -> bool:
+        """True until the head of the queue reaches the word, and then for readers while the head is a reader."""
         return not self.waiting or at < self.comes_at or mode == self.waiting[0].mode == Mode.READ
 
-    def hand_over(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
-        """The next one in the queue then comes to the word, which it must fetch."""
-        owned = super().pass_to_successor(thread, by, at)
+    def pass_to_successor(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
+        """Time at which the thread owns the lock; the next waiter then reaches the word, which it must fetch."""
+        owned_at = super().pass_to_successor(thread, by, at)
         if self.line.job.turn_ps:
             self.comes_at = limits.HORIZON_PS
         elif self.waiting:
-            self.comes_at = owned + self.line.transfer(self.line.owner, self.waiting[0].number)
-        return owned
+            self.comes_at = owned_at + self.line.transfer(self.line.owner, self.waiting[0].number)
+        return owned_at
 
 
 @dataclass
 class NoLock(SimulatedLock):
-    """No lock: a compare-and-swap that is done again if another one came between."""
+    """No lock: a compare-and-swap that is retried if another update came between."""
 
     version: int = 0
 
 
 class Server(SimulatedLock):
-    """Hardware that serves one CPU at a time; there is no lock word."""
+    """Hardware that serves one CPU at a time, without a lock word."""
 
-    def reach(self, thread: int, at: int) -> int:
-        """There is nothing to move."""
+    def use_word(self, thread: int, at: int) -> int:
+        """Time `at`: there is no word to fetch."""
         return at
 
-    def hand_over(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
-        """At once."""
+    def pass_to_successor(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
+        """Time `at`: the service begins at once."""
         return at
 
 
 @dataclass
 class Cohort(SimulatedLock):
-    """Hands over within the socket first, at most so many times in a row."""
+    """Cohort lock: passes the lock within the socket first, up to `COHORT_PASSES` times in a row."""
 
     passes: int = 0
 
     def near(self, thread: SimulatedThread, other: SimulatedThread) -> bool:
-        """Whether two threads are on one socket."""
+        """True if two threads are on one socket."""
         return bool(self.line.job.socket[thread.number] == self.line.job.socket[other.number])
 
     def successor(self, by: SimulatedThread) -> int:
-        """The first in the queue on the socket, or on another one once it has been passed on so often here."""
+        """Place of the first waiter on the socket, or on another one after `COHORT_PASSES` hand-offs in a row."""
         stays = self.passes < COHORT_PASSES
         return next((place for place, other in enumerate(self.waiting) if self.near(by, other) == stays), 0)
 
-    def found_free(self) -> None:
-        """Nobody passed it on."""
+    def acquire_uncontended(self) -> None:
+        """Reset the count of hand-offs within the socket."""
         self.passes = 0
 
-    def hand_over(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
-        """It reads the word; the queue on its socket has no head to pass on."""
+    def pass_to_successor(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
+        """Time at which the thread has read the word; the queue of its socket has no head to pass on."""
         self.passes = self.passes + 1 if self.near(by, thread) else 0
-        return self.reach(thread.number, at)
+        return self.use_word(thread.number, at)
 
 
 DISCIPLINES: dict[Discipline, type[SimulatedLock]] = {

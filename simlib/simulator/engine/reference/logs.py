@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What hardware and KVM write down of a vCPU's writes: its log buffer, and its dirty ring."""
+"""Logs of a vCPU's writes that hardware and KVM keep: its log buffer and its dirty ring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simlib.simulator.engine.reference.memory import Memory
 
 
 class Taken(NamedTuple):
-    """A run of entries of a ring, of pages within 64: whose, how many entries, the first page, and a bit for each."""
+    """A run of entries, of pages within 64, taken out of a ring: its owner, entries, first page, and a bit per page."""
 
     owner: int
     entries: int
@@ -27,7 +27,7 @@ class Taken(NamedTuple):
 
 @dataclass
 class Ring:
-    """A dirty ring: pages in the order in which they were pushed; the first ones were harvested. `pushed`: ever."""
+    """A dirty ring: pages in the order of their pushes; the first `harvested` are harvested; `pushed`: in all."""
 
     pages: deque[int] = field(default_factory=deque)
     harvested: int = 0
@@ -37,17 +37,17 @@ class Ring:
         return len(self.pages)
 
     def run(self) -> tuple[int, int, int]:
-        """Take the first harvested entries that lie within 64 pages: how many, the first page, and a bit for each.
+        """Take the first harvested entries within 64 pages; returns their number, the first page, and a bit per page.
 
-        Source: virt/kvm/dirty_ring.c kvm_dirty_ring_reset (6.12), which goes back, too, as long as no bit is lost.
+        Source: virt/kvm/dirty_ring.c kvm_dirty_ring_reset (6.12), which also goes back as long as no bit is lost.
         """
         first, mask, entries = self.pages.popleft(), 1, 1
         while entries < self.harvested:
-            ahead = self.pages[0] - first
-            if 0 <= ahead < WORD_PAGES:
-                mask |= 1 << ahead
-            elif -WORD_PAGES < ahead < 0 and mask << -ahead < 1 << WORD_PAGES:
-                first, mask = self.pages[0], mask << -ahead | 1
+            offset = self.pages[0] - first
+            if 0 <= offset < WORD_PAGES:
+                mask |= 1 << offset
+            elif -WORD_PAGES < offset < 0 and mask << -offset < 1 << WORD_PAGES:
+                first, mask = self.pages[0], mask << -offset | 1
             else:
                 break
             self.pages.popleft()
@@ -65,44 +65,46 @@ class Logs:
         self.buffers: list[list[int]] = [[0] * int(pages) for pages in logged]
         self.rings = [Ring() for _ in job.entry]
 
-    def leaves(self, owner: int, logs: bool) -> bool:
-        """Whether a thread must leave the guest before its next access: its ring is full, or its buffer if it logs."""
+    def must_leave_guest(self, owner: int, logs: bool) -> bool:
+        """True if a thread must leave the guest before its access: its ring is full, or its buffer before a log."""
         job = self.job
-        return (logs and job.buffer_entries > 0 and self.full(owner)) or 0 < job.ring_full <= len(self.rings[owner])
+        return (logs and job.buffer_entries > 0 and self.buffer_is_full(owner)) or 0 < job.ring_full <= len(
+            self.rings[owner]
+        )
 
-    def write(self, owner: int, page: int) -> None:
-        """Hardware sets the dirty bit of a page's entry, and writes the page down."""
+    def log_write(self, owner: int, page: int) -> None:
+        """Set the dirty bit of a page's entry and log the page, as hardware does."""
         self.memory.pages[page] = self.memory.pages[page] & ~STATE | Page.WRITABLE
         if self.job.buffer_entries:
             self.buffers[owner].append(page)
 
-    def full(self, owner: int) -> bool:
-        """Whether a buffer has no room."""
+    def buffer_is_full(self, owner: int) -> bool:
+        """True if a log buffer has no room."""
         return len(self.buffers[owner]) >= self.job.buffer_entries
 
     def drain(self, owner: int, now: int) -> int:
-        """Empty a buffer; returns how many pages it had."""
+        """Empty a log buffer; returns the number of its pages."""
         for page in self.buffers[owner]:
-            self.mark(owner, page, now)
+            self.mark_dirty(owner, page, now)
         entries = len(self.buffers[owner])
         self.buffers[owner].clear()
         return entries
 
-    def mark(self, owner: int, page: int, now: int) -> None:
-        """A page goes into the dirty log, or the ring.
+    def mark_dirty(self, owner: int, page: int, now: int) -> None:
+        """Add a page to the dirty log, or to the ring.
 
         Raises `HorizonError` if the ring has no room.
         """
         if not self.job.ring_entries:
             self.memory.pages[page] |= Page.DIRTY
         elif len(self.rings[owner]) == self.job.ring_entries:
-            raise limits.overflow(now)
+            raise limits.ring_overflow(now)
         else:
             self.rings[owner].pages.append(page)
             self.rings[owner].pushed += 1
 
     def harvest(self, owner: int) -> int:
-        """Set the dirty bits of a ring's new entries; returns how many they are."""
+        """Set the dirty bits of a ring's new entries; returns their number."""
         ring = self.rings[owner]
         new = list(ring.pages)[ring.harvested :]
         for page in new:
@@ -111,7 +113,7 @@ class Logs:
         return len(new)
 
     def take_run(self) -> Taken | None:
-        """The next run of harvested entries, of the first thread that has any."""
+        """Take the next run of harvested entries, of the first thread that has any."""
         for owner, ring in enumerate(self.rings):
             if ring.harvested:
                 return Taken(owner, *ring.run())

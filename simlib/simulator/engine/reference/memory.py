@@ -11,63 +11,63 @@ from simlib.model.steps import STATE, Block, Map, Page, Scan
 from simlib.simulator.engine import limits
 
 LOGGED = 4
-"""Behind the four kinds of fault: no fault, but a write that hardware notices."""
+"""Result of `Memory.fault` besides the four kinds of fault: no fault, but a write that hardware logs."""
 
 PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
-"""What a block that maps memory permits, as the entries of its table would."""
+"""Permission of a block that maps memory, as the state that the entries of its table would have."""
 
 
 class Scanned(NamedTuple):
-    """What a scan did.
+    """Result of a scan.
 
-    `pages`: how many it found as it looked for them; `entries`: how many entries of the page table it acted on, where a
-    block that is not split has one; `unsplit`: of the pages that it cleared, how many such a block maps; `more`: how
-    many more stand in the bitmap.
+    `pages`: pages that matched; `entries`: entries of the page table acted on, where an unsplit block has one;
+    `unsplit`: of the pages cleared, those that an unsplit block maps; `added`: change of the number of pages in the
+    bitmap.
     """
 
     pages: int
     entries: int
     unsplit: int
-    more: int
+    added: int
 
 
 class Memory:
-    """The guest's memory as KVM sees it: a state for each block, and for each page a state and two bits."""
+    """The guest's memory as KVM sees it: a state per block, and per page a state and two bits."""
 
     def __init__(self, job: Job) -> None:
-        first = limits.first_memory(job)
+        first = limits.initial_memory(job)
         self.job = job
         self.pages: list[int] = first.pages.tolist()
         self.blocks = [Block(block) for block in first.blocks.tolist()]
 
     def block_of(self, page: int) -> int:
-        """Number of the block around a page."""
+        """Number of the block that contains a page."""
         return page // self.job.block_pages
 
     def mapped_by_block(self, page: int) -> bool:
-        """Whether a block maps the page."""
+        """True if a block maps the page."""
         return self.blocks[self.block_of(page)] in PERMISSION
 
-    def writes(self, page: int) -> bool:
-        """Whether the guest writes this page; write_percent of the pages, evenly spread."""
+    def is_written(self, page: int) -> bool:
+        """True if the guest writes this page: write_percent of the pages, evenly spread."""
         percent = self.job.write_percent
         return percent >= 100 or (page + 1) * percent // 100 != page * percent // 100
 
     def count(self, first: int, end: int, bit: Page) -> int:
-        """Pages that have a bit set."""
+        """Number of pages that have a bit set."""
         return sum(bits & bit > 0 for bits in self.pages[first:end])
 
     def fault(self, page: int) -> int | None:
-        """Which fault touching a page gives, in the order of `Step.ACCESS`; `LOGGED`: hardware does it; None: none."""
+        """Kind of fault that an access to a page causes, in the order of `Step.ACCESS`; `LOGGED`; or None: no fault."""
         block, state = self.blocks[self.block_of(page)], self.pages[page] & STATE
         if block == Block.TABLE:
             clean = LOGGED if self.job.dirty_bits else 1
-            return 0 if state == Page.ABSENT else clean if self.writes(page) and state == Page.PROTECTED else None
-        return 3 if block == Block.ABSENT else 2 if self.writes(page) and block == Block.PROTECTED else None
+            return 0 if state == Page.ABSENT else clean if self.is_written(page) and state == Page.PROTECTED else None
+        return 3 if block == Block.ABSENT else 2 if self.is_written(page) and block == Block.PROTECTED else None
 
     def map(self, page: int, action: Map, logging: bool) -> bool:
-        """Change the entry of a page; the access that faulted is made by that. True if that is to be logged."""
-        block, writes, marks = self.block_of(page), self.writes(page), False
+        """Change the entry of a page and make the access that faulted. True if the write must be logged."""
+        block, written, must_log = self.block_of(page), self.is_written(page), False
         match action:
             case Map.BLOCK:
                 self.blocks[block] = Block.WRITABLE
@@ -84,72 +84,75 @@ class Memory:
                     self.blocks[block] = Block.TABLE
                     self.fill_table(block, Page.ABSENT)
                 bits = self.pages[page] & ~STATE
-                self.pages[page] = bits | (Page.WRITABLE if writes or not logging else Page.PROTECTED)
-                marks = writes and logging
-        return marks
+                self.pages[page] = bits | (Page.WRITABLE if written or not logging else Page.PROTECTED)
+                must_log = written and logging
+        return must_log
 
     def fill_table(self, block: int, state: Page) -> None:
-        """Give every page of a block this state; what is written down about it stays."""
+        """Set the state of every page of a block; its bits in the log and the bitmap are kept."""
         size = self.job.block_pages
-        for p in range(block * size, min((block + 1) * size, self.job.pages)):
-            self.pages[p] = self.pages[p] & ~STATE | state
+        for page in range(block * size, min((block + 1) * size, self.job.pages)):
+            self.pages[page] = self.pages[page] & ~STATE | state
 
     def scan(self, pages: list[int], action: Scan) -> Scanned:
-        """Walk some pages: those of a bitmap word, or of a run."""
+        """Scan some pages: those of a bitmap word, or of a run."""
         size = self.job.block_pages
-        parts = [self.scan_block(list(own), action) for _, own in itertools.groupby(pages, key=lambda p: p // size)]
+        parts = [
+            self.scan_block(list(block_pages), action)
+            for _, block_pages in itertools.groupby(pages, key=lambda page: page // size)
+        ]
         return Scanned(*(sum(part[i] for part in parts) for i in range(len(Scanned._fields))))
 
     def scan_block(self, pages: list[int], action: Scan) -> Scanned:
-        """Walk pages of one block."""
+        """Scan pages of one block."""
         block = self.block_of(pages[0])
-        before = sum(self.pages[p] & Page.COLLECTED > 0 for p in pages)
-        entries = found = sum(self.scan_page(p, action) for p in pages)
-        more = sum(self.pages[p] & Page.COLLECTED > 0 for p in pages) - before
+        before = sum(self.pages[page] & Page.COLLECTED > 0 for page in pages)
+        entries = matched = sum(self.scan_page(page, action) for page in pages)
+        added = sum(self.pages[page] & Page.COLLECTED > 0 for page in pages) - before
         unsplit, clears = 0, action in (Scan.CLEAR, Scan.PROTECT_RUN)
         if self.blocks[block] != Block.TABLE and (clears or action == Scan.PROTECT):
             writable = self.blocks[block] == Block.WRITABLE
-            entries = int(found > 0 if clears else writable)
-            unsplit = found if clears else 0
+            entries = int(matched > 0 if clears else writable)
+            unsplit = matched if clears else 0
             if entries and writable:
                 self.blocks[block] = Block.PROTECTED
-        return Scanned(found, entries, unsplit, more)
+        return Scanned(matched, entries, unsplit, added)
 
-    def scan_page(self, p: int, action: Scan) -> bool:
-        """What a scan does to one page; True if it found it as it looked for it."""
-        bits = self.pages[p]
-        found = False
+    def scan_page(self, page: int, action: Scan) -> bool:
+        """Scan one page; True if it matched."""
+        bits = self.pages[page]
+        matched = False
         match action:
             case Scan.CLEAR:
-                found = bool(bits & Page.DIRTY and bits & Page.COLLECTED)
-                if found:
-                    self.pages[p] = self.protected(bits & ~Page.DIRTY)
+                matched = bool(bits & Page.DIRTY and bits & Page.COLLECTED)
+                if matched:
+                    self.pages[page] = self.protected(bits & ~Page.DIRTY)
             case Scan.PROTECT:
-                in_table = self.blocks[self.block_of(p)] == Block.TABLE
-                found = in_table and bits & STATE == Page.WRITABLE
-                if found:
-                    self.pages[p] = self.protected(bits)
+                in_table = self.blocks[self.block_of(page)] == Block.TABLE
+                matched = in_table and bits & STATE == Page.WRITABLE
+                if matched:
+                    self.pages[page] = self.protected(bits)
             case Scan.PROTECT_RUN:
-                found = True
-                self.pages[p] = self.protected(bits)
+                matched = True
+                self.pages[page] = self.protected(bits)
             case Scan.SYNC:
-                found = self.blocks[self.block_of(p)] == Block.TABLE and bits & STATE == Page.WRITABLE
-                if found:
-                    self.pages[p] = bits | Page.DIRTY
+                matched = self.blocks[self.block_of(page)] == Block.TABLE and bits & STATE == Page.WRITABLE
+                if matched:
+                    self.pages[page] = bits | Page.DIRTY
             case Scan.COLLECT | Scan.TAKE:
-                found = bool(bits & Page.DIRTY)
-                if found:
-                    self.pages[p] = bits & ~(Page.DIRTY if action == Scan.TAKE else 0) | Page.COLLECTED
+                matched = bool(bits & Page.DIRTY)
+                if matched:
+                    self.pages[page] = bits & ~(Page.DIRTY if action == Scan.TAKE else 0) | Page.COLLECTED
             case Scan.SEND:
-                found = bool(bits & Page.COLLECTED)
-                self.pages[p] = bits & ~Page.COLLECTED
+                matched = bool(bits & Page.COLLECTED)
+                self.pages[page] = bits & ~Page.COLLECTED
             case Scan.SET:
-                self.pages[p] = bits | Page.DIRTY
+                self.pages[page] = bits | Page.DIRTY
             case Scan.ALL:
-                self.pages[p] = bits | Page.COLLECTED
-        return found
+                self.pages[page] = bits | Page.COLLECTED
+        return matched
 
     @staticmethod
     def protected(bits: int) -> int:
-        """The entry without its permission to write."""
+        """Entry without write permission."""
         return bits & ~STATE | Page.PROTECTED if bits & STATE == Page.WRITABLE else bits

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is written down: time bins, the trace, the ledger and stamps."""
+"""Records of a run: time bins, the trace, the ledger and stamps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simlib.simulator.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, 
 
 
 class Statistics:
-    """What a run leaves behind beside what its threads and locks know."""
+    """Records of a run besides the state of its threads and locks."""
 
     def __init__(self, job: Job, trace: int, ledger: int) -> None:
         threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
@@ -30,22 +30,22 @@ class Statistics:
         self.laps = np.zeros(LAP_BINS, dtype=np.int64)
         self.stamp_ps = np.zeros(stamps, dtype=np.int64)
         self.stamp_sums = np.zeros((stamps, 12), dtype=np.int64)
-        self.stamp_own = np.zeros((stamps, 7), dtype=np.int64)
+        self.stamp_thread = np.zeros((stamps, 7), dtype=np.int64)
         self.stamp_waits = np.zeros(stamps, dtype=np.int64)
         self.stamp_locks = np.zeros((stamps, locks, 2, 2), dtype=np.int64)
 
-    def note(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int) -> None:
-        """Write down one trace event, if a trace is wanted."""
+    def record_event(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int) -> None:
+        """Append an event to the trace, if a trace is kept."""
         if self.room["trace"]:
             self.trace.append((time, thread.number, EVENTS.index(kind), argument, mode))
 
-    def enter(self, time: int, thread: SimulatedThread, what: str, page: int, count: int) -> None:
-        """Enter into the ledger what happened to a page, or to those of a word, if a ledger is wanted."""
+    def record_entry(self, time: int, thread: SimulatedThread, kind: str, page: int, count: int) -> None:
+        """Append an entry to the ledger, if one is kept: what happened to a page, or to those of a word."""
         if self.room["ledger"]:
-            self.ledger.append((time, thread.number, LEDGER.index(what), page, count))
+            self.ledger.append((time, thread.number, LEDGER.index(kind), page, count))
 
     def bin_of(self, time: int) -> int:
-        """Index of a time's bin; the bins' width doubles until the time fits."""
+        """Index of the bin of a time; doubles the width of the bins until the time fits."""
         while time >> self.shift >= BINS:
             self.shift += 1
             for rows in (self.queue, self.progress):
@@ -53,39 +53,39 @@ class Statistics:
                 rows[:, BINS // 2 :] = 0
         return time >> self.shift
 
-    def queue_changes(self, index: int, lock: SimulatedLock, now: int) -> None:
-        """Add the queue's length since its last change to the time bins; call before it changes."""
+    def add_queue_time(self, index: int, lock: SimulatedLock, now: int) -> None:
+        """Add the queue's length since its last change to the time bins; to be called before it changes."""
         last = self.bin_of(now)
-        t = lock.changed
-        while t < now and lock.waiting:
-            b = t >> self.shift
-            until = now if b == last else (b + 1) << self.shift
-            self.queue[index, b] += len(lock.waiting) * (until - t)
-            t = until
+        begin = lock.changed
+        while begin < now and lock.waiting:
+            time_bin = begin >> self.shift
+            until = now if time_bin == last else (time_bin + 1) << self.shift
+            self.queue[index, time_bin] += len(lock.waiting) * (until - begin)
+            begin = until
         lock.changed = now
 
     def stamp(
         self,
-        which: int,
+        stamp: int,
         now: int,
         shown: int,
         thread: SimulatedThread,
         threads: Sequence[SimulatedThread],
         locks: Sequence[SimulatedLock],
     ) -> None:
-        """Write down what the clock shows, and all counters."""
-        self.stamp_ps[which] = shown
-        for index, lock in enumerate(locks):
-            self.stamp_locks[which, index] = [lock.stats[mode][:2] for mode in Mode]
-        self.stamp_sums[which, :6] = np.sum([t.spent for t in threads], axis=0)
-        self.stamp_sums[which, 6:11] = np.sum([t.faults for t in threads], axis=0)
-        self.stamp_sums[which, 11] = self.progress[: self.vcpus].sum()
-        self.stamp_own[which] = [*thread.spent, thread.bitmap]
+        """Record the time shown by the clock, and all counters."""
+        self.stamp_ps[stamp] = shown
+        for lock_index, lock in enumerate(locks):
+            self.stamp_locks[stamp, lock_index] = [lock.stats[mode][:2] for mode in Mode]
+        self.stamp_sums[stamp, :6] = np.sum([t.spent for t in threads], axis=0)
+        self.stamp_sums[stamp, 6:11] = np.sum([t.faults for t in threads], axis=0)
+        self.stamp_sums[stamp, 11] = self.progress[: self.vcpus].sum()
+        self.stamp_thread[stamp] = [*thread.spent, thread.bitmap]
         waiting = [other for lock in locks for other in lock.waiting if other.number < self.vcpus]
-        self.stamp_waits[which] = sum(now - other.tried for other in waiting)
+        self.stamp_waits[stamp] = sum(now - other.tried for other in waiting)
 
     def check_room(self) -> None:
-        """Refuse records that are longer than was asked for.
+        """Refuse records that are longer than requested.
 
         Raises `HorizonError`.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a run consists of, and how its time passes: each thread has a processor, or all have turns on one."""
+"""The parts of a run, and the passing of time: each thread has a processor, or all take turns on one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from simlib.simulator.engine.reference.locks import DISCIPLINES, CacheLine
 from simlib.simulator.engine.reference.logs import Logs
 from simlib.simulator.engine.reference.memory import Memory
 from simlib.simulator.engine.reference.statistics import Statistics
-from simlib.simulator.engine.reference.threads import SimulatedThread, first_state
+from simlib.simulator.engine.reference.threads import SimulatedThread, initial_thread
 from simlib.simulator.engine.reference.turns import Turns
 
 
 class World:
-    """What there is one of in a run, and how time passes in it."""
+    """The global state of a run, and the passing of its time."""
 
     def __init__(
         self, job: Job, seed: int, trace: int, ledger: int, progress: Callable[[int, int], None] | None
@@ -35,18 +35,18 @@ class World:
         self.steps = [(Step(kind), *arguments) for kind, *arguments in job.steps.tolist()]
         self.shown, self.chance = ShownClock(job), Chance(job)
         keys = thread_keys(seed, len(job.entry))
-        self.threads = [first_state(job, i, int(keys[i]), self.env.event()) for i in range(len(job.entry))]
+        self.threads = [initial_thread(job, i, int(keys[i]), self.env.event()) for i in range(len(job.entry))]
         self.locks = [DISCIPLINES[Discipline(kind)](CacheLine(job)) for kind in job.locks]
         self.lines = [CacheLine(job) for _ in range(job.lines)]
         self.memory = Memory(job)
         self.logs = Logs(job, self.memory)
         self.parked: list[list[SimulatedThread]] = [[] for _ in range(job.barriers)]
-        self.books = Statistics(job, trace, ledger)
+        self.statistics = Statistics(job, trace, ledger)
         self.flags = [False] * FLAGS
         self.turns = Turns(job, seed, self.env, self.threads, self.chance) if job.turn_ps else None
         self.throttle = self.fastest = self.pause_entry = 0
-        self.rule = job.throttle or QEMU  # without one, no step asks for it
-        self.events = self.live = 0
+        self.rule = job.throttle or QEMU  # used only by steps of a job with a throttle
+        self.events = self.live_threads = 0
 
     @property
     def now(self) -> int:
@@ -54,36 +54,36 @@ class World:
         return int(self.env.now)
 
     def spend(self, thread: SimulatedThread, time: int) -> Generator[simpy.Event, None, None]:
-        """The thread's own time passes."""
+        """Let the thread's own time pass."""
         if self.turns is not None:
             yield from self.turns.spend(thread, time)
         else:
             yield Wake(self.env, thread.number, time)
 
     def sleep(self, thread: SimulatedThread) -> Generator[simpy.Event, None, None]:
-        """The thread sleeps until somebody calls `rouse`, or until it is its turn to look again."""
+        """Sleep until another thread calls `rouse`, or until it is the thread's turn to poll again."""
         if self.turns is not None:
-            yield from self.turns.give_away(thread)
+            yield from self.turns.yield_turn(thread)
         else:
             yield thread.roused
 
     def rouse(self, thread: SimulatedThread, at: int) -> None:
-        """Let a sleeping thread go on at a time; its number decides ties."""
+        """Wake a sleeping thread at a time; of equal times the lower thread comes first."""
         event = thread.roused
         Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
 
-    def clock(self) -> int:
-        """What a clock shows."""
+    def shown_time(self) -> int:
+        """Time that a clock shows."""
         return self.shown.at(self.now)
 
-    def starts(self, threads: int) -> None:
-        """So many more threads run from now on; fewer, if negative."""
-        self.shown.starts(self.now, threads)
+    def change_running(self, threads: int) -> None:
+        """Change the number of running threads by `threads`, which may be negative."""
+        self.shown.change_running(self.now, threads)
 
-    def note(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int = 0) -> None:
-        """Write down one trace event; `mode`: of a lock's."""
-        self.books.note(time, thread, kind, argument, mode)
+    def record_event(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int = 0) -> None:
+        """Append an event to the trace; `mode`: of a lock event."""
+        self.statistics.record_event(time, thread, kind, argument, mode)
 
     def ends_at(self) -> int:
-        """Up to when a thread's own clock is the world's, whatever others do."""
+        """Time until which a thread's own clock is the world's, whatever others do."""
         return self.turns.end if self.turns is not None else limits.HORIZON_PS

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Simulation of the points of predicted curves: the runs of each point, and the values read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simlib._lib import parallel
+from simlib.analysis.simulate import SimulationResult, flags_of, run_part, run_scenario
+from simlib.measurements.fits import CostEstimate, Spread, UncertainCosts, variations
+from simlib.model.costs import Costs
+from simlib.model.scenario import Scenario
+from simlib.simulator.sampling import (
+    DEFAULT_REPLICATIONS,
+    WHOLE_PAGES,
+    WINDOW_METRICS,
+    sample_several,
+    unsupported_reason,
+)
+from simlib.simulator.workloads import find_metric
+from simlib.simulator.workloads.horizon import least_accesses, long_run_notice
+
+if TYPE_CHECKING:
+    from simlib.analysis.predict import PredictionOptions
+
+Floats = NDArray[np.float64]
+Read = TypeVar("Read")
+
+FEW_VCPUS = 8
+"""With fewer vCPUs, each simulates more pages, so that the total is that of this number: it sets the random spread."""
+
+MOVED_PART = 4
+"""The effect of a cost is measured on one in this many pages of a point, against an equal run at the central costs."""
+
+STEPS = 0.1, 1.0
+"""Smallest and largest step in the logarithm of a cost for a derivative: below it, chance dominates the difference."""
+
+
+def run_pages(
+    scenario: Scenario, pages: int | None, seed: int, check: parallel.Check, part: int = 1
+) -> SimulationResult:
+    """Run all memory (None), or this many pages per vCPU, or one in `part` of these."""
+    if pages is None:
+        return run_scenario(scenario, seed=seed, progress=check)
+    pages_per_vcpu = pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
+    return run_part(scenario, pages_per_vcpu, part, seed=seed, progress=check)
+
+
+def run_jobs(
+    jobs: Sequence[tuple[Any, ...]], function: Callable[..., Read], progress: parallel.Progress | None = None
+) -> list[Read]:
+    """Call a function for several scenarios in parallel; a job has its arguments except the last one, the check."""
+    # The scenarios with the most vCPUs take longest: run them first, so that all CPUs finish at about the same time.
+    order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
+    results = parallel.run_all([partial(function, *jobs[i]) for i in order], "predicting", progress)
+    return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
+
+
+@dataclass(frozen=True)
+class CurveCase:
+    """One point of a curve: the names of its policy and variant, and its scenario with its costs."""
+
+    name: str
+    label: str
+    vcpus: int
+    known: UncertainCosts
+
+    @property
+    def estimate(self) -> CostEstimate | None:
+        """Calibrated costs."""
+        return self.known.estimate
+
+    def runs(self, options: PredictionOptions) -> list[tuple[Scenario, int]]:
+        """Return scenarios and seeds.
+
+        The first has the central costs. With calibrated costs, each logarithm follows, one step down and one step up;
+        without, the other seeds. With ``unknown_costs="sample"``, the last have each uncertain cost at both ends of its
+        prior.
+        """
+        central, seed = self.known.central(), options.seed
+        ends = variations(self.known, options.level) if options.unknown_costs == "sample" else []
+        runs = [(case, seed) for case in ends]
+        if self.estimate is None:
+            return [*((central, seed + r) for r in range(options.replications)), *runs]
+        steps = np.kron(np.diag(steps_of(self.estimate)), [[-1.0], [1.0]])
+        priors = {name: value for name, value in central.costs.given().items() if name in self.known.priors}
+        moved = [self.estimate.apply(self.known.scenario, logs) for logs in self.estimate.logs + steps]
+        return [(central, seed), *((case.with_costs(**priors), seed) for case in moved), *runs]
+
+
+def steps_of(estimate: CostEstimate) -> Floats:
+    """Return the step of each calibrated logarithm for a derivative: its standard error, within `STEPS`."""
+    return np.clip(np.sqrt(np.diag(estimate.covariance)), *STEPS)
+
+
+@dataclass(frozen=True)
+class Values:
+    """Metrics of one case.
+
+    - `points`, shape (points, metrics): those of `CurveCase.runs`, the central costs first.
+    - `ends`, shape (2 costs, metrics): those at the ends of the priors.
+    - `drawn`: the costs with a prior.
+    """
+
+    points: Floats
+    ends: Floats
+    drawn: tuple[str, ...]
+
+    def spread(self) -> Spread:
+        """Return the effect of the costs with a prior."""
+        return Spread.of(self.drawn, self.points[0], self.ends, self.points)
+
+    def extremes(self, metric: int) -> tuple[float, float]:
+        """Return the least and the greatest value of an integer metric at any point."""
+        values = np.rint(np.concatenate([self.points[:, metric], self.ends[:, metric]]))
+        return float(values.min()), float(values.max())
+
+    def over(self, other: Values) -> Values:
+        """Return the ratios to another case at the same costs; a cost that only one of them spends affects only it."""
+        names = tuple(dict.fromkeys((*self.drawn, *other.drawn)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ends = self._ends_of(names) / other._ends_of(names)
+            return Values(self.points / other.points, ends, names)
+
+    def _ends_of(self, names: Sequence[str]) -> Floats:
+        pairs = [
+            self.ends[2 * self.drawn.index(name) :][:2] if name in self.drawn else self.points[[0, 0]] for name in names
+        ]
+        return np.concatenate([np.empty((0, self.points.shape[1])), *pairs])
+
+
+class CurveRun(NamedTuple):
+    """One run: pages per vCPU (None: all), of which one in `part` is simulated; or a replication of windows."""
+
+    scenario: Scenario
+    pages: int | None
+    seed: int
+    part: int
+    replication: int | None
+
+    @property
+    def key(self) -> tuple[Costs, int, int, int | None]:
+        """Identity within its case; costs that the case does not spend do not matter."""
+        return self.scenario.costs, self.seed, self.part, self.replication
+
+
+class Point(NamedTuple):
+    """Runs for one of `CurveCase.runs`: the mean of `runs`, or their difference to `base`, the central costs."""
+
+    runs: Sequence[CurveRun]
+    base: Sequence[CurveRun] = ()
+
+
+def simulate_points(
+    cases: Sequence[CurveCase], metrics: Sequence[str], options: PredictionOptions
+) -> tuple[list[Values], tuple[str, ...]]:
+    """Simulate all points. Returns: the values of each case, and flags."""
+    points = [_points_of(case, metrics, options) for case in cases]
+    runs = {(i, run.key): run for i, row in enumerate(points) for point in row for run in (*point.runs, *point.base)}
+    whole = [run.scenario for run in runs.values() if run.pages is None and run.replication is None]
+    longest, progress = max(whole, key=least_accesses, default=None), options.progress
+    if longest and progress and (notice := long_run_notice(longest, len(whole), parallel.concurrency())):
+        progress(f"{notice}; {_whole_hint(longest, metrics)}", 0.0)
+    results = dict(zip(runs, run_jobs(list(runs.values()), partial(_read, metrics=metrics), progress), strict=True))
+    flags = {flag for case in cases for flag in flags_of(case.known.central())}
+    scales = sorted({results[i, row[0].runs[0].key][1] for i, row in enumerate(points)})
+    scaled = [scale for scale in scales if scale > 1]
+    if scaled:
+        span = f"{scaled[0]:g}" + (f" to {scaled[-1]:g}" if len(scaled) > 1 else "")
+        flags.add(f"one page in {span} was simulated; times and counts are scaled")
+    if 0 in scales:
+        flags.add(f"sampled: windows of {DEFAULT_REPLICATIONS} replications of each migration (docs/sampling.md)")
+    if any(case.estimate is None and not (options.unknown_costs == "sample" and case.known.drawn) for case in cases):
+        flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
+    values = {key: row for key, (row, _) in results.items()}
+    return [_values(i, case, points[i], values, options) for i, case in enumerate(cases)], tuple(sorted(flags))
+
+
+def _points_of(case: CurveCase, metrics: Sequence[str], options: PredictionOptions) -> list[Point]:
+    """Return the runs of a case; those for effects of costs use fewer pages, or one replication."""
+    central = case.known.central()
+    windows = by_windows(central, metrics)
+    # Some metrics need a run of all memory.
+    whole = windows or any(find_metric(central, metric).scaling == "whole" for metric in metrics)
+    pages, part = (None, 1) if whole else (options.pages_per_vcpu, MOVED_PART)
+    replications: Sequence[int | None] = range(DEFAULT_REPLICATIONS) if windows else [None]
+    direct = options.replications if case.estimate is None else 1
+    points = []
+    for n, (scenario, seed) in enumerate(case.runs(options)):
+        if n < direct:
+            points.append(Point([CurveRun(scenario, pages, seed, 1, number) for number in replications]))
+        else:
+            run = CurveRun(scenario, pages, seed, part, replications[n % len(replications)])
+            points.append(Point([run], [run._replace(scenario=central)]))
+    return points
+
+
+def _whole_hint(scenario: Scenario, metrics: Sequence[str]) -> str:
+    """Return a hint which metrics to omit, since they need a run of all memory, and why windows do not apply."""
+    names = ", ".join(name for name in metrics if find_metric(scenario, name).scaling == "whole")
+    others = ", ".join(sorted(set(metrics) - set(WINDOW_METRICS)))
+    reason = unsupported_reason(scenario) or f"windows do not give {others}"
+    return f"or omit {names}, for which a part of the memory is not enough: {reason} (docs/sampling.md)"
+
+
+def _read(
+    scenario: Scenario, pages: int | None, seed: int, part: int, replication: int | None, check: parallel.Check,
+    metrics: Sequence[str],
+) -> tuple[Floats, float]:  # fmt: skip
+    """Return the metrics of a run, shape (metrics,), and the scale of its pages; 0 for a replication of windows."""
+    if replication is not None:
+        (sampled,) = sample_several(scenario, DEFAULT_REPLICATIONS, seed, check, replication)
+        return np.array([sampled.metrics[metric] for metric in metrics]), 0.0
+    run = run_pages(scenario, pages, seed, check, part)
+    return np.array([run.value(metric) for metric in metrics]), run.scale
+
+
+def _values(
+    i: int, case: CurveCase, points: Sequence[Point], results: Mapping[Any, Floats], options: PredictionOptions
+) -> Values:
+    """Return the values of a case; effects from fewer pages, or from one replication, are applied to its centre."""
+    rows: list[Floats] = []
+    for point in points:
+        value = np.mean([results[i, run.key] for run in point.runs], axis=0)
+        if point.base:
+            centre, base = rows[0], np.mean([results[i, run.key] for run in point.base], axis=0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                moved = np.where((base > 0) & (value > 0), centre * value / base, centre + value - base)
+            value = np.maximum(moved, 0.0)
+        rows.append(value)
+    drawn = case.known.drawn if options.unknown_costs == "sample" else ()
+    count = len(points) - 2 * len(drawn)
+    table = np.array(rows)
+    return Values(table[:count], table[count:], drawn)
+
+
+def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:
+    """True if a migration is large enough to be sampled, and windows give these metrics."""
+    pages = scenario.guest.pages
+    return pages > WHOLE_PAGES and not unsupported_reason(scenario) and not set(metrics) - set(WINDOW_METRICS)

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tidy tables of the lab's records: runs, locks, ioctls, stalls, rounds, noise and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pandas as pd
+
+from simlib._lib.errors import SimlibError
+from simlib.lab.records import KEYS, Record
+from simlib.measurements.importers.kvm_stats import ALL_TIMED
+from simlib.measurements.importers.tables import Column
+
+RUNS = (
+    Column("digest", "text", "first 16 digits of the SHA-256 of the test's output"),
+    Column("repeats", "whole", "how often the cell was run", unit="count"),
+    Column("identical", "text", "whether all repeats gave the same bytes"),
+    Column("guest_time_s", "number", "time that passed on the guest's clock"),
+    Column("flush_requests", "whole", "remote TLB flushes asked for in the rounds", optional=True, unit="count"),
+    Column("flush_interrupts", "whole", "those of them that interrupted a CPU", optional=True, unit="count"),
+)
+
+
+def run_rows(record: Record) -> pd.DataFrame:
+    """One row: number of repeats, whether they agree, and TLB flushes."""
+    digests, identical = record.content["digests"], str(record.repeatable).lower()
+    flushes = [_since_enabled(record, name) for name in ("remote_tlb_flush_requests", "remote_tlb_flush")]
+    row = (digests[0][:16], len(digests), identical, round(record.content["guest_s"], 6), *flushes)
+    frame = pd.DataFrame([row], columns=[column.name for column in RUNS])
+    return frame.astype(dict.fromkeys(("flush_requests", "flush_interrupts"), "Int64"))
+
+
+def _since_enabled(record: Record, name: str) -> int | None:
+    """Growth of a statistic of the VM since the log was enabled; None if the kernel does not have it."""
+    if "others" not in record.imported.tables:
+        return None
+    frame = record.imported.tables["others"].frame
+    values = frame[(frame["scope"] == "vm") & (frame["name"] == name)].groupby("when")["value"].sum()
+    return int(values["end"] - values["enabled"]) if {"end", "enabled"} <= set(values.index) else None
+
+
+def emulated_per_access(record: Record) -> float:
+    """Instructions that KVM emulated for each access of the guest; 0 if the kernel does not count them."""
+    imported = record.imported.tables
+    if "others" not in imported:
+        return 0.0
+    frame = imported["others"].frame
+    emulated = frame[(frame["when"] == "end") & (frame["name"] == "insn_emulation")]["value"].sum()
+    return round(float(emulated) / float(imported["vcpus"].frame[["writes", "reads"]].to_numpy().sum()), 3)
+
+
+LOCKS = (
+    Column("phase", "text", "populate; enable; rounds: everything after the log was enabled"),
+    Column("site", "text", "call site's class"),
+    Column("lock_mode", "text", "read or write; a spinlock counts as write"),
+    Column("acquisitions", "whole", "times that mmu_lock was taken"),
+    Column("contentions", "whole", "times that it was not free at once"),
+    Column("wait_time_ns", "whole", "all waits together, on the host's clock (docs/lab.md)"),
+    Column("hold_time_ns", "whole", "all holds together, on the host's clock (docs/lab.md)"),
+)
+
+_PHASES = {"populated": "populate", "enabled": "enable", "end": "rounds"}
+"""Phase that ends with each reading of the statistics by the test."""
+
+
+def lock_rows(record: Record) -> pd.DataFrame:
+    """Lock statistics of each phase: one row for each phase, site and mode in which the lock was taken.
+
+    Raises `SimlibError` if not all holds were timed.
+    """
+    locks = record.imported.tables.get("locks")
+    if locks is None:
+        return pd.DataFrame()
+    frame = locks.frame[locks.frame["scope"] == "vm"]
+    counted = frame[frame["timed"].notna() & frame["acquired"].notna()]
+    timed, acquired = (int(counted[column].sum()) for column in ("timed", "acquired"))
+    if timed < ALL_TIMED * acquired:
+        raise SimlibError(
+            f"{timed} of {acquired} holds of mmu_lock were timed, and hold_time_ns must be of all: set the host's"
+            " kvm.mmu_lock_stat_period to 1 and measure again"
+        )
+    names = {"acquired": "acquisitions", "contended": "contentions"}
+    names |= {"wait_ns": "wait_time_ns", "hold_ns": "hold_time_ns"}
+    parts: list[pd.DataFrame] = []
+    before = None
+    for when, phase in _PHASES.items():
+        reading = frame[frame["when"] == when].set_index(["site", "mode"])[list(names)].astype("int64")
+        growth = reading if before is None else reading.sub(before, fill_value=0).astype("int64")
+        before = reading
+        growth = growth[growth["acquired"] > 0].reset_index()
+        growth.insert(0, "phase", phase)
+        parts.append(growth)
+    return pd.concat(parts, ignore_index=True).rename(columns={"mode": "lock_mode", **names})
+
+
+IOCTLS = (
+    Column("name", "text", "populate, write, enable, get, clear, reset, disable, teardown, probe, probe_idle"),
+    Column("round", "whole", "round of GET and CLEAR, from 1; 0: before them"),
+    Column("calls", "whole", "ioctls", unit="count"),
+    Column("range_pages", "whole", "pages of their ranges together"),
+    Column("dirty_pages", "whole", "bits that were set in the bitmaps"),
+    Column("total_time_ns", "whole", "all calls together"),
+    Column("longest_time_ns", "whole", "the longest call"),
+)
+
+
+def ioctl_rows(record: Record) -> pd.DataFrame:
+    """Phases and ioctls: one row for each name and round, with the number of calls and their times."""
+    ioctls = record.imported.tables.get("ioctls")
+    if ioctls is None:
+        return pd.DataFrame()
+    frame = ioctls.frame.fillna({"dirty_pages": 0, "calls": 1})
+    grouped = frame.groupby(["name", "round"], sort=False)
+    sums = grouped[["calls", "range_pages", "dirty_pages", "duration_ns"]].sum()
+    sums["longest_time_ns"] = grouped["duration_ns"].max()
+    return sums.rename(columns={"duration_ns": "total_time_ns"}).reset_index()
+
+
+STALLS = (
+    Column("vcpu", "whole", "the vCPU, from 0", unit="1"),
+    Column("writes", "whole", "writes that it made", unit="count"),
+    Column("reads", "whole", "reads that it made", unit="count"),
+    Column("longest_stall_ns", "whole", "longest time between two of its accesses"),
+    Column(
+        "longest_stall_in_clear_ns",
+        "whole",
+        "the longest of those, among its eight longest, that overlap a CLEAR, a clearing GET or a reset; 0: none does",
+    ),
+    Column("gaps", "text", "times between two accesses from the first round on: FROM-TO:COUNT, ns, by bucket", True),
+)
+
+_CLEARING = {"initially_set": "clear", "enable": "clear", "get": "get", "ring": "reset"}
+"""The ioctl that write-protects, by the value of ``protection``."""
+
+
+def stall_rows(record: Record) -> pd.DataFrame:
+    """Accesses, longest stalls and gaps: one row for each vCPU."""
+    imported = record.imported.tables
+    if not imported.keys() >= {"vcpus", "ioctls"}:
+        return pd.DataFrame()
+    frame = imported["vcpus"].frame.rename(columns={"longest_ns": "longest_stall_ns"})
+    ioctls = imported["ioctls"].frame
+    clears = ioctls[ioctls["name"] == _CLEARING[str(record.keys["protection"])]]
+    begin, end = clears["start_ns"].to_numpy(), (clears["start_ns"] + clears["duration_ns"]).to_numpy()
+    longest = dict.fromkeys(frame["vcpu"].tolist(), 0)
+    if "longest" in imported:
+        for vcpu, start, gap in imported["longest"].frame[["vcpu", "start_ns", "gap_ns"]].to_numpy().tolist():
+            if ((start < end) & (start + gap > begin)).any():
+                longest[vcpu] = max(longest[vcpu], gap)
+    frame["longest_stall_in_clear_ns"] = frame["vcpu"].map(longest)
+    histograms = imported["gaps"].frame if "gaps" in imported else pd.DataFrame({"vcpu": []})
+    texts = {
+        vcpu: " ".join(
+            f"{low}-{high}:{count}" for low, high, count in buckets[["low_ns", "high_ns", "count"]].to_numpy().tolist()
+        )
+        for vcpu, buckets in histograms.groupby("vcpu")
+    }
+    frame["gaps"] = frame["vcpu"].map(texts)
+    return pd.DataFrame(frame[[column.name for column in STALLS]])
+
+
+def read_gaps(texts: Iterable[str]) -> pd.DataFrame:
+    """Sum the histograms of several vCPUs' gaps.
+
+    Returns: ``from``, ``to``, ``count``.
+
+    - `texts`: values of the column ``gaps`` of `STALLS`, all of one architecture.
+
+    >>> read_gaps(["72-74:5 96-98:1", "72-74:3"]).values.tolist()
+    [[72, 74, 8], [96, 98, 1]]
+    """
+    words = [word.replace("-", ":").split(":") for text in texts for word in text.split()]
+    frame = pd.DataFrame(words, columns=["from", "to", "count"]).astype("int64")
+    return pd.DataFrame(frame.groupby(["from", "to"], as_index=False)["count"].sum())
+
+
+ROUNDS = (
+    Column("vcpu", "whole", "the vCPU, from 0", unit="1"),
+    Column("round", "whole", "round of GET and CLEAR, from 1"),
+    Column("longest_stall_ns", "whole", "longest time between two of its accesses while the round's ioctls ran"),
+    Column("longest_pause_ns", "whole", "the same between its last ioctl and the next round: what else holds it up"),
+)
+
+
+def round_rows(record: Record) -> pd.DataFrame:
+    """Longest stalls by round: one row for each vCPU and round; empty if the vCPUs are parked in the rounds."""
+    rounds = record.imported.tables.get("rounds")
+    if rounds is None or record.keys["parked"] == "true":
+        return pd.DataFrame()
+    return rounds.frame[[column.name for column in ROUNDS]]
+
+
+NOISE = (
+    Column("repeat", "whole", "which repeat of the whole set it was, from 1", unit="count"),
+    Column("place", "whole", "when in the repeat it was run, from 1", unit="count"),
+    Column("wall_s", "number", "time that the run took"),
+    Column("steal_percent", "number", "time that the hypervisor gave to others, of all CPUs that were used"),
+    Column("foreign_percent", "number", "time that other programs ran on them"),
+    Column("frequency_percent", "number", "by how much their clock changed meanwhile; empty: not known", optional=True),
+    Column("quiet", "text", "true: within the limits, and used; false: noisy"),
+)
+
+
+def noise_rows(record: Record) -> pd.DataFrame:
+    """One row: noise of the host during a run; empty for an emulated run."""
+    noise = record.content.get("noise")
+    return pd.DataFrame([noise]) if noise else pd.DataFrame()
+
+
+FUNCTIONS = (
+    Column("function", "text", "function of the kernel"),
+    Column("instructions", "whole", "instructions of all CPUs in it, from the boot on", unit="count"),
+    Column("gave_way", "whole", "times that a CPU gave the rest of its turn away there", unit="count"),
+)
+
+
+def function_rows(record: Record) -> pd.DataFrame:
+    """Instructions by kernel function: one row for each function; empty without a profile."""
+    return pd.DataFrame(record.content.get("functions", []), columns=[column.name for column in FUNCTIONS])
+
+
+TABLES: dict[str, tuple[str, tuple[Column, ...], tuple[str, ...], Callable[[Record], pd.DataFrame]]] = {
+    "runs": ("cells of the experiments, and whether they repeat themselves", RUNS, (), run_rows),
+    "locks": ("mmu_lock by phase, call site and mode", LOCKS, ("phase", "site", "lock_mode"), lock_rows),
+    "ioctls": ("phases and ioctls of the test", IOCTLS, ("name", "round"), ioctl_rows),
+    "stalls": ("what the vCPUs saw", STALLS, ("vcpu",), stall_rows),
+    "rounds": ("what the vCPUs saw in each round", ROUNDS, ("vcpu", "round"), round_rows),
+    "noise": ("what else went on", NOISE, (), noise_rows),
+    "functions": ("instructions by function of the kernel", FUNCTIONS, ("function",), function_rows),
+}
+"""Title, columns after `KEYS`, own key, and function for the rows of one record, by the table's name."""
+
+
+def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
+    """Make the tidy tables of records, one for each key of `TABLES`."""
+    frames = {}
+    for name, (_, columns, _, rows_of) in TABLES.items():
+        parts = [(record.keys, rows) for record in records if len(rows := rows_of(record))]
+        names = [column.name for column in (*KEYS, *columns)]
+        if not parts:
+            frames[name] = pd.DataFrame(columns=names)
+            continue
+        keys = pd.DataFrame([keys for keys, rows in parts for _ in range(len(rows))])
+        frames[name] = pd.concat([keys, pd.concat([rows for _, rows in parts], ignore_index=True)], axis=1)[names]
+    return frames

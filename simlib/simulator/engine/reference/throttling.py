@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Steps that throttle the vCPUs."""
+
+from __future__ import annotations
+
+from simlib.simulator.engine.reference.threads import SimulatedThread
+from simlib.simulator.engine.reference.waiting import WaitSteps
+from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_sleep_us, next_throttle, sleep_time
+
+PS_PER_US = 10**6
+"""Picoseconds in a microsecond."""
+
+
+class ThrottleSteps(WaitSteps):
+    """Steps of a VMM that slows its guest down: each returns the thread's clock."""
+
+    def throttle_check(self, thread: SimulatedThread, begins: int, *_: int) -> int:
+        """Compare the pages dirtied with those sent, if a check is due; start or raise throttling, or the limit."""
+        rule = self.rule
+        if begins or self.now - thread.checked_at >= rule.check_period:
+            if not begins and 100 * thread.newly_dirty > rule.trigger * thread.pages_sent:
+                thread.high_checks += 1
+                if thread.high_checks >= rule.times:
+                    thread.high_checks = 0
+                    self.throttle = (
+                        1
+                        if rule.limit
+                        else next_throttle(
+                            self.throttle,
+                            thread.newly_dirty,
+                            thread.pages_sent * rule.trigger / 100,
+                            rule.initial,
+                            rule.increment,
+                            False,
+                            rule.most,
+                        )
+                    )
+            thread.checked_at, thread.newly_dirty, thread.pages_sent = self.now, 0, 0
+        self.record_event(self.now, thread, "throttle_check", self.throttle)
+        self.statistics.record_entry(self.now, thread, "throttle_check", self.throttle, begins)
+        thread.pc += 1
+        return self.now
+
+    def throttle_vcpus(self, thread: SimulatedThread, pauses: int, entry: int, *_: int) -> int:
+        """Put the vCPUs to sleep and the thread for as long; or only the thread, while the vCPUs run."""
+        rule = self.rule
+        time = sleep_time(rule.slice, rule.window, self.throttle)
+        if pauses:
+            self.pause_entry = entry
+            for vcpu in self.threads[: self.job.vcpus]:
+                vcpu.pause = time
+            self.record_event(self.now, thread, "throttle", time)
+            self.statistics.record_entry(self.now, thread, "throttle", self.throttle, time)
+        else:
+            time = rule.slice or rule.window - time
+        return self.fall_asleep(thread, time)
+
+    def dirty_limit_update(self, thread: SimulatedThread, *_: int) -> int:
+        """Measure each vCPU's dirty rate since the last update, and set its next sleep by the fastest rate seen."""
+        rule, job = self.rule, self.job
+        for vcpu in self.threads[: job.vcpus]:
+            pushed = self.logs.rings[vcpu.number].pushed
+            rate = dirty_rate_mib(pushed - vcpu.pushed_at_update, rule.slice)
+            vcpu.pushed_at_update = pushed
+            self.fastest = max(self.fastest, rate)
+            if self.throttle:
+                fill_us = fill_time_us(job.ring_entries, self.fastest)
+                vcpu.limit_sleep_us = next_sleep_us(vcpu.limit_sleep_us, rule.limit, rate, fill_us)
+            self.statistics.record_entry(self.now, thread, "dirty_limit_update", vcpu.number, vcpu.limit_sleep_us)
+        thread.pc += 1
+        return self.now
+
+    def dirty_limit_sleep(self, thread: SimulatedThread, *_: int) -> int:
+        """Fall asleep for the time that the last DIRTY_LIMIT_UPDATE set."""
+        self.statistics.record_entry(self.now, thread, "dirty_limit_sleep", thread.number, thread.limit_sleep_us)
+        return self.fall_asleep(thread, thread.limit_sleep_us * PS_PER_US)

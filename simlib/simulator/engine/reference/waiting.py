@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Steps at which a thread waits: barriers and sleep."""
+
+from __future__ import annotations
+
+from simlib.model.steps import Clock
+from simlib.simulator.engine.reference.interpreter import Interpreter
+from simlib.simulator.engine.reference.threads import IDLE, SimulatedThread
+
+
+class WaitSteps(Interpreter):
+    """Barriers and sleep: each step returns the thread's clock, or None if the thread sleeps."""
+
+    def barrier(self, thread: SimulatedThread, index: int, parties: int, *_: int) -> int | None:
+        """Wait for the other threads; the last one wakes them and goes on at once."""
+        now = self.now
+        thread.pc += 1
+        self.record_event(now, thread, "barrier", index)
+        parked = self.parked[index]
+        if len(parked) + 1 < parties:
+            parked.append(thread)
+            thread.tried = now
+            self.change_running(-1)
+            thread.asleep = True
+            return None
+        self.change_running(len(parked))
+        for other in parked:
+            other.asleep = False
+            other.spent[IDLE] += now - other.tried
+            if self.turns is None:
+                self.rouse(other, self.run_ahead(other, now))
+        parked.clear()
+        return now
+
+    def fall_asleep(self, thread: SimulatedThread, time: int, *_: int) -> int:
+        """Fall asleep: the clock goes on with one thread less."""
+        thread.alarm = self.shown_time() + time
+        self.change_running(-1)
+        thread.pc += 1
+        return self.now
+
+    def wake(self, thread: SimulatedThread, *_: int) -> int | None:
+        """Read the clock; before the alarm, sleep for the least time until it, which is when all threads run."""
+        remaining = thread.alarm - self.shown_time()
+        if remaining <= 0:
+            if thread.sleeping:
+                thread.spent[IDLE] += self.now - thread.tried
+            thread.sleeping = False
+            self.change_running(1)
+            thread.pc += 1
+            return self.now
+        if self.turns is not None:
+            thread.sleeping, thread.tried = True, self.now
+            return None
+        wait = -(-remaining // (1 if self.job.clock == Clock.WALL else len(self.threads)))
+        thread.spent[IDLE] += wait
+        return self.now + wait
