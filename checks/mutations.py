@@ -68,152 +68,136 @@ MUTATIONS: dict[str, list[Edit]] = {
             INTERPRETER,
             "if quantity(run.pages, thread, step, time) < step.d:",
             "if quantity(run.pages, thread, step, time) <= step.d:",
-        ),
+        )
     ],
     "ADVANCE is clipped to the region, not to its extent": [
         Edit(
             INTERPRETER,
             "page = min(thread.page + step.a, thread.end[step.b])",
             "page = min(thread.page + step.a, thread.end[0])",
-        ),
+        )
     ],
     "OPEN is not clipped to the enclosing extent": [
-        Edit(REF_INTERPRETER, "thread.page, min(end, thread.end[a - 1])", "thread.page, min(end, thread.end[0])"),
+        Edit(REF_INTERPRETER, "thread.page, min(end, thread.end[a - 1])", "thread.page, min(end, thread.end[0])")
     ],
     "the next waiter's queue node is fetched at the near cost": [
         Edit(
             LOCKS,
             "owned_at += transfer(world, cpus, waiter(waiting, index, lock, 0), number)",
             "owned_at += cpus.transfer_ps[0]",
-        ),
+        )
     ],
     "a hand-off also counts its own thread as waiting": [
         Edit(
             LOCKS,
             "owned_at += item(cpus.queue_length_penalty_ps, lock.length)",
             "owned_at += cpus.queue_length_penalty_ps[min(lock.length + 1, len(cpus.queue_length_penalty_ps) - 1)]",
-        ),
+        )
     ],
     "CPUs of a cluster cost as much as those of a socket": [
-        Edit(REF_LOCKS, "return job.cluster_ps", "return job.near_ps"),
+        Edit(REF_LOCKS, "return job.cluster_ps", "return job.near_ps")
     ],
-    "the last thread to touch a line does not own it": [
-        Edit(LOCKS, "    line.owner = number\n", ""),
-    ],
+    "the last thread to touch a line does not own it": [Edit(LOCKS, "    line.owner = number\n", "")],
     "a reader is granted the lock while a writer holds it": [
-        Edit(LOCKS, "return lock.holders >= 0", "return lock.holders >= -1"),
+        Edit(LOCKS, "return lock.holders >= 0", "return lock.holders >= -1")
     ],
     "a ticket hand-off takes the whole sweep, not half": [
-        Edit(REF_LOCKS, "at + sweep // 2, thread.number", "at + sweep, thread.number"),
+        Edit(REF_LOCKS, "at + sweep // 2, thread.number", "at + sweep, thread.number")
     ],
     "HELD counts from the request of the lock": [
-        Edit(REF_INTERPRETER, "clock - (thread.acquired if", "clock - (thread.tried if"),
+        Edit(REF_INTERPRETER, "clock - (thread.acquired if", "clock - (thread.tried if")
     ],
     "a lockless update that lost its race is not retried": [
-        Edit(LOCKS, "if lock.count != thread.version_read:", "if lock.count < thread.version_read:"),
+        Edit(LOCKS, "if lock.count != thread.version_read:", "if lock.count < thread.version_read:")
     ],
     "readers bypass the queue while a writer is its head": [
-        Edit(LOCKS, "(mode == Mode.READ and head.mode == Mode.READ)", "mode == Mode.READ"),
+        Edit(LOCKS, "(mode == Mode.READ and head.mode == Mode.READ)", "mode == Mode.READ")
     ],
-    "no thread bypasses the queue": [
-        Edit(LOCKS, "return at < lock.comes_at or (mode", "return (mode"),
-    ],
-    "a thread that queues takes no time before its first poll": [
-        Edit(LOCKS, "now + world.queue_ps", "now"),
-    ],
-    "a failed poll uses all of its turn": [
-        Edit(TURNS, "min(now + world.look_ps, world.turn_end)", "world.turn_end"),
-    ],
+    "no thread bypasses the queue": [Edit(LOCKS, "return at < lock.comes_at or (mode", "return (mode")],
+    "a thread that queues takes no time before its first poll": [Edit(LOCKS, "now + world.queue_ps", "now")],
+    "a failed poll uses all of its turn": [Edit(TURNS, "min(now + world.look_ps, world.turn_end)", "world.turn_end")],
     "a late tick shifts the next one": [
-        Edit(TURNS, "((now - thread.tick_at) // world.tick_ps + 1) * world.tick_ps", "world.tick_ps"),
+        Edit(TURNS, "((now - thread.tick_at) // world.tick_ps + 1) * world.tick_ps", "world.tick_ps")
     ],
     "a lap at a bin's upper end is one bin further": [
-        Edit(STATISTICS, "lap_bin(gap))] += 1", "lap_bin(gap + 1))] += 1"),
+        Edit(STATISTICS, "lap_bin(gap))] += 1", "lap_bin(gap + 1))] += 1")
     ],
     "a vCPU in a fault counts as in the guest": [
-        Edit(INTERPRETER, "thread.asleep == 0 and thread.holds == 0 and", "thread.asleep == 0 and"),
+        Edit(INTERPRETER, "thread.asleep == 0 and thread.holds == 0 and", "thread.asleep == 0 and")
     ],
     "a vCPU on the way back from an interrupt is interrupted again": [
-        Edit(REF_THREADS, "not (self.asleep or self.holds or self.interrupted)", "not (self.asleep or self.holds)"),
+        Edit(REF_THREADS, "not (self.asleep or self.holds or self.interrupted)", "not (self.asleep or self.holds)")
     ],
-    "a vCPU that held a lock once is never in the guest again": [
-        Edit(LOCKS, "        thread.holds -= 1\n", ""),
-    ],
+    "a vCPU that held a lock once is never in the guest again": [Edit(LOCKS, "        thread.holds -= 1\n", "")],
     "a nested lock resets the acquisition time of the outer one": [
-        Edit(LOCKS, "            thread.acquired = thread.outer\n", "            pass\n"),
+        Edit(LOCKS, "            thread.acquired = thread.outer\n", "            pass\n")
     ],
     "an interrupt takes its mean, regardless of its distribution": [
-        Edit(INTERPRETER, "time = clock.sample(thread, run.quantiles, step.a, step.c)", "time = step.a"),
+        Edit(INTERPRETER, "time = clock.sample(thread, run.quantiles, step.a, step.c)", "time = step.a")
     ],
     "an access that was interrupted ends the interruption of the next": [
-        Edit(ACCESS, "    thread.interrupted = 0\n    page = thread.page\n", "    page = thread.page\n"),
+        Edit(ACCESS, "    thread.interrupted = 0\n    page = thread.page\n", "    page = thread.page\n")
     ],
     "an interrupted vCPU runs ahead": [
-        Edit(FAST_FORWARD, "if thread.kick or thread.pause or thread", "if thread.pause or thread"),
+        Edit(FAST_FORWARD, "if thread.kick or thread.pause or thread", "if thread.pause or thread")
     ],
-    "a fault after a kick restarts the stopwatch": [
-        Edit(STATISTICS, "if reads or not thread.kicked:", "if True:"),
-    ],
-    "SEEK goes one place too far": [
-        Edit(CLOCK, "rank = min(rank, choices - 1)", "rank = min(rank + 1, choices - 1)"),
-    ],
+    "a fault after a kick restarts the stopwatch": [Edit(STATISTICS, "if reads or not thread.kicked:", "if True:")],
+    "SEEK goes one place too far": [Edit(CLOCK, "rank = min(rank, choices - 1)", "rank = min(rank + 1, choices - 1)")],
     "a barrier wakes one too few": [
         Edit(
             INTERPRETER,
             "for j in range(run.threads.shape[0]):\n        other",
             "for j in range(1, run.threads.shape[0]):\n        other",
-        ),
+        )
     ],
     "CLEAR leaves the dirty bit": [
         Edit(
             REF_MEMORY,
             "self.pages[page] = self.protected(bits & ~Page.DIRTY)",
             "self.pages[page] = self.protected(bits)",
-        ),
+        )
     ],
     "SEND leaves the page in the bitmap": [
-        Edit(MEMORY, "pages[page] = state | (bits & Page.DIRTY)", "pages[page] = bits"),
+        Edit(MEMORY, "pages[page] = state | (bits & Page.DIRTY)", "pages[page] = bits")
     ],
     "a vCPU runs past the time at which its memory is protected": [
         Edit(
             FAST_FORWARD,
             "((horizon >> calendar.THREAD_BITS) - 1 - time) // round_.time",
             "((horizon >> calendar.THREAD_BITS) + 99 * round_.time - time) // round_.time",
-        ),
+        )
     ],
     "a thread that waits for a lock does not limit running ahead": [
-        Edit(LOOKAHEAD, "            any_event = True\n", "            any_event = False\n"),
+        Edit(LOOKAHEAD, "            any_event = True\n", "            any_event = False\n")
     ],
     "a known hit remains one after CLEAR protects it": [
-        Edit(FAST_FORWARD, "known = thread.hits_since == world.withdrawn", "known = True"),
+        Edit(FAST_FORWARD, "known = thread.hits_since == world.withdrawn", "known = True")
     ],
     "a vCPU runs past the time at which CLEAR reaches its memory": [
-        Edit(LOOKAHEAD, "+ pages * sweep_round.page_ps, 0)", "+ 999 * pages * sweep_round.page_ps, 0)"),
+        Edit(LOOKAHEAD, "+ pages * sweep_round.page_ps, 0)", "+ 999 * pages * sweep_round.page_ps, 0)")
     ],
     "tests of a flag within rounds are not counted": [
-        Edit(FAST_FORWARD, "return count // round_.period * round_.extra", "return 0"),
+        Edit(FAST_FORWARD, "return count // round_.period * round_.extra", "return 0")
     ],
     "an adaptive batch is halved below its bound": [
-        Edit(REF_INTERPRETER, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),
+        Edit(REF_INTERPRETER, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)")
     ],
     # -- log buffers and dirty rings
     "a write that hardware should log is not logged": [
-        Edit(LOGS, "    thread.logged += 1\n", "    thread.logged += 0\n"),
+        Edit(LOGS, "    thread.logged += 1\n", "    thread.logged += 0\n")
     ],
     "a log buffer takes one page too many": [
-        Edit(REF_LOGS, "return len(self.buffers[owner]) >= self.job", "return len(self.buffers[owner]) > self.job"),
+        Edit(REF_LOGS, "return len(self.buffers[owner]) >= self.job", "return len(self.buffers[owner]) > self.job")
     ],
     "a kick does not empty the log buffer": [
-        Edit(INTERPRETER, "other.kick = time + logs.drain(run, other, j) * step.d", "other.kick = time"),
+        Edit(INTERPRETER, "other.kick = time + logs.drain(run, other, j) * step.d", "other.kick = time")
     ],
-    "a full ring does not stop a run of hits": [
-        Edit(FAST_FORWARD, " or ring_is_full(world, thread):", ":"),
-    ],
+    "a full ring does not stop a run of hits": [Edit(FAST_FORWARD, " or ring_is_full(world, thread):", ":")],
     "a run goes back and loses its last page": [
-        Edit(REF_LOGS, "mask << -offset < 1 << WORD_PAGES", "mask << -offset < 1 << (WORD_PAGES + 1)"),
+        Edit(REF_LOGS, "mask << -offset < 1 << WORD_PAGES", "mask << -offset < 1 << (WORD_PAGES + 1)")
     ],
     "the reset forgets a duplicate's neighbour": [
-        Edit(LOGS, "mask |= np.uint64(1) << np.uint64(offset)", "mask = np.uint64(1) << np.uint64(offset)"),
+        Edit(LOGS, "mask |= np.uint64(1) << np.uint64(offset)", "mask = np.uint64(1) << np.uint64(offset)")
     ],
     "in both engines a drain keeps the last page": [
         Edit(REF_LOGS, "for page in self.buffers[owner]:", "for page in self.buffers[owner][:-1]:"),
@@ -239,20 +223,20 @@ MUTATIONS: dict[str, list[Edit]] = {
         ),
     ],
     "GET does not flush log buffers": [
-        Edit(WORKLOADS + "dirty_log.py", "            self.kick(self.costs.log_exit, self.drain_cost)\n", ""),
+        Edit(WORKLOADS + "dirty_log.py", "            self.kick(self.costs.log_exit, self.drain_cost)\n", "")
     ],
     "a vCPU waits for the lock with pages in its log buffer": [
-        Edit(WORKLOADS + "kernel.py", "            self.drain()\n            self._fault(", "            self._fault("),
+        Edit(WORKLOADS + "kernel.py", "            self.drain()\n            self._fault(", "            self._fault(")
     ],
     "the rings are not harvested at the switchover": [
-        Edit(WORKLOADS + "dirty_log.py", "            self.program.harvest(0)\n", ""),
+        Edit(WORKLOADS + "dirty_log.py", "            self.program.harvest(0)\n", "")
     ],
     # -- a guest that is throttled
     "a vCPU with a pending sleep runs ahead": [
-        Edit(FAST_FORWARD, "if thread.kick or thread.pause or thread", "if thread.kick or thread"),
+        Edit(FAST_FORWARD, "if thread.kick or thread.pause or thread", "if thread.kick or thread")
     ],
     "a kicked vCPU does not sleep before its next access": [
-        Edit(ACCESS, "(thread.pause > 0 and thread.interrupted != 2)", "(thread.pause > 0 and not thread.interrupted)"),
+        Edit(ACCESS, "(thread.pause > 0 and thread.interrupted != 2)", "(thread.pause > 0 and not thread.interrupted)")
     ],
     "in both engines a vCPU sleeps with pages in its log buffer": [
         Edit(REF_ACCESS, "kick += self.empty_buffer(thread) * self.pause_entry", "kick += 0"),
@@ -274,13 +258,11 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(REF_THROTTLING, "            vcpu.pushed_at_update = pushed\n", ""),
         Edit(THROTTLING, "        vcpu.pushed_at_update = vcpu.pushed\n", ""),
     ],
-    "the second throttle equals the first": [
-        Edit("simulator/engine/throttle.py", "more = increment\n", "more = 0\n"),
-    ],
+    "the second throttle equals the first": [Edit("simulator/engine/throttle.py", "more = increment\n", "more = 0\n")],
     "GET within a pass begins at the current page": [
         Edit(
             WORKLOADS + "migration.py", "        program.back(REGION)\n        _get(kernel)\n", "        _get(kernel)\n"
-        ),
+        )
     ],
     # -- in both engines alike
     "in both engines CLEAR leaves the page writable": [
@@ -319,48 +301,48 @@ MUTATIONS: dict[str, list[Edit]] = {
             WORKLOADS + "dirty_log.py",
             "otherwise=lambda: program.skip(word)):\n                with program.holding",
             "otherwise=lambda: program.skip(hold)):\n                with program.holding",
-        ),
+        )
     ],
     "a chunk is sent from its end": [
         Edit(
             WORKLOADS + "migration.py",
             "        kernel.clear_chunk(chunk)\n        program.back(chunk)\n",
             "        kernel.clear_chunk(chunk)\n",
-        ),
+        )
     ],
     "GET forgets pages that are not sent yet": [
-        Edit(WORKLOADS + "dirty_log.py", "[Scan.SEND] if anew else []", "[] if anew else [Scan.SEND]"),
+        Edit(WORKLOADS + "dirty_log.py", "[Scan.SEND] if anew else []", "[] if anew else [Scan.SEND]")
     ],
     "faults are not logged": [
-        Edit(WORKLOADS + "kernel.py", "program.map(action, logging)", "program.map(action, False)"),
+        Edit(WORKLOADS + "kernel.py", "program.map(action, logging)", "program.map(action, False)")
     ],
     "enabling protects every other word": [
         Edit(
             WORKLOADS + "dirty_log.py",
             "self._sweep(lock, WORD_PAGES, protect)",
             "self._sweep(lock, 2 * WORD_PAGES, protect)",
-        ),
+        )
     ],
     "a helper thread clears one word of its part": [
         Edit(
             WORKLOADS + "migration.py",
             "with program.extent(part) as own_part",
             "with program.extent(WORD_PAGES) as own_part",
-        ),
+        )
     ],
     "the first pass omits pages that are not in the log": [
         Edit(
             WORKLOADS + "migration.py",
             "_send_chunk(kernel, chunk, everything=True)",
             "_send_chunk(kernel, chunk, everything=False)",
-        ),
+        )
     ],
     "a condition's second part is never tested": [
         Edit(
             "model/conditions.py",
             "        self.left.write(program, second)\n",
             "        self.left.write(program, no)\n",
-        ),
+        )
     ],
 }
 

@@ -53,7 +53,7 @@ def test_the_server_of_the_explorer_waits_for_nothing_that_its_page_needs():
 
 
 def test_a_question_in_an_address_needs_no_simulator():
-    assert imported("from simlib.ui.explorer.state import State; State.from_query('guest.vcpus=8')") <= {
+    assert imported("from simlib.ui.explorer.state import ExplorerState; ExplorerState.from_query('guest.vcpus=8')") <= {
         "pandas", "numpy", "scipy",
     }  # fmt: skip
 

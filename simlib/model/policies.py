@@ -98,7 +98,7 @@ def _clear(clear_drop_when: str, **others: Any) -> dict[str, dict[str, Any]]:
 
 
 def _kernel_patch(clear_drop_when: str) -> str:
-    """Kernel patch, with its parameters, in which CLEAR drops the lock on this condition; empty: none.
+    """Kernel patch, with its parameters, in which CLEAR drops mmu_lock on this condition; empty: none.
 
     >>> _kernel_patch("waiters >= 1 and pages >= 512")
     'no kernel has this yet; the patch is kernel-patches/0011, with kvm.mmu_lock_yield=contended and ...pages=512'
@@ -121,7 +121,7 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("whole-ioctl", "CLEAR holds the lock for the whole ioctl", "upstream",
                     _clear("never"), (_CLEAR,),
                     imperative="let CLEAR hold mmu_lock for the whole ioctl"),
-        NamedPolicy("every-64", "CLEAR drops the lock after each word with anything set", "posted",
+        NamedPolicy("every-64", "CLEAR drops mmu_lock after each word with anything set", "posted",
                     _clear("pages >= 64"), (_DROP_64,),
                     patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch=64 (posted in April 2024, not merged)",
                     imperative="let CLEAR drop mmu_lock after every 64 pages"),
@@ -129,24 +129,24 @@ POLICIES: dict[str, NamedPolicy] = {
                     "whole ioctl", "posted", _clear("pages >= 64", get_drop_when="pages >= 64"),
                     (_reply("4 April 2024"),), _X86,
                     _clear("never", get_drop_when="never"), patch=f"{_LAB}0008, with kvm.dirty_log_arch_lock=Y on x86"),
-        NamedPolicy("needbreak-preemptible", "CLEAR drops the lock on contention, as walks of a preemptible kernel do",
+        NamedPolicy("needbreak-preemptible", "CLEAR drops mmu_lock on contention, as walks of a preemptible kernel do",
                     "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024")),
                     imperative="let CLEAR drop mmu_lock if another thread waits for it"),
         NamedPolicy("needbreak-voluntary", "the same in a kernel that is not preemptible: never",
                     "upstream", _clear("never"), (_NEEDBREAK, "20240312193911.1796717-3-seanjc@google.com")),
-        NamedPolicy("yield-after-progress", "CLEAR drops the lock on contention, but after at least 512 pages",
+        NamedPolicy("yield-after-progress", "CLEAR drops mmu_lock on contention, but after at least 512 pages",
                     "what-if",
                     _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),),
                     imperative="let CLEAR drop mmu_lock if another thread waits for it, after at least 512 pages"),
         NamedPolicy("never-yield", "CLEAR never checks for contention", "what-if",
                     _clear("never"), (_reply("18 April 2024"),), patch=f"{_LAB}0011, with kvm.mmu_lock_yield=never"),
-        NamedPolicy("yield-to-vcpus", "CLEAR drops the lock if a vCPU waits, but not for other threads", "what-if",
+        NamedPolicy("yield-to-vcpus", "CLEAR drops mmu_lock if a vCPU waits, but not for other threads", "what-if",
                     _clear("vcpus >= 1"), (_reply("15 April 2024"),),
                     imperative="let CLEAR drop mmu_lock if a vCPU waits for it"),
-        NamedPolicy("adaptive-batch", "CLEAR drops the lock when four threads wait", "what-if",
+        NamedPolicy("adaptive-batch", "CLEAR drops mmu_lock when four threads wait", "what-if",
                     _clear("waiters >= 4"), (_reply("15 April 2024"),),
                     imperative="let CLEAR drop mmu_lock if at least four threads wait for it"),
-        NamedPolicy("bounded-hold", "CLEAR drops the lock after 50 us", "what-if",
+        NamedPolicy("bounded-hold", "CLEAR drops mmu_lock after 50 us", "what-if",
                     _clear("held >= 50us"), ("no kernel",),
                     imperative="let CLEAR drop mmu_lock after 50 us"),
         NamedPolicy("bounded-hold-after-progress", "the same, but after at least 512 pages", "what-if",
@@ -160,7 +160,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     settings={"x86": "run a kernel older than Linux 6.11, with eager_page_split=Y",
                               **_NO_SHADOW_SPLIT},
                     imperative="let an eager split allocate its table with mmu_lock held"),
-        NamedPolicy("eager-split-drop", "an eager split drops the lock to allocate its table", "upstream",
+        NamedPolicy("eager-split-drop", "an eager split drops mmu_lock to allocate its table", "upstream",
                     _split(eager_split=True, split_alloc="drop"), (f"{_SPLIT} (commit cf3ff0ee24d6)", _SPLIT_DROP),
                     settings={"x86": "run Linux 6.11 or newer, with eager_page_split=Y", **_NO_SHADOW_SPLIT,
                               "arm64": "start QEMU with -accel kvm,eager-split-size=2M"},
@@ -179,7 +179,7 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("nx-faults", "NX huge pages: one access in 1000 takes a slow fault (the mail gives no rate)",
                     "upstream", {"workload": {"slow_fault_every": 1000}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_recover_nx_huge_pages", _reply("15 April 2024"))),
-        NamedPolicy("zap-batch-10", "zapping all memory drops the lock on contention, but after at least 10 tables",
+        NamedPolicy("zap-batch-10", "zapping all memory drops mmu_lock on contention, but after at least 10 tables",
                     "upstream",
                     {"workload": {"kind": "zap"}, "policy": {"zap_drop_when": "blocks >= 10 and waiters >= 1"}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_zap_obsolete_pages", _reply("3 April 2024"))),
@@ -251,7 +251,7 @@ def policy(name: str) -> NamedPolicy:
         return POLICIES[name]
     if "<" in name or ">" in name:
         text = str(strategy(name, "policy"))
-        return NamedPolicy(text, f"CLEAR drops the lock when {text}", "what-if", _clear(text), ("docs/policies.md",),
+        return NamedPolicy(text, f"CLEAR drops mmu_lock when {text}", "what-if", _clear(text), ("docs/policies.md",),
                            imperative=f"let CLEAR drop mmu_lock when {text}")  # fmt: skip
     if name.startswith("chunk-"):
         return _chunk(name, parse_size(name.removeprefix("chunk-"), "policy"))
@@ -263,7 +263,7 @@ def policy(name: str) -> NamedPolicy:
     pages = int(batch[1])
     if not pages or pages % WORD_PAGES:
         raise InputError("policy", name, "must drop the lock after a multiple of 64 pages", "such as every-512")
-    return NamedPolicy(name, f"CLEAR drops the lock after every {pages} pages", "what-if", _clear(every(pages)),
+    return NamedPolicy(name, f"CLEAR drops mmu_lock after every {pages} pages", "what-if", _clear(every(pages)),
                        ("kernel-patches/ 0007", _reply("3 April 2024")),
                        imperative=f"let CLEAR drop mmu_lock after every {pages} pages")  # fmt: skip
 

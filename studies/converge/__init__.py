@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Will it converge? Real migrations of QEMU's beside the course of a migration, and what was published."""
+"""Convergence of migrations: real migrations of QEMU and published ones beside the pre-copy model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FIRST, AGAIN = HELD_OUT = ("migrate-held-out", "migrate-again")
 
 @dataclass(frozen=True)
 class Converge(StudyFindings):
-    """What the study found: `published.published_numbers`; tables ``built``, those of `HELD_OUT` and ``score``."""
+    """Findings: `published.published_numbers`; tables ``built``, those of `HELD_OUT` and ``score``."""
 
     @property
     def score(self) -> pd.DataFrame:
-        """`real.score` of what was predicted before it ran: columns of the first ones, and of those again."""
+        """`model.score` of the predictions: columns of the first migrations, and of those predicted again."""
         return self.tables["score"]
 
     def of(self, what: str, column: str = "value") -> float:
@@ -37,17 +37,17 @@ def held_out(name: str = AGAIN) -> pd.DataFrame:
 
     - `name`: one of `HELD_OUT`.
     """
-    runs, foretold = load(f"{name}-runs").frame, load(f"{name}-forecast").frame
-    keys = [column for column in foretold if column in runs]
+    runs, forecast = load(f"{name}-runs").frame, load(f"{name}-forecast").frame
+    keys = [column for column in forecast if column in runs]
     keys = keys[: keys.index("limit_s") + 1]
     names = {f"{end}_{what}": f"{what}_{end}" for what in model.QUANTITIES for end in ("low", "high")}
     names |= {"completed_share_ratio": "completed_share"}
-    expected = runs[keys].merge(foretold, on=keys, how="left").drop(columns=keys).rename(columns=names)
+    expected = runs[keys].merge(forecast, on=keys, how="left").drop(columns=keys).rename(columns=names)
     return model.compare_with_expected(runs, expected.set_index(runs.index))
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Converge:
-    """Score the predictions, expect anew what the course was built on, and draw the published guest."""
+    """Score the predictions, recompute the migrations that the model was built on, and sample the published guest."""
     built = load_collected(FIT_TABLES[0])
     expected = model.predict_migrations(built, model.fit_host(built), seed)
     tables = {"built": model.compare_with_expected(built, expected), **{name: held_out(name) for name in HELD_OUT}}
@@ -57,16 +57,16 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Converge:
     return Converge(published.published_numbers(seed), tables)
 
 
-def answer(found: Converge) -> Answer:
-    """What can be told before a migration."""
-    every = pd.concat([found.tables[name] for name in HELD_OUT])
-    right = (every["completed"] == every["completed_expected"]).mean()
+def answer(findings: Converge) -> Answer:
+    """Answer of notebook 15."""
+    migrations = pd.concat([findings.tables[name] for name in HELD_OUT])
+    right = (migrations["completed"] == migrations["completed_expected"]).mean()
     time = "total_ms, median error"
     return Answer(
-        f"It can be told before: of {len(every)} real migrations that were predicted before they ran, {right:.0%} "
-        f"ended or did not as predicted. Of the {len(found.tables[AGAIN])} that were predicted again, the time was off "
-        f"by {found.of(time):.1%} in the median, and {found.of(time, 'inside'):.0%} of the times lie in their 90 % "
-        f"interval."
+        f"The outcome can be predicted: of {len(migrations)} real migrations that were predicted before they ran, "
+        f"{right:.0%} converged or not as predicted. Of the {len(findings.tables[AGAIN])} that were predicted again, "
+        f"the time was off by {findings.of(time):.1%} in the median, and {findings.of(time, 'inside'):.0%} of the times "
+        f"lie in their 90 % interval."
     )
 
 

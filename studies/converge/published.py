@@ -59,21 +59,21 @@ def migrated(working_set: float, part: float, writes: float, zero_s: float, sett
 
 
 def published_numbers(seed: int = 1, draws: int = DRAWS) -> pd.DataFrame:
-    """Published times and amounts beside those of the guests that are drawn."""
+    """Compare published times and amounts with those of sampled guests."""
     runs, random = _runs(), np.random.default_rng(seed)
     sent = runs["on"]["transferred_kb"] * 1024
-    found = []
+    outcomes = []
     for _ in range(draws):
         writes, zero_s = (np.exp(random.uniform(*np.log(ends))) for ends in (_WRITES, _ZERO_S))
-        own = (random.uniform(*_PART), writes, zero_s)
+        drawn = (random.uniform(*_PART), writes, zero_s)
         low, high = 2.0**28, 2.0**35  # by halves: more is sent of a larger working set
         for _ in range(24):
             middle = float(np.sqrt(low * high))
-            low, high = (low, middle) if migrated(middle, *own, _ON).sent_bytes > sent else (middle, high)
-        on, off = migrated(low, *own, _ON), migrated(low, *own, _OFF)
-        found.append((off.completed, off.total_s, on.completed, on.total_s, on.downtime_s, on.sent_bytes, low))
+            low, high = (low, middle) if migrated(middle, *drawn, _ON).sent_bytes > sent else (middle, high)
+        on, off = migrated(low, *drawn, _ON), migrated(low, *drawn, _OFF)
+        outcomes.append((off.completed, off.total_s, on.completed, on.total_s, on.downtime_s, on.sent_bytes, low))
     names = ["off_ends", "off_s", "on_ends", "on_s", "downtime_s", "sent", "working_set"]
-    frame = pd.DataFrame(found, columns=names)
+    frame = pd.DataFrame(outcomes, columns=names)
     downtime = runs["on"]["downtime_ms"] / 1e3
 
     def three(name: str) -> tuple[float, float, float]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Does mmu_lock matter when the hardware logs? PML and dirty rings beside write protection and the bitmap."""
+"""Effect of mmu_lock with hardware logging: PML and dirty rings beside write protection and the dirty bitmap."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pandas as pd
 from simlib._lib.parallel import Progress, subprogress
 from simlib.measurements import load
 from simlib.model.quantities import seconds_text
-from studies.hardware_logs import preregistered, relevance, rings, told
+from studies.hardware_logs import preregistered, published_times, relevance, rings
 from studies.study import Answer, Study, StudyFindings
 
 
 @dataclass(frozen=True)
 class HardwareLogs(StudyFindings):
-    """What the study found: `told.told_numbers` and `rings.ring_numbers`, each with the ``cause`` of a miss."""
+    """Findings: `published_times.published_numbers` and `rings.ring_numbers`, each with the ``cause`` of a miss."""
 
     @property
     def costs(self) -> pd.DataFrame:
@@ -30,12 +30,12 @@ class HardwareLogs(StudyFindings):
 
     @property
     def matters(self) -> pd.DataFrame:
-        """`matters.matters_table`."""
+        """Table of `relevance.matters_table`."""
         return self.tables["matters"]
 
 
-def foretold() -> pd.DataFrame:
-    """What was written down of a server with PML before it was measured."""
+def preregistered_predictions() -> pd.DataFrame:
+    """Load the predictions for a server with PML that were written down before it was measured."""
     parts = []
     for kind, unit in (("times", "s"), ("ratios", "ratio")):
         names = {f"{name}_{unit}": name for name in ("estimate", "low", "high")}
@@ -44,16 +44,16 @@ def foretold() -> pd.DataFrame:
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> HardwareLogs:
-    """Put what is published beside the priors, and simulate the same guest with and without PML."""
+    """Compare published times with the priors, and simulate the same guest with and without PML."""
     of_rings, links = rings.ring_numbers(seed, subprogress(progress, 0.0, 0.5))
-    found = relevance.matters_table(seed, subprogress(progress, 0.5, 1.0))
-    numbers = pd.concat([told.told_numbers(), of_rings], ignore_index=True)
-    return HardwareLogs(numbers, {"matters": found, "rings": links})
+    matters = relevance.matters_table(seed, subprogress(progress, 0.5, 1.0))
+    numbers = pd.concat([published_times.published_numbers(), of_rings], ignore_index=True)
+    return HardwareLogs(numbers, {"matters": matters, "rings": links})
 
 
-def answer(found: HardwareLogs) -> Answer:
-    """Where it matters, and where not."""
-    protected, pml = (found.matters[found.matters["tracking"] == way] for way in relevance.TRACKED)
+def answer(findings: HardwareLogs) -> Answer:
+    """Answer of notebook 14."""
+    protected, pml = (findings.matters[findings.matters["tracking"] == way] for way in relevance.TRACKED)
     by_faults = pml["memory"].str.endswith("split by faults")
     writes, blocks = pml[~by_faults], pml[by_faults]
     unlogged = protected[~protected["memory"].str.endswith("split by faults")]
@@ -65,11 +65,12 @@ def answer(found: HardwareLogs) -> Answer:
     }
     more = 100 * (pml["clear_s"].to_numpy() / protected["clear_s"].to_numpy() - 1)
     return Answer(
-        f"Not for what the guest writes: with PML it loses at most {writes['lost_percent'].max():.2g} % of its time "
-        f"instead of {unlogged['lost_percent'].max():.2g} %, however long CLEAR holds the lock, and its longest stall, "
-        f"{seconds_text(writes['longest_stall_s'].max())}, empties a log buffer. It matters where blocks are split by "
-        f"faults: with holds of a GiB the longest stall is {longest['a GiB']}, with 64 pages {longest['64 pages']}. "
-        f"CLEAR needs at most {more.max():.1f} % more CPU time with PML."
+        f"The lock does not matter for the guest's writes: with PML it loses at most "
+        f"{writes['lost_percent'].max():.2g} % of its time instead of {unlogged['lost_percent'].max():.2g} %, "
+        "however long CLEAR holds the lock. Its longest stall, "
+        f"{seconds_text(writes['longest_stall_s'].max())}, empties a log buffer. The lock matters where faults split "
+        f"huge pages: with holds of a GiB the longest stall is {longest['a GiB']}, with 64 pages "
+        f"{longest['64 pages']}. CLEAR needs at most {more.max():.1f} % more CPU time with PML."
     )
 
 
@@ -77,7 +78,7 @@ STUDY = Study(
     "hardware_logs",
     "Does mmu_lock matter when the hardware logs?",
     ("14-hardware-logs",),
-    (*dict.fromkeys(row.table for row in told.ROWS), rings.TABLE, rings.AVERAGE),
+    (*dict.fromkeys(row.table for row in published_times.ROWS), rings.TABLE, rings.AVERAGE),
     compute,
     answer,
 )

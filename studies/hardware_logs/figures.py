@@ -27,12 +27,12 @@ def longest_stalls(rows: pd.DataFrame) -> go.Figure:
     lanes = [(tracking, hold) for tracking in TRACKED for hold in HOLDS]
     for lane, (tracking, hold) in zip((-0.24, -0.08, 0.08, 0.24), lanes, strict=True):
         part = rows[(rows["tracking"] == tracking) & (rows["hold"] == hold)]
-        told = [
+        labels = [
             f"{row}: {seconds_text(stall)}, {lost:.2g} % of the guest's time lost"
             for row, stall, lost in zip(part["row"], part["longest_stall_s"], part["lost_percent"], strict=True)
         ]
         figure.add_scatter(
-            x=part["longest_stall_s"], y=part["row"].map(names.index) + lane, mode="markers", text=told,
+            x=part["longest_stall_s"], y=part["row"].map(names.index) + lane, mode="markers", text=labels,
             name=f"{tracking}, CLEAR holds the lock for {hold}", showlegend=True,
             marker={"symbol": _SYMBOLS[hold], "size": 11, "color": PALETTE[list(TRACKED).index(tracking)],
                     "line": {"width": 2}},

@@ -61,7 +61,7 @@ QUESTIONS = (
     "a vCPU held up in all, in such a minute",
     "a vCPU waiting for mmu_lock, in such passes",
 )
-"""What is predicted: times in s, and a ratio of times of ioctls."""
+"""Predicted quantities: times in s, and a ratio of times of ioctls."""
 
 
 class PreregisteredQuestion(NamedTuple):
@@ -86,16 +86,16 @@ def _span(job: Job, raw: EngineResult, first: Stamp, last: Stamp) -> float:
     return (at[1] - at[0]) * PS
 
 
-def answers(one: PreregisteredQuestion, number: int, check: parallel.Check) -> list[float]:
-    """What one draw of the costs says to each of `QUESTIONS`."""
+def answers(question: PreregisteredQuestion, number: int, check: parallel.Check) -> list[float]:
+    """Values of `QUESTIONS` with one draw of the costs."""
     random = np.random.default_rng([SEED, number])
-    costs = UncertainCosts.of(one.clears).draw(random).costs
+    costs = UncertainCosts.of(question.clears).draw(random).costs
     paths = float(np.exp(ALIKE * random.standard_normal() * 2**0.5))
     manual, clears = (
         run_scenario(UncertainCosts.of(case.with_costs(**costs.given())).central(), seed=number, progress=check)
-        for case in (one.manual, one.clears)
+        for case in (question.manual, question.clears)
     )
-    gib, vcpus = one.manual.guest.pages / GIB_PAGES, one.manual.guest.vcpus
+    gib, vcpus = question.manual.guest.pages / GIB_PAGES, question.manual.guest.vcpus
     get_clears = _span(clears.job, clears.raw, Stamp("sent", 1), Stamp("collected", 2))
     get = _span(manual.job, manual.raw, Stamp("sent", 1), Stamp("collected", 2))
     passes = manual.metrics["passes"]
@@ -106,7 +106,9 @@ def answers(one: PreregisteredQuestion, number: int, check: parallel.Check) -> l
     logged = int(clears.raw.stamp_sums[over, LOGGED] - clears.raw.stamp_sums[began, LOGGED])
     lost = clears.metrics["fault_cpu_time"] / vcpus / minutes
     setting = logged * (clears.scenario.costs.dirty_set or 0) * PS / vcpus / minutes
-    again = (costs.dirty_set or 0) + (costs.log_entry or 0) + (costs.log_exit or 0) / one.clears.policy.buffer_entries
+    again = (
+        (costs.dirty_set or 0) + (costs.log_entry or 0) + (costs.log_exit or 0) / question.clears.policy.buffer_entries
+    )
     return [
         clears.metrics["enable_time"] / gib,
         paths * get_clears / (get + clear),
@@ -121,16 +123,16 @@ def answers(one: PreregisteredQuestion, number: int, check: parallel.Check) -> l
 def predictions(progress: parallel.Progress | None = None) -> pd.DataFrame:
     """All predictions: question, guest_memory, estimate, low, high; times in s."""
     rows = []
-    for one in asked():
-        tasks = [partial(answers, one, number) for number in range(DRAWS)]
-        drawn = np.array(parallel.run_all(tasks, one.memory, progress))
+    for question in asked():
+        tasks = [partial(answers, question, number) for number in range(DRAWS)]
+        drawn = np.array(parallel.run_all(tasks, question.memory, progress))
         ends = np.quantile(drawn, [0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0).T
-        rows += [(what, one.memory, *own) for what, own in zip(QUESTIONS, ends, strict=True)]
-        rows.append((INITIALLY_SET[0], one.memory, *INITIALLY_SET[1:]))
+        rows += [(what, question.memory, *own) for what, own in zip(QUESTIONS, ends, strict=True)]
+        rows.append((INITIALLY_SET[0], question.memory, *INITIALLY_SET[1:]))
     return pd.DataFrame(rows, columns=["question", "guest_memory", "estimate", "low", "high"])
 
 
-def files_of(found: pd.DataFrame) -> dict[str, str]:
+def files_of(table: pd.DataFrame) -> dict[str, str]:
     """Both tables, each a CSV with its descriptor."""
     used = data_dir() / "scenarios" / f"{NAME}.toml", priors_path()
     about = {
@@ -141,7 +143,7 @@ def files_of(found: pd.DataFrame) -> dict[str, str]:
         "answers": [],
         "notes": [
             "Written before anybody answered, and not changed afterwards.",
-            "Enabling with KVM_DIRTY_LOG_INITIALLY_SET is free in the model. What stands here for it was not "
+            "Enabling with KVM_DIRTY_LOG_INITIALLY_SET is free in the model. The value given for it was not "
             "simulated: it is at most the published 10 ms for 128 GiB.",
             "GET and CLEAR take as long for a page in the model; the ratio's interval adds 5 % for each.",
         ],
@@ -149,22 +151,22 @@ def files_of(found: pd.DataFrame) -> dict[str, str]:
     }
     files: dict[str, str] = {}
     for kind, unit, part in (
-        ("ratios", "ratio", found["question"] == RATIO),
-        ("times", "s", found["question"] != RATIO),
+        ("ratios", "ratio", table["question"] == RATIO),
+        ("times", "s", table["question"] != RATIO),
     ):
         columns = _columns(unit)
-        own = found[part].set_axis([column.name for column in columns], axis=1)
+        rows = table[part].set_axis([column.name for column in columns], axis=1)
         title = f"a server with PML, {kind}: predicted before it was measured"
-        table = DescribedTable(f"{NAME}-{kind}", title, columns, ("question", "guest_memory"), own)
-        files |= predicted_files(table, about, used)
+        described = DescribedTable(f"{NAME}-{kind}", title, columns, ("question", "guest_memory"), rows)
+        files |= predicted_files(described, about, used)
     return files
 
 
 def main() -> None:
-    """Write the predictions down."""
-    found = predictions()
-    write_together(data_dir() / "predictions", files_of(found))
-    print(found.to_string())
+    """Compute and write the predictions."""
+    table = predictions()
+    write_together(data_dir() / "predictions", files_of(table))
+    print(table.to_string())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from simlib.model.policies import apply
 from simlib.model.scenario import Scenario
 from simlib.simulator.sampling import sample_several
 
-WALKS = 8
+SAMPLED_RUNS = 8
 
 GUESTS = {"pages of 4 KiB": {"backing": "4k"}, "blocks of 2 MiB": {}}
 SPLITS = {"split eagerly": True, "split by faults": False}
@@ -25,8 +25,8 @@ HOLDS = {"a GiB": "whole-ioctl", "64 pages": "every-64"}
 
 
 def cases() -> dict[tuple[str, str, str, str], Scenario]:
-    """Migrations of the standard guest, by MMU, memory, tracking and hold."""
-    found = {}
+    """Migrations of the preset guest by MMU, memory, tracking and hold."""
+    by_setup = {}
     for mmu, architecture in MMUS.items():
         base = preset_scenario(architecture)
         for memory, guest in GUESTS.items():
@@ -38,28 +38,28 @@ def cases() -> dict[tuple[str, str, str, str], Scenario]:
                     policy = {"dirty_tracking": way, "eager_split": eager}
                     case = base.changed({"guest": guest, "policy": policy})
                     for hold, strategy in HOLDS.items():
-                        found[mmu, name, tracked, hold] = apply(case, strategy)
-    return found
+                        by_setup[mmu, name, tracked, hold] = apply(case, strategy)
+    return by_setup
 
 
-def _walked(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
+def _sampled_means(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
     central = UncertainCosts.of(case, choose_fit(case)[0]).central()
-    walks = sample_several(central, WALKS, seed, check)
+    runs = sample_several(central, SAMPLED_RUNS, seed, check)
     values = [
-        [walk.metrics[name] for name in ("fault_cpu_time", "longest_stall", "stall_p999", "clear_cpu_time",
+        [run.metrics[name] for name in ("fault_cpu_time", "longest_stall", "stall_p999", "clear_cpu_time",
                                          "precopy_duration")]
-        for walk in walks
+        for run in runs
     ]  # fmt: skip
     return [float(value) for value in np.mean(values, axis=0)]
 
 
 def matters_table(seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:
-    """What the guest loses and what CLEAR takes, by case; times in s."""
+    """Guest time lost, stalls and CPU time of CLEAR by case; times in s."""
     all_cases = cases()
-    tasks = [partial(_walked, case, seed) for case in all_cases.values()]
-    found = parallel.run_all(tasks, "with and without PML", progress)
+    tasks = [partial(_sampled_means, case, seed) for case in all_cases.values()]
+    results = parallel.run_all(tasks, "with and without PML", progress)
     rows = []
-    for (mmu, memory, tracking, hold), case, values in zip(all_cases, all_cases.values(), found, strict=True):
+    for (mmu, memory, tracking, hold), case, values in zip(all_cases, all_cases.values(), results, strict=True):
         lost, stall, rare, clear, lasted = values
         share = 100 * lost / (case.guest.vcpus * lasted)
         rows.append((mmu, memory, tracking, hold, share, stall, rare, clear))

@@ -39,14 +39,14 @@ def scenarios() -> Scenario:
 
 
 def migration_time(way: str, link: float, seed: int, check: parallel.Check | None = None) -> float:
-    """Time of a whole migration, s, with so many bytes a second."""
+    """Time of a whole migration over a link of `link` bytes/s, s."""
     case = UncertainCosts.of(scenarios().variant(way)).central().changed({"workload": {"link": f"{round(link)}B/s"}})
-    found = run_scenario(scaled(case, PART), seed=seed, progress=check).metrics
-    return PART * (found["precopy_duration"] + found["downtime"]) + IDLE_BYTES / link
+    metrics = run_scenario(scaled(case, PART), seed=seed, progress=check).metrics
+    return PART * (metrics["precopy_duration"] + metrics["downtime"]) + IDLE_BYTES / link
 
 
 def link_of(seconds: float, seed: int = 1, check: parallel.Check | None = None) -> float:
-    """Bytes a second with which the bitmap takes so long."""
+    """Link with which the migration with the dirty bitmap takes `seconds`, bytes/s."""
     return float(brentq(lambda link: migration_time("bitmap", link, seed, check) - seconds, *LINKS, xtol=3e6))
 
 
@@ -56,15 +56,17 @@ def _predicted(seconds: float, seed: int, check: parallel.Check) -> tuple[float,
 
 
 def ring_numbers(seed: int = 1, progress: parallel.Progress | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The published means beside the model's, and what each way takes with the links of the bitmap's runs.
+    """Compare the published means with the model's, and simulate each method with the links of the bitmap's runs.
 
     The ring's interval is that of the links with which the bitmap takes as long as its shortest and its longest run.
     """
     runs, means = load(TABLE).frame, load(AVERAGE).frame.set_index("method")["migration_time_s"]
     bitmap = runs[runs["method"] == "dirty-log"]["migration_time_s"]
     wanted = float(means["dirty-log"]), float(bitmap.min()), float(bitmap.max())
-    found = parallel.run_all([partial(_predicted, one, seed) for one in wanted], "dirty rings", progress)
-    (_, mean), *ends = found
+    runs_of_links = parallel.run_all(
+        [partial(_predicted, seconds, seed) for seconds in wanted], "dirty rings", progress
+    )
+    (_, mean), *ends = runs_of_links
     rows = [
         ("bitmap", float(means["dirty-log"]), mean["bitmap"], wanted[1], wanted[2], FITTED),
         ("ring of 4096", float(means["dirty-ring"]), mean["ring"], *sorted(own["ring"] for _, own in ends), HELD_OUT),
@@ -72,7 +74,7 @@ def ring_numbers(seed: int = 1, progress: parallel.Progress | None = None) -> tu
     table = pd.DataFrame(rows, columns=["variant", "published", "predicted", "low", "high", "role"])
     table = comparison_rows(table.assign(metric="migration_time", unit="s", vcpus=8, cause=""), AVERAGE)
     ways = [
-        {"published_s": one, "link_gb_per_s": link * 1e-9, **{f"{way}_s": time for way, time in own.items()}}
-        for one, (link, own) in zip(wanted, found, strict=True)
+        {"published_s": seconds, "link_gb_per_s": link * 1e-9, **{f"{way}_s": time for way, time in times.items()}}
+        for seconds, (link, times) in zip(wanted, runs_of_links, strict=True)
     ]
     return table, pd.DataFrame(ways)

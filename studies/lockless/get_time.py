@@ -141,7 +141,7 @@ def lab_comparison(walk: Walk) -> pd.DataFrame:
     return frame.assign(error=np.where(frame["lab"] == frame["model"], 0.0, frame["model"] / frame["lab"] - 1))
 
 
-GUESTS: dict[str, dict[str, dict[str, str]]] = {
+GUEST_TYPES: dict[str, dict[str, dict[str, str]]] = {
     "EPT, pages": {"policy": {"architecture": "x86-shadow"}, "guest": {"backing": "4k"}},
     "EPT, blocks at first": {"policy": {"architecture": "x86-shadow"}, "guest": {"backing": "thp"}},
     "EPT off": {"policy": {"architecture": "x86-shadow-paging"}, "guest": {"backing": "4k"}},
@@ -159,10 +159,10 @@ SETTINGS = tuple(itertools.product(("3G", "12G"), ("200ns", "2us"), ("5ms", "50m
 
 
 def get_scenario(guest: str, memory: str, interval: str, pause: str, vcpus: int = VCPUS, rounds: int = 4) -> Scenario:
-    """Scenario of `rounds` GETs from one of `GUESTS`, whose vCPUs write random pages, with x86's published costs."""
+    """Scenario of `rounds` GETs with a guest of `GUEST_TYPES` that writes random pages, with x86's published costs."""
     return Scenario.parse(
-        {"host": {"name": "x86-published"}, "cost_group": "shadow", "policy": GUESTS[guest]["policy"],
-         "guest": {"vcpus": vcpus, "memory": memory} | GUESTS[guest]["guest"],
+        {"host": {"name": "x86-published"}, "cost_group": "shadow", "policy": GUEST_TYPES[guest]["policy"],
+         "guest": {"vcpus": vcpus, "memory": memory} | GUEST_TYPES[guest]["guest"],
          "workload": {"kind": "get_dirty_log", "iterations": rounds, "pause": pause, "warm_up": "100us",
                       "access": "uniform", "shared": True, "access_interval": interval},
          "costs": {"enable_page": "0ns"}}  # the log is enabled before the first timed GET
@@ -178,7 +178,7 @@ _GET = ("get_dirty_log_time", "get_wait_time", "dirty_pages")
 
 
 def simulate_settings(walk: Walk) -> pd.DataFrame:
-    """Simulate GET before and after the 2013 series for `GUESTS` and `SETTINGS`.
+    """Simulate GET before and after the 2013 series for `GUEST_TYPES` and `SETTINGS`.
 
     Returns: ``guest``, ``memory``, ``interval``, ``pause``; ``before_s`` and ``after_s``: mean time of a GET if a page
     takes as long without the lock as with it; ``after_lab_s``: if its time is scaled by the lab's ratio; ``ratio``,
@@ -187,7 +187,7 @@ def simulate_settings(walk: Walk) -> pd.DataFrame:
     """
     estimate, cases = published_costs(), []
     page = float(np.exp(estimate.logs[estimate.names.index("clear_page[shadow]")]))
-    settings = [(guest, *setting) for guest, setting in itertools.product(GUESTS, SETTINGS)]
+    settings = [(guest, *setting) for guest, setting in itertools.product(GUEST_TYPES, SETTINGS)]
     for setting in settings:
         case = estimate.apply(get_scenario(*setting))
         lockless = case.changed({"policy": AFTER})

@@ -18,7 +18,7 @@ import pandas as pd
 from simlib._lib.parallel import Progress
 from simlib.analysis.predict import evaluate
 from simlib.model.scenario import Scenario
-from studies.lockless.get_time import GUESTS, Walk, get_scenario, published_costs
+from studies.lockless.get_time import GUEST_TYPES, Walk, get_scenario, published_costs
 from studies.study import interval_from_draws
 
 SAME_COST, LAB_RATIO = "no lock, a page as dear", "no lock, the lab's ratio"
@@ -122,12 +122,12 @@ def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def guests(walk: Walk) -> pd.DataFrame:
-    """Simulate `GUESTS` at `BASE` with the best costs, to compare guests by which of their faults take the lock.
+    """Simulate `GUEST_TYPES` at `BASE` with the best costs, to compare guests by which of their faults take the lock.
 
     Returns: ``guest``, ``way``, ``get_time_s``, ``wait_share`` (of it), ``guest_throughput``, ``longest_stall_s``,
     ``dirty_pages`` (a GET).
     """
-    cases = {(guest, way): draws[0] for guest in GUESTS for way, draws in _cases(guest, BASE, walk, 1).items()}
+    cases = {(guest, way): draws[0] for guest in GUEST_TYPES for way, draws in _cases(guest, BASE, walk, 1).items()}
     rows = []
     for (guest, way), run in zip(cases, evaluate(list(cases.values()), pages_per_vcpu=None), strict=True):
         metrics = run.metrics

@@ -17,7 +17,7 @@ from studies.migrations.drops import TABLE
 from studies.x86.hosts import PUBLISHED_CHANGE, configurations
 
 
-class Beside(NamedTuple):
+class PatchComparison(NamedTuple):
     """A number of a trial, and the same of an experiment of ``data/experiments/switches.toml``.
 
     - `settings`: the experiment's settings without the switch and with it.
@@ -38,42 +38,44 @@ _LOCKLESS = ("lockless_write_protect=N", "lockless_write_protect=Y")
 _CHUNK = "eager_split_chunk=2097152 split_skip_levels"
 _SPLIT = (f"{_CHUNK}=N, enable", f"{_CHUNK}=Y, enable")
 OWN = (
-    Beside("arch-lock", "x86_64/shadow", "load", "clear", "time", "lock-inside", "clear_time_s", _ARCH),
-    Beside("arch-lock", "x86_64/shadow", "load", "vCPUs", "longest stall", "lock-inside", "longest_stall_s", _ARCH),
-    Beside("lockless", "x86_64/shadow", "load", "clear", "time", "lockless-write-protect", "clear_time_s", _LOCKLESS),
-    Beside("lockless", "x86_64/shadow", "load", "vCPUs", "longest stall", "lockless-write-protect", "longest_stall_s",
-           _LOCKLESS),
-    Beside("split-walk", "arm64/vhe", "blocks", "enable", "time", "split-arm64", "enable_hold_s", _SPLIT),
+    PatchComparison("arch-lock", "x86_64/shadow", "load", "clear", "time", "lock-inside", "clear_time_s", _ARCH),
+    PatchComparison("arch-lock", "x86_64/shadow", "load", "vCPUs", "longest stall", "lock-inside", "longest_stall_s",
+                    _ARCH),
+    PatchComparison("lockless", "x86_64/shadow", "load", "clear", "time", "lockless-write-protect", "clear_time_s",
+                    _LOCKLESS),
+    PatchComparison("lockless", "x86_64/shadow", "load", "vCPUs", "longest stall", "lockless-write-protect",
+                    "longest_stall_s", _LOCKLESS),
+    PatchComparison("split-walk", "arm64/vhe", "blocks", "enable", "time", "split-arm64", "enable_hold_s", _SPLIT),
 )  # fmt: skip
-"""What both have; where enabling splits, nearly all of its time is a hold."""
+"""Numbers that trials and collections both have; where enabling splits, nearly all of its time is a hold."""
 
 
 def own_patches(trials: dict[str, Trial]) -> pd.DataFrame:
-    """Ratios that trials of patches of ours and the lab's collections both have.
+    """Ratios that trials of bundled patches and the lab's collections both have.
 
     Returns: ``trial``, ``mmu_mode``, ``number``, ``tried`` (the ratio), ``low``, ``high``, ``collected`` (the same of
     other cells: their memory and vCPUs differ, so that only its direction and order have to agree).
     """
     rows = []
-    for one in OWN:
-        frame = trials[one.trial].frame()
-        mine = frame[(frame["mmu_mode"] == one.mmu_mode) & (frame["cell"] == one.cell)
-                     & (frame["of"] == one.of) & (frame["what"] == one.what)].iloc[0]  # fmt: skip
-        effects = switch_effects(one.experiment).query("metric == @one.metric")
-        values = [float(effects[effects["setting"] == setting]["value"].iloc[0]) for setting in one.settings]
-        number = f"{one.of}: {one.what}"
-        rows.append((one.trial, one.mmu_mode, number, mine["ratio"], mine["low"], mine["high"], values[1] / values[0]))
+    for pair in OWN:
+        frame = trials[pair.trial].frame()
+        row = frame[(frame["mmu_mode"] == pair.mmu_mode) & (frame["cell"] == pair.cell)
+                     & (frame["of"] == pair.of) & (frame["what"] == pair.what)].iloc[0]  # fmt: skip
+        effects = switch_effects(pair.experiment).query("metric == @pair.metric")
+        values = [float(effects[effects["setting"] == setting]["value"].iloc[0]) for setting in pair.settings]
+        number = f"{pair.of}: {pair.what}"
+        rows.append((pair.trial, pair.mmu_mode, number, row["ratio"], row["low"], row["high"], values[1] / values[0]))
     return pd.DataFrame(rows, columns=["trial", "mmu_mode", "number", "tried", "low", "high", "collected"])
 
 
 def seed_001(trial: Trial, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
-    """The April 2024 mail's nine changes, beside what the model says of what the trial counted.
+    """Compare the April 2024 mail's nine changes with the model's from the trial's counts.
 
     Returns: ``configuration``, ``metric``, ``published``, ``predicted``, ``low``, ``high`` (percent), ``inside``.
     """
-    found = on_hardware(trial, configurations(), vcpus=[16], seed=seed, progress=progress)
+    result = on_hardware(trial, configurations(), vcpus=[16], seed=seed, progress=progress)
     frame, table = (
-        found.frame.query("policy == 'with' and metric in @PUBLISHED_CHANGE"),
+        result.frame.query("policy == 'with' and metric in @PUBLISHED_CHANGE"),
         load(TABLE).frame.set_index("configuration"),
     )
     rows = []
@@ -87,7 +89,7 @@ def seed_001(trial: Trial, seed: int = 1, progress: Progress | None = None) -> p
 
 
 def seed_002(trial: Trial) -> pd.DataFrame:
-    """The 2013 series' time of GET after over before, beside what the model says of the walk that the trial counted.
+    """Compare the 2013 series' time of GET after over before with the model's from the trial's counts.
 
     Returns: one row a guest: ``guest``, ``published`` (ratio), ``low``, ``high``: over what the mail does not state.
     """

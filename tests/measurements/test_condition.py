@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from simlib._lib.errors import InputError
 from simlib.measurements import Clause, RowCondition, parse_condition
 from simlib.measurements.condition import RESERVED
-from simlib.model.conditions import And, Not, Or
-from simlib.model.conditions import Condition as Asked
+from simlib.model.conditions import And, Condition, Not, Or
 
 FRAME = pd.DataFrame(
     {
@@ -108,7 +107,7 @@ def test_invalid_text_is_refused_in_one_sentence_that_names_the_word(text: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_column_names_the_nearest() -> None:
+def test_an_unknown_column_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InputError, match="vcpu: the column does not exist; did you mean 'vcpus'"):
         parse_condition("vcpu <= 8").mask(FRAME)
 
@@ -126,25 +125,27 @@ _single = st.builds(Clause, _columns, st.sampled_from(["==", "!=", "<=", ">=", "
 _several = st.builds(Clause, _columns, st.just("in"), st.lists(_literals, min_size=1, max_size=3).map(tuple))
 
 
-def _joined(parts: st.SearchStrategy[Asked]) -> st.SearchStrategy[Asked]:
+def _joined(parts: st.SearchStrategy[Condition]) -> st.SearchStrategy[Condition]:
     return st.builds(And, parts, parts) | st.builds(Or, parts, parts) | st.builds(Not, parts)
 
 
 @given(st.recursive(_single | _several, _joined, max_leaves=8) | st.none())
-def test_a_condition_reads_back_as_written(asked: Asked | None) -> None:
-    written = str(RowCondition(asked))
-    again = parse_condition(written)
-    assert str(again) == written
-    assert again.columns() == RowCondition(asked).columns()
+def test_a_condition_is_unchanged_by_writing_and_reading(condition: Condition | None) -> None:
+    written = str(RowCondition(condition))
+    parsed = parse_condition(written)
+    assert str(parsed) == written
+    assert parsed.columns() == RowCondition(condition).columns()
 
 
-_asked = st.builds(Clause, st.sampled_from(["a", "b"]), st.sampled_from(["==", "<", "in"]), st.tuples(st.just("1")))
+_clauses = st.builds(Clause, st.sampled_from(["a", "b"]), st.sampled_from(["==", "<", "in"]), st.tuples(st.just("1")))
 
 
-@given(st.recursive(_asked, _joined, max_leaves=8))
-def test_rows_are_met_as_python_would_meet_them(asked: Asked) -> None:
-    """Python's own words on the same text, where nothing is missing; `in` is written as Python's for it."""
+@given(st.recursive(_clauses, _joined, max_leaves=8))
+def test_conditions_select_the_rows_that_python_selects(condition: Condition) -> None:
+    """Python evaluates the same text to the same result if no value is missing; `in` needs a tuple there."""
     frame = pd.DataFrame([(a, b) for a in (0, 1, 2) for b in (0, 1, 2)], columns=["a", "b"])
-    text = str(asked).replace("in 1", "in (1,)")
-    expected = [eval(text, {}, {"a": int(a), "b": int(b)}) for a, b in frame.to_numpy()]  # noqa: S307  # a text that this test wrote
-    assert RowCondition(asked).mask(frame).tolist() == parse_condition(str(asked)).mask(frame).tolist() == expected
+    text = str(condition).replace("in 1", "in (1,)")
+    expected = [eval(text, {}, {"a": int(a), "b": int(b)}) for a, b in frame.to_numpy()]  # noqa: S307  # the text comes from this test
+    assert (
+        RowCondition(condition).mask(frame).tolist() == parse_condition(str(condition)).mask(frame).tolist() == expected
+    )

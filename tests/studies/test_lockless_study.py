@@ -81,7 +81,7 @@ def test_waiting_and_flushing_are_too_short_by_far():
 def test_neither_waiting_nor_flushing_halves_a_get_of_the_same_pages():
     """In all settings, a GET of equally many pages takes equally long after the series, if a page does."""
     table = get_time.simulate_settings(WALK)
-    assert len(table) == len(get_time.GUESTS) * len(get_time.SETTINGS)
+    assert len(table) == len(get_time.GUEST_TYPES) * len(get_time.SETTINGS)
     assert table["wait_s"].max() < get_time.budget(WALK).means.saved / 100
     same = table[table["guest"] != "EPT, blocks at first"]
     assert same["ratio"].between(0.99, 1.12).all()

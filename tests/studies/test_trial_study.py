@@ -6,7 +6,7 @@ from notebook_run import ROOT, answer_of, assert_ran_without_complaint
 
 from simlib.lab.trial.quantities import COUNT, TIME, TrialQuantity
 from simlib.measurements import load
-from studies.trial import SAID, SEED_001, SEED_002, read_trials
+from studies.trial import AUTHORS_CLAIMS, SEED_001, SEED_002, read_trials
 from studies.trial.comparison import own_patches
 
 PARKED = ("parked", "enable", "blocks")
@@ -64,7 +64,7 @@ def test_a_check_less_changes_no_count_and_the_walk_that_enables_by_little(trial
 
 
 def test_every_series_of_others_was_tried(trials):
-    assert set(SAID) <= set(trials)
+    assert set(AUTHORS_CLAIMS) <= set(trials)
     assert trials["collapse-flush"].changed[0].quantity == TrialQuantity("TLB", "flush requests", COUNT)
     assert not [one for name in ("ring-resched", "arm64-destroy") for one in trials[name].changed]
 
@@ -73,6 +73,6 @@ def test_every_series_of_others_was_tried(trials):
 def test_the_notebook_says_what_its_cells_compute(ran):
     run = ran(ROOT / "notebooks" / "16-a-patch-tried.ipynb")
     assert_ran_without_complaint(run)
-    tries = run["found"].tables["tries"]
-    none = tries[tries["trial"].isin(SAID) & (tries["changed"] == 0)]
-    assert f"Of {len(SAID)} series of others, {len(none)} changed none" in answer_of(run)
+    tries = run["findings"].tables["tries"]
+    none = tries[tries["trial"].isin(AUTHORS_CLAIMS) & (tries["changed"] == 0)]
+    assert f"Of {len(AUTHORS_CLAIMS)} series of others, {len(none)} changed none" in answer_of(run)

@@ -62,9 +62,9 @@ def calibrate(
     logs, base = end.logs, objective(end.logs)
     dof = len(base) - len(logs)
     variance = float(base @ base) / dof + _simulation_variance(objective, logs)
-    covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance + _uninformed_variance(
-        problem.bounds, jacobian, level
-    )
+    uninformed = np.abs(jacobian).max(axis=0) < NO_INFORMATION  # these costs may be anywhere within their bounds
+    covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance
+    covariance += np.diag(np.where(uninformed, _bounds_variance(problem.bounds, level), 0.0))
     deviations = np.sqrt(np.diag(covariance))
     estimate = CostEstimate(
         problem.names, logs, covariance, dof, float(np.sqrt(variance)), noise.spread, **conventions(problem.scenario)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -208,21 +209,18 @@ class EngineResult:
 
     def queue_over_time(self, job: Job) -> pd.DataFrame:
         """Mean queue length of each lock in each time bin: lock, time_s, queue."""
-        used = min(BINS, self.end_ps // self.bin_ps + 1)
-        times = (np.arange(used) + 0.5) * self.bin_ps * PS
-        parts = [
-            pd.DataFrame({"lock": name, "time_s": times, "queue": self.queue_ps[i, :used] / self.bin_ps})
-            for i, name in enumerate(job.lock_names)
-        ]
-        return pd.concat(parts, ignore_index=True)
+        return self._over_time("lock", job.lock_names, "queue", self.queue_ps / self.bin_ps)
 
     def progress_over_time(self, job: Job) -> pd.DataFrame:
         """Pages done by each thread in each time bin: thread, time_s, pages."""
+        return self._over_time("thread", job.thread_names, "pages", self.progress)
+
+    def _over_time(self, column: str, names: Sequence[str], quantity: str, rows: NDArray[Any]) -> pd.DataFrame:
         used = min(BINS, self.end_ps // self.bin_ps + 1)
         times = (np.arange(used) + 0.5) * self.bin_ps * PS
         parts = [
-            pd.DataFrame({"thread": name, "time_s": times, "pages": self.progress[i, :used]})
-            for i, name in enumerate(job.thread_names)
+            pd.DataFrame({column: name, "time_s": times, quantity: row[:used]})
+            for name, row in zip(names, rows, strict=False)
         ]
         return pd.concat(parts, ignore_index=True)
 

@@ -63,7 +63,7 @@ def next_sleep_us(sleep_us: int, quota: int, current: int, full_us: int) -> int:
 
     - `sleep_us`: current sleep.
     - `quota`, `current`: vcpu-dirty-limit, and its dirty rate, MiB/s.
-    - `fill_time_us`: time to fill the ring at the highest rate seen, µs.
+    - `full_us`: time to fill the ring at the highest rate seen, µs.
 
     >>> next_sleep_us(0, 10, 30, 131_072)  # within 25 MiB/s, nothing is done
     0

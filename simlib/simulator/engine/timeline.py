@@ -153,11 +153,7 @@ def perfetto_trace(result: TracedRun) -> dict[str, object]:
         elif name not in ("try", "mapped", "end"):
             label = str(result.job.stamps[argument]) if name == "stamp" else f"{name} {argument}"
             rows.append({"ph": "i", "pid": 1, "tid": thread, "name": label, "ts": time * 1e-6, "s": "t"})
-    return {
-        "displayTimeUnit": "ns",
-        "otherData": {"simulated": True, "seed": result.seed},
-        "traceEvents": rows,
-    }
+    return {"displayTimeUnit": "ns", "otherData": {"simulated": True, "seed": result.seed}, "traceEvents": rows}
 
 
 def _span(window: tuple[float, float]) -> tuple[float, float]:

@@ -233,7 +233,7 @@ def _with_rings(scenario: Scenario, seed: int, check: Check | None) -> SampledRu
     passes = result.passes
     entries = scenario.guest.vcpus * scenario.workload.ring_entries
     metrics, bound = rings.ring_metrics(scenario, result), 2 * rings.reap_cost(scenario, entries).seconds
-    weighted = [(pass_.window, pass_.seconds / pass_.window.seen.seconds) for pass_ in passes]
+    weighted = [(pass_.window, pass_.seconds / pass_.window.counters.seconds) for pass_ in passes]
     laps = np.sum([weight * window.laps for window, weight in weighted], axis=0)
     stalls = [Stalls(window.longest, weight, max(bound, window.longest.max())) for window, weight in weighted]
     longest = max(float(value) for stall in stalls for value in (stall.expected(), stall.longest.max()))

@@ -36,7 +36,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled_function(function: Function) -> Function:
-    """Compile a function with Numba when it is first called, and cache it; type checkers see its own type."""
+    """Compile a function with Numba at its first call, and cache it; type checkers see its own type."""
     return cast("Function", cached_njit(nogil=True)(function))
 
 
@@ -375,13 +375,7 @@ class _Memory(NamedTuple):
 
 @compiled_function
 def _integrate_pass(
-    model: _FluidModel,
-    memory: _Memory,
-    states: _Chunks,
-    first: bool,
-    accesses: float,
-    time: float,
-    cycles: Cycles,
+    model: _FluidModel, memory: _Memory, states: _Chunks, first: bool, accesses: float, time: float, cycles: Cycles
 ) -> None:
     """`MemoryState.make_pass`: clear and send each chunk."""
     weight, at_get, clean, since, whole_since = states

@@ -61,14 +61,14 @@ class Reaping(NamedTuple):
 class RingWindow(NamedTuple):
     """Results of a window.
 
-    `seen`: counters of the guest, and of the thread that reaps; `working`: accesses relative to those of an undisturbed
+    `counters`: of the guest, and of the thread that reaps; `working`: accesses relative to those of an undisturbed
     guest; `laps`, shape (1888,): stalls by `simlib.simulator.engine.result.lap_bin`; `longest`, shape (vcpus,): of each
     vCPU, s; `sync`: collecting every vCPU's ring at the end, with which the next pass begins; `since`: time since the
     last reap before that, s, which a window on a part of a pass does not include, otherwise 0; `done`: moments, s since
     the window opened, and accesses until then.
     """
 
-    seen: Interval
+    counters: Interval
     working: float
     laps: np.ndarray
     longest: np.ndarray
@@ -79,8 +79,8 @@ class RingWindow(NamedTuple):
 
     def share_above(self, level: float, width: float, rate: float) -> float:
         """Share of the time in which the guest loses more than `level`, in bins of `width` s."""
-        bins = max(1, round(self.seen.seconds / width))
-        edges = np.linspace(0.0, self.seen.seconds, bins + 1)
+        bins = max(1, round(self.counters.seconds / width))
+        edges = np.linspace(0.0, self.counters.seconds, bins + 1)
         lost = 1 - np.diff(np.interp(edges, *self.done)) / (rate * np.diff(edges))
         return float((lost > level).mean()) if bins > 1 else float(1 - self.working > level)
 
@@ -173,7 +173,7 @@ def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since:
     reaper = raw.thread_ps[vcpus + 1 :].sum(axis=0) / int(raw.stamp_ps[-1]) * seconds
     guest_time = sum(parts_of(sums[: len(ACTIVITIES)] * PS)) - sum(parts_of(reaper))
     work, wait, other = parts_of(reaper)
-    seen = Interval(
+    counters = Interval(
         seconds=seconds,
         accesses=float(sums[-1]),
         faults=float(sums[FAULTS].sum()),
@@ -189,8 +189,8 @@ def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since:
     laps, longest = raw.lap_histogram, raw.lap_max_ps[:vcpus].astype(np.float64) * PS
     progress = np.concatenate([[0], np.cumsum(raw.progress[:vcpus].sum(axis=0))])
     moments = (np.arange(len(progress)) * raw.bin_ps - int(raw.stamp_ps[0])) * PS
-    working = seen.working(vcpus, interval)
-    return RingWindow(seen, working, laps, longest, sync, since, (moments, progress), raw.events)
+    working = counters.working(vcpus, interval)
+    return RingWindow(counters, working, laps, longest, sync, since, (moments, progress), raw.events)
 
 
 def reap_cost(scenario: Scenario, entries: float) -> Reaping:
@@ -272,7 +272,7 @@ def ring_metrics(scenario: Scenario, result: RingPasses) -> dict[str, float]:
     times, since = np.array([[pass_.seconds, pass_.window.since] for pass_ in passes]).T
 
     def total(name: str, times: np.ndarray) -> float:
-        return float(times @ [getattr(pass_.window.seen, name) / pass_.window.seen.seconds for pass_ in passes])
+        return float(times @ [getattr(pass_.window.counters, name) / pass_.window.counters.seconds for pass_ in passes])
 
     # A pass does not reap the pages logged since its last reap.
     work, wait, other = (getattr(result.sync, name) + total(name, times - since) for name in ("work", "wait", "other"))

@@ -51,10 +51,7 @@ def cpu_times(
     all_threads = raw.stamp_sums[last] - raw.stamp_sums[first]
     guest = int(all_threads[AWAKE].sum() - (stamper[last] - stamper[first])) - helpers
     guest += int(raw.stamp_waits[last] - raw.stamp_waits[first])
-    enable, clear = (
-        int(stamper[enabled] - stamper[first]),
-        int(stamper[last] - stamper[enabled]) + helpers,
-    )
+    enable, clear = (int(stamper[enabled] - stamper[first]), int(stamper[last] - stamper[enabled]) + helpers)
     # An access is counted as done as its vCPU begins the next one: each has one under way at either end.
     fault = max(0, guest - undisturbed_work(scenario, int(all_threads[-1]) + uncounted, access))
     parts = {"enable_cpu_time": enable, "clear_cpu_time": clear, "fault_cpu_time": fault}

@@ -57,7 +57,7 @@ LOCKS = (
     Metric("contentions", "count", "Acquisitions of mmu_lock that had to wait, times `workload.lock_stat_runs`.",
            "proportional"),
     Metric("lock_acquisitions", "count", "Acquisitions of mmu_lock.", "proportional"),
-    Metric("mmu_lock_utilisation", "share", "Share of the run in which somebody held mmu_lock."),
+    Metric("mmu_lock_utilisation", "share", "Share of the run in which a thread held mmu_lock."),
 )  # fmt: skip
 """Metrics of every workload."""
 

@@ -53,8 +53,7 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
             **{name: getattr(workload, name) // factor for name in _TIMES},
         ),
         costs=dataclasses.replace(
-            costs,
-            **{name: None if (cost := getattr(costs, name)) is None else cost // factor for name in _PER_IOCTL},
+            costs, **{name: None if (cost := getattr(costs, name)) is None else cost // factor for name in _PER_IOCTL}
         ),
     )
 

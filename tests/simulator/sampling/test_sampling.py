@@ -499,7 +499,7 @@ def test_replications_that_do_not_agree_are_flagged():
     assert validity_flags(migration(), [run, other, other]) == ("replications do not agree: it converged in 2 of 3",)
     assert [flag[:17] for flag in validity_flags(migration(), [run, other])] == [
         "had not converged",
-        "replications do no",
+        "replications do n",
     ]
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from simlib._lib.errors import InputError
+from simlib.analysis.simulate import run_part
 from simlib.analysis.simulate import run_scenario as simulate
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Mode
@@ -188,7 +189,7 @@ def test_a_walk_takes_longer_for_memory_on_the_other_socket():
     """Two of four vCPUs: (1 + 3) / 2 times as long; a fault is not concerned."""
     costs = {"clear_page": "30ns", "fault_unlocked": "1us"}
     near, far = (
-        run("x86-tdp", machine={"cores": 4, "sockets": 2, "remote_ratio": ratio}, guest={"vcpus": 4}, costs=costs)
+        run("x86-tdp", host={"cores": 4, "sockets": 2, "remote_ratio": ratio}, guest={"vcpus": 4}, costs=costs)
         for ratio in (1, 3)
     )
     assert far.metrics["clear_dirty_log_time"] == pytest.approx(2 * near.metrics["clear_dirty_log_time"], rel=1e-9)
@@ -222,7 +223,7 @@ def test_a_sample_of_the_pages_scales_to_all_of_them(architecture):
     assert full.keys() == part.keys()
     for name, value in full.items():
         assert part[name] == pytest.approx(value, rel=0.01), name
-    assert simulate(scenario, pages_per_vcpu=8192, part=2).metrics == part
+    assert run_part(scenario, 8192, 2, seed=1).metrics == part
 
 
 def test_a_sample_scales_the_flush_of_one_ioctl_no_further_than_it_happens():

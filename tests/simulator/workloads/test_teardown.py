@@ -102,12 +102,12 @@ def test_both_engines_agree_while_the_guest_runs():
 
 @pytest.mark.parametrize("tlb", ["vm", "elided"])
 def test_a_guest_that_runs_needs_its_tlb_invalidated(tlb):
-    with pytest.raises(InputError, match=r"policy\.teardown_tlb = .*: a guest that runs could still use"):
+    with pytest.raises(InputError, match=r"policy\.teardown_tlb = .*: a running guest could still use"):
         scenario("entry", tlb, guest_runs=True)
 
 
 def test_it_is_arm64s():
-    with pytest.raises(InputError, match=r"policy\.architecture = x86-tdp: teardown is that of arm64's stage 2"):
+    with pytest.raises(InputError, match=r"policy\.architecture = x86-tdp: teardown models arm64.s stage 2"):
         scenario().changed({"policy": {"architecture": "x86-tdp"}})
 
 

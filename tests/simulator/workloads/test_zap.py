@@ -93,7 +93,7 @@ def test_a_long_run_is_announced_and_one_of_a_week_is_refused():
         simulate(asked("4000s"))
 
 
-@pytest.mark.parametrize("machine", [{"turn": "200ns"}, {"clock": "serial", "turn": "3ms"}])
-def test_turns_are_those_of_one_processor_and_short(machine):
+@pytest.mark.parametrize("host", [{"turn": "200ns"}, {"clock": "serial", "turn": "3ms"}])
+def test_turns_are_those_of_one_processor_and_short(host):
     with pytest.raises(InputError, match=r"host\.turn = .*: CPUs have turns only on a single processor"):
-        Scenario.parse({"machine": machine})
+        Scenario.parse({"host": host})

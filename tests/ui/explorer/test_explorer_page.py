@@ -138,7 +138,7 @@ def test_a_slider_and_the_list_of_strategies_ask_and_follow_what_is_typed():
     assert controls.state.strategy == shown["strategy"].value == "bounded-hold"
     controls.set("strategy", "held >= 30us")
     assert (controls.state.strategy, shown["named"].value) == ("held >= 30us", "")
-    assert "CLEAR drops the lock when held &gt;= 30us" in controls._meaning.value
+    assert "CLEAR drops mmu_lock when held &gt;= 30us" in controls._meaning.value
 
 
 @pytest.mark.parametrize("key", [key for keys in KEYS.values() for key in keys if key.steps], ids=lambda key: key.name)

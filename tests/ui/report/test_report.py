@@ -94,7 +94,9 @@ def test_a_report_without_charts_is_small() -> None:
     assert len(Report("title", "", [Section("one", ["words"])]).to_html()) < 10_000
 
 
-def test_a_failed_write_leaves_the_earlier_report(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_earlier_report(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "new" / "folder" / "report.html"
     assert report.write(path) == path
     assert path.read_text(encoding="utf-8") == report.to_html()

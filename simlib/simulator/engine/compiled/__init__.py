@@ -38,12 +38,7 @@ BUDGET = 500_000
 
 
 def run(
-    job: Job,
-    seed: int = 1,
-    *,
-    trace: int = 0,
-    ledger: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> EngineResult:
     """Run a job with the compiled engine.
 

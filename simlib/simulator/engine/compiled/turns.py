@@ -51,7 +51,7 @@ def next_turn(world, threads, tree, quantiles):
             world.status = FINISHED if world.live_threads == 0 else DEADLOCK
             return
         chosen = sleeper
-        world.turn_end += item(threads, chosen).alarm - now  # nobody runs meanwhile
+        world.turn_end += item(threads, chosen).alarm - now  # no thread runs meanwhile
         now = item(threads, chosen).alarm
     begin_turn(world, tree, quantiles, chosen, item(threads, chosen), now)
 

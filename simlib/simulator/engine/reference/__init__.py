@@ -21,12 +21,7 @@ from simlib.simulator.engine.result import EngineResult
 
 
 def run(
-    job: Job,
-    seed: int = 1,
-    *,
-    trace: int = 0,
-    ledger: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> EngineResult:
     """Run a job with the reference engine; arguments, result and errors as `simlib.simulator.engine.compiled.run`.
 

@@ -89,12 +89,5 @@ def initial_thread(job: Job, number: int, key: int, roused: simpy.Event) -> Simu
     first, last = (int(page) for page in job.region[number])
     inner = [0] * (EXTENTS - 1)
     return SimulatedThread(
-        number,
-        int(job.entry[number]),
-        key,
-        first,
-        [first, *inner],
-        [last, *inner],
-        job.first_batch,
-        roused,
+        number, int(job.entry[number]), key, first, [first, *inner], [last, *inner], job.first_batch, roused
     )

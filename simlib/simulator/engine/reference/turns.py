@@ -74,7 +74,7 @@ class Turns:
         sleepers = [thread for thread in in_order if thread.sleeping]
         if sleepers:
             first = min(sleepers, key=lambda thread: thread.alarm)
-            self.end += first.alarm - now  # nobody runs meanwhile
+            self.end += first.alarm - now  # no thread runs meanwhile
             Wake(self.env, first.number, first.alarm - now).callbacks.append(lambda _: self.begin_turn(first))
 
     def begin_turn(self, thread: SimulatedThread) -> None:

@@ -33,7 +33,7 @@ class World:
         self.job, self.report = job, progress
         self.env = Calendar(initial_time=0)
         self.steps = [(Step(kind), *arguments) for kind, *arguments in job.steps.tolist()]
-        self.shown, self.chance = ShownClock(job), Chance(job)
+        self.shown_clock, self.chance = ShownClock(job), Chance(job)
         keys = thread_keys(seed, len(job.entry))
         self.threads = [initial_thread(job, i, int(keys[i]), self.env.event()) for i in range(len(job.entry))]
         self.locks = [DISCIPLINES[Discipline(kind)](CacheLine(job)) for kind in job.locks]
@@ -74,11 +74,11 @@ class World:
 
     def shown_time(self) -> int:
         """Time that a clock shows."""
-        return self.shown.at(self.now)
+        return self.shown_clock.at(self.now)
 
     def change_running(self, threads: int) -> None:
         """Change the number of running threads by `threads`, which may be negative."""
-        self.shown.change_running(self.now, threads)
+        self.shown_clock.change_running(self.now, threads)
 
     def record_event(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int = 0) -> None:
         """Append an event to the trace; `mode`: of a lock event."""
