@@ -194,7 +194,7 @@ sweep-faults: .venv/.simlib
 
 # "simlib lab check" lists the packages that these need (compilers, the kernel's source, QEMU).
 check-patches: .venv/.simlib
-	@.venv/bin/python checks/series_check.py --whole --arch x86_64 --arch arm64
+	@.venv/bin/python checks/series_check.py --no-per-patch --arch x86_64 --arch arm64
 
 check-each-patch: .venv/.simlib
 	@.venv/bin/python checks/series_check.py

@@ -39,7 +39,7 @@ LONG_STALL = 100e-6
 """A stall that matters to somebody, s."""
 
 DENSE, SPARSE = "dense", "sparse"
-GUESTS = {
+WRITE_RATES = {
     DENSE: {"access": "uniform", "access_interval": "10us", "write_percent": 100},
     SPARSE: {"access": "zipf", "access_interval": "50us", "write_percent": 30},
 }
@@ -100,7 +100,7 @@ def scenario_of(vcpus: int, memory: str, chunk: str, density: str, way: str) -> 
         "downtime": "1ms",
         "warm_up": "100us",
     }
-    changes = {"guest": {"memory": memory}, "policy": policy, "workload": workload | GUESTS[density]}
+    changes = {"guest": {"memory": memory}, "policy": policy, "workload": workload | WRITE_RATES[density]}
     scenario = preset_scenario(architecture, vcpus).changed(changes)
     return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central()
 

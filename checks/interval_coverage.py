@@ -29,7 +29,8 @@ from simlib._lib.parallel import Progress
 from simlib.analysis.calibrate.fit import calibrate
 from simlib.analysis.calibrate.problem import Problem
 from simlib.analysis.curve_points import Values, steps_of
-from simlib.analysis.predict import LEVEL, interval
+from simlib.analysis.predict import interval
+from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import data_dir
 from simlib.measurements.fits import BOUNDS, CostEstimate, Fit, load_fit
 from simlib.simulator.workloads.metrics import split_name

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Check that the patch series applies, passes checkpatch and compiles with W=1 and sparse, also after each patch.
 
-    .venv/bin/python checks/series_check.py [--arch ARCH …] [--source TREE] [--skip PATCH …] [--whole]
+    .venv/bin/python checks/series_check.py [--arch ARCH …] [--source TREE] [--skip PATCH …] [--no-per-patch]
 
-Takes half an hour on two cores; with ``--whole`` and two architectures a third of that.
+Takes half an hour on two cores; with ``--no-per-patch`` and two architectures a third of that.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         "file name; may be given again")  # fmt: skip
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("--per-patch", action="store_true", default=True, help="also compile after each patch (default)")
-    scope.add_argument("--whole", dest="per_patch", action="store_false", help="compile only the whole series")
+    scope.add_argument("--no-per-patch", dest="per_patch", action="store_false", help="compile only the whole series")
     options = parser.parse_args(arguments)
     try:
         targets = [find_target(name) for name in options.arch or TARGETS]

@@ -18,7 +18,7 @@ from scipy import stats
 from simlib._lib.errors import InputError
 from simlib._lib.files import replace
 from simlib._lib.parallel import Progress
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements.fits import Fit, find_fit
 from simlib.model.scenario import Scenario
 
@@ -84,7 +84,7 @@ def held_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def student_t(dof: int) -> float:
-    """Quantile of Student's t for two-sided intervals at `simlib.analysis.predict.LEVEL`.
+    """Quantile of Student's t for two-sided intervals at `simlib.analysis.prediction_options.LEVEL`.
 
     >>> round(student_t(8), 2)
     1.86

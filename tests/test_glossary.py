@@ -65,12 +65,16 @@ OLD_NAMES = (
     "block_regret_s", "walk_several", "standard_scenario", "settable_strategies", "find_company", "find_gatherings",
     "let_in", "keep_books", "kept_books", "call_aside", "JUDGE", "NAP", "GUESTS", "Journey", "Terrain", "Wishes",
     "BatchChoices", "SIMLIB_FOUND", "--among", "--zone", "--fresh", "--noisy", "--guest-keeps", "--within", "--for",
-    "--both", "--whole",
+    "--both", "--no-per-patch",
 )  # fmt: skip
 """Names of earlier checkouts, which CHANGELOG.md lists with those that replaced them."""
 
 MOST_PARAMETERS = 6
-MANY_PARAMETERS: dict[str, str] = {}
+MANY_PARAMETERS = {
+    "simlib/simulator/engine/reference/interpreter.py: private_step": "the fields of a step, as the compiled engine has",
+    "simlib/simulator/engine/throttle.py: next_throttle": "a numeric kernel that both engines and the pre-copy model call",
+    "simlib/simulator/workloads/kernel.py: job": "the fields of `Job` that a workload sets",
+}
 """Public functions with more, and the reason; functions of the compiled engine and commands, whose options are
 parameters, are not counted."""
 

@@ -16,7 +16,7 @@ import pytest
 import simlib
 from simlib.analysis.calibrate import CalibrationOptions
 from simlib.analysis.choose.options import ChoiceKeywords, ChoiceOptions
-from simlib.analysis.predict import PredictionKeywords, PredictionOptions
+from simlib.analysis.prediction_options import PredictionKeywords, PredictionOptions
 from simlib.analysis.simulate import CaseKeywords, CaseOptions, SimulationKeywords, SimulationOptions
 from simlib.ui.cli import questions
 
@@ -53,7 +53,8 @@ def test_the_server_of_the_explorer_waits_for_nothing_that_its_page_needs():
 
 
 def test_a_question_in_an_address_needs_no_simulator():
-    assert imported("from simlib.ui.explorer.state import ExplorerState; ExplorerState.from_query('guest.vcpus=8')") <= {
+    code = "from simlib.ui.explorer.state import ExplorerState; ExplorerState.from_query('guest.vcpus=8')"
+    assert imported(code) <= {
         "pandas", "numpy", "scipy",
     }  # fmt: skip
 

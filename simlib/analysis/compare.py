@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Unpack
 import pandas as pd
 
 from simlib._lib.errors import InputError
-from simlib.analysis.predict import PredictionKeywords, PredictionOptions, curves_of
+from simlib.analysis.predict import curves_of
+from simlib.analysis.prediction_options import PredictionKeywords, PredictionOptions
 from simlib.figures.results import Result, result_html, text_of
 from simlib.model.policies import BASELINE, apply
 from simlib.model.quantities import format_seconds
@@ -97,7 +98,7 @@ def compare(
       joined by ``+``, or ``"baseline"`` for the scenario's own. The others are compared with the first.
     - `variant`: only this one, if the scenario has variants; by default all.
     - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `unknown_costs`, `progress`: see
-      `simlib.analysis.predict.PredictionOptions`.
+      `simlib.analysis.prediction_options.PredictionOptions`.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
     ...                     "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simlib._lib import parallel
+from simlib.analysis.prediction_options import PredictionOptions
 from simlib.analysis.simulate import SimulationResult, flags_of, run_part, run_scenario
 from simlib.measurements.fits import CostEstimate, Spread, UncertainCosts, variations
 from simlib.model.costs import Costs
@@ -25,9 +26,6 @@ from simlib.simulator.sampling import (
 )
 from simlib.simulator.workloads import find_metric
 from simlib.simulator.workloads.horizon import least_accesses, long_run_notice
-
-if TYPE_CHECKING:
-    from simlib.analysis.predict import PredictionOptions
 
 Floats = NDArray[np.float64]
 Read = TypeVar("Read")

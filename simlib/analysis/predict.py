@@ -9,21 +9,20 @@ from runs with fewer pages) and the model's discrepancy from the data that it wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from simlib._lib import parallel
 from simlib._lib.errors import InputError
 from simlib.analysis.curve_points import CurveCase, Values, run_jobs, run_pages, simulate_points, steps_of
-from simlib.analysis.simulate import SimulationResult, UnknownCosts
+from simlib.analysis.prediction_options import PAGES_PER_VCPU, PredictionKeywords, PredictionOptions, Progress
+from simlib.analysis.simulate import SimulationResult
 from simlib.figures.results import Result, result_html, text_of
 from simlib.measurements.fits import (
-    AnyFit,
     CostEstimate,
     Spread,
     UncertainCosts,
@@ -36,62 +35,8 @@ from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.simulator.workloads import find_metric, kind_of
 
-PAGES_PER_VCPU = 4096
-"""Pages per vCPU that a point of a curve simulates; twice as many move no published point by more than 0.5 %."""
-
-LEVEL = 0.90
-"""Default confidence level of intervals."""
-
-REPLICATIONS = 5
-"""Number of seeds for the random spread if no cost was calibrated."""
-
 CHANGES = ("change_percent", "change_low", "change_high")
 """Columns of the comparison with the first policy."""
-
-Progress = parallel.Progress
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictionOptions:
-    """Costs, metrics, precision and reporting of `simlib.predict` and `simlib.compare`.
-
-    - `fit`: calibrated costs; by default the shipped fit of each host, if there is one. Without a fit, the scenario's
-      own costs are used, and the intervals show the simulation's random spread over `replications` seeds.
-    - `metrics`: names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for
-      one iteration; by default those of the workload.
-    - `level`: confidence level of the intervals.
-    - `seed`: root of all random streams.
-    - `replications`: number of seeds without calibrated costs.
-    - `pages_per_vcpu`: simulated pages per vCPU.
-    - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
-      ``"sample"``: sampled from its prior, which widens the intervals; ``"median"``: the prior's median; ``"exact"``:
-      refused.
-    - `progress`: called with (stage, share done), and before a long run with its expected duration.
-    - `factors`: factors for known costs of a scenario, by its name; not an argument of `simlib.predict`.
-    """
-
-    fit: AnyFit | None = None
-    metrics: Sequence[str] | None = None
-    level: float = LEVEL
-    seed: int = 1
-    replications: int = REPLICATIONS
-    pages_per_vcpu: int = PAGES_PER_VCPU
-    unknown_costs: UnknownCosts = "sample"
-    progress: Progress | None = None
-    factors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-
-class PredictionKeywords(TypedDict, total=False):
-    """`PredictionOptions` as keywords of `simlib.predict` and `simlib.compare`."""
-
-    fit: AnyFit | None
-    metrics: Sequence[str] | None
-    level: float
-    seed: int
-    replications: int
-    pages_per_vcpu: int
-    unknown_costs: UnknownCosts
-    progress: Progress | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,7 +95,7 @@ def predict(
     - `variant`: only this one.
     - `policy`: strategy for taking the lock, by its name (`simlib.model.policies.POLICIES`).
     - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `unknown_costs`, `progress`: see
-      `PredictionOptions`.
+      `simlib.analysis.prediction_options.PredictionOptions`.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
     ...                     "costs": {"fault_unlocked": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})

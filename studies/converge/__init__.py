@@ -65,7 +65,7 @@ def answer(findings: Converge) -> Answer:
     return Answer(
         f"The outcome can be predicted: of {len(migrations)} real migrations that were predicted before they ran, "
         f"{right:.0%} converged or not as predicted. Of the {len(findings.tables[AGAIN])} that were predicted again, "
-        f"the time was off by {findings.of(time):.1%} in the median, and {findings.of(time, 'inside'):.0%} of the times "
+        f"the time was off by {findings.of(time):.1%} in the median; {findings.of(time, 'inside'):.0%} of the times "
         f"lie in their 90 % interval."
     )
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from simlib._lib import parallel
 from simlib._lib.files import write_together
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.analysis.simulate import run_scenario
 from simlib.measurements import data_dir
 from simlib.measurements.fits import UncertainCosts

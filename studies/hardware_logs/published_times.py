@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import load
 from simlib.measurements.fits.priors import load_priors
 from simlib.model.architectures import TRACKING

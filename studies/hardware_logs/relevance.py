@@ -17,7 +17,7 @@ from simlib.simulator.sampling import sample_several
 
 SAMPLED_RUNS = 8
 
-GUESTS = {"pages of 4 KiB": {"backing": "4k"}, "blocks of 2 MiB": {}}
+MEMORY_TYPES = {"pages of 4 KiB": {"backing": "4k"}, "blocks of 2 MiB": {}}
 SPLITS = {"split eagerly": True, "split by faults": False}
 MMUS = {"TDP MMU": "x86-tdp", "shadow MMU": "x86-shadow"}
 TRACKED = {"write protection": "write_protect", "PML": "pml"}
@@ -29,7 +29,7 @@ def cases() -> dict[tuple[str, str, str, str], Scenario]:
     by_setup = {}
     for mmu, architecture in MMUS.items():
         base = preset_scenario(architecture)
-        for memory, guest in GUESTS.items():
+        for memory, guest in MEMORY_TYPES.items():
             for split, eager in SPLITS.items():
                 if (memory == "pages of 4 KiB" and eager) or (eager and architecture == "x86-shadow"):
                     continue

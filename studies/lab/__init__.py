@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The lab's own data beside the model: counts, instruction costs, cells under load, what each switch changes."""
+"""Data of the lab compared with the model: counts, instruction costs, cells under load, and effects of each switch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from studies.study import COLUMNS, HELD_OUT, Answer, Study, StudyFindings
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:
-    """Compute everything from the committed data; nothing in it was published, and nothing depends on the seed."""
+    """Compute all tables from the committed data. No number is a published one, and none depends on the seed."""
     counts, costs, load, turns = [], [], [], []
     for number, name in enumerate(LABS):
         if progress is not None:
@@ -47,13 +47,14 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings
     return StudyFindings(pd.DataFrame(columns=list(COLUMNS)), tables)
 
 
-def answer(found: StudyFindings) -> Answer:
-    """Whether the simulator gives what running kernels count and time."""
-    errors = found.tables["errors"].query("machine == 'all'").set_index("metric")["median"] * 100
+def answer(findings: StudyFindings) -> Answer:
+    """Return the agreement of the simulator with counts and times of running kernels."""
+    errors = findings.tables["errors"].query("machine == 'all'").set_index("metric")["median"] * 100
     return Answer(
-        "From enabling the log on, the simulator counts as many acquisitions of the lock as the kernel does. No cost "
-        f"was fitted to these times: in the median CLEAR's is off by {errors['clear_dirty_log_time']:.2g} %, and the "
-        f"longest stall by {errors['longest_stall']:.2g} %."
+        "After the log is enabled, the simulator's number of acquisitions of mmu_lock equals the kernel's in every "
+        "parked cell. No cost was fitted to times under load. The median error is "
+        f"{errors['clear_dirty_log_time']:.2g} % for the time of CLEAR and {errors['longest_stall']:.2g} % for the "
+        "longest stall."
     )
 
 
@@ -62,14 +63,14 @@ STUDY = Study(
     "The contention lab",
     ("02-contention-lab",),
     tuple(
-        f"{kind}-{what}"
+        f"{kind}-{table}"
         for kind, tables in (("counts", ("locks", "runs")), ("memory", ("ioctls", "locks", "runs")),
                              ("plain", ("ioctls",)), ("load", ("ioctls", "locks", "stalls", "runs")),
                              ("fine", ("ioctls", "stalls")), ("turns", ("ioctls", "stalls")),
                              ("odd", ("predicted", "ioctls", "stalls")), ("even", ("predicted",)),
                              ("rings", ("ioctls", "locks")),
                              ("switches", ("ioctls", "locks", "stalls", "runs")))
-        for what in tables
+        for table in tables
     ),
     compute,
     answer,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of the lab's data: cells under load beside the simulator, and what each switch changes.
+"""Figures of the lab's data: cells under load compared with the simulator, and effects of each switch.
 
-The lab's clock counts instructions of all CPUs, a nanosecond each: axes say "lab time", not seconds on hardware.
+The lab's clock advances by one nanosecond per instruction of any CPU, so titles say "lab time".
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SWITCH_COLUMNS = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": nu
 
 @reads("cells", LOAD_COLUMNS)
 def under_load(rows: pd.DataFrame) -> go.Figure:
-    """CLEAR time, longest stall and 99.9th percentile of the gaps over vCPUs: a column a machine, a colour a batch.
+    """Plot CLEAR time, longest stall and 99.9th percentile of gaps over vCPUs: a column per machine, a colour per batch.
 
     - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
-      range. Times are seconds of the lab's clock. No cell was calibrated on.
+      range. Times are seconds of lab time. No cell was used for calibration.
     """
     machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
     metrics = [metric for metric in MAIN_METRICS if metric in set(rows["metric"])]
@@ -54,9 +54,8 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
             part = rows[(rows["metric"] == metric) & (rows["machine"] == machine) & (rows["batch"] == batch)]
             part = part.sort_values("vcpus")
             name = f"{batch} pages" if batch else "whole ioctl"
-            for trace in _both(part, "vcpus", colour, name):
-                at = {"legendgroup": trace["name"], "showlegend": True, "row": i, "col": j}
-                figure.add_scatter(**trace, **at)
+            for trace in _line_and_points(part, "vcpus", colour, name):
+                figure.add_scatter(**trace, legendgroup=trace["name"], showlegend=True, row=i, col=j)
         figure.update_xaxes(vcpu_axis(rows["vcpus"]), row=i, col=j)
         if i < len(metrics):
             figure.update_xaxes(title=None, row=i, col=j)
@@ -66,12 +65,12 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
         if j > 1:
             figure.update_yaxes(title=None, row=i, col=j)
     figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
-    said = "lab time; points: median and range over the seeds; lines: simulated from instruction costs"
-    return titled(figure, "CLEAR under load: the lab beside the simulator", said, entries_per_row=3)
+    subtitle = "lab time; points: median and range over the seeds; lines: simulated from instruction costs"
+    return titled(figure, "CLEAR under load: lab and simulator", subtitle, entries_per_row=3)
 
 
-def _both(rows: pd.DataFrame, x: str, colour: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A line for the simulator, and points with their range for the lab."""
+def _line_and_points(rows: pd.DataFrame, x: str, colour: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the simulator's line, and the lab's points with their range."""
     lines = {"x": rows[x], "y": rows["model"], "mode": "lines", "line": {"color": colour, "width": 2.5},
              "name": f"{name}, simulated"}  # fmt: skip
     marker = {"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
@@ -88,14 +87,14 @@ TURN_COLUMNS["turn"] = number(1)
 
 @reads("cells", TURN_COLUMNS)
 def over_turns(rows: pd.DataFrame) -> go.Figure:
-    """The longest stall over the length of a CPU's turn: a colour a machine.
+    """Plot the longest stall over the length of a CPU's turn: a colour per machine.
 
-    - `rows`: the columns `TURN_COLUMNS`, of which only the longest stalls are drawn. ``turn`` is in instructions.
+    - `rows`: the columns `TURN_COLUMNS`; metrics other than the longest stall are ignored. ``turn`` is in instructions.
     """
     rows = rows[rows["metric"] == "longest_stall"].sort_values("turn")
     figure = go.Figure()
     for colour, machine in zip(PALETTE, in_order(rows["machine"]), strict=False):
-        for trace in _both(rows[rows["machine"] == machine], "turn", colour, str(machine)):
+        for trace in _line_and_points(rows[rows["machine"] == machine], "turn", colour, str(machine)):
             figure.add_scatter(**trace)
     turns = sorted(set(rows["turn"]))
     figure.update_xaxes(
@@ -104,28 +103,28 @@ def over_turns(rows: pd.DataFrame) -> go.Figure:
     )  # fmt: skip
     figure.update_yaxes(time_axis([*rows["lab_low"], *rows["lab_high"], *rows["model"]], METRICS["longest_stall"]))
     figure.update_layout(height=460)
-    said = "lab time; 4 vCPUs, 64 pages a hold; points: median and range over three seeds; lines: simulated"
-    return titled(figure, "The longest stall, by the length of a turn", said, entries_per_row=2)
+    subtitle = "lab time; 4 vCPUs, 64 pages per hold; points: median and range over three seeds; lines: simulated"
+    return titled(figure, "Longest stall by the length of a turn", subtitle, entries_per_row=2)
 
 
 _SWITCH_METRICS = {
     "acquisitions": "acquisitions of mmu_lock", "contentions": "contentions of mmu_lock",
     "clear_time_s": "time of CLEAR", "get_time_s": "time of GET", "reset_time_s": "time of the ring's reset",
-    "teardown_time_s": "time of teardown", "enable_hold_s": "lock held at enabling",
+    "teardown_time_s": "time of teardown", "enable_hold_s": "mmu_lock held while enabling",
     "longest_stall_s": "longest stall",
 }  # fmt: skip
 
 
 def metric_title(metric: str) -> str:
-    """What a column of the lab's switches is called."""
+    """Return the title of a metric of `studies.lab.switches.switch_effects`."""
     return _SWITCH_METRICS.get(metric, metric.removesuffix("_s").replace("_", " "))
 
 
 @reads("cells", SWITCH_COLUMNS)
 def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
-    """What a switch changes: a panel a metric, a row a setting; points are medians, bars the range over seeds.
+    """Plot the effects of a switch: a panel per metric, a row per setting; medians, with the range over the seeds.
 
-    - `rows`: the columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
+    - `rows`: the columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of lab time.
     """
     metrics, settings = in_order(rows["metric"]), in_order(rows["setting"])
     factor, unit = time_unit([float(rows.loc[rows["metric"].str.endswith("_s"), "high"].max())])
@@ -147,4 +146,4 @@ def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", type="category")
     figure.update_layout(height=150 + 46 * len(settings), margin_b=60)
-    return titled(figure, title, "lab time: instructions of all CPUs, a nanosecond each")
+    return titled(figure, title, "lab time: 1 ns per instruction of any CPU")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the lab's one processor does beside KVM's work: ticks of the timer, and what CPUs execute while they wait.
+"""Costs of the lab's emulated processor outside KVM: timer ticks, and instructions of CPUs that wait for mmu_lock.
 
-Counted where nothing is predicted: ticks in cells in which the one vCPU reads and is left alone, waiting by the
-instructions of the functions that wait. What comes out stands in ``data/scenarios/lab-*.toml``.
+Ticks are counted in cells where the only vCPU reads undisturbed, waiting in the functions that wait. No cell that the
+model predicts is used. The results are entered in ``data/scenarios/lab-*.toml``.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from simlib.lab.record_tables import read_gaps
 
 WAITING = ("queued_spin_lock_slowpath", "queued_read_lock_slowpath",
            "queued_write_lock_slowpath", "kvm_mmu_read_lock", "kvm_mmu_write_lock", "kvm_mmu_lock_account")  # fmt: skip
-"""Functions in which a CPU waits for mmu_lock, and those of the patches' statistics that count it."""
+"""Functions in which a CPU waits for mmu_lock, and those of the patches' statistics that count the waiting."""
 
 TICK = (1000, 8000)
-"""Lengths of a gap in the quiet cells that is a tick's, instructions: in longer ones the clearing thread wakes up."""
+"""Range of gaps in the quiet cells that are timer ticks, instructions. Longer gaps: the clearing thread wakes up."""
 
 
 def ticks(name: str) -> tuple[float, float]:
-    """What a tick of the timer takes of a CPU: mean and coefficient of variation, instructions.
+    """Work of a timer tick on one CPU: mean, in instructions, and coefficient of variation.
 
-    A gap of `TICK` is that of both CPUs at once: the idle one keeps the time.
+    A gap within `TICK` contains the ticks of two CPUs, since the idle CPU does the timekeeping.
 
-    - `name`: one of `simlib.lab.hardware.machines.LABS` that has quiet cells of its own: not x86-shadow, whose guest
-      leaves for other reasons, nor arm64-write.
+    - `name`: one of `simlib.lab.hardware.machines.LABS` with its own quiet cells: neither x86-shadow, whose guest exits
+      for other reasons, nor arm64-write.
     """
     stalls = rows_of("ticks-stalls", name)
     gaps = read_gaps(stalls["gaps"])
     middle = (gaps["from"] + gaps["to"]) / 2
     usual = float(np.average(middle[middle < TICK[0]], weights=gaps.loc[middle < TICK[0], "count"]))
     tick = (middle > TICK[0]) & (middle < TICK[1])
-    own, count = (middle[tick] - usual) / 2, gaps.loc[tick, "count"]
-    mean = float(np.average(own, weights=count))
-    return mean, float(np.sqrt(np.average((own - mean) ** 2, weights=count))) / mean
+    work, count = (middle[tick] - usual) / 2, gaps.loc[tick, "count"]
+    mean = float(np.average(work, weights=count))
+    return mean, float(np.sqrt(np.average((work - mean) ** 2, weights=count))) / mean
 
 
 def waiting(name: str) -> tuple[float, float]:
-    """What it takes to queue for mmu_lock, and to look for it in vain: instructions.
+    """Costs of enqueueing for mmu_lock, and of a poll that finds it held, instructions.
 
-    The instructions in `WAITING` are, in every cell, a sum over acquisitions, those of them that waited, and times
-    that a CPU gave its turn away. The coefficients of the last two are what is asked for.
+    In every cell, the instructions in `WAITING` are a linear combination of acquisitions, contended acquisitions and
+    turns that a CPU gave away. The coefficients of the last two are returned.
 
     - `name`: ``x86-shadow`` or ``arm64-read``.
     """
-    kinds = [f"waiting-{what}" for what in ("functions", "locks")]
+    kinds = [f"waiting-{table}" for table in ("functions", "locks")]
     functions, locks = (pd.concat([rows_of(kind, name, f"waiting{turn}") for turn in (200, 2000)]) for kind in kinds)
     cell = ["turn_instructions", "vcpus"]
-    seen = functions[functions["function"].isin(WAITING)].groupby(cell)[["instructions", "gave_way"]].sum()
-    taken = locks.groupby(cell)[["acquisitions", "contentions"]].sum()
-    of = np.column_stack([taken["acquisitions"], taken["contentions"], seen["gave_way"]]).astype(float)
-    _, queue, look = np.linalg.lstsq(of, seen["instructions"].to_numpy(dtype=float))[0]
-    return float(queue), float(look)
+    executed = functions[functions["function"].isin(WAITING)].groupby(cell)[["instructions", "gave_way"]].sum()
+    counts = locks.groupby(cell)[["acquisitions", "contentions"]].sum()
+    terms = np.column_stack([counts["acquisitions"], counts["contentions"], executed["gave_way"]]).astype(float)
+    _, enqueue, poll = np.linalg.lstsq(terms, executed["instructions"].to_numpy(dtype=float))[0]
+    return float(enqueue), float(poll)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.figures.style import plain_number, signed
 from simlib.lab.hardware.load import MAIN_METRICS, METRICS, SMALL_BATCH, load_errors
 from simlib.lab.hardware.machines import FINE_TURN

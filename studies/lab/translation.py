@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From instructions to nanoseconds: what the lab counts, beside what was published, by kind of action.
+"""Translation of the lab's instructions into nanoseconds, by kind of action, from published times.
 
-Where both a count and a time exist, their ratio says what an instruction of such an action takes on hardware: caches,
-barriers and invalidations that emulated time leaves out are in it. How far the ratios of different architectures lie
-apart is how far an untried one's may be off. The statistics' own instructions are taken off first: the same cells were
-run on kernels without them (``data/experiments/plain.toml``).
+For an action with both a count and a published time, their ratio is the time of an instruction on hardware. It includes
+caches, barriers and invalidations, which lab time leaves out. The spread of the ratios between architectures is the
+uncertainty for an architecture without a published time. The instructions of the lab's statistics are subtracted first:
+the same cells were run on kernels without them (``data/experiments/plain.toml``).
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from studies.x86.hosts import configurations
 from studies.x86.parked import PAGES_PER_GIB
 
 _WAITERS_AT = 16
-"""vCPUs at which x86's hold is taken, since it grows with them."""
+"""vCPUs for which x86's hold is computed, since the hold grows with their number."""
 
 
 def instructions(name: str) -> dict[str, float]:
-    """What each kind of action executes on one of the lab's machines, the statistics' own taken off.
+    """Instructions of each kind of action on one of the lab's machines, without those of the statistics.
 
-    How many of the statistics' instructions lie within the hold is not known; half of them are taken to.
+    The share of the statistics' instructions that lies within the hold is not known; half is assumed.
 
     - `name`: one of `simlib.lab.hardware.machines.LABS`.
 
-    >>> found = instructions("x86-npt")["drop"]
-    >>> found < 60 < 200 < statistics_own("x86-npt")["drop"] + found
+    >>> drop = instructions("x86-npt")["drop"]
+    >>> drop < 60 < 200 < statistics_instructions("x86-npt")["drop"] + drop
     True
     """
     known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
-    within = max(0.0, statistics_own(name)["fault"])  # none where faults take no lock
-    both = {kind: known[KINDS[kind]] - within / 2 for kind in ("hold", "exit")}
-    return both | {kind: plain[KINDS[kind]] for kind in ("clear", "drop")}
+    statistics = max(0.0, statistics_instructions(name)["fault"])  # 0 if faults take no lock
+    fault = {kind: known[KINDS[kind]] - statistics / 2 for kind in ("hold", "exit")}
+    return fault | {kind: plain[KINDS[kind]] for kind in ("clear", "drop")}
 
 
-def statistics_own(name: str) -> dict[str, float]:
-    """Instructions of the lab's statistics themselves: in a fault, and in letting go and taking the lock again."""
+def statistics_instructions(name: str) -> dict[str, float]:
+    """Instructions of the lab's statistics: in a fault, and in dropping and reacquiring mmu_lock."""
     known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
     fault = known["fault_unlocked"] + known["fault_hold"] + known["guest_access"]
     return {"fault": fault - plain["fault"], "drop": known["reacquire"] - plain["reacquire"]}
@@ -61,11 +61,11 @@ def _values_of(costs: pd.DataFrame) -> dict[str, float]:
 
 
 def times() -> pd.DataFrame:
-    """All actions of which both a count and a time exist: kind, architecture, machine (the lab's), time_ns, source."""
+    """List the actions with both a count and a time: kind, architecture, machine of the lab, time_ns, source."""
     x86 = _nanoseconds(shipped_fit(configurations()).estimate)
     ampere = _nanoseconds(altra.shipped_fit().estimate)
     paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)
-    # What a fault occupies the lock for, moving the lock's own lines left out: the growth is work of some kind.
+    # Time that a fault holds the lock, without transfers of the lock's cache lines: the growth is assumed to be work.
     hold = HOSTS["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
     hold += x86["queue_length_penalty"] * float(np.log2(_WAITERS_AT - 1))
     enable = load("arm64-enable-dirty-log-chunks").rows("page_size == '4K' and variant == 'before'")
@@ -89,23 +89,23 @@ def _nanoseconds(estimate: CostEstimate) -> dict[str, float]:
 
 
 def ratio_table() -> pd.DataFrame:
-    """Nanoseconds an instruction, by kind and architecture, and each one's as the others say it.
+    """Compute nanoseconds per instruction, by kind and architecture, and predict each time from the other rows.
 
-    Returns: ``kind``, ``architecture``, ``instructions``, ``statistics`` (taken off), ``time_ns``,
-    ``ns_per_instruction``, ``by_the_others_ns``, ``factor`` (by the others over its own, or the inverse; NaN: there is
-    no other), ``source``.
+    Returns: ``kind``, ``architecture``, ``instructions``, ``statistics`` (subtracted), ``time_ns``,
+    ``ns_per_instruction``, ``by_the_others_ns`` (predicted from the other rows of the kind), ``factor`` (predicted
+    over published time, or the inverse, whichever is larger; NaN: no other row), ``source``.
 
     >>> table = ratio_table()
     >>> bool(table[table["kind"] == "clear"]["factor"].max() < 2)
     True
     """
     table = times()
-    counted, taken = [], []
+    counts, subtracted = [], []
     for kind, machine in zip(table["kind"], table["machine"], strict=True):
-        own = statistics_own(machine)
-        counted.append(instructions(machine)[kind])
-        taken.append({"clear": 0.0, "drop": own["drop"]}.get(kind, own["fault"] / 2))
-    table = table.assign(instructions=counted, statistics=taken)
+        statistics = statistics_instructions(machine)
+        counts.append(instructions(machine)[kind])
+        subtracted.append({"clear": 0.0, "drop": statistics["drop"]}.get(kind, statistics["fault"] / 2))
+    table = table.assign(instructions=counts, statistics=subtracted)
     table["ns_per_instruction"] = table["time_ns"] / table["instructions"]
     logs = np.log(table["ns_per_instruction"])
     kinds = logs.groupby(table["kind"])
@@ -117,7 +117,7 @@ def ratio_table() -> pd.DataFrame:
 
 
 def shipped_text() -> str:
-    """Contents of ``data/fits/lab/instruction-times.json``, which `simlib.lab.hardware.translation` reads."""
+    """Return the contents of ``data/fits/lab/instruction-times.json``, which `simlib.lab.hardware.translation` reads."""
     ratios = ratio_table()[
         ["kind", "architecture", "instructions", "statistics", "time_ns", "ns_per_instruction", "source"]
     ]
@@ -129,19 +129,19 @@ def shipped_text() -> str:
         "version": __version__,
         "ratios": ratios.to_dict("records"),
         "reacquire_instructions": {
-            name: instructions(name)["drop"] + statistics_own(name)["drop"] for name in sorted(machines)
+            name: instructions(name)["drop"] + statistics_instructions(name)["drop"] for name in sorted(machines)
         },
     }
     return json.dumps(shipped, indent=1, ensure_ascii=False) + "\n"
 
 
 def riscv_priors(ratios: pd.DataFrame) -> pd.DataFrame:
-    """riscv's costs, which nobody has timed, as the others translate them.
+    """Estimate riscv's costs, for which no times are published, from the ratios of the other architectures.
 
     Returns: ``cost``, ``instructions``, ``median_ns``, ``factor`` (90 %).
 
-    - `ratios`: of `ratio_table`.
+    - `ratios`: from `ratio_table`.
     """
-    counted = instructions("riscv")
-    rows = [(KINDS[kind], counted[kind], *translate(kind, counted[kind], ratios)) for kind in KINDS]
+    counts = instructions("riscv")
+    rows = [(KINDS[kind], counts[kind], *translate(kind, counts[kind], ratios)) for kind in KINDS]
     return pd.DataFrame(rows, columns=["cost", "instructions", "median_ns", "factor"])

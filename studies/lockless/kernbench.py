@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import load
 from studies.study import NOT_PREDICTED, comparison_rows
 

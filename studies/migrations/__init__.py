@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Published migrations: the 64-page drop of April 2024 in three setups, and guests that stand still meanwhile."""
+"""Published migrations: the 64-page drop of April 2024 in three configurations, and degradation of the guests."""
 
 from __future__ import annotations
 
@@ -10,47 +10,44 @@ import pandas as pd
 from simlib._lib.parallel import Progress, subprogress
 from simlib.figures.style import signed
 from simlib.measurements.fits import Fit
-from studies.migrations import degraded, drops, settings, told
+from studies.migrations import degraded, drops, settings
 from studies.study import FITTED, Answer, Study, StudyFindings, shipped_fit
 from studies.x86.hosts import configurations
 from studies.x86.parked import parked_costs
 
 DRAWS = 15
-"""Draws of the costs for the intervals of the changes; the seconds of degradation have a third of it."""
+"""Draws of the costs for the intervals of the changes; the seconds of degradation use a third as many."""
 
 CHOSEN = len(settings.SETTINGS) + 4
-"""What was chosen of the workloads: settings that the April 2024 mail does not state; the other's access, interval,
-link, passes."""
+"""Number of workload settings that were chosen: those that the April 2024 mail does not state, and access, interval,
+link and passes of the 48 vCPU migration."""
 
 
 @dataclass(frozen=True)
 class Migrations(StudyFindings):
-    """What the study found.
-
-    - `fit`: costs of the published x86 hosts.
-    """
+    """Findings, with the costs of the published x86 hosts (`fit`)."""
 
     fit: Fit
 
     @property
     def changes(self) -> pd.DataFrame:
-        """The April 2024 mail's nine changes."""
+        """Nine changes of the April 2024 mail."""
         return self.numbers[self.numbers["table"] == drops.TABLE]
 
     @property
     def seconds(self) -> pd.DataFrame:
-        """The seconds of degradation of the 48 vCPU migration."""
+        """Seconds of degradation of the 48 vCPU migration."""
         return self.numbers[self.numbers["table"] == degraded.TABLE]
 
     @property
     def observations(self) -> int:
-        """Published numbers that the costs and workloads were determined from or chosen on."""
+        """Number of published numbers that determined the costs and the workloads."""
         fitted = int((self.numbers["role"] == FITTED).sum())
         return len(self.fit.observations) + int(parked_costs()["cells"].sum()) + fitted
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
-    """Simulate what was published."""
+    """Simulate the published migrations."""
     fit, grid = shipped_fit(configurations()), settings.load_grid()
     changes = drops.changes(DRAWS, seed, subprogress(progress, 0.0, 0.3))
     loongarch = {"LoongArch as it is": drops.loongarch()}
@@ -58,7 +55,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
     throughput, dips = degraded.dips(seed, subprogress(progress, 0.5, 0.7))
     split = drops.clear_split(fit)
     tables = {
-        "costs": told.cost_rows(fit),
+        "costs": drops.cost_rows(fit),
         "loongarch": drops.change_by_drop(loongarch, DRAWS, seed, subprogress(progress, 0.3, 0.4)),
         "clear-split": split,
         "reacquisitions": drops.reacquisitions(split),
@@ -73,30 +70,30 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
     return Migrations(pd.concat([changes, seconds], ignore_index=True), tables, fit)
 
 
-def answer(found: Migrations) -> Answer:
-    """Why the same 64 pages cost so different shares: of notebook 03."""
-    rows = found.changes[found.changes["metric"] == "clear_cpu_time"]
+def answer(findings: Migrations) -> Answer:
+    """Answer of notebook 03: the reason for the different costs of the same 64 pages."""
+    rows = findings.changes[findings.changes["metric"] == "clear_cpu_time"]
     changes = {
         source: ", ".join(f"{signed(value)} %" for value in rows[source]) for source in ("published", "predicted")
     }
     return Answer(
-        "Each time that CLEAR drops the lock, it waits to get it back: for nobody, for one round of readers, or for "
-        f"one writer after another. Published are {changes['published']} of CLEAR's CPU time; the model has "
-        f"{changes['predicted']}."
+        "Each time that CLEAR drops the lock, it waits to reacquire it: for no thread, for one round of readers, or "
+        f"for one writer after another. The published changes of CLEAR's CPU time are {changes['published']}; those of "
+        f"the model are {changes['predicted']}."
     )
 
 
-def standstill(found: Migrations) -> Answer:
-    """How near the seconds of degradation are, fitted and predicted: of notebook 04."""
-    rows = found.seconds
+def degradation_answer(findings: Migrations) -> Answer:
+    """Answer of notebook 04: agreement with the published seconds of degradation, fitted and held out."""
+    rows = findings.seconds
     inside = rows["published"].between(rows["low"], rows["high"])
     counts = ", ".join(
         f"{int(inside[rows['role'] == role].sum())} of {int((rows['role'] == role).sum())} {role}"
         for role in dict.fromkeys(rows["role"])
     )
     return Answer(
-        "While every vCPU faults, the guest is only as fast as KVM serves one fault after another, one for each page "
-        f"and pass. Of the published times of degradation, {counts} lie in the model's interval."
+        "While every vCPU faults, KVM handles one fault after another, one for each page and pass, and this limits the "
+        f"guest. Of the published times of degradation, {counts} lie in the model's interval."
     )
 
 

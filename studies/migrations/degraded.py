@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What guests see of two published migrations: seconds of degradation with 48 vCPUs, dips of throughput with 160."""
+"""Guest performance in two published migrations: seconds of degradation with 48 vCPUs, throughput dips with 160."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from studies.study import FITTED, HELD_OUT, comparison_rows, interval_from_draws
 from studies.x86.hosts import split_access_bound
 
 TABLE = "arm64-migration-degradation"
-"""The published seconds of degradation."""
+"""Published table of the seconds of degradation."""
 
 BARS = {"arm64-before": 0.25, "x86-reference": 0.25, "arm64-after": 0.3}
 """Relative deviation of the seconds of degradation up to which the model counts as agreeing."""
 
 PREDICTED = "arm64-after"
-"""The host of which neither a cost nor a setting was chosen on its seconds."""
+"""Variant whose seconds determined neither a cost nor a setting."""
 
 INTERVALS = ("50ns", "100ns", "130ns", "200ns")
 """Intervals between two accesses that `one_guest` tries."""
 
 KERNELS = {"before": "before", "drop-64-pages": "64-page drop", "drop-at-split": "drop at each split"}
-"""Variants of the 160 vCPU migration, and what they are called."""
+"""Variants of the 160 vCPU migration, and their names in figures."""
 
 _PART = 1024
 
 
 def published_migration() -> Scenario:
-    """The 48 vCPU migration; its variants are the hosts and kernels that were published."""
+    """Load the 48 vCPU migration; its variants are the published hosts and kernels."""
     return load_scenario(data_dir() / "scenarios" / "migration-48-vcpus.toml")
 
 
 def published_seconds(variant: str) -> list[float]:
-    """What was published of a variant, above each of `LEVELS`."""
+    """Published seconds of a variant above each of `LEVELS`."""
     rows = load(TABLE).frame.set_index(["series", "degradation_above_percent"])["duration_s"]
     return [float(rows[variant, level]) for level in LEVELS]
 
@@ -53,7 +53,7 @@ def published_seconds(variant: str) -> list[float]:
 def seconds(
     draws: int, seed: int = 1, progress: parallel.Progress | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Seconds above 99, 50 and 10 % degradation of the 48 vCPU migration, published and by the model.
+    """Compute the seconds above 99, 50 and 10 % degradation of the 48 vCPU migration, published and by the model.
 
     Returns: the numbers (`studies.study.COLUMNS`, ``low_bar``, ``high_bar``); the curves (``series``,
     ``time_s``, ``width_s``, ``degradation``, ``role``); and the work (``series``, ``faults_per_page``, ``precopy_s``,
@@ -62,53 +62,54 @@ def seconds(
     - `draws`: of the costs, for the intervals.
     - `seed`: of the draws and of the engine.
     """
-    variants, curves, work, rows = published_migration().variants, [], [], []
+    variants = published_migration().variants
+    curves, work, rows = [], [], []
     for step, (name, case) in enumerate(variants.items()):
         estimate, random = shipped_fit(case).estimate, np.random.default_rng(seed)
         role = HELD_OUT if name == PREDICTED else FITTED
         run = run_scenario(scaled(complete(estimate.apply(case)), _PART), seed=seed)
         best = unscaled(run.metrics, _PART)
         curve = degradation(run.scenario, run.job, run.raw).drop(columns="throughput")
-        whole = {"time_s": curve["time_s"] * _PART, "width_s": curve["width_s"] * _PART}
-        curves.append(curve.assign(**whole, series=name, role="predicted" if role == HELD_OUT else role))
+        full_times = {"time_s": curve["time_s"] * _PART, "width_s": curve["width_s"] * _PART}
+        curves.append(curve.assign(**full_times, series=name, role="predicted" if role == HELD_OUT else role))
         faults = int(run.raw.faults[: case.guest.vcpus].sum()) / run.job.pages
         names = ("precopy_duration", "clear_cpu_time", "clear_wait_time", "guest_throughput")
         work.append((name, faults, *(best[key] for key in names)))
         jobs = [partial(_above, estimate.apply(case, estimate.draw(random)), seed) for _ in range(draws)]
-        spread = np.array(parallel.run_all(jobs))
-        for level, known, others in zip(LEVELS, published_seconds(name), spread.T, strict=True):
+        drawn = np.array(parallel.run_all(jobs))
+        for level, published, sample in zip(LEVELS, published_seconds(name), drawn.T, strict=True):
             model = best[f"seconds_above_{level}"]
-            low, high = float(min(model, *others)), float(max(model, *others))
+            low, high = float(min(model, *sample)), float(max(model, *sample))
             if low > 0:
-                low, high = interval_from_draws(model, np.log(others / model))
-            rows.append((name, f"seconds above {level} %", known, model, low, high, role,
-                         known * (1 - BARS[name]), known * (1 + BARS[name])))  # fmt: skip
+                low, high = interval_from_draws(model, np.log(sample / model))
+            rows.append((name, f"seconds above {level} %", published, model, low, high, role,
+                         published * (1 - BARS[name]), published * (1 + BARS[name])))  # fmt: skip
         if progress is not None:
             progress("48 vCPUs", (step + 1) / len(variants))
     columns = ["variant", "metric", "published", "predicted", "low", "high", "role", "low_bar", "high_bar"]
-    of_work = ["series", "faults_per_page", "precopy_s", "clear_s", "clear_wait_s", "throughput"]
+    work_columns = ["series", "faults_per_page", "precopy_s", "clear_s", "clear_wait_s", "throughput"]
     return (
         comparison_rows(pd.DataFrame(rows, columns=columns).assign(unit="s", vcpus=48), TABLE),
         pd.concat(curves, ignore_index=True),
-        pd.DataFrame(work, columns=of_work),
+        pd.DataFrame(work, columns=work_columns),
     )
 
 
 def _above(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
-    """Seconds above each of `LEVELS`, from half as much memory as `seconds` takes for its best costs."""
+    """Simulate the seconds above each of `LEVELS`, with half the memory that `seconds` simulates at the best costs."""
     run = run_scenario(scaled(complete(case), 2 * _PART), seed=seed, progress=check)
-    found = unscaled(run.metrics, 2 * _PART)
-    return [found[f"seconds_above_{level}"] for level in LEVELS]
+    metrics = unscaled(run.metrics, 2 * _PART)
+    return [metrics[f"seconds_above_{level}"] for level in LEVELS]
 
 
 def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:
-    """The same guest on both hosts, at some intervals between two accesses: which of them could be true.
+    """Simulate the same guest on both hosts, with each of `INTERVALS` between two accesses.
 
-    x86 also with its vCPUs on one socket, and with what an access takes longer once its block was split: at
-    most `studies.x86.hosts.split_access_bound`.
+    x86 also runs with its vCPUs on one socket, and with a longer access to pages of a split block, by
+    `studies.x86.hosts.split_access_bound`, an upper bound.
 
-    Returns: ``case``, ``access_interval``, and for each of `LEVELS` ``above_…`` (s); the published ones in rows whose
-    interval is ``published``.
+    Returns: ``case``, ``access_interval``, and for each of `LEVELS` ``above_…`` (s); the interval of the rows with the
+    published seconds is ``published``.
     """
     scenario = published_migration()
     x86_host, bound = scenario.variants["x86-reference"], f"{split_access_bound()}ps"
@@ -118,24 +119,26 @@ def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.Da
         "x86, both sockets": x86_host,
         "x86, both sockets, split access": x86_host.changed({"costs": {"split_access": bound}}),
     }
-    asked = [(name, interval) for name in cases for interval in INTERVALS]
+    combinations = [(name, interval) for name in cases for interval in INTERVALS]
     jobs = []
-    for name, interval in asked:
+    for name, interval in combinations:
         case = cases[name].changed({"workload": {"access_interval": interval}})
         jobs.append(partial(_above, shipped_fit(case).estimate.apply(case), seed))
     runs = parallel.run_all(jobs, "one guest", progress)
-    rows: list[tuple[Any, ...]] = [(*each, *found) for each, found in zip(asked, runs, strict=True)]
+    rows: list[tuple[Any, ...]] = [
+        (*combination, *levels) for combination, levels in zip(combinations, runs, strict=True)
+    ]
     published = (("arm64-after", "arm64-after"), ("x86", "x86-reference"))
     rows += [(name, "published", *published_seconds(variant)) for name, variant in published]
     return pd.DataFrame(rows, columns=["case", "access_interval", *(f"above_{level}" for level in LEVELS)])
 
 
 def dips(seed: int = 1, progress: parallel.Progress | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Guest throughput of the 160 vCPU VM while CLEAR splits blocks: before, with the 64-page drop, drop at each split.
+    """Simulate the throughput of the 160 vCPU guest while CLEAR splits huge pages, with each of `KERNELS`.
 
-    Returns: the curves, with ``time_s``, ``throughput``, ``series``, ``panel``; and a table, one row a chunk and
+    Returns: the curves, with ``time_s``, ``throughput``, ``series``, ``panel``; and a table, one row per chunk and
     series: ``longest_stall_ms`` of the whole migration, ``bin_ms``, and for each pass n ``lowest_percent_n`` and
-    ``mean_percent_n`` of undisturbed throughput, by bins of that width.
+    ``mean_percent_n`` of undisturbed throughput, by bins of width ``bin_ms``.
     """
     scenario = load_scenario(data_dir() / "scenarios" / "x86-160-vcpus.toml")
     curves, rows = [], []
@@ -149,9 +152,9 @@ def dips(seed: int = 1, progress: parallel.Progress | None = None) -> tuple[pd.D
             row: dict[str, Any] = {"chunk": panel, "series": series,
                                    "longest_stall_ms": 1e3 * run.metrics["longest_stall"],
                                    "bin_ms": 1e3 * float(curve["width_s"].iloc[0])}  # fmt: skip
-            for number, part in enumerate(_by_pass(run, curve), 1):
-                row[f"lowest_percent_{number}"] = 100 * float(part["throughput"].min())
-                row[f"mean_percent_{number}"] = 100 * float(part["throughput"].mean())
+            for number, bins in enumerate(_by_pass(run, curve), 1):
+                row[f"lowest_percent_{number}"] = 100 * float(bins["throughput"].min())
+                row[f"mean_percent_{number}"] = 100 * float(bins["throughput"].mean())
             rows.append(row)
         if progress is not None:
             progress("160 vCPUs", (step + 1) / 2)
@@ -159,7 +162,7 @@ def dips(seed: int = 1, progress: parallel.Progress | None = None) -> tuple[pd.D
 
 
 def _by_pass(run: SimulationResult, curve: pd.DataFrame) -> list[pd.DataFrame]:
-    """The curve's bins that lie wholly within each pass."""
+    """Return the bins of the curve that lie wholly within each pass."""
     stamps = dict(zip(run.job.stamps, (run.raw.stamp_ps * 1e-12).tolist(), strict=True))
     passes = range(1, int(run.metrics["passes"]) + 1)
     ends = [0.0, *(stamps[Stamp("sent", number)] - stamps[Stamp("undisturbed")] for number in passes)]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The April 2024 mail: what the 64-page drop changes, in three configurations of x86 and on LoongArch.
+"""The April 2024 mail: effect of the 64-page drop in three configurations of x86 and on LoongArch.
 
-The costs come from fits that saw no migration but one number (configuration 1's CLEAR CPU). What the mail does not
-state of the guest, the link and userspace stands in the scenario file, and was chosen on the nine numbers.
+The costs come from fits that used one number of a migration: the change of CLEAR's CPU time in configuration 1. The
+scenario file has the settings of the guest, the link and userspace that the mail does not state; they were chosen on
+the nine numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from simlib._lib import parallel
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.analysis.simulate import run_scenario
 from simlib.measurements import load
 from simlib.measurements.fits import Fit, complete
@@ -30,7 +31,7 @@ TABLE = "x86-clear-lock-drop-configurations"
 """The published table of the April 2024 mail."""
 
 EMULATES = {1: "x86", 2: "arm64", 3: "LoongArch, if lockless"}
-"""What the configurations stand for."""
+"""Architecture that each configuration represents."""
 
 BARS = {
     (1, "precopy_duration"): (-6, 4), (1, "dirty_left"): (-6, 4), (1, "clear_cpu_time"): (1, 11),
@@ -39,24 +40,27 @@ BARS = {
 }  # fmt: skip
 """Range that counts as agreement with each change, percent."""
 
+WIDE = 2.0
+"""An interval is called wide if its ends differ by more than this factor."""
+
 
 def change_by_drop(
     cases: Mapping[str, Scenario], draws: int, seed: int = 1, progress: parallel.Progress | None = None
 ) -> pd.DataFrame:
-    """What letting go every 64 pages changes in a migration, in percent, with intervals over the costs.
+    """Simulate the changes of migrations by the 64-page drop, in percent, with intervals over the costs.
 
-    Returns: ``variant``, ``metric``, ``predicted``, ``low``, ``high``: the interval of `simlib.analysis.predict.LEVEL`
-    of the draws.
+    Returns: ``variant``, ``metric``, ``predicted``, ``low``, ``high``: the interval of
+    `simlib.analysis.prediction_options.LEVEL` of the draws.
 
-    - `cases`: migrations without costs, of a machine with a fit.
+    - `cases`: migrations without costs, on a host with a fit.
     - `draws`: of the costs for the interval, 0: none; the estimate uses the best costs, and four times the memory of a
       draw.
     - `seed`: of the draws and of the engine.
     """
 
     def run(case: Scenario, logs: np.ndarray, batch: int, factor: int, check: parallel.Check) -> dict[str, float]:
-        mine = shipped_fit(case).estimate.apply(case.changed({"policy": {"clear_drop_when": every(batch)}}), logs)
-        return run_scenario(scaled(complete(mine), factor), seed=seed, progress=check).metrics
+        with_costs = shipped_fit(case).estimate.apply(case.changed({"policy": {"clear_drop_when": every(batch)}}), logs)
+        return run_scenario(scaled(complete(with_costs), factor), seed=seed, progress=check).metrics
 
     jobs: list[Callable[[parallel.Check], dict[str, float]]] = []
     for case in cases.values():
@@ -68,40 +72,42 @@ def change_by_drop(
     for name in cases:
         pairs = [(next(runs), next(runs)) for _ in range(draws + 1)]
         for metric in PUBLISHED_CHANGE:
-            best, *others = (100 * (after[metric] / before[metric] - 1) for before, after in pairs)
-            low, high = np.quantile(others, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if draws else (np.nan, np.nan)
+            best, *drawn = (100 * (after[metric] / before[metric] - 1) for before, after in pairs)
+            low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if draws else (np.nan, np.nan)
             rows.append((name, metric, best, min(low, best), max(high, best)))
     return pd.DataFrame(rows, columns=["variant", "metric", "predicted", "low", "high"])
 
 
 def changes(draws: int, seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:
-    """The nine published changes beside the model's (`COLUMNS`, ``emulates``, ``low_bar``, ``high_bar``).
+    """Compute the nine published changes with the model.
 
-    All are fitted: what the mail does not state was chosen on them.
+    Returns: `studies.study.COLUMNS`, ``emulates``, ``low_bar``, ``high_bar``. All have the role
+    fitted, because the settings that the mail does not state were chosen on them.
     """
     cases = {f"configuration {name[-1]}": case for name, case in configurations().variants.items()}
-    found = change_by_drop(cases, draws, seed, progress)
+    simulated = change_by_drop(cases, draws, seed, progress)
     table = load(TABLE).frame.set_index("configuration")
-    keys = [(int(variant[-1]), metric) for variant, metric in zip(found["variant"], found["metric"], strict=True)]
+    pairs = zip(simulated["variant"], simulated["metric"], strict=True)
+    keys = [(int(variant[-1]), metric) for variant, metric in pairs]
     bars = np.array([BARS[key] for key in keys], dtype=float)
     published = [float(table[PUBLISHED_CHANGE[metric]][number]) for number, metric in keys]
-    rows = found.assign(published=published, unit=CHANGE, role=FITTED, emulates=[EMULATES[n] for n, _ in keys],
-                        low_bar=bars[:, 0], high_bar=bars[:, 1])  # fmt: skip
+    rows = simulated.assign(published=published, unit=CHANGE, role=FITTED, emulates=[EMULATES[n] for n, _ in keys],
+                            low_bar=bars[:, 0], high_bar=bars[:, 1])  # fmt: skip
     return comparison_rows(rows, TABLE)
 
 
 def loongarch() -> Scenario:
-    """The same VM and workload with LoongArch's way of taking the lock, on hosts that cost what the x86 ones do.
+    """Return the same VM and workload with the locking policy of LoongArch, at the costs of the x86 hosts.
 
-    Nobody has measured a LoongArch host in such a way: what is predicted is what its *policy* does, a queued spinlock
-    that a fault takes twice (`simlib.model.architectures`), at the x86 hosts' costs of the shadow MMU.
+    Nobody has published such measurements of a LoongArch host. The prediction covers the effect of its *policy*, a
+    queued spinlock that a fault takes twice (`simlib.model.architectures`), at the x86 hosts' costs of the shadow MMU.
     """
     third = configurations().variants["config-3"]
     return third.changed({"policy": {"architecture": "loongarch", "eager_split": False}})
 
 
 def clear_split(fit: Fit) -> pd.DataFrame:
-    """CPU time of CLEAR by what it was spent on, with one hold and with the 64-page drop, in each configuration.
+    """Divide the CPU time of CLEAR into work, waits and flushes, per configuration, without and with the 64-page drop.
 
     Returns: ``configuration``, ``hold`` (``whole ioctl`` or ``64 pages``); ``work_s``, ``wait_s``, ``flush_s`` (with
     reacquiring), ``all_s``; ``passes``.
@@ -117,17 +123,25 @@ def clear_split(fit: Fit) -> pd.DataFrame:
 
 
 def reacquisitions(split: pd.DataFrame) -> pd.DataFrame:
-    """What letting go once costs, beside the work that it interrupts, µs, and the ratio of both in percent.
+    """Compute the cost of one drop and reacquisition and the work before it, µs, and the ratio of the two in percent.
 
     Returns: ``configuration``, ``reacquisition_us``, ``waiting_us`` (of it), ``work_before_us``, ``ratio_percent``.
 
-    - `split`: as of `clear_split`.
+    - `split`: the table of `clear_split`.
     """
     case = configurations()
     words = case.guest.pages // WORD_PAGES * case.workload.pass_limit
     whole, drop = (1e6 / words * split[split["hold"] == hold].set_index("configuration")[["work_s", "wait_s", "all_s"]]
                    for hold in ("whole ioctl", "64 pages"))  # fmt: skip
-    more = drop - whole
-    each = {"reacquisition_us": more["all_s"], "waiting_us": more["wait_s"], "work_before_us": whole["work_s"],
-            "ratio_percent": 100 * more["all_s"] / whole["all_s"]}  # fmt: skip
-    return pd.DataFrame(each).reset_index()
+    increase = drop - whole
+    columns = {"reacquisition_us": increase["all_s"], "waiting_us": increase["wait_s"],
+               "work_before_us": whole["work_s"],
+               "ratio_percent": 100 * increase["all_s"] / whole["all_s"]}  # fmt: skip
+    return pd.DataFrame(columns).reset_index()
+
+
+def cost_rows(fit: Fit) -> pd.DataFrame:
+    """Return the costs with readable units: name, value, low, high, unit, interval (``none``, ``wide``, empty)."""
+    rows = fit.costs()[["name", "value", "low", "high", "unit"]]
+    factor = rows["high"] / rows["low"]
+    return rows.assign(interval=["none" if f <= 1 + 1e-9 else "wide" if f > WIDE else "" for f in factor])

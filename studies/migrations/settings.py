@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a published workload does not state, as a distribution: six settings of the April 2024 mail, and what follows.
+"""Distribution of six settings that the April 2024 mail does not state, and the predictions that follow from it.
 
-The mail gives 16 vCPUs, 64 GB and nine changes by the 64-page drop, and says of the workload that it writes
-aggressively. Every combination of what sources allow is simulated in all three configurations, and the nine numbers
-weigh the combinations (Bayes's rule on a grid). A number is a prediction as far as the other eight determine it. What
-was simulated is kept in ``data/fits/april-2024-settings.csv``, written by ``checks/shipped.py``.
+The mail gives 16 vCPUs, 64 GB and nine changes by the 64-page drop, and calls the workload aggressive and write-heavy.
+Every combination of the values that sources allow is simulated in all three configurations, and the nine numbers weight
+the combinations (Bayes's rule on a grid). A number counts as predicted if the other eight determine it.
+``checks/shipped.py`` writes the simulated grid to ``data/fits/april-2024-settings.csv``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simlib._lib import parallel
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.analysis.simulate import run_scenario
 from simlib.measurements import data_dir, load
 from simlib.measurements.fits import CostEstimate, complete
@@ -44,51 +44,52 @@ SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "clear_threads": ((0, 1), "the sender clears, as QEMU's does; or a thread beside it"),
 }  # fmt: skip
-"""What is not stated: the values that are tried, each as likely, and why these."""
+"""Settings that the mail does not state: their values, equally likely a priori, and the reason for these values."""
 
 GRID_FACTOR = 4 * FACTOR
-"""Part of the memory that is simulated for each combination."""
+"""Divisor of the memory that is simulated for each combination."""
 
 SPREAD = (0.03, 0.10)
-"""Standard deviation of the logarithm of a change: a part that all have, and a share of it that the model may miss."""
+"""Standard deviation of the logarithm of a change: a constant, and a share of the logarithm for the model's error."""
 
 OWN_SPREADS = 2.0
-"""A number counts as predicted if its interval is at most so many times as wide as `SPREAD` alone makes it."""
+"""A number counts as predicted if its interval is at most this many times as wide as with `SPREAD` alone."""
 
 NUMBERS = tuple((number, metric) for number in (1, 2, 3) for metric in PUBLISHED_CHANGE)
 """The nine numbers, as configuration and metric."""
 
 
 def published() -> NDArray[np.float64]:
-    """The nine published changes as logarithms of after over before, in the order of `NUMBERS`."""
+    """Return the nine published changes as logarithms of after over before, in the order of `NUMBERS`."""
     table = load(TABLE).frame.set_index("configuration")
     return np.array([np.log1p(float(table[PUBLISHED_CHANGE[metric]][n]) / 100) for n, metric in NUMBERS])
 
 
 def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel.Check) -> list[float]:
-    """Logarithms of after over before for all `NUMBERS`, by simulation of a part of the memory."""
-    found = []
+    """Simulate the logarithms of after over before for all `NUMBERS`, with a part of the memory."""
+    logs = []
     for number in (1, 2, 3):
         variant = configurations().variants[f"config-{number}"]
         case = estimate.apply(variant.changed({"workload": dict(settings)}))
         cases = [case.changed({"policy": {"clear_drop_when": every(pages)}}) for pages in (0, WORD_PAGES)]
-        runs = [run_scenario(scaled(complete(each), GRID_FACTOR), progress=check).metrics for each in cases]
-        found += [float(np.log(runs[1][metric] / runs[0][metric])) for metric in PUBLISHED_CHANGE]
-    return found
+        runs = [run_scenario(scaled(complete(run), GRID_FACTOR), progress=check).metrics for run in cases]
+        logs += [float(np.log(runs[1][metric] / runs[0][metric])) for metric in PUBLISHED_CHANGE]
+    return logs
 
 
 def grid() -> list[dict[str, Any]]:
-    """Every combination of the settings."""
-    return [dict(zip(SETTINGS, values, strict=True)) for values in product(*(tried for tried, _ in SETTINGS.values()))]
+    """Return every combination of the settings."""
+    combinations = product(*(choice for choice, _ in SETTINGS.values()))
+    return [dict(zip(SETTINGS, values, strict=True)) for values in combinations]
 
 
 def column(number: tuple[int, str]) -> str:
-    """Name of one number's column."""
+    """Return the column name of one of `NUMBERS`."""
     return f"{number[1]}[{number[0]}]"
 
 
 def load_grid() -> pd.DataFrame:
-    """A column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before."""
+    """Load the grid: a column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before."""
     table = pd.read_csv(data_dir() / "fits" / "april-2024-settings.csv")
     for name, (values, _) in SETTINGS.items():
         table[name] = table[name].astype(type(values[0]))
@@ -96,43 +97,42 @@ def load_grid() -> pd.DataFrame:
 
 
 def posterior(table: pd.DataFrame, without: int | None = None) -> pd.DataFrame:
-    """The combinations with their weights by the nine numbers, or by eight; all are as likely before.
+    """Weight the combinations by the nine numbers, or by eight; all combinations are equally likely a priori.
 
-    Returns: With a column ``weight``; they add up to 1.
+    Returns: The table with a column ``weight``, which sums to 1.
 
     - `table`: of `load_grid`.
-    - `without`: index in `NUMBERS` of the number that does not count.
+    - `without`: index in `NUMBERS` of a number to leave out.
     """
-    wanted = published()
-    deviation = SPREAD[0] + SPREAD[1] * np.abs(wanted)
-    misses = (table[[column(n) for n in NUMBERS]].to_numpy(dtype=float) - wanted) / deviation
-    counts = np.array([index != without for index in range(len(NUMBERS))])
-    logs = -0.5 * (misses[:, counts] ** 2).sum(axis=1)
+    observed = published()
+    deviation = SPREAD[0] + SPREAD[1] * np.abs(observed)
+    residuals = (table[[column(n) for n in NUMBERS]].to_numpy(dtype=float) - observed) / deviation
+    included = np.array([index != without for index in range(len(NUMBERS))])
+    logs = -0.5 * (residuals[:, included] ** 2).sum(axis=1)
     weights = np.exp(logs - logs.max())
     return table.assign(weight=weights / weights.sum())
 
 
 def predictive(table: pd.DataFrame) -> pd.DataFrame:
-    """Each number beside what the settings allow, and what the other eight make of it.
+    """Predict each number from the other eight.
 
-    Returns: ``configuration``, ``metric``, ``published`` (percent, as all); ``before_low``, ``before_high``: the
-    interval over all allowed settings; ``predicted``, ``low``, ``high``: weighted by the other eight; ``effective``
-    (combinations that carry the weight); ``role``: ``predicted`` where the interval holds the number and the settings
-    widen it no more than `OWN_SPREADS` says; ``not determined`` where they do; ``missed`` where it does not hold the
-    number.
+    Returns: ``configuration``, ``metric``, ``published`` (percent, like all changes); ``before_low``, ``before_high``:
+    the interval over all allowed settings; ``predicted``, ``low``, ``high``: weighted by the other eight;
+    ``effective``: effective number of combinations; ``role``: ``missed`` if the interval does not contain the number,
+    ``predicted`` if it does and is at most `OWN_SPREADS` times as wide as with `SPREAD` alone, else ``not determined``.
     """
     rows = []
-    wanted = published()
+    observed = published()
     for index, (number, metric) in enumerate(NUMBERS):
         weighted = posterior(table, index)
         values, weights = weighted[column((number, metric))].to_numpy(dtype=float), weighted["weight"].to_numpy()
-        spread = SPREAD[0] + SPREAD[1] * abs(wanted[index])
+        spread = SPREAD[0] + SPREAD[1] * abs(observed[index])
         low, middle, high = _quantiles(values, weights, spread)
         before = _quantiles(values, np.full(len(values), 1 / len(values)), spread)
-        holds = low <= wanted[index] <= high
+        inside = low <= observed[index] <= high
         narrow = high - low <= OWN_SPREADS * 2 * spread * float(stats.norm.ppf((1 + LEVEL) / 2))
-        role = "missed" if not holds else "predicted" if narrow else "not determined"
-        percent = [100 * float(np.expm1(v)) for v in (wanted[index], before[0], before[2], middle, low, high)]
+        role = "missed" if not inside else "predicted" if narrow else "not determined"
+        percent = [100 * float(np.expm1(v)) for v in (observed[index], before[0], before[2], middle, low, high)]
         names = ("published", "before_low", "before_high", "predicted", "low", "high")
         rows.append({"configuration": number, "metric": metric, **dict(zip(names, percent, strict=True)),
                      "effective": float(1 / (weights**2).sum()), "role": role})  # fmt: skip
@@ -140,26 +140,26 @@ def predictive(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _quantiles(values: NDArray[np.float64], weights: NDArray[np.float64], spread: float) -> tuple[float, float, float]:
-    """Interval and median of weighted values, each blurred by a normal spread; by 41 equally likely shifts."""
+    """Compute interval and median of weighted values with a normal spread, approximated by 41 equally likely shifts."""
     shifts = stats.norm.ppf((np.arange(41) + 0.5) / 41) * spread
     all_values = (values[:, None] + shifts).ravel()
     all_weights = np.repeat(weights / 41, 41)
     order = np.argsort(all_values)
     total = np.cumsum(all_weights[order])
-    at = np.searchsorted(total, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
-    found = all_values[order][np.minimum(at, len(order) - 1)]
-    return float(found[0]), float(found[1]), float(found[2])
+    indices = np.searchsorted(total, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
+    low, median, high = all_values[order][np.minimum(indices, len(order) - 1)]
+    return float(low), float(median), float(high)
 
 
 def settings_table(table: pd.DataFrame) -> pd.DataFrame:
-    """How likely each value of each setting is after the nine numbers.
+    """Compute the posterior probability of each value of each setting, given the nine numbers.
 
     Returns: ``setting``, ``value``, ``probability``, ``source``.
     """
     weighted = posterior(table)
     rows = [
         {"setting": name, "value": str(value), "probability": float(weighted["weight"][weighted[name] == value].sum()),
-         "source": why}
-        for name, (values, why) in SETTINGS.items() for value in values
+         "source": source}
+        for name, (values, source) in SETTINGS.items() for value in values
     ]  # fmt: skip
     return pd.DataFrame(rows)

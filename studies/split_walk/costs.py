@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize
 
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import load
 from studies.split_walk.theory import COSTS, PROTECT_VISIT, Counts, SplitCounts
 from studies.study import CHANGE, HELD_OUT, comparison_rows

@@ -83,9 +83,9 @@ def answer(findings: TrialFindings) -> Answer:
     there = [f"{row['change_percent']:.0f} % ({row['mmu_mode']})" for row in hosts.to_dict("records")]
     none = findings.tables["tries"].query("trial in @AUTHORS_CLAIMS and changed == 0")
     return Answer(
-        f"Dropping the lock at each word makes CLEAR of a page between {longer[0]} and {longer[1]} longer with 4 "
-        f"vCPUs in the lab. With 16 on hardware the model has {there[0]} to {there[1]}. Of {len(AUTHORS_CLAIMS)} series of others, "
-        f"{len(none)} changed none of the numbers that were compared."
+        f"Dropping the lock at each word makes CLEAR of a page {longer[0]} to {longer[1]} longer with 4 vCPUs in the "
+        f"lab. With 16 on hardware the model has {there[0]} to {there[1]}. Of {len(AUTHORS_CLAIMS)} series of other "
+        f"authors, {len(none)} changed none of the numbers that were compared."
     )
 
 

@@ -17,7 +17,7 @@ from scipy.linalg import block_diag
 
 from simlib.analysis.calibrate.fit import calibrate
 from simlib.analysis.calibrate.problem import Problem, parameters_of
-from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU
+from simlib.analysis.prediction_options import LEVEL, PAGES_PER_VCPU
 from simlib.analysis.simulate import run_scenario
 from simlib.measurements import data_dir, load
 from simlib.measurements.fits import CostEstimate, Fit, complete

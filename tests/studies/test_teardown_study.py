@@ -12,7 +12,7 @@ import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
 from simlib._lib.errors import InputError
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import load
 from studies.study import FITTED, HELD_OUT, held_out, with_errors
 from studies.teardown import STUDY, figures, mail, unmap

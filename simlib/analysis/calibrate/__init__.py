@@ -12,7 +12,7 @@ from simlib.analysis.calibrate import fit as _fit
 from simlib.analysis.calibrate.identifiability import alternatives, sensitivity, sobol_indices, strongest_correlations
 from simlib.analysis.calibrate.problem import Problem, build_problem
 from simlib.analysis.calibrate.tables import Conditions, Tables, read_tables, select_rows
-from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU
+from simlib.analysis.prediction_options import LEVEL, PAGES_PER_VCPU
 from simlib.measurements.fits import Fit, find_fit, load_fit, save_fit
 from simlib.model.scenario import Scenario, as_scenario
 

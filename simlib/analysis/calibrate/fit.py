@@ -17,7 +17,7 @@ from simlib.analysis.calibrate.noise import MAX_ROUNDS, SETTLED, Noise, assumed_
 from simlib.analysis.calibrate.problem import FloatArray, Problem
 from simlib.analysis.calibrate.profile import profile_intervals
 from simlib.analysis.calibrate.search import LogResiduals, Minimum, explore, minimise
-from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU
+from simlib.analysis.prediction_options import LEVEL, PAGES_PER_VCPU
 from simlib.measurements.fits import CostEstimate, Fit, UncertainCosts, conventions
 from simlib.measurements.fits.priors import LEVEL as PRIOR_LEVEL
 
@@ -63,8 +63,8 @@ def calibrate(
     dof = len(base) - len(logs)
     variance = float(base @ base) / dof + _simulation_variance(objective, logs)
     uninformed = np.abs(jacobian).max(axis=0) < NO_INFORMATION  # these costs may be anywhere within their bounds
-    covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance
-    covariance += np.diag(np.where(uninformed, _bounds_variance(problem.bounds, level), 0.0))
+    bounds_variance = np.diag(np.where(uninformed, _bounds_variance(problem.bounds, level), 0.0))
+    covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance + bounds_variance
     deviations = np.sqrt(np.diag(covariance))
     estimate = CostEstimate(
         problem.names, logs, covariance, dof, float(np.sqrt(variance)), noise.spread, **conventions(problem.scenario)

@@ -18,7 +18,8 @@ from simlib._lib.errors import InputError
 from simlib._lib.parallel import Progress
 from simlib.analysis.calibrate.fit import calibrate
 from simlib.analysis.calibrate.problem import build_problem
-from simlib.analysis.predict import LEVEL, evaluate
+from simlib.analysis.predict import evaluate
+from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import MeasurementTable
 from simlib.measurements.fits import Fit
 from simlib.model.scenario import Scenario

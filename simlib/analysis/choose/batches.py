@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,8 @@ from simlib.analysis.choose.closed_form import ClosedForm, chunk_pages
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_seconds
 
-if TYPE_CHECKING:
-    from simlib.analysis.choose.advice import Choice
+Choice = Any
+"""`simlib.Choice`, which imports this module."""
 
 RULES = {"never": "whole ioctl", "64": "every 64 pages", "2m": "one huge page"}
 """The simple rules that are compared with the recommended batch."""
@@ -54,9 +54,9 @@ class Batches:
         indifference_s; allowed, stall_bound_s (see `Choice.table`); the mean of every objective as NAME_s; on_front.
         """
         choice, chunk = self.choice, chunk_pages(self.choice.scenario)
-        pairs = choice.pairs[choice.pairs["objective"] == choice.objective].drop(columns=["objective", "allowed"])
+        pairs: pd.DataFrame = choice.pairs[choice.pairs["objective"] == choice.objective].drop(columns=["objective", "allowed"])
         pairs = pairs.rename(columns={"value_s": "objective_s"}).reset_index(drop=True)
-        table = pd.concat([pairs, choice.table.drop(columns=["strategy", "as_it_is", "knee", "line_of"])], axis=1)
+        table: pd.DataFrame = pd.concat([pairs, choice.table.drop(columns=["strategy", "as_it_is", "knee", "line_of"])], axis=1)
         table.insert(0, "batch_pages", batches_below(chunk))
         table.insert(1, "effective_pages", [batch or chunk for batch in table["batch_pages"]])
         return table
@@ -113,7 +113,7 @@ class Batches:
 
     @property
     def _answer(self) -> pd.Series[Any]:
-        answers = self.choice.answers
+        answers: pd.DataFrame = self.choice.answers
         return answers[answers["objective"] == self.choice.objective].iloc[0]
 
     @property

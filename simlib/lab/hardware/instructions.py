@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from simlib._lib.histogram import quantile
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.lab.hardware.machines import PAGE, lab_scenario, rows_of
 from simlib.lab.record_tables import read_gaps
 from simlib.lab.records import FAULT_SITES

@@ -16,7 +16,8 @@ import pandas as pd
 
 from simlib._lib.errors import InputError
 from simlib._lib.parallel import Progress
-from simlib.analysis.predict import LEVEL, predict
+from simlib.analysis.predict import predict
+from simlib.analysis.prediction_options import LEVEL
 from simlib.lab.experiment import Experiment
 from simlib.lab.hardware.load import CELL, MAIN_METRICS, measured_cells
 from simlib.lab.hardware.machines import lab_case, lab_name, with_batch

@@ -12,7 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simlib._lib.histogram import quantile
-from simlib.analysis.predict import LEVEL, PAGES_PER_VCPU, evaluate
+from simlib.analysis.predict import evaluate
+from simlib.analysis.prediction_options import LEVEL, PAGES_PER_VCPU
 from simlib.lab.hardware.instructions import cost_estimate, instruction_costs
 from simlib.lab.hardware.machines import COARSE_TURN, FINE_TURN, lab_case, lab_scenario, rows_of
 from simlib.lab.record_tables import read_gaps

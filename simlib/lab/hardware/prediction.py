@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from simlib._lib.parallel import Progress, subprogresses
-from simlib.analysis.predict import CHANGES, LEVEL, PredictionOptions, curves_of
+from simlib.analysis.predict import CHANGES, curves_of
+from simlib.analysis.prediction_options import LEVEL, PredictionOptions
 from simlib.figures.results import Result
 from simlib.lab import Trial
 from simlib.lab.hardware.effect import UNSEEN, Effect, effect_of
@@ -54,7 +55,8 @@ class OnHardware(Result):
 
     - `frame`: ``mmu_mode`` (of the lab), ``host``, ``workload``, ``policy`` (``without``, ``with``), ``vcpus``,
       ``metric``, ``estimate``, ``low``, ``high``, ``unit``, ``change_percent``, ``change_low``, ``change_high``. The
-      intervals, of `simlib.analysis.predict.LEVEL`, include the uncertainty of costs and of the time per instruction.
+      intervals, of `simlib.analysis.prediction_options.LEVEL`, include the uncertainty of costs and of the time per
+      instruction.
     - `effects`: ``mmu_mode``, ``host``, ``what``, ``without``, ``with``, ``how``: policies and costs that change.
     - `notes`: costs that an emulator does not show for this series, and the hosts without a prediction.
     """

@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from simlib._lib.reading import read_json
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import data_dir
 
 KINDS = {"exit": "fault_unlocked", "hold": "fault_hold", "clear": "clear_page", "drop": "reacquire"}

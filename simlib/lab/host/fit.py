@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from simlib.analysis.predict import LEVEL, Progress
+from simlib.analysis.prediction_options import LEVEL, Progress
 from simlib.lab.host.held_out import predict_held_out
 from simlib.lab.host.measured import Cells, Floats, HostData, host_scenario
 from simlib.lab.host.probe import Probe

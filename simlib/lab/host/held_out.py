@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.analysis.predict import LEVEL, Progress, evaluate
+from simlib.analysis.predict import evaluate
+from simlib.analysis.prediction_options import LEVEL, Progress
 from simlib.lab.host.design import PAGE
 from simlib.lab.host.measured import Floats, HostData, batch_sizes, host_scenario
 from simlib.measurements.fits import CostEstimate, Fit

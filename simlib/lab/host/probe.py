@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.optimize import approx_fprime, least_squares
 
 from simlib._lib.errors import CalibrationError
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.analysis.simulate import run_scenario
 from simlib.lab.host.design import PAGE
 from simlib.lab.host.measured import HINT, Floats, HostData, host_scenario

@@ -258,7 +258,7 @@ class TryKernelOptions:
         typer.Option(
             "--arch",
             help="Architecture, or MMU mode such as x86_64/npt; may be given again. Default: all that the series "
-            "can touch.",
+            "can affect.",
         ),
     ] = None
     quick: Annotated[bool, typer.Option("--quick", help="Run the small matrix: minutes on two cores.")] = False

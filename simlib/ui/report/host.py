@@ -11,7 +11,7 @@ import pandas as pd
 from simlib import figures
 from simlib._lib.errors import InputError
 from simlib._lib.version import __version__
-from simlib.analysis.predict import LEVEL
+from simlib.analysis.prediction_options import LEVEL
 from simlib.figures.host import chunk_name, clear_under_load
 from simlib.lab.host.held_out import CLEAR_TOLERANCE, STALL_TOLERANCE, compare_held_out, interrupted_shares
 from simlib.lab.host.measure import NAME

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Options of `simlib.predict` and `simlib.compare`, and their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from simlib._lib import parallel
+from simlib.analysis.simulate import UnknownCosts
+from simlib.measurements.fits import AnyFit
+
+PAGES_PER_VCPU = 4096
+"""Pages per vCPU that a point of a curve simulates; twice as many move no published point by more than 0.5 %."""
+
+LEVEL = 0.90
+"""Default confidence level of intervals."""
+
+REPLICATIONS = 5
+"""Number of seeds for the random spread if no cost was calibrated."""
+
+Progress = parallel.Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionOptions:
+    """Costs, metrics, precision and reporting of `simlib.predict` and `simlib.compare`.
+
+    - `fit`: calibrated costs; by default the shipped fit of each host, if there is one. Without a fit, the scenario's
+      own costs are used, and the intervals show the simulation's random spread over `replications` seeds.
+    - `metrics`: names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for
+      one iteration; by default those of the workload.
+    - `level`: confidence level of the intervals.
+    - `seed`: root of all random streams.
+    - `replications`: number of seeds without calibrated costs.
+    - `pages_per_vcpu`: simulated pages per vCPU.
+    - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
+      ``"sample"``: sampled from its prior, which widens the intervals; ``"median"``: the prior's median; ``"exact"``:
+      refused.
+    - `progress`: called with (stage, share done), and before a long run with its expected duration.
+    - `factors`: factors for known costs of a scenario, by its name; not an argument of `simlib.predict`.
+    """
+
+    fit: AnyFit | None = None
+    metrics: Sequence[str] | None = None
+    level: float = LEVEL
+    seed: int = 1
+    replications: int = REPLICATIONS
+    pages_per_vcpu: int = PAGES_PER_VCPU
+    unknown_costs: UnknownCosts = "sample"
+    progress: Progress | None = None
+    factors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+class PredictionKeywords(TypedDict, total=False):
+    """`PredictionOptions` as keywords of `simlib.predict` and `simlib.compare`."""
+
+    fit: AnyFit | None
+    metrics: Sequence[str] | None
+    level: float
+    seed: int
+    replications: int
+    pages_per_vcpu: int
+    unknown_costs: UnknownCosts
+    progress: Progress | None
