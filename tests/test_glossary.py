@@ -71,8 +71,8 @@ OLD_NAMES = (
 
 MOST_PARAMETERS = 6
 MANY_PARAMETERS = {
-    "simlib/simulator/engine/reference/interpreter.py: private_step": "the fields of a step, as the compiled engine has",
-    "simlib/simulator/engine/throttle.py: next_throttle": "a numeric kernel that both engines and the pre-copy model call",
+    "simlib/simulator/engine/reference/interpreter.py: private_step": "a step's fields, as the compiled engine has",
+    "simlib/simulator/engine/throttle.py: next_throttle": "a numeric kernel; both engines and pre-copy call it",
     "simlib/simulator/workloads/kernel.py: job": "the fields of `Job` that a workload sets",
 }
 """Public functions with more, and the reason; functions of the compiled engine and commands, whose options are

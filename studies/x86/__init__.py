@@ -36,7 +36,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> X86:
     tables = {
         "readings": growth.reading_table(),
         "curves": growth.curves(),
-        "hand-over": growth.handoff_growth(),
+        "hand-off": growth.handoff_growth(),
         "beyond": growth.extrapolations(seed),
         "parked-costs": parked.parked_costs(),
     }
@@ -45,7 +45,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> X86:
 
 def answer(findings: X86) -> Answer:
     """Return the conclusion: the growth of the lock's hand-off, which is empirical."""
-    cost = findings.tables["hand-over"].set_index("machine").loc["x86"]
+    cost = findings.tables["hand-off"].set_index("machine").loc["x86"]
     return Answer(
         "Sockets and clusters of cores explain part of the growth. The remainder is one empirical cost: each doubling "
         f"of the waiting threads makes the lock's hand-off {cost['value_ns']:.3g} ns longer "

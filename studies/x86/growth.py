@@ -68,9 +68,9 @@ def readings() -> dict[str, GrowthHypothesis]:
             {"clusters": 12, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 8 cores sooner"
         ),
         "queue_length_penalty": GrowthHypothesis(
-            _FLAT, _GROWS, "only the hand-over grows, with the waiters' logarithm"
+            _FLAT, _GROWS, "only the hand-off grows, with the waiters' logarithm"
         ),
-        CHOSEN: GrowthHypothesis({}, _GROWS, "busy CPUs and sockets, and the hand-over grows"),
+        CHOSEN: GrowthHypothesis({}, _GROWS, "busy CPUs and sockets, and the hand-off grows"),
         "published-latency": GrowthHypothesis(
             {},
             tuple(name for name in _GROWS if name != "line_transfer"),

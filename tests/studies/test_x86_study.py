@@ -180,7 +180,7 @@ def test_presplit_shadow_paging_is_predicted(findings):
 
 
 def test_arm64_does_not_need_growth(findings):
-    costs = findings.tables["hand-over"].set_index("machine")
+    costs = findings.tables["hand-off"].set_index("machine")
     assert costs.loc["arm64", "p"] > 0.1
     assert costs.loc["arm64", "high_ns"] < costs.loc["x86", "low_ns"] / 3
 

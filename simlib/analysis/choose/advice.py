@@ -168,18 +168,14 @@ class Choice(Result):
             strategy = table.loc[answer["recommended"]]
             name = answer["recommended"] + " (as it is)" * bool(strategy["as_it_is"])
             rows.append(
-                {
-                    "objective": OBJECTIVES[answer["objective"]].title,
-                    "recommended": "any" if answer["all_equivalent"] else name,
-                    "value": format_seconds(answer["value_s"]),
-                    "regret <=": format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "",
-                    **{
-                        OBJECTIVES[name].short: format_seconds(strategy[f"{name}_s"])
-                        for name in ("stall", "guest_time_lost", "clear")
-                    },
-                    "equivalent (stall)": self._equivalent(answer),
-                }
-            )
+                {"objective": OBJECTIVES[answer["objective"]].title,
+                 "recommended": "any" if answer["all_equivalent"] else name,
+                 "value": format_seconds(answer["value_s"]),
+                 "regret <=": format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "",
+                 **{OBJECTIVES[column].short: format_seconds(strategy[f"{column}_s"])
+                    for column in ("stall", "guest_time_lost", "clear")},
+                 "equivalent (stall)": self._equivalent(answer)}
+            )  # fmt: skip
         return pd.DataFrame(rows)
 
     def _equivalent(self, answer: Mapping[Any, Any]) -> str:
@@ -286,21 +282,11 @@ class Choice(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return all values for JSON; tables are lists of rows."""
         plain = {
-            "headline": self.headline,
-            "advice": self.advice(),
-            "evidence": self.evidence,
-            "grounds": self.grounds,
-            "guarantee": self.guarantee,
-            "flags": list(self.flags),
-            "knee": self.knee,
-            "weight": self.weight,
-            "indifference_share": self.indifference,
-            "confidence": self.confidence,
-            "seed": self.seed,
-            "simulated": self.how,
-            "replications": list(self.runs),
-            "scenario": self.scenario.to_toml(),
-        }
+            "headline": self.headline, "advice": self.advice(), "evidence": self.evidence, "grounds": self.grounds,
+            "guarantee": self.guarantee, "flags": list(self.flags), "knee": self.knee, "weight": self.weight,
+            "indifference_share": self.indifference, "confidence": self.confidence, "seed": self.seed,
+            "simulated": self.how, "replications": list(self.runs), "scenario": self.scenario.to_toml(),
+        }  # fmt: skip
         tables = self._all_files()
         if self.closed_form is not None:
             plain |= self.batches.to_dict()

@@ -54,9 +54,10 @@ class Batches:
         indifference_s; allowed, stall_bound_s (see `Choice.table`); the mean of every objective as NAME_s; on_front.
         """
         choice, chunk = self.choice, chunk_pages(self.choice.scenario)
-        pairs: pd.DataFrame = choice.pairs[choice.pairs["objective"] == choice.objective].drop(columns=["objective", "allowed"])
-        pairs = pairs.rename(columns={"value_s": "objective_s"}).reset_index(drop=True)
-        table: pd.DataFrame = pd.concat([pairs, choice.table.drop(columns=["strategy", "as_it_is", "knee", "line_of"])], axis=1)
+        pairs: pd.DataFrame = choice.pairs[choice.pairs["objective"] == choice.objective]
+        pairs = pairs.drop(columns=["objective", "allowed"]).rename(columns={"value_s": "objective_s"})
+        others: pd.DataFrame = choice.table.drop(columns=["strategy", "as_it_is", "knee", "line_of"])
+        table = pd.concat([pairs.reset_index(drop=True), others], axis=1)
         table.insert(0, "batch_pages", batches_below(chunk))
         table.insert(1, "effective_pages", [batch or chunk for batch in table["batch_pages"]])
         return table
@@ -114,7 +115,8 @@ class Batches:
     @property
     def _answer(self) -> pd.Series[Any]:
         answers: pd.DataFrame = self.choice.answers
-        return answers[answers["objective"] == self.choice.objective].iloc[0]
+        row: pd.Series[Any] = answers[answers["objective"] == self.choice.objective].iloc[0]
+        return row
 
     @property
     def sentence(self) -> str:

@@ -128,25 +128,13 @@ def choose_among(scenario: Scenario, names: Sequence[str] | None, options: Choic
     checked, ranking = _check(trials, Ranking(strategies, allowed, options, simulated, bounds, len(LOOKS)))
     logs = trials.logs({SELECTION: range(SELECTION_RUNS), CHECK: range(checked)})
     return Choice(
-        scenario=scenario,
-        strategies=strategies,
-        weight=options.weight,
-        indifference=options.indifference,
-        confidence=options.confidence,
-        seed=options.seed,
-        how=trials.how,
-        runs=(SELECTION_RUNS, checked),
-        table=ranking.table,
-        pairs=ranking.pairs,
-        answers=ranking.answers,
-        budgets=ranking.budgets,
-        information=_information(logs, ranking),
-        costs=costs.table(),
-        evidence=costs.evidence,
+        scenario=scenario, strategies=strategies, weight=options.weight, indifference=options.indifference,
+        confidence=options.confidence, seed=options.seed, how=trials.how, runs=(SELECTION_RUNS, checked),
+        table=ranking.table, pairs=ranking.pairs, answers=ranking.answers, budgets=ranking.budgets,
+        information=_information(logs, ranking), costs=costs.table(), evidence=costs.evidence,
         grounds=grounds(costs.evidence, fit_of(scenario, options.fit), given=options.fit is not None),
-        flags=(*notes, *_flags(scenario, wider, costs)),
-        objective=options.objective,
-    )
+        flags=(*notes, *_flags(scenario, wider, costs)), objective=options.objective,
+    )  # fmt: skip
 
 
 def check_scenario(scenario: Scenario) -> None:

@@ -110,14 +110,8 @@ class Criteria:
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of `simlib.choose` and `simlib.choose_batch`."""
         stall = parse_duration(self.max_stall, "--max-stall") * 1e-12 if self.max_stall else None
-        return {
-            "objective": self.objective,
-            "weight": self.weight,
-            "indifference": self.indifference,
-            "confidence": self.confidence,
-            "seed": self.seed,
-            "max_stall_s": stall,
-        }
+        return {"objective": self.objective, "weight": self.weight, "indifference": self.indifference,
+                "confidence": self.confidence, "seed": self.seed, "max_stall_s": stall}  # fmt: skip
 
 
 OutOption = Annotated[Path | None, into_folder("FOLDER", "Write the result as JSON, and its tables as CSV files.")]
