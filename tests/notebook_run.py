@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import os
 import pickle
@@ -88,6 +89,23 @@ def figures_of(run: Any) -> list[Any]:
     """Return all displayed Plotly figures."""
     kind = "application/vnd.plotly.v1+json"
     return [o["data"][kind] for cell in code_cells(run) for o in cell.outputs if kind in o.get("data", {})]
+
+
+def source_of(notebook: Path, cell_id: str) -> str:
+    """Return the source of a notebook's cell."""
+    (source,) = (cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.id == cell_id)
+    return str(source)
+
+
+def text_of(notebook: Path, cell_id: str, **variables: Any) -> str:
+    """Run one code cell with the notebook's imports and these variables, and return the Markdown text of its value."""
+    content = nbformat.read(notebook, as_version=4)
+    parsed = [statement for cell in code_cells(content) for statement in ast.parse(cell.source).body]
+    imports: list[ast.stmt] = [part for part in parsed if isinstance(part, (ast.Import, ast.ImportFrom))]
+    *body, last = ast.parse(source_of(notebook, cell_id)).body
+    assert isinstance(last, ast.Expr)
+    exec(compile(ast.Module([*imports, *body], []), cell_id, "exec"), variables)  # noqa: S102  # our notebook
+    return str(eval(compile(ast.Expression(last.value), cell_id, "eval"), variables).data)  # noqa: S307
 
 
 def answer_of(run: Any) -> str:

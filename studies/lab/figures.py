@@ -38,7 +38,7 @@ SWITCH_COLUMNS = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": nu
 
 @reads("cells", LOAD_COLUMNS)
 def under_load(rows: pd.DataFrame) -> go.Figure:
-    """Plot CLEAR time, longest stall and 99.9th percentile of gaps over vCPUs: a column per machine, a colour per batch.
+    """Plot CLEAR time, longest stall and 99.9th percentile of gaps over vCPUs: column per machine, colour per batch.
 
     - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
       range. Times are seconds of lab time. No cell was used for calibration.

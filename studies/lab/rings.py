@@ -39,7 +39,7 @@ _WORD = (1 << 64) - 1
 
 
 class Resets(NamedTuple):
-    """Totals over all rounds of a cell: reset ioctls, entries, runs of pages within 64, and pages between those of a run."""
+    """Totals over a cell's rounds: reset ioctls, entries, runs of pages within 64, and pages between those of a run."""
 
     resets: int
     entries: int

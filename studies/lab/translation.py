@@ -117,7 +117,7 @@ def ratio_table() -> pd.DataFrame:
 
 
 def shipped_text() -> str:
-    """Return the contents of ``data/fits/lab/instruction-times.json``, which `simlib.lab.hardware.translation` reads."""
+    """Return the text of ``data/fits/lab/instruction-times.json``, which `simlib.lab.hardware.translation` reads."""
     ratios = ratio_table()[
         ["kind", "architecture", "instructions", "statistics", "time_ns", "ns_per_instruction", "source"]
     ]

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The notebook on limits runs, and names what the table misses."""
+"""Notebook 12 runs, and its answer counts the misses of the table."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from notebook_run import (
-    ROOT,
-    Run,
-    answer_of,
-    assert_ran_without_complaint,
-    figures_of,
-)
+from notebook_run import ROOT, Run, answer_of, assert_ran_without_complaint, figures_of
 
 pytestmark = pytest.mark.study
 
@@ -47,7 +41,7 @@ def test_the_answer_counts_all_misses(run: Run) -> None:
     far = sorted(abs(error) for error, inside in zip(computed["errors"], computed["inside"], strict=True)
                  if abs(error) > 10 and not inside)  # fmt: skip
     assert sorted(map(abs, computed["missed"])) == far
-    assert far  # without misses the page would be empty
+    assert far  # without misses the notebook would be empty
     near = sum(abs(error) <= 20 for error in computed["errors"])
     answer = answer_of(run)
     assert f"Of {len(computed['errors'])} held-out published numbers" in answer

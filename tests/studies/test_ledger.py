@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from notebook_run import ROOT
+from notebook_run import ROOT, text_of
 
 from simlib import InputError
 from simlib.lab.experiment import load_experiment, parse_experiment
 from simlib.lab.hardware import ledger
 from simlib.lab.hardware.load import CELL, MAIN_METRICS
 from simlib.measurements import check, data_dir
-from studies.lab import told
 
 PREDICTIONS = sorted((data_dir() / "predictions").glob("*-predicted.json"))
 SMALL = {"name": "small", "target": "x86_64", "parameters": {"dirty_log_clear_batch": [0, 64]},
@@ -75,8 +74,10 @@ def test_predictions_are_joined_with_their_answers(entries):
     assert odd[odd["metric"] == "clear_dirty_log_time"]["error"].abs().max() < 0.06
     waiting = entries[entries["lab"].isna()]
     assert not waiting["inside"].any()
-    assert f"{odd['inside'].sum()} of 135 answers are within" in told.ledger_told(entries)
-    assert f"{len(waiting)} have no answer yet" in told.ledger_told(entries)
+    notebook = ROOT / "notebooks" / "12-validation-and-limits.ipynb"
+    text = text_of(notebook, "cell-ledger-text", tables={"ledger": entries})
+    assert f"{odd['inside'].sum()} of 135 answers are within" in text
+    assert f"{len(waiting)} predictions have no answer yet" in text
 
 
 def test_a_score_counts_only_predictions_with_an_answer():

@@ -98,7 +98,7 @@ _OF_AN_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu")
 
 
 def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[Scenario, float]:
-    """Scenario with at most `pages_per_vcpu` pages per vCPU, or one in `part` of these, and its scale factor.
+    """Scenario with at most `pages_per_vcpu` pages per vCPU, or one in `fraction` of these, and its scale factor.
 
     In the steady state, times and counts are proportional to the pages; the relative weight of start and end is lost.
     With dirty rings the whole memory is simulated: the number of entries in them at the end of a round does not grow

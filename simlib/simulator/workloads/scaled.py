@@ -71,11 +71,11 @@ def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[
     more than its memory: Zipf's law differs with fewer pages, and neither the time between slow faults nor that of a
     throttle shrinks with the memory.
 
-    - `part`: keep only one in `part` of these pages, for a second run that is compared with this one.
+    - `fraction`: keep only one in `fraction` of these pages, for a second run that is compared with this one.
 
     >>> whole = Scenario.parse({"guest": {"vcpus": 16, "memory": "64G"},
     ...                         "workload": {"kind": "migration", "clear_chunk": "1G"}})
-    >>> sample(whole, 4096)[1], sample(whole, 4096, part=4)[1]
+    >>> sample(whole, 4096)[1], sample(whole, 4096, fraction=4)[1]
     (64.0, 256.0)
     """
     guest, workload = scenario.guest, scenario.workload
@@ -85,8 +85,8 @@ def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[
     target = fraction * pages / max(SAMPLE_PAGES, pages_per_vcpu * guest.vcpus)
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
     parts = _undivided(scenario, unit) // unit
-    fraction = workload.clear_chunk // guest.page_size if workload.clear_chunk else pages
-    parts = math.gcd(parts, fraction // (max(1, workload.clear_threads) * WORD_PAGES))
+    chunk = workload.clear_chunk // guest.page_size if workload.clear_chunk else pages
+    parts = math.gcd(parts, chunk // (max(1, workload.clear_threads) * WORD_PAGES))
     factors = [factor for factor in range(1, parts + 1) if parts % factor == 0]
     factor = next((f for f in factors if f >= target), factors[-1])
     return (scaled(scenario, factor), float(factor)) if factor > 1 else (scenario, 1.0)

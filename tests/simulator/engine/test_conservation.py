@@ -211,7 +211,7 @@ def unsend(ledger, marks):
         pytest.param(alter("clear", thread=0), "that must not", id="a vCPU that clears"),
         pytest.param(alter("send", page=7), "within a word", id="unaligned scan"),
         pytest.param(alter("write", page=0, thread=1), "a page of another vCPU", id="stray write"),
-        pytest.param(stop_early, "where .*left.* was due", id="no end"),
+        pytest.param(stop_early, "when .*left.* was due", id="no end"),
         pytest.param(unsend, "1 pages in the bitmap", id="a page left behind"),
     ],
 )

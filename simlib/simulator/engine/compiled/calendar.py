@@ -23,7 +23,7 @@ NEVER = np.iinfo(np.int64).max
 def initial_calendar(threads: int, turns: bool = False) -> NDArray[np.int64]:
     """Calendar in which every thread wakes at time zero; empty where turns have a length, until a turn begins.
 
-    >>> first_calendar(3)[1:6].tolist()
+    >>> initial_calendar(3)[1:6].tolist()
     [0, 0, 2, 0, 1]
     """
     leaves = 2
