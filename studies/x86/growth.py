@@ -67,9 +67,7 @@ def readings() -> dict[str, GrowthHypothesis]:
         "clusters-of-8": GrowthHypothesis(
             {"clusters": 12, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 8 cores sooner"
         ),
-        "queue_length_penalty": GrowthHypothesis(
-            _FLAT, _GROWS, "only the hand-off grows, with the waiters' logarithm"
-        ),
+        "queue_length_penalty": GrowthHypothesis(_FLAT, _GROWS, "only the hand-off grows, with the waiters' logarithm"),
         CHOSEN: GrowthHypothesis({}, _GROWS, "busy CPUs and sockets, and the hand-off grows"),
         "published-latency": GrowthHypothesis(
             {},
