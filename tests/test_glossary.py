@@ -48,7 +48,7 @@ OTHER_WORDS = {
     "touches": r"(?i)\btouch(es|ed)?\b",
     "pages per second that are accesses": r"pages/s a vCPU|pages per second that a vCPU",
     "picoseconds": r"\b\d[\d.]* ?ps\b",
-    "yields": r"(?i)\byields?\b(?!-)",
+    "yields": r'(?i)(?<!\[")\byields?\b(?!-)',  # except as the name of an experiment, switches["yield"]
     "what the vCPUs lose": r"what the vCPUs lose",
 }
 """Other words for a term of the glossary, in texts that people see."""
@@ -65,7 +65,7 @@ OLD_NAMES = (
     "block_regret_s", "walk_several", "standard_scenario", "settable_strategies", "find_company", "find_gatherings",
     "let_in", "keep_books", "kept_books", "call_aside", "JUDGE", "NAP", "GUESTS", "Journey", "Terrain", "Wishes",
     "BatchChoices", "SIMLIB_FOUND", "--among", "--zone", "--fresh", "--noisy", "--guest-keeps", "--within", "--for",
-    "--both", "--no-per-patch",
+    "--both", "--whole",
 )  # fmt: skip
 """Names of earlier checkouts, which CHANGELOG.md lists with those that replaced them."""
 

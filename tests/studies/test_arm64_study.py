@@ -55,7 +55,7 @@ def test_the_calibration_uses_at_most_eight_vcpus(fit):
 
 def test_the_readme_states_the_largest_error(times):
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"Held-out times of the picture are off by at most {times['error_percent'].abs().max():.1f} %" in readme
+    assert f"Held-out times in the figure are predicted within {times['error_percent'].abs().max():.1f} %" in readme
 
 
 def test_each_published_number_occurs_once_with_its_role(findings, table):

@@ -84,10 +84,7 @@ def calibrate(
         {"name": problem.names, "value": np.exp(logs), "low": np.exp(lows), "high": np.exp(highs),
          "at_bound": at_bound, "determined": determined}
     )  # fmt: skip
-    rows = problem.observations.copy()
-    rows["model"] = problem.model(logs, rows, pages_per_vcpu, seed)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rows["error"] = np.where(rows["value"] > 0, rows["model"] / rows["value"] - 1, np.nan)
+    rows = _rows_with_errors(problem, problem.model(logs, problem.observations, pages_per_vcpu, seed))
     # A start agrees if its minimum lies within the interval of the best one. Coarse runs cannot distinguish minima that
     # differ by no more than the variance of the simulation.
     best, roughness = float(starts["last"].min()), _simulation_variance(coarse, logs)
@@ -117,6 +114,15 @@ def calibrate(
     }
     fit = Fit(problem.scenario, estimate, parameters, rows, meta, noise=noise.groups, starts=starts)
     return replace(fit, advice=advice(fit, end))
+
+
+def _rows_with_errors(problem: Problem, values: FloatArray) -> pd.DataFrame:
+    """Add the model's values to the observations, with their relative errors."""
+    rows = problem.observations.copy()
+    rows["model"] = values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rows["error"] = np.where(rows["value"] > 0, rows["model"] / rows["value"] - 1, np.nan)
+    return rows
 
 
 def _bounds_variance(bounds: FloatArray, level: float) -> FloatArray:
