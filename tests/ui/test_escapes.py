@@ -56,7 +56,7 @@ def test_a_table_escapes_what_its_descriptor_says(tmp_path):
 def test_scenarios_and_widgets_escape_names(monkeypatch):
     scenario = Scenario.parse({"host": {"name": BAD}, "cost_group": BAD})
     assert escaped(scenario._repr_html_())
-    start = dataclasses.replace(ExplorerState.of("arm64").scenario, group=BAD)
+    start = dataclasses.replace(ExplorerState.of("arm64").scenario, cost_group=BAD)
     start = start.changed({"host": {"name": BAD}}).with_costs(
         fault_hold="1us", fault_unlocked="1us", line_transfer="50ns", tlb_invalidate="1us"
     )
@@ -154,8 +154,8 @@ SURROUNDINGS = {
 @pytest.mark.parametrize("what", SURROUNDINGS)
 def test_without_a_cache_of_compiled_code(what, tmp_path):
     """Small functions, whose compilation takes no seconds: those of the engine are made by the same decorator."""
-    code = f"{SURROUNDINGS[what]}\nfrom simlib.simulator.sampling.fluid_model import machine_code\n"
-    (tmp_path / "job.py").write_text(f"{code}\n@machine_code\ndef twice(x):\n    return 2 * x\nprint(twice(4))\n")
+    code = f"{SURROUNDINGS[what]}\nfrom simlib.simulator.sampling.fluid_model import compiled_function\n"
+    (tmp_path / "job.py").write_text(f"{code}\n@compiled_function\ndef twice(x):\n    return 2 * x\nprint(twice(4))\n")
     done = subprocess.run(
         [sys.executable, tmp_path / "job.py"], capture_output=True, text=True, check=False,
         env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},

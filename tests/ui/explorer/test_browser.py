@@ -157,7 +157,7 @@ def test_the_page_answers_shows_all_figures_and_no_code(shown):
     assert all(number for _, number in drawn)
     assert "import" not in shown.text()
     assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert shown.page.inner_text(".simlib-answer").startswith("As it is now, the longest stall is")
+    assert shown.page.inner_text(".simlib-answer").startswith("With the baseline strategy, the longest stall is")
 
 
 def test_the_keyboard_reaches_every_control(shown):
