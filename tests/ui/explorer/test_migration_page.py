@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import simlib
 from simlib._lib.errors import InputError
+from simlib.analysis.migrate import MigrationOptions
 from simlib.ui.cli import app
 from simlib.ui.explorer import migration_page
 from simlib.ui.explorer.migration_page import MigrationControls, MigrationPage
@@ -33,18 +34,18 @@ def page():
 
 
 def test_the_page_shows_what_the_command_would_say(page):
-    found = page.findings.parts["found"]
+    found = page.findings.parts["answer"]
     state = page.state
-    again = simlib.migrate(state.guest, state.wishes, draws=DRAWS, lock=False)
-    assert found.take == again.recommended
-    assert found.says() == again.summary_lines()
+    again = simlib.migrate(state.guest, state.targets, options=MigrationOptions(draws=DRAWS, lock=False))
+    assert found.recommended == again.recommended
+    assert found.summary_lines() == again.summary_lines()
     drawn = json.loads(page.canvas.figures["migration_passes"])["data"]
-    assert {trace["name"] for trace in drawn} == {"as it is", found.take.name}
+    assert {trace["name"] for trace in drawn} == {"as it is", found.recommended.name}
 
 
 def test_an_address_holds_the_whole_question(page):
     again = MigrationState.from_query(page.state.query)
-    assert (again.guest, again.wishes) == (page.state.guest, page.state.wishes)
+    assert (again.guest, again.targets) == (page.state.guest, page.state.targets)
     assert (again.guest.vcpus, again.guest.memory) == (4, 8 * 2**30)
 
 
@@ -80,18 +81,20 @@ def test_a_page_keeps_what_it_was_asked_while_another_is_shown(monkeypatch):
         ("memory=5Q", "memory = 5Q: unknown unit"),
         ("memory=2G", "dirty = over 40 GiB: is more than the memory; give the working set, or more memory"),
         ("writes=1e999", "writes = 1e999: must be at most"),
-        ("habit=measured&more=1/s in 60s", "contradict each other"),
-        ("downtime-limit=300ms", "downtime-limit = 300ms: must be a whole number"),
-        ("guest-keeps=120%25", "guest-keeps = 1.2: must be above 0"),
+        ("writes-known=measured&more=1/s in 60s", "contradict each other"),
+        ("current-downtime-limit=300ms", "current-downtime-limit = 300ms: must be a whole number"),
+        ("min-guest-speed=120%25", "min-guest-speed = 1.2: must be above 0"),
         ("vcpu=8", "did you mean 'vcpus'"),
-        ("for=qemu", "must be one of these; did you mean 'qmp'"),
+        ("emit=qemu", "must be one of these; did you mean 'qmp'"),
     ],
 )
 def test_nonsense_in_an_address_is_told_and_the_first_example_shown(query, words, monkeypatch):
     with pytest.raises(InputError) as told:
         MigrationState.from_query(f"page=migration&{query}")
     assert words in str(told.value)
-    monkeypatch.setattr(migration_page, "answer", lambda *_: simlib.migrate(*small(), draws=1, lock=False))
+    monkeypatch.setattr(
+        migration_page, "answer", lambda *_: simlib.migrate(*small(), options=MigrationOptions(draws=1, lock=False))
+    )
     page = MigrationPage(f"page=migration&{query}", background=False)
     assert "was not understood" in page._status.value  # also once it is simulated
     assert page._status.value.endswith("Simulated.")
@@ -102,7 +105,7 @@ def test_nonsense_in_an_address_is_told_and_the_first_example_shown(query, words
 
 def small():
     state = MigrationState.from_query(SMALL)
-    return state.guest, state.wishes
+    return state.guest, state.targets
 
 
 def test_an_unknown_page_is_told_on_the_first(monkeypatch):
@@ -113,18 +116,18 @@ def test_an_unknown_page_is_told_on_the_first(monkeypatch):
 
 
 def test_what_is_pasted_follows_the_list_and_nothing_is_simulated_again(page, monkeypatch):
-    found = page.findings.parts["found"]
+    found = page.findings.parts["answer"]
     monkeypatch.setattr(migration_page, "answer", None)
     for target in ("qmp", "virsh"):
-        page.controls.set("for", target)
+        page.controls.set("emit", target)
         assert page._pasted.value == Markup("<pre>{}</pre>").format(found.paste(target))
-    assert page.findings.parts["found"] is found
+    assert page.findings.parts["answer"] is found
 
 
 def test_what_kubevirt_cannot_set_is_not_recommended_to_it():
-    shown = MigrationPage(f"{SMALL}&for=kubevirt", background=False)
-    found = shown.findings.parts["found"]
-    assert all(plan.settings.beside(found.guest.settings).keys() <= SETTABLE["kubevirt"] for plan in found.plans)
+    shown = MigrationPage(f"{SMALL}&emit=kubevirt", background=False)
+    found = shown.findings.parts["answer"]
+    assert all(plan.settings.changes_from(found.guest.settings).keys() <= SETTABLE["kubevirt"] for plan in found.plans)
     assert "cannot set" not in found.paste("kubevirt")
 
 
@@ -150,7 +153,7 @@ def test_only_what_counts_has_a_control():
         return {name for name, (row, _) in controls._rows.items() if row.layout.display != "none"}
 
     before = shown()
-    controls.set("habit", "measured")
+    controls.set("writes-known", "measured")
     assert before - shown() == {"writes", "working-set"}
     assert shown() - before == {"distinct", "over", "more"}
 

@@ -213,7 +213,7 @@ def test_copies_of_another_user_are_not_served(tmp_path: Path, monkeypatch: pyte
     (packaged / server.NOTEBOOK).write_text("{}")
     server.served_folder(tmp_path / "site" / "simlib", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(SimlibError, match=r"simlib-notebooks is another user's: change to a folder of your own"):
+    with pytest.raises(SimlibError, match=r"simlib-notebooks belongs to another user: change to a folder of your own"):
         server.served_folder(tmp_path / "site" / "simlib", tmp_path)
 
 
