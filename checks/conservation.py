@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from witness import Account, Mark, Setting, ThrottleRule, Violation, Witness
+from witness import Account, InvariantError, Mark, Setting, ThrottleRule, Witness
 
 from simlib.analysis.simulate import SimulationResult
 from simlib.model.architectures import ARCHITECTURES
@@ -231,7 +231,7 @@ def marks_of(job: Job, result: EngineResult) -> list[Mark]:
 
 
 def examine(scenario: Scenario, job: Job, result: EngineResult) -> tuple[Account, Witness]:
-    """Check a run, with its trace and its ledger, against all invariants; raises `Violation`."""
+    """Check a run, with its trace and its ledger, against all invariants; raises `InvariantError`."""
     setting, marks = setting_of(scenario), marks_of(job, result)
     witness = Witness(setting)
     account = witness.replay(ledger_of(result), marks)
@@ -340,7 +340,7 @@ def check_number(number: int) -> tuple[int, str, list[str]]:
     result = compiled.run(job, seed, trace=ROOM, ledger=ROOM)
     try:
         account, _ = examine(scenario, job, result)
-    except Violation as violation:
+    except InvariantError as violation:
         return number, str(violation), []
     return number, "", list(classes(scenario, job, result, account))
 

@@ -36,7 +36,7 @@ from typing import Any
 
 import tomli_w
 
-from simlib._lib.errors import SimlibError
+from simlib._lib.errors import RunInterruptedError, SimlibError
 from simlib.analysis.simulate import run_scenario
 from simlib.lab import load_experiment
 from simlib.measurements import as_table, check, import_text, importers
@@ -320,10 +320,6 @@ fault_jitter = 0.3
 MAX_EVENTS = 300_000
 
 
-class StopRun(SimlibError):  # noqa: N818  # not an error
-    """End of a run that makes progress, and so is valid."""
-
-
 def run(random: Random) -> bytes:
     """Fuzz a simulation and its results."""
     given = mutate(RUN.encode(), random, "toml")
@@ -335,7 +331,7 @@ def run(random: Random) -> bytes:
 
         def progress(events: int, _now: int) -> None:
             if events > MAX_EVENTS:
-                raise StopRun("it runs")
+                raise RunInterruptedError("the run makes progress, and so is valid")
 
         result = run_scenario(case, progress=progress)
         result.table()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import pkgutil
 import re
 import signal
 import sys
@@ -20,11 +21,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import studies.x86.growth  # noqa: F401  # imports everything that commands need, once
+import simlib
 from simlib.ui.cli import main as run
 
 ROOT = Path(__file__).parents[1]
@@ -109,8 +111,15 @@ def commands(folder: Path) -> list[Command]:
     ]
 
 
+def import_package() -> None:
+    """Import all modules of simlib, so that no kill falls into an import of a command."""
+    for module in pkgutil.walk_packages(simlib.__path__, "simlib."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+
+
 def start(command: Command, place: Path, step: int = 0) -> int:
-    """Start a command in a forked process, which has imported everything; at a step of its writing it kills itself."""
+    """Start a command in a forked process, which kills itself at a step of its writing; return its process id."""
     number = os.fork()
     if number:
         return number
@@ -186,7 +195,8 @@ def faults_of(command: Command, complete: dict[str, bytes], current: dict[str, b
 
 def main(kills: int = 200, *only: str) -> int:
     """Kill commands, all or only the named ones, and print a line for each; return the number of kills with a fault."""
-    random, faulty, killed_count, moves = Random(1), 0, 0, 0  # noqa: S311  # no secret
+    random, faulty, killed_count, moves = Random(1), 0, 0, 0  # noqa: S311  # draws the moments of the kills, which are no secret
+    import_package()
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         selected = [command for command in commands(Path(name)) if not only or command.name in only]
         durations = list[float]()

@@ -28,7 +28,7 @@ EXAMPLES = "50"
 """Hypothesis examples of each test, for each mutation."""
 
 MAX_FAILURES = "1"
-"""Failures of a mutation after which no further tests run."""
+"""Failures of a mutation after which no further tests run: one test that fails has caught it."""
 
 LIMIT_S = 400
 """Time limit of a test run; a mutation that exceeds it counts as caught."""

@@ -53,7 +53,7 @@ NON_SCANS = (
 """Kinds of entry that are no scan."""
 
 
-class Violation(AssertionError):  # noqa: N818  # an invariant is violated; the witness itself has not failed
+class InvariantError(AssertionError):
     """The run violated an invariant."""
 
 
@@ -236,7 +236,7 @@ class Witness:
 
     def require(self, holds: bool, text: str) -> None:
         if not holds:
-            raise Violation(f"{text} ({self.entry})")
+            raise InvariantError(f"{text} ({self.entry})")
 
     def all_within(self, pages_by_word: Sequence[int], *others: Sequence[int], but: str) -> None:
         """Require that every page of one set is in one of the others."""
@@ -246,7 +246,7 @@ class Witness:
                 missing &= ~other[word]
             if missing:
                 page = WORD * word + (missing & -missing).bit_length() - 1
-                raise Violation(f"page {page} {but} ({self.entry})")
+                raise InvariantError(f"page {page} {but} ({self.entry})")
 
     # -- the guest -------------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class Witness:
     def rule(self) -> ThrottleRule:
         rule = self.setting.throttle_rule
         if rule is None:
-            raise Violation(f"this guest is not throttled ({self.entry})")
+            raise InvariantError(f"this guest is not throttled ({self.entry})")
         return rule
 
     def throttle_check(self, entry: Entry) -> None:

@@ -15,7 +15,7 @@ def open_closed_streams() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is that of the stream
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # open until exit
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # is a standard stream until exit
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     signals.arm_watchdog()
     gc_tuning.reduce_gc()
     try:
-        from simlib.ui.cli import main as command  # noqa: PLC0415  # after the signal handlers
+        from simlib.ui.cli import main as command  # noqa: PLC0415  # a signal during this import is handled
 
         command()
     except BaseException as error:

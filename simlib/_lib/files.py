@@ -187,7 +187,7 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
     """Lock a folder, if its file system supports locks; wait while another process holds the lock; yield its handle."""
-    import fcntl  # noqa: PLC0415  # not on Windows, where names can be imported from here
+    import fcntl  # noqa: PLC0415  # Windows has no fcntl: importing this module must not fail there
 
     handle, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + _LOCK_TIMEOUT_S
     try:

@@ -75,7 +75,7 @@ def lab_lock(*, exclusive: bool) -> Iterator[None]:
 
     Raises `SimlibError` if another process holds a conflicting lock.
     """
-    import fcntl  # noqa: PLC0415  # not on Windows, where the rest of simlib runs
+    import fcntl  # noqa: PLC0415  # Windows has no fcntl: importing this module must not fail there
 
     folder = lab_dir()
     with translate_os_errors():

@@ -217,7 +217,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Lock a folder; the system releases the lock, however this process ends."""
-    import fcntl  # noqa: PLC0415  # not on Windows, where other parts of simlib run
+    import fcntl  # noqa: PLC0415  # Windows has no fcntl: importing this module must not fail there
 
     safe_flags = os.O_NOFOLLOW | os.O_NONBLOCK  # neither follow a link nor wait for a pipe
     with open(folder / "lock", "ab", opener=lambda path, flags: os.open(path, flags | safe_flags, 0o666)) as lock:

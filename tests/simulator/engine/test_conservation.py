@@ -14,7 +14,7 @@ from conservation import CLASSES, ROOM, any_scenario, classes, examine, ledger_o
 from engine_strategies import SEEDS, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from witness import NON_SCANS, Violation, Witness
+from witness import NON_SCANS, InvariantError, Witness
 
 from simlib.analysis.simulate import SimulationResult
 from simlib.model.scenario import Scenario
@@ -218,7 +218,7 @@ def unsend(ledger, marks):
 def test_the_witness_detects_a_violation(change, invariant):
     setting, ledger, marks = a_run()
     change(ledger, marks)
-    with pytest.raises(Violation, match=invariant):
+    with pytest.raises(InvariantError, match=invariant):
         Witness(setting).replay(ledger, marks)
 
 
@@ -244,7 +244,7 @@ def test_the_witness_detects_a_missing_sleep(change, invariant):
         throttle="qemu", throttle_slice="60us", throttle_check_period="0ps", throttle_sync="100us", link="10Gbit/s"
     )
     change(ledger, marks)
-    with pytest.raises(Violation, match=invariant):
+    with pytest.raises(InvariantError, match=invariant):
         Witness(setting).replay(ledger, marks)
 
 
