@@ -114,8 +114,8 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(LOCKS, "(mode == Mode.READ and head.mode == Mode.READ)", "mode == Mode.READ")
     ],
     "no thread bypasses the queue": [Edit(LOCKS, "return at < lock.comes_at or (mode", "return (mode")],
-    "a thread that queues takes no time before its first poll": [Edit(LOCKS, "now + world.queue_ps", "now")],
-    "a failed poll uses all of its turn": [Edit(TURNS, "min(now + world.look_ps, world.turn_end)", "world.turn_end")],
+    "a thread that queues takes no time before its first poll": [Edit(LOCKS, "now + world.enqueue_ps", "now")],
+    "a failed poll uses all of its turn": [Edit(TURNS, "min(now + world.poll_ps, world.turn_end)", "world.turn_end")],
     "a late tick shifts the next one": [
         Edit(TURNS, "((now - thread.tick_at) // world.tick_ps + 1) * world.tick_ps", "world.tick_ps")
     ],

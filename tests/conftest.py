@@ -27,6 +27,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)
 
 
+collect_ignore_glob = ["*conftest.py"]
+"""Without doctests; pytest would also take those of two folders, collected in turn, for one module."""
+
 ASK_FOR_ALL = ("test_published", "test_validation_and_limits")
 """Modules that ask for every study: they come last, as two processes that ask for one at a time compute it twice."""
 

@@ -111,7 +111,7 @@ def completed(
 
     At most two tasks a worker are submitted. A task whose worker is lost is submitted again.
 
-    Raises `SimlibError` if the workers are lost repeatedly. Raises `Exception` the exception of a task.
+    Raises `SimlibError` if the workers are lost repeatedly, and the exception of the first task that failed.
 
     - `next_task`: returns a task and its arguments; None: none at present, but possibly after another has completed.
     - `poll`: called several times a second; an exception that it raises ends the wait.
@@ -207,7 +207,7 @@ def run_all(
     If the wait ends early (Ctrl-C, an error of `progress`, a task that fails), no further task is started, and the
     running ones end at the next call of their `Check`. A simulation takes the `Check` as its ``progress``.
 
-    Raises `Exception` the exception of the first task that failed.
+    Raises the exception of the first task that failed.
 
     - `tasks`: each is called with its `Check`. They are started in this order: put the longest first.
     - `what`: name of the work that `progress` reports: one for all tasks, or one for each.

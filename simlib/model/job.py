@@ -121,7 +121,7 @@ class Job:
     - `tick_ps`, `tick_work_ps`: interval of a timer that interrupts every thread where turns have a length, and mean
       time of the interrupt; 0: none. The time of the first interrupt is random.
     - `tick_table`: index in `cvs` of the latter's distribution.
-    - `queue_ps`, `look_ps`: time that a thread spends to queue for a lock, and on each unsuccessful poll of it, where
+    - `enqueue_ps`, `poll_ps`: time that a thread spends to queue for a lock, and on each unsuccessful poll of it, where
       turns have a length and a waiting thread ends its turn.
     - `dirty_bits`: hardware sets the dirty bit of a clean page's entry when the guest writes it; the write does not
       fault then, and takes `dirty_set_ps`.
@@ -163,8 +163,8 @@ class Job:
     tick_ps: int = 0
     tick_work_ps: int = 0
     tick_table: int = 0
-    queue_ps: int = 0
-    look_ps: int = 0
+    enqueue_ps: int = 0
+    poll_ps: int = 0
     cluster: NDArray[np.int64] | None = None
     cluster_ps: int = 0
     queue_length_penalty_ps: int = 0

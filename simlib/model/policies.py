@@ -143,7 +143,7 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("yield-to-vcpus", "CLEAR drops mmu_lock if a vCPU waits, but not for other threads", "what-if",
                     _clear("vcpus >= 1"), (_reply("15 April 2024"),),
                     imperative="let CLEAR drop mmu_lock if a vCPU waits for it"),
-        NamedPolicy("adaptive-batch", "CLEAR drops mmu_lock when four threads wait", "what-if",
+        NamedPolicy("adaptive-batch", "CLEAR drops mmu_lock when at least four threads wait", "what-if",
                     _clear("waiters >= 4"), (_reply("15 April 2024"),),
                     imperative="let CLEAR drop mmu_lock if at least four threads wait for it"),
         NamedPolicy("bounded-hold", "CLEAR drops mmu_lock after 50 us", "what-if",

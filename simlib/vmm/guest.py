@@ -57,7 +57,6 @@ class RunningGuest:
     - `ring_entries`: of each vCPU's dirty ring; 0: the dirty bitmap.
     - `chunk`: memory of one CLEAR, bytes: QEMU's x-clear-bitmap-shift.
     - `vmm`: a name of `simlib.vmm.settings.VMMS`.
-    - `page_size`: bytes of a page as QEMU counts them, which may be smaller than the host's.
     - `notes`: where the numbers come from, and which are missing.
 
     Raises `InputError` if a value is impossible, or contradicts another.
@@ -73,14 +72,13 @@ class RunningGuest:
     ring_entries: int = 0
     chunk: int = 2**30
     vmm: str = "qemu"
-    page_size: int = 0
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("vcpus", "memory", "link"):
             value = getattr(self, name)
             if value < 0:
-                raise InputError(name, value, "must be above 0", _HINTS[name], flag=f"--{name}")
+                raise InputError(name, value, "must not be negative", _HINTS[name], flag=f"--{name}")
         self._check_vmm()
         self._check_host()
         if len(self.dirty) > 1 and any(isinstance(rate, DirtyingGuess) for rate in self.dirty):
@@ -91,10 +89,10 @@ class RunningGuest:
         """Raise `InputError` if something that decides a migration is not known."""
         for name, hint in _HINTS.items():
             value = getattr(self, name)
-            missing = not value if name != "dirty" else not any(_is_written(rate) for rate in value)
-            if missing:
+            if not (value if name != "dirty" else self.written):
                 raise InputError(name, "nothing", "must be given: QEMU did not report it, or no option did", hint,
                                  flag=f"--{name}")  # fmt: skip
+        self.settings.check()
 
     def _check_vmm(self) -> None:
         """Refuse a VMM that is not modelled, and settings that it does not have."""
@@ -129,6 +127,11 @@ class RunningGuest:
         return self.memory / PAGE
 
     @property
+    def written(self) -> tuple[DirtyRate | DirtyingGuess, ...]:
+        """Those of `dirty` that are above 0: QEMU reports 0 for less than 1 MiB/s."""
+        return tuple(rate for rate in self.dirty if isinstance(rate, DirtyingGuess) or rate.pages > 0)
+
+    @property
     def description(self) -> str:
         """Its size, link and write rates as text."""
         rates = "; ".join(rate.description for rate in self.dirty)
@@ -143,8 +146,7 @@ class RunningGuest:
         if isinstance(first, DirtyingGuess):
             pages = first.pages(self.pages)
         else:
-            rates = [rate for rate in self.dirty if isinstance(rate, DirtyRate) and rate.pages > 0]
-            pages = draw(rates, self.pages, random)
+            pages = draw([rate for rate in self.written if isinstance(rate, DirtyRate)], self.pages, random)
         bits = self.link * random.uniform(*_PAYLOAD)
         stream = _log_uniform(random, *_STREAM_BITS)
         channels = self.settings.multifd_channels if self.settings.multifd else 1
@@ -162,10 +164,6 @@ _HINTS = {
     "link": "give what the migration may use, such as --link 25Gbit/s", "dirty": _DIRTY_HINT,
 }  # fmt: skip
 """Hints for values that decide a migration and are missing."""
-
-
-def _is_written(rate: DirtyRate | DirtyingGuess) -> bool:
-    return isinstance(rate, DirtyingGuess) or rate.pages > 0
 
 
 def _log_uniform(random: np.random.Generator, low: float, high: float) -> float:

@@ -72,7 +72,7 @@ class BitmapState(NamedTuple):
     - `clean`: share that was not written since the log cleared it.
     - `taken`: share that GET gave and CLEAR has not cleared yet.
     - `since`: the guest's time up to which `clean` holds.
-    - `restart`, shape (cells,): whether CLEAR may have something to do in a cell since the last GET.
+    - `fresh`, shape (cells,): whether CLEAR may have something to do in a cell since the last GET.
     - `at`, shape (1,): the cell that is sent next.
     """
 
@@ -180,11 +180,11 @@ def _clear(pages: WorkingSet, memory: BitmapState, chunk_cells: int, guest: floa
 
 @cached_njit(nogil=True)
 def send_cell(
-    pages: WorkingSet, memory: BitmapState, line: LinkModel, guest: float, room_bytes: float, room_s: float
+    pages: WorkingSet, memory: BitmapState, link: LinkModel, guest: float, room_bytes: float, room_s: float
 ) -> tuple[float, float, float]:
     """Send what waits in the next cell, as far as there is room; bytes, time in s, and pages that were sent."""
-    if line.chunk_pages > 0:
-        _clear(pages, memory, max(1, round(line.chunk_pages * CELLS / pages.number.sum())), guest)
+    if link.chunk_pages > 0:
+        _clear(pages, memory, max(1, round(link.chunk_pages * CELLS / pages.number.sum())), guest)
     at, normal, zeros = int(memory.at[0]), 0.0, 0.0
     for kind in range(len(pages.number)):
         waits = memory.bitmap[at, kind] * memory.held[at, kind]
@@ -193,7 +193,7 @@ def send_cell(
         else:
             normal += waits
     own_bytes = normal * rules.WHOLE_PAGE + zeros * rules.ZERO_PAGE
-    own_s = normal * line.page_s + zeros * line.zero_s
+    own_s = normal * link.page_s + zeros * link.zero_s
     part = min(1.0, room_bytes / own_bytes if own_bytes > 0 else 1.0, room_s / own_s if own_s > 0 else 1.0)
     if part < 1:
         memory.bitmap[at] *= 1 - part

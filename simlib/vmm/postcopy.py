@@ -36,7 +36,7 @@ class Postcopy(NamedTuple):
 
 @cached_njit(nogil=True)
 def postcopy(
-    pages: WorkingSet, missing: Floats, vcpus: float, line: LinkModel, bandwidth: float, wait_s: float
+    pages: WorkingSet, missing: Floats, vcpus: float, link: LinkModel, bandwidth: float, wait_s: float
 ) -> Postcopy:
     """Simulate the post-copy phase: missing pages are sent while the guest runs.
 
@@ -54,8 +54,8 @@ def postcopy(
     normal = float((missing * held).sum())
     sent_bytes = normal * rules.WHOLE_PAGE + zeros * rules.ZERO_PAGE
     share = missing.copy()
-    page_s = max(line.page_s, rules.WHOLE_PAGE / bandwidth if bandwidth > 0 else 0.0)
-    time, requests, lost, slow = zeros * line.zero_s, 0.0, 0.0, 0.0
+    page_s = max(link.page_s, rules.WHOLE_PAGE / bandwidth if bandwidth > 0 else 0.0)
+    time, requests, lost, slow = zeros * link.zero_s, 0.0, 0.0, 0.0
     while True:
         left = 0.0
         for kind in range(len(held)):

@@ -39,8 +39,11 @@ from simlib.vmm.settings import QEMU, Settings, Vmm
 MOST_PASSES = 4096
 """Most synchronisations that are recorded."""
 
-PATIENCE_S, ALIKE = 300.0, 100
-"""A migration that lasted longer (s) and whose last so many synchronisations left equally much never ends."""
+STUCK_AFTER_S = 300.0
+"""Time after which a migration may be judged endless, s."""
+
+STUCK_SYNCS = 100
+"""Number of synchronisations whose remaining pages must agree for that."""
 
 TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
 """Columns of `PrecopyTrajectory.passes`."""
@@ -96,13 +99,13 @@ class _Means(NamedTuple):
 
 
 _NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _CHECK, _CHECK_SENT, _CHECK_NEW, \
-    _LOOK, _PERIOD, _LEAST, _MOST = range(16)  # fmt: skip
+    _NEXT_CHECK, _PERIOD, _LEAST, _MOST = range(16)  # fmt: skip
 """Indices of the state, times in s: now, guest's time, bytes sent, pages left, share of the time in which the guest
 runs, its longest sleep, bytes that may be left at the switchover; begin of the window, and bytes sent by then; the same
 of the interval since the last check, and pages dirtied in it; next periodic synchronisation, and next update of the
 dirty limit; least and most pages left lately."""
 
-_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _ALIKE = range(7)
+_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED = range(7)
 """Indices of the integer state: throttle, checks above the threshold, synchronisations, those at the last periodic
 check, sleep at a full ring, highest rate of a vCPU, synchronisations that were compared."""
 
@@ -133,7 +136,7 @@ def precopy_trajectory(
     sync_every_s = rule.sync_every / PS_PER_S if rule.sync_every else np.inf
     means = _Means(**named, rule=rule, whole_passes=vmm.whole_passes, sync_every_s=sync_every_s)
     passes = np.zeros((MOST_PASSES, 6))
-    done, total, down, syncs, throttle, longest, sent, guest, left, missing = _course(
+    done, total, down, syncs, throttle, longest, sent, guest, left, missing = _precopy(
         pages, link, means, float(limit_s), passes
     )
     return PrecopyTrajectory(
@@ -142,14 +145,14 @@ def precopy_trajectory(
 
 
 @cached_njit(nogil=True)
-def _course(
+def _precopy(
     pages: WorkingSet, link: LinkModel, means: _Means, limit_s: float, passes: Floats
 ) -> tuple[bool, float, float, int, int, float, float, float, float, Floats]:
     """`precopy_trajectory`, by numbers."""
     by_get = link.chunk_pages == 0
     memory = new_memory(pages, by_get)
     s, n = np.zeros(16), np.zeros(7, np.int64)
-    s[_SENT], s[_LEFT], s[_RUNS], s[_LOOK], s[_PERIOD] = (
+    s[_SENT], s[_LEFT], s[_RUNS], s[_NEXT_CHECK], s[_PERIOD] = (
         link.state_bytes,
         pages_left(memory),
         1.0,
@@ -161,11 +164,11 @@ def _course(
     down, completed = 0.0, False
     while s[_NOW] < limit_s and not completed:
         fits = not means.whole_passes and (s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH])
-        if _is_due(link, means, s, n):
-            new = _look(pages, memory, link, s, n, by_get)
+        if _is_due(means, s, n):
+            new = _synchronise(pages, memory, link, s, n, by_get)
             if (s[_NOW] - s[_CHECK]) * PS_PER_S > means.rule.check_period:
                 _check_throttle(link, means, s, n)
-            _write_down(passes, s, n, new)
+            _record(passes, s, n, new)
             if _is_stuck(means, s, n):
                 _pass_time(s, limit_s - s[_NOW])
                 break
@@ -173,7 +176,7 @@ def _course(
             if means.whole_passes:
                 fits = s[_LEFT] * link.page_s <= means.downtime_limit
         if fits:
-            _write_down(passes, s, n, _look(pages, memory, link, s, n, by_get))
+            _record(passes, s, n, _synchronise(pages, memory, link, s, n, by_get))
             s[_SENT] += s[_LEFT] * rules.WHOLE_PAGE
             down, completed = link.switch_s + s[_LEFT] * link.page_s, True
         else:
@@ -193,20 +196,20 @@ def _pass_time(s: Floats, seconds: float) -> None:
 
 
 @cached_njit(nogil=True)
-def _is_due(link: LinkModel, means: _Means, s: Floats, n: Floats) -> bool:
+def _is_due(means: _Means, s: Floats, n: Floats) -> bool:
     """True if the bitmap is synchronised now: little is left, or the periodic check finds that it was not lately."""
     if means.whole_passes:
         return bool(s[_LEFT] < 0.5)
     due = s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
-    if means.auto_converge and s[_NOW] >= s[_LOOK]:
+    if means.auto_converge and s[_NOW] >= s[_NEXT_CHECK]:
         due = due or (n[_SYNCS] > 1 and n[_SYNCS] == n[_SEEN])
         n[_SEEN] = n[_SYNCS] + int(due)
-        s[_LOOK] += means.sync_every_s
+        s[_NEXT_CHECK] += means.sync_every_s
     return bool(due)
 
 
 @cached_njit(nogil=True)
-def _look(pages: WorkingSet, memory: BitmapState, link: LinkModel, s: Floats, n: Floats, by_get: bool) -> float:
+def _synchronise(pages: WorkingSet, memory: BitmapState, link: LinkModel, s: Floats, n: Floats, by_get: bool) -> float:
     """Synchronise the bitmap; return the pages that are new in it."""
     new = synchronise(pages, memory, s[_GUEST], by_get)
     s[_LEFT] = pages_left(memory)
@@ -259,8 +262,8 @@ def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Me
     begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
         room = rules.bytes_in_window(means.max_bandwidth) - (s[_SENT] - s[_WINDOW_SENT])
-    while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < rules.LOOK_S:
-        sent, took, gone = send_cell(pages, memory, link, s[_GUEST], room, rules.LOOK_S - (s[_NOW] - begun) + 1e-9)
+    while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < rules.MAX_WAIT_S:
+        sent, took, gone = send_cell(pages, memory, link, s[_GUEST], room, rules.MAX_WAIT_S - (s[_NOW] - begun) + 1e-9)
         s[_SENT] += sent
         s[_LEFT] = max(0.0, s[_LEFT] - gone)
         room -= sent
@@ -276,7 +279,7 @@ def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Me
 
 
 @cached_njit(nogil=True)
-def _write_down(passes: Floats, s: Floats, n: Floats, new: float) -> None:
+def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
     """Record a synchronisation."""
     if n[_SYNCS] <= len(passes):
         row = passes[n[_SYNCS] - 1]
@@ -288,10 +291,10 @@ def _write_down(passes: Floats, s: Floats, n: Floats, new: float) -> None:
 def _is_stuck(means: _Means, s: Floats, n: Floats) -> bool:
     """True if the migration never ends: synchronisations leave equally much for long, at the highest throttle."""
     s[_LEAST], s[_MOST] = min(s[_LEAST], s[_LEFT]), max(s[_MOST], s[_LEFT])
-    n[_ALIKE] += 1
-    if n[_ALIKE] < ALIKE:
+    n[_UNCHANGED] += 1
+    if n[_UNCHANGED] < STUCK_SYNCS:
         return False
     spent = n[_THROTTLE] == means.max_cpu_throttle or not means.auto_converge
-    stuck = spent and s[_NOW] > PATIENCE_S and s[_MOST] < 1.02 * s[_LEAST]
-    s[_LEAST], s[_MOST], n[_ALIKE] = np.inf, 0.0, 0
+    stuck = spent and s[_NOW] > STUCK_AFTER_S and s[_MOST] < 1.02 * s[_LEAST]
+    s[_LEAST], s[_MOST], n[_UNCHANGED] = np.inf, 0.0, 0
     return bool(stuck)

@@ -119,8 +119,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         while True:
             text = self._received.decode("utf-8", errors="surrogateescape").lstrip()
             if text and not text.startswith("{"):
-                cure = "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor"
-                raise InputError(self.path, one_line(text), "is not what QMP says", cure)
+                hint = "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor"
+                raise InputError(self.path, one_line(text), "must be a QMP message", hint)
             if b"\n" in self._received:  # each message ends with one; looking at every piece of a long one takes time
                 try:
                     value, end = json.JSONDecoder().raw_decode(text)

@@ -36,7 +36,7 @@ def read_settings(texts: Iterable[str], current: Settings | None = None) -> Sett
     True
     """
     others = {"max-bandwidth": 0} if current is None else current.changes_from(Settings())
-    return Settings.of({**others, **read_named(texts)})
+    return Settings.of({**others, **read_named(texts)}).check()
 
 
 def read_options(texts: Mapping[str, str | Sequence[str]], known: RunningGuest | None = None) -> RunningGuest:

@@ -157,9 +157,7 @@ def guest_of(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> Runnin
         if not dirty:
             sources.append(f"dirty rate not known: neither {DIRTY_RATE} nor {MIGRATE} has one")
     settings = _settings(by_query[PARAMETERS], by_query[CAPABILITIES], sources)
-    return RunningGuest(
-        vcpus, memory, link, dirty, settings, architecture, page_size=page_size, notes=(*sources, *notes)
-    )
+    return RunningGuest(vcpus, memory, link, dirty, settings, architecture, notes=(*sources, *notes))
 
 
 def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: list[str]) -> Settings:
@@ -225,7 +223,7 @@ def _dirty_rate(reply: Any, notes: list[str]) -> DirtyRate:
     note = f"{shown} MiB/s dirtied over {seconds:g} s: dirty-rate and calc-time of {DIRTY_RATE}, mode {mode}"
     method = {
         "page-sampling": f": changed contents among {one_line(reply.get('sample-pages', 'some'))} pages of each GiB",
-        "dirty-bitmap": ": by write protection",
+        "dirty-bitmap": ": by KVM's dirty log",
         "dirty-ring": ": migrations of this guest use the ring, too (workload.clear_when)",
     }  # fmt: skip
     notes.append(note + method.get(mode, ""))

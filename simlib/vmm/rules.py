@@ -11,8 +11,9 @@ from simlib._lib.jit import cached_njit
 WINDOW_S = 0.1
 """QEMU measures and limits its bandwidth over so long, s: migration/migration-stats.h BUFFER_DELAY."""
 
-LOOK_S = 0.051
-"""Without a limit it stops sending after so long to look at the rest, s: migration/ram.c ram_save_iterate, MAX_WAIT."""
+MAX_WAIT_S = 0.051
+"""Time after which QEMU, without a bandwidth limit, stops sending to check what remains, s: migration/ram.c
+ram_save_iterate, MAX_WAIT."""
 
 PAGE = 4096
 """Bytes of a page as QEMU counts them (TARGET_PAGE_SIZE) on x86, arm64, riscv and LoongArch."""

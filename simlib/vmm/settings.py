@@ -92,8 +92,11 @@ class Settings:
     multifd: bool = _truth("several streams")
     multifd_channels: int = _setting(2, 1, 255, "of them")
 
-    def __post_init__(self) -> None:
-        """Refuse values that QEMU refuses."""
+    def check(self) -> Settings:
+        """Return the settings if QEMU accepts them.
+
+        Raises `InputError` if a value is out of its range, or two contradict each other.
+        """
         for item in fields(self):
             value, least, most = getattr(self, item.name), item.metadata["least"], item.metadata["most"]
             if not least <= value <= most:
@@ -101,6 +104,7 @@ class Settings:
                 raise InputError(item.name.replace("_", "-"), value, rule, "correct it")
         if self.postcopy_ram and self.multifd:
             raise InputError("multifd", True, "QEMU 10.0 has no postcopy with multifd", "leave one of them out")
+        return self
 
     @classmethod
     def of(cls, named: dict[str, int | bool]) -> Settings:

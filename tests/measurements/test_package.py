@@ -199,14 +199,14 @@ def test_the_environment_variable_selects_the_folder(tmp_path: Path, monkeypatch
     monkeypatch.setenv("SIMLIB_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"SIMLIB_DATA = .*: must be a folder with a datapackage.json"):
         data_dir()
-    (tmp_path / "baseline").mkdir()
-    (tmp_path / "baseline" / "mine.csv").write_text("vcpus,clear_time_s\n1,0.5\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.csv").write_text("vcpus,clear_time_s\n1,0.5\n")
     fields = [
         {"name": "vcpus", "type": "integer", "unit": "count"},
         {"name": "clear_time_s", "type": "number"},
     ]
-    (tmp_path / "baseline" / "mine.json").write_text(json.dumps({"name": "mine", "schema": {"fields": fields}}))
-    (tmp_path / "datapackage.json").write_text('{"name": "baseline", "resources": []}')
+    (tmp_path / "own" / "mine.json").write_text(json.dumps({"name": "mine", "schema": {"fields": fields}}))
+    (tmp_path / "datapackage.json").write_text('{"name": "own", "resources": []}')
     (tmp_path / "datapackage.json").write_text(json.dumps(assemble(tmp_path)))
     assert data_dir() == tmp_path
     assert list_tables()["name"].tolist() == ["mine"]

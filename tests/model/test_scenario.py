@@ -250,9 +250,9 @@ def test_the_manual_lists_every_key():
 
 
 def test_the_scenario_s_cost_group_is_that_of_variants_without_one():
-    tables = {"cost_group": "fixed test", "variants": {"a": {}, "b": {"cost_group": "baseline"}}}
+    tables = {"cost_group": "fixed test", "variants": {"a": {}, "b": {"cost_group": "other"}}}
     scenario = Scenario.parse(tables)
-    assert [variant.cost_group for variant in scenario.variants.values()] == ["fixed test", "baseline"]
+    assert [variant.cost_group for variant in scenario.variants.values()] == ["fixed test", "other"]
     assert Scenario.parse({"variants": {"a": {}}}).variants["a"].cost_group == "a"
     for text in (scenario.to_toml(), Scenario.parse({"variants": {"a": {}}}).to_toml()):
         assert Scenario.parse(tomllib.loads(text)).to_toml() == text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A migration page by page: QEMU's loop once more, over bits instead of shares; shares no code with the course."""
+"""A migration page by page: QEMU's loop once more, over bits instead of shares; shares no code with `precopy`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 class Replay:
     """A migration of `count` pages, written at random or in turn, `rate` times a second in all.
 
-    `limit`: bytes/s. `chunk`: pages of a CLEAR; 0: GET clears. What it comes to stands under the names of `Course`.
+    `limit`: bytes/s. `chunk`: pages of a CLEAR; 0: GET clears. Results have the field names of `PrecopyTrajectory`.
     """
 
     def __init__(self, count, rate, sweep, *, limit, downtime, auto, chunk=0, until=60.0, seed=1):
@@ -20,7 +20,7 @@ class Replay:
         self.cursor, self.carried, self.at = 0, 0.0, 0
         self.total_s = self.guest_s = self.sent_bytes = 0.0
         self.synchronisations, self.throttle, self.high = 1, 0, 0
-        self.judged, self.judged_sent, self.judged_new = 0.0, 0.0, 0
+        self.checked, self.checked_sent, self.checked_new = 0.0, 0.0, 0
         self.due, self.seen = 5.0, 0
         self.completed = self._run(limit, downtime, until)
 
@@ -56,16 +56,16 @@ class Replay:
         return new
 
     def _judge(self, new):
-        self.judged_new += new
-        if self.total_s <= self.judged + 1.0:
+        self.checked_new += new
+        if self.total_s <= self.checked + 1.0:
             return
-        if self.judged_new * 4096 > (self.sent_bytes - self.judged_sent) * 0.5:
+        if self.checked_new * 4096 > (self.sent_bytes - self.checked_sent) * 0.5:
             self.high += 1
             if self.high == 2:
                 self.high = 0
                 if self.auto:
                     self.throttle = min(99, self.throttle + 10) if self.throttle else 20
-        self.judged, self.judged_new, self.judged_sent = self.total_s, 0, self.sent_bytes
+        self.checked, self.checked_new, self.checked_sent = self.total_s, 0, self.sent_bytes
 
     def _send(self, room):
         while room and self.bitmap.any():

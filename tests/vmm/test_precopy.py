@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The course of a migration beside the same page by page, and beside what must hold whatever the numbers."""
+"""The trajectory of pre-copy compared with a simulation page by page, and with what must hold for all numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SWEEPS = [(3000, True, 0), (20000, True, 0)]
 
 @pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize(("rate", "sweep", "chunk"), RANDOM + SWEEPS)
-def test_the_course_is_that_of_single_pages(rate, sweep, auto, chunk):
+def test_the_trajectory_is_that_of_single_pages(rate, sweep, auto, chunk):
     """64 MiB at 40 MB/s. What takes longest is near to where it would not end: times within 6 %."""
     settings = Settings(max_bandwidth=40_000_000, downtime_limit=200, auto_converge=auto)
     found = precopy_trajectory(pages(rate, sweep), line(chunk_pages=float(chunk)), settings, 60.0)
@@ -53,7 +53,7 @@ def test_the_course_is_that_of_single_pages(rate, sweep, auto, chunk):
 
 @pytest.mark.parametrize("vmm", VMMS)
 @pytest.mark.parametrize("rate", [3000, 9000, 20000, 60000])
-def test_the_course_is_that_of_the_engine(vmm, rate):
+def test_the_trajectory_is_that_of_the_engine(vmm, rate):
     """64 MiB at 40 MB/s, simulated access by access, with the throttle as a thread that has the vCPU sleep."""
     scenario = Scenario.parse(
         {"guest": {"vcpus": 1, "memory": "64M"}, "policy": {"architecture": "x86-tdp"},
@@ -164,4 +164,4 @@ def test_settings_are_qemus():
     ]
     for named, why in wrong:
         with pytest.raises(InputError, match=why):
-            Settings.of(named)
+            Settings.of(named).check()

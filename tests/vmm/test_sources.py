@@ -17,6 +17,7 @@ from simlib.ui.cli import app
 from simlib.vmm.dirtying import DirtyingGuess
 from simlib.vmm.memory import distinct_pages
 from simlib.vmm.read_guest import parse_guest
+from simlib.vmm.read_inputs import read_options
 from simlib.vmm.watched_migration import read_watched_guest
 
 GIB = 2**30
@@ -58,6 +59,16 @@ def test_current_settings_are_qemus():
     assert any("--current max-bandwidth=134217728" in note for note in guest.notes)
     unlimited = {"return": parameters | {"max-bandwidth": 9223372036853727232}}
     assert parse_guest(replies(unlimited)).settings.max_bandwidth == 0
+
+
+def test_settings_that_contradict_each_other_are_refused_only_for_a_migration():
+    """simlib choose needs none of them, and an option may correct them."""
+    capabilities = [{"capability": name, "state": True} for name in ("multifd", "postcopy-ram")]
+    guest = parse_guest(replies(counted(1), {"return": capabilities}))
+    texts = {"memory": "16G", "link": "10Gbit/s"}
+    with pytest.raises(InputError, match="no postcopy with multifd"):
+        read_options(texts, guest).check_complete()
+    read_options(texts | {"current": ["multifd=off"]}, guest).check_complete()
 
 
 def test_the_command_combines_replies_and_options(tmp_path):

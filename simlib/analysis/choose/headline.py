@@ -65,7 +65,6 @@ def _tracking_prefix(scenario: Scenario) -> str:
 def _recommendation(choice: Choice, objective: str) -> str:
     """Return the first sentence: the recommended strategy and its effects."""
     table, title = choice.table.set_index("strategy"), OBJECTIVES[objective].title
-    table, title = choice.table.set_index("strategy"), OBJECTIVES[objective].title
     recommended = choice.recommended(objective)
     answer = choice.answers.set_index("objective").loc[objective]
     as_it_is = table.loc[recommended, "as_it_is"]

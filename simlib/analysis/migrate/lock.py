@@ -139,7 +139,7 @@ def _whole_slot(guest: RunningGuest, dirtied: float, seed: int) -> str:
 
 def _scenario(guest: RunningGuest, chunk: int) -> Scenario:
     """The guest's migration as a scenario; its writes are spread over all of its memory."""
-    rate = min(guest.dirty, key=lambda rate: rate.seconds if isinstance(rate, DirtyRate) else 0.0)
+    rate = min(guest.written, key=lambda rate: rate.seconds if isinstance(rate, DirtyRate) else 0.0)
     if not isinstance(rate, DirtyRate):
         rate = DirtyRate(distinct_pages(rate.pages(guest.pages), 1.0), 1.0)
     case = preset_scenario(guest.architecture or ARCHITECTURE).changed({"workload": {"clear_chunk": chunk}})

@@ -125,7 +125,7 @@ def expected(row: Mapping[str, Any], host: EmulatedHost) -> dict[str, float]:
 
     - `row`: keys of the migration, as in ``data/collected/migrate-runs.csv``.
     """
-    settings = Settings.of(read_named(row["settings"].split()))
+    settings = Settings.of(read_named(row["settings"].split())).check()
     link = LinkModel(FULL_SPEED_S, switch_s=host.switch_s, state_bytes=host.state_bytes, vcpus=row["vcpus"],
                 late_s=host.oversleep_s.get(row["vcpus"], max(host.oversleep_s.values())))  # fmt: skip
     working_set = working_set_of(row, host)

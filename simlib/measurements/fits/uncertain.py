@@ -116,13 +116,13 @@ class UncertainCosts:
         >>> UncertainCosts.of(Scenario()).exact()
         Traceback (most recent call last):
         ...
-        simlib.InputError: costs = clear_ioctl, ...: no value, and no calibrated one for machine ...
+        simlib.InputError: costs = clear_ioctl, ...: no value, and no calibrated one for host ...
         """
         if not self.drawn:
             return self.central()
         raise InputError(
             "costs", ", ".join(self.drawn),
-            f"no value, and no calibrated one for machine {self.scenario.host.name!r} with architecture "
+            f"no value, and no calibrated one for host {self.scenario.host.name!r} with architecture "
             f"{self.scenario.policy.architecture!r}",
             'give them with scenario.with_costs(fault_hold="1us", …), calibrate and pass fit=…, or sample them '
             'from their priors: unknown_costs="sample"',

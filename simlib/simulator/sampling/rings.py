@@ -107,7 +107,7 @@ def window_times(scenario: Scenario) -> tuple[float, float]:
 
 
 def ring_job(scenario: Scenario, settle: float, seconds: float, ends: bool, at: float = 0.5) -> Job:
-    """Programs of a window that opens `settle` s after all pages were clean, for `seconds` s; `asks`: its pass ends.
+    """Programs of a window that opens `settle` s after all pages were clean, for `seconds` s; `ends`: its pass ends.
 
     `at`: from 0 to 1: position of the reaping thread in its sleep.
     """

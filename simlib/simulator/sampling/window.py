@@ -146,7 +146,10 @@ class WindowKernel(MeasuredKernel):
         self.program.seek(1, PLACES if self.owner else PLACES + 1)
 
     def map_page(self, action: Map, logging: bool) -> None:
-        """Change the entry of the page that faulted; in the background only at one fault in `stands_for`."""
+        """Change the entry of the page that faulted; in the background only at some faults.
+
+        Those are one in `pages_per_background_page`.
+        """
         program = self.program
 
         def background() -> None:

@@ -45,9 +45,9 @@ def build(scenario: Scenario) -> Job:
 
 
 @functools.lru_cache(maxsize=32)
-def _built(machine: Host, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
+def _built(host: Host, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
     """Job of a scenario by all that it depends on, so that replications build it once."""
-    return KINDS[workload.kind].build(Scenario(machine, guest, policy, workload, costs))
+    return KINDS[workload.kind].build(Scenario(host, guest, policy, workload, costs))
 
 
 def find_metric(scenario: Scenario, name: str) -> Metric:

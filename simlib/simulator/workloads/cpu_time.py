@@ -23,7 +23,7 @@ def cpu_metrics(begin: str, end: str, scaling: str = "same") -> tuple[Metric, ..
     """Metrics of `cpu_times`, the sum first.
 
     - `begin`, `end`: the span over which all of them are counted, in words.
-    - `memory`: `Metric.scaling`.
+    - `scaling`: `Metric.scaling`.
     """
     return (
         Metric("logging_cpu_time", "s", f"CPU time of dirty logging, from {begin} to {end}.", scaling),

@@ -283,7 +283,7 @@ class DirtyLog(KernelProgram):
     ) -> None:
         """Apply `act` to each word of an extent with the lock held; the strategy decides when a hold ends.
 
-        `last` is called at the end of each hold. Without a lock nothing is held.
+        `at_end` is called at the end of each hold. Without a lock nothing is held.
 
         If the strategy never drops the lock, it is taken once, even if there is nothing to do. Otherwise a hold begins
         at the first word that has something to do, as in kernel-patches/ 0007.

@@ -12,7 +12,7 @@ import simlib
 from simlib._lib.errors import InputError
 from simlib.analysis.migrate import MigrationOptions, RunningGuest, Targets
 from simlib.ui.cli import app
-from simlib.vmm.dirtying import parse_dirty
+from simlib.vmm.dirtying import DirtyRate, parse_dirty
 from simlib.vmm.paste import FORMATS
 from simlib.vmm.plans import SURE, plans
 from simlib.vmm.settings import Settings
@@ -146,6 +146,14 @@ def test_cloud_hypervisor_throttles_by_its_own_rule_and_has_few_settings():
         guest("1000/s", vmm="cloud-hypervisor", settings=Settings(max_bandwidth=0, auto_converge=True))
     with pytest.raises(InputError, match="has no dirty rings"):
         guest("1000/s", vmm="cloud-hypervisor", ring_entries=4096)
+
+
+def test_a_rate_of_0_over_a_short_time_is_left_out():
+    """QEMU reports 0 for less than 1 MiB/s."""
+    rates = (DirtyRate(0.0, 1.0), DirtyRate(12_800.0, 10.0))
+    described = RunningGuest(vcpus=8, memory=32 * GIB, link=10**10, dirty=rates, vmm="cloud-hypervisor")
+    answer = simlib.migrate(described, Targets(downtime_s=0.3), options=MigrationOptions(draws=2))
+    assert "clears all dirty pages in one hold" in answer.lock
 
 
 def test_a_value_that_decides_must_be_given():

@@ -58,9 +58,9 @@ DURATIONS = st.sampled_from([None, 0, 1, 1_000, 47_000, 600_000, 3_000_001])
 TIMES = st.sampled_from([0, 0, 1, 2, 3, 5, 1_000, 1_001, 700_000])
 MOST_PAGES = 1_024
 STAMPS = 3
-TICKS = {"tick_work_ps": 5_000, "tick_table": 2, "queue_ps": 300, "look_ps": 7}
+TICKS = {"tick_work_ps": 5_000, "tick_table": 2, "enqueue_ps": 300, "poll_ps": 7}
 TURNS = ({}, {}, {"turn_ps": 900}, {"turn_ps": 300_000}, {"turn_ps": 900, "tick_ps": 500_000, **TICKS},
-         {"turn_ps": 20_000, "tick_ps": 2_000_000, "tick_work_ps": 30_000, "look_ps": 25_000})  # fmt: skip
+         {"turn_ps": 20_000, "tick_ps": 2_000_000, "tick_work_ps": 30_000, "poll_ps": 25_000})  # fmt: skip
 CLOCKS = ({"clock": Clock.WALL},
           *({"clock": clock, **turns} for clock in (Clock.SERIAL, Clock.SERIAL_YIELD) for turns in TURNS))  # fmt: skip
 RING = {"ring_entries": 8192, "ring_full": 5}  # a lockless update that is done again pushes its page each time

@@ -148,7 +148,7 @@ def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
 
 
 def a_run(**throttle):
-    """Migrate 12 words with two vCPUs, small enough to check the ledger by hand; `slow`: a throttle."""
+    """Migrate 12 words with two vCPUs, small enough to check the ledger by hand; `throttle`: fields of a throttle."""
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 2, "memory": "3M", "backing": "4k"},

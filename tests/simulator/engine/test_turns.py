@@ -126,7 +126,7 @@ def job_of(lives, clock, discipline, ticking=False):
     n = len(lives)
     return Job(program.steps(), np.array(entry), np.zeros((n, 2), int), np.array([discipline]), 0, 0, 0,
                np.zeros(n, int), clock=clock, turn_ps=TURN, tick_ps=ticking and TICK, tick_work_ps=WORK,
-               queue_ps=QUEUE, look_ps=LOOK)  # fmt: skip
+               enqueue_ps=QUEUE, poll_ps=LOOK)  # fmt: skip
 
 
 def some_lives(seed):

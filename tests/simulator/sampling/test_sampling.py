@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sampled migrations: the course against closed forms, windows against what is known, all of it against whole runs."""
+"""Sampled migrations: fluid model against closed forms, windows against what is known, results against whole runs."""
 
 from __future__ import annotations
 

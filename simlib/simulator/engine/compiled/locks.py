@@ -230,7 +230,7 @@ def take(run, thread, number, step, now):
     if world.clock == Clock.SERIAL_YIELD:
         change_running(world, now, -1)
     thread.asleep = 1
-    return ASLEEP if world.turn_ps == 0 else now + world.queue_ps
+    return ASLEEP if world.turn_ps == 0 else now + world.enqueue_ps
 
 
 @inlined_at_caller

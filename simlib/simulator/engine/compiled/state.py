@@ -110,7 +110,7 @@ WORLD = record(
     "clock_since", "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
     "recorded", "as_blocks", "slow_path", "stop_at", "prepared", "changers", "withdrawn",
     "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "stream", "bits", "turn_of", "turn_end", "failed_polls",
-    "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
+    "tick_ps", "tick_work_ps", "tick_table", "enqueue_ps", "poll_ps",
     "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full", "overflow_at", "throttle", "fastest",
     "pause_entry", *Throttle._fields, flags=FLAGS,
 )  # fmt: skip
@@ -279,7 +279,7 @@ def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records
     world["sweep_at"] = world["overflow_at"] = -1
     world["fluid"] = job.clock != Clock.WALL and not job.turn_ps
     world["running"] = count if world["fluid"] else 1
-    for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
+    for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "enqueue_ps", "poll_ps",
                  "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full"):  # fmt: skip
         world[name] = getattr(job, name)
     for name, value in job.throttle._asdict().items() if job.throttle is not None else ():

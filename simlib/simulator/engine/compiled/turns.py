@@ -31,7 +31,7 @@ def next_turn(world, threads, tree, quantiles):
         last.unspent = (key >> calendar.THREAD_BITS) - now
         calendar.wake(tree, owner, calendar.NEVER)
     elif spins:
-        now = max(now, world.turn_end if world.clock == Clock.SERIAL else min(now + world.look_ps, world.turn_end))
+        now = max(now, world.turn_end if world.clock == Clock.SERIAL else min(now + world.poll_ps, world.turn_end))
     if now > HORIZON_PS:
         world.status = PAST_HORIZON
         return

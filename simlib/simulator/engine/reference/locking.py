@@ -48,7 +48,7 @@ class LockSteps(Interpreter):
         if self.job.clock == Clock.SERIAL_YIELD:
             self.change_running(-1)
         thread.asleep = thread.spins = True
-        return None if self.turns is None else now + self.job.queue_ps
+        return None if self.turns is None else now + self.job.enqueue_ps
 
     def poll(self, index: int, thread: SimulatedThread, turns: Turns) -> int | None:
         """Let a waiting thread check, in its turn, whether it gets the lock."""

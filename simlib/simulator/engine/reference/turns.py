@@ -28,7 +28,7 @@ class Turns:
         self.key, self.draws = int(thread_keys(seed, len(threads) + 1)[-1]), 0
         self.last, self.end, self.failed_polls = threads[-1], 0, 0
         self.running: SimulatedThread | None = None
-        self.poll_ps, self.chance = job.look_ps, chance
+        self.poll_ps, self.chance = job.poll_ps, chance
         self.tick, self.work, self.table = job.tick_ps, job.tick_work_ps, job.tick_table
         for thread in threads:
             thread.tick_at = first_tick(self.key, job.tick_ps)
