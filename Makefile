@@ -236,6 +236,7 @@ lab: .venv/.simlib
 		.venv/bin/simlib lab migrate data/experiments/$$name.toml --out data/collected --name $$name; \
 	done
 	@.venv/bin/simlib lab costs --out data/fits
+	@.venv/bin/python checks/shipped.py lab-instruction-times
 
 # Whole simulations are kept in build/sampling; remove it to simulate them again.
 sampling: .venv/.simlib

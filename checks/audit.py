@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Asks the advisory service about the pinned packages: ``make audit``. Exit code 3 where it cannot be reached."""
+"""Check the pinned packages for known vulnerabilities: ``make audit``. Exit status 3: service not reachable."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ ROOT = Path(__file__).parents[1]
 
 
 def main() -> int:
-    """Run pip-audit on the pins of `requirements/dev.txt`; 0: none known, 1: some, 3: not all could be asked about."""
-    line = [sys.executable, "-m", "pip_audit", "--progress-spinner", "off", "--disable-pip", "--require-hashes",
-            "--timeout", "20", "--format", "json", "-r", str(ROOT / "requirements" / "dev.txt")]  # fmt: skip
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    """Run pip-audit on the pins of `requirements/dev.txt`.
+
+    Return 0 if no vulnerability is known, 1 if some are, 3 if the service did not answer for all packages.
+    """
+    command = [sys.executable, "-m", "pip_audit", "--progress-spinner", "off", "--disable-pip", "--require-hashes",
+               "--timeout", "20", "--format", "json", "-r", str(ROOT / "requirements" / "dev.txt")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError, TypeError):
-        last = [text for text in done.stderr.splitlines() if text.strip()][-1:] or ["pip-audit said nothing"]
+        last = [text for text in done.stderr.splitlines() if text.strip()][-1:] or ["pip-audit printed nothing"]
         return _not_audited(last[0][:300])
     for package in packages:
-        for fault in package.get("vulns", []):
-            cure = ", ".join(fault["fix_versions"]) or "no version without it"
-            print(f"{package['name']} {package['version']}: {fault['id']}; {cure}")
-    # It calls what it could not ask about "skipped", and ends well.
+        for vulnerability in package.get("vulns", []):
+            hint = ", ".join(vulnerability["fix_versions"]) or "no fixed version"
+            print(f"{package['name']} {package['version']}: {vulnerability['id']}; {hint}")
+    # pip-audit reports packages without an answer as "skipped", and exits with 0.
     skipped = [package["name"] for package in packages if "skip_reason" in package]
     if any(package.get("vulns") for package in packages):
         return 1
@@ -35,10 +38,13 @@ def main() -> int:
     return 0
 
 
-def _not_audited(why: str) -> int:
-    """Say that nothing is known."""
-    print(f"NOT AUDITED: the advisory service cannot be had from this machine ({why}).", file=sys.stderr)
-    print("Nothing is known of these packages, good or bad: run make audit where it can be had.", file=sys.stderr)
+def _not_audited(reason: str) -> int:
+    """Report that no statement about the packages is possible; return the exit status."""
+    print(f"NOT AUDITED: the advisory service cannot be reached from this host ({reason}).", file=sys.stderr)
+    print(
+        "It is unknown whether these packages have vulnerabilities: run make audit on a host that reaches the service.",
+        file=sys.stderr,
+    )
     return 3
 
 

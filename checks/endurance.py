@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The same commands again and again in one process: does it keep memory, descriptors or threads?
+"""Repeat commands in one process, and check that its memory, descriptors and threads do not grow.
 
     python checks/endurance.py MINUTES [PIECES]
 
-(`make endurance`) runs so many processes one after another, each for its part of the minutes. A process goes round the
-commands that ``checks/kills.py`` ends, and a sweep; after each round its memory, descriptors and threads are written
-down. The first quarter of the time is warm-up, in which the allocator's pools fill. Memory is flat if the median of the
-last quarter is at most 5 % above that of the second one. Memory is what a process has that no file holds: pages of
-libraries are its own or shared as other processes come and go that use them, too.
+(`make endurance`) runs PIECES processes one after another, each for an equal part of the minutes. A process repeats the
+commands of ``checks/kills.py`` and a sweep, and records its memory, descriptors and threads after each round. The first
+quarter of the time is warm-up, in which the allocator's pools fill. Memory may grow by 5 % from the median of the
+second quarter to that of the last one; descriptors and threads may not grow. Memory is the resident memory that no file
+backs: pages of libraries become private or shared as other processes that use them start and end.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from kills import ROOT, commands
 
 from simlib.ui.cli import main as run
 
-MOST = 0.05
-"""By how much memory may grow."""
+MOST_GROWTH = 0.05
+"""Largest accepted growth of the memory, relative."""
 
 
-def once(words: tuple[object, ...]) -> None:
-    """Run a command in this process, silently; whether it succeeds is for other tests."""
-    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+def run_silently(arguments: tuple[object, ...]) -> None:
+    """Run a command in this process without output; other tests check its exit status."""
+    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
         with contextlib.suppress(SystemExit):
-            run([str(word) for word in words])
+            run([str(argument) for argument in arguments])
 
 
-def give_back() -> None:
-    """Have the allocators return what nobody uses: else they waver by 15 %, more than what is sought."""
+def release_memory() -> None:
+    """Make the allocators return unused memory; else it varies by 15 %, more than the growth to detect."""
     gc.collect()
     pyarrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
@@ -49,40 +49,42 @@ def give_back() -> None:
         trim(0)
 
 
-def piece(minutes: float) -> int:
-    """Go round for so long in this process; print what it kept. Returns 1 if that grew."""
-    process, begun = psutil.Process(), time.monotonic()
-    seen = []
+def run_piece(minutes: float) -> int:
+    """Repeat the commands in this process for some minutes, and print its resources; return 1 if they grew."""
+    process, start_time = psutil.Process(), time.monotonic()
+    samples = []
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        rounds = [command.arguments for command in commands(place)]
+        all_arguments = [command.arguments for command in commands(place)]
         os.chdir(place)
-        while time.monotonic() - begun < 60 * minutes:
-            for words in rounds:
-                once(words)
-            with tempfile.TemporaryDirectory(dir=place) as swept:
-                once(("sweep", ROOT / "data" / "grids" / "first.toml", "--out", f"{swept}/out", "--workers", 1))
-            give_back()
-            held = process.memory_info()
-            seen.append((time.monotonic() - begun, held.rss - held.shared, process.num_fds(), process.num_threads()))
+        while time.monotonic() - start_time < 60 * minutes:
+            for arguments in all_arguments:
+                run_silently(arguments)
+            with tempfile.TemporaryDirectory(dir=place) as folder:
+                run_silently(
+                    ("sweep", ROOT / "data" / "grids" / "first.toml", "--out", f"{folder}/out", "--workers", 1)
+                )
+            release_memory()
+            memory_info, elapsed = process.memory_info(), time.monotonic() - start_time
+            samples.append((elapsed, memory_info.rss - memory_info.shared, process.num_fds(), process.num_threads()))
         os.chdir(ROOT)
-    at, memory, descriptors, threads = np.array(seen).T
-    quarter = np.minimum(at // (15 * minutes), 3)
-    medians = np.array([[np.median(each[quarter == q]) for each in (memory / 2**20, descriptors, threads)]
+    times, memory, descriptors, threads = np.array(samples).T
+    quarter = np.minimum(times // (15 * minutes), 3)
+    medians = np.array([[np.median(values[quarter == q]) for values in (memory / 2**20, descriptors, threads)]
                         for q in range(4)])  # fmt: skip
     before, after = medians[1], medians[3]
-    grown = after[0] / before[0] - 1
-    print(f"{minutes:g} min, {len(seen)} rounds; medians of the quarters: memory {medians[:, 0].round()} MiB, of the "
-          f"last one {grown:+.1%} against the second; descriptors {medians[:, 1]}; threads {medians[:, 2]}",
+    growth = after[0] / before[0] - 1
+    print(f"{minutes:g} min, {len(samples)} rounds; medians of the quarters: memory {medians[:, 0].round()} MiB, "
+          f"{growth:+.1%} from the second to the last; descriptors {medians[:, 1]}; threads {medians[:, 2]}",
           flush=True)  # fmt: skip
-    kept = max(after[1] - before[1], after[2] - before[2])
-    return int(grown > MOST or kept > 0)
+    leaked = max(after[1] - before[1], after[2] - before[2])
+    return int(growth > MOST_GROWTH or leaked > 0)
 
 
 def main(minutes: float, pieces: int = 2) -> int:
-    """Run the pieces; return how many grew."""
-    if pieces == 0:  # this is one of them
-        return piece(minutes)
+    """Run the pieces; return the number of those whose resources grew."""
+    if pieces == 0:  # this process is a piece
+        return run_piece(minutes)
     command = [sys.executable, __file__, str(minutes / pieces), "0"]
     return sum(subprocess.run(command, check=False).returncode != 0 for _ in range(pieces))
 

@@ -478,8 +478,6 @@ _SLOW = {
     "qemu",
     "collect",
     "costs",
-    "growth",
-    "settings",
     "watch",
 }
 """Commands that would compute or serve: their files are broken, so that they start and refuse."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sends Ctrl-C and SIGTERM to every long command at random moments, and sees what is left: ``make interruptions``.
+"""Send Ctrl-C and SIGTERM to every long command at random moments, and check what remains: ``make interruptions``.
 
-Each must end within a second with its exit code and one sentence, and leave no file half-written, no temporary file
-and no process. The same moments each time; another number, or another seed, gives others:
+Each command must end within a second with its exit code and one message, and leave no incomplete file, no temporary
+file and no process. The moments are reproducible; another number or another seed gives others:
 ``python checks/interruptions.py 100 7``.
 """
 
@@ -39,19 +39,19 @@ line_transfer = "50ns"
 
 @dataclass(frozen=True)
 class Command:
-    """A command, and when it is interrupted: seconds after it began to hear signals."""
+    """Command with the moments of its interruption: earliest and latest, s after it installed its signal handlers."""
 
     name: str
-    words: tuple[object, ...]
-    first: float
-    last: float
+    arguments: tuple[object, ...]
+    earliest: float
+    latest: float
     environment: dict[str, str] = field(default_factory=dict)
-    sentence: str = SENTENCE
+    message: str = SENTENCE
 
 
 def commands(folder: Path) -> list[Command]:
-    """All long commands, with what they need."""
-    from lab_fakes import built, program  # noqa: PLC0415  # once the lab is known to be here
+    """Return all long commands, and write their scenarios and a fake lab into a folder."""
+    from lab_fakes import built, program  # noqa: PLC0415  # only this function needs the lab
 
     from simlib.lab.build import built_dir  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ def commands(folder: Path) -> list[Command]:
     out = folder / "out"
     jupyter = {name: str(folder / "jupyter") for name in
                ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}  # fmt: skip
-    Path("/proc/self/comm").write_text("CPU 0/KVM")  # a process to watch: this one
+    Path("/proc/self/comm").write_text("CPU 0/KVM")  # this process takes the name of a vCPU thread for `host watch`
     watch = ("host", "watch", os.getpid(), "--interval", "0.05", "--out", out / "watch")
     fit = ("calibrate", ARM64, "arm64-dirty-memory-time", "--train", "vcpus <= 8", "--out", out / "fit.json")
     return [
@@ -95,111 +95,112 @@ def commands(folder: Path) -> list[Command]:
     ]  # fmt: skip
 
 
-def listens(number: int) -> bool:
-    """Whether a process has a handler for SIGTERM."""
+def handles_sigterm(process_id: int) -> bool:
+    """True if a process has a handler for SIGTERM."""
     try:
-        text = Path(f"/proc/{number}/status").read_text()
+        text = Path(f"/proc/{process_id}/status").read_text()
     except OSError:
         return False
-    caught = next((line for line in text.splitlines() if line.startswith("SigCgt")), "SigCgt: 0")
-    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    caught_signals = next((line for line in text.splitlines() if line.startswith("SigCgt")), "SigCgt: 0")
+    return bool(int(caught_signals.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def marked(mark: str) -> list[str]:
-    """Processes with a variable in their environment: a command's own and all it has started."""
-    found = []
+    """Command lines of the processes of a command and of all that it started, by a variable in their environment."""
+    command_lines = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            there = f"MOMENT={mark}\0".encode() in path.read_bytes()
-            if there and (path.parent / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found.append((path.parent / "cmdline").read_text().replace("\0", " "))
+            has_variable = f"MOMENT={mark}\0".encode() in path.read_bytes()
+            if has_variable and (path.parent / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                command_lines.append((path.parent / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
-    return found
+    return command_lines
 
 
 @dataclass
 class Moment:
-    """What came of one signal."""
+    """Outcome of a signal: times until the signal handlers were installed and until the command ended, s; faults."""
 
     command: Command
-    after: float
-    number: signal.Signals
-    start: float
-    took: float
+    delay: float
+    signal_number: signal.Signals
+    startup: float
+    duration: float
     faults: list[str]
 
 
-def interrupt(command: Command, after: float, number: signal.Signals, folder: Path, count: int) -> Moment | None:
-    """Start a command, send it a signal; None if it had ended by then."""
-    mark, temporary = f"{os.getpid()}-{count}", folder / "tmp"
+def interrupt(command: Command, delay: float, signal_number: signal.Signals, folder: Path, index: int) -> Moment | None:
+    """Start a command and send it a signal; return None if it ended before."""
+    mark, temporary = f"{os.getpid()}-{index}", folder / "tmp"
     temporary.mkdir(exist_ok=True)
-    changes = {key: value.format(count) for key, value in command.environment.items()}
+    changes = {key: value.format(index) for key, value in command.environment.items()}
     environment = os.environ | {"MOMENT": mark, "TMPDIR": str(temporary)} | changes
     with (folder / "stderr").open("w+") as messages, (folder / "stdout").open("w") as results:
-        begun = time.monotonic()
+        start_time = time.monotonic()
         process = subprocess.Popen(
-            [Path(sys.executable).parent / "python", "-m", "simlib", *map(str, command.words)],
+            [Path(sys.executable).parent / "python", "-m", "simlib", *map(str, command.arguments)],
             stdin=subprocess.DEVNULL, stdout=results, stderr=messages, env=environment, cwd=ROOT,
         )  # fmt: skip
-        while not listens(process.pid) and process.poll() is None:
+        while not handles_sigterm(process.pid) and process.poll() is None:
             time.sleep(0.001)
-        start = time.monotonic() - begun
-        time.sleep(after)
+        startup = time.monotonic() - start_time
+        time.sleep(delay)
         if process.poll() is not None:
             return None
-        sent = time.monotonic()
-        process.send_signal(number)
+        sent_time = time.monotonic()
+        process.send_signal(signal_number)
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        took = time.monotonic() - sent
+        duration = time.monotonic() - sent_time
         messages.seek(0)
         text = messages.read()
-    faults = [f"process left: {line}" for line in marked(mark)]
-    if took > LIMIT_S:
-        faults.append(f"took {took:.2f} s")
-    if process.returncode != 128 + number:
+    faults = [f"process still running: {line}" for line in marked(mark)]
+    if duration > LIMIT_S:
+        faults.append(f"took {duration:.2f} s")
+    if process.returncode != 128 + signal_number:
         faults.append(f"exit code {process.returncode}")
-    if "Traceback" in text or command.sentence not in text.splitlines()[-1:][0][: len(command.sentence)]:
-        faults.append(f"said {text[-500:]!r}")
-    left = [*temporary.iterdir(), *folder.rglob("*.part"), *folder.rglob("*.tmp.*")]
-    faults += [f"left {path.relative_to(folder)}" for path in left]
-    for path in left:
-        path.rename(folder / f"seen-{count}-{path.name.replace('.part', '').replace('.tmp', '')}")
-    return Moment(command, after, number, start, took, faults)
+    if "Traceback" in text or command.message not in text.splitlines()[-1:][0][: len(command.message)]:
+        faults.append(f"printed {text[-500:]!r}")
+    remaining_files = [*temporary.iterdir(), *folder.rglob("*.part"), *folder.rglob("*.tmp.*")]
+    faults += [f"file not removed: {path.relative_to(folder)}" for path in remaining_files]
+    for path in remaining_files:
+        path.rename(folder / f"seen-{index}-{path.name.replace('.part', '').replace('.tmp', '')}")
+    return Moment(command, delay, signal_number, startup, duration, faults)
 
 
 def main(moments: int = 40, seed: int = 1) -> int:
-    """Run all, print a table of the worst of each command; return how many moments had a fault."""
+    """Interrupt the commands, print a table of the longest time of each; return the number of moments with a fault."""
     random = np.random.default_rng(seed)
     print(f"{moments} moments, seed {seed}")
-    found: list[Moment] = []
+    results: list[Moment] = []
     with tempfile.TemporaryDirectory(prefix="interruptions-") as name:
         folder = Path(name)
-        known = commands(folder)
-        for count in range(moments):
-            command = known[count % len(known)]
-            number = (signal.SIGINT, signal.SIGTERM)[(count + count // len(known)) % 2]
-            after = float(random.uniform(command.first, command.last))
-            while (moment := interrupt(command, after, number, folder, count)) is None:
-                after /= 2  # it had ended
-            found.append(moment)
-            print(f"{command.name:30} {number.name:8} after {after:6.2f} s: {moment.took:.2f} s", *moment.faults,
-                  flush=True)  # fmt: skip
-    print(f"\n{'command':30} {'moments':>7} {'worst, s':>9} {'faults':>7}")
-    for command in known:
-        mine = [moment for moment in found if moment.command is command]
-        if mine:
-            faults = sum(bool(moment.faults) for moment in mine)
-            print(f"{command.name:30} {len(mine):7} {max(moment.took for moment in mine):9.2f} {faults:7}")
-    bad = sum(bool(moment.faults) for moment in found)
-    starts = sorted(moment.start for moment in found)
-    print(f"{'all':30} {len(found):7} {max(moment.took for moment in found):9.2f} {bad:7}")
-    print(f"Until simlib hears signals, while Python itself starts: {starts[len(starts) // 2]:.3f} s (median)")
-    return bad
+        all_commands = commands(folder)
+        for index in range(moments):
+            command = all_commands[index % len(all_commands)]
+            signal_number = (signal.SIGINT, signal.SIGTERM)[(index + index // len(all_commands)) % 2]
+            delay = float(random.uniform(command.earliest, command.latest))
+            while (moment := interrupt(command, delay, signal_number, folder, index)) is None:
+                delay /= 2  # the command ended before
+            results.append(moment)
+            print(f"{command.name:30} {signal_number.name:8} after {delay:6.2f} s: {moment.duration:.2f} s",
+                  *moment.faults, flush=True)  # fmt: skip
+    print(f"\n{'command':30} {'moments':>7} {'max, s':>9} {'faults':>7}")
+    for command in all_commands:
+        of_command = [moment for moment in results if moment.command is command]
+        if of_command:
+            faults = sum(bool(moment.faults) for moment in of_command)
+            longest = max(moment.duration for moment in of_command)
+            print(f"{command.name:30} {len(of_command):7} {longest:9.2f} {faults:7}")
+    faulty = sum(bool(moment.faults) for moment in results)
+    startups = sorted(moment.startup for moment in results)
+    print(f"{'all':30} {len(results):7} {max(moment.duration for moment in results):9.2f} {faulty:7}")
+    print(f"Time until simlib handles signals, in which Python starts: {startups[len(startups) // 2]:.3f} s (median)")
+    return faulty
 
 
 if __name__ == "__main__":

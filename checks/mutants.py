@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Small faults drawn by chance from all that cosmic-ray can put into a package, and whether a test notices each.
+"""Mutation test with random faults of cosmic-ray: the share of them that a test detects.
 
     python checks/mutants.py FOLDER [NUMBER [PACKAGE...]] [--write]
 
-(`make mutants`) draws so many mutants of each package, always the same ones, and tries each in a copy of the tree with
-the tests of `TESTS`, which are a part of ``make test``. FOLDER keeps the results in ``mutants.csv``; what is
-there is not tried again. Annotations are left alone: they are never evaluated. `checks/mutations.py` has faults
-that somebody thought of, and which must all be caught.
+(`make mutants`) selects NUMBER mutants of each package at random, the same ones in each run, and runs the tests of
+`TESTS`, which are a part of ``make test``, on each mutant in a copy of the tree. FOLDER keeps the results in
+``mutants.csv``; a mutant with a result there is not tested again. Annotations are not changed, because Python never
+evaluates them. `checks/mutations.py` has faults written by hand, and the tests must detect all of those.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "checks.md"
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 REASONS = Path(__file__).with_name("survivors.toml")
-"""Why no test notices a mutant."""
+"""Reasons why no test detects a mutant, by module and change."""
 
 TESTS = {
-    "theory": (("tests/analysis/theory",), ("tests/simulator/engine/test_theory_agreement.py",)),
-    "engine": (
+    "analysis.theory": (("tests/analysis/theory",), ("tests/simulator/engine/test_theory_agreement.py",)),
+    "simulator.engine": (
         ("tests/simulator/engine/test_identity.py",),
         ("tests/simulator/engine", "tests/simulator/workloads", "tests/analysis/test_simulate.py"),
     ),
-    "decision": (("tests/analysis/choose",), ("tests/ui/cli/test_cli.py", "tests/ui/report")),
-    "calibration": (
+    "analysis.choose": (("tests/analysis/choose",), ("tests/ui/cli/test_cli.py", "tests/ui/report")),
+    "analysis.calibrate": (
         ("tests/analysis/calibrate",),
         ("tests/measurements/fits", "tests/studies", "tests/ui/report", "tests/ui/cli/test_cli.py"),
     ),
 }
-"""Which tests may notice a fault in a package, besides the examples of the module that has it: first these, then those.
+"""Tests that may detect a fault in a package, besides the doctests of its module: those to run first, then the others.
 
-Whatever is left is tried with the long ones of all of them (``make test-studies``)."""
+A mutant that survives them is tested with the studies of both (``make test-studies``)."""
 
 LIMIT_S = 900
-"""A mutant whose tests take longer does not end; that is noticed, too."""
+"""Time limit of a run of pytest, s; a mutant that exceeds it counts as detected, because it does not end."""
 
 FIELDS = ("package", "module", "line", "operator", "occurrence", "outcome", "test", "seconds", "diff")
 
 
 class Mutant(NamedTuple):
-    """One fault: the how manieth place at which an operator changes a module."""
+    """Fault that an operator of cosmic-ray makes in a module, at its place number `occurrence` there."""
 
     package: str
     module: str
@@ -77,19 +77,20 @@ class Mutant(NamedTuple):
 
 def annotated(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Begin and end, (line, column), of every annotation of a module."""
-    found: list[ast.expr | None] = []
+    annotations: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.AnnAssign | ast.arg):
-            found.append(node.annotation)
+            annotations.append(node.annotation)
         elif isinstance(node, ast.FunctionDef):
-            found.append(node.returns)
-    return [((one.lineno, one.col_offset), (one.end_lineno or 0, one.end_col_offset or 0)) for one in found if one]
+            annotations.append(node.returns)
+    return [((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)) for node in annotations
+            if node]  # fmt: skip
 
 
 def mutants(package: str) -> list[Mutant]:
     """All that there are of a package, in an order that is always the same."""
     found = []
-    for path in sorted((ROOT / "simlib" / package).rglob("*.py")):
+    for path in sorted((ROOT / "simlib" / package.replace(".", "/")).rglob("*.py")):
         module = str(path.relative_to(ROOT))
         idle = annotated(path.read_text(encoding="utf-8"))
         with use_db(":memory:", WorkDB.Mode.create) as database:
@@ -101,7 +102,7 @@ def mutants(package: str) -> list[Mutant]:
 
 
 def mutated(mutant: Mutant, source: str) -> str | None:
-    """The module with the fault; None if it would be no program, or the same."""
+    """Return the source with the fault; None if that is not valid Python, or the same program."""
     changed = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
     try:
         return changed if changed and ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)) else None
@@ -110,17 +111,22 @@ def mutated(mutant: Mutant, source: str) -> str | None:
 
 
 def drawn(package: str, number: int) -> Iterator[Mutant]:
-    """So many mutants by chance; a larger number begins with the same ones, and a changed module draws few others."""
-    every = sorted(mutants(package), key=lambda mutant: hashlib.sha256(repr(mutant._replace(line=0)).encode()).digest())
-    print(f"{package}: {number} of {len(every)} mutants", flush=True)
-    for mutant in every:
+    """Select `number` mutants at random.
+
+    A larger number begins with the same mutants, and a change of a module replaces few of them.
+    """
+    candidates = sorted(
+        mutants(package), key=lambda mutant: hashlib.sha256(repr(mutant._replace(line=0)).encode()).digest()
+    )
+    print(f"{package}: {number} of {len(candidates)} mutants", flush=True)
+    for mutant in candidates:
         if number and mutated(mutant, (ROOT / mutant.module).read_text(encoding="utf-8")):
             number -= 1
             yield mutant
 
 
 def copied(folder: Path) -> Path:
-    """A copy of all that git knows."""
+    """Copy all files that git tracks into a folder; return the folder."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +135,7 @@ def copied(folder: Path) -> Path:
 
 
 def rounds(mutant: Mutant) -> Iterator[tuple[str, ...]]:
-    """What pytest is asked for, one after another until something fails: which marks, then the tests."""
+    """Arguments of successive runs of pytest, until a run fails: the marker expression, then the paths."""
     yield ("-m", "", mutant.module)
     for paths in TESTS[mutant.package]:
         yield ("-m", "not study", *paths)
@@ -137,7 +143,7 @@ def rounds(mutant: Mutant) -> Iterator[tuple[str, ...]]:
 
 
 def noticed(folder: Path, *paths: str) -> str:
-    """The first test that fails in a copy, without its parameters; empty if none does."""
+    """Return the first test that fails in a copy, without its parameters; empty if none fails."""
     environment = os.environ | {
         "PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "numba"), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
@@ -158,36 +164,36 @@ def noticed(folder: Path, *paths: str) -> str:
         done = subprocess.run([*command, *paths], check=False, env=environment, cwd=folder, capture_output=True,
                               text=True, timeout=LIMIT_S)  # fmt: skip
     except subprocess.TimeoutExpired:
-        return "(it does not end)"
-    if done.returncode in (0, 5):  # passed, or a module without examples
+        return "(time limit exceeded)"
+    if done.returncode in (0, 5):  # passed, or the module has no doctests
         return ""
     failed = re.search(r"^(?:FAILED|ERROR) ([^\s[]+)", done.stdout, flags=re.MULTILINE)
-    return failed[1] if failed else f"(pytest ended with {done.returncode})"
+    return failed[1] if failed else f"(exit status {done.returncode} of pytest)"
 
 
 @cache
-def unhurt(folder: Path, *asked: str) -> None:
-    """Stop if what failed fails without any mutant, too; a test is asked once in each copy."""
-    test = noticed(folder, *asked)
+def unhurt(folder: Path, *arguments: str) -> None:
+    """Stop if a failing test also fails without a mutant; a test runs once for this in each copy."""
+    test = noticed(folder, *arguments)
     if test:
-        raise SystemExit(f"without any mutant, {test} fails")
+        raise SystemExit(f"{test} also fails without a mutant")
 
 
 def attempt(mutant: Mutant, folders: Queue[Path]) -> dict[str, object]:
-    """Put a fault into a copy, ask the tests, and take it out."""
-    folder, began = folders.get(), time.monotonic()
+    """Insert a fault into a copy, run the tests, and restore the module."""
+    folder, start_time = folders.get(), time.monotonic()
     path = folder / mutant.module
     source = path.read_text(encoding="utf-8")
     changed = mutated(mutant, source)
     assert changed is not None
     try:
         test = ""
-        for asked in rounds(mutant):
+        for arguments in rounds(mutant):
             path.write_text(changed, encoding="utf-8")
-            test = noticed(folder, *asked)
+            test = noticed(folder, *arguments)
             path.write_text(source, encoding="utf-8")
             if test:
-                unhurt(folder, *(asked if test.startswith("(") else (*asked[:2], test)))
+                unhurt(folder, *(arguments if test.startswith("(") else (*arguments[:2], test)))
                 break
     finally:
         path.write_text(source, encoding="utf-8")
@@ -197,76 +203,76 @@ def attempt(mutant: Mutant, folders: Queue[Path]) -> dict[str, object]:
     diff = f"{before[line].strip()} -> {after[line].strip()}"
     return mutant._asdict() | {
         "line": line + 1, "outcome": "killed" if test else "survived", "test": test,
-        "seconds": round(time.monotonic() - began), "diff": diff,
+        "seconds": round(time.monotonic() - start_time), "diff": diff,
     }  # fmt: skip
 
 
 def score(rows: list[dict[str, str]]) -> tuple[int, float, float]:
-    """How many mutants were noticed, and the ends of that share's interval (Wilson, 90 %)."""
+    """Number of detected mutants, and the ends of the 90 % interval of their share (Wilson)."""
     killed = sum(row["outcome"] == "killed" for row in rows)
     low, high = stats.binomtest(killed, len(rows)).proportion_ci(0.90, method="wilson")
     return killed, low, high
 
 
-def page(found: dict[str, list[dict[str, str]]]) -> str:
-    """Scores, as docs/checks.md has them."""
+def page(results: dict[str, list[dict[str, str]]]) -> str:
+    """Table of the scores for docs/checks.md."""
     reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))
     lines = ["| package | mutants tried | noticed | share | 90 % interval |", "|---|---|---|---|---|"]
-    every = [row for rows in found.values() for row in rows]
-    for name, rows in found.items():
+    all_rows = [row for rows in results.values() for row in rows]
+    for name, rows in results.items():
         killed, low, high = score(rows)
         lines.append(f"| {name} | {len(rows)} | {killed} | {killed / len(rows):.0%} | {low:.0%} to {high:.0%} |")
-    survived = [row for row in every if row["outcome"] == "survived"]
+    survived = [row for row in all_rows if row["outcome"] == "survived"]
     unknown = sum(row["diff"] not in reasons.get(row["module"], {}) for row in survived)
-    left = f"; {unknown} not looked into" if unknown else ""
-    lines += ["", f"Not noticed: {len(survived)}. Why each is no fault: `checks/survivors.toml`{left}."]
+    addition = f"; {unknown} not examined" if unknown else ""
+    lines += ["", f"Not noticed: {len(survived)}. Why each is no fault: `checks/survivors.toml`{addition}."]
     return "\n".join([BEGIN, *lines, END])
 
 
 def tried(folder: Path, number: int, packages: Iterable[str]) -> dict[str, list[dict[str, str]]]:
-    """Try what was not tried yet; what was found of each package."""
+    """Test the mutants without a result; return the results of each package."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / "mutants.csv"
+    results = folder / "mutants.csv"
     rows: dict[Mutant, dict[str, str]] = {}
-    if kept.exists():
-        with kept.open(encoding="utf-8", newline="") as stream:
+    if results.exists():
+        with results.open(encoding="utf-8", newline="") as stream:
             for row in csv.DictReader(stream):
                 key = Mutant(row["package"], row["module"], 0, row["operator"], int(row["occurrence"]))
                 rows[key] = row
-    wanted = [mutant for package in packages for mutant in drawn(package, number)]
-    left = [mutant for mutant in wanted if mutant._replace(line=0) not in rows]
+    selected = [mutant for package in packages for mutant in drawn(package, number)]
+    remaining = [mutant for mutant in selected if mutant._replace(line=0) not in rows]
     folders: Queue[Path] = Queue()
-    workers = len(os.sched_getaffinity(0)) if left else 0
-    for at in range(workers):
-        shutil.rmtree(folder / str(at), ignore_errors=True)
-        folders.put(copied(folder / str(at)))
-    with kept.open("a", encoding="utf-8", newline="") as stream, ThreadPoolExecutor(max(workers, 1)) as pool:
+    workers = len(os.sched_getaffinity(0)) if remaining else 0
+    for worker in range(workers):
+        shutil.rmtree(folder / str(worker), ignore_errors=True)
+        folders.put(copied(folder / str(worker)))
+    with results.open("a", encoding="utf-8", newline="") as stream, ThreadPoolExecutor(max(workers, 1)) as pool:
         table = csv.DictWriter(stream, FIELDS)
         if not rows:
             table.writeheader()
-        under_way = [pool.submit(attempt, mutant, folders) for mutant in left]
+        futures = [pool.submit(attempt, mutant, folders) for mutant in remaining]
         try:
-            for done, future in enumerate(as_completed(under_way), 1):
+            for count, future in enumerate(as_completed(futures), 1):
                 row = {key: str(value) for key, value in future.result().items()}
                 table.writerow(row)
                 stream.flush()
                 rows[Mutant(row["package"], row["module"], 0, row["operator"], int(row["occurrence"]))] = row
-                print(f"{done}/{len(left)} {row['outcome']} {row['module']}:{row['line']} {row['diff']} "
+                print(f"{count}/{len(remaining)} {row['outcome']} {row['module']}:{row['line']} {row['diff']} "
                       f"({row['test'] or 'no test'}, {row['seconds']} s)", flush=True)  # fmt: skip
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return {package: [rows[mutant._replace(line=0)] for mutant in wanted if mutant.package == package]
+    return {package: [rows[mutant._replace(line=0)] for mutant in selected if mutant.package == package]
             for package in packages}  # fmt: skip
 
 
 def main() -> None:
-    """Try them, and print the scores and the survivors."""
+    """Test the mutants and print the scores."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="keeps what was found")
-    parser.add_argument("number", type=int, nargs="?", default=100, help="mutants of each package (%(default)s)")
-    parser.add_argument("packages", nargs="*", default=list(TESTS), help="of these; else of all")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/checks.md")
+    parser.add_argument("folder", type=Path, help="folder of the results")
+    parser.add_argument("number", type=int, nargs="?", default=100, help="mutants per package (default: %(default)s)")
+    parser.add_argument("packages", nargs="*", default=list(TESTS), help="packages (default: all of TESTS)")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/checks.md")
     arguments = parser.parse_args()
     text = page(tried(arguments.folder, arguments.number, arguments.packages))
     print(text)

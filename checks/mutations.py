@@ -356,8 +356,8 @@ def faults_in(edit: Edit) -> str:
 def copy_to(folder: Path) -> None:
     """Copy the files that the tests of the engines need."""
     shutil.copytree(ROOT / "simlib", folder / "simlib", ignore=shutil.ignore_patterns("__pycache__", "_*data"))
-    for part in ("checks", "tests/simulator/engine"):
-        shutil.copytree(ROOT / part, folder / part)
+    for part in ("studies", "checks", "tests/simulator/engine"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("tests/conftest.py", "tests/notebook_run.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The same commands under other Pythons, and other versions of what simlib needs: ``make same-results``.
+"""Compare the results of commands under several Pythons and versions of simlib's packages: ``make same-results``.
 
     python checks/same_results.py PYTHON...
 
-Each argument is an interpreter, which gets the pinned packages in an environment of its own below build/pythons; the
-first one is the reference, and gets the lowest versions that pyproject.toml allows in another one, too. What every
-command prints and writes is compared: text by text but for dates, and where they differ, number by number.
+Each argument is an interpreter, which gets the pinned packages in a virtual environment below build/pythons. The first
+interpreter is the reference; it gets a second environment with the lowest versions that pyproject.toml allows. The
+check compares all that a command prints and writes: as text without dates and, where texts differ, number by number.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "calibrate": ("calibrate", ALTRA, "arm64-dirty-memory-time", "--train", "vcpus <= 8", "--out", "fit.json"),
     "sweep": ("sweep", ROOT / "data" / "grids" / "first.toml", "--out", "swept"),
 }  # fmt: skip
-"""Name and arguments; those that write do so into the folder in which they run."""
+"""Names and arguments of the commands, which write into the folder in which they run."""
 
 DATES = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?( UTC)?)?")
 NUMBER = re.compile(r"-?\d+\.?\d*(?:[eE][-+]?\d+)?")
 
 ARITHMETIC = 1e-9
-"""Numbers that differ by a smaller share are the same: the order of sums is another one in another NumPy and SciPy."""
+"""Relative difference below which numbers are the same: versions of NumPy and SciPy sum in different orders."""
 
 ENDED = "ended with"
 """Prefix of the result of a command that failed."""
@@ -52,78 +52,78 @@ VERSIONS = "import numba, numpy, pandas, platform, scipy; print('Python', platfo
 
 
 def results(python: str, folder: Path) -> dict[str, str]:
-    """What each command prints and writes under an interpreter, by its name."""
-    found = {}
-    for name, words in COMMANDS.items():
+    """Output and files of each command under an interpreter, by the command's name."""
+    texts_of_commands = {}
+    for name, arguments in COMMANDS.items():
         place = folder / name
         place.mkdir(parents=True)
         (place / "small.toml").write_text(SMALL)
         (place / "migration.toml").write_text(MIGRATION)
-        given = set(place.iterdir())
-        # -P: only the tree that is tested, not what lies where this runs
-        command = [python, "-P", "-m", "simlib", *map(str, words)]
+        inputs = set(place.iterdir())
+        # -P: import the tree under test, not modules in the current folder
+        command = [python, "-P", "-m", "simlib", *map(str, arguments)]
         variables = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False, env=variables)
         if done.returncode:
-            found[name] = f"{ENDED} {done.returncode}: {done.stderr[-1000:]}"
+            texts_of_commands[name] = f"{ENDED} {done.returncode}: {done.stderr[-1000:]}"
             continue
-        written = sorted(path for path in place.rglob("*") if path.is_file() and path not in given)
+        written = sorted(path for path in place.rglob("*") if path.is_file() and path not in inputs)
         texts = [done.stdout, *(path.read_text() for path in written if path.suffix in (".csv", ".json"))]
-        swept = [place / "swept" / data for data in ("results", "refused") if (place / "swept" / data).is_dir()]
-        texts += [pd.read_parquet(data).sort_values("point").to_csv(index=False) for data in swept]
-        found[name] = DATES.sub("", "\n".join(texts))
-    return found
+        data_sets = [place / "swept" / data for data in ("results", "refused") if (place / "swept" / data).is_dir()]
+        texts += [pd.read_parquet(data).sort_values("point").to_csv(index=False) for data in data_sets]
+        texts_of_commands[name] = DATES.sub("", "\n".join(texts))
+    return texts_of_commands
 
 
-def difference(one: str, other: str) -> str:
-    """How two texts differ: "same", by how much their numbers do at most, or where their words do."""
-    if one == other and not one.startswith(ENDED):
+def difference(expected: str, actual: str) -> str:
+    """Describe how two texts differ: "same", the largest relative difference of numbers, or the first other words."""
+    if expected == actual and not expected.startswith(ENDED):
         return "same"
-    if ENDED in (one[: len(ENDED)], other[: len(ENDED)]):
-        return (one if one.startswith(ENDED) else other).strip().replace("\n", " ")[-200:]
-    if NUMBER.sub("#", one) != NUMBER.sub("#", other):
-        lines = zip(NUMBER.sub("#", one).splitlines(), NUMBER.sub("#", other).splitlines(), strict=False)
+    if ENDED in (expected[: len(ENDED)], actual[: len(ENDED)]):
+        return (expected if expected.startswith(ENDED) else actual).strip().replace("\n", " ")[-200:]
+    if NUMBER.sub("#", expected) != NUMBER.sub("#", actual):
+        lines = zip(NUMBER.sub("#", expected).splitlines(), NUMBER.sub("#", actual).splitlines(), strict=False)
         return "words differ: " + next((f"{a[:90]!r} and {b[:90]!r}" for a, b in lines if a != b), "in length")
-    pairs = [(float(a), float(b)) for a, b in zip(NUMBER.findall(one), NUMBER.findall(other), strict=True)]
-    most = max(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b)
-    how = "same" if most < ARITHMETIC else "differs"
-    return f"{how}: {sum(a != b for a, b in pairs)} of {len(pairs)} numbers differ, by {most:.1e} at most"
+    pairs = [(float(a), float(b)) for a, b in zip(NUMBER.findall(expected), NUMBER.findall(actual), strict=True)]
+    largest = max(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b)
+    verdict = "same" if largest < ARITHMETIC else "differs"
+    return f"{verdict}: {sum(a != b for a, b in pairs)} of {len(pairs)} numbers differ, by {largest:.1e} at most"
 
 
 def environment(python: str, pins: str) -> str:
-    """The interpreter of an environment with pinned packages, made if it is not there."""
+    """Return the interpreter of an environment with pinned packages; create the environment if it does not exist."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    asked = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    if asked.returncode:
-        raise SystemExit(f"{python} does not run ({asked.stderr.strip().splitlines()[0]}): name others, as in "
-                         "make same-results PYTHONS='python3.11 /path/to/python3.13'")  # fmt: skip
-    folder = ROOT / "build" / "pythons" / f"{asked.stdout.strip()}-{pins}"
-    wanted, whole = (ROOT / "requirements" / f"{pins}.txt").read_text(encoding="utf-8"), folder / "installed.txt"
-    if not whole.exists() or whole.read_text(encoding="utf-8") != wanted:
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{python} does not run ({done.stderr.strip().splitlines()[0]}): name other interpreters, "
+                         "e.g. make same-results PYTHONS='python3.11 /path/to/python3.13'")  # fmt: skip
+    folder = ROOT / "build" / "pythons" / f"{done.stdout.strip()}-{pins}"
+    requirements, installed = (ROOT / "requirements" / f"{pins}.txt").read_text("utf-8"), folder / "installed.txt"
+    if not installed.exists() or installed.read_text(encoding="utf-8") != requirements:
         print(f"Installing requirements/{pins}.txt into {folder.relative_to(ROOT)}.", flush=True)
         subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
         install = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
         subprocess.run([*install, "-r", ROOT / "requirements" / f"{pins}.txt"], check=True)
-        whole.write_text(wanted, encoding="utf-8")
+        installed.write_text(requirements, encoding="utf-8")
     return str(folder / "bin" / "python")
 
 
 def main(*pythons: str) -> int:
-    """Print a line for each command and environment; return how many are not the same."""
-    bad, expected = 0, dict[str, str]()
+    """Print a line for each command and environment; return the number of lines with a failure or a difference."""
+    faults, expected = 0, dict[str, str]()
     for python, pins in [*((python, "dev") for python in pythons), (pythons[0], "lowest")]:
-        mine = environment(python, pins)
-        versions = subprocess.run([mine, "-c", VERSIONS], capture_output=True, text=True, check=True).stdout
+        interpreter = environment(python, pins)
+        versions = subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=True).stdout
         print(versions.strip(), flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            found = results(mine, Path(folder))
-        expected = expected or found
-        for name, text in found.items():
-            how = difference(expected[name], text)
+            actual = results(interpreter, Path(folder))
+        expected = expected or actual
+        for name, text in actual.items():
+            verdict = difference(expected[name], text)
             failed = text.startswith(ENDED)
-            bad += failed or not how.startswith("same")
-            print(f"  {name:27} {how if expected is not found or failed else 'the reference'}", flush=True)
-    return bad
+            faults += failed or not verdict.startswith("same")
+            print(f"  {name:27} {verdict if expected is not actual or failed else 'the reference'}", flush=True)
+    return faults
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ REFUSED = {
     ("explore",): "pip install 'simlib[notebook]'",
     ("reproduce",): "needs a checkout",
     ("lab", "costs", "--out", "fits"): "needs a checkout",
-    ("data", "show", "load-ioctls"): "checkout",
+    ("data", "show", "load-ioctls"): "use a checkout",
 }
-"""Commands by what they must ask for."""
+"""Commands that end with exit code 1, by what they must ask for."""
 
 
 def size_of(folder: Path) -> float:
@@ -100,7 +100,7 @@ def main(folder: Path) -> None:
         done = subprocess.run((str(python), "-P", "-m", "simlib", *words), cwd=place, env=environment, check=False,
                               capture_output=True, text=True)  # fmt: skip
         need = REFUSED.get(words, "")
-        if bool(done.returncode) != bool(need) or need not in done.stderr:
+        if done.returncode != bool(need) or need not in done.stderr or "Traceback" in done.stderr:
             raise SystemExit(f"simlib {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
         print(f"simlib {' '.join(words)}: {f'asks for: {need}' if need else 'runs'}", flush=True)
 

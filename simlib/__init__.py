@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simlib import figures, lab, measurements
     from simlib._lib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
     from simlib.analysis import sweep
-    from simlib.analysis.calibrate import Calibrated, CalibrationOptions, calibrate
+    from simlib.analysis.calibrate import CalibrationOptions, calibrate
     from simlib.analysis.choose import Choice, choose, choose_batch, preset_scenario
     from simlib.analysis.compare import Comparison, compare
     from simlib.analysis.migrate import Migration, migrate
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from simlib.simulator.sampling import SampleResult
 
 __all__ = [
-    "Calibrated",
     "CalibrationError",
     "CalibrationOptions",
     "Choice",
@@ -69,7 +68,7 @@ __all__ = [
 _HOMES = {
     "_lib.errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
     "analysis": ("sweep",),
-    "analysis.calibrate": ("Calibrated", "CalibrationOptions", "calibrate"),
+    "analysis.calibrate": ("CalibrationOptions", "calibrate"),
     "analysis.choose": ("Choice", "choose", "choose_batch", "preset_scenario"),
     "analysis.compare": ("Comparison", "compare"),
     "analysis.migrate": ("Migration", "migrate"),

@@ -34,10 +34,10 @@ from pygments.formatters import HtmlFormatter
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
 from simlib._lib.parallel import Check, Progress, run_all
-from simlib.figures.results import rendered
+from simlib.figures.results import Answer, rendered
 from simlib.ui.report.block import Card, Cards, Chart
 from simlib.ui.report.page import Report, Section, page_style, plotly_js
-from studies.study import FINDINGS_FOLDER, Answer
+from studies.study import FINDINGS_FOLDER
 
 ROOT = Path(__file__).parents[1]
 """Root of the source tree."""

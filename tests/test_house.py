@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from make_map import drawing, imported_parts
 
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "simlib"
-ORDER = ["_lib", "model", "figures", "simulator", "measurements", "vmm", "analysis", "lab", "ui"]
+ORDER, UI = (
+    ["_lib", "model", "figures", "simulator", "measurements", "vmm", "analysis", "lab", "ui"],
+    ["report", "explorer", "cli"],
+)
 """From the ground up; a part imports only from parts before it."""
 
 MODULES = {
@@ -43,10 +47,25 @@ def imported_modules(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("simlib.", "studies.")):
-            held = [f"{node.module}.{alias.name}" for alias in node.names]
-            found |= {name if name in MODULES else f"{node.module}.__init__" for name in held}
-            found |= {node.module}
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                found.add(next(filter(MODULES.get, (name, f"{name}.__init__", node.module)), f"{node.module}.__init__"))
     return found & set(MODULES)
+
+
+def test_parts_of_ui_import_only_those_before_them():
+    for path in (CODE / "ui").glob("*/**/*.py"):
+        part = path.relative_to(CODE / "ui").parts[0]
+        others = {name.split(".")[2] for name in imported_modules(path) if name.startswith("simlib.ui.")}
+        assert others <= {part, *UI[: UI.index(part)]}, path
+
+
+def test_the_package_and_its_notebooks_import_no_study():
+    """A wheel has none."""
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    notebooks = [ROOT / name for name in shipped["wheel"]["force-include"] if name.endswith(".ipynb")]
+    assert notebooks
+    for path in (*CODE.rglob("*.py"), *notebooks):
+        assert not re.search(r'^\s*"?(from|import) studies\b', path.read_text(encoding="utf-8"), re.MULTILINE), path
 
 
 def test_no_module_imports_one_that_imports_it():

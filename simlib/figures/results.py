@@ -21,6 +21,19 @@ LINES = 8
 """Largest number of lines of a repr."""
 
 
+class Answer(str):
+    """Closing answer of a notebook, with numbers from the tables above it; Jupyter displays it after a bold heading.
+
+    >>> Answer("It does.")._repr_markdown_()
+    '**Answer.** It does.'
+    """
+
+    __slots__ = ()
+
+    def _repr_markdown_(self) -> str:
+        return f"**Answer.** {self}"
+
+
 class Result:
     """Base class of results with a summary and figures.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from simlib._lib.parallel import Progress, run_two, subprogress
 from simlib.analysis.predict import predict
+from simlib.figures.results import Answer
 from simlib.figures.style import plain_number
 from studies.arm64 import altra, equal_costs
-from studies.study import Answer, Study, StudyFindings
+from studies.study import Study, StudyFindings
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib._lib.parallel import Progress
+from simlib.figures.results import Answer
 from simlib.lab.migration import model
 from simlib.lab.migration.forecast import FIT_TABLES, load_collected
 from simlib.measurements import load
 from studies.converge import published
-from studies.study import Answer, Study, StudyFindings
+from studies.study import Study, StudyFindings
 
 FIRST, AGAIN = HELD_OUT = ("migrate-held-out", "migrate-again")
 """The migrations that were predicted before they ran: at first, and once the first ones had been seen."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib._lib.parallel import Progress, subprogress
+from simlib.figures.results import Answer
 from simlib.measurements import load
 from simlib.model.quantities import seconds_text
 from studies.hardware_logs import preregistered, published_times, relevance, rings
-from studies.study import Answer, Study, StudyFindings
+from studies.study import Study, StudyFindings
 
 
 @dataclass(frozen=True)

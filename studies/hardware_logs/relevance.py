@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Does mmu_lock matter? The same migration with write protection and with PML, with holds of a GiB and of 64 pages."""
+"""Effect of mmu_lock on a migration: with write protection and with PML, and with holds of a GiB and of 64 pages."""
 
 from __future__ import annotations
 

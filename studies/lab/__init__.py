@@ -6,6 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from simlib._lib.parallel import Progress
+from simlib.figures.results import Answer
 from simlib.lab.hardware.counts import count_comparison, repeat_table
 from simlib.lab.hardware.instructions import cost_estimate, instruction_costs
 from simlib.lab.hardware.ledger import load_ledger
@@ -14,7 +15,7 @@ from simlib.lab.hardware.machines import LABS, rows_of
 from studies.lab.rings import ring_table
 from studies.lab.switches import SWITCHES, switch_effects
 from studies.lab.translation import ratio_table, riscv_priors
-from studies.study import COLUMNS, HELD_OUT, Answer, Study, StudyFindings
+from studies.study import COLUMNS, HELD_OUT, Study, StudyFindings
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:

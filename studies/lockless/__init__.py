@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simlib._lib.parallel import Progress
+from simlib.figures.results import Answer
 from studies.lockless import get_time, get_variants, kernbench
 from studies.lockless.get_time import Budget, Walk
-from studies.study import Answer, Study, StudyFindings
+from studies.study import Study, StudyFindings
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ def rewalks(scenario: Scenario) -> dict[str, float]:
     the page that is being walked.
 
     Returns: ``walked``: pages; ``faults`` during GET's walks; ``counted``: those on the walked word, over 64;
-    ``expected``: equation 2.6 of docs/model.md.
+    ``expected``: equation 2.6 of docs/page-table-walks.md.
     """
     scenario = complete(scenario)
     raw = compiled.run(build(scenario), 1, ledger=8_000_000)

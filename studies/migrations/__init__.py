@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib._lib.parallel import Progress, subprogress
+from simlib.figures.results import Answer
 from simlib.figures.style import signed
 from simlib.measurements.fits import Fit
 from studies.migrations import degraded, drops, settings
-from studies.study import FITTED, Answer, Study, StudyFindings, shipped_fit
+from studies.study import FITTED, Study, StudyFindings, shipped_fit
 from studies.x86.hosts import configurations
 from studies.x86.parked import parked_costs
 

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from simlib._lib.parallel import Progress
+from simlib.figures.results import Answer
 from studies.split_walk import costs, extrapolation
 from studies.split_walk.costs import READINGS, TABLES, WalkFit
-from studies.study import Answer, Study, StudyFindings
+from studies.study import Study, StudyFindings
 
 DRAWS = 100
 """Draws from the published deviations, for the intervals."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib._lib.parallel import Progress
+from simlib.figures.results import Answer
 from simlib.model.quantities import seconds_text
-from studies.study import Answer, Study, StudyFindings
+from studies.study import Study, StudyFindings
 from studies.teardown import mail, unmap
 from studies.teardown.unmap import TABLES, TRAIN_GB, UnmapFit
 

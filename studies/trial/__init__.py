@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib._lib.parallel import Progress, subprogress
+from simlib.figures.results import Answer
 from simlib.lab import Trial
 from simlib.lab.hardware.prediction import OnHardware, on_hardware
 from simlib.lab.trial.data import read_trials
 from simlib.lab.trial.differences import CHANGED, TOO_FEW
 from simlib.measurements import load
-from studies.study import COLUMNS, Answer, Study, StudyFindings
+from studies.study import COLUMNS, Study, StudyFindings
 from studies.trial.comparison import own_patches, seed_001, seed_002
 
 SEED_001, SEED_002 = "clear-batch", "lockless"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib._lib.parallel import Progress
-from studies.study import Answer, Study, StudyFindings
+from simlib.figures.results import Answer
+from studies.study import Study, StudyFindings
 from studies.x86 import growth, hosts, parked
 
 

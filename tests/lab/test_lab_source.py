@@ -240,7 +240,7 @@ def test_another_source_leaves_no_objects_of_the_old_one(tmp_path, lab, archive)
     objects.touch()
     prepare(tmp_path, two=ADD)
     assert objects.exists()  # the series writes the files that it changes
-    other = tree(tmp_path / "baseline")
+    other = tree(tmp_path / "linux")
     prepare_source(lab, series(tmp_path / "s", one=CHANGE), other, lambda text: None)
     assert not objects.exists()
 
@@ -266,7 +266,7 @@ def test_a_source_within_the_lab_is_refused_and_stays(tmp_path, lab, place):
 
 @pytest.mark.parametrize("left", [".config", "include/config/auto.conf"])
 def test_a_source_that_was_built_in_is_refused(tmp_path, lab, left):
-    kernel = tree(tmp_path / "baseline")
+    kernel = tree(tmp_path / "linux")
     (kernel / left).parent.mkdir(parents=True, exist_ok=True)
     (kernel / left).touch()
     with pytest.raises(InputError, match=r"source = .*: was built in place: it has .*; run make mrproper there, or"):
@@ -316,7 +316,7 @@ def test_an_interrupted_update_is_repaired(tmp_path, lab, archive, monkeypatch):
 
 @needs_patch
 def test_the_callers_tree_is_only_read_and_its_edits_are_detected(tmp_path, monkeypatch):
-    kernel, patches = tree(tmp_path / "baseline"), series(tmp_path / "s", one=CHANGE)
+    kernel, patches = tree(tmp_path / "linux"), series(tmp_path / "s", one=CHANGE)
     (kernel / ".git").write_text("gitdir: elsewhere\n")
     (kernel / "link").symlink_to("virt")
     monkeypatch.setattr(source, "SOURCE_GIB", 0.0)

@@ -257,7 +257,7 @@ def test_predictions_cover_all_ways_and_values(run):
     assert (frame["low"] <= frame["estimate"]).all()
     assert (frame["estimate"] <= frame["high"]).all()
     small = findings.tables["rewalks"].set_index("memory").loc["3M"]
-    assert 0.005 < small["expected"] / small["gets"] < 0.03  # as docs/model.md states for 3 MiB
+    assert 0.005 < small["expected"] / small["gets"] < 0.03  # as docs/page-table-walks.md states for 3 MiB
     pages = run["guests"].query("guest == 'EPT, pages'").set_index("way")
     assert pages.loc["one hold", "get_time_s"] == pytest.approx(
         pages.loc[get_variants.SAME_COST, "get_time_s"], rel=1e-3

@@ -311,7 +311,7 @@ def hangs_up(connection, lines):
         (no_answer, "qmp.sock = no answer: must answer within 0.3 s; waited for its greeting; a QMP socket serves one"),
         (only_greets, "qmp.sock = no answer: must answer within 0.3 s; waited for qmp_capabilities"),
         (only_events, "no answer: must answer within 0.3 s; waited for qmp_capabilities"),
-        (human, "qmp.sock = QEMU 8.2.0 monitor - type 'help' for more information: must be a QMP message; name the QMP"),
+        (human, "qmp.sock = QEMU 8.2.0 monitor - type 'help' for more information: must be a QMP message; name the"),
         (hangs_up, "hung up: must answer"),
         (answering(lambda _: {"error": {"class": "GenericError", "desc": "no"}}, []),
          "qmp.sock = QEMU refused qmp_capabilities: no: must accept queries"),

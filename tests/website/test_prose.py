@@ -11,10 +11,7 @@ from website.pages import sources
 
 MAX_WORDS = 1000
 """Largest number of words of a page's prose."""
-REFERENCE_PAGES = {"scenario", "metrics", "policies", "steps", "commands", "glossary", "data", "changes"}
-PAGES = {
-    name: path.read_text(encoding="utf-8") for name, path in sources().items() if name not in REFERENCE_PAGES
-}  # fmt: skip
+PAGES = {name: path.read_text(encoding="utf-8") for name, path in sources().items()}
 
 
 def prose(text: str) -> str:

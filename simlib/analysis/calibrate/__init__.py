@@ -16,11 +16,7 @@ from simlib.analysis.prediction_options import LEVEL, PAGES_PER_VCPU
 from simlib.measurements.fits import Fit, find_fit, load_fit, save_fit
 from simlib.model.scenario import Scenario, as_scenario
 
-Calibrated = Fit
-"""Older name of `Fit`."""
-
 __all__ = [
-    "Calibrated",
     "CalibrationOptions",
     "Fit",
     "Problem",

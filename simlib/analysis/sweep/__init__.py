@@ -2,7 +2,7 @@
 """Sweeps over many scenarios, on this machine or a Dask cluster; finished results survive any end of the run.
 
 `run` computes a grid into a folder, `load` reads it with labelled dimensions. `Pool` and `Cluster` execute its batches
-and, with `simlib._lib.parallel.use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.
+and, with `use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simlib._lib import lazy_imports
+from simlib._lib.parallel import use_executor
 
 if TYPE_CHECKING:
     from simlib.analysis.sweep.cluster import Cluster
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from simlib.analysis.sweep.grid import Grid, load_grid, read_grid
     from simlib.analysis.sweep.pool import Pool
 
-__all__ = ["Cluster", "Grid", "Pool", "Sweep", "load", "load_grid", "read_grid", "refused", "run"]
+__all__ = ["Cluster", "Grid", "Pool", "Sweep", "load", "load_grid", "read_grid", "refused", "run", "use_executor"]
 
 __getattr__ = lazy_imports.lazy_names(
     __name__,

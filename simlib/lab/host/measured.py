@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from simlib._lib.checkout import require_checkout
 from simlib._lib.errors import CalibrationError, InputError
 from simlib.lab.host.design import PAGE
 from simlib.lab.host.measure import NAME
@@ -187,7 +188,8 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
 
 
 def shipped_host() -> HostData:
-    """Load the measured host of the data set."""
+    """Load the measured host of the data set. Raises `SimlibError` outside a checkout, which alone has it."""
+    require_checkout("the measured host of the data set")
     return load_host(data_dir() / "collected", SHIPPED)
 
 

@@ -28,8 +28,8 @@ PROBE_TOLERANCE = 0.01
 """Standard deviation of the logarithms of the number and the time of probes, model against measurement."""
 
 COUNTED_TOLERANCE = 0.02
-"""The same for a hold that the kernel's statistics timed. It includes half of their two reads of the clock: some 10 ns
-of one that is at least as many times as long as a fault's (kernel-patches/README.md)."""
+"""The same for a hold that the kernel's statistics timed. Its time includes half of their two reads of the clock, about
+10 ns (kernel-patches/README.md): 2 % of a hold of 0.5 µs."""
 
 _TRANSFER_DEVIATION = np.log(TRANSFER[1]) / stats.norm.ppf(0.5 + LEVEL / 2)
 _DEVIATIONS = np.array([PROBE_TOLERANCE, PROBE_TOLERANCE, _TRANSFER_DEVIATION, COUNTED_TOLERANCE])

@@ -39,22 +39,22 @@ class Request:
     emulators: Mapping[str, Qemu]
 
     @classmethod
-    def read(cls, series: str, options: TrialOptions, per_patch: str = "") -> Request:
+    def read(cls, series: str, options: TrialOptions, flag: str = "") -> Request:
         """Read a series, and check its tools before anything is built.
 
         Raises `InputError` for an unknown series, source or MMU mode, or if a compiler or an emulator is missing.
 
-        - `per_patch`: flag that asks to try parts of the series, which bundled patches and parameters forbid.
+        - `flag`: flag that asks to try parts of the series, which bundled patches and parameters forbid.
         """
         parameters = {**options.parameters, **options.shared_parameters}
-        if per_patch and parameters:
+        if flag and parameters:
             hint = "leave out --each-patch and --bisect, or --set and --set-all"
             raise InputError("parameters", ", ".join(parameters), "belong to one patch", hint, flag="--set")
         check_kernel(options.kernel)
         numbers = bundled_numbers(series)
-        if per_patch and numbers:
+        if flag and numbers:
             rule = "names bundled patches, which are tried as a whole"
-            raise InputError("SERIES", series, rule, f"leave out {per_patch}")
+            raise InputError("SERIES", series, rule, f"leave out {flag}")
         tree = None if options.source is None else Path(options.source)
         patches = bundled_patches(read_series(), numbers) if numbers else read_patches(series, tree)
         modes = _selected_modes(options.mmu_modes, _touched_modes(patches))

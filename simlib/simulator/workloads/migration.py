@@ -205,8 +205,8 @@ METRICS = (
     Metric("downtime", "s", "After the switchover: the last GET, and sending the dirty memory left.", "proportional"),
     *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover with more than {level} % degradation.",
              "proportional") for level in LEVELS),
-    Metric("throttle", "percent", "Of its time for which each vCPU was made to sleep in the end.", integer=True),
-    Metric("throttled_share", "share", "Of their time until the end that the vCPUs were made to sleep."),
+    Metric("throttle", "percent", "Share of its time for which each vCPU sleeps at the end.", integer=True),
+    Metric("throttled_share", "share", "Share of the vCPUs' time until the end that they were made to sleep."),
     *GUEST,
     *LOCKS,
 )  # fmt: skip

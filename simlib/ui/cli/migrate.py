@@ -111,7 +111,7 @@ def migrate(
     out: Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")] = None,
     output: Output,
 ) -> None:
-    """Does my guest's migration converge, how long does it take, and which settings should I use?
+    """Predict whether a guest's migration converges and how long it takes, and recommend settings.
 
     Simulates the migration as QEMU 10.0 does it, with the current settings and with others from the least drastic on,
     and recommends the first that meets the targets, as text to paste. Measurements rarely determine what a guest

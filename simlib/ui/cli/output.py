@@ -29,7 +29,7 @@ from simlib._lib.signals import state
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simlib import Calibrated, Fit
+    from simlib import Fit
 
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
@@ -199,7 +199,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -
     return lines
 
 
-def show_fit(fit: Fit | Calibrated, how: Format) -> None:
+def show_fit(fit: Fit, how: Format) -> None:
     """Print a fit: its summary for people, else its costs and whether they are determined."""
     if how is Format.TABLE:
         write(f"{fit.summary()}\n")

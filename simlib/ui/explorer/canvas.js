@@ -61,7 +61,7 @@ async function render({ model, el }) {
   }
 
   let queue = Promise.resolve();
-  let told = 0;
+  let reported = 0;
   function draw() {
     queue = queue.then(async () => {
       const figures = model.get("figures");
@@ -83,9 +83,9 @@ async function render({ model, el }) {
       grid.dataset.generation = stamp.generation;
       grid.dataset.part = stamp.part;
       performance.mark("simlib-drawn", { detail: stamp });
-      if (told < stamp.generation) {
-        told = stamp.generation;
-        model.send({ kind: "drawn", generation: told });
+      if (reported < stamp.generation) {
+        reported = stamp.generation;
+        model.send({ kind: "drawn", generation: reported });
       }
     });
   }
@@ -101,7 +101,7 @@ async function render({ model, el }) {
   const pulse = setInterval(() => {
     if (Date.now() - heard > LATE_MS) {
       notice.textContent =
-        "The kernel does not answer any more: what is shown stands still. Reload the page; its address keeps what was asked.";
+        "The kernel no longer answers, so the figures are not updated. Reload the page; its URL has the state.";
       notice.hidden = false;
     }
     try {

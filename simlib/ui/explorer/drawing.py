@@ -10,7 +10,7 @@ from simlib.figures import explorer as figures
 from simlib.simulator.engine.result import PS
 from simlib.ui.explorer import answers
 from simlib.ui.explorer.findings import Findings, over_time
-from simlib.ui.explorer.state import standard
+from simlib.ui.explorer.state import preset
 
 WAITING = "being simulated …"
 
@@ -61,5 +61,5 @@ def measured(findings: Findings, others: bool) -> pd.DataFrame:
     """Curves that were measured on the host of the state with its kernel, or all of them."""
     table = findings.theory.published
     if others:
-        return table if len(table) else answers.published(standard("arm64").host.name)
+        return table if len(table) else answers.published(preset("arm64").host.name)
     return table[table["kernel"] == findings.state.architecture]

@@ -79,18 +79,18 @@ class ExplorerState:
 
     @classmethod
     def of(cls, architecture: str, guest: str = "") -> ExplorerState:
-        """The standard guest of an architecture, or a guest that has a name.
+        """The preset guest of an architecture, or a guest that has a name.
 
         >>> ExplorerState.of("x86-tdp", "mysql-8g").scenario.guest.vcpus
         160
         """
-        scenario = standard(architecture)
+        scenario = preset(architecture)
         return cls(named_guest(guest).in_place_of(scenario) if guest else scenario)
 
     @classmethod
     def first(cls) -> ExplorerState:
         """Return the state of the first visit: arm64's preset guest, with strategies that differ on it."""
-        return cls(standard("arm64"), "every-512", ("whole-ioctl", "every-64", "held >= 20us"))
+        return cls(preset("arm64"), "every-512", ("whole-ioctl", "every-64", "held >= 20us"))
 
     @property
     def architecture(self) -> str:
@@ -128,8 +128,8 @@ class ExplorerState:
 
     @property
     def query(self) -> str:
-        """The state as the query of a URL: what differs from the architecture's standard guest, by scenario keys."""
-        base = standard(self.architecture)
+        """The state as the query of a URL: what differs from the architecture's preset guest, by scenario keys."""
+        base = preset(self.architecture)
         rows = [("architecture", self.architecture)]
         rows += [(key, value) for key, value in differing(self.scenario, base).items() if key != "policy.architecture"]
         rows += [("cost_group", self.scenario.cost_group)] if self.scenario.cost_group != base.cost_group else []
@@ -139,7 +139,7 @@ class ExplorerState:
 
     @classmethod
     def from_query(cls, query: str) -> ExplorerState:
-        """The state that a URL's query says; what it does not say is the standard guest's. Of nothing: `first`.
+        """The state that a URL's query says; what it does not say is the preset guest's. Of nothing: `first`.
 
         Raises `InputError` if a key is unknown or a value breaks its rule.
 
@@ -190,8 +190,8 @@ def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
 
     - `blank`: whether to keep parameters whose value is empty.
 
-    >>> parameters("?token=secret&page=migration&within=", blank=True)
-    [('page', 'migration'), ('within', '')]
+    >>> parameters("?token=secret&page=migration&deadline=", blank=True)
+    [('page', 'migration'), ('deadline', '')]
     """
     rows = parse_qsl(query.removeprefix("?"), keep_blank_values=blank)
     return [(key, text) for key, text in rows if key not in _OTHERS]
@@ -211,10 +211,10 @@ def page_of(query: str) -> str:
     return name
 
 
-def standard(architecture: str) -> Scenario:
+def preset(architecture: str) -> Scenario:
     """Return the preset guest of an architecture; of a dated one, on the host of its successor.
 
-    >>> standard("arm64-2022").host.name
+    >>> preset("arm64-2022").host.name
     'ampere-altra'
     """
     known = preset_architectures()

@@ -35,7 +35,7 @@ OTHERS = {
     "share written, %": "50", "accesses": "uniform", "slow fault every": "1000", "link": "10Gbit/s",
     "passes at most": "2",
     "lock": "ticket", "protection fault": "write", "translation fault": "write", "split fault": "write",
-    "CLEAR": "write", "writes noticed by": "pml", "eager split": "no", "split's memory": "drop", "cores": "96",
+    "CLEAR": "write", "dirty tracking": "pml", "eager split": "no", "split's memory": "drop", "cores": "96",
     "sockets": "2",
     "far line transfer": "2",
 }  # fmt: skip
