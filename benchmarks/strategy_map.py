@@ -12,7 +12,7 @@ from pathlib import Path
 
 from simlib._lib.files import write_together
 from simlib.analysis.sweep import load
-from simlib.analysis.sweep.strategies import best_policies
+from studies.decision.sweep import best_policies
 
 COLUMNS = {
     "variant": ("string", "none", "architecture, with its machine and its costs"),

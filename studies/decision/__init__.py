@@ -10,10 +10,10 @@ import pandas as pd
 
 from simlib._lib.parallel import Progress, subprogress
 from simlib.analysis.choose import OBJECTIVES, Choice, choose, comparison, named_guest, preset_scenario
-from simlib.analysis.choose.grid import best_strategy_grid
 from simlib.figures.results import Answer
 from simlib.model.quantities import format_seconds, format_size
 from simlib.model.scenario import Scenario
+from studies.decision.strategy_map import best_strategy_grid
 from studies.study import COLUMNS, Study, StudyFindings
 
 ARCHITECTURES = ("x86-tdp", "arm64", "loongarch")

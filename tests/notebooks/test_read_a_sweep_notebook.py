@@ -10,7 +10,7 @@ import pytest
 from notebook_run import ROOT, Run, answer_of, assert_ran_without_complaint, figures_of
 
 from simlib.analysis.sweep import load_grid
-from simlib.analysis.sweep.strategies import shipped
+from studies.decision.sweep import shipped
 
 NOTEBOOK = ROOT / "notebooks" / "13-read-a-sweep.ipynb"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from simlib._lib.parallel import Progress
 from simlib.analysis.calibrate import fit as _fit
-from simlib.analysis.calibrate.identifiability import alternatives, sensitivity, sobol_indices, strongest_correlations
+from simlib.analysis.calibrate.identifiability import sensitivity, sobol_indices, strongest_correlations
 from simlib.analysis.calibrate.problem import Problem, build_problem
 from simlib.analysis.calibrate.tables import Conditions, Tables, read_tables, select_rows
 from simlib.analysis.prediction_options import LEVEL, PAGES_PER_VCPU
@@ -20,7 +20,6 @@ __all__ = [
     "CalibrationOptions",
     "Fit",
     "Problem",
-    "alternatives",
     "build_problem",
     "calibrate",
     "find_fit",

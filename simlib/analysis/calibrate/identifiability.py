@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Identifiability of costs: correlations, Sobol indices of predictions, and alternative readings of the data."""
+"""Identifiability of costs: correlations, and Sobol indices of predictions."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,25 +11,16 @@ import pandas as pd
 from SALib.analyze import sobol as analyze
 from SALib.sample import sobol as sample
 
-from simlib._lib import parallel
 from simlib._lib.errors import InputError
-from simlib._lib.parallel import Progress
-from simlib.analysis.calibrate.fit import calibrate
-from simlib.analysis.calibrate.problem import build_problem
 from simlib.analysis.predict import evaluate
 from simlib.analysis.prediction_options import LEVEL
-from simlib.measurements import MeasurementTable
 from simlib.measurements.fits import Fit
-from simlib.model.scenario import Scenario
 
 SOBOL_BASE = 64
 """Base sample of the Sobol design, which has (number of costs + 2) times as many evaluations."""
 
 SOBOL_PAGES = 1024
 """Pages per vCPU that each of these evaluations simulates."""
-
-READING_PAGES = 1024
-"""Pages per vCPU that each evaluation of an alternative reading simulates."""
 
 
 def sobol_indices(
@@ -76,55 +65,6 @@ def sensitivity(fit: Fit) -> pd.DataFrame:
         parts.append(indices.assign(variant=variant, vcpus=middle))
     frame = pd.concat(parts, ignore_index=True)
     return frame[["variant", "vcpus", "name", "first", "first_confidence", "total", "total_confidence"]]
-
-
-def alternatives(
-    known: Mapping[str, Fit],
-    table: MeasurementTable,
-    train: str,
-    readings: Mapping[str, Mapping[str, Any]],
-    *,
-    seed: int = 1,
-    progress: Progress | None = None,
-) -> pd.DataFrame:
-    """Calibrate the same data under alternative readings of the measured workload, and compare.
-
-    Returns: reading, costs, discrepancy, and the worst relative error of training and held-out points by metric:
-    train_time, held_out_time, train_count, held_out_count.
-
-    - `known`: readings that have been calibrated; they come first. The scenario of the first one is calibrated again
-      under each of `readings`.
-    - `train`: condition on the rows that each calibration may use.
-    - `readings`: changes of each reading in every variant, as tables of a scenario file; ``calibration`` may name other
-      costs.
-    """
-    if progress is not None:
-        progress("alternative readings of the data", 0.0)
-    scenario = next(iter(known.values())).scenario
-    tasks = [
-        partial(_calibrate_reading, scenario.everywhere(changes), table, train, seed) for changes in readings.values()
-    ]
-    fits = dict(zip(readings, parallel.run_all(tasks, "alternative readings of the data", progress), strict=True))
-    return pd.DataFrame([_errors(name, fit) for name, fit in {**known, **fits}.items()])
-
-
-def _calibrate_reading(
-    scenario: Scenario, table: MeasurementTable, train: str, seed: int, check: parallel.Check
-) -> Fit:
-    problem = build_problem(scenario, table, train)
-    return calibrate(problem, seed=seed, pages_per_vcpu=READING_PAGES, profile=False, progress=lambda *_: check(0, 0))
-
-
-def _errors(name: str, fit: Fit) -> dict[str, Any]:
-    """Errors of a fit, as a row of `alternatives`."""
-    row: dict[str, Any] = {
-        "reading": name, "costs": len(fit.estimate.names), "discrepancy": fit.estimate.discrepancy,
-    }  # fmt: skip
-    for label, metric in (("time", "dirty_memory_time"), ("count", "contentions")):
-        for split, mask in (("train", fit.observations["train"]), ("held_out", ~fit.observations["train"])):
-            rows = fit.observations[mask & (fit.observations["metric"] == metric)]
-            row[f"{split}_{label}"] = float(rows["error"].abs().max())
-    return row
 
 
 def strongest_correlations(fit: Fit, count: int = 3) -> list[tuple[str, str, float]]:

@@ -21,7 +21,6 @@ from simlib.analysis.choose import (
     closed_form,
     comparison,
     comparison_of_batches,
-    grid,
     preset_scenario,
     trials,
     with_guest,
@@ -33,6 +32,7 @@ from simlib.analysis.choose.objectives import objective
 from simlib.analysis.choose.trials import Trials
 from simlib.measurements import load
 from simlib.measurements.fits import UncertainCosts
+from studies.decision import strategy_map
 
 
 def test_the_batch_does_not_matter_if_faults_take_no_lock():
@@ -262,9 +262,9 @@ def test_a_cell_of_the_map_corrects_for_its_number_of_comparisons(monkeypatch, m
     """Two strategies beside the best one, over 8 runs: t at 1 - 0.05 / 2 over the root of 8 is 0.836."""
     noise = np.sqrt(7 / 8) * np.array([1, -1] * 4)
     values = 100 + np.stack([np.zeros(8), more + noise, more + noise], axis=1)
-    monkeypatch.setattr(grid, "OBJECTIVES", {"cost": SimpleNamespace(value=lambda *_: values)})
+    monkeypatch.setattr(strategy_map, "OBJECTIVES", {"cost": SimpleNamespace(value=lambda *_: values)})
     names = ["whole-ioctl", "every-64", "every-128"]
-    cells = grid.best_strategy_grid(vague(), [(2, 1e5)], strategies=names, runs=8)
+    cells = strategy_map.best_strategy_grid(vague(), [(2, 1e5)], strategies=names, runs=8)
     assert cells["distinguished"].tolist() == [sure]
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from simlib._lib.checkout import require_checkout
 from simlib._lib.errors import InputError
 from simlib.analysis.choose.objectives import METRICS, objective
 from simlib.measurements import data_dir
@@ -77,10 +76,6 @@ def best_policies(
 def shipped() -> pd.DataFrame:
     """Load the best policies of ``data/grids/strategies.toml``, 100 800 points on seven architectures.
 
-    Returns: a table whose columns ``data/sweeps/strategies/best-policies.json`` describes. Raises `SimlibError` if
-    simlib is installed from a wheel, which does not contain it.
+    Returns: a table whose columns ``data/sweeps/strategies/best-policies.json`` describes.
     """
-    path = data_dir() / "sweeps" / "strategies" / "best-policies.csv"
-    if not path.is_file():
-        require_checkout("data/sweeps/strategies")
-    return pd.read_csv(path)
+    return pd.read_csv(data_dir() / "sweeps" / "strategies" / "best-policies.csv")
