@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import datetime
 import hashlib
 import os
 import re
@@ -118,6 +119,8 @@ def drawn(package: str, number: int) -> Iterator[Mutant]:
     candidates = sorted(
         mutants(package), key=lambda mutant: hashlib.sha256(repr(mutant._replace(line=0)).encode()).digest()
     )
+    if not candidates:
+        raise SystemExit(f"{package} = no module of it below simlib/: name one of {', '.join(TESTS)}")
     print(f"{package}: {number} of {len(candidates)} mutants", flush=True)
     for mutant in candidates:
         if number and mutated(mutant, (ROOT / mutant.module).read_text(encoding="utf-8")):
@@ -217,7 +220,7 @@ def score(rows: list[dict[str, str]]) -> tuple[int, float, float]:
 def page(results: dict[str, list[dict[str, str]]]) -> str:
     """Table of the scores for docs/checks.md."""
     reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))
-    lines = ["| package | mutants tried | noticed | share | 90 % interval |", "|---|---|---|---|---|"]
+    lines = ["| package | mutants tested | detected | share | 90 % interval |", "|---|---|---|---|---|"]
     all_rows = [row for rows in results.values() for row in rows]
     for name, rows in results.items():
         killed, low, high = score(rows)
@@ -225,7 +228,8 @@ def page(results: dict[str, list[dict[str, str]]]) -> str:
     survived = [row for row in all_rows if row["outcome"] == "survived"]
     unknown = sum(row["diff"] not in reasons.get(row["module"], {}) for row in survived)
     addition = f"; {unknown} not examined" if unknown else ""
-    lines += ["", f"Not noticed: {len(survived)}. Why each is no fault: `checks/survivors.toml`{addition}."]
+    lines += ["", f"Not detected: {len(survived)}. `checks/survivors.toml` has the reason for each{addition}.",
+              f"Measured on {datetime.date.today():%Y-%m-%d}."]  # fmt: skip
     return "\n".join([BEGIN, *lines, END])
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -61,6 +62,21 @@ def test_commands_of_make_exist():
     named = set(re.findall(r"make ([a-z-]+)", text("CONTRIBUTING.md")))
     assert len(named) > 5
     assert named <= targets
+
+
+def test_mutants_are_of_modules_that_exist():
+    """Their packages, and the modules of those that no test detects."""
+    tree = ast.parse(text("checks/mutants.py"))
+    (value,) = (
+        node.value for node in tree.body if isinstance(node, ast.Assign) and "TESTS" in ast.unparse(node.targets)
+    )
+    tests = ast.literal_eval(value)
+    for package, paths in tests.items():
+        assert list((ROOT / "simlib" / package.replace(".", "/")).glob("*.py")), package
+        assert all((ROOT / path).exists() for group in paths for path in group), package
+    for module in tomllib.loads(text("checks/survivors.toml")):
+        assert (ROOT / module).exists(), module
+        assert module.removeprefix("simlib/").replace("/", ".").startswith(tuple(tests)), module
 
 
 def test_the_changes_begin_with_this_version_and_list_its_commands():
