@@ -67,10 +67,8 @@ def test_commands_of_make_exist():
 def test_mutants_are_of_modules_that_exist():
     """Their packages, and the modules of those that no test detects."""
     tree = ast.parse(text("checks/mutants.py"))
-    (value,) = (
-        node.value for node in tree.body if isinstance(node, ast.Assign) and "TESTS" in ast.unparse(node.targets)
-    )
-    tests = ast.literal_eval(value)
+    assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    tests = ast.literal_eval(assigned["TESTS"])
     for package, paths in tests.items():
         assert list((ROOT / "simlib" / package.replace(".", "/")).glob("*.py")), package
         assert all((ROOT / path).exists() for group in paths for path in group), package
