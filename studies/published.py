@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
+from simlib.figures import style
+from simlib.figures.fit import ROLE_LOOKS
+from simlib.figures.frame import TEXT, checked, in_order, number, reads
 from simlib.figures.results import Answer
 from simlib.figures.style import plain_number, signed
 from simlib.measurements import load
@@ -19,6 +23,9 @@ from studies.study import CHANGE, COLUMNS, FITTED, HELD_OUT, NOT_PREDICTED, ROLE
 
 MISS_PERCENT = 10.0
 """Error beyond which a number outside its interval counts as missed, percent."""
+
+NEAR = 10
+"""Half-width of the band that `published_errors` shades, percent."""
 
 
 def study_of(table: str) -> str:
@@ -171,6 +178,49 @@ def caption(table: pd.DataFrame) -> str:
             f"{signed(worst['error_percent'])} %."
         )
     return text
+
+
+_DRAWN = dict.fromkeys(("study", "variant", "metric", "role"), TEXT)
+_DRAWN |= dict.fromkeys(("vcpus", "error_percent"), number(gaps=True))
+
+
+@reads("table", _DRAWN)
+def published_errors(table: pd.DataFrame, title: str = "Predicted against published") -> go.Figure:
+    """Signed errors, a line a study and metric; filled: fitted, open: held out.
+
+    Raises `InputError` if there is no row with an error.
+
+    - `table`: columns ``study``, ``variant``, ``metric``, ``vcpus`` (or NaN), ``role``, ``error_percent`` (NaN: not
+      drawn).
+
+    >>> rows = pd.DataFrame({"study": "the January 2022 series", "variant": "a", "metric": "m", "vcpus": [1, 64],
+    ...                      "role": ["fitted", "held out"], "error_percent": [1.0, -7.5]})
+    >>> [(trace.name, trace.x.tolist()) for trace in published_errors(rows).data]
+    [('fitted', [1.0]), ('held out', [-7.5])]
+    """
+    rows = table[np.isfinite(table["error_percent"]) & table["role"].isin(ROLE_LOOKS)]
+    rows = checked(rows, _DRAWN, "table")
+    rows["line"] = rows["study"] + "<br>" + rows["metric"]
+    lines = in_order(rows["line"])
+    figure = go.Figure()
+    for i, (role, colour) in enumerate(zip(ROLE_LOOKS, (style.MUTED, style.PALETTE[0]), strict=True)):
+        role_rows = rows[rows["role"] == role]
+        if role_rows.empty:
+            continue
+        vcpus = ["" if np.isnan(n) else f", {n:g} vCPUs" for n in role_rows["vcpus"]]
+        figure.add_scatter(
+            x=role_rows["error_percent"],
+            y=[lines.index(line) + (0.14 if i else -0.14) for line in role_rows["line"]],
+            mode="markers", name=role, marker={"size": 8, "color": colour, **ROLE_LOOKS[role]}, cliponaxis=False,
+            text=[f"{variant}{n}" for variant, n in zip(role_rows["variant"], vcpus, strict=True)],
+            hovertemplate=f"%{{text}}: %{{x:+.1f}} %<extra>{role}</extra>",
+        )  # fmt: skip
+    figure.add_vrect(x0=-NEAR, x1=NEAR, fillcolor=style.translucent(style.MUTED, 0.13), line_width=0, layer="below")
+    figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=style.INK)
+    figure.update_yaxes(style.row_axis(lines) | {"tickfont": {"size": 10}})
+    figure.update_layout(height=max(style.HEIGHT, 36 * len(lines) + 220))
+    subtitle = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
+    return style.titled(figure, title, subtitle, entries_per_row=5)
 
 
 def answer(table: pd.DataFrame) -> Answer:

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from simlib import figures
 from simlib._lib.files import check_writable, write_together
 from simlib._lib.parallel import Check, Progress, run_all, subprogress, subprogresses
 from simlib._lib.version import __version__
@@ -28,7 +27,7 @@ from simlib.ui.report.page import Report, Section
 from studies import all_studies
 from studies.engine_checks import checks
 from studies.notebook_pages import NotebookPages, notebook_paths
-from studies.published import MISS_PERCENT, answer, caption, published_table, short_summary, source_of
+from studies.published import MISS_PERCENT, answer, caption, published_errors, published_table, short_summary, source_of
 from studies.study import FINDINGS_FOLDER, NOTEBOOK_S, Study, StudyFindings
 
 LAST = "12-validation-and-limits"
@@ -133,7 +132,7 @@ def _index(numbers: pd.DataFrame, cards: Sequence[Card], checked: Section, seed:
             Section(
                 "Published numbers",
                 [
-                    Chart(figures.published_errors(numbers), caption(numbers)),
+                    Chart(published_errors(numbers), caption(numbers)),
                     Table(
                         tables,
                         "Published numbers by table. Held out: no cost was fitted to them, no setting was chosen by "

@@ -13,15 +13,8 @@ from simlib._lib import lazy_imports
 
 if TYPE_CHECKING:
     from simlib.figures.curves import contentions, dirty_memory_time, over_vcpus, speed_up
-    from simlib.figures.decision import batch_costs, best_strategy_map, pareto, policy_map
-    from simlib.figures.fit import (
-        correlation,
-        cost_intervals,
-        held_out_errors,
-        published_errors,
-        residuals,
-        sensitivity,
-    )
+    from simlib.figures.decision import batch_costs, pareto
+    from simlib.figures.fit import correlation, cost_intervals, residuals, sensitivity
     from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
     from simlib.figures.migration import degradation_over_time, migration_passes
     from simlib.figures.ownership import lock_ownership
@@ -29,23 +22,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "batch_costs",
-    "best_strategy_map",
     "contentions",
     "correlation",
     "cost_intervals",
     "degradation_over_time",
     "differences",
     "dirty_memory_time",
-    "held_out_errors",
     "histogram",
     "lock_over_time",
     "lock_ownership",
     "migration_passes",
     "over_vcpus",
     "pareto",
-    "policy_map",
     "progress",
-    "published_errors",
     "residuals",
     "sensitivity",
     "speed_up",
@@ -54,8 +43,8 @@ __all__ = [
 
 _HOMES = {
     "curves": ("contentions", "dirty_memory_time", "over_vcpus", "speed_up"),
-    "decision": ("batch_costs", "best_strategy_map", "pareto", "policy_map"),
-    "fit": ("correlation", "cost_intervals", "held_out_errors", "published_errors", "residuals", "sensitivity"),
+    "decision": ("batch_costs", "pareto"),
+    "fit": ("correlation", "cost_intervals", "residuals", "sensitivity"),
     "lock": ("histogram", "lock_over_time", "progress", "time_per_page"),
     "migration": ("degradation_over_time", "migration_passes"),
     "ownership": ("lock_ownership",),

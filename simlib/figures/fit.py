@@ -20,38 +20,8 @@ ROLE_LOOKS: dict[str, dict[str, str]] = {"fitted": {"symbol": "circle"}, "held o
 WARNING = "#D55E00"
 """Colour of the mark of a value at a bound."""
 
-NEAR = 10
-"""Half-width of the band that `published_errors` shades, percent."""
-
 UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
-
-
-@reads("errors", {"variant": TEXT, "vcpus": number(), "model": word(style.MODEL_COLOURS), "error_percent": number()})
-def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions of held-out points") -> go.Figure:
-    """Signed errors of held-out points, by model, over vCPUs, a panel a variant.
-
-    - `errors`: columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``:
-      predicted over measured, minus one, in percent.
-
-    >>> errors = pd.DataFrame({"variant": "a", "vcpus": [16, 32], "model": "simlib",
-    ...                        "error_percent": [-2.0, 3.5]})
-    >>> held_out_errors(errors).data[0].text
-    ('−2', '+3.5')
-    """
-    looks = {model: (model, {"color": colour}) for model, colour in style.MODEL_COLOURS.items()}
-    figure = style.bars_over_vcpus(errors, "model", "error_percent", looks, "%{y:+.1f} %")
-    for trace in figure.data:
-        trace.text = ["" if np.isnan(v) else style.signed(v) for v in trace.y]
-    figure.update_traces(textposition="outside", textangle=0, textfont={"size": 10}, cliponaxis=False)
-    low, high = min(0.0, errors["error_percent"].min()), max(0.0, errors["error_percent"].max())
-    room = 0.12 * (high - low or 1.0)
-    figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=style.INK, zerolinewidth=1.5)
-    figure.update_yaxes(title="predicted − measured, % of measured", col=1)
-    figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
-    return style.titled(
-        figure, title, "held-out points only; above 0: predicted slower than measured", entries_per_row=6
-    )
 
 
 _RESIDUAL_COLUMNS = {
@@ -108,55 +78,6 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: model minus measureme
     return style.titled(figure, title, "above 0: the model is slower, or counts more, than measured", entries_per_row=3)
 
 
-_PUBLISHED_COLUMNS = {
-    "study": TEXT,
-    "variant": TEXT,
-    "metric": TEXT,
-    "vcpus": number(gaps=True),
-    "role": TEXT,
-    "error_percent": number(gaps=True),
-}
-
-
-@reads("table", _PUBLISHED_COLUMNS)
-def published_errors(table: pd.DataFrame, title: str = "Predicted against published") -> go.Figure:
-    """Signed errors, a line a study and metric; filled: fitted, open: held out.
-
-    Raises `InputError` if there is no row with an error.
-
-    - `table`: columns ``study``, ``variant``, ``metric``, ``vcpus`` (or NaN), ``role``, ``error_percent`` (NaN: not
-      drawn).
-
-    >>> rows = pd.DataFrame({"study": "the January 2022 series", "variant": "a", "metric": "m", "vcpus": [1, 64],
-    ...                      "role": ["fitted", "held out"], "error_percent": [1.0, -7.5]})
-    >>> [(trace.name, trace.x.tolist()) for trace in published_errors(rows).data]
-    [('fitted', [1.0]), ('held out', [-7.5])]
-    """
-    rows = table[np.isfinite(table["error_percent"]) & table["role"].isin(ROLE_LOOKS)]
-    rows = checked(rows, _PUBLISHED_COLUMNS, "table")
-    rows["line"] = rows["study"] + "<br>" + rows["metric"]
-    lines = in_order(rows["line"])
-    figure = go.Figure()
-    for i, (role, colour) in enumerate(zip(ROLE_LOOKS, (style.MUTED, style.PALETTE[0]), strict=True)):
-        role_rows = rows[rows["role"] == role]
-        if role_rows.empty:
-            continue
-        vcpus = ["" if np.isnan(n) else f", {n:g} vCPUs" for n in role_rows["vcpus"]]
-        figure.add_scatter(
-            x=role_rows["error_percent"],
-            y=[lines.index(line) + (0.14 if i else -0.14) for line in role_rows["line"]],
-            mode="markers", name=role, marker={"size": 8, "color": colour, **ROLE_LOOKS[role]}, cliponaxis=False,
-            text=[f"{variant}{n}" for variant, n in zip(role_rows["variant"], vcpus, strict=True)],
-            hovertemplate=f"%{{text}}: %{{x:+.1f}} %<extra>{role}</extra>",
-        )  # fmt: skip
-    figure.add_vrect(x0=-NEAR, x1=NEAR, fillcolor=style.translucent(style.MUTED, 0.13), line_width=0, layer="below")
-    figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=style.INK)
-    figure.update_yaxes(style.row_axis(lines) | {"tickfont": {"size": 10}})
-    figure.update_layout(height=max(style.HEIGHT, 36 * len(lines) + 220))
-    subtitle = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
-    return style.titled(figure, title, subtitle, entries_per_row=5)
-
-
 _COST_COLUMNS = {
     "name": TEXT,
     "value": number(0),
@@ -174,7 +95,7 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
 
     - `costs`: columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (which
       calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis. The optional column
-      ``bound`` has a text if a value or an end of a cost is at a physical bound; such costs are marked.
+      ``bound`` has a string if a value or an end of a cost is at a physical bound; such costs are marked.
 
     >>> costs = pd.DataFrame({"name": ["hold"], "value": [400.0], "low": [380.0], "high": [430.0],
     ...                       "unit": ["ns"], "fit": ["arm64"]})

@@ -13,7 +13,9 @@ import pytest
 
 from simlib import figures
 from simlib._lib.errors import InputError
-from simlib.figures.decision import COST_COLUMNS, MAP_COLUMNS, PARETO_COLUMNS, batch_text
+from simlib.figures.decision import COST_COLUMNS, PARETO_COLUMNS, batch_text
+from studies.arm64.figures import held_out_errors
+from studies.decision.figures import MAP_COLUMNS, best_strategy_map
 
 NAN = float("nan")
 SPLIT = pd.DataFrame(
@@ -81,13 +83,13 @@ SIMULATED: list[tuple[Draw, pd.DataFrame]] = [
 ]
 FIGURES: list[tuple[Draw, pd.DataFrame]] = [
     *SIMULATED,
-    (figures.held_out_errors, ERRORS),
+    (held_out_errors, ERRORS),
     (figures.cost_intervals, INTERVALS),
     (figures.sensitivity, SENSITIVITY),
     (figures.degradation_over_time, DEGRADATION),
     (partial(figures.degradation_over_time, DEGRADATION), PUBLISHED),
     (figures.batch_costs, COSTS),
-    (figures.best_strategy_map, CELLS),
+    (best_strategy_map, CELLS),
     (figures.pareto, TRADES),
     (figures.lock_ownership, SPANS),
     (partial(figures.lock_ownership, SPANS), SHARES),
@@ -134,8 +136,8 @@ def test_an_index_with_duplicates_changes_nothing(draw: Draw, frame: pd.DataFram
         (figures.degradation_over_time, DEGRADATION.assign(degradation="much"), "must hold numbers"),
         (figures.batch_costs, COSTS.assign(objective_s=0.0), "table.objective_s = 0.0"),
         (figures.batch_costs, COSTS.assign(best="False"), "table.best = False: must be True or False"),
-        (figures.best_strategy_map, CELLS.assign(matters="yes"), "table.matters = yes"),
-        (figures.best_strategy_map, CELLS.assign(vcpus=4), "vcpus 4, access_rate 1000: has two rows"),
+        (best_strategy_map, CELLS.assign(matters="yes"), "table.matters = yes"),
+        (best_strategy_map, CELLS.assign(vcpus=4), "vcpus 4, access_rate 1000: has two rows"),
         (figures.pareto, TRADES.assign(stall_s=0.0), "table.stall_s = 0.0"),
         (figures.lock_ownership, SPANS.assign(mode="exclusive"), "table.mode = exclusive"),
         (figures.lock_ownership, SPANS.assign(lock="slots_lock"), "table.lock = mmu_lock: is not known"),
@@ -179,7 +181,7 @@ def test_a_histogram_bin_starts_at_half_of_its_upper_end() -> None:
 
 
 def test_held_out_errors_put_the_model_first_and_the_line_at_zero() -> None:
-    figure = figures.held_out_errors(ERRORS)
+    figure = held_out_errors(ERRORS)
     assert [bar.name for bar in figure.data] == ["simlib", "USL"]
     assert figure.data[0].text == ("+0.5", "+2")
     assert figure.layout.yaxis.zeroline
@@ -261,7 +263,7 @@ def test_flat_costs_look_flat() -> None:
 
 
 def test_the_map_marks_undistinguished_strategies_and_cells_that_do_not_matter() -> None:
-    figure = figures.best_strategy_map(CELLS)
+    figure = best_strategy_map(CELLS)
     cells = {trace.name: trace for trace in figure.data}
     assert set(cells) == {"every-4096", "not distinguished", "whole-ioctl", "any strategy"}
     assert cells["every-4096"].x == ("4", "16")
@@ -276,7 +278,7 @@ def test_the_map_marks_undistinguished_strategies_and_cells_that_do_not_matter()
 def test_the_map_does_not_show_the_least_of_undistinguished_strategies() -> None:
     """It depends on the seed."""
     other = CELLS.assign(strategy=["every-4096", "every-4096", "every-64", "whole-ioctl"])
-    assert figures.best_strategy_map(other).to_json() == figures.best_strategy_map(CELLS).to_json()
+    assert best_strategy_map(other).to_json() == best_strategy_map(CELLS).to_json()
 
 
 def test_similar_times_have_similar_colours() -> None:

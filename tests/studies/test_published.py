@@ -6,10 +6,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simlib.figures import published_errors
 from simlib.measurements import load
 from studies import all_studies
-from studies.published import caption, misses, published_table, readable_summary, short_summary, summary
+from studies.published import (
+    caption,
+    misses,
+    published_errors,
+    published_table,
+    readable_summary,
+    short_summary,
+    summary,
+)
 from studies.study import FITTED, HELD_OUT, NOT_PREDICTED, ROLES, SHOWN_ONLY
 
 pytestmark = pytest.mark.study

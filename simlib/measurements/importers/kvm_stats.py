@@ -24,10 +24,7 @@ _WHEN = (
     Column("when", "text", "moment of the reading: populated, enabled or end of the test"),
     Column("scope", "text", "vm, or vcpu: summed over all of them"),
 )
-PLACE = (
-    Column("site", "text", "call site's class (clear, fault_slow …)"),
-    Column("mode", "text", "write or read"),
-)
+PLACE = (Column("site", "text", "call site's class (clear, fault_slow …)"), Column("mode", "text", "write or read"))
 LOCKS = (
     *_WHEN,
     *PLACE,
@@ -174,7 +171,7 @@ def bounds(bucket: int, buckets: int) -> tuple[int, int | None]:
 
 
 def looks_like(head: list[str]) -> bool:
-    """True if the first lines of a text are KVM's statistics."""
+    """True if the first lines of a file are KVM's statistics."""
     if any("mmu_lock_" in line or '"type":"stat"' in line.replace(" ", "") for line in head):
         return True
     matches = [_TEXT.fullmatch(line) for line in head if line.strip()]
