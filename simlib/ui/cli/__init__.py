@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option, Typer
 from typer.core import TyperGroup
 
 import simlib
@@ -36,14 +36,12 @@ from simlib.ui.cli.output import (
     read_file,
     say,
     show,
-    show_fit,
     write,
 )
 from simlib.ui.cli.questions import (
     ClusterOption,
     Curves,
     ExecutorOptions,
-    Files,
     Intervals,
     Output,
     PolicyOption,
@@ -51,7 +49,6 @@ from simlib.ui.cli.questions import (
     ScenarioArgument,
     ScenarioOptions,
     SeedOption,
-    UnknownCostOptions,
     command_arguments,
     grouped,
 )
@@ -69,7 +66,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(
+app = Typer(
     name="simlib",
     cls=Commands,
     no_args_is_help=True,
@@ -92,9 +89,7 @@ TRACE_EVENTS = 2_000_000
 
 
 @app.callback()
-def options(
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
-) -> None:
+def options(show_version: Annotated[bool, Option("--version", help="Print the version and leave.")] = False) -> None:
     """Options before a subcommand; `main` handles --version."""
 
 
@@ -128,13 +123,11 @@ def changes_of(tables: Tables) -> str:
 
 @app.command()
 def sweep(
-    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="Grid of points; docs/sweeps.md lists the keys.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the data sets.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the sweep in the folder, if any.")] = False,
+    grid: Annotated[Path, Argument(metavar="GRID.toml", help="Grid of points; docs/sweeps.md lists the keys.")],
+    out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the data sets.")],
+    resume: Annotated[bool, Option("--resume", help="Continue the sweep in the folder, if any.")] = False,
     cluster: ClusterOption = "",
-    workers: Annotated[
-        int, typer.Option(min=0, max=MAX_WORKERS, help="Processes on this machine; 0: one for each CPU.")
-    ] = 0,
+    workers: Annotated[int, Option(min=0, max=MAX_WORKERS, help="Processes on this machine; 0: one for each CPU.")] = 0,
 ) -> None:
     """Simulate all points of a grid: fields of a scenario × policies × architectures, with as many runs as each needs.
 
@@ -149,9 +142,7 @@ def sweep(
     from simlib.analysis.sweep import run
 
     with progress_bar() as progress:
-        result = run(
-            grid, out, resume=resume, workers=cluster or workers, progress=progress, announce=say
-        )  # fmt: skip
+        result = run(grid, out, resume=resume, workers=cluster or workers, progress=progress, announce=say)
     results = result.points - result.refused
     say(f"{results:,} points simulated, {result.refused:,} refused; the results are in")
     write(f"{result.folder / 'results'}\n")
@@ -164,21 +155,20 @@ def calibrate(
     scenario: ScenarioArgument,
     tables: Annotated[
         list[str],
-        typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
+        Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
     ],
     out: Annotated[Path, into_file("FIT.json", "File for the fit.")],
     train: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="[TABLE:]CONDITION",
             help="Rows to calibrate on, e.g. 'vcpus <= 8', of all tables or of one; may be repeated.",
         ),
     ] = None,
     select: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[TABLE:]CONDITION",
-            help="Rows to use, e.g. \"series == 'spinlock-old-test'\"; may be repeated.",
+        Option(
+            metavar="[TABLE:]CONDITION", help="Rows to use, e.g. \"series == 'spinlock-old-test'\"; may be repeated."
         ),
     ] = None,
     intervals: Intervals,
@@ -213,17 +203,15 @@ def calibrate(
         first = rows.sort_values("total", ascending=False).iloc[0]
         where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
         say(f"{where} depends most on {first['name']} (total Sobol index {first['total']:.2f})")
-    show_fit(fit, output.how)
+    if output.how is Format.TABLE:
+        write(f"{fit.summary()}\n")
+    else:
+        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), output.how)
 
 
 @app.command()
 @grouped
-def predict(
-    *,
-    curves: Curves,
-    policy: PolicyOption = "",
-    output: Output,
-) -> None:
+def predict(*, curves: Curves, policy: PolicyOption = "", output: Output) -> None:
     """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
 
     A scenario with variants gives one curve for each. Example: simlib predict
@@ -240,7 +228,7 @@ def compare(
     curves: Curves,
     policies: Annotated[
         list[str],
-        typer.Argument(metavar="POLICY…", help="Names of policies, batches such as every-512, conditions, or baseline "
+        Argument(metavar="POLICY…", help="Names of policies, batches such as every-512, conditions, or baseline "
                        "for the scenario's own policy. The others are compared with the first."),
     ],
     output: Output,
@@ -262,10 +250,8 @@ def simulate(
     *,
     case: ScenarioOptions,
     run: RunOptions,
-    unknown: UnknownCostOptions,
-    files: Files,
     listing: Annotated[
-        bool, typer.Option("--listing", help="Print the programs of the threads and exit; docs/steps.md explains them.")
+        bool, Option("--listing", help="Print the programs of the threads and exit; docs/steps.md explains them.")
     ] = False,
     output: Output,
 ) -> None:
@@ -279,27 +265,28 @@ def simulate(
         write(simlib.programs(**case.arguments()).listing() + "\n")
         return
     if run.sample:
-        _sample(case, run, unknown, output)
+        _sample(case, run, output)
         return
+    costs = run.unknown.unknown_costs
     with progress_bar() as progress:
         result = simlib.simulate(
-            **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if files.trace else 0,
-            pages_per_vcpu=run.pages or None, unknown_costs=unknown.unknown_costs.value, announce=_offer_sample(case),
+            **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if run.trace else 0,
+            pages_per_vcpu=run.pages or None, unknown_costs=costs.value, announce=_offer_sample(case),
             progress=lambda events, now: progress(
                 f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.0
             ),
         )  # fmt: skip
         result.spread(progress)
-    if files.trace is not None:
-        write_text(files.trace, json.dumps(simlib.perfetto_trace(result)))
-        say(f"trace written to {files.trace}")
-    if files.out is not None:
-        write_together(files.out, {f"{name}.csv": frame.to_csv(index=False) for name, frame in result.tables().items()})
-        say(f"tables written to {files.out}")
+    if run.trace is not None:
+        write_text(run.trace, json.dumps(simlib.perfetto_trace(result)))
+        say(f"trace written to {run.trace}")
+    if run.out is not None:
+        write_together(run.out, {f"{name}.csv": frame.to_csv(index=False) for name, frame in result.tables().items()})
+        say(f"tables written to {run.out}")
     output.write_page(result)
     for flag in result.notes:
         say(flag)
-    unknown.report(result.costs())
+    run.unknown.report(result.costs())
     show(result.table(), output.how)
     if output.how is Format.TABLE:
         write("\n")
@@ -315,18 +302,15 @@ def _offer_sample(case: ScenarioOptions) -> Callable[[str], None]:
     return lambda text: say(text + faster)
 
 
-def _sample(case: ScenarioOptions, run: RunOptions, unknown: UnknownCostOptions, output: Output) -> None:
+def _sample(case: ScenarioOptions, run: RunOptions, output: Output) -> None:
+    number, seed, costs = run.sample, run.seed, run.unknown.unknown_costs
     with progress_bar() as progress:
         result = simlib.sample(
-            **case.arguments(),
-            replications=run.sample,
-            seed=run.seed,
-            unknown_costs=unknown.unknown_costs.value,
-            progress=progress,
+            **case.arguments(), replications=number, seed=seed, unknown_costs=costs.value, progress=progress
         )
     for flag in result.flags:
         say(flag)
-    unknown.report(result.costs)
+    run.unknown.report(result.costs)
     output.write_page(result)
     say(f"sampled: {result.windows} windows in {result.replications} sampled runs; see docs/sampling.md")
     show(result.table(), output.how)
@@ -353,10 +337,10 @@ def reproduce(
 
 @app.command()
 def explore(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0: any free one.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
-    lab: Annotated[bool, typer.Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
-    query: Annotated[str, typer.Option(metavar="QUERY", help="First state of the page, as in its URL.")] = "",
+    port: Annotated[int, Option(min=0, max=65535, help="Port on loopback; 0: any free one.")] = 0,
+    browser: Annotated[bool, Option(help="Open a browser.")] = True,
+    lab: Annotated[bool, Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
+    query: Annotated[str, Option(metavar="QUERY", help="First state of the page, as in its URL.")] = "",
     scenario: Annotated[Path | None, from_file("FILE", "First state of the page, as a scenario file.")] = None,
     table: Annotated[
         Path | None, into_file("OUT.csv", "Simulate and write the page's table instead of opening it.")
@@ -370,17 +354,14 @@ def explore(
     from simlib.ui.explorer.server import explore as run
 
     if not query and scenario is None and table is None:  # nothing to check, which would import half of simlib
-        raise typer.Exit(run(port=port, browser=browser, lab=lab))
+        raise Exit(run(port=port, browser=browser, lab=lab))
     from simlib.ui.explorer.state import PAGES, ExplorerState, page_of
 
     asks, finds = PAGES[page_of(query) if scenario is None else ""]
-    state = (
-        ExplorerState(simlib.load_scenario(scenario))
-        if scenario is not None
-        else getattr(explorer, asks).from_query(query)
-    )
+    of_query = getattr(explorer, asks).from_query
+    state = of_query(query) if scenario is None else ExplorerState(simlib.load_scenario(scenario))
     if table is None:
-        raise typer.Exit(run(port=port, browser=browser, query=state.query, lab=lab))
+        raise Exit(run(port=port, browser=browser, query=state.query, lab=lab))
     with progress_bar() as progress:
         findings = getattr(explorer, finds)(state, progress)
     write_text(table, findings.table().to_csv(index=False))

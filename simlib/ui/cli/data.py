@@ -6,14 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option, Typer
 from typer.core import TyperCommand
 
 import simlib
 from simlib._lib.errors import InputError, nearest
 from simlib.ui.cli.output import Format, FormatOption, into_folder, patient_progress, read_file, say, show, write
 
-app = typer.Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
+app = Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
 
 PRINTED_ROWS = 60
 """Most rows of an imported table that are printed as a table."""
@@ -40,8 +40,8 @@ def data_list(how: FormatOption = Format.TABLE) -> None:
 
 @app.command("show")
 def data_show(
-    name: Annotated[str, typer.Argument(help="Name of a table, as `simlib data list` prints it.")],
-    where: Annotated[str, typer.Option(help="Rows that meet a condition, e.g. 'vcpus <= 8 or vcpus == 64'.")] = "",
+    name: Annotated[str, Argument(help="Name of a table, as `simlib data list` prints it.")],
+    where: Annotated[str, Option(help="Rows that meet a condition, e.g. 'vcpus <= 8 or vcpus == 64'.")] = "",
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Show one table, with its source, hardware and caveats."""
@@ -56,7 +56,7 @@ def data_show(
 
 @app.command("check")
 def data_check(
-    path: Annotated[Path, typer.Argument(help="A CSV file; its descriptor, if any, is the .json of the same name.")],
+    path: Annotated[Path, Argument(help="A CSV file; its descriptor, if any, is the .json of the same name.")],
 ) -> None:
     """Check a measurement file against its schema and the rules of docs/data.md."""
     for line in simlib.measurements.check(path):
@@ -65,20 +65,18 @@ def data_check(
 
 @app.command("import", cls=ImportCommand)
 def data_import(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of the file; listed below.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
+    kind: Annotated[str, Argument(metavar="KIND", help="Kind of the file; listed below.")],
+    path: Annotated[Path, Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
     out: Annotated[Path | None, into_folder("FOLDER", "Folder for every table: CSV and descriptor.")] = None,
-    name: Annotated[str, typer.Option(help="Name of the written files. Default: name of the input.")] = "",
-    table: Annotated[str, typer.Option(help="Table to print. Default: all with --format table, else the first.")] = "",
-    lock: Annotated[str, typer.Option(help="lock-stat: part of a lock class's name, or all. Default: mmu_lock.")] = "",
+    name: Annotated[str, Option(help="Name of the written files. Default: name of the input.")] = "",
+    table: Annotated[str, Option(help="Table to print. Default: all with --format table, else the first.")] = "",
+    lock: Annotated[str, Option(help="lock-stat: part of a lock class's name, or all. Default: mmu_lock.")] = "",
     histograms: Annotated[
-        bool, typer.Option("--histograms", help="kvm-stats, contention-test: also the histograms.")
+        bool, Option("--histograms", help="kvm-stats, contention-test: also the histograms.")
     ] = False,
     add: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="COLUMN=VALUE", help="Add a column that the file does not have; may be repeated."
-        ),
+        Option("--set", metavar="COLUMN=VALUE", help="Add a column that the file does not have; may be repeated."),
     ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 import simlib
 from simlib._lib.errors import InputError
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from simlib import Choice, Scenario
     from simlib.vmm.guest import RunningGuest
 
+    Choices = Mapping[str, Choice]
+    Tabulate = Callable[[Choices], pd.DataFrame]
+    Print = Callable[[Choice, bool], None]
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -34,30 +38,28 @@ class Subject:
 
     scenario: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.", callback=read_file
-        ),
+        Argument(metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.", callback=read_file),
     ] = None
     architecture: Annotated[
-        str, typer.Option(metavar="NAME", help="Instead of a scenario: a preset guest on this architecture.")
+        str, Option(metavar="NAME", help="Instead of a scenario: a preset guest on this architecture.")
     ] = ""
     everything: Annotated[
-        bool, typer.Option("--all", help="The preset guest on each of seven architectures, in one table.")
-    ] = False  # fmt: skip
+        bool, Option("--all", help="The preset guest on each of seven architectures, in one table.")
+    ] = False
     dirty_tracking: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Dirty tracking of the host: write_protect, pml, hdbss. Default on x86: "
-                     "what the host of a --from-qemu socket uses, else what the fit was measured with, else pml."),
+        Option(metavar="NAME", help="Dirty tracking of the host: write_protect, pml, hdbss. Default on x86: "
+               "what the host of a --from-qemu socket uses, else what the fit was measured with, else pml."),
     ] = ""  # fmt: skip
     guest: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Preset guest: database (default), web, idle, write-heavy, mysql-1g, "
-                     "mysql-8g, three-setups; docs/choose.md describes them."),
+        Option(metavar="NAME", help="Preset guest: database (default), web, idle, write-heavy, mysql-1g, "
+               "mysql-8g, three-setups; docs/choose.md describes them."),
     ] = ""  # fmt: skip
     from_qemu: Annotated[
         str,
-        typer.Option(metavar="FILE|SOCKET|-", help="Read the guest's numbers from QEMU: pasted replies to "
-                     "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket.", callback=read_file),
+        Option(metavar="FILE|SOCKET|-", help="Read the guest's numbers from QEMU: pasted replies to "
+               "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket.", callback=read_file),
     ] = ""  # fmt: skip
 
 
@@ -65,13 +67,13 @@ class Subject:
 class Numbers:
     """Values that replace the guest's, as text."""
 
-    vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs instead of the guest's.")] = 0
-    memory: Annotated[str, typer.Option(help="Total memory, e.g. 512G.")] = ""
+    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs instead of the guest's.")] = 0
+    memory: Annotated[str, Option(help="Total memory, e.g. 512G.")] = ""
     write_interval: Annotated[
-        str, typer.Option(help="Time between two accesses of a vCPU, each to another page, e.g. 20us.")
+        str, Option(help="Time between two accesses of a vCPU, each to another page, e.g. 20us.")
     ] = ""
-    link: Annotated[str, typer.Option(help="Bandwidth of the migration link, e.g. 25Gbit/s.")] = ""
-    chunk: Annotated[str, typer.Option(help="Memory of one CLEAR ioctl, e.g. 1G, QEMU's default.")] = ""
+    link: Annotated[str, Option(help="Bandwidth of the migration link, e.g. 25Gbit/s.")] = ""
+    chunk: Annotated[str, Option(help="Memory of one CLEAR ioctl, e.g. 1G, QEMU's default.")] = ""
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """Return the values as tables of a scenario file. Raises `InputError` if one is malformed."""
@@ -94,41 +96,22 @@ class Criteria:
 
     objective: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Objective to optimise. cost: CPU time of CLEAR + weight x guest time lost; "
-                     "guest_time_lost; stall; p999; above10, above50, above99; clear; precopy."),
+        Option(metavar="NAME", help="Objective to optimise. cost: CPU time of CLEAR + weight x guest time lost; "
+               "guest_time_lost; stall; p999; above10, above50, above99; clear; precopy."),
     ] = "cost"  # fmt: skip
-    weight: Annotated[float, typer.Option(help="Weight of guest time lost in the CPU time in all.")] = 1.0
-    indifference: Annotated[
-        float, typer.Option(help="Relative difference that counts as equal (indifference zone).")
-    ] = 0.02
-    confidence: Annotated[float, typer.Option(help="Joint confidence level of all comparisons.")] = 0.95
+    weight: Annotated[float, Option(help="Weight of guest time lost in the weighted cost, CPU s per vCPU s.")] = 1.0
+    indifference: Annotated[float, Option(help="Relative difference that counts as equal (indifference zone).")] = 0.02
+    confidence: Annotated[float, Option(help="Joint confidence level of all comparisons.")] = 0.95
     max_stall: Annotated[
-        str, typer.Option(metavar="TIME", help="Exclude strategies that stall a vCPU for longer, e.g. 1ms.")
+        str, Option(metavar="TIME", help="Exclude strategies that stall a vCPU for longer, e.g. 1ms.")
     ] = ""
-    seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 1
+    seed: Annotated[int, Option(min=0, help="Seed of the random numbers; the same seed gives the same result.")] = 1
 
     def arguments(self) -> dict[str, Any]:
         """Return the keywords of `simlib.choose` and `simlib.choose_batch`."""
         stall = parse_duration(self.max_stall, "--max-stall") * 1e-12 if self.max_stall else None
         return {"objective": self.objective, "weight": self.weight, "indifference": self.indifference,
                 "confidence": self.confidence, "seed": self.seed, "max_stall_s": stall}  # fmt: skip
-
-
-OutOption = Annotated[Path | None, into_folder("FOLDER", "Write the result as JSON, and its tables as CSV files.")]
-
-
-@dataclass(frozen=True)
-class Printer:
-    """Tables and text of a command.
-
-    - `title`: name of the table of all architectures; `joined` returns it, and `readable` formats it.
-    - `printed`: print one choice; True: with all objectives and tables.
-    """
-
-    title: str
-    joined: Callable[[Mapping[str, Choice]], pd.DataFrame]
-    readable: Callable[[Mapping[str, Choice]], pd.DataFrame]
-    printed: Callable[[Choice, bool], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +122,9 @@ class ChoiceOutput:
     fit: FitOption = None
     numbers: Numbers
     criteria: Criteria
-    out: OutOption = None
+    out: Annotated[Path | None, into_folder("FOLDER", "Write the result as JSON, and its tables as CSV files.")] = None
     processes: Processes
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all objectives and tables.")] = False
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Print all objectives and tables.")] = False
     output: Output
 
     def compute(self, command: str, function: Callable[..., Choice]) -> dict[str, Choice]:
@@ -162,21 +145,27 @@ class ChoiceOutput:
                 say(f"{name}: {flag}" if len(cases) > 1 else flag)
         return choices
 
-    def report(self, name: str, choices: Mapping[str, Choice], printer: Printer) -> None:
-        """Write the files of ``--out`` and ``--plot``, and print one choice, or one table of all architectures."""
+    def report(
+        self, name: str, choices: Choices, title: str, joined: Tabulate, readable: Tabulate, printed: Print
+    ) -> None:
+        """Write the files of ``--out`` and ``--plot``, and print one choice, or one table of all architectures.
+
+        - `title`: name of the table of all architectures; `joined` returns it, and `readable` formats it.
+        - `printed`: print one choice; True: with all objectives and tables.
+        """
         how, choice = self.output.how, next(iter(choices.values()))
         everything = self.subject.everything
         content: object = {key: value.to_dict() for key, value in choices.items()} if everything else choice.to_dict()
-        tables = {printer.title: printer.joined(choices)} if everything else choice.files()
+        tables = {title: joined(choices)} if everything else choice.files()
         if self.out is not None:
             files = {f"{key}.csv": frame.to_csv(index=False) for key, frame in tables.items()}
             write_together(self.out, {f"{name}.json": json.dumps(content, indent=1) + "\n"} | files)
             say(f"written to {self.out}")
         self.output.write_page(choices)
         if everything:
-            show(printer.readable(choices) if how is Format.TABLE else tables[printer.title], how)
+            show(readable(choices) if how is Format.TABLE else tables[title], how)
         elif how is Format.TABLE:
-            printer.printed(choice, self.verbose)
+            printed(choice, self.verbose)
         elif how is Format.CSV:
             show(choice.table if choice.closed_form is None else choice.batches.table, how)
         else:
@@ -188,7 +177,7 @@ def choose(
     *,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="STRATEGY",
             help="Compare only these; repeat the option for each. Names that simlib policies lists, several joined "
             "by +, or conditions such as 'held >= 50us'.",
@@ -196,7 +185,7 @@ def choose(
     ] = None,
     kernel: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--kernel",
             help="Compare strategies that need a patched kernel: dropping the lock after a batch or a time, or on "
             "contention; clearing under the read lock; other ways of splitting huge pages.",
@@ -204,7 +193,7 @@ def choose(
     ] = False,
     rings: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--rings",
             help="Compare dirty rings of three sizes (QEMU's dirty-ring-size) with the bitmap, under write "
             "protection and hardware logging, in addition to --strategy.",
@@ -246,17 +235,13 @@ def choose(
         return simlib.choose(case, strategies=list(dict.fromkeys(names)) or None, **arguments)
 
     choices = question.compute("choose", choose_for)
-    printer = Printer("answers", simlib.analysis.choose.comparison, _by_architecture, _print)
-    question.report("choose", choices, printer)
+    question.report("choose", choices, "answers", simlib.analysis.choose.comparison, _by_architecture, _print)
     if question.subject.everything:
         say("in parentheses: the longest stall; --format csv has all objectives")
 
 
 @grouped
-def choose_batch(
-    *,
-    question: ChoiceOutput,
-) -> None:
+def choose_batch(*, question: ChoiceOutput) -> None:
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
 
     It compares 64, 128, 256, ... pages and the whole ioctl, as simlib choose does, for one objective. It also reports
@@ -276,7 +261,7 @@ def choose_batch(
 
     choices = question.compute("choose-batch", choose_for)
     joined = simlib.analysis.choose.comparison_of_batches
-    question.report("choose-batch", choices, Printer("architectures", joined, _readable_batches, _print_batch))
+    question.report("choose-batch", choices, "architectures", joined, _readable_batches, _print_batch)
 
 
 def _labelled(report: Any, label: str) -> Callable[..., None]:
@@ -297,15 +282,14 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
         host = simlib.load_fit(fit).scenario
         architecture = host.policy.architecture
     if (scenario is not None) + bool(architecture) + everything != 1:
-        given = " ".join([*([str(scenario)] if scenario else []), *(["--architecture"] if architecture else []),
-                          *(["--all"] if everything else [])])  # fmt: skip
-        raise InputError(command, given or "nothing", "give one of SCENARIO.toml, --architecture NAME, --all",
-                         "such as --architecture x86-tdp, or a --fit, which has an architecture")  # fmt: skip
+        given = [str(scenario or ""), "--architecture" * bool(architecture), "--all" * everything]
+        rule = "give one of SCENARIO.toml, --architecture NAME, --all"
+        hint = "such as --architecture x86-tdp, or a --fit, which has an architecture"
+        raise InputError(command, " ".join(filter(None, given)) or "nothing", rule, hint)
     if scenario is not None:
         if subject.guest:
-            raise InputError(
-                "--guest", subject.guest, "a scenario has its own guest", "give --architecture instead of a file"
-            )
+            hint = "give --architecture instead of a file"
+            raise InputError("--guest", subject.guest, "a scenario has its own guest", hint)
         cases = {"": simlib.load_scenario(scenario)}
     else:
         guest = presets.named_guest(subject.guest or presets.DEFAULT_GUEST)
@@ -349,9 +333,8 @@ def _on_host(case: Scenario, host: Scenario, numbers: Numbers, from_qemu: str) -
         return case
     memory = case.guest.pages_per_vcpu * case.guest.page_size * cpus
     say(f"{cpus} vCPUs, the number of CPUs of {host.host.name}, with {format_size(memory)} of memory in proportion")
-    return simlib.analysis.choose.with_guest(
-        case, {"guest": {"vcpus": cpus, "memory": numbers.memory or format_size(memory)}}
-    )
+    size = {"vcpus": cpus, "memory": numbers.memory or format_size(memory)}
+    return simlib.analysis.choose.with_guest(case, {"guest": size})
 
 
 def _running(source: str, numbers: Numbers) -> RunningGuest:
@@ -364,7 +347,6 @@ def _running(source: str, numbers: Numbers) -> RunningGuest:
 
 
 def _advise(choice: Choice) -> None:
-    """Print the recommendation, its settings, confidence and reasons."""
     for label, text in choice.advice().items():
         write(paragraph(f"{label}: {text}." if label else f"{text}.") + "\n")
     write("\n")
@@ -390,11 +372,7 @@ def _print(choice: Choice, verbose: bool) -> None:
         show(known, Format.TABLE)
 
 
-_MAIN = ("guest_time_lost", "stall", "clear", "cost")
-"""Objectives that a terminal shows; files have all."""
-
-
-def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
+def _by_architecture(choices: Choices) -> pd.DataFrame:
     """Return one row per architecture: the recommendations for the main objectives, and their longest stalls."""
     import pandas as pd
 
@@ -403,7 +381,7 @@ def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
         stalls = choice.table.set_index("strategy")["stall_s"]
         row = {"architecture": name}
         answers = choice.answers.set_index("objective", drop=False)
-        for answer in answers.loc[list(_MAIN)].to_dict("records"):
+        for answer in answers.loc[["guest_time_lost", "stall", "clear", "cost"]].to_dict("records"):  # files have all
             title = simlib.analysis.choose.OBJECTIVES[answer["objective"]].title
             stall = format_seconds(float(stalls[answer["recommended"]]), 2)
             row[title] = "any" if answer["all_equivalent"] else f"{answer['recommended']} ({stall})"
@@ -426,7 +404,7 @@ def _print_batch(choice: Choice, verbose: bool) -> None:
         show(rules, Format.TABLE)
 
 
-def _readable_batches(choices: Mapping[str, Choice]) -> pd.DataFrame:
+def _readable_batches(choices: Choices) -> pd.DataFrame:
     """Return one row per architecture: the recommended batch, the equivalent range, and the excess of the rules."""
     import pandas as pd
 

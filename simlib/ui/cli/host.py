@@ -6,20 +6,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option, Typer
 
 import simlib
 from simlib.ui.cli.output import Format, FormatOption, from_file, into_file, into_folder, progress_bar, say, show
 
-app = typer.Typer(
+app = Typer(
     no_args_is_help=True,
     help="Measure your own host, calibrate the model to it, check the predictions, and watch a guest. "
     "docs/on-a-real-host.md describes every step.",
 )
 
 
-FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that simlib host measure wrote.")]
-NameOption = Annotated[str, typer.Option(help="Prefix of the tables' names.")]
+FolderArgument = Annotated[Path, Argument(metavar="DIR", help="Folder that simlib host measure wrote.")]
+NameOption = Annotated[str, Option(help="Prefix of the tables' names.")]
 
 
 @app.command("measure")
@@ -27,26 +27,18 @@ def host_measure(
     out: Annotated[
         Path, into_folder("DIR", "Folder for the measurements; an incomplete measurement in it is continued.")
     ],
-    duration: Annotated[str, typer.Option(help="Approximate duration, e.g. 90s.")] = "300s",
-    cpus: Annotated[str, typer.Option(metavar="LIST", help="CPUs to use, e.g. 0-3,8. Default: all.")] = "",
-    numa: Annotated[
-        int | None, typer.Option(metavar="NODE", help="Use the CPUs and the memory of this NUMA node.")
-    ] = None,
-    hugepages: Annotated[
-        bool, typer.Option("--hugepages", help="Back guests with reserved huge pages (hugetlb).")
-    ] = False,
+    duration: Annotated[str, Option(help="Approximate duration, e.g. 90s.")] = "300s",
+    cpus: Annotated[str, Option(metavar="LIST", help="CPUs to use, e.g. 0-3,8. Default: all.")] = "",
+    numa: Annotated[int | None, Option(metavar="NODE", help="Use the CPUs and the memory of this NUMA node.")] = None,
+    hugepages: Annotated[bool, Option("--hugepages", help="Back guests with reserved huge pages (hugetlb).")] = False,
     source: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Linux tree from which to build the selftest. Default: the source package."),
+        Option(metavar="DIR", help="Linux tree from which to build the selftest. Default: the source package."),
     ] = None,
-    program: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A built selftest (mmu_lock_contention_test).")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed for the run order.")] = 1,
-    restart: Annotated[bool, typer.Option("--restart", help="Discard what the folder holds and start again.")] = False,
-    allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Measure even if other programs use the CPUs.")
-    ] = False,
+    program: Annotated[Path | None, Option(metavar="FILE", help="A built selftest (mmu_lock_contention_test).")] = None,
+    seed: Annotated[int, Option(help="Random seed for the run order.")] = 1,
+    restart: Annotated[bool, Option("--restart", help="Discard what the folder holds and start again.")] = False,
+    allow_busy: Annotated[bool, Option("--allow-busy", help="Measure even if other programs use the CPUs.")] = False,
     name: NameOption = "host",
 ) -> None:
     """Measure this host's /dev/kvm with its current kernel; access to /dev/kvm is the only privilege needed.
@@ -78,7 +70,7 @@ def host_calibrate(
     folder: FolderArgument,
     name: NameOption = "host",
     out: Annotated[Path | None, into_file("FIT.json", "File for the fit. Default: DIR/fit.json.")] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the resampling and the replications.")] = 1,
+    seed: Annotated[int, Option(help="Random seed of the resampling and the replications.")] = 1,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Estimate the costs of a measured host, with intervals, and predict the held-out measurements.
@@ -118,18 +110,17 @@ def host_report(
 
 @app.command("watch")
 def host_watch(
-    pid: Annotated[int | None, typer.Argument(metavar="[PID]", help="QEMU's process ID, instead of a socket.")] = None,
-    qmp: Annotated[Path | None, typer.Option(metavar="SOCKET", help="A QMP socket that has no other client.")] = None,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", help="Time between two samples.")] = 0.5,
+    pid: Annotated[int | None, Argument(metavar="[PID]", help="QEMU's process ID, instead of a socket.")] = None,
+    qmp: Annotated[Path | None, Option(metavar="SOCKET", help="A QMP socket that has no other client.")] = None,
+    interval: Annotated[float, Option(metavar="SECONDS", help="Time between two samples.")] = 0.5,
     duration: Annotated[
-        float, typer.Option(metavar="SECONDS", help="End after this time. 0: when the migration ends.")
+        float, Option(metavar="SECONDS", help="End after this time. 0: when the migration ends.")
     ] = 0.0,
     events: Annotated[
-        str | None,
-        typer.Option(metavar="SYSTEM:EVENT,…", help="Tracepoints; '' for none. Default: locks and faults."),
+        str | None, Option(metavar="SYSTEM:EVENT,…", help="Tracepoints; '' for none. Default: locks and faults.")
     ] = None,
     out: Annotated[Path | None, into_folder("FOLDER", "Folder for all tables: CSV files with descriptors.")] = None,
-    name: Annotated[str, typer.Option(help="Prefix of the files' names.")] = "watch",
+    name: Annotated[str, Option(help="Prefix of the files' names.")] = "watch",
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Sample a running QEMU until its migration ends: passes, KVM's statistics, mmu_lock, threads, tracepoints.

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option, Typer
 
 import simlib
 from simlib._lib.errors import InputError, SimlibError
@@ -20,7 +20,7 @@ from simlib.ui.cli.questions import grouped
 if TYPE_CHECKING:
     from simlib import lab
 
-app = typer.Typer(
+app = Typer(
     no_args_is_help=True,
     help="Build, boot and run patched kernels, and collect counts and times. docs/lab.md explains the numbers.",
 )
@@ -36,32 +36,21 @@ class LabTable(StrEnum):
 
 
 ArchitectureOption = Annotated[
-    list[str] | None, typer.Option("--arch", help="Architecture; may be given again. Default: all three.")
+    list[str] | None, Option("--arch", help="Architecture; may be given again. Default: all three.")
 ]
-ExperimentArgument = Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")]
+ExperimentArgument = Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")]
 SourceOption = Annotated[
-    Path | None, typer.Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package.")
+    Path | None, Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package.")
 ]
-JobsOption = Annotated[int, typer.Option(min=0, help="Concurrent boots, each on its own core. 0: all cores.")]
-RestartOption = Annotated[bool, typer.Option("--restart", help="Run cells again although they have results.")]
-
-
-@dataclass(frozen=True)
-class KernelTreeOptions:
-    """Kernel tree, and patches of the series that are left out."""
-
-    source: SourceOption = None
-    skip: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATCH", help="Leave out a patch, by number or file name; may be given again."),
-    ] = None
+JobsOption = Annotated[int, Option(min=0, help="Concurrent boots, each on its own core. 0: all cores.")]
+RestartOption = Annotated[bool, Option("--restart", help="Run cells again although they have results.")]
 
 
 @dataclass(frozen=True)
 class LabRunOptions:
     """Host or emulator, concurrency, and reuse of results."""
 
-    native: Annotated[bool, typer.Option("--native", help="Run on this host's /dev/kvm, with its kernel.")] = False
+    native: Annotated[bool, Option("--native", help="Run on this host's /dev/kvm, with its kernel.")] = False
     jobs: JobsOption = 0
     restart: RestartOption = False
 
@@ -78,7 +67,7 @@ def lab_check(how: FormatOption = Format.TABLE) -> None:
 @app.command("qemu")
 def lab_qemu(
     arch: ArchitectureOption = None,
-    if_needed: Annotated[bool, typer.Option("--if-needed", help="Only if no new enough QEMU is installed.")] = False,
+    if_needed: Annotated[bool, Option("--if-needed", help="Only if no new enough QEMU is installed.")] = False,
 ) -> None:
     """Unpack a new enough QEMU into the lab's folder, without installing it. Debian 12 only."""
     targets = _targets(arch)
@@ -89,12 +78,14 @@ def lab_qemu(
 
 
 @app.command("build")
-@grouped
 def lab_build(
     *,
     arch: ArchitectureOption = None,
-    kernel: Annotated[str, typer.Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
-    tree: KernelTreeOptions,
+    kernel: Annotated[str, Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
+    source: SourceOption = None,
+    skip: Annotated[
+        list[str] | None, Option(metavar="PATCH", help="Leave out a patch, by number or file name; may be given again.")
+    ] = None,
 ) -> None:
     """Patch and build kernel, selftests and initramfs: minutes the first time, seconds afterwards.
 
@@ -102,7 +93,7 @@ def lab_build(
     """
     for target in _targets(arch):
         with _steps() as step:
-            built = simlib.lab.build(target.name, kernel, tree.source, step, tree.skip or ())
+            built = simlib.lab.build(target.name, kernel, source, step, skip or ())
         say(f"{built.image}")
 
 
@@ -111,7 +102,7 @@ def lab_build(
 def lab_run(
     experiment: ExperimentArgument,
     runs: LabRunOptions,
-    table: Annotated[LabTable, typer.Option(help="Table to print.")] = LabTable.RUNS,
+    table: Annotated[LabTable, Option(help="Table to print.")] = LabTable.RUNS,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Run all cells of an experiment, and print a table of the results.
@@ -125,9 +116,7 @@ def lab_run(
 
 @app.command("compare")
 def lab_compare(
-    experiment: Annotated[
-        Path, typer.Argument(metavar="EXPERIMENT.toml", help="With parked = true: counts are exact.")
-    ],
+    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="With parked = true: counts are exact.")],
     jobs: JobsOption = 0,
     how: FormatOption = Format.TABLE,
 ) -> None:
@@ -156,9 +145,9 @@ def lab_compare(
 @app.command("predict")
 def lab_predict(
     *,
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="Cells under load, or migrations.")],
+    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Cells under load, or migrations.")],
     out: Annotated[Path, into_folder("DIR", "Folder for the table and its descriptor.")],
-    name: Annotated[str, typer.Option(help="First part of the tables' names when the experiment is collected.")],
+    name: Annotated[str, Option(help="First part of the tables' names when the experiment is collected.")],
 ) -> None:
     """Predict the lab's measurements of an experiment before it is run.
 
@@ -191,7 +180,7 @@ def lab_collect(
     *,
     experiment: ExperimentArgument,
     out: Annotated[Path, into_folder("DIR", "Folder for the tables and their descriptors.")],
-    name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "lab",
+    name: Annotated[str, Option(help="First part of the tables' names.")] = "lab",
     runs: LabRunOptions,
 ) -> None:
     """Run all cells of an experiment, and write tables with descriptors.
@@ -207,14 +196,11 @@ def lab_collect(
 
 
 @app.command("migrate")
-@grouped
 def lab_migrate(
     *,
-    experiment: Annotated[
-        Path, typer.Argument(metavar="EXPERIMENT.toml", help="Migrations; docs/lab.md has its keys.")
-    ],
+    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Migrations; docs/lab.md has its keys.")],
     out: Annotated[Path | None, into_folder("DIR", "Also write the tables and their descriptors.")] = None,
-    name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "migrate",
+    name: Annotated[str, Option(help="First part of the tables' names.")] = "migrate",
     restart: RestartOption = False,
     how: FormatOption = Format.TABLE,
 ) -> None:
@@ -249,58 +235,44 @@ def _update_listing(out: Path) -> None:
 
 
 @dataclass(frozen=True)
-class TryKernelOptions:
-    """Kernels of a trial, and their MMU modes and parameters."""
+class TryOptions:
+    """Kernels of a trial, parts of a series to try, the rule that fails it, and the prediction on hardware."""
 
     source: SourceOption = None
     arch: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--arch",
             help="Architecture, or MMU mode such as x86_64/npt; may be given again. Default: all that the series "
             "can affect.",
         ),
     ] = None
-    quick: Annotated[bool, typer.Option("--quick", help="Run the small matrix: minutes on two cores.")] = False
+    quick: Annotated[bool, Option("--quick", help="Run the small matrix: minutes on two cores.")] = False
     parameter: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
+        Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
     ] = None
     set_all: Annotated[
-        list[str] | None, typer.Option("--set-all", metavar="NAME=VALUE", help="The same, for both kernels.")
+        list[str] | None, Option("--set-all", metavar="NAME=VALUE", help="The same, for both kernels.")
     ] = None
     kernel: Annotated[
-        str, typer.Option(help="statistics: counts by call site; plain: only times; lock-stat: counts by lock.")
+        str, Option(help="statistics: counts by call site; plain: only times; lock-stat: counts by lock.")
     ] = "statistics"
     jobs: JobsOption = 0
-
-
-@dataclass(frozen=True)
-class TryModeOptions:
-    """Parts of a series to try, and the rule that fails the trial."""
-
     each_patch: Annotated[
-        bool, typer.Option("--each-patch", help="Compare each patch with the kernel that has the patches before it.")
+        bool, Option("--each-patch", help="Compare each patch with the kernel that has the patches before it.")
     ] = False
     bisect: Annotated[
-        str, typer.Option(metavar="METRIC", help="Find the patch that changes a number by bisection: 'clear time'.")
+        str, Option(metavar="METRIC", help="Find the patch that changes a number by bisection: 'clear time'.")
     ] = ""
     fail_if: Annotated[
-        str,
-        typer.Option(metavar="RULE", help="Exit with status 3 if RULE is true: 'clear time > 5%', or 'changed'."),
+        str, Option(metavar="RULE", help="Exit with status 3 if RULE is true: 'clear time > 5%', or 'changed'.")
     ] = ""
-
-
-@dataclass(frozen=True)
-class TryHardwareOptions:
-    """Scenario and costs for the prediction on hardware."""
-
     on: Annotated[
-        Path | None,
-        typer.Option(metavar="SCENARIO.toml", help="Predict this scenario without the series and with it."),
+        Path | None, Option(metavar="SCENARIO.toml", help="Predict this scenario without the series and with it.")
     ] = None
-    fit: Annotated[Path | None, typer.Option(metavar="FIT.json", help="Calibrated costs of your host.")] = None
-    vcpus: Annotated[str, typer.Option(help="Numbers of vCPUs to predict.")] = "1,4,16,64"
+    fit: Annotated[Path | None, Option(metavar="FIT.json", help="Calibrated costs of your host.")] = None
+    vcpus: Annotated[str, Option(help="Numbers of vCPUs to predict.")] = "1,4,16,64"
 
 
 @app.command("try")
@@ -309,17 +281,14 @@ def lab_try(
     *,
     series: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SERIES",
             help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), bundled patches (7, 16-17).",
         ),
     ],
-    kernels: TryKernelOptions,
-    modes: TryModeOptions,
-    hardware: TryHardwareOptions,
+    options: TryOptions,
     out: Annotated[
-        Path | None,
-        into_folder("DIR", "Also write the text (mail, Markdown), a page, and all numbers (CSV, JSON)."),
+        Path | None, into_folder("DIR", "Also write the text (mail, Markdown), a page, and all numbers (CSV, JSON).")
     ] = None,
 ) -> None:
     """Try a patch series: compare a kernel without it and one with it.
@@ -332,15 +301,15 @@ def lab_try(
     """
     from simlib.simulator.engine.compiled import compiling_engine
 
-    rule = simlib.lab.FailRule.parse(modes.fail_if) if modes.fail_if else None
-    vcpus = whole_numbers(hardware.vcpus, "--vcpus")
+    rule = simlib.lab.FailRule.parse(options.fail_if) if options.fail_if else None
+    vcpus = whole_numbers(options.vcpus, "--vcpus")
     with compiling_engine():
-        trials, bisection = _try_series(series, kernels, modes)
+        trials, bisection = _try_series(series, options)
     predictions = []
     for trial in trials:  # prints the measured differences before the prediction takes a while
         write(f"{trial.summary()}\n\n")
         with progress_bar() as progress:
-            prediction = simlib.on_hardware(trial, hardware.on, fit=hardware.fit, vcpus=vcpus, progress=progress)
+            prediction = simlib.on_hardware(trial, options.on, fit=options.fit, vcpus=vcpus, progress=progress)
         write(f"{prediction.summary()}\n\n")
         predictions.append(prediction)
     write(bisection)
@@ -351,26 +320,26 @@ def lab_try(
             raise SimlibError(f"the kernel with the series fails on {', '.join(trial.failures)}")
     for trial in trials:
         if rule is not None and (violation := rule.violation(trial)):
-            say(f"--fail-if {modes.fail_if}: {violation}")
-            raise typer.Exit(3)
+            say(f"--fail-if {options.fail_if}: {violation}")
+            raise Exit(3)
 
 
-def _try_series(series: str, kernels: TryKernelOptions, modes: TryModeOptions) -> tuple[list[lab.Trial], str]:
+def _try_series(series: str, given: TryOptions) -> tuple[list[lab.Trial], str]:
     """Run the trials of a series, and return them with the text of a bisection."""
     options = simlib.lab.TrialOptions(
-        source=kernels.source,
-        mmu_modes=kernels.arch or (),
-        quick=kernels.quick,
-        parameters=_parameters("--set", kernels.parameter or []),
-        shared_parameters=_parameters("--set-all", kernels.set_all or []),
-        kernel=kernels.kernel,
-        jobs=kernels.jobs,
+        source=given.source,
+        mmu_modes=given.arch or (),
+        quick=given.quick,
+        parameters=_parameters("--set", given.parameter or []),
+        shared_parameters=_parameters("--set-all", given.set_all or []),
+        kernel=given.kernel,
+        jobs=given.jobs,
     )
     with progress_bar() as progress:
-        if modes.bisect:
-            bisection = simlib.lab.bisect_series(series, modes.bisect, options, progress=progress)
+        if given.bisect:
+            bisection = simlib.lab.bisect_series(series, given.bisect, options, progress=progress)
             return [bisection.trial], f"{bisection.summary()}\n"
-        if modes.each_patch:
+        if given.each_patch:
             return simlib.lab.try_each_patch(series, options, progress=progress), ""
         return [simlib.lab.try_series(series, options, progress=progress)], ""
 
@@ -407,8 +376,8 @@ def lab_costs(
 ) -> None:
     """Print the costs of actions on the lab's machines, in instructions.
 
-    Lab time counts instructions: these are relative costs of code paths, not of hardware. They come from the shipped
-    fits. With --out they are computed again, which needs a checkout.
+    Lab time counts instructions, so these costs compare code paths; they are not times on hardware. They come from the
+    shipped fits. With --out they are computed again, which needs a checkout.
 
     Example: simlib lab costs --out data/fits
     """

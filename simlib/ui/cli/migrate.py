@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 import simlib
 from simlib._lib.files import write_together
@@ -27,31 +27,24 @@ class EmitFormat(StrEnum):
     CLOUD_HYPERVISOR = "cloud-hypervisor"
 
 
-class _Texts:
-    """Options as texts, by the names of their inputs."""
-
-    def texts(self) -> dict[str, Any]:
-        """Return the texts that were given."""
-        return {name.replace("_", "-"): text for name, text in vars(self).items()}
-
-
-def _options(name: str, declared: tuple[inputs.MigrationInput, ...]) -> type[_Texts]:
+def _options(name: str, declared: tuple[inputs.MigrationInput, ...]) -> type:
     """Return a group of options, one for each input."""
     fields: list[tuple[str, Any, Any]] = []
     for item in declared:
-        option = typer.Option(item.option, metavar=item.metavar, help=item.help)
+        option = Option(item.option, metavar=item.metavar, help=item.help)
         kind, default = (list[str] | None, None) if item.repeated else (str, "")
-        fields.append((item.name.replace("-", "_"), Annotated[kind, option], field(default=default)))
-    return make_dataclass(name, fields, bases=(_Texts,), frozen=True)
+        fields.append((item.name.replace("-", "_"), Annotated[kind, option], default))
+    return make_dataclass(name, fields, frozen=True)
+
+
+def _texts(options: object) -> dict[str, Any]:
+    """Return the options of a group by the names of their inputs."""
+    return {name.replace("_", "-"): text for name, text in vars(options).items()}
 
 
 if TYPE_CHECKING:
-
-    class GuestOptions(_Texts):
-        """Options that describe the guest."""
-
-    class TargetOptions(_Texts):
-        """Options that say what the migration should meet."""
+    GuestOptions = Any
+    TargetOptions = Any
 else:
     GuestOptions, TargetOptions = _options("GuestOptions", inputs.GUEST), _options("TargetOptions", inputs.TARGETS)
 
@@ -62,13 +55,13 @@ class SourceOptions:
 
     from_qemu: Annotated[
         str,
-        typer.Option(metavar="FILE|SOCKET|-", help="Read the guest from QEMU: its pasted replies (docs/migrate.md "
-                     "lists the queries), or a QMP socket.", callback=read_file),
+        Option(metavar="FILE|SOCKET|-", help="Read the guest from QEMU: its pasted replies (docs/migrate.md "
+               "lists the queries), or a QMP socket.", callback=read_file),
     ] = ""  # fmt: skip
     from_watch: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Read the dirty rates from the passes of a migration that simlib host watch "
-                     "recorded: its table watch.csv."),
+        Option(metavar="FILE", help="Read the dirty rates from the passes of a migration that simlib host watch "
+               "recorded: its table watch.csv."),
     ] = ""  # fmt: skip
 
     def read(self) -> simlib.analysis.migrate.RunningGuest:
@@ -97,17 +90,15 @@ def migrate(
     bounds: TargetOptions,
     emit: Annotated[
         EmitFormat,
-        typer.Option(
-            "--emit",
-            help="Output format: virsh, qmp, kubevirt; cloud-hypervisor also selects its migration algorithm.",
+        Option(
+            "--emit", help="Output format: virsh, qmp, kubevirt; cloud-hypervisor also selects its migration algorithm."
         ),
     ] = EmitFormat.VIRSH,
     kernel: Annotated[
-        bool,
-        typer.Option("--kernel", help="Also simulate what a patched kernel would change: half a minute more."),
+        bool, Option("--kernel", help="Also simulate what a patched kernel would change: half a minute more.")
     ] = False,
-    draws: Annotated[int, typer.Option(min=1, help="Number of working sets sampled that fit the measurements.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 1,
+    draws: Annotated[int, Option(min=1, help="Number of working sets sampled that fit the measurements.")] = 64,
+    seed: Annotated[int, Option(min=0, help="Seed of the random numbers; the same seed gives the same result.")] = 1,
     out: Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")] = None,
     output: Output,
 ) -> None:
@@ -128,11 +119,11 @@ def migrate(
     from simlib.analysis.migrate import MigrationOptions
     from simlib.vmm.read_inputs import read_options, read_targets
 
-    texts = described.texts()
+    texts = _texts(described)
     for text in texts["dirty"] or ():
         if text.strip().endswith("/s"):
             say(f"--dirty {text}: counted over 1 s, the default of calc-dirty-rate; for 10 s write '{text} in 10s'")
-    guest, targets = read_options(texts, sources.read()), read_targets(bounds.texts())
+    guest, targets = read_options(texts, sources.read()), read_targets(_texts(bounds))
     if emit is EmitFormat.CLOUD_HYPERVISOR:
         guest = replace(guest, vmm="cloud-hypervisor")
     for note in guest.notes:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
+from typer import Context, Option
 
 from simlib._lib import signals
 from simlib._lib.errors import InputError, RunInterruptedError, printable
@@ -28,8 +28,6 @@ from simlib._lib.signals import state
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from simlib import Fit
 
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
@@ -63,10 +61,10 @@ class Format(StrEnum):
     JSON = "json"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Print the result as a table, CSV or JSON.")]
+FormatOption = Annotated[Format, Option("--format", help="Print the result as a table, CSV or JSON.")]
 
 
-def read_file(context: typer.Context, path: Named) -> Named:
+def read_file(context: Context, path: Named) -> Named:
     """Register the files of an argument or option that are read, so that no output replaces them."""
     for name in path if isinstance(path, list) else [path]:
         if name is not None and os.path.isfile(name):
@@ -76,32 +74,32 @@ def read_file(context: typer.Context, path: Named) -> Named:
     return path
 
 
-def writable_file(context: typer.Context, path: Path | None) -> Path | None:
+def writable_file(context: Context, path: Path | None) -> Path | None:
     """Register a file that is written after the work; refuse it at once if it cannot be written."""
     return None if path is None else _named_once(context, check_writable(path), "written")
 
 
-def writable_folder(context: typer.Context, path: Path | None) -> Path | None:
+def writable_folder(context: Context, path: Path | None) -> Path | None:
     """Register a folder that is written after the work; refuse it at once if it cannot be written."""
     return None if path is None else _named_once(context, check_writable(path, folder=True), "written")
 
 
 def from_file(metavar: str, text: str) -> Any:
     """Return an option for `read_file`, with its help."""
-    return typer.Option(metavar=metavar, help=text, callback=read_file)
+    return Option(metavar=metavar, help=text, callback=read_file)
 
 
 def into_file(metavar: str, text: str) -> Any:
     """Return an option for `writable_file`, with its help."""
-    return typer.Option(metavar=metavar, help=text, callback=writable_file)
+    return Option(metavar=metavar, help=text, callback=writable_file)
 
 
 def into_folder(metavar: str, text: str) -> Any:
     """Return an option for `writable_folder`, with its help."""
-    return typer.Option(metavar=metavar, help=text, callback=writable_folder)
+    return Option(metavar=metavar, help=text, callback=writable_folder)
 
 
-def _named_once(context: typer.Context, path: Path, use: str) -> Path:
+def _named_once(context: Context, path: Path, use: str) -> Path:
     """Refuse a file that is written and named twice on the command line: one of the two would be lost."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # a device or a pipe takes both
         return path
@@ -141,7 +139,7 @@ def terminal_width() -> int:
 
 
 def paragraph(text: str) -> str:
-    """Wrap a text to at most `PROSE` columns."""
+    """Wrap a string to at most `PROSE` columns."""
     kept = re.sub(r"(?<=[0-9]) (?=%|[nµm]?s\b|[GM]iB)", "\0", text)  # a number stays with its unit
     lines = textwrap.wrap(kept, min(PROSE, terminal_width()), subsequent_indent=GAP, break_long_words=False,
                           break_on_hyphens=False)  # fmt: skip
@@ -197,14 +195,6 @@ def _lines(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -
         ]
         lines.append(GAP.join(sides).rstrip())
     return lines
-
-
-def show_fit(fit: Fit, how: Format) -> None:
-    """Print a fit: its summary for people, else its costs and whether they are determined."""
-    if how is Format.TABLE:
-        write(f"{fit.summary()}\n")
-    else:
-        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
 
 
 def write(text: str) -> None:

@@ -15,7 +15,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
-import typer
+from typer import Argument, Context, Option
 
 import simlib
 from simlib._lib.errors import InputError
@@ -46,7 +46,7 @@ Curve = TypeVar("Curve", "simlib.PredictionResult", "simlib.Comparison")
 def grouped(command: Callable[..., Returned]) -> Callable[..., Returned]:
     """Return a command for Typer in which each parameter that is a dataclass (a group) is replaced by its fields.
 
-    A field is declared like a parameter of a command, by `Annotated` with `typer.Option` or `typer.Argument`, and may
+    A field is declared like a parameter of a command, by `Annotated` with `Option` or `Argument`, and may
     be a group itself. A field without a default is required. Exceptions of a group's ``__post_init__`` are raised
     before the command runs.
 
@@ -95,13 +95,13 @@ class UnknownCostOptions:
 
     unknown_costs: Annotated[
         UnknownCostsName,
-        typer.Option(
+        Option(
             help="Costs that neither the scenario nor a fit has. sample: draw them from their priors, which widens the "
             "intervals; median: take the prior's median, without a range; exact: refuse the scenario."
         ),
     ] = UnknownCostsName.SAMPLE
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List every cost with its description, value and source.")
+        bool, Option("--verbose", "-v", help="List every cost with its description, value and source.")
     ] = False
 
     def report(self, table: pd.DataFrame | None) -> None:
@@ -122,15 +122,14 @@ class EngineName(StrEnum):
 
 
 ScenarioArgument = Annotated[
-    Path,
-    typer.Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.", callback=read_file),
+    Path, Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.", callback=read_file)
 ]
-VariantOption = Annotated[str, typer.Option(metavar="NAME", help="Variant of the scenario, if it has any.")]
-PolicyOption = Annotated[str, typer.Option(metavar="NAME", help="Locking policy; simlib policies lists them.")]
+VariantOption = Annotated[str, Option(metavar="NAME", help="Variant of the scenario, if it has any.")]
+PolicyOption = Annotated[str, Option(metavar="NAME", help="Locking policy; simlib policies lists them.")]
 FitOption = Annotated[
     Path | None, from_file("FIT.json", "Calibrated costs. Default: the shipped fit for the host, if any.")
 ]
-SeedOption = Annotated[int, typer.Option(help="Root of all random streams.")]
+SeedOption = Annotated[int, Option(help="Seed of the random numbers; the same seed gives the same result.")]
 LEVEL = 0.90
 """Confidence level of the intervals, the default of `simlib.calibrate`, `simlib.predict` and `simlib.compare`."""
 
@@ -139,12 +138,12 @@ LEVEL = 0.90
 class Intervals:
     """Confidence level of intervals, and random seed."""
 
-    level: Annotated[float, typer.Option(min=0.5, max=0.999, help="Confidence level of the intervals.")] = LEVEL
+    level: Annotated[float, Option(min=0.5, max=0.999, help="Confidence level of the intervals.")] = LEVEL
     seed: SeedOption = 1
 
 
 ClusterOption = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster, such as tcp://127.0.0.1:8786.")
+    str, Option(metavar="ADDRESS", help="Simulate on a Dask cluster, such as tcp://127.0.0.1:8786.")
 ]
 
 
@@ -155,7 +154,7 @@ _WORKERS = "Number of processes for simulations; 0: threads of this process."
 class ExecutorOptions:
     """Processes or a cluster for simulations; by default threads of this process."""
 
-    workers: Annotated[int | None, typer.Option(min=0, max=MAX_WORKERS, help=_WORKERS)] = 0
+    workers: Annotated[int | None, Option(min=0, max=MAX_WORKERS, help=_WORKERS)] = 0
     cluster: ClusterOption = ""
 
     @contextmanager
@@ -182,7 +181,7 @@ class Processes(ExecutorOptions):
 
     workers: Annotated[
         int | None,
-        typer.Option(min=0, max=MAX_WORKERS, show_default=f"one a CPU, {DEFAULT_MAX_WORKERS} at most", help=_WORKERS),
+        Option(min=0, max=MAX_WORKERS, show_default=f"one a CPU, {DEFAULT_MAX_WORKERS} at most", help=_WORKERS),
     ] = None
 
 
@@ -196,7 +195,7 @@ command_arguments: ContextVar[Sequence[str]] = ContextVar("asked", default=())
 """Arguments of the running command."""
 
 
-def page_file(context: typer.Context, path: Path | None) -> Path | None:
+def page_file(context: Context, path: Path | None) -> Path | None:
     """Check the file of ``--plot`` before the work. Raises `InputError` if it is not writable or not an HTML file."""
     if path is not None and path.suffix.lower() not in (".html", ".htm"):
         hint = f"write {path.with_suffix('.html')}"
@@ -210,8 +209,8 @@ class Output:
 
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE.html", help="Also write the answer as one HTML page with tables, figures "
-                     "and sources; it needs no network.", callback=page_file),
+        Option("--plot", metavar="FILE.html", help="Also write the answer as one HTML page with tables, figures "
+               "and sources; it needs no network.", callback=page_file),
     ] = None  # fmt: skip
     how: FormatOption = Format.TABLE
 
@@ -233,13 +232,13 @@ class Curves:
     """Options of commands that compute curves over vCPUs."""
 
     scenario: ScenarioArgument
-    vcpus: Annotated[str, typer.Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
+    vcpus: Annotated[str, Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
     variant: VariantOption = ""
     fit: FitOption = None
     metrics: Annotated[
         str,
-        typer.Option(metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of one iteration. "
-                     "Default: those of the workload."),
+        Option(metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of one iteration. "
+               "Default: those of the workload."),
     ] = ""  # fmt: skip
     intervals: Intervals
     unknown: UnknownCostOptions
@@ -268,7 +267,7 @@ class ScenarioOptions:
     scenario: ScenarioArgument
     variant: VariantOption = ""
     fit: FitOption = None
-    vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs instead of the scenario's.")] = 0
+    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs instead of the scenario's.")] = 0
     policy: PolicyOption = ""
 
     def arguments(self) -> dict[str, Any]:
@@ -276,23 +275,16 @@ class ScenarioOptions:
         return asdict(self) | {"vcpus": self.vcpus or None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Size of the run, engine and random seed."""
+    """Size of the run, engine, random seed, unknown costs, and files to write."""
 
-    pages: Annotated[int, typer.Option(min=0, help="Maximum pages per vCPU, with scaled results; 0: every page.")] = 0
+    pages: Annotated[int, Option(min=0, help="Maximum pages per vCPU, with scaled results; 0: every page.")] = 0
     sample: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: simulate all.")
+        int, Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: simulate all.")
     ] = 0
-    engine: Annotated[EngineName, typer.Option(help="compiled, or reference: same result, slower.")] = (
-        EngineName.COMPILED
-    )
+    engine: Annotated[EngineName, Option(help="compiled, or reference: same result, slower.")] = EngineName.COMPILED
     seed: SeedOption = 1
-
-
-@dataclass(frozen=True)
-class Files:
-    """Files to write of a run."""
-
+    unknown: UnknownCostOptions
     trace: Annotated[Path | None, into_file("OUT.json", "Write a trace that Perfetto reads.")] = None
     out: Annotated[Path | None, into_folder("FOLDER", "Write all tables of the run as CSV files.")] = None

@@ -195,7 +195,7 @@ def button(label: str, action: Callable[[], None], *, width: str = "auto", toolt
 
 
 def widget_of(key: Key) -> Any:
-    """Return the control of a key: a list of its words, else a text."""
+    """Return the control of a key: a list of its values, else a text field."""
     name = {"description": key.label, "tooltip": key.help or key.label}
     if not key.words:
         narrow = {"layout": widgets.Layout(width="200px", flex="0 0 auto")} if key.steps else {}

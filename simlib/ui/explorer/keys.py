@@ -18,7 +18,7 @@ class Key(NamedTuple):
     name: str
     label: str
     words: tuple[Any, ...] = ()
-    """Values that it may have, or pairs of label and value; empty: a text as in the file."""
+    """Allowed values, or pairs of label and value; empty: any text, as in the file."""
     help: str = ""
     steps: tuple[Any, ...] = ()
     """Values of its slider, as in the file; empty: it has no slider."""

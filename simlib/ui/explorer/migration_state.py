@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""State of the page about a migration: a text for each input of `simlib.vmm.inputs`, as the command takes it."""
+"""State of the page about a migration: a string for each input of `simlib.vmm.inputs`, as on the command line."""
 
 from __future__ import annotations
 

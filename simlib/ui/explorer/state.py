@@ -33,7 +33,7 @@ PAGES = {"": ("ExplorerState", "find"), "migration": ("MigrationState", "find_mi
 
 
 class ExplorerQuestion(Protocol):
-    """Interface of a page's state, which a URL expresses."""
+    """Interface of a page's state, which is encoded in the URL."""
 
     @property
     def query(self) -> str:
@@ -106,7 +106,8 @@ class ExplorerState:
         name = self.strategy if strategy is None else strategy
         case = Strategy(name).applied(self.scenario)
         if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
-            raise InputError("strategy", name, "leaves nothing to CLEAR", "name a way of CLEAR in a migration")
+            hint = "choose a strategy with which a migration calls CLEAR"
+            raise InputError("strategy", name, "leaves nothing to CLEAR", hint)
         return case
 
     def changed(
@@ -234,7 +235,7 @@ def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:
 
 
 def read_value(text: str) -> Any:
-    """A text as a scenario file has it: a number, a list or a truth where it reads as one, else the text."""
+    """Value of a string as in a scenario file: a number, a list or a truth value if it is one, else the string."""
     try:
         (value,) = parse_toml(f"value = {text}", "value", "a value").values()
     except ValueError:

@@ -162,10 +162,7 @@ def _model_gaps(fit: Fit, data: HostData) -> list[Block | str]:
     table = shares.astype({"vcpus": int, "chunk_pages": int})
     table[["counted", "predicted"]] = table[["counted", "predicted"]].map("{:.0%}".format)
     table.columns = pd.Index(["vCPUs", "pages of a CLEAR", "interrupted, counted", "interrupted, predicted"])
-    return [
-        text,
-        Table(table, "Flushes of CLEAR under load that interrupted a vCPU: counted by KVM, and predicted."),
-    ]
+    return [text, Table(table, "Flushes of CLEAR under load that interrupted a vCPU: counted by KVM, and predicted.")]
 
 
 def _times_with_intervals(cells: pd.DataFrame, name: str) -> list[str]:
@@ -208,7 +205,7 @@ def _measured_blocks(data: HostData) -> list[Block | str]:
         f"{int(is_quiet(noise).sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, "
         f"{FOREIGN_PERCENT:g} % by other programs, {FREQUENCY_PERCENT:g} % change of the CPU frequency. Only quiet "
         f"runs are used. Memory of the host: {format_size(int(facts['memory_bytes']) // 2**20 * 2**20)}; "
-        f"frequency policy: {facts['governor']}."
+        f"cpufreq governor: {facts['governor']}."
     ]
     emulated = float(data.pilot["emulated_instructions_per_access"])
     if emulated > 1:
