@@ -22,8 +22,7 @@ from simlib.lab.qemu import find_qemu
 from simlib.lab.trial.cells import designs, target_of
 from simlib.lab.trial.differences import ALPHA, CHANGED, assign_verdicts, compare
 from simlib.lab.trial.kernels import WITHOUT_SERIES, Kernel, open_source
-from simlib.lab.trial.mode_trial import ModeTrial, Runs, report_steps
-from simlib.lab.trial.options import TrialOptions
+from simlib.lab.trial.mode_trial import ModeTrial, Runs, TrialOptions, report_steps
 from simlib.lab.trial.run import try_series
 from simlib.lab.trial.series import MEASURING_PATCHES
 from simlib.lab.trial.tree import stage_bundled

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from simlib._lib.files import write_text, write_together
 from simlib.lab import TrialOptions, load_trial, try_series
-from simlib.lab.trial.data import trial_files
+from simlib.lab.trial.result import trial_files
 from simlib.measurements import update_listing
 from simlib.ui.cli.output import progress_bar
 

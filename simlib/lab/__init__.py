@@ -9,16 +9,9 @@ from simlib.lab.build import build
 from simlib.lab.collect import Collected, collect, collect_native
 from simlib.lab.experiment import check_name, load_experiment
 from simlib.lab.findings import check_host
-from simlib.lab.migration import (
-    MigrationResults,
-    collect_migrations,
-    has_migrations,
-    load_migrations,
-    write_migrations,
-)
+from simlib.lab.migration import MigrationResults, collect_migrations, has_migrations, load_migrations, write_migrations
 from simlib.lab.qemu import fetch_qemu, needs_qemu
-from simlib.lab.record_tables import tables
-from simlib.lab.table_files import write_tables
+from simlib.lab.record_tables import tables, write_tables
 from simlib.lab.targets import TARGETS, Target, find_target
 from simlib.lab.trial import (
     Bisection,

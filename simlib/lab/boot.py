@@ -9,14 +9,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from pathlib import Path
 
 from simlib._lib.errors import InputError, SimlibError
-from simlib.lab.build import Built, read_symbols
+from simlib.lab.build import Built, function_at, read_symbols
 from simlib.lab.experiment import Cell
 from simlib.lab.initramfs import cpio
 from simlib.lab.process import run
@@ -116,17 +115,15 @@ def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[s
     >>> read_profile("f010 70 0\\nf020 30 3\\n400 5 0\\n", [(0xF000, "first"), (0xF020, "second")])
     (('first', 70, 0), ('second', 30, 3))
     """
-    counts: dict[str, tuple[int, int]] = {}
-    total = 0
+    instructions, yields = Counter[str](), Counter[str]()
     for line in text.splitlines():
-        address, instructions, yields = line.split()
-        index = bisect(symbols, int(address, 16), key=itemgetter(0)) - 1
-        total += int(instructions)
-        if index >= 0:
-            name = symbols[index][1]
-            before = counts.get(name, (0, 0))
-            counts[name] = before[0] + int(instructions), before[1] + int(yields)
-    return tuple((name, *count) for name, count in sorted(counts.items()) if 10_000 * count[0] >= total or count[1])
+        address, executed, yielded = line.split()
+        name = function_at(symbols, int(address, 16))
+        instructions[name] += int(executed)
+        yields[name] += int(yielded)
+    total = instructions.total()
+    counts = ((name, count, yields[name]) for name, count in sorted(instructions.items()) if name)
+    return tuple((name, count, turns) for name, count, turns in counts if 10_000 * count >= total or turns)
 
 
 def _cpu_locations(monitor: Path, built: Built) -> str:
@@ -138,18 +135,12 @@ def _cpu_locations(monitor: Path, built: Built) -> str:
     except (SimlibError, InputError) as error:
         return f"and its CPUs' registers cannot be read ({error})"
     addresses = (int(match[1], 16) for match in _COUNTER.finditer(str(reply.get("return", ""))))
-    indices = (bisect(symbols, address, key=itemgetter(0)) - 1 for address in addresses)
-    names = (symbols[index][1] if index >= 0 else "user or guest code" for index in indices)
+    names = (function_at(symbols, address) or "user or guest code" for address in addresses)
     return ", ".join(f"CPU {number} in {name}" for number, name in enumerate(names)) or "and QEMU lists no CPU"
 
 
 def _parse_console(log: bytes, timeout: str, cell: Cell, command: str, wall_s: float) -> BootOutcome:
-    """Parse the frames of a console.
-
-    Raises `SimlibError` as `boot`.
-
-    `timeout`: where the CPUs were when the time limit passed; empty if the guest ended before.
-    """
+    """Parse the frames of a console; `timeout`: where the CPUs were at the time limit, empty if the guest ended."""
     log = log.replace(b"\r", b"")
     if panic := _PANIC.search(log):  # first: a panic is why the test failed
         line = log[log.rfind(b"\n", 0, panic.start()) + 1 :].partition(b"\n")[0]
@@ -196,7 +187,6 @@ def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | No
 
 
 def _failure(cell: Cell, number: int, status: int, text: str) -> str:
-    """Describe a line of the experiment that failed."""
     line = next(iter(cell.script().splitlines()[number:]), "a line too many")
     last = text.splitlines()[-1] if text else "it printed nothing"
     if line.startswith("parameter"):

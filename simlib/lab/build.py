@@ -10,8 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,8 @@ from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
 
 KERNELS = {"plain": (), "statistics": ("statistics.config",), "lock-stat": ("lock-stat.config",)}
-"""Kernels by name, with the configuration fragments that each adds to the target's own.
-
-``plain`` has the series' switches and nothing that measures; ``statistics`` adds the series' counters; ``lock-stat``
-has the kernel's lock debugging."""
+"""Kernels by name, with the configuration fragments that each adds to the target's own: ``plain`` measures nothing;
+``statistics`` has the series' counters, and ``lock-stat`` the kernel's lock debugging."""
 
 PROGRAMS = ("mmu_lock_contention_test", "dirty_log_perf_test")
 """Selftests in the initramfs."""
@@ -48,7 +48,6 @@ looks for. The same source and compiler then give the same bytes on every host."
 OBJECTS_GIB = 0.5
 """Disk space of one object tree, GiB."""
 
-_FOLDERS = ("dev", "proc", "sys", "tmp")
 _ERROR = re.compile(r"\berror:|\*\*\* |undefined reference", re.IGNORECASE)
 _HERE = Path(__file__).resolve().parent
 
@@ -59,7 +58,6 @@ class Built:
 
     target: str
     kernel: str
-    """Name in `KERNELS`."""
     image: Path
     initramfs: Path
     provenance: dict[str, object]
@@ -67,7 +65,7 @@ class Built:
 
 
 def check_kernel(name: str) -> None:
-    """Raise `InputError` if `name` is none of `KERNELS`."""
+    """Raise `InputError` if `name` is not in `KERNELS`."""
     if name not in KERNELS:
         raise InputError("kernel", name, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
 
@@ -96,9 +94,8 @@ def find_built(target: str, kernel: str) -> Built:
     folder = built_dir(target, kernel)
     record = read_built(target, kernel)
     if not record:
-        raise InputError(
-            "kernel", f"{target}-{kernel}", "is not built", f"run simlib lab build --arch {target} --kernel {kernel}"
-        )
+        hint = f"run simlib lab build --arch {target} --kernel {kernel}"
+        raise InputError("kernel", f"{target}-{kernel}", "is not built", hint)
     return Built(target, kernel, folder / "image", folder / "initramfs.cpio", record["provenance"])
 
 
@@ -113,6 +110,12 @@ def read_symbols(built: Built) -> list[tuple[int, str]]:
     except OSError as error:
         raise SimlibError(f"{path} cannot be read ({error.strerror}): run simlib lab build again") from None
     return sorted((int(address, 16), name) for address, kind, name in rows if kind in "tTwW")
+
+
+def function_at(starts: Sequence[tuple[int, str]], position: int) -> str:
+    """Name of the function at an address or a position; empty before the first. `starts`: start and name, sorted."""
+    index = bisect(starts, position, key=itemgetter(0)) - 1
+    return starts[index][1] if index >= 0 else ""
 
 
 def build(
@@ -198,16 +201,15 @@ def pack_programs(target: Target, tree: Path, folder: Path) -> bytes:
 
     `tree`, `folder`: as in `build_selftests`.
     """
-    programs = build_selftests(target, tree, folder)
-    files = {"init": _compile_init(target, folder), **{name: path.read_bytes() for name, path in programs.items()}}
-    return cpio(files, _FOLDERS, console=True)
+    programs, init = build_selftests(target, tree, folder), folder / f"{target.name}-init"
+    command = [f"{target.compiler}gcc", "-O2", "-Wall", *STATIC.split(), "-s", "-o", str(init), str(_HERE / "init.c")]
+    run_logged(command, init.with_suffix(".log"))
+    files = {name: path.read_bytes() for name, path in {"init": init, **programs}.items()}
+    return cpio(files, ("dev", "proc", "sys", "tmp"), console=True)
 
 
 def find_program(target: str, name: str) -> Path:
-    """Find a selftest that was built for a target.
-
-    Raises `InputError` if it was not built.
-    """
+    """Find a selftest that was built for a target. Raises `InputError` if it was not built."""
     program = lab_dir() / "objects" / f"{target}-selftests" / f"{name}.stripped"
     if not program.is_file():
         raise InputError("selftest", name, "is not built", f"run simlib lab build --arch {target}")
@@ -225,11 +227,9 @@ def has_sparse(target: Target) -> bool:
 
 
 def compile_kvm(target: Target, kernel: str, tree: Path, rebuild: bool = True) -> str:
-    """Compile all of KVM with extra warnings (W=1, and sparse if it is installed), and return make's output.
+    """Compile all of KVM (``TARGET-check.config``) with extra warnings (W=1, and sparse if it is installed).
 
-    The objects have their own tree, with all parts of KVM that the fragment ``TARGET-check.config`` enables.
-
-    Raises `InputError` if a tool is missing. Raises `SimlibError` if the compilation fails.
+    Returns: make's output. Raises `InputError` if a tool is missing, `SimlibError` if the compilation fails.
 
     `kernel`: name in `KERNELS`. `tree`: kernel source. `rebuild`: compile every file, for all warnings; otherwise only
     changed files, without sparse.
@@ -258,9 +258,8 @@ def require_compiler(target: Target, source: Sequence[str] = ()) -> str:
     `source`: packages of the kernel source that are missing too: one command then installs everything.
     """
     commands = ("make", "patch", "bison", "flex", "bc", "rsync", f"{target.compiler}gcc")
-    require_programs(
-        f"building for {target.name}", commands, f"apt-get install {' '.join([*target.packages, *source])}"
-    )
+    hint = f"apt-get install {' '.join([*target.packages, *source])}"
+    require_programs(f"building for {target.name}", commands, hint)
     return commands[-1]
 
 
@@ -312,20 +311,12 @@ def compile_selftests(
         *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", f"LDFLAGS={link}", "--no-print-directory"),
         f"KHDR_INCLUDES=-isystem {headers}/usr/include",
     ]
-    _discard_stale_objects(out, " ".join(command))
-    run_logged(
-        [*command, f"-j{len(os.sched_getaffinity(0))}", *(str(out / name) for name in programs)], out / "build.log"
-    )
-    return (out / "build.log").read_text("utf-8", errors="replace")
-
-
-def _discard_stale_objects(out: Path, command: str) -> None:
-    """Empty a folder of objects that another command made: make compares dates of files, not flags."""
-    last_command = out / "command"
-    if out.exists() and (not last_command.is_file() or last_command.read_text("utf-8") != command):
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(last_command, command)
+    last_command, log = out / "command", out / "build.log"
+    if out.exists() and (not last_command.is_file() or last_command.read_text("utf-8") != " ".join(command)):
+        shutil.rmtree(out)  # make compares dates of files, not flags
+    write_text(last_command, " ".join(command))
+    run_logged([*command, f"-j{len(os.sched_getaffinity(0))}", *(str(out / name) for name in programs)], log)
+    return log.read_text("utf-8", errors="replace")
 
 
 def build_selftests(
@@ -344,16 +335,6 @@ def build_selftests(
     return stripped
 
 
-def _compile_init(target: Target, objects: Path) -> bytes:
-    """Compile ``init.c``."""
-    program = objects / f"{target.name}-init"
-    run_logged(
-        [f"{target.compiler}gcc", "-O2", "-Wall", *STATIC.split(), "-s", "-o", str(program), str(_HERE / "init.c")],
-        program.with_suffix(".log"),
-    )
-    return program.read_bytes()
-
-
 def config_sha256(config: Path) -> str:
     """Hash of the options that a configuration sets: which unset ones it lists depends on the host's tools."""
     settings = sorted(line for line in config.read_text("utf-8").splitlines() if line.startswith("CONFIG_"))
@@ -367,7 +348,6 @@ def config_fragment(target: Target, kernel: str) -> str:
 
 
 def _key(tree: Source, series: Series, target: Target, fragment: str) -> str:
-    """Hash of all inputs of a build."""
     parts = [tree.origin, tree.sha256, series.sha256, fragment, (_HERE / "init.c").read_text("utf-8")]
     parts += [compiler_version(target), ".".join(map(str, tree.version)), repr((PROGRAMS, FIXED, STATIC))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

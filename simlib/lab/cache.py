@@ -14,7 +14,6 @@ from simlib._lib.errors import SimlibError
 from simlib._lib.files import DISK_FULL_ERRNOS
 
 MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place"
-"""Hint for a full disk."""
 
 
 def lab_dir() -> Path:
@@ -65,7 +64,7 @@ def check_ownership(*paths: Path) -> None:
         except FileNotFoundError:
             continue
         if status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
-            reason = "may be written by everybody" if status.st_uid == os.geteuid() else "belongs to another user"
+            reason = "is world-writable" if status.st_uid == os.geteuid() else "belongs to another user"
             raise SimlibError(f"{path} {reason}, and programs in it are run: set SIMLIB_LAB to a folder of your own")
 
 

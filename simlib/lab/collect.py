@@ -54,8 +54,7 @@ def collect(
         kernels = [(spec, find_built(spec.target, spec.kernel)) for spec in experiments]
         boots = [Boot(cell, built, emulators[spec.target]) for spec, built in kernels for cell in spec.cells()]
         results = run_boots(boots, jobs=jobs, restart=restart, progress=progress)
-    labels = [task.cell.label for task in boots]
-    failures = {label: result for label, result in zip(labels, results, strict=True) if isinstance(result, str)}
+    failures = {task.cell.label: why for task, why in zip(boots, results, strict=True) if isinstance(why, str)}
     return Collected([result for result in results if not isinstance(result, str)], failures)
 
 

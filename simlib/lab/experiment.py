@@ -66,7 +66,6 @@ MOST_CELLS = 10_000
 
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _PARAMETER = re.compile(r"\w+", re.ASCII)
-_FEWER = "every cell is a boot: take fewer values"
 _WORD = re.compile(r"[\w.+/:-]+", re.ASCII)
 _SIZE = re.compile(r"[1-9]\d*[KMG]?", re.ASCII)
 
@@ -81,11 +80,8 @@ class Experiment:
     mode: str
     """One of the target's modes; default: its first."""
     kernel: str = "statistics"
-    """``statistics``, ``plain`` or ``lock-stat``."""
     program: str = "mmu_lock_contention_test"
-    """Selftest to run."""
     clock: str = "deterministic"
-    """``deterministic`` or ``multithreaded``."""
     turn_instructions: int = 200
     """Mean length of a virtual CPU's turn, instructions."""
     turns_from: str = ""
@@ -95,7 +91,6 @@ class Experiment:
     cpus: int = 0
     """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
     machine_memory: str = "768M"
-    """Memory of the emulated host."""
     timeout_s: int = 600
     """Wall time after which a boot is ended, s."""
     profile: bool = False
@@ -142,12 +137,8 @@ class Cell:
     def label(self) -> str:
         """Name of the experiment, and the values that vary within it."""
         spec = self.experiment
-        varied = [
-            f"{key}={value}"
-            for matrix, values in ((spec.parameters, self.parameters), (spec.test, self.test))
-            for key, value in values.items()
-            if len(matrix.get(key, ())) > 1
-        ]
+        pairs = ((spec.parameters, self.parameters), (spec.test, self.test))
+        varied = [f"{key}={values[key]}" for matrix, values in pairs for key in values if len(matrix.get(key, ())) > 1]
         return " ".join([spec.name, *varied])
 
     @property
@@ -160,14 +151,11 @@ class Cell:
         """Lines for the lab's init: the module parameters, then the test."""
         lines = [f"parameter {key} {parameter_text(value)}" for key, value in self.parameters.items()]
         known = OPTIONS[self.experiment.program]
-        words = [f"/{self.experiment.program}"]
+        words = ["run", f"/{self.experiment.program}"]
         for key, value in self.test.items():
             flag, kind = known[key]
-            if kind is bool:
-                words += [flag] if value else []
-            else:
-                words += [flag, str(value)]
-        lines.append("run " + " ".join(words))
+            words += [flag, str(value)] if kind is not bool else [flag] * value
+        lines.append(" ".join(words))
         if self.experiment.kernel == "lock-stat":
             lines = [*lines[:-1], "write /proc/lock_stat 0", lines[-1], "show /proc/lock_stat"]
         return "\n".join(lines) + "\n"
@@ -220,7 +208,8 @@ def load_experiment(path: str | Path) -> list[Experiment]:
             raise InputError(str(path), key, "belongs to no experiment", "write it below each [[experiment]]")
     experiments = [parse_experiment(table, str(path)) for table in tables]
     if (cells := sum(spec.size for spec in experiments)) > MOST_CELLS:
-        raise InputError(str(path), f"{cells} cells", f"must be at most {MOST_CELLS}", _FEWER)
+        hint = "every cell is a boot: take fewer values"
+        raise InputError(str(path), f"{cells} cells", f"must be at most {MOST_CELLS}", hint)
     names = [spec.name for spec in experiments]
     for name in names:
         if names.count(name) > 1:
@@ -308,10 +297,7 @@ def _check_option(program: str, key: str, value: Any, where: str) -> None:
 
 
 def subtable(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    """Return a table within a table, or an empty one.
-
-    Raises `InputError` if the key holds another value.
-    """
+    """Return a table within a table, or an empty one. Raises `InputError` if the key holds another value."""
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise InputError(f"{where}.{key}", value, "must be a table", f"write [{key}] on its own line")
@@ -319,10 +305,7 @@ def subtable(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any
 
 
 def matrix_values(value: Any, where: str) -> tuple[Any, ...]:
-    """Values of a key; a list is a dimension of the matrix.
-
-    Raises `InputError` if a value appears twice.
-    """
+    """Values of a key; a list is a dimension of the matrix. Raises `InputError` if a value appears twice."""
     values = tuple(value) if isinstance(value, list) and value else (value,)
     if len({parameter_text(choice) for choice in values}) < len(values):
         raise InputError(where, value, "names a value twice", "leave one of them out")

@@ -57,7 +57,6 @@ def _try(what: str, find: Callable[[], str]) -> Finding:
 
 
 def _native() -> list[Finding]:
-    """Findings on this host's KVM and tracing."""
     kvm = Path("/dev/kvm")
     usable = os.access(kvm, os.R_OK | os.W_OK)
     if usable:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -27,7 +26,6 @@ LOCK_STAT = Path("/proc/lock_stat")
 TRACING = Path("/sys/kernel/tracing")
 
 NATIVE_TARGETS = {"x86_64": "x86_64", "aarch64": "arm64", "riscv64": "riscv64"}
-"""Target by `platform.machine`."""
 
 
 def native_target() -> str:
@@ -78,10 +76,7 @@ def run_native(
 
 
 def run_test(cell: Cell, command: list[str], progress: Callable[[float], None] = lambda seconds: None) -> str:
-    """Run the test until it ends or its time limit passes, and return its output.
-
-    Raises `SimlibError` if it fails, skips itself or does not end.
-    """
+    """Run the test, and return its output. Raises `SimlibError` if it fails, skips itself or does not end."""
     limit = cell.experiment.timeout_s
 
     def check(seconds: float) -> None:
@@ -142,7 +137,6 @@ def is_patched() -> bool:
 
 
 def _writable(path: Path) -> bool:
-    """True if a file of the kernel can be read and written."""
     return os.access(path, os.R_OK | os.W_OK)
 
 
@@ -158,17 +152,11 @@ def _set(path: Path, text: str, undo: ExitStack) -> None:
     path.write_text(text)
 
 
-def _keep_trace(output: Path) -> None:
-    """Copy the trace buffer to a file."""
-    with (TRACING / "trace").open() as trace, output.open("w") as out:
-        shutil.copyfileobj(trace, out)
-
-
 def _trace(output: Path, undo: ExitStack) -> None:
     """Turn the lock tracepoints on, if the kernel has them; `undo` turns them off and keeps the trace in `output`."""
     switches = [TRACING / f"events/lock/contention_{event}/enable" for event in ("begin", "end")]
     if all(_writable(path) for path in switches):
         (TRACING / "trace").write_text("")
-        undo.callback(_keep_trace, output)
+        undo.callback(lambda: output.write_text((TRACING / "trace").read_text()))
         for path in switches:
             _set(path, "1", undo)

@@ -99,11 +99,9 @@ def patch_dir() -> Path:
 
 
 def read_series(folder: Path | None = None) -> Series:
-    """Read a patch series.
+    """Read a patch series; default: the bundled one.
 
     Raises `InputError` if the file ``series`` names no base kernel, or a patch that is missing.
-
-    `folder`: default: the bundled series.
     """
     folder = folder or patch_dir()
     listing = folder / "series"
@@ -149,10 +147,8 @@ def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
 def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     """Apply the series to copies of the files that it touches.
 
-    The tree itself is not changed: `stage` receives only the patched files, so that a patch that fails does not leave
-    a half-patched tree. A patch that does not apply is skipped, and later patches are tried without it, so that the
-    error names every patch that fails. Files that newer kernels renamed are patched under their new names
-    (`simlib.lab.renames`).
+    Only the patched files are written, to `stage`. Later patches are tried without one that does not apply. Files that
+    newer kernels renamed are patched under their new names (`simlib.lab.renames`).
 
     Returns: the touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
     `SimlibError`, which names each patch that does not apply, with its files and hunks.
@@ -180,11 +176,9 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
 
 
 def apply_patch(text: str, stage: Path, fuzz: int = 0) -> str:
-    """Apply a patch to copies of files; change no file if it does not apply.
+    """Apply a patch to copies of files, with `fuzz` lines of context that may differ.
 
-    Returns: the output of ``patch`` if the patch does not apply, otherwise an empty text.
-
-    - `fuzz`: lines of context that may differ.
+    Returns: an empty text; if the patch does not apply, the output of ``patch``, and no file is changed.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-patch-") as folder:
         path = Path(folder) / "given.patch"
@@ -199,7 +193,6 @@ def apply_patch(text: str, stage: Path, fuzz: int = 0) -> str:
 
 
 def _report(failures: list[str], total: int) -> str:
-    """Combine the failures of several patches in one sentence."""
     if len(failures) == 1:
         return failures[0]
     hint = f"; {_HINT}"

@@ -94,8 +94,7 @@ def _end(process: subprocess.Popen[Any]) -> None:
 def require_programs(what: str, commands: Sequence[str], hint: str) -> None:
     """Raise `InputError`, which names all missing programs, if a program is not installed.
 
-    - `what`: activity that needs the programs.
-    - `hint`: how to install them.
+    - `what`: activity that needs the programs; `hint`: how to install them.
 
     >>> require_programs("measuring", ["sh", "no-such-program"], "install it")
     Traceback (most recent call last):

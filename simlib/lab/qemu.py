@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from simlib._lib.errors import InputError, SimlibError
@@ -24,10 +25,6 @@ from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
 PROFILE = "profile"
 """Name of a boot's profile, in the folder of its initramfs."""
-
-_LIBRARIES = "run simlib lab qemu again, which unpacks all of its libraries"
-_C_LIBRARY = "libc6"
-"""The one package that the private copy takes from the system, because the loader has to be of the same build."""
 
 _WRAPPER = """#!/bin/sh
 # QEMU with the libraries that were unpacked beside it.
@@ -69,9 +66,8 @@ def ask_version(program: str) -> tuple[int, ...]:
         raise SimlibError(f"{program} does not start: {error.strerror}") from None
     match = _VERSION.search(done.stdout)
     if match is None:
-        lines = [*done.stdout.strip().splitlines(), *done.stderr.strip().splitlines()]
-        last_line = lines[-1] if lines else "it printed nothing"
-        hint = f"; {_LIBRARIES}" if "shared librar" in last_line else ""
+        last_line = ["it printed nothing", *done.stdout.strip().splitlines(), *done.stderr.strip().splitlines()][-1]
+        hint = "; run simlib lab qemu again, which unpacks all of its libraries" if "shared librar" in last_line else ""
         raise SimlibError(f"{program} prints no version: {last_line}{hint}")
     return tuple(int(part) for part in match.groups(default="0"))
 
@@ -98,10 +94,7 @@ def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
 
 
 def find_qemu(target: Target) -> Qemu:
-    """Find the emulator to use.
-
-    Raises `InputError` if none works and is new enough.
-    """
+    """Find the emulator to use. Raises `InputError` if none works and is new enough."""
     emulators, faults = list_qemu(target)
     oldest = ".".join(map(str, OLDEST_QEMU))
     hint = (
@@ -167,10 +160,7 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
 
 
 def _turns(spec: Experiment, built: Built) -> str:
-    """Arguments of the plugin for ``turns_from`` and ``turns_to``; empty if the kernel has no function of the former.
-
-    Raises `SimlibError` if the kernel's symbols cannot be read.
-    """
+    """Arguments of the plugin for ``turns_from`` and ``turns_to``; empty if the kernel lacks the former."""
     if not spec.turns_from:
         return ""
     symbols = {name: address for address, name in read_symbols(built)}
@@ -183,14 +173,8 @@ def _turns(spec: Experiment, built: Built) -> str:
 
 def portable_command(command: Sequence[str]) -> str:
     """Format a command for readers on other hosts: names of programs and files, without this host's folders."""
-    words = []
-    skip = False
-    for word in command:
-        if skip or word == "-L":
-            skip = not skip
-            continue
-        words.append(word.rpartition("/")[2] if word.startswith("/") else word)
-    return shlex.join(words)
+    kept = (word for before, word in pairwise(["", *command]) if "-L" not in (before, word))
+    return shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in kept)
 
 
 def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = print) -> Path:
@@ -231,12 +215,8 @@ def debian_sources(folder: Path) -> list[str]:
             if "bookworm" in fields.get("Suites", "").split():
                 key = fields.get("Signed-By", "")
                 mirrors += [(uri, f"signed-by={key}" if key else "") for uri in fields.get("URIs", "").split()]
-    suites = ("bookworm", QEMU_PACKAGES_SUITE)
-    return [
-        f"deb {f'[{options}] ' if options else ''}{uri} {suite} main"
-        for uri, options in mirrors[:1]
-        for suite in suites
-    ]
+    sources = [f"deb {f'[{options}] ' if options else ''}{uri}" for uri, options in mirrors[:1]]
+    return [f"{source} {suite} main" for source in sources for suite in ("bookworm", QEMU_PACKAGES_SUITE)]
 
 
 def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable[[str], None]) -> Path:
@@ -244,8 +224,7 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable
     root = private_root()
     work = root.with_name("qemu-packages")
     require_space(work, 0.6, "QEMU")
-    lists = work / "lists"
-    archives = work / "cache/archives"
+    lists, archives = work / "lists", work / "cache/archives"
     for folder in (lists / "partial", archives / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
     write_text(work / "sources.list", "".join(f"{line}\n" for line in sources))
@@ -269,7 +248,7 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable
     if root.is_dir():  # keeps other targets' emulators; dpkg replaces hard-linked files instead of writing into them
         copy_tree(root, part, part)
     for package in sorted(archives.glob("*.deb")):
-        if not package.name.startswith(f"{_C_LIBRARY}_"):
+        if not package.name.startswith("libc6_"):  # the system's, because the loader has to be of the same build
             run_logged(["dpkg", "-x", str(package), str(part)], log)
     for target in targets:
         wrapper = part / "bin" / target.qemu
@@ -279,5 +258,4 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable
     if root.is_symlink():
         root.unlink()
     shutil.rmtree(root, ignore_errors=True)
-    os.rename(part, root)
-    return root
+    return part.rename(root)

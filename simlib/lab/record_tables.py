@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tidy tables of the lab's records: runs, locks, ioctls, stalls, rounds, noise and functions."""
+"""Tidy tables of the lab's records: runs, locks, ioctls, stalls, rounds, noise and functions; and their files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from simlib._lib.errors import SimlibError
+from simlib._lib.files import write_together
+from simlib.lab.cache import translate_os_errors
+from simlib.lab.experiment import check_name
 from simlib.lab.records import KEYS, Record
 from simlib.measurements.importers.kvm_stats import ALL_TIMED
-from simlib.measurements.importers.tables import Column
+from simlib.measurements.importers.tables import Column, measured_files
 
 RUNS = (
     Column("digest", "text", "first 16 digits of the SHA-256 of the test's output"),
@@ -244,3 +250,66 @@ def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
         keys = pd.DataFrame([keys for keys, rows in parts for _ in range(len(rows))])
         frames[name] = pd.concat([keys, pd.concat([rows for _, rows in parts], ignore_index=True)], axis=1)[names]
     return frames
+
+
+@translate_os_errors()
+def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
+    """Write the tables of records with their descriptors: all of them, or none if one fails.
+
+    Returns: the paths of the CSV files. Raises `InputError` if the name is unfit, or the folder cannot be written.
+    Raises `SimlibError` if there is no record, or two records have the same key.
+
+    - `name`: first part of the tables' names: ``<name>-runs`` and so on.
+    """
+    check_name("--name", name)
+    if not records:
+        raise SimlibError("no cell gave a result: nothing is written")
+    first: dict[str, Record] = {}
+    for record in records:
+        other = first.setdefault(json.dumps(record.keys), record)
+        if other is not record:
+            raise SimlibError(
+                f"'{other.label}' and '{record.label}' have the same key in the tables, so nothing is written: put "
+                "them into separate experiments"
+            )
+    frames, texts = tables(records), dict[str, str]()
+    provenance = records[0].content["provenance"]
+    native = "cpu" in provenance
+    caveats = [] if native else ["Emulated: no caches, no line transfers, no IPI cost."]
+    how = "simlib lab collect on the experiment file of this name; docs/lab.md."
+    notes = [f"Repeat it: {how}", "Times are instructions: 1 ns each, summed over all CPUs."]
+    if native:
+        notes = ["Repeat it: simlib host measure; docs/on-a-real-host.md.", "Times are a host's own."]
+    if native and any(emulated_per_access(record) > 1 for record in records):
+        caveats = ["This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."]
+    about = {
+        "source": {"subject": f"simlib {'host measure' if native else 'lab collect'}", "author": "simlib"},
+        "hardware": (
+            f"{provenance['cpu']}, {provenance['cpus']} CPUs, Linux {provenance['kernel']}"
+            if native
+            else f"QEMU {provenance['qemu']}, TCG, one thread, icount: one instruction a nanosecond"
+        ),
+        "command": records[0].content["command"],
+        "setup": _setup(records),
+        "notes": notes,
+        "caveats": caveats,
+    }
+    for table, (title, columns, key, _) in TABLES.items():
+        if len(frames[table]):
+            keys = [*(column.name for column in KEYS), *key]
+            text = frames[table].to_csv(index=False, lineterminator="\n")
+            texts |= measured_files(f"{name}-{table}", f"{name}: {title}", about, (*KEYS, *columns), keys, text)
+    written = write_together(folder, texts)
+    for stale in {f"{name}-{table}{suffix}" for table in TABLES for suffix in (".csv", ".json")} - texts.keys():
+        (folder / stale).unlink(missing_ok=True)  # tables of an earlier collection must not remain with the new ones
+    return [path for path in written if path.suffix == ".csv"]
+
+
+def _setup(records: Sequence[Record]) -> dict[str, Any]:
+    """Source, patches, configuration and command of each kernel, for the descriptors."""
+    kernels: dict[str, dict[str, Any]] = {}
+    for record in records:
+        keys = record.keys
+        name = f"{keys['architecture']}-{keys['mode']}-{keys['kernel']}"
+        kernels.setdefault(name, {**record.content["provenance"], "command": record.content["command"]})
+    return {"kernels": kernels}

@@ -52,9 +52,7 @@ class Record:
     """Results of a cell, with the inputs that repeat them."""
 
     content: Mapping[str, Any]
-    """The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
-    ``turn_instructions``, ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one for each
-    repeat), ``guest_s``, ``wall_s`` and ``outputs`` (one for each line of the script)."""
+    """The file's content: `_CONTENT`, with a digest for each repeat and an output for each line of the script."""
 
     @property
     def label(self) -> str:
@@ -68,10 +66,7 @@ class Record:
 
     @cached_property
     def imported(self) -> Imported:
-        """The test's output as tables.
-
-        Raises `SimlibError` if the output is damaged or cut off.
-        """
+        """The test's output as tables. Raises `SimlibError` if the output is damaged or cut off."""
         output = self.content["outputs"][int(self.content["test_line"])]
         return import_text(PROGRAM_KINDS[self.content["program"]], output + "\n")
 
@@ -79,13 +74,10 @@ class Record:
     def keys(self) -> dict[str, object]:
         """Values of the columns `KEYS`, which identify the cell in every table."""
         content, host = self.content, self.content["provenance"]
-        keys = cell_keys(content, content["parameters"], content["test"])
-        if "cpu" not in host:
-            return keys
-        # The kernel is the host's, whatever the experiment names.
-        return keys | {
-            "mode": "native", "kernel": "patched" if host["patched"] else "stock", "turn_instructions": 0,
-        }  # fmt: skip
+        if "cpu" in host:  # the kernel is the host's, whatever the experiment names
+            kernel = "patched" if host["patched"] else "stock"
+            content = {**content, "mode": "native", "kernel": kernel, "turn_instructions": 0}
+        return cell_keys(content, content["parameters"], content["test"])
 
 
 def cell_keys(fields: Mapping[str, Any], parameters: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, object]:
@@ -99,9 +91,7 @@ def cell_keys(fields: Mapping[str, Any], parameters: Mapping[str, Any], test: Ma
     return {
         "experiment": fields["experiment"],
         "architecture": fields["target"],
-        "mode": fields["mode"],
-        "kernel": fields["kernel"],
-        "turn_instructions": fields["turn_instructions"],
+        **{name: fields[name] for name in ("mode", "kernel", "turn_instructions")},
         "switches": " ".join(switches),
         **{name: test.get(name, default) for name, default in _DEFAULTS.items()},
         "protection": "ring" if test.get("ring_entries") else protect,
@@ -157,7 +147,7 @@ def save_record(
             "parameters": dict(cell.parameters),
             "test": dict(cell.test),
             "script": script,
-            "test_line": next(i for i, line in enumerate(script) if line.startswith("run ")),
+            "test_line": _test_line(script),
             "command": first.command,
             "provenance": dict(provenance),
             "digests": [outcome.digest for outcome in outcomes],
@@ -178,13 +168,16 @@ def save_record(
     return record
 
 
+def _test_line(script: Sequence[str]) -> int:
+    return next(number for number, line in enumerate(script) if line.startswith("run "))
+
+
 def split_record(record: Record, sequence: CellSequence) -> list[Record]:
     """Split the record of a boot that ran several cells into one record for each."""
     records, first_line = list[Record](), 0
     for cell in sequence.cells:
         script = cell.script().splitlines()
-        test_line = first_line + next(number for number, line in enumerate(script) if line.startswith("run "))
-        fields = {**cell.experiment.record_fields, "label": cell.label, "test_line": test_line}
+        fields = {**cell.experiment.record_fields, "label": cell.label, "test_line": first_line + _test_line(script)}
         fields |= {"parameters": dict(cell.parameters), "test": dict(cell.test)}
         records.append(Record({**record.content, **fields}))
         first_line += len(script)
@@ -192,10 +185,7 @@ def split_record(record: Record, sequence: CellSequence) -> list[Record]:
 
 
 def load_record(path: Path) -> Record:
-    """Read a record.
-
-    Raises `SimlibError` if it is damaged.
-    """
+    """Read a record. Raises `SimlibError` if it is damaged."""
     try:
         content = json.loads(path.read_text("utf-8"))
         if missing := _CONTENT - set(content):

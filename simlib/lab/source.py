@@ -57,10 +57,7 @@ class Source:
 
 
 def find_archive(series: Series) -> Path:
-    """Find the archive of Debian's source package.
-
-    Raises `InputError` if it is not installed.
-    """
+    """Find the archive of Debian's source package. Raises `InputError` if it is not installed."""
     archive = series.archive
     if not archive.is_file():
         version = ".".join(map(str, series.version[:2]))
@@ -77,8 +74,8 @@ def prepare_source(
     Raises `InputError` if the source is missing, was built in place or lies in the lab's folder, or if the source
     package has another version. Raises `SimlibError` if the series does not apply.
 
-    `folder`: the lab's folder. `kernel_tree`: the caller's kernel tree, which is only read. Default: the source
-    package. `progress`: called with a description of each step.
+    `folder`: the lab's folder. `kernel_tree`: the caller's, only read; default: the source package. `progress`: called
+    with a description of each step.
     """
     origin, sha256 = prepare_pristine(folder, series, kernel_tree, progress)
     pristine = folder / "pristine"
@@ -136,7 +133,6 @@ def prepare_pristine(
 
 
 def _unpack_commit(kernel_tree: Path, commit: str, pristine: Path) -> None:
-    """Unpack a commit's files from a git tree, which is only read."""
     archive = pristine.with_suffix(".tar")
     archive.parent.mkdir(parents=True, exist_ok=True)
     command = ["git", "-C", str(kernel_tree), "archive", "--prefix=linux/", "-o", str(archive), commit]
@@ -151,8 +147,6 @@ def _unpack_commit(kernel_tree: Path, commit: str, pristine: Path) -> None:
 
 def prepare_step(folder: Path, series: Series, number: int) -> Path:
     """Update the tree that checks the patches one by one to the first `number` patches, and return it.
-
-    Only files that change are written.
 
     `folder`: the lab's folder, in which `prepare_source` was run.
     """
@@ -207,7 +201,6 @@ def _walk(kernel_tree: Path, lab: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _tree_sha256(kernel_tree: Path, lab: Path) -> str:
-    """Hash of a tree's files and their names."""
     digest = hashlib.sha256()
     for folder, names in _walk(kernel_tree, lab):
         for path in (folder / name for name in names):

@@ -20,9 +20,8 @@ class KernelMode:
 
     cpu: str
     """QEMU's ``-cpu``."""
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
     """Kernel arguments that select the mode."""
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,7 @@ class Target:
     image: str
     """Path of the kernel image in the object tree."""
     kvm: str
-    """Folder of the architecture's KVM code."""
     qemu: str
-    """Name of the emulator."""
     machine: tuple[str, ...]
     """QEMU's arguments for the board."""
     console: str
@@ -71,8 +68,8 @@ TARGETS = {
             machine=("-M", "q35"),
             console="console=ttyS0 no_timer_check tsc=reliable clocksource=tsc",
             modes={
-                "npt": KernelMode("max,+svm,+npt", ("kvm_amd.npt=1",), "nested page tables: the TDP MMU"),
-                "shadow": KernelMode("max,+svm,+npt", ("kvm_amd.npt=0",), "shadow paging: the shadow MMU"),
+                "npt": KernelMode("max,+svm,+npt", ("kvm_amd.npt=1",)),  # nested page tables: the TDP MMU
+                "shadow": KernelMode("max,+svm,+npt", ("kvm_amd.npt=0",)),  # shadow paging: the shadow MMU
             },
             packages=BUILD_PACKAGES,
             qemu_packages=("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"),
@@ -87,8 +84,8 @@ TARGETS = {
             machine=("-M", "virt,virtualization=on,gic-version=3"),
             console="console=ttyAMA0",
             modes={
-                "vhe": KernelMode("cortex-a76", (), "the host kernel runs at EL2 (VHE)"),
-                "nvhe": KernelMode("cortex-a57", (), "the host kernel runs at EL1, KVM's own code at EL2 (nVHE)"),
+                "vhe": KernelMode("cortex-a76"),  # the host kernel runs at EL2
+                "nvhe": KernelMode("cortex-a57"),  # the host kernel runs at EL1, KVM's own code at EL2
             },
             packages=(*BUILD_PACKAGES, "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
             qemu_packages=("qemu-system-arm", "qemu-system-common", "qemu-system-data"),
@@ -102,7 +99,7 @@ TARGETS = {
             qemu="qemu-system-riscv64",
             machine=("-M", "virt"),
             console="console=ttyS0",
-            modes={"h": KernelMode("rv64,h=true", (), "the hypervisor extension")},
+            modes={"h": KernelMode("rv64,h=true")},
             packages=(*BUILD_PACKAGES, "gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"),
             qemu_packages=("qemu-system-riscv", "qemu-system-common", "qemu-system-data", "opensbi"),
         ),
@@ -112,10 +109,7 @@ TARGETS = {
 
 
 def find_target(name: str) -> Target:
-    """Look up a target.
-
-    Raises `InputError` for an unknown name.
-    """
+    """Look up a target. Raises `InputError` for an unknown name."""
     if name not in TARGETS:
         raise InputError("architecture", name, "the lab cannot emulate it", nearest(name, TARGETS))
     return TARGETS[name]

@@ -23,7 +23,7 @@ from simlib.lab.trial.kernels import WITH_SERIES, WITHOUT_SERIES, Kernel
 from simlib.lab.trial.quantities import COUNT, TIME, TrialQuantity, quantities
 from simlib.lab.trial.tree import Staged
 
-request, mode_trial = (importlib.import_module(f"simlib.lab.trial.{name}") for name in ("request", "mode_trial"))
+trying, mode_trial = (importlib.import_module(f"simlib.lab.trial.{name}") for name in ("run", "mode_trial"))
 
 KNOWN = '"when":"end","name":"mmu_lock_clear_write_acquired","value":'
 QUICK = TrialOptions(quick=True)
@@ -169,12 +169,12 @@ def lab(tmp_path, monkeypatch):
 
     staged = Staged(Path(), (), {}, {})
     source = Source(tmp_path / "source", "directory", "ab", (6, 12, 0), "cd")
-    monkeypatch.setattr(request, "open_source", lambda *_: source)
-    monkeypatch.setattr(request, "require_compiler", lambda _: "gcc")
+    monkeypatch.setattr(trying, "open_source", lambda *_: source)
+    monkeypatch.setattr(trying, "require_compiler", lambda _: "gcc")
     monkeypatch.setattr(
-        request, "stage_kernels", lambda *_: (Kernel(WITHOUT_SERIES, staged), Kernel(WITH_SERIES, staged))
+        trying, "stage_kernels", lambda *_: (Kernel(WITHOUT_SERIES, staged), Kernel(WITH_SERIES, staged))
     )
-    monkeypatch.setattr(request, "find_qemu", lambda _: Qemu("qemu-system-x86_64", (10, 0), "10.0"))
+    monkeypatch.setattr(trying, "find_qemu", lambda _: Qemu("qemu-system-x86_64", (10, 0), "10.0"))
     monkeypatch.setattr(mode_trial, "build_kernel", build)
     monkeypatch.setattr(mode_trial, "build_provenance", lambda *_: {"configuration_sha256": "ef"})
     monkeypatch.setattr(mode_trial, "run_boots", run)
@@ -199,13 +199,13 @@ def test_a_trial_boots_both_kernels_and_reports_the_difference(lab, tmp_path):
 
 def test_each_patch_is_compared_with_those_before_it(lab, tmp_path, monkeypatch):
     staged = []
-    kernels = request.stage_kernels(None, ())
+    kernels = trying.stage_kernels(None, ())
 
     def stage(_, patches, before, kind):
         staged.append((len(before), len(patches)))
         return kernels
 
-    monkeypatch.setattr(request, "stage_kernels", stage)
+    monkeypatch.setattr(trying, "stage_kernels", stage)
     series = tmp_path / "series"
     series.mkdir()
     for number in range(3):
@@ -221,7 +221,7 @@ def test_each_patch_is_compared_with_those_before_it(lab, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("guilty", [1, 4])
 def test_bisection_finds_the_patch_that_changes_a_number(lab, tmp_path, monkeypatch, guilty):
-    kernels = request.stage_kernels(None, ())
+    kernels = trying.stage_kernels(None, ())
     changed = OUTPUT.replace(KNOWN, f"{KNOWN}1")
 
     def stage(_, patches, before, kind):
@@ -231,7 +231,7 @@ def test_bisection_finds_the_patch_that_changes_a_number(lab, tmp_path, monkeypa
         lab[f"the kernel with {count} patches"] = lab[name]
         return kernels[0], dataclasses.replace(kernels[1], name=name)
 
-    monkeypatch.setattr(request, "stage_kernels", stage)
+    monkeypatch.setattr(trying, "stage_kernels", stage)
     series = tmp_path / "series"
     series.mkdir()
     for number in range(1, 6):

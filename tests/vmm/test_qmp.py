@@ -9,7 +9,7 @@ import pytest
 from fake_qemu import HANG_UP, UNKNOWN, serving
 
 from simlib._lib.errors import InputError
-from simlib.lab.host.process import qmp_sockets, sockets_in
+from simlib.lab.host.threads import qmp_sockets, sockets_in
 from simlib.vmm.qmp import Monitor, MonitorError
 
 
@@ -72,7 +72,7 @@ def test_a_relative_path_is_the_processs_own(tmp_path, monkeypatch):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cmdline").write_bytes(b"qemu\0-qmp\0unix:run/a.sock,server=on\0")
     (tmp_path / "7" / "cwd").symlink_to("/srv")
-    monkeypatch.setattr("simlib.lab.host.process.PROC", tmp_path)
+    monkeypatch.setattr("simlib.lab.host.threads.PROC", tmp_path)
     assert qmp_sockets(7) == ["/srv/run/a.sock"]
     with pytest.raises(InputError, match="PID = 8: is no process; name that of QEMU"):
         qmp_sockets(8)

@@ -80,7 +80,7 @@ def effect_of(trial: Trial, mmu_mode: str) -> Effect:
 
     - `mmu_mode`: one of `LAB_HOSTS`.
 
-    >>> from simlib.lab.trial.data import read_trials
+    >>> from simlib.lab.trial.result import read_trials
     >>> from simlib.measurements import load
     >>> effect_of(read_trials(load("tried"))["clear-batch"], "x86_64/shadow").policies[1]["clear_drop_when"]
     'pages >= 64'
@@ -173,7 +173,7 @@ def _lock_mode(cell: TrialCell, site: str, side: int) -> str:
 
 
 def _changed_costs(cell: TrialCell, mmu_mode: str) -> dict[str, Increase]:
-    """Return the costs that changed by at least `MIN_CHANGE`, and by more than half of their interval."""
+    """Return the costs whose change exceeds `MIN_CHANGE` of the cost and half the width of its interval."""
     pages = cell.value("clear", "dirty pages", 1)
     if not pages:
         return {}

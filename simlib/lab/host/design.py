@@ -62,10 +62,7 @@ def chunks(pages: int) -> tuple[int, ...]:
 
 
 def memory_per_vcpu(facts: HostFacts) -> int:
-    """Memory of each vCPU, bytes: 64 MiB, or less if the host is small.
-
-    Raises `InputError` if not even 8 MiB fit.
-    """
+    """Memory of each vCPU, bytes: 64 MiB, or less if the host is small. Raises `InputError` if not even 8 MiB fit."""
     limit = facts.memory_bytes // MEMORY_DIVISOR // max(len(facts.cpus), 2)
     for size in (64, 32, 16, 8):
         if size * MIB <= limit:

@@ -42,7 +42,7 @@ class HostFacts:
     """These CPUs by NUMA node."""
     memory_bytes: int
     governor: str
-    """Frequency policy of the first CPU; "not stated" without one."""
+    """cpufreq governor of the first CPU; "not stated" if there is none."""
     hypervisor: bool
     """True if the host is itself a guest, as its CPUs or sysfs report."""
     transparent_huge_pages: str

@@ -28,9 +28,8 @@ from simlib.lab.host.design import MIB, PAGE, design, memory_per_vcpu
 from simlib.lab.host.facts import HostFacts, dirty_tracking_of, parse_cpus, read_facts
 from simlib.lab.host.program import StressProgram, build_program, check_given_program
 from simlib.lab.native import PARAMETERS, native_target, run_native
-from simlib.lab.record_tables import emulated_per_access
+from simlib.lab.record_tables import emulated_per_access, write_tables
 from simlib.lab.records import Record, load_record, save_record
-from simlib.lab.table_files import write_tables
 
 NAME = "host"
 """Default prefix of the names of a host's tables."""

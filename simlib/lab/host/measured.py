@@ -110,7 +110,7 @@ class HostData:
 
     @cached_property
     def kicks(self) -> list[Floats]:
-        """Durations of interrupts of a vCPU that only reads, each with an access, by repeat, ps.
+        """Interruptions of a vCPU that only reads: duration of each, including an access, by repeat, ps.
 
         These are its longest gaps, as many as KVM counted flushes that interrupted a CPU; none if gaps or counts are
         missing.

@@ -57,7 +57,7 @@ def check_given_program(path: Path) -> StressProgram:
         rule = f"cannot be run ({getattr(error, 'strerror', None) or 'does not end'})"
         raise InputError("program", str(path), rule, f"give a built {NAME}", flag="--program") from None
     if lacks := [option for option in OPTIONS if f"\n {option} " not in run.stdout]:
-        rule = f"is not {NAME}, or an old version: it has no option {', '.join(lacks)}"
+        rule = f"is not {NAME}, or is too old: it lacks the option {', '.join(lacks)}"
         hint = "omit it to have it built, or build it from this version's patch series"
         raise InputError("program", str(path), rule, hint, flag="--program")
     return StressProgram(path, {"program": "given", "program_sha256": file_sha256(path)})

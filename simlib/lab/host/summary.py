@@ -95,7 +95,7 @@ def threads_summary(threads: Threads) -> list[Row]:
         rows += [
             _row("threads", "vCPUs that ran", len(vcpus), "count"),
             _row("threads", "vCPU on a CPU, mean", round(sum(ran) / len(ran), 2), "% of the time"),
-            _row("threads", "vCPU on a CPU, least", round(min(ran), 2), "% of the time"),
+            _row("threads", "vCPU on a CPU, minimum", round(min(ran), 2), "% of the time"),
             _row("threads", "vCPU waiting for a CPU, most", round(max(waited), 2), "% of the time"),
         ]
     rows.append(_row("threads", "others on a CPU, together", round(100 * threads.cpu_ns["none"] / nanoseconds, 2), "%"))

@@ -21,9 +21,8 @@ from simlib._lib.parallel import Progress
 from simlib._lib.signals import DeferSignals
 from simlib.lab.host import summary
 from simlib.lab.host.migration import MigrationWatch, status_of
-from simlib.lab.host.process import qmp_sockets
 from simlib.lab.host.statistics import StatisticsWatch
-from simlib.lab.host.threads import Threads
+from simlib.lab.host.threads import Threads, qmp_sockets
 from simlib.lab.host.tracing import EVENTS, Tracing
 from simlib.lab.native import host_provenance
 from simlib.measurements.importers.tables import Imported, write_imported

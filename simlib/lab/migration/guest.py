@@ -93,10 +93,7 @@ def read_gaps(memory: bytes, counters: list[VcpuCounters]) -> list[list[Gap]]:
 
 
 def assembled() -> Path:
-    """Assemble the guest's program; return the firmware's path.
-
-    Raises `InputError` if there is no assembler.
-    """
+    """Assemble the guest's program; return the firmware's path. Raises `InputError` if there is no assembler."""
     source = Path(__file__).resolve().parent / "guest.S"
     commands = [
         ["as", "--32", "-o", "{between}", "{source}"],

@@ -81,10 +81,7 @@ class _MigratingQemu(AbstractContextManager["_MigratingQemu"]):
         return lines[-1] if lines else "it printed nothing"
 
     def query(self, command: str, **arguments: Any) -> Any:
-        """Return QEMU's answer to a command.
-
-        Raises `SimlibError` if QEMU refuses the command.
-        """
+        """Return QEMU's answer to a command. Raises `SimlibError` if QEMU refuses the command."""
         self.monitor.allow(_START_TIMEOUT_S)
         named = {name.replace("_", "-"): value for name, value in arguments.items()}
         answer = self.monitor.ask(command, named or None)

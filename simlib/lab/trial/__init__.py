@@ -4,12 +4,11 @@
 - `series`: reads the patches. `tree` and `accessors` stage their source with the lab's statistics.
 - `kernels`: builds both kernels in several layouts. `cells`: the cells that are run on them.
 - `mode_trial`: boots them in one MMU mode. `quantities`: the numbers of a boot. `differences`: their comparison.
-- `result`: the trial as tables and text. `rule`: rules that fail a trial. `data`: trials in a data package.
-- `options`, `request`, `run` and `bisect`: the functions of this package.
+- `result`: the trial as tables and text. `rule`: rules that fail a trial. `run` and `bisect`: the package's functions.
 """
 
 from simlib.lab.trial.bisect import Bisection, bisect_series
-from simlib.lab.trial.options import TrialOptions
+from simlib.lab.trial.mode_trial import TrialOptions
 from simlib.lab.trial.result import Trial, load_trial
 from simlib.lab.trial.rule import FailRule
 from simlib.lab.trial.run import try_each_patch, try_series

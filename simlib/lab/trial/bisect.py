@@ -17,11 +17,10 @@ from simlib.lab.cache import lab_lock
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import designs
 from simlib.lab.trial.differences import Difference
-from simlib.lab.trial.mode_trial import ModeTrial
-from simlib.lab.trial.options import TrialOptions
-from simlib.lab.trial.request import Request
+from simlib.lab.trial.mode_trial import ModeTrial, TrialOptions
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.rule import FailRule
+from simlib.lab.trial.run import Request
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from simlib._lib.errors import SimlibError
 from simlib._lib.parallel import Progress, subprogresses
@@ -16,8 +18,7 @@ from simlib.lab.records import Record, split_record
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import CHECK, TrialDesign, cells, designs, target_of
 from simlib.lab.trial.differences import Difference, compare
-from simlib.lab.trial.kernels import Kernel, build_kernel, build_provenance
-from simlib.lab.trial.options import TrialOptions
+from simlib.lab.trial.kernels import STATISTICS_KERNEL, Kernel, build_kernel, build_provenance
 from simlib.lab.trial.quantities import TrialQuantity, quantities
 
 Runs = dict[str, list[dict[TrialQuantity, float]]]
@@ -27,6 +28,29 @@ Runs = dict[str, list[dict[TrialQuantity, float]]]
 def report_steps(progress: Progress | None) -> Callable[[str], None]:
     """Report steps whose share of the whole is unknown."""
     return lambda step: progress(step, 0.0) if progress else None
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """Options of `simlib.lab.try_series`, `try_each_patch` and `bisect_series`.
+
+    - `source`: a kernel tree, which is only read. Default: the source package.
+    - `mmu_modes`: of `simlib.lab.trial.cells.MMU_MODES`, or architectures. Default: those that the series can touch.
+    - `quick`: run the small matrix: minutes on two cores.
+    - `parameters`: of the module kvm, for the kernel with the series. `shared_parameters`: for both kernels. Only
+      `try_series` accepts them.
+    - `kernel`: of `simlib.lab.build.KERNELS`: with the lab's statistics; ``plain``, which has only times; or
+      ``lock-stat``, which counts by lock where the statistics do not fit, and has no times except waits.
+    - `jobs`: concurrent boots; 0: one for every core.
+    """
+
+    source: str | Path | None = None
+    mmu_modes: Sequence[str] = ()
+    quick: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    shared_parameters: Mapping[str, Any] = field(default_factory=dict)
+    kernel: str = STATISTICS_KERNEL
+    jobs: int = 0
 
 
 @dataclass

@@ -47,10 +47,7 @@ class TrialQuantity(NamedTuple):
 
 
 def quantities(record: Record) -> dict[TrialQuantity, float]:
-    """All numbers of a boot that are compared.
-
-    Raises `SimlibError` if its output is damaged.
-    """
+    """All numbers of a boot that are compared. Raises `SimlibError` if its output is damaged."""
     if record.content["kernel"] == "lock-stat":  # lock_stat lengthens all times by unknown amounts
         counts = ((name, value) for name, value in _test_quantities(record) if name.unit == COUNT)
         return dict([*_lock_stat_quantities(record), *counts])

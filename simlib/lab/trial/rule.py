@@ -57,10 +57,7 @@ class FailRule:
         return ""
 
     def matching(self, trial: Trial) -> list[Difference]:
-        """Numbers of a trial that the rule applies to.
-
-        Raises `InputError` if there are none.
-        """
+        """Numbers of a trial that the rule applies to. Raises `InputError` if there are none."""
         numbers = [number for number in trial.differences if self.matches(number)]
         if trial.differences and not numbers:
             names = sorted({f"{number.quantity.of} {number.quantity.what}" for number in trial.differences})

@@ -81,7 +81,7 @@ def read_patches(series: str, tree: Path | None = None) -> tuple[Patch, ...]:
 
 
 def bundled_numbers(series: str) -> tuple[int, ...]:
-    """Numbers of the bundled patches that a text names; empty if it is anything else.
+    """Numbers of the bundled patches that a string names; empty if it is anything else.
 
     >>> bundled_numbers("7"), bundled_numbers("16-17"), bundled_numbers("HEAD~3..HEAD")
     ((7,), (16, 17), ())
@@ -113,10 +113,7 @@ def series_hash(patches: Sequence[Patch]) -> str:
 
 
 def base_commit(series: str, tree: Path) -> str:
-    """Hash of the commit before a range of commits.
-
-    Raises `InputError` if git knows no such commit.
-    """
+    """Hash of the commit before a range of commits. Raises `InputError` if git knows no such commit."""
     first, last = series.split("..", 1)
     return git(tree, series, "merge-base", first or "HEAD", last.removeprefix(".") or "HEAD").strip()
 
