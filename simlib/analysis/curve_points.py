@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simlib._lib import parallel
 from simlib.analysis.prediction_options import PredictionOptions
-from simlib.analysis.simulate import SimulationResult, flags_of, run_part, run_scenario
+from simlib.analysis.simulate import SimulationResult, flags_of, run_part
 from simlib.measurements.fits import CostEstimate, Spread, UncertainCosts, variations
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
@@ -30,24 +30,19 @@ from simlib.simulator.workloads.horizon import least_accesses, long_run_notice
 Floats = NDArray[np.float64]
 Read = TypeVar("Read")
 
-FEW_VCPUS = 8
-"""With fewer vCPUs, each simulates more pages, so that the total is that of this number: it sets the random spread."""
-
 MOVED_PART = 4
 """The effect of a cost is measured on one in this many pages of a point, against an equal run at the central costs."""
-
-STEPS = 0.1, 1.0
-"""Smallest and largest step in the logarithm of a cost for a derivative: below it, chance dominates the difference."""
 
 
 def run_pages(
     scenario: Scenario, pages: int | None, seed: int, check: parallel.Check, part: int = 1
 ) -> SimulationResult:
-    """Run all memory (None), or this many pages per vCPU, or one in `part` of these."""
-    if pages is None:
-        return run_scenario(scenario, seed=seed, progress=check)
-    pages_per_vcpu = pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
-    return run_part(scenario, pages_per_vcpu, part, seed=seed, progress=check)
+    """Run all memory (None), or this many pages per vCPU, or one in `part` of these.
+
+    With fewer than 8 vCPUs, each simulates more pages, because the total determines the random spread.
+    """
+    pages = None if pages is None else pages * max(1, 8 // scenario.guest.vcpus)
+    return run_part(scenario, pages, part, seed=seed, progress=check)
 
 
 def run_jobs(
@@ -93,8 +88,11 @@ class CurveCase:
 
 
 def steps_of(estimate: CostEstimate) -> Floats:
-    """Return the step of each calibrated logarithm for a derivative: its standard error, within `STEPS`."""
-    return np.clip(np.sqrt(np.diag(estimate.covariance)), *STEPS)
+    """Return the step of each calibrated logarithm for a derivative: its standard error, from 0.1 to 1.
+
+    With smaller steps, chance dominates the difference.
+    """
+    return np.clip(np.sqrt(np.diag(estimate.covariance)), 0.1, 1.0)
 
 
 @dataclass(frozen=True)
@@ -183,7 +181,8 @@ def simulate_points(
 def _points_of(case: CurveCase, metrics: Sequence[str], options: PredictionOptions) -> list[Point]:
     """Return the runs of a case; those for effects of costs use fewer pages, or one replication."""
     central = case.known.central()
-    windows = by_windows(central, metrics)
+    sampled = central.guest.pages > WHOLE_PAGES and not unsupported_reason(central)
+    windows = sampled and not set(metrics) - set(WINDOW_METRICS)
     # Some metrics need a run of all memory.
     whole = windows or any(find_metric(central, metric).scaling == "whole" for metric in metrics)
     pages, part = (None, 1) if whole else (options.pages_per_vcpu, MOVED_PART)
@@ -211,7 +210,7 @@ def _read(
     scenario: Scenario, pages: int | None, seed: int, part: int, replication: int | None, check: parallel.Check,
     metrics: Sequence[str],
 ) -> tuple[Floats, float]:  # fmt: skip
-    """Return the metrics of a run, shape (metrics,), and the scale of its pages; 0 for a replication of windows."""
+    """Return the metrics of a run, shape (metrics,), and its ratio of pages to simulated ones (0 with windows)."""
     if replication is not None:
         (sampled,) = sample_several(scenario, DEFAULT_REPLICATIONS, seed, check, replication)
         return np.array([sampled.metrics[metric] for metric in metrics]), 0.0
@@ -236,9 +235,3 @@ def _values(
     count = len(points) - 2 * len(drawn)
     table = np.array(rows)
     return Values(table[:count], table[count:], drawn)
-
-
-def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:
-    """True if a migration is large enough to be sampled, and windows give these metrics."""
-    pages = scenario.guest.pages
-    return pages > WHOLE_PAGES and not unsupported_reason(scenario) and not set(metrics) - set(WINDOW_METRICS)

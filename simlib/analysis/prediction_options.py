@@ -17,9 +17,6 @@ PAGES_PER_VCPU = 4096
 LEVEL = 0.90
 """Default confidence level of intervals."""
 
-REPLICATIONS = 5
-"""Number of seeds for the random spread if no cost was calibrated."""
-
 Progress = parallel.Progress
 
 
@@ -32,8 +29,8 @@ class PredictionOptions:
     - `metrics`: names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for
       one iteration; by default those of the workload.
     - `level`: confidence level of the intervals.
-    - `seed`: root of all random streams.
-    - `replications`: number of seeds without calibrated costs.
+    - `seed`: seed of the random numbers.
+    - `replications`: number of seeds for the random spread if no cost was calibrated.
     - `pages_per_vcpu`: simulated pages per vCPU.
     - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
       ``"sample"``: sampled from its prior, which widens the intervals; ``"median"``: the prior's median; ``"exact"``:
@@ -46,7 +43,7 @@ class PredictionOptions:
     metrics: Sequence[str] | None = None
     level: float = LEVEL
     seed: int = 1
-    replications: int = REPLICATIONS
+    replications: int = 5
     pages_per_vcpu: int = PAGES_PER_VCPU
     unknown_costs: UnknownCosts = "sample"
     progress: Progress | None = None

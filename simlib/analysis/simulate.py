@@ -38,7 +38,6 @@ from simlib.simulator.workloads.horizon import check_length, long_run_notice
 
 Engine = Literal["compiled", "reference"]
 UnknownCosts = Literal["sample", "median", "exact"]
-_ENGINES = {"compiled": engine_selection.run, "reference": reference.run}
 
 
 @dataclass(frozen=True, repr=False)
@@ -268,7 +267,7 @@ class SimulationOptions(CaseOptions):
 
     - `engine`: both give the same result; the reference engine is some hundred times slower. It takes small runs while
       the compiled one is not yet compiled or loaded (`simlib.simulator.engine.engine_selection`).
-    - `seed`: root of all random streams.
+    - `seed`: seed of the random numbers.
     - `trace`: keep up to this many trace events (the run fails if there are more).
     - `pages_per_vcpu`: simulate at most this many pages per vCPU and scale the result; by default every page.
     - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
@@ -450,27 +449,25 @@ def run_scenario(
 
 
 def run_part(
-    scenario: Scenario, pages_per_vcpu: int, part: int, *, seed: int, progress: Callable[[int, int], None] | None = None
+    scenario: Scenario, pages: int | None, part: int, *, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> SimulationResult:
-    """Run a scenario as `run_scenario` does, with only one in `part` of the pages, for comparison with an equal run."""
-    return _run(scenario, (pages_per_vcpu, part), "compiled", seed, 0, progress)
+    """Run a scenario as `run_scenario` does, with one in `part` of `pages` per vCPU, to compare it with another."""
+    return _run(scenario, (pages, part), "compiled", seed, 0, progress)
 
 
 def _run(
     scenario: Scenario, pages: tuple[int | None, int], engine: Engine, seed: int, trace: int,
     progress: Callable[[int, int], None] | None,
 ) -> SimulationResult:  # fmt: skip
-    """Build the programs of a scenario, and run them.
-
-    - `pages`: pages per vCPU (None: all), and the divisor of these.
-    """
+    """Build the programs of a scenario, and run them; `pages` per vCPU (None: all), and the divisor of these."""
     scenario = complete(scenario)
     kind, (pages_per_vcpu, part) = kind_of(scenario), pages
     small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind.sample(scenario, pages_per_vcpu, part)
     kind.check_horizon(small)
     check_length(small)
     job = build(small)
-    raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
+    run = {"compiled": engine_selection.run, "reference": reference.run}[engine]
+    raw = run(job, seed, trace=trace, progress=progress)
     flags = (*kind.warnings(small, job, raw, scale), *flags_of(scenario, scale))
     return SimulationResult(small, job, raw, seed, scale, flags, pages_per_vcpu=pages_per_vcpu)
 

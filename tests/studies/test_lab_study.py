@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint, figures_of, source_of, text_of
 
-from simlib.analysis.calibrate import find_fit
 from simlib.analysis.predict import predict
 from simlib.figures.style import plain_number, signed
 from simlib.lab.hardware import instructions, load
@@ -20,7 +19,7 @@ from simlib.lab.hardware.load import MAIN_METRICS, METRICS, SMALL_BATCH
 from simlib.lab.hardware.machines import LABS, lab_name, lab_scenario, rows_of
 from simlib.lab.hardware.translation import FILE, KINDS, translate
 from simlib.measurements import data_dir
-from simlib.measurements.fits import load_priors
+from simlib.measurements.fits import find_fit, load_priors
 from simlib.model.quantities import seconds_text
 from studies.lab import STUDY, figures, processor, rings, translation
 from studies.lab.switches import SWITCHES

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlib.analysis.calibrate import find_fit
+from simlib.measurements.fits import find_fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from studies.migrations import settings
 from studies.x86 import hosts

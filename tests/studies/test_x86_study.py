@@ -11,17 +11,17 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.analysis.calibrate import find_fit, search
+from simlib.analysis.calibrate import search
 from simlib.analysis.calibrate.fit import calibrate
-from simlib.measurements import load
-from simlib.measurements.fits import CostEstimate
+from simlib.measurements import data_dir, load
+from simlib.measurements.fits import CostEstimate, find_fit
 from simlib.model.host import HOSTS
 from simlib.simulator.workloads.migration import unscaled
 from studies.migrations.drops import BARS
 from studies.study import FITTED, HELD_OUT, with_errors
-from studies.x86 import STUDY, figures, growth, hosts, parked
+from studies.x86 import STUDY, figures, growth, hosts, parked, parked_times
 
-SHIPPED_FITS = sorted(path.stem for path in growth.fits_folder().glob("*.json"))
+SHIPPED_FITS = sorted(path.stem for path in (data_dir() / "fits" / "x86-growth").glob("*.json"))
 
 MISSES = {
     ("shadow MMU: enabling of unsplit blocks", 64),
@@ -199,7 +199,7 @@ def test_intervals_widen_beyond_the_data(findings):
 
 
 def test_fitted_rows_fit_and_misses_are_known(findings):
-    times = with_errors(findings.parked)
+    times = with_errors(parked_times(findings))
     far = times["error_percent"].abs() > parked.TOLERANCE_PERCENT
     assert (len(times), (times["role"] == FITTED).sum()) == (48, 25)
     assert not (far & (times["role"] == FITTED)).any()
@@ -208,7 +208,7 @@ def test_fitted_rows_fit_and_misses_are_known(findings):
 
 def test_memory_on_the_other_socket_is_predicted(findings):
     """With 64 vCPUs (shadow MMU) and 96 (TDP MMU), from costs of at most 32, as docs/model.md states."""
-    times = with_errors(findings.parked)
+    times = with_errors(parked_times(findings))
     errors = times[times["role"] == HELD_OUT].set_index(["variant", "vcpus"])["error_percent"] / 100
     shadow = errors[[("shadow MMU: CLEAR of all pages", 64), ("shadow MMU: CLEAR that splits", 64)]].abs().max()
     tdp = abs(errors["TDP MMU, 96 vCPUs: CLEAR of all pages", 96])
@@ -233,7 +233,7 @@ def test_a_reading_is_solid_where_fitted_and_dashed_where_held_out(findings):
 
 
 def test_misses_are_labelled_by_their_vcpus(findings):
-    figure = figures.parked_times(findings.parked)
+    figure = figures.parked_times(parked_times(findings))
     assert {(note.y, int(n)) for note in figure.layout.annotations for n in note.text.split(", ")} == MISSES
 
 

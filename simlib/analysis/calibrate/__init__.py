@@ -10,25 +10,13 @@ from pathlib import Path
 from simlib._lib.parallel import Progress
 from simlib.analysis.calibrate import fit as _fit
 from simlib.analysis.calibrate.identifiability import sensitivity, sobol_indices, strongest_correlations
-from simlib.analysis.calibrate.problem import Problem, build_problem
+from simlib.analysis.calibrate.problem import build_problem
 from simlib.analysis.calibrate.tables import Conditions, Tables, read_tables, select_rows
 from simlib.analysis.prediction_options import LEVEL, PAGES_PER_VCPU
-from simlib.measurements.fits import Fit, find_fit, load_fit, save_fit
+from simlib.measurements.fits import Fit
 from simlib.model.scenario import Scenario, as_scenario
 
-__all__ = [
-    "CalibrationOptions",
-    "Fit",
-    "Problem",
-    "build_problem",
-    "calibrate",
-    "find_fit",
-    "load_fit",
-    "save_fit",
-    "sensitivity",
-    "sobol_indices",
-    "strongest_correlations",
-]
+__all__ = ["CalibrationOptions", "build_problem", "calibrate", "sobol_indices", "strongest_correlations"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,7 @@ def calibrate(
       table has a separate noise if it has enough rows (`simlib.analysis.calibrate.noise`).
     - `train`: condition on the rows that the calibration may use; the others are held out. One for all tables, or by
       the names of tables; the one named ``""`` is for tables that are not named.
-    - `seed`: root of the engine's random streams and of the starting points.
+    - `seed`: seed of the engine's random numbers and of the starting points.
     - `progress`: called with (what, share done).
     - `options`: see `CalibrationOptions`.
 

@@ -13,7 +13,7 @@ from scipy.special import ndtri, stdtrit
 
 from simlib._lib.parallel import Progress
 from simlib.analysis.calibrate.advice import advice, repeats
-from simlib.analysis.calibrate.noise import MAX_ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
+from simlib.analysis.calibrate.noise import Noise, assumed_ratios, estimate_noise
 from simlib.analysis.calibrate.problem import FloatArray, Problem
 from simlib.analysis.calibrate.profile import profile_intervals
 from simlib.analysis.calibrate.search import LogResiduals, Minimum, explore, minimise
@@ -21,17 +21,8 @@ from simlib.analysis.prediction_options import LEVEL, PAGES_PER_VCPU
 from simlib.measurements.fits import CostEstimate, Fit, UncertainCosts, conventions
 from simlib.measurements.fits.priors import LEVEL as PRIOR_LEVEL
 
-NEGLIGIBLE_MOVE = 1e-4
-"""Largest change of a logarithm that counts as none."""
-
 MIN_COARSE_PAGES = 512
 """Smallest number of pages per vCPU in coarse runs: the entries of a 2 MiB block, which cannot be divided."""
-
-NO_INFORMATION = 1e-6
-"""If no row changes by more than this share of a change of a cost, the rows do not determine the cost."""
-
-MAX_DISCREPANCY = 0.5
-"""Discrepancy from which on the model does not explain the rows for any costs: a factor of 1.6 up or down."""
 
 
 def calibrate(
@@ -48,7 +39,7 @@ def calibrate(
     Raises `CalibrationError` if no start leads to finite residuals.
 
     - `level`: probability of the intervals.
-    - `seed`: root of the engine's random streams and of the starting points.
+    - `seed`: seed of the engine's random numbers and of the starting points.
     - `pages_per_vcpu`: pages per vCPU that each evaluation simulates.
     - `profile`: compute profile intervals; otherwise the intervals are those of the linearised problem.
     - `progress`: called with (what, share done).
@@ -62,7 +53,7 @@ def calibrate(
     logs, base = end.logs, objective(end.logs)
     dof = len(base) - len(logs)
     variance = float(base @ base) / dof + _simulation_variance(objective, logs)
-    uninformed = np.abs(jacobian).max(axis=0) < NO_INFORMATION  # these costs may be anywhere within their bounds
+    uninformed = np.abs(jacobian).max(axis=0) < 1e-6  # no row depends on these costs: anywhere within their bounds
     bounds_variance = np.diag(np.where(uninformed, _bounds_variance(problem.bounds, level), 0.0))
     covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance + bounds_variance
     deviations = np.sqrt(np.diag(covariance))
@@ -84,7 +75,8 @@ def calibrate(
         {"name": problem.names, "value": np.exp(logs), "low": np.exp(lows), "high": np.exp(highs),
          "at_bound": at_bound, "determined": determined}
     )  # fmt: skip
-    rows = _rows_with_errors(problem, problem.model(logs, problem.observations, pages_per_vcpu, seed))
+    rows = problem.observations.assign(model=problem.model(logs, problem.observations, pages_per_vcpu, seed))
+    rows["error"] = (rows["model"] / rows["value"] - 1).where(rows["value"] > 0)
     # A start agrees if its minimum lies within the interval of the best one. Coarse runs cannot distinguish minima that
     # differ by no more than the variance of the simulation.
     best, roughness = float(starts["last"].min()), _simulation_variance(coarse, logs)
@@ -95,7 +87,7 @@ def calibrate(
         "inside_bounds": not at_bound.any(),
         "more_data_than_costs": dof - repeats(problem.train) >= len(logs),
         "all_determined": bool(determined.all()),
-        "rows_explained": estimate.discrepancy < MAX_DISCREPANCY,
+        "rows_explained": estimate.discrepancy < 0.5,  # a factor of 1.6 up or down
     }
     report("calibrated", 1.0)
     spread = np.sqrt(np.diag(estimate.covariance))
@@ -114,15 +106,6 @@ def calibrate(
     }
     fit = Fit(problem.scenario, estimate, parameters, rows, meta, noise=noise.groups, starts=starts)
     return replace(fit, advice=advice(fit, end))
-
-
-def _rows_with_errors(problem: Problem, values: FloatArray) -> pd.DataFrame:
-    """Add the model's values to the observations, with their relative errors."""
-    rows = problem.observations.copy()
-    rows["model"] = values
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rows["error"] = np.where(rows["value"] > 0, rows["model"] / rows["value"] - 1, np.nan)
-    return rows
 
 
 def _bounds_variance(bounds: FloatArray, level: float) -> FloatArray:
@@ -163,21 +146,21 @@ def held_at_medians(
     for name, pair in sorted(ends.items()):
         low, high = (replace(objective, problem=problem.with_cost(name, end))(estimate.logs) for end in pair)
         moved[name] = -gain @ (high - low) / (2 * quantile)
-    names = tuple(name for name, step in moved.items() if np.abs(step).max() > NEGLIGIBLE_MOVE)
+    names = tuple(name for name, step in moved.items() if np.abs(step).max() > 1e-4)
     return names, np.array([moved[name] for name in names]).reshape(len(names), len(estimate.logs)).T
 
 
 def _settle(
     problem: Problem, logs: FloatArray, pages: int, seed: int
 ) -> tuple[LogResiduals, Minimum, Noise, FloatArray]:
-    """Fit and reweight in turn until the deviations of the metrics no longer change."""
+    """Fit and reweight in turn, until the deviations of the metrics change by less than 5 %."""
     ratios = assumed_ratios(problem.train)
-    for _ in range(MAX_ROUNDS):
+    for _ in range(4):
         objective = LogResiduals(problem, ratios, pages, seed)
         end = minimise(objective, logs)
         jacobian = objective.jacobian(end.logs)
         noise = estimate_noise(problem.train, objective(end.logs) * ratios, jacobian * ratios[:, None], ratios)
-        if np.abs(noise.ratios / ratios - 1).max() < SETTLED:
+        if np.abs(noise.ratios / ratios - 1).max() < 0.05:
             break
         logs, ratios = end.logs, noise.ratios
     return objective, end, noise, jacobian

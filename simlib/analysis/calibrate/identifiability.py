@@ -16,12 +16,6 @@ from simlib.analysis.predict import evaluate
 from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements.fits import Fit
 
-SOBOL_BASE = 64
-"""Base sample of the Sobol design, which has (number of costs + 2) times as many evaluations."""
-
-SOBOL_PAGES = 1024
-"""Pages per vCPU that each of these evaluations simulates."""
-
 
 def sobol_indices(
     fit: Fit, variant: str, vcpus: int, metric: str = "dirty_memory_time", *, seed: int = 1
@@ -37,9 +31,9 @@ def sobol_indices(
     logs[:, 1] = np.maximum(logs[:, 1], logs[:, 0] + 1e-6)
     names = list(fit.estimate.names)
     problem: dict[str, Any] = {"num_vars": len(names), "names": names, "bounds": logs.tolist()}
-    points = sample.sample(problem, SOBOL_BASE, calc_second_order=False, seed=seed)
+    points = sample.sample(problem, 64, calc_second_order=False, seed=seed)  # 64 × (number of costs + 2) points
     case = fit.case(variant, vcpus)
-    runs = evaluate([fit.estimate.apply(case, p) for p in points], pages_per_vcpu=SOBOL_PAGES, seed=fit.meta["seed"])
+    runs = evaluate([fit.estimate.apply(case, p) for p in points], pages_per_vcpu=1024, seed=fit.meta["seed"])
     values = np.log(np.array([r.metrics[metric] for r in runs]))
     if np.ptp(values):
         indices = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)

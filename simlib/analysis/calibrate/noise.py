@@ -31,12 +31,6 @@ MIN_FREEDOM = 3.0
 MAX_RATIO = 10.0
 """Largest ratio of two groups' deviations: without it, a group that is fitted exactly would get all the weight."""
 
-MAX_ROUNDS = 4
-"""Largest number of rounds of weighting and fitting."""
-
-SETTLED = 0.05
-"""Relative change of the deviations below which no further round is needed."""
-
 POOLED = "pooled"
 
 FloatArray = NDArray[np.float64]

@@ -18,21 +18,6 @@ from simlib.analysis.calibrate.problem import FloatArray
 from simlib.analysis.calibrate.search import CorrectedResiduals, LogResiduals, Residuals
 from simlib.measurements.fits import CostEstimate
 
-MAX_GROWTH_ROOT = 3.0
-"""Points are kept for later steps if the root of their growth, relative to the interval's end, is below this."""
-
-MAX_CORRECTIONS = 5
-"""Largest number of evaluations with all pages for one end."""
-
-TOLERANCE = 0.1
-"""Required closeness to 1 of the root of the growth with all pages."""
-
-NEGLIGIBLE_DECREASE = 0.02
-"""A descent stops if the expected decrease is below this share of the growth at an interval's end."""
-
-DAMPED_STEPS = 12
-"""Largest number of damped steps from one point of a profile."""
-
 
 def profile_intervals(
     objective: LogResiduals,
@@ -92,34 +77,30 @@ class _Profile:
     def end(self, start: float, farthest: float) -> float:
         """Distance of the interval's end from the optimum."""
         distance = start
-        for _ in range(MAX_CORRECTIONS):
-            distance = _solve_for_one(self.growth_with_few_pages, distance, farthest)
+        for _ in range(5):
+            distance = _solve_for_one(lambda at: self._evaluate(at, self.coarse)[0], distance, farthest)
             ratio = self.growth_with_all_pages(distance)
             if ratio < 1 and distance == farthest:
                 return distance
-            if abs(ratio - 1) < TOLERANCE:
+            if abs(ratio - 1) < 0.1:
                 return min(distance / ratio, farthest)
         return _solve_for_one(self.growth_with_all_pages, distance, farthest)
 
-    def growth_with_few_pages(self, distance: float) -> float:
-        """Root of the growth at a distance, relative to the interval's end, by the corrected coarse runs."""
-        return self._evaluate(distance, self.coarse)[0]
-
     def growth_with_all_pages(self, distance: float) -> float:
-        """Root of the growth by the objective, which then corrects the coarse runs."""
+        """Root of the growth, relative to the interval's end, by the objective, which then corrects coarse runs."""
         ratio, point, residuals = self._evaluate(distance, self.objective)
         if distance > 0:
             self.coarse = self.coarse.updated(point.logs, residuals)
         return ratio
 
     def _evaluate(self, distance: float, function: Residuals) -> tuple[float, _ProfilePoint, FloatArray]:
-        """Minimise over the other costs, from the nearest known point."""
+        """Minimise over the other costs, from the nearest known point, until a step gains 2 % of `room` at most."""
         nearest = min(self.points, key=lambda point: abs(point.distance - distance))
         step = self.sign * (distance - nearest.distance)
-        residuals, point = _minimise_others(function, nearest, self.cost, step, NEGLIGIBLE_DECREASE * self.room)
+        residuals, point = _minimise_others(function, nearest, self.cost, step, 0.02 * self.room)
         point = replace(point, distance=distance)
         ratio = float(np.sqrt(max(float(residuals @ residuals) - self.least, 1e-12) / self.room))
-        if ratio < MAX_GROWTH_ROOT:
+        if ratio < 3.0:  # near enough for later steps to begin there
             self.points.append(point)
         return ratio, point, residuals
 
@@ -180,7 +161,7 @@ def _minimise_others(
     step[others] = np.clip(-np.linalg.pinv(slopes[:, others], rcond=1e-3) @ slopes[:, cost] * change, -0.7, 0.7)
     logs = np.clip(start.logs + step, bounds[:, 0], bounds[:, 1])
     current, damping = residuals(logs), 1e-3
-    for _ in range(DAMPED_STEPS):
+    for _ in range(12):
         s = slopes[:, others]
         step = np.zeros(len(logs))
         step[others] = -np.linalg.solve(s.T @ s + damping * np.abs(s.T @ s).max() * np.eye(len(others)), s.T @ current)

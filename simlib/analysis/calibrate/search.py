@@ -38,12 +38,6 @@ STEP = 0.05
 """Step in the logarithm of a cost for a derivative. The objective stays rough with common random numbers: descents with
 smaller steps get stuck."""
 
-WIDE_STEP = 0.1
-"""Step for coarse runs, which are rougher."""
-
-CENTRAL_STEP = 0.2
-"""Two-sided step for the slopes that determine intervals: with smaller steps the intervals are too narrow."""
-
 GUESS = "guess from the asymptotes"
 
 
@@ -69,9 +63,8 @@ class LogResiduals:
 
     def jacobian(self, point: FloatArray) -> FloatArray:
         """Return two-sided derivatives, which take twice the runs."""
-        steps = CENTRAL_STEP * np.eye(len(point))
-        up, down = self(point + steps), self(point - steps)
-        return np.asarray((up - down).T / (2 * CENTRAL_STEP))
+        steps = 0.2 * np.eye(len(point))  # with smaller steps the intervals that follow are too narrow
+        return np.asarray((self(point + steps) - self(point - steps)).T / (2 * 0.2))
 
 
 @dataclass(frozen=True)
@@ -227,6 +220,6 @@ def explore(objective: LogResiduals, progress: parallel.Progress) -> tuple[pd.Da
 
 def _descend(objective: LogResiduals, start: FloatArray, check: parallel.Check) -> Minimum:
     try:
-        return minimise(objective, start, WIDE_STEP, 2, check)
+        return minimise(objective, start, 0.1, 2, check)  # a wide step, as coarse runs are rougher
     except HorizonError:  # another start may not reach such costs
         return Minimum(start, np.inf, False, 0)

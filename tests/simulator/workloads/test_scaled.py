@@ -4,7 +4,7 @@
 import pytest
 
 from simlib._lib.errors import InputError
-from simlib.analysis.calibrate import find_fit
+from simlib.measurements.fits import find_fit
 from simlib.model.scenario import Scenario
 from simlib.simulator.workloads.migration import unscaled
 from simlib.simulator.workloads.scaled import scaled
