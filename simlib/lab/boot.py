@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.build import Built, function_at, read_symbols
 from simlib.lab.experiment import Cell
 from simlib.lab.initramfs import cpio
-from simlib.lab.process import run
+from simlib.lab.process import TimeReport, run
 from simlib.lab.qemu import PROFILE, Qemu, command_line, portable_command
 from simlib.lab.targets import Target
 from simlib.vmm.qmp import Monitor
@@ -67,15 +67,14 @@ def boot(
     built: Built,
     qemu: Qemu,
     core: int | None = None,
-    progress: Callable[[float], None] = lambda seconds: None,
+    progress: TimeReport = lambda seconds: None,
 ) -> BootOutcome:
     """Run a cell under QEMU.
 
     Raises `SimlibError` if the guest panics, hangs, floods its console, ends early or fails its test, or if its clock
     disagrees with the wall clock.
 
-    `core`: core of this host to pin QEMU to. `progress`: called every `POLL_S` with the wall time since the start, s;
-    an exception that it raises ends QEMU.
+    `core`: core of this host to pin QEMU to. `progress`: called every `POLL_S`.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-lab-") as folder:
         initramfs, console = Path(folder) / "initramfs.cpio", Path(folder) / "console"

@@ -23,7 +23,7 @@ from simlib._lib.reading import file_sha256
 from simlib.lab.cache import lab_dir, lab_lock, require_space
 from simlib.lab.initramfs import cpio
 from simlib.lab.patches import Series, read_series
-from simlib.lab.process import raise_if_disk_full, require_programs, run
+from simlib.lab.process import StepReport, raise_if_disk_full, require_programs, run
 from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
 
@@ -122,7 +122,7 @@ def build(
     target: str,
     kernel: str = "statistics",
     source: Path | None = None,
-    progress: Callable[[str], None] = print,
+    progress: StepReport = print,
     skip: Sequence[str] = (),
 ) -> Built:
     """Build a kernel, the selftests and the initramfs of one target.
@@ -135,7 +135,6 @@ def build(
     - `target`: name in `TARGETS`.
     - `kernel`: name in `KERNELS`.
     - `source`: the caller's kernel tree. Default: the distribution's source package.
-    - `progress`: called with a description of each step.
     - `skip`: patches to leave out, by number or file name.
     """
     spec = find_target(target)
@@ -152,7 +151,7 @@ def build(
         return find_built(target, kernel)
 
 
-def _build(target: Target, kernel: str, source: Source, key: str, progress: Callable[[str], None]) -> None:
+def _build(target: Target, kernel: str, source: Source, key: str, progress: StepReport) -> None:
     """Compile kernel and programs, and store them with their record in the folder that `find_built` reads."""
     folder, label = built_dir(target.name, kernel), f"{target.name}-{kernel}"
     record = folder / "build.json"
@@ -177,9 +176,7 @@ def _build(target: Target, kernel: str, source: Source, key: str, progress: Call
     write_text(record, json.dumps({"key": key, "provenance": provenance}, indent=1) + "\n")
 
 
-def compile_image(
-    target: Target, tree: Path, objects: Path, fragment: str, label: str, progress: Callable[[str], None]
-) -> None:
+def compile_image(target: Target, tree: Path, objects: Path, fragment: str, label: str, progress: StepReport) -> None:
     """Compile a kernel; its image is ``target.image`` below `objects`.
 
     Raises `SimlibError`, which names the log, if the configuration loses a line of the fragment or the compilation
@@ -274,7 +271,7 @@ def _make(target: Target, tree: Path, objects: Path) -> list[str]:
     ]
 
 
-def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Callable[[str], None]) -> None:
+def _configure(make: Sequence[str], objects: Path, fragment: str, progress: StepReport) -> None:
     """Configure with allnoconfig plus the fragment, and refuse a configuration that lost a line of the fragment."""
     requested = objects / "fragment.config"
     config = objects / ".config"

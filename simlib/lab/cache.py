@@ -84,7 +84,6 @@ def lab_lock(*, exclusive: bool) -> Iterator[None]:
             try:
                 fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise SimlibError(
-                    f"another simlib lab is running in {folder}: wait for it, or set SIMLIB_LAB to another folder"
-                ) from None
+                hint = "wait for it, or set SIMLIB_LAB to another folder"
+                raise SimlibError(f"another simlib lab is running in {folder}: {hint}") from None
             yield

@@ -12,14 +12,13 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.boot import BootOutcome
 from simlib.lab.experiment import Cell, parameter_text
-from simlib.lab.process import run
+from simlib.lab.process import TimeReport, run
 
 PARAMETERS = Path("/sys/module/kvm/parameters")
 LOCK_STAT = Path("/proc/lock_stat")
@@ -44,7 +43,7 @@ def native_target() -> str:
 
 
 def run_native(
-    cell: Cell, program: Path, output: Path | None = None, progress: Callable[[float], None] = lambda seconds: None
+    cell: Cell, program: Path, output: Path | None = None, progress: TimeReport = lambda seconds: None
 ) -> BootOutcome:
     """Run a cell on this host.
 
@@ -52,8 +51,7 @@ def run_native(
     test fails, skips itself or does not end.
 
     `program`: the selftest, built for this host. `output`: folder for ``lock_stat.txt`` and ``contention.txt``, if the
-    kernel has lock_stat and the tracepoints. `progress`: called about once a second with the seconds since the start;
-    an exception that it raises ends the test.
+    kernel has lock_stat and the tracepoints. `progress`: called about once a second.
     """
     script = cell.script().splitlines()
     words = next(line for line in script if line.startswith("run ")).split()[2:]
@@ -75,7 +73,7 @@ def run_native(
     return BootOutcome(outputs, digest, " ".join([program.name, *words]), wall_s, wall_s)
 
 
-def run_test(cell: Cell, command: list[str], progress: Callable[[float], None] = lambda seconds: None) -> str:
+def run_test(cell: Cell, command: list[str], progress: TimeReport = lambda seconds: None) -> str:
     """Run the test, and return its output. Raises `SimlibError` if it fails, skips itself or does not end."""
     limit = cell.experiment.timeout_s
 

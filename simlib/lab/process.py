@@ -20,6 +20,12 @@ from simlib._lib.reading import file_sha256
 from simlib._lib.signals import DeferSignals
 from simlib.lab.cache import MORE_SPACE, lab_dir
 
+StepReport = Callable[[str], None]
+"""Called with a description of each step."""
+
+TimeReport = Callable[[float], None]
+"""Called repeatedly with the seconds since a program's start; an exception that it raises ends the program."""
+
 GRACE_S = 0.4
 """Time between SIGTERM and SIGKILL, in which make deletes half-written files, s; a command ends within a second."""
 
@@ -56,15 +62,11 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def run(
-    command: Sequence[str],
-    progress: Callable[[float], None] = lambda seconds: None,
-    poll_s: float = 1.0,
-    **options: Any,
+    command: Sequence[str], progress: TimeReport = lambda seconds: None, poll_s: float = 1.0, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
     """Run a program to its end, as `started`; an exception during the wait ends it with all its children.
 
-    `progress`: called every `poll_s` with the seconds since the start; an exception that it raises ends the program.
-    `**options`: of `subprocess.Popen`.
+    `poll_s`: interval of the calls of `progress`. `**options`: of `subprocess.Popen`.
 
     >>> run(["sh", "-c", "echo hello; exit 3"], stdout=subprocess.PIPE, text=True).returncode
     3

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from simlib._lib.files import write_text
 from simlib.lab.build import Built, read_symbols, run_logged
 from simlib.lab.cache import check_ownership, lab_dir, lab_lock, require_space
 from simlib.lab.experiment import Cell, Experiment
-from simlib.lab.process import build_once
+from simlib.lab.process import StepReport, build_once
 from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 
@@ -164,9 +164,8 @@ def _turns(spec: Experiment, built: Built) -> str:
     if not spec.turns_from:
         return ""
     symbols = {name: address for address, name in read_symbols(built)}
-    starts, ends = (
-        [symbols[name] for name in names.split() if name in symbols] for names in (spec.turns_from, spec.turns_to)
-    )
+    lists = ([symbols.get(name) for name in names.split()] for names in (spec.turns_from, spec.turns_to))
+    starts, ends = ([address for address in addresses if address is not None] for addresses in lists)
     words = [*(f",from={address:x}" for address in starts), *(f",to={address:x}" for address in ends)]
     return "".join(words) if starts else ""
 
@@ -177,15 +176,13 @@ def portable_command(command: Sequence[str]) -> str:
     return shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in kept)
 
 
-def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = print) -> Path:
+def fetch_qemu(targets: Sequence[Target], progress: StepReport = print) -> Path:
     """Unpack a new enough QEMU into the lab's folder, beside other targets' emulators; nothing is installed.
 
     The packages come through apt, from the suite `QEMU_PACKAGES_SUITE` of the system's own Debian source.
 
     Returns: the folder with the unpacked packages. Raises `InputError` if this is not Debian 12. Raises `SimlibError`
     if apt fails, or the fetched QEMU does not start.
-
-    - `progress`: called with a description of each step.
     """
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     sources = [] if missing else debian_sources(Path("/etc/apt"))
@@ -219,7 +216,7 @@ def debian_sources(folder: Path) -> list[str]:
     return [f"{source} {suite} main" for source in sources for suite in ("bookworm", QEMU_PACKAGES_SUITE)]
 
 
-def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable[[str], None]) -> Path:
+def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: StepReport) -> Path:
     """Fetch the packages with their dependencies, unpack them into a temporary folder, and rename it."""
     root = private_root()
     work = root.with_name("qemu-packages")

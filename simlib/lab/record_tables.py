@@ -155,14 +155,11 @@ def stall_rows(record: Record) -> pd.DataFrame:
             if ((start < end) & (start + gap > begin)).any():
                 longest[vcpu] = max(longest[vcpu], gap)
     frame["longest_stall_in_clear_ns"] = frame["vcpu"].map(longest)
-    histograms = imported["gaps"].frame if "gaps" in imported else pd.DataFrame({"vcpu": []})
-    texts = {
-        vcpu: " ".join(
-            f"{low}-{high}:{count}" for low, high, count in buckets[["low_ns", "high_ns", "count"]].to_numpy().tolist()
-        )
-        for vcpu, buckets in histograms.groupby("vcpu")
-    }
-    frame["gaps"] = frame["vcpu"].map(texts)
+    texts: dict[int, list[str]] = {}
+    buckets = imported["gaps"].frame[["vcpu", "low_ns", "high_ns", "count"]] if "gaps" in imported else pd.DataFrame()
+    for vcpu, low, high, count in buckets.to_numpy().tolist():
+        texts.setdefault(vcpu, []).append(f"{low}-{high}:{count}")
+    frame["gaps"] = frame["vcpu"].map({vcpu: " ".join(words) for vcpu, words in texts.items()})
     return pd.DataFrame(frame[[column.name for column in STALLS]])
 
 

@@ -20,7 +20,7 @@ from simlib._lib.files import write_text
 from simlib._lib.reading import file_sha256
 from simlib.lab.cache import require_space
 from simlib.lab.patches import Series, apply_series, check_version, tree_version
-from simlib.lab.process import run
+from simlib.lab.process import StepReport, run
 
 SOURCE_GIB = 2.0
 """Disk space of the unpacked and the patched tree, GiB; equal files are shared by hard links."""
@@ -67,15 +67,14 @@ def find_archive(series: Series) -> Path:
 
 
 def prepare_source(
-    folder: Path, series: Series, kernel_tree: Path | None = None, progress: Callable[[str], None] = print
+    folder: Path, series: Series, kernel_tree: Path | None = None, progress: StepReport = print
 ) -> Source:
     """Bring the patched tree up to date.
 
     Raises `InputError` if the source is missing, was built in place or lies in the lab's folder, or if the source
     package has another version. Raises `SimlibError` if the series does not apply.
 
-    `folder`: the lab's folder. `kernel_tree`: the caller's, only read; default: the source package. `progress`: called
-    with a description of each step.
+    `folder`: the lab's folder. `kernel_tree`: the caller's, only read; default: the source package.
     """
     origin, sha256 = prepare_pristine(folder, series, kernel_tree, progress)
     pristine = folder / "pristine"
@@ -86,11 +85,7 @@ def prepare_source(
 
 
 def prepare_pristine(
-    folder: Path,
-    series: Series,
-    kernel_tree: Path | None = None,
-    progress: Callable[[str], None] = print,
-    commit: str = "",
+    folder: Path, series: Series, kernel_tree: Path | None = None, progress: StepReport = print, commit: str = ""
 ) -> tuple[str, str]:
     """Copy a kernel's source to ``pristine`` and ``source`` in a folder, unless they hold this source already.
 
@@ -194,9 +189,8 @@ def _walk(kernel_tree: Path, lab: Path) -> Iterator[tuple[Path, list[str]]]:
     for path, subfolders, names in os.walk(kernel_tree):
         folder = Path(path)
         links = [name for name in subfolders if (folder / name).is_symlink()]
-        subfolders[:] = sorted(
-            name for name in subfolders if name not in (".git", *links) and (folder / name).resolve() != excluded
-        )
+        kept = (name for name in subfolders if name not in (".git", *links))
+        subfolders[:] = sorted(name for name in kept if (folder / name).resolve() != excluded)
         yield folder, sorted(name for name in (*names, *links) if name != ".git")
 
 
@@ -234,7 +228,6 @@ def unpack(archive: Path, pristine: Path, prefixes: tuple[str, ...] = ("",)) -> 
 
 
 def _patch(folder: Path, series: Series, tree: Path, listing: Path) -> None:
-    """Make a tree equal to the pristine one with the series applied."""
     stage = folder / "stage"
     touched = apply_series(folder / "pristine", series, stage)
     sync_tree(folder / "pristine", stage, touched, tree, listing)

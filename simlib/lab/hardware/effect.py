@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,6 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.strategy import every
 
 MODES = ("write", "read")
-"""Modes in which the lock is taken."""
 
 UNSEEN = {
     "drop": "each time that CLEAR drops mmu_lock, the lock's cache line moves to a waiter and back: the model uses the "
@@ -92,9 +92,8 @@ def effect_of(trial: Trial, mmu_mode: str) -> Effect:
     idle, contended = ([cell.sum(["clear"], "acquisitions", side) for side in (0, 1)] for cell in (parked, loaded))
     if idle[0] == idle[1] and contended[1] > contended[0]:  # more drops only under contention
         after["clear_drop_when"] = "waiters >= 1"
-    unseen = ["mode"] * any(
-        before.get(key) != after.get(key) for key in (before.keys() | after.keys()) - {"clear_drop_when"}
-    )
+    keys = (before.keys() | after.keys()) - {"clear_drop_when"}
+    unseen = ["mode"] * any(before.get(key) != after.get(key) for key in keys)
     unseen += ["drop"] * ("clear_drop_when" in after and before.get("clear_drop_when") != after["clear_drop_when"])
     costs = _changed_costs(single, mmu_mode)  # with one vCPU the clock advances only with the running thread
     lockless_ratio = 0.0
@@ -165,10 +164,9 @@ def _fault_policy(cell: TrialCell, side: int) -> dict[str, Any]:
 
 def _lock_mode(cell: TrialCell, site: str, side: int) -> str:
     """Return the mode in which a call site takes the lock; ``lockless`` if it does not."""
-    taken = {
-        mode: sum(cell.value(f"{site} {mode} ({phase})", "acquisitions", side) for phase in ("populate", "rounds"))
-        for mode in MODES
-    }
+    taken = dict.fromkeys(MODES, 0.0)
+    for mode, phase in product(MODES, ("populate", "rounds")):
+        taken[mode] += cell.value(f"{site} {mode} ({phase})", "acquisitions", side)
     return max(taken, key=lambda mode: taken[mode]) if any(taken.values()) else "lockless"
 
 
@@ -191,8 +189,5 @@ def _changed_costs(cell: TrialCell, mmu_mode: str) -> dict[str, Increase]:
         reacquire = instruction_times().reacquire[LAB_HOSTS[mmu_mode].lab]
         page = Increase(clear.middle - drops * reacquire, clear.half).per(pages)
         changes["clear_page"] = cell.value("clear", "time", 0) / pages, page
-    return {
-        name: increase
-        for name, (base, increase) in changes.items()
-        if abs(increase.middle) > max(increase.half, MIN_CHANGE * base)
-    }
+    limits = {name: max(increase.half, MIN_CHANGE * base) for name, (base, increase) in changes.items()}
+    return {name: increase for name, (_, increase) in changes.items() if abs(increase.middle) > limits[name]}

@@ -94,14 +94,12 @@ def _separate_costs(costs: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def _subtract(costs: pd.DataFrame, part: Cost, share: float, names: Sequence[str]) -> pd.DataFrame:
     """Subtract a share of the cost `part` from the costs in `names`, and append `part` to the table."""
-    name, value, low, high, how, cells = part
+    _, value, low, high, _, _ = part
     rows = costs["name"].isin(names).to_numpy()
     remaining = costs.copy()
     for key, amount in (("value", value), ("low", high), ("high", low)):
         remaining[key] -= rows * share * amount
-    return pd.concat(
-        [remaining, pd.DataFrame([(name, value, low, high, how, cells)], columns=COST_COLUMNS)], ignore_index=True
-    )
+    return pd.concat([remaining, pd.DataFrame([part], columns=COST_COLUMNS)], ignore_index=True)
 
 
 def _flush(name: str, every: int) -> Cost:
@@ -121,24 +119,20 @@ def _fence(name: str) -> Cost:
     """Estimate the fence of a changed entry for one vCPU, from whole-ioctl CLEARs with one and several parked vCPUs."""
     ioctls = _ioctls("counts", name)
     clear = ioctls[(ioctls["name"] == "clear") & (ioctls["batch"] == 0)]
-    return _slope(
-        "fence_vcpu", "CLEAR of a page, by vCPUs", clear["vcpus"], clear["total_time_ns"] / clear["dirty_pages"]
-    )
+    page_times = clear["total_time_ns"] / clear["dirty_pages"]
+    return _slope("fence_vcpu", "CLEAR of a page, by vCPUs", clear["vcpus"], page_times)
 
 
 def _reacquire(ioctls: pd.DataFrame) -> Cost:
     """Estimate dropping and reacquiring mmu_lock from the CLEARs of both rounds, which run the same code."""
     clears = ioctls[ioctls["name"] == "clear"]
-    batched = clears[clears["batch"] == WORD_PAGES].merge(
-        clears[clears["batch"] == 0], on=["pages", "round"], suffixes=("", "_whole")
+    batched, whole = (clears[clears["batch"] == batch] for batch in (WORD_PAGES, 0))
+    both = batched.merge(whole, on=["pages", "round"], suffixes=("", "_whole"))
+    extra, how = (
+        both["total_time_ns"] - both["total_time_ns_whole"],
+        "CLEAR that drops mmu_lock at every word, minus one",
     )
-    extra = batched["total_time_ns"] - batched["total_time_ns_whole"]
-    return _slope(
-        "reacquire",
-        "CLEAR that drops mmu_lock at every word, minus one that does not",
-        batched["pages"] / WORD_PAGES,
-        extra,
-    )
+    return _slope("reacquire", f"{how} that does not", both["pages"] / WORD_PAGES, extra)
 
 
 def plain_costs(name: str) -> pd.DataFrame:

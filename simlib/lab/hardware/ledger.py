@@ -39,7 +39,6 @@ COLUMNS = (
     Column("low_s", "number", "lower end of its interval"),
     Column("high_s", "number", "upper end of its interval"),
 )
-"""Columns of a table of predictions."""
 
 
 def predict_cells(experiments: Sequence[Experiment], progress: Progress | None = None) -> pd.DataFrame:
@@ -62,9 +61,8 @@ def predict_cells(experiments: Sequence[Experiment], progress: Progress | None =
         case = lab_case(row["machine"], row[[column.name for column in KEYS]])
         predictions = [predict(case, [case.guest.vcpus], metrics=MAIN_METRICS, seed=seed).frame for seed in SEEDS]
         medians = np.median([frame[["estimate", "low", "high"]] for frame in predictions], axis=0)
-        rows += [
-            (*row[["machine", *CELL]], metric, *values) for metric, values in zip(MAIN_METRICS, medians, strict=True)
-        ]
+        cell = row[["machine", *CELL]]
+        rows += [(*cell, metric, *values) for metric, values in zip(MAIN_METRICS, medians, strict=True)]
     return pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
 
 

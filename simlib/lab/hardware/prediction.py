@@ -39,11 +39,9 @@ MEMORY = "8M"
 WITHOUT, WITH = "without", "with"
 """Names of the two curves."""
 
+_LOAD_METRICS = ("clear_dirty_log_time", "longest_stall", "gap_p999")
 WORKLOADS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-    f"CLEAR, vCPUs write {MEMORY} each": (
-        {"kind": "clear_under_load"},
-        ("clear_dirty_log_time", "longest_stall", "gap_p999"),
-    ),
+    f"CLEAR, vCPUs write {MEMORY} each": ({"kind": "clear_under_load"}, _LOAD_METRICS),
     f"dirty_log_perf_test -b {MEMORY}": ({"kind": "dirty_log_perf_test"}, ("dirty_memory_time",)),
 }
 """Workloads that are predicted by default, with their metrics."""
@@ -91,10 +89,8 @@ class OnHardware(Result):
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
         lines = [f"On hardware (PREDICTED from what the lab counted, {LEVEL:.0%} intervals):"]
-        lines += [
-            f"  {row['host']}: {row['what']} {row['without']} -> {row['with']}"
-            for row in self.effects.to_dict("records")
-        ]
+        effects = self.effects.to_dict("records")
+        lines += [f"  {row['host']}: {row['what']} {row['without']} -> {row['with']}" for row in effects]
         table = self.readable()
         for (host, workload), rows in self.frame.groupby(["host", "workload"], sort=False):
             changes = table[(table["host"] == host) & (table["workload"] == workload)]
@@ -193,9 +189,8 @@ def _predict_case(
     if effect.lockless_ratio:
         page = known["clear_page"] * effect.lockless_ratio
         after = after.with_costs(lockless_page=page)
-        changes.append(
-            ("a page of the walk", f"{known['clear_page'] / 1000:.3g} ns", f"{page / 1000:.3g} ns", "instructions")
-        )
+        times = (f"{known['clear_page'] / 1000:.3g} ns", f"{page / 1000:.3g} ns")
+        changes.append(("a page of the walk", *times, "instructions"))
     factors: dict[str, dict[str, float]] = {}
     ratios = instruction_times().ratios
     for cost, increase in effect.costs.items():

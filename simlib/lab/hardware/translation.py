@@ -19,7 +19,6 @@ from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import data_dir
 
 KINDS = {"exit": "fault_unlocked", "hold": "fault_hold", "clear": "clear_page", "drop": "reacquire"}
-"""Cost of the model for each kind of action."""
 
 FILE = "lab/instruction-times.json"
 """File of the ratios, below ``data/fits``."""

@@ -37,7 +37,6 @@ BATCHES = (0, 512, 64)
 """Pages per hold of mmu_lock on a patched kernel; 0: the whole ioctl."""
 
 ROUNDS = 6
-"""Rounds of GET and CLEAR under load."""
 
 
 def vcpu_counts(cpus: int) -> tuple[int, ...]:

@@ -27,11 +27,8 @@ class HostFacts:
     """A host, as its kernel describes it."""
 
     machine: str
-    """Machine, from ``uname -m``."""
     kernel: str
-    """Release, from ``uname -r``."""
     cpu: str
-    """Model name."""
     cpus: tuple[int, ...]
     """Numbers of the CPUs to use."""
     cores: int
@@ -52,7 +49,6 @@ class HostFacts:
     architecture: str = ""
     """Name in `simlib.model.architectures`, which determines how KVM takes mmu_lock."""
     page_tables: str = ""
-    """The page tables in words."""
     patched: bool = False
     """True if the kernel has the patch series of ``kernel-patches/``."""
 
@@ -160,9 +156,8 @@ def _x86(modules: Mapping[str, str]) -> tuple[str, str]:
             return "x86-tdp", f"two-dimensional paging ({name}), TDP MMU"
     if "kvm_pvm" in modules:
         return "x86-shadow-paging", "shadow paging (PVM: guests run without virtualisation hardware)"
-    raise InputError(
-        "this host", "x86_64", f"none of {', '.join(VENDORS)} is loaded", "load the module of the CPU's vendor"
-    )
+    rule = f"none of {', '.join(VENDORS)} is loaded"
+    raise InputError("this host", "x86_64", rule, "load the module of the CPU's vendor")
 
 
 def _modules(system: Path) -> dict[str, str]:

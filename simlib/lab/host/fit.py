@@ -27,7 +27,6 @@ from simlib.measurements.fits import CostEstimate, Fit, conventions
 from simlib.measurements.fits.estimate import BOUNDS
 
 RESAMPLES = 500
-"""Number of resamples of the repeats."""
 
 WORD = 64
 """Pages of a word of the dirty bitmap: the shortest batch of CLEAR."""

@@ -60,7 +60,6 @@ def predict_held_out(
 
 
 def _case(data: HostData, study: str, vcpus: int, chunk: int, batch: int, memory: int) -> Scenario:
-    """Scenario of a held-out cell."""
     case = host_scenario(data, vcpus, memory)
     if study == "faults":
         return case.changed({"workload": {"kind": "dirty_log_perf_test", "iterations": 2}})
@@ -74,9 +73,8 @@ def _case(data: HostData, study: str, vcpus: int, chunk: int, batch: int, memory
 
 def _measured(data: HostData) -> pd.DataFrame:
     """Medians of the held-out cells, with their intervals."""
-    ioctls, rounds = (
-        frame.assign(study=frame["experiment"], batch=batch_sizes(frame)) for frame in (data.ioctls, data.rounds)
-    )
+    frames = (data.ioctls, data.rounds)
+    ioctls, rounds = (frame.assign(study=frame["experiment"], batch=batch_sizes(frame)) for frame in frames)
     keys, rows = [*_CELL, "memory_per_vcpu"], []
     clears = ioctls[ioctls["study"].isin(("load", "batches")) & (ioctls["name"] == "clear")]
     full = clears[clears["dirty_pages"] == clears["range_pages"]]  # as in the model: every page was written again

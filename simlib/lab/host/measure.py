@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
+from simlib._lib.parallel import Progress
 from simlib.lab.cache import lab_lock, translate_os_errors
 from simlib.lab.experiment import parse_experiment
 from simlib.lab.host import noise
@@ -43,10 +44,7 @@ MAX_ATTEMPTS = 3
 BUSY_PERCENT = 10.0
 """Largest share of CPU time used by other programs, percent, at which a host is measured without `allow_busy`."""
 
-_PML_HINT = "load KVM's module with pml=0, measure, and choose with --dirty-tracking pml"
-
 _PILOT_KEYS = ("base", "pause_us", "emulated_instructions_per_access")
-"""Keys of the result of `_pilot`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class MeasurementPlan:
     source: Path | None = None
     """Kernel tree from which the selftest is built. Default: the distribution's source package."""
     program: Path | None = None
-    """A built selftest, instead of building one."""
+    """A built selftest."""
     cpus: str = ""
     """CPUs to use, such as ``0-3,8``. Default: all CPUs that this process may use."""
     numa: int | None = None
@@ -87,9 +85,8 @@ class MeasurementPlan:
             return nodes[str(self.numa)]
         cpus = parse_cpus(self.cpus) if self.cpus else tuple(allowed)
         if missing := [str(cpu) for cpu in cpus if cpu not in allowed]:
-            raise InputError(
-                "--cpus", self.cpus, f"{', '.join(missing)} cannot be used by this process", f"known: {allowed}"
-            )
+            rule = f"{', '.join(missing)} cannot be used by this process"
+            raise InputError("--cpus", self.cpus, rule, f"known: {allowed}")
         if not cpus:
             raise InputError("--cpus", self.cpus, "names no CPU", "write 0-3,8")
         return cpus
@@ -115,7 +112,7 @@ def measure_host(
     plan: MeasurementPlan = MeasurementPlan(),
     *,
     name: str = NAME,
-    progress: Callable[[str, float], None] = lambda text, share: None,
+    progress: Progress = lambda text, share: None,
 ) -> HostMeasurement:
     """Measure this host's ``/dev/kvm`` with its current kernel and no privileges beyond access to ``/dev/kvm``.
 
@@ -131,9 +128,9 @@ def measure_host(
     with translate_os_errors(), _pinned(cpus), lab_lock(exclusive=True):
         facts = read_facts(cpus)
         if dirty_tracking_of(facts.modules) == "pml":
-            raise InputError(
-                "pml", "Y", "hides the cost of faults, as the hardware logs writes without faults", _PML_HINT
-            )
+            rule = "hides the cost of faults, as the hardware logs writes without faults"
+            hint = "load KVM's module with pml=0, measure, and choose with --dirty-tracking pml"
+            raise InputError("pml", "Y", rule, hint)
         if plan.program:
             program = check_given_program(plan.program)
         else:
@@ -159,7 +156,6 @@ def _pinned(cpus: Sequence[int]) -> Iterator[None]:
 
 
 def _refuse_busy(cpus: Sequence[int]) -> None:
-    """Raise `InputError` if other programs use the host's CPUs."""
     before = noise.take_snapshot(cpus)
     time.sleep(1.0)
     noise_now = noise.noise_between(before, noise.take_snapshot(cpus), len(cpus))
@@ -200,7 +196,6 @@ def round_up(value: float) -> int:
 
 
 def _run_once(program: Path, test: dict[str, Any]) -> Record:
-    """Run the test once without saving its record."""
     table = {"name": "pilot", "target": native_target(), "timeout_s": 120, "test": {"parked": True, **test}}
     cell = next(parse_experiment(table).cells())
     outputs = list(run_native(cell, program).outputs)
@@ -215,12 +210,11 @@ class _Session:
     facts: HostFacts
     program: StressProgram
     plan: MeasurementPlan
-    progress: Callable[[str, float], None]
+    progress: Progress
     spent_s: float = 0.0
     """Total duration of the runs, including those of earlier sessions."""
 
     def __post_init__(self) -> None:
-        """Create the cells and the provenance of the records."""
         pilot = self._load_or_start()
         switch = PARAMETERS / "dirty_log_clear_batch"
         studies = design(self.facts, pilot["pause_us"], pilot["base"], os.access(switch, os.W_OK))
@@ -245,9 +239,8 @@ class _Session:
             try:
                 state = json.loads(listing.read_text("utf-8"))
             except ValueError:
-                raise SimlibError(
-                    f"{listing} is damaged: choose another folder, or start again with --restart"
-                ) from None
+                hint = "choose another folder, or start again with --restart"
+                raise SimlibError(f"{listing} is damaged: {hint}") from None
             for what, value in identity.items():
                 if state.get(what) != value:
                     rule = f"holds a measurement with different {what}"

@@ -29,7 +29,6 @@ from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
 
 SHIPPED = "host-pvm"
-"""Prefix of the names of a measured host's tables in the data set."""
 
 KICKS = 256
 """Number of quantiles that describe the distribution of interrupts in a scenario."""

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from simlib.lab.build import build_selftests, compiler_version
 from simlib.lab.cache import lab_dir, require_space
 from simlib.lab.native import native_target
 from simlib.lab.patches import Series, apply_series, read_series
-from simlib.lab.process import require_programs
+from simlib.lab.process import StepReport, require_programs
 from simlib.lab.source import copy_tree, find_archive, unpack
 from simlib.lab.targets import Target, find_target
 
@@ -63,7 +62,7 @@ def check_given_program(path: Path) -> StressProgram:
     return StressProgram(path, {"program": "given", "program_sha256": file_sha256(path)})
 
 
-def build_program(source: Path | None = None, progress: Callable[[str], None] = lambda text: None) -> StressProgram:
+def build_program(source: Path | None = None, progress: StepReport = lambda text: None) -> StressProgram:
     """Build the selftest for this host, which takes half a minute; later calls reuse it.
 
     Only `SOURCE_PARTS` of the source package are unpacked, and only the series' selftests are applied.
@@ -71,8 +70,7 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     Raises `InputError` if a tool or the source is missing (with the command that installs it), or if there is no target
     for this host's machine. Raises `SimlibError` if the patches do not apply or a compilation fails.
 
-    `source`: a kernel tree, which is only read. Default: the distribution's source package. `progress`: called with the
-    current step.
+    `source`: a kernel tree, which is only read. Default: the distribution's source package.
     """
     target = replace(find_target(native_target()), compiler="")
     packages = "make patch gcc libc6-dev binutils"
@@ -97,9 +95,7 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     return StressProgram(program, {**provenance, "program_sha256": file_sha256(program)})
 
 
-def _selftest_tree(
-    folder: Path, series: Series, target: Target, source: Path | None, progress: Callable[[str], None]
-) -> Path:
+def _selftest_tree(folder: Path, series: Series, target: Target, source: Path | None, progress: StepReport) -> Path:
     """Prepare a partial kernel tree that contains the series' selftests; return its folder."""
     tree, stage = folder / "source", folder / "stage"
     require_space(folder, SPACE_GIB, "the kernel's source")

@@ -12,6 +12,7 @@ that is the sum of the histogram's values, where there is one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -144,7 +145,6 @@ class StatisticsWatch:
         return self.descriptions.get((key[0], key[-1]), Description())
 
     def _record_scalar(self, when: SampleTime, key: tuple[str, str, str], before: Any, value: int, locks: Any) -> None:
-        """Record one number of a reply."""
         scope, _, name = key
         stat = self._description(key)
         if stat.kind in ("instant", "peak"):
@@ -163,7 +163,6 @@ class StatisticsWatch:
     def _record_histogram(
         self, when: SampleTime, key: tuple[str, str, str], before: Any, value: list[int], locks: Any
     ) -> None:
-        """Record one histogram of a reply."""
         if (lock := HISTOGRAM.fullmatch(key[2])) and lock["what"] == "hold":
             locks[lock["site"], lock["mode"]]["timed"] = max(sum(value) - sum(before), 0)
         stat = self._description(key)
@@ -217,9 +216,8 @@ def sum_is_possible(counts: list[int], total: int, description: Description) -> 
     """
     spans = [(count, *bucket_bounds(bucket, len(counts), description)) for bucket, count in enumerate(counts) if count]
     least = sum(count * low for count, low, _ in spans)
-    return least <= total and (
-        total <= sum(count * (high or 0) for count, _, high in spans) or any(high is None for _, _, high in spans)
-    )
+    most = sum(count * (math.inf if high is None else high) for count, _, high in spans)
+    return least <= total <= most
 
 
 def unit_of(schema: dict[str, Any]) -> str:

@@ -148,11 +148,8 @@ def qmp_sockets(pid: int) -> list[str]:
 def sockets_in(command: Sequence[str]) -> list[str]:
     """Return the paths of the QMP sockets in a command line."""
     options = [(option.lstrip("-"), *_keys(value)) for option, value in pairwise(command)]
-    paths = {
-        keys["id"]: keys["path"]
-        for option, kind, keys in options
-        if (option, kind) == ("chardev", "socket") and {"id", "path"} <= keys.keys()
-    }
+    devices = (keys for option, kind, keys in options if (option, kind) == ("chardev", "socket"))
+    paths = {keys["id"]: keys["path"] for keys in devices if {"id", "path"} <= keys.keys()}
     sockets = []
     for option, first, keys in options:
         kind, _, place = first.partition(":")

@@ -44,7 +44,6 @@ class WatchResult:
     summary: list[dict[str, Any]]
     """Rows of the summary: ``about``, ``what``, ``value``, ``unit``."""
     ended: str
-    """Reason for the end of the watch."""
     interrupted: bool
     """True if a signal ended the watch."""
 
@@ -87,7 +86,6 @@ def watch_guest(
 
 
 def _check(qmp: str | Path | None, pid: int | None, interval: float, duration: float | None) -> None:
-    """Refuse invalid arguments."""
     if qmp is None and pid is None:
         rule, hint = "a socket or a process must be named", "give qmp=PATH or pid=NUMBER"
         raise InputError("qmp", None, rule, hint, "give --qmp PATH or PID", "--qmp")
@@ -138,7 +136,6 @@ class _Watch:
         return None
 
     def _open_sources(self, pid: int | None, stack: ExitStack, events: Sequence[str]) -> None:
-        """Open the sources that can be sampled."""
         if self.monitor is not None:
             kvm = self._query("query-kvm")
             if isinstance(kvm, dict) and isinstance(kvm.get("enabled"), bool):
@@ -204,7 +201,6 @@ class _Watch:
             self.ended, self.interrupted = "interrupted", True
 
     def _progress_text(self) -> str:
-        """Describe the migration in a few words."""
         last = self.migration.last
         if last is None:
             return f"watching: {self.samples} samples"
@@ -223,9 +219,8 @@ class _Watch:
             if isinstance(error, MonitorError) and not error.lost:
                 self.unanswered += 1
             else:
-                self.ended = (
-                    "QEMU closed the connection" if isinstance(error, MonitorError) else "the QMP connection failed"
-                )
+                lost = isinstance(error, MonitorError)
+                self.ended = "QEMU closed the connection" if lost else "the QMP connection failed"
                 self.note(f"after sample {self.samples}: {error.what} = {error.value}: {error.rule}")
         if self.threads is not None and not self._sample_threads(number):
             self.ended = self.ended or "the process ended"
@@ -281,13 +276,11 @@ class _Watch:
             "tracepoints": list(self.tracing.enabled) if self.tracing is not None else [], "host": host,
         }  # fmt: skip
         hardware = f"{host['cpu']}, {host['cpus']} CPUs, Linux {platform.release()}"
-        imported = Imported(
-            "host-watch", "a watch of a running QEMU", "", filled, tuple(warnings), setup, hardware, "simlib host watch"
-        )
+        about = ("host-watch", "a watch of a running QEMU", "")
+        imported = Imported(*about, filled, tuple(warnings), setup, hardware, "simlib host watch")
         return WatchResult(imported, self._summary(), self.ended, self.interrupted)
 
     def _missing_sources(self) -> list[str]:
-        """Return warnings about statistics that are missing."""
         warnings = []
         if self.monitor is not None and "query-stats" not in self._refused:
             if not self.statistics.seconds:
@@ -301,7 +294,6 @@ class _Watch:
         return warnings
 
     def _summary(self) -> list[dict[str, Any]]:
-        """Rows of the summary."""
         items = [("ended", self.ended, ""), ("samples", self.samples, "count"), ("time", round(self.last_s, 3), "s"),
                    ("accelerator", self.accelerator, "")]  # fmt: skip
         rows = [{"about": "watch", "what": what, "value": value, "unit": unit} for what, value, unit in items]

@@ -40,7 +40,6 @@ KEYS = (
     Column("postcopy_after_s", "number", "time at which postcopy was requested; 0: never"),
     Column("limit_s", "number", "time at which the migration was given up"),
 )
-"""Columns that identify a migration."""
 
 RUNS = (
     Column("outcome", "text", "completed or gave_up"),

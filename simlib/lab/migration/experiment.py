@@ -60,18 +60,15 @@ class MigrationCell:
     repeat: int = 1
 
     @property
-    def parameters(self) -> dict[str, int]:
-        """Arguments of migrate-set-parameters."""
-        return {
-            name: value for name, value in self.settings if name in _BOOLEAN_PARAMETERS or not isinstance(value, bool)
-        }
-
-    @property
     def capabilities(self) -> dict[str, bool]:
         """Arguments of migrate-set-capabilities."""
-        return {
-            name: value for name, value in self.settings if name not in _BOOLEAN_PARAMETERS and isinstance(value, bool)
-        }
+        switches = {name: value for name, value in self.settings if isinstance(value, bool)}
+        return {name: value for name, value in switches.items() if name not in _BOOLEAN_PARAMETERS}
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Arguments of migrate-set-parameters."""
+        return {name: value for name, value in self.settings if name not in self.capabilities}
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -169,12 +166,8 @@ def _migrations(name: str, chosen: Mapping[str, Mapping[str, Any]], where: str) 
         raise InputError(f"{where}: accelerator", general["accelerator"], "is not known", hint)
     memory, workload = _bytes(general["memory"], f"{where}: memory"), _workload(chosen["guest"], where)
     if workload.working_set + BASE > memory:
-        raise InputError(
-            f"{where}: memory",
-            general["memory"],
-            "must hold the working set above the first 1M",
-            "give the guest more memory",
-        )
+        rule, hint = "must hold the working set above the first 1M", "give the guest more memory"
+        raise InputError(f"{where}: memory", general["memory"], rule, hint)
     settings = tuple(sorted(_setting(key, value, where) for key, value in chosen["settings"].items()))
     after = _number(general["postcopy_after_s"], f"{where}: postcopy_after_s", 0, 3600)
     limit = _number(general["limit_s"], f"{where}: limit_s", 1, 3600)

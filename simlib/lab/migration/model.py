@@ -32,7 +32,6 @@ LEVEL, DRAWS, _RESIDUAL_DRAWS = 0.9, 60, 50
 """Probability of the intervals, number of write rates sampled for them, and residuals sampled for each rate."""
 
 QUANTITIES = ("total_ms", "transferred_bytes", "downtime_ms", "longest_gap_ms", "guest_ratio", "synchronisations")
-"""Quantities with an interval."""
 
 
 class EmulatedHost(NamedTuple):
@@ -89,9 +88,8 @@ def fit_host(runs: pd.DataFrame) -> EmulatedHost:
     after = runs[(runs["postcopy_bytes"] > 0) & runs["settings"].str.contains("max-postcopy-bandwidth=0")]
     place_s = best(after, "total_ms", 5e-5, lambda value: host._replace(place_s=value))
     host = host._replace(place_s=place_s)
-    comparison = compare_with_expected(
-        runs, pd.DataFrame([expected(row, host) for row in _records(runs)], index=runs.index)
-    )
+    predictions = pd.DataFrame([expected(row, host) for row in _records(runs)], index=runs.index)
+    comparison = compare_with_expected(runs, predictions)
     completed = comparison[(comparison["completed"] == 1) & (comparison["completed_expected"] == 1)]
     ratios = {name: (completed[name] / completed[f"{name}_expected"]).to_numpy() for name in QUANTITIES}
     return host._replace(residuals={name: np.log(ratio) for name, ratio in ratios.items()})

@@ -124,7 +124,6 @@ def ticks_per_s(qemu: Qemu, accelerator: str) -> float:
 
 @contextmanager
 def _workspace(migration: MigrationCell, ticks: float) -> Iterator[tuple[Path, Path]]:
-    """Create a temporary folder with the guest's firmware."""
     with tempfile.TemporaryDirectory(prefix="simlib-migrate-") as name:
         firmware = Path(name) / "guest.bin"
         firmware.write_bytes(migration.workload.firmware(ticks, GAP_S))
@@ -132,7 +131,6 @@ def _workspace(migration: MigrationCell, ticks: float) -> Iterator[tuple[Path, P
 
 
 def _wait_until_ready(machine: _MigratingQemu, migration: MigrationCell) -> None:
-    """Wait until all vCPUs have written all their pages once."""
     pages = migration.workload.working_set // PAGE // migration.workload.vcpus
     deadline = time.monotonic() + _START_TIMEOUT_S
     while any(vcpu.ready < pages or not vcpu.writes for vcpu in machine.counters()[1]):
@@ -189,9 +187,8 @@ def _poll_migration(
                 "remaining_bytes": ram["remaining"], "dirty_pages_per_s": ram["dirty-pages-rate"],
             }  # fmt: skip
         if status == "failed":
-            raise SimlibError(
-                f"{migration.label}: the migration failed: {reply.get('error-desc', 'QEMU gives no reason')}"
-            )
+            reason = reply.get("error-desc", "QEMU gives no reason")
+            raise SimlibError(f"{migration.label}: the migration failed: {reason}")
         if status in _END_STATES or now > migration.limit_s:
             return reply, passes
         if migration.postcopy_after_s and not switched and now > migration.postcopy_after_s and status == "active":

@@ -42,16 +42,13 @@ class Bisection(Result):
 
     def frame(self) -> pd.DataFrame:
         """Kernels that were run: ``patches`` (applied), ``last`` (name of the last one), ``value``, ``unit``."""
-        rows = [
-            (count, self.patches[count - 1] if count else "", value, self.difference.quantity.unit)
-            for count, value in sorted(self.values.items())
-        ]
-        return pd.DataFrame(rows, columns=["patches", "last", "value", "unit"])
+        last = ("", *self.patches)
+        rows = [(count, last[count], value) for count, value in sorted(self.values.items())]
+        return pd.DataFrame(rows, columns=["patches", "last", "value"]).assign(unit=self.difference.quantity.unit)
 
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
-        quantity = self.difference.quantity
-        lines = [f"{quantity.of}: {quantity.what}, {self.difference.mmu_mode} {self.difference.cell}"]
+        lines = [f"{self.difference.quantity.title}, {self.difference.mmu_mode} {self.difference.cell}"]
         lines += [f"  {count:3} patches {value:14.6g}" for count, value in sorted(self.values.items())]
         lines.append(f"Patch {self.patch_number} changes it: {self.patches[self.patch_number - 1]}")
         return "\n".join(lines)

@@ -42,6 +42,7 @@ _LOAD = {"vcpus": 4, "memory_per_vcpu": "2M", "rounds": 2, "flush_accesses": 64}
 _PARKED = {**_LOAD, "vcpus": 2, "memory_per_vcpu": "4M", "parked": True}
 _HUGE = {"vcpus": 1, "memory_per_vcpu": "16M", "rounds": 1, "flush_accesses": 64, "parked": True,
          "backing": "anonymous_thp"}  # fmt: skip
+_SIZES, _MORE_VCPUS = {**_PARKED, "vcpus": [1, 4], "chunk_pages": [64, 512]}, {**_LOAD, "vcpus": [1, 2, 8]}
 _RINGS = ("x86_64/npt", "x86_64/shadow", "arm64/vhe")
 
 CHECK = TrialDesign(
@@ -64,13 +65,9 @@ DESIGNS = (
     TrialDesign("blocks", "2 MiB mappings, enabling", "parked", {**_HUGE, "protect_at_enable": True}, 5),
     TrialDesign("load", "CLEAR while vCPUs write", "load", _LOAD, 5, 2),
     TrialDesign("blocks-late", "2 MiB mappings, CLEAR", "sizes", _HUGE, 5, quick=False),
-    TrialDesign(
-        "sizes", "CLEAR in parts", "sizes", {**_PARKED, "vcpus": [1, 4], "chunk_pages": [64, 512]}, 5, quick=False
-    ),
+    TrialDesign("sizes", "CLEAR in parts", "sizes", _SIZES, 5, quick=False),
     TrialDesign("load-64", "CLEAR of 64 pages an ioctl", "load-64", {**_LOAD, "chunk_pages": 64}, 5, 4, quick=False),
-    TrialDesign(
-        "load-more", "CLEAR, other numbers of vCPUs", "load-more", {**_LOAD, "vcpus": [1, 2, 8]}, 5, 3, quick=False
-    ),
+    TrialDesign("load-more", "CLEAR, other numbers of vCPUs", "load-more", _MORE_VCPUS, 5, 3, quick=False),
     TrialDesign("load-get", "GET that clears", "load-get", {**_LOAD, "get_clears": True}, 5, 4, quick=False),
     TrialDesign("load-ring", "dirty rings", "load-ring", {**_LOAD, "ring_entries": 512}, 5, 4, _RINGS, quick=False),
 )
@@ -93,7 +90,6 @@ _MODES_OF_FILES = (
 """MMU modes that use a file, for files that not all of them use; the first pattern that matches counts."""
 
 MMU_MODES = ("x86_64/npt", "x86_64/shadow", "arm64/vhe", "riscv64/h")
-"""MMU modes of a trial, ``target/mode``."""
 
 
 def mmu_modes_for(files: Iterable[str], empty: bool = False) -> tuple[str, ...]:

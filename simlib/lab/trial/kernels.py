@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from simlib._lib.reading import file_sha256
 from simlib.lab.build import Built, compile_image, compiler_version, config_fragment, config_sha256, pack_programs
 from simlib.lab.cache import lab_dir
 from simlib.lab.patches import read_series, tree_version
+from simlib.lab.process import StepReport
 from simlib.lab.source import Source, prepare_pristine, sync_tree
 from simlib.lab.targets import Target
 from simlib.lab.trial.series import MEASURING_PATCHES, SELFTEST_PATCHES, Patch
@@ -35,8 +36,8 @@ STATISTICS_KERNEL = "statistics"
 _PADDED = "virt/kvm/kvm_main.c"
 """Source of KVM's first object on every architecture: padding at its start moves all later code and data."""
 
-_STEP, _STEPS, _PRIMES = 16, 251, (37, 101)
-"""Unit of the paddings, bytes; modulus of their number of units; and number of units for code and data in layout 1."""
+_STEP, _STEPS, _PRIMES = 16, 251, {".text": 37, ".data": 101}
+"""Unit of the paddings, bytes; modulus of their number of units; and number of units by section in layout 1."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,12 @@ class Kernel:
         """
         if not self.layout:
             return ""
-        code, data = (_STEP * (self.layout * prime % _STEPS) for prime in _PRIMES)
-        sections = (
-            f".pushsection {name}; .skip {size}; .popsection" for name, size in ((".text", code), (".data", data))
-        )
+        sizes = {name: _STEP * (self.layout * prime % _STEPS) for name, prime in _PRIMES.items()}
+        sections = (f".pushsection {name}; .skip {size}; .popsection" for name, size in sizes.items())
         return f'asm("{"; ".join(sections)}");'
 
 
-def open_source(tree: Path | None = None, commit: str = "", progress: Callable[[str], None] = print) -> Source:
+def open_source(tree: Path | None = None, commit: str = "", progress: StepReport = print) -> Source:
     """Unpack the source of a trial into its own folder, unless it was unpacked before.
 
     Raises as `simlib.lab.source.prepare_source`.
@@ -119,7 +118,7 @@ def stage_switches(source: Source, numbers: Sequence[int], kind: str = STATISTIC
     return Kernel(WITHOUT_SERIES, base, kind=kind), Kernel(WITH_SERIES, changed, kind=kind)
 
 
-def build_kernel(source: Source, kernel: Kernel, target: Target, progress: Callable[[str], None]) -> Built:
+def build_kernel(source: Source, kernel: Kernel, target: Target, progress: StepReport) -> Built:
     """Compile a kernel, unless the same source was compiled before.
 
     Raises `SimlibError`, with the compiler's first error, if the compilation fails.
@@ -156,7 +155,7 @@ def _objects(source: Source, target: Target, kind: str) -> Path:
     return source.folder / "objects" / f"{target.name}-{kind}"
 
 
-def _programs(source: Source, target: Target, kernel: Kernel, progress: Callable[[str], None]) -> Path:
+def _programs(source: Source, target: Target, kernel: Kernel, progress: StepReport) -> Path:
     """Initramfs with the tests of all kernels of a source, built from the first one: the kernel without the series."""
     initramfs = source.folder / "built" / f"{target.name}-initramfs.cpio"
     if not initramfs.is_file():
@@ -189,7 +188,6 @@ def _update_tree(source: Source, kernel: Kernel) -> None:
 
 
 def _key(source: Source, kernel: Kernel, inputs: Sequence[str]) -> str:
-    """Hash of a kernel's source and its other inputs."""
     digest = hashlib.sha256(f"{source.sha256}\0{kernel.padding()}".encode())
     for name in kernel.staged.touched:
         path = kernel.staged.folder / name

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from simlib._lib.parallel import Progress, subprogresses
 from simlib.lab.build import Built
 from simlib.lab.collect import Boot, run_boots
 from simlib.lab.experiment import Cell, CellSequence
+from simlib.lab.process import StepReport
 from simlib.lab.qemu import Qemu
 from simlib.lab.records import Record, split_record
 from simlib.lab.source import Source
@@ -25,7 +26,7 @@ Runs = dict[str, list[dict[TrialQuantity, float]]]
 """Numbers of each run of a kernel, by the cell's label."""
 
 
-def report_steps(progress: Progress | None) -> Callable[[str], None]:
+def report_steps(progress: Progress | None) -> StepReport:
     """Report steps whose share of the whole is unknown."""
     return lambda step: progress(step, 0.0) if progress else None
 
@@ -150,7 +151,5 @@ class ModeTrial:
 def _label(cell: Cell) -> str:
     """Label of a trial's cell: its design, and the options that vary within it, except for the seed."""
     design = cell.experiment.name.rpartition(".")[2]
-    varied = [
-        f"{key}={cell.test[key]}" for key, values in cell.experiment.test.items() if len(values) > 1 and key != "seed"
-    ]
-    return " ".join([design, *varied])
+    varied = (key for key, values in cell.experiment.test.items() if len(values) > 1 and key != "seed")
+    return " ".join([design, *(f"{key}={cell.test[key]}" for key in varied)])

@@ -38,6 +38,11 @@ class TrialQuantity(NamedTuple):
     unit: str
 
     @property
+    def title(self) -> str:
+        """Name for a table."""
+        return f"{self.of}: {self.what}"
+
+    @property
     def countable(self) -> bool:
         """True if it follows from the test's work and does not depend on the turns of the CPUs.
 

@@ -113,9 +113,7 @@ class Trial(Result):
 
         Returns: ``mmu_mode``, ``cell``, ``name``, ``ratio``, ``low``, ``high``.
         """
-        rows = [
-            (n.mmu_mode, n.cell, f"{n.quantity.of}: {n.quantity.what}", n.ratio, n.low, n.high) for n in self.reported
-        ]
+        rows = [(n.mmu_mode, n.cell, n.quantity.title, n.ratio, n.low, n.high) for n in self.reported]
         return pd.DataFrame(rows, columns=["mmu_mode", "cell", "name", "ratio", "low", "high"])
 
     def json(self) -> str:
@@ -167,7 +165,6 @@ class Trial(Result):
         return [*remarks, _describe_unchanged(numbers)] if numbers else remarks
 
     def _changes(self, mode: str) -> list[str]:
-        """Lines of a mail on an MMU mode."""
         lines = [f"{mode}:"]
         numbers = [number for number in self.reported if number.mmu_mode == mode]
         for cell in dict.fromkeys(number.cell for number in numbers):
@@ -214,11 +211,10 @@ def _texts(number: Difference) -> tuple[str, str, str, str]:
     ratio = number.ratio
     change = f"{100 * (ratio - 1):+.1f} %" if ratio < 10 else f"× {ratio:.{3 if ratio < 1000 else 2}g}"
     change = "new" if number.new else "gone" if any(number.base) and not any(number.changed) else change
-    return f"{number.quantity.of}: {number.quantity.what}", before, after, change
+    return number.quantity.title, before, after, change
 
 
 def _row(number: Difference) -> str:
-    """Line of a mail's table."""
     name, before, after, change = _texts(number)
     name = f"    {name:41}" if len(name) <= 41 else f"    {name}\n{'':45}"
     return f"{name}{before:>8} {after:>8} {change:>9}"

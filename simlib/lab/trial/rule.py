@@ -53,7 +53,7 @@ class FailRule:
             change = 100 * (number.ratio - 1)
             beyond = not self.what or (change > self.percent if self.above else change < self.percent)
             if number.verdict == CHANGED and beyond:
-                return f"{number.mmu_mode} {number.cell}, {number.quantity.of}: {number.quantity.what} {change:+.1f} %"
+                return f"{number.mmu_mode} {number.cell}, {number.quantity.title} {change:+.1f} %"
         return ""
 
     def matching(self, trial: Trial) -> list[Difference]:

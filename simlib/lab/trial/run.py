@@ -89,9 +89,8 @@ class Request:
         """
         patches, kernels = self.patches[slice(*part)], self.stage(source, *part)
         touched = set(_touched_modes(patches))
-        trials = [
-            ModeTrial(mode, source, qemu, self.options) for mode, qemu in self.emulators.items() if mode in touched
-        ]
+        emulators = {mode: qemu for mode, qemu in self.emulators.items() if mode in touched}
+        trials = [ModeTrial(mode, source, qemu, self.options) for mode, qemu in emulators.items()]
         shares = subprogresses(progress, [1 / max(1, len(trials))] * len(trials))
         for trial, share in zip(trials, shares, strict=True):
             trial.run(kernels, share)
@@ -170,9 +169,7 @@ def try_each_patch(
     return _try_parts(request, [(number, number + 1) for number in range(len(request.patches))], [flag], progress)
 
 
-def _try_parts(
-    request: Request, parts: Sequence[tuple[int, int]], flags: Sequence[str], progress: Progress
-) -> list[Trial]:
+def _try_parts(request: Request, parts: list[tuple[int, int]], flags: Sequence[str], progress: Progress) -> list[Trial]:
     """Try parts of a series, each given by its first patch and the end of its range."""
     opening, *shares = subprogresses(progress, [0.02, *[0.98 / max(1, len(parts))] * len(parts)])
     with lab_lock(exclusive=True):

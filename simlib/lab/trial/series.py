@@ -21,10 +21,8 @@ _HEADER = re.compile(r"diff --git a/(\S+) b/(\S+)")
 _NAMED = re.compile(r"^(?:---|\+\+\+|rename (?:from|to)|copy (?:from|to)) (\S+)", re.MULTILINE)
 _NUMBERS = re.compile(r"(\d{1,2})(?:-(\d{1,2}))?")
 _MAX_BYTES = 2**24
-"""Size of the largest file that is read, bytes."""
 
 SELFTEST_PATCHES = (18, 19)
-"""Bundled patches that add selftests."""
 
 MEASURING_PATCHES = (1, 2, 3, 4, 5, 6, *SELFTEST_PATCHES)
 """Bundled patches that measure: accessors, statistics, tracepoints, selftests. The others add switches."""
