@@ -24,26 +24,19 @@ from simlib.figures.frame import TEXT, TRUTH, checked, in_order, number, reads, 
 KINDS = ("measured", "fitted", "predicted", "simulated", "usl", "amdahl")
 """Origins of a point; ``simulated``: the model without a measurement to compare with."""
 
+_POINT, _INTERVAL = {"vcpus": number(1), "metric": TEXT}, dict.fromkeys(("low", "high"), number(gaps=True))
+
 COLUMNS = {
     "variant": TEXT,
-    "vcpus": number(1),
-    "metric": TEXT,
+    **_POINT,
     "kind": word(KINDS),
     "value": number(0, gaps=True),
-    "low": number(gaps=True),
-    "high": number(gaps=True),
+    **_INTERVAL,
     "held_out": TRUTH,
 }
 """Columns of the table that the figures of a measured curve read."""
 
-METRIC_COLUMNS = {
-    "vcpus": number(1),
-    "metric": TEXT,
-    "estimate": number(gaps=True),
-    "low": number(gaps=True),
-    "high": number(gaps=True),
-    "unit": TEXT,
-}
+METRIC_COLUMNS = {**_POINT, "estimate": number(gaps=True), **_INTERVAL, "unit": TEXT}
 """Columns of the table that `over_vcpus` reads; ``policy``, or else ``variant``, names the curve."""
 
 _TRAINED = {"mode": "markers", "marker": {"symbol": "circle", "size": 9}}
@@ -74,9 +67,8 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     rows = _rows(curves, "dirty_memory_time")
     figure = go.Figure()
     _draw(figure, rows, floor=rows["value"].min() / 4)
-    low = np.maximum(
-        rows["low"], rows["value"].min() / 2
-    )  # an interval that reaches 0 must not flatten the other curves
+    # An interval that reaches 0 must not flatten the other curves.
+    low = np.maximum(rows["low"], rows["value"].min() / 2)
     figure.update_xaxes(style.vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(style.time_axis([*rows["value"], *low, *rows["high"]], "dirty memory time"))
     _boundary(figure, rows)
@@ -150,29 +142,26 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     colours = style.variant_colours(rows["variant"])
     figure, place = style.facets(list(colours))
     ends = [1, float(rows["vcpus"].max())]
-    ideal = {"color": "#b5bac1", "width": 1, "dash": "dot"}
+    ideal = {"x": ends, "y": ends, "mode": "lines", "line": {"color": "#b5bac1", "width": 1, "dash": "dot"}}
     for i, (variant, colour) in enumerate(colours.items()):
-        figure.add_scatter(
-            x=ends, y=ends, mode="lines", line=ideal, hoverinfo="skip", showlegend=False, name="ideal", **place(i)
-        )
+        figure.add_scatter(**ideal, hoverinfo="skip", showlegend=False, name="ideal", **place(i))
         curve = relative[relative["variant"] == variant]
         _draw_points(figure, curve, variant, colour, place(i))
         for kind, (name, look) in _BASELINES.items():
             part = curve[curve["kind"] == kind].sort_values("vcpus")
             if len(part):
-                _line(figure, part, f"{variant}, {name}", style.coloured(look, style.MODEL_COLOURS[name]), place(i))
-        _draw_model(figure, curve, variant, colour, place(i), floor=None)
+                _add_line(
+                    figure, part, f"{variant}, {name}", style.coloured(look, style.MODEL_COLOURS[name]) | place(i)
+                )
+        _draw_model(figure, curve, variant, colour, place(i))
     figure.update_xaxes(style.vcpu_axis(rows["vcpus"]) | {"title": None})
     figure.update_xaxes(title="vCPUs", row=place(len(colours) - 1)["row"])
     axis = style.log_axis([1.0, *relative["value"]], "throughput relative to one vCPU")
     figure.update_yaxes(axis | {"title": None})
     figure.update_yaxes(title=axis["title"], col=1)
-    laws = [
-        (name, look, style.MODEL_COLOURS[name])
-        for kind, (name, look) in _BASELINES.items()
-        if (rows["kind"] == kind).any()
-    ]
-    style.key(figure, [*_entries(rows, "model, "), *laws])
+    laws = [law for kind, law in _BASELINES.items() if (rows["kind"] == kind).any()]
+    entries = [(name, look, style.MODEL_COLOURS[name]) for name, look in laws]
+    style.key(figure, [*_entries(rows, "model, "), *entries])
     subtitle = "points are measured, lines are models; the thin dotted line is ideal"
     return style.titled(figure, title, subtitle, entries_per_row=3)
 
@@ -203,21 +192,13 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
     rows[ends] = rows[ends].div(rows["metric"].map(factors), axis=0)
     figure, place = style.facets([f"{name}, {unit}" for name, unit in units.items()], shared_y=False)
     colours = style.variant_colours(rows["curve"])
+    look = {"mode": "lines+markers", "hovertemplate": "%{x} vCPUs: %{y:.4g}<extra>%{fullData.name}</extra>"}
     for panel, name in enumerate(units):
         for curve, part in rows[rows["metric"] == name].sort_values("vcpus").groupby("curve", sort=False):
             area = style.band(part["vcpus"], part["low"], part["high"], style.translucent(colours[curve]))
             figure.add_scatter(**area, legendgroup=curve, **place(panel))
-            figure.add_scatter(
-                x=part["vcpus"],
-                y=part["estimate"],
-                mode="lines+markers",
-                line={"color": colours[curve], "width": 2.5},
-                name=curve,
-                legendgroup=curve,
-                showlegend=bool(curve),
-                hovertemplate="%{x} vCPUs: %{y:.4g}<extra>%{fullData.name}</extra>",
-                **place(panel),
-            )
+            line = {"line": {"color": colours[curve], "width": 2.5}, "name": curve, "showlegend": bool(curve)}
+            figure.add_scatter(x=part["vcpus"], y=part["estimate"], legendgroup=curve, **look, **line, **place(panel))
     figure.update_xaxes(style.vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(rangemode="tozero")
     return style.titled(figure, title, "predicted; bands are intervals", entries_per_row=3)
@@ -227,10 +208,8 @@ def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4])
     """Rows of one metric and some kinds, ordered by vCPUs."""
     rows = curves[(curves["metric"] == metric) & curves["kind"].isin(kinds)]
     if rows.empty:
-        metrics = ", ".join(in_order(curves["metric"]))
-        raise InputError(
-            "curves.metric", metrics, f"no row of {metric} to draw", f"add rows of kind {', '.join(kinds)}"
-        )
+        metrics, hint = ", ".join(in_order(curves["metric"])), f"add rows of kind {', '.join(kinds)}"
+        raise InputError("curves.metric", metrics, f"no row of {metric} to draw", hint)
     rows = checked(rows, COLUMNS | {"value": number(0)}, "curves")  # other metrics may have gaps
     if metric == "dirty_memory_time" and not (rows["value"] > 0).all():
         raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
@@ -257,7 +236,7 @@ def _draw(
     """Draw each variant: its band, its lines, its points on top."""
     for variant, colour in style.variant_colours(rows["variant"]).items():
         variant_rows = rows[rows["variant"] == variant]
-        _draw_model(figure, variant_rows, variant, colour, at or {}, floor=floor)
+        _draw_model(figure, variant_rows, variant, colour, at or {}, floor)
         _draw_points(figure, variant_rows, variant, colour, at or {})
 
 
@@ -268,27 +247,18 @@ def _draw_points(figure: go.Figure, variant_rows: pd.DataFrame, variant: str, co
         if part.empty:
             continue
         known = part[["low", "high"]].notna().all(axis=None)
-        figure.add_scatter(
-            x=part["vcpus"],
-            y=part["value"],
-            error_y=style.error_bars(part["value"], part["low"], part["high"]) if known else None,
-            cliponaxis=False,
-            name=f"{variant}, {what}",
-            legendgroup=variant,
-            showlegend=False,
-            hovertemplate="%{x:g} vCPUs: %{y:.4s}<extra>%{fullData.name}</extra>",
-            **style.coloured(look, colour),
-            **at,
-        )
+        bars = style.error_bars(part["value"], part["low"], part["high"]) if known else None
+        looks = style.coloured(look, colour) | {"error_y": bars, "cliponaxis": False, "legendgroup": variant}
+        _add(figure, part, f"{variant}, {what}", looks | at)
 
 
 def _draw_model(
-    figure: go.Figure, variant_rows: pd.DataFrame, variant: str, colour: str, at: dict[str, int], *, floor: float | None
+    figure: go.Figure, rows: pd.DataFrame, variant: str, colour: str, at: dict[str, int], floor: float | None = None
 ) -> None:
     """Draw a solid line through fitted points, and a dashed line with its interval through predicted ones beyond."""
-    kind_name = "simulated" if (variant_rows["kind"] == "simulated").any() else "predicted"
-    predicted = variant_rows[variant_rows["kind"] == kind_name]
-    fitted = variant_rows[variant_rows["kind"] == "fitted"]
+    kind_name = "simulated" if (rows["kind"] == "simulated").any() else "predicted"
+    predicted = rows[rows["kind"] == kind_name]
+    fitted = rows[rows["kind"] == "fitted"]
     # At a number of vCPUs in the calibration, a prediction is part of the fitted curve, unless that has a point there.
     inside = predicted[~predicted["held_out"] & ~predicted["vcpus"].isin(fitted["vcpus"])]
     fitted = pd.concat([fitted, inside]).sort_values("vcpus")
@@ -303,27 +273,21 @@ def _draw_model(
         figure.add_scatter(**area, name=f"{variant}, {kind_name} 90 % interval", legendgroup=variant, **at)
     for kind, part in (("fitted", fitted), (kind_name, beyond)):
         if len(part):
-            _line(figure, part, f"{variant}, {kind}", style.coloured(_LINES[kind], colour), at, group=variant)
+            look = style.coloured(_LINES[kind], colour) | {"legendgroup": variant}
+            _add_line(figure, part, f"{variant}, {kind}", look | at)
 
 
-def _line(
-    figure: go.Figure, part: pd.DataFrame, name: str, look: dict[str, Any], at: dict[str, int], *, group: str = ""
-) -> None:
+def _add_line(figure: go.Figure, part: pd.DataFrame, name: str, look: dict[str, Any]) -> None:
     interval = [
         f" ({style.short_number(low)} to {style.short_number(high)})" if np.isfinite(low) and np.isfinite(high) else ""
         for low, high in zip(part["low"], part["high"], strict=True)
     ]
-    figure.add_scatter(
-        x=part["vcpus"],
-        y=part["value"],
-        name=name,
-        text=interval,
-        legendgroup=group or None,
-        showlegend=False,
-        hovertemplate="%{x:g} vCPUs: %{y:.4s}%{text}<extra>%{fullData.name}</extra>",
-        **look,
-        **at,
-    )
+    _add(figure, part, name, look | {"text": interval}, "%{text}")
+
+
+def _add(figure: go.Figure, part: pd.DataFrame, name: str, look: dict[str, Any], text: str = "") -> None:
+    hover = f"%{{x:g}} vCPUs: %{{y:.4s}}{text}<extra>%{{fullData.name}}</extra>"
+    figure.add_scatter(x=part["vcpus"], y=part["value"], name=name, showlegend=False, hovertemplate=hover, **look)
 
 
 def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None = None) -> None:
@@ -335,32 +299,19 @@ def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None =
     x = math.sqrt(last * first)
     figure.add_vline(x=x, line={"color": "#9aa0a6", "width": 1, "dash": "dot"}, layer="below", **at or {})
     axis = str(at["col"]) if at and at["col"] > 1 else ""
+    place = {"xref": f"x{axis}", "x": math.log10(x), "yref": f"y{axis} domain", "y": 1, "showarrow": False}
+    look = {"yanchor": "top" if at else "bottom", "font": {"size": 11, "color": style.MUTED}}
     for text, anchor, shift in ((f"calibrated ≤ {last:g}", "right", -5), ("predicted", "left", 5)):
-        figure.add_annotation(
-            x=math.log10(x),
-            xref=f"x{axis}",
-            y=1,
-            yref=f"y{axis} domain",
-            text=text,
-            showarrow=False,
-            xanchor=anchor,
-            yanchor="top" if at else "bottom",
-            xshift=shift,
-            font={"size": 11, "color": style.MUTED},
-            bgcolor="rgba(255,255,255,0.75)",
-        )
+        side = {"text": text, "xanchor": anchor, "xshift": shift}
+        figure.add_annotation(place | look | side, bgcolor="rgba(255,255,255,0.75)")
 
 
 def _entries(rows: pd.DataFrame, model: str = "") -> list[tuple[str, dict[str, Any], str]]:
     """Legend entries of markers and lines, in grey, since they hold for every colour."""
     measured = rows[rows["kind"] == "measured"]
-    points = [
-        (name, look, style.MUTED)
-        for name, (held_out, look) in _POINTS.items()
-        if (measured["held_out"] == held_out).any()
-    ]
-    lines = [(f"{model}{kind}", look, style.MUTED) for kind, look in _LINES.items() if (rows["kind"] == kind).any()]
-    return points + lines
+    looks = {name: look for name, (held_out, look) in _POINTS.items() if (measured["held_out"] == held_out).any()}
+    looks |= {f"{model}{kind}": look for kind, look in _LINES.items() if (rows["kind"] == kind).any()}
+    return [(name, look, style.MUTED) for name, look in looks.items()]
 
 
 def _key(figure: go.Figure, rows: pd.DataFrame) -> None:

@@ -20,29 +20,13 @@ from simlib.model.quantities import seconds_text
 
 _ABOVE_0, _END = number(np.finfo(float).tiny), number(0, gaps=True)
 
-COST_COLUMNS = {
-    "architecture": TEXT,
-    "batch_pages": number(0),
-    "objective_s": _ABOVE_0,
-    "low_s": _END,
-    "high_s": _END,
-    "equivalent": TRUTH,
-    "best": TRUTH,
-    "evidence": TEXT,
-}
+COST_COLUMNS = {"architecture": TEXT, "batch_pages": number(0), "objective_s": _ABOVE_0, "low_s": _END, "high_s": _END}
+COST_COLUMNS |= {"equivalent": TRUTH, "best": TRUTH, "evidence": TEXT}
 """Columns of the table that `batch_costs` reads."""
 
-PARETO_COLUMNS = {
-    "strategy": TEXT,
-    "stall_s": _ABOVE_0,
-    "clear_s": _ABOVE_0,
-    "guest_time_lost_s": _ABOVE_0,
-    "on_front": TRUTH,
-}
+_TIMES = ("stall_s", "clear_s", "guest_time_lost_s")
+PARETO_COLUMNS = {"strategy": TEXT, **dict.fromkeys(_TIMES, _ABOVE_0), "on_front": TRUTH}
 """Columns of the table that `pareto` reads."""
-
-LEAST_COLOURS = 4.0
-"""Smallest ratio that the colour scale of `pareto` spans, however similar the values are."""
 
 _SMALL = f'<span style="font-size:11px;color:{style.MUTED}">{{}}</span>'
 _TICKS = tuple(8**power for power in range(2, 12))
@@ -114,17 +98,10 @@ def pareto(table: pd.DataFrame, title: str = "Trade-off of strategies: stalls, C
     rows = table.sort_values("stall_s", kind="stable").reset_index(drop=True)
     figure = go.Figure()
     front = rows[rows["on_front"]]
-    figure.add_scatter(
-        x=front["clear_s"],
-        y=front["stall_s"],
-        mode="lines",
-        line={"color": style.MUTED, "width": 1.5, "dash": "dot"},
-        hoverinfo="skip",
-        name="Pareto front",
-        showlegend=True,
-    )
+    line = {"mode": "lines", "line": {"color": style.MUTED, "width": 1.5, "dash": "dot"}, "hoverinfo": "skip"}
+    figure.add_scatter(x=front["clear_s"], y=front["stall_s"], name="Pareto front", showlegend=True, **line)
     rows["label"] = _labels(rows)
-    hover = [rows["strategy"], *(rows[time].map(seconds_text) for time in ("stall_s", "clear_s", "guest_time_lost_s"))]
+    hover = [rows["strategy"], *(rows[time].map(seconds_text) for time in _TIMES)]
     looks = (("not on the front", "circle", 9, 0, style.MUTED), ("on the front", "diamond", 14, 1, style.INK))
     for on_front, (name, symbol, size, edge, ink) in enumerate(looks):
         part = rows[rows["on_front"] == bool(on_front)]
@@ -146,9 +123,9 @@ def pareto(table: pd.DataFrame, title: str = "Trade-off of strategies: stalls, C
 
 
 def _lost_colours(times: pd.Series) -> dict[str, Any]:
-    """Colour scale of the guest time lost; it spans at least a factor of `LEAST_COLOURS`."""
+    """Colour scale of the guest time lost; it spans at least a factor of 4, however similar the values are."""
     middle = math.sqrt(times.min() * times.max())
-    wider = max(math.sqrt(times.max() / times.min()), math.sqrt(LEAST_COLOURS))
+    wider = max(math.sqrt(times.max() / times.min()), 2.0)
     axis = style.time_axis([middle / wider, middle * wider], "guest time lost", margin=1.0)
     bar = {"title": {"text": axis["title"]["text"]}, "thickness": 14, "tickmode": "array",
            "tickvals": np.log10(axis["tickvals"]).tolist(), "ticktext": axis["ticktext"]}  # fmt: skip
@@ -188,16 +165,9 @@ def _draw_costs(figure: go.Figure, part: pd.DataFrame, at: dict[str, int]) -> No
         )  # fmt: skip
 
     def draw(rows: pd.DataFrame, cost: str, name: str, **look: Any) -> None:
-        figure.add_scatter(
-            x=rows["x"],
-            y=rows[cost],
-            name=name,
-            text=rows["batch_pages"].map(batch_text),
-            showlegend=False,
-            hovertemplate="batch %{text}: %{y:.4s}s<extra>%{fullData.name}</extra>",
-            **look,
-            **at,
-        )
+        look |= {"text": rows["batch_pages"].map(batch_text), "showlegend": False, "name": name} | at
+        hover = "batch %{text}: %{y:.4s}s<extra>%{fullData.name}</extra>"
+        figure.add_scatter(x=rows["x"], y=rows[cost], hovertemplate=hover, **look)
 
     bars = style.error_bars(part["objective_s"], part["low_s"], part["high_s"])
     line = {"mode": "lines+markers", "line": {"color": _COLOUR, "width": 1.8}, "marker": {"size": 6}}

@@ -91,12 +91,9 @@ def guest_over_time(table: pd.DataFrame) -> go.Figure:
         hover = "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"
         traces.append(_line(part["time_s"], 100 * part["throughput"], name, line, hovertemplate=hover))
     lost = 100 - 100 * min([*table["throughput"], 0.995])
-    return _small(
-        traces,
-        "Guest throughput during migration",
-        xaxis={"title": {"text": "time since the log was enabled, s"}, "rangemode": "tozero"},
-        yaxis={"title": {"text": "guest throughput, %"}, "range": [100 - 1.3 * lost, 100 + 0.1 * lost]},
-    )
+    across = {"title": {"text": "time since the log was enabled, s"}, "rangemode": "tozero"}
+    up = {"title": {"text": "guest throughput, %"}, "range": [100 - 1.3 * lost, 100 + 0.1 * lost]}
+    return _small(traces, "Guest throughput during migration", xaxis=across, yaxis=up)
 
 
 def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, baseline: float) -> go.Figure:
@@ -125,31 +122,14 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, baseline: f
         line = {"color": colour, "width": 1.5}
         traces.append(_line(rows["clear_cpu_time_s"], rows["longest_stall_s"], rows["strategy"].iloc[0], line, **look))
     all_rows = pd.concat([rows for rows, _, _ in series])
-    place = {
-        "xref": "x domain",
-        "x": 1,
-        "xanchor": "right",
-        "yref": "y",
-        "y": math.log10(baseline / 2),
-        "yanchor": "bottom",
-    }
-    half_line = {
-        "type": "line",
-        "xref": "x domain",
-        "x0": 0,
-        "x1": 1,
-        "yref": "y",
-        "y0": baseline / 2,
-        "y1": baseline / 2,
-    }
-    return _small(
-        traces,
-        "Cost of a shorter stall",
-        xaxis=style.time_axis(all_rows["clear_cpu_time_s"], "CPU time of CLEAR"),
-        yaxis=style.log_axis([*all_rows["longest_stall_s"], baseline / 2], "longest stall", seconds_text, 2.0),
-        shapes=[half_line | {"line": _THEORY}],
-        annotations=[place | {"text": "half of the baseline's stall", "font": {"size": 11}, "showarrow": False}],
-    )
+    half = baseline / 2
+    domain = {"xref": "x domain", "yref": "y"}
+    line = domain | {"type": "line", "x0": 0, "x1": 1, "y0": half, "y1": half, "line": _THEORY}
+    note = domain | {"x": 1, "xanchor": "right", "y": math.log10(half), "yanchor": "bottom", "showarrow": False}
+    note |= {"text": "half of the baseline's stall", "font": {"size": 11}}
+    across = style.time_axis(all_rows["clear_cpu_time_s"], "CPU time of CLEAR")
+    up = style.log_axis([*all_rows["longest_stall_s"], half], "longest stall", seconds_text, 2.0)
+    return _small(traces, "Cost of a shorter stall", xaxis=across, yaxis=up, shapes=[line], annotations=[note])
 
 
 def _labels(batches: pd.DataFrame) -> list[str]:
@@ -172,20 +152,13 @@ def time_by_class(table: pd.DataFrame) -> go.Figure:
     >>> [trace.name for trace in time_by_class(table).data]
     ['outside the lock', 'wait']
     """
-    parts = {activity: table[table["activity"] == activity] for activity in style.ACTIVITY_COLOURS}
-    traces = [
-        {
-            "type": "bar",
-            "y": part["thread_class"],
-            "x": 100 * part["share"],
-            "orientation": "h",
-            "name": style.ACTIVITY_NAMES.get(activity, activity),
-            "marker": {"color": style.ACTIVITY_COLOURS[activity]},
-            "hovertemplate": "%{y}: %{x:.3g} %<extra>%{fullData.name}</extra>",
-        }
-        for activity, part in parts.items()
-        if part["share"].any()
-    ]
+    traces: Traces = []
+    bar = {"type": "bar", "orientation": "h", "hovertemplate": "%{y}: %{x:.3g} %<extra>%{fullData.name}</extra>"}
+    for activity, colour in style.ACTIVITY_COLOURS.items():
+        part = table[table["activity"] == activity]
+        if part["share"].any():
+            look = {"name": style.ACTIVITY_NAMES.get(activity, activity), "marker": {"color": colour}}
+            traces.append(bar | look | {"y": part["thread_class"], "x": 100 * part["share"]})
     across = {"title": {"text": "share of their time around one CLEAR, %"}, "range": [0, 100]}
     return _small(traces, "Time by activity", barmode="stack", xaxis=across)
 
@@ -203,15 +176,10 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
     """
     scale, unit = style.time_unit([shares["time_s"].max() - shares["time_s"].min()])
     title = f"time in the window, {unit}" + (" (dotted: CLEAR begins, ends)" if span else "")
-    return _small(
-        ownership_bars(shares, scale, unit, ".4g"),
-        "Owner of mmu_lock",
-        barmode="stack",
-        bargap=0,
-        xaxis={"title": {"text": title}},
-        yaxis={"title": {"text": "owned, %"}, "range": [0, 100]},
-        shapes=[_upright(time / scale, {"color": style.INK, "width": 1, "dash": "dot"}) for time in span or ()],
-    )
+    dots = {"color": style.INK, "width": 1, "dash": "dot"}
+    axes = {"xaxis": {"title": {"text": title}}, "yaxis": {"title": {"text": "owned, %"}, "range": [0, 100]}}
+    bars, marks = ownership_bars(shares, scale, unit, ".4g"), [_upright(time / scale, dots) for time in span or ()]
+    return _small(bars, "Owner of mmu_lock", barmode="stack", bargap=0, shapes=marks, **axes)
 
 
 def _line(x: Any, y: Any, name: str, line: dict[str, Any], **looks: Any) -> dict[str, Any]:
@@ -224,24 +192,10 @@ def _upright(x: float, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
-    legend = {
-        "orientation": "h",
-        "yref": "container",
-        "y": 0.01,
-        "yanchor": "bottom",
-        "x": 0,
-        "font": {"size": 10},
-        "entrywidth": 0.48,
-        "entrywidthmode": "fraction",
-    }
-    common = {
-        "template": style.TEMPLATE,
-        "height": HEIGHT,
-        "margin": {"l": 62, "r": 12, "t": 40, "b": 84},
-        "autosize": True,
-        "title": {"text": title, "font": {"size": 15}, "y": 0.97},
-        "legend": legend,
-    }
+    legend = {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom", "x": 0, "font": {"size": 10}}
+    legend |= {"entrywidth": 0.48, "entrywidthmode": "fraction"}
+    common = {"template": style.TEMPLATE, "height": HEIGHT, "margin": {"l": 62, "r": 12, "t": 40, "b": 84}}
+    common |= {"autosize": True, "title": {"text": title, "font": {"size": 15}, "y": 0.97}, "legend": legend}
     return go.Figure(traces, common | layout)
 
 

@@ -24,14 +24,8 @@ UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
 
 
-_RESIDUAL_COLUMNS = {
-    "variant": TEXT,
-    "vcpus": number(1),
-    "metric": TEXT,
-    "role": word([*ROLE_LOOKS, "shown only"]),
-    "error_percent": number(gaps=True),
-    "deviation_percent": number(0, gaps=True),
-}
+_RESIDUAL_COLUMNS = {"variant": TEXT, "vcpus": number(1), "metric": TEXT, "role": word([*ROLE_LOOKS, "shown only"])}
+_RESIDUAL_COLUMNS |= {"error_percent": number(gaps=True), "deviation_percent": number(0, gaps=True)}
 
 
 @reads("residuals", _RESIDUAL_COLUMNS)
@@ -78,15 +72,9 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: model minus measureme
     return style.titled(figure, title, "above 0: the model is slower, or counts more, than measured", entries_per_row=3)
 
 
-_COST_COLUMNS = {
-    "name": TEXT,
-    "value": number(0),
-    "low": number(0, gaps=True),
-    "high": number(0, gaps=True),
-    "unit": word(UNITS),
-    "fit": TEXT,
-    "bound": TEXT,
-}
+_END = number(0, gaps=True)
+_COST_COLUMNS = {"name": TEXT, "value": number(0), "low": _END, "high": _END, "unit": word(UNITS)}
+_COST_COLUMNS |= {"fit": TEXT, "bound": TEXT}
 
 
 @reads("costs", _COST_COLUMNS, bound="")
@@ -106,28 +94,25 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     names = {unit: in_order(costs.loc[costs["unit"] == unit, "name"]) for unit in UNITS}
     names = {unit: rows for unit, rows in names.items() if rows}
     height = max(style.HEIGHT, 34 * sum(map(len, names.values())) + 90 * len(names) + 170)
-    figure = style.subplots(
-        len(names), 1, row_heights=[len(rows) + 0.6 for rows in names.values()], vertical_spacing=80 / (height - 190)
-    )
+    heights = [len(rows) + 0.6 for rows in names.values()]
+    figure = style.subplots(len(names), 1, row_heights=heights, vertical_spacing=80 / (height - 190))
     colours = dict(zip(in_order(costs["fit"]), style.PALETTE * len(costs), strict=False))
     for row, (unit, rows) in enumerate(names.items(), start=1):
         _draw_costs(figure, costs[costs["unit"] == unit], unit, rows, colours, {"row": row, "col": 1})
     figure.update_layout(height=height)
-    return style.titled(
-        figure, title, "calibrated; a point or interval that runs into the left edge reaches 0", entries_per_row=3
-    )
+    subtitle = "calibrated; a point or interval that runs into the left edge reaches 0"
+    return style.titled(figure, title, subtitle, entries_per_row=3)
 
 
 def _draw_costs(
     figure: go.Figure, costs: pd.DataFrame, unit: str, names: list[str], colours: dict[str, str], at: dict[str, int]
 ) -> None:
     """Draw one panel: for each fit the intervals, then the points, then rings around values at a bound."""
-    axis = style.log_axis(
-        costs[["value", "low", "high"]].to_numpy().ravel(), UNITS[unit], style.plain_number, margin=1.6
-    )
+    values = costs[["value", "low", "high"]]
+    axis = style.log_axis(values.to_numpy().ravel(), UNITS[unit], style.plain_number, margin=1.6)
     left, right = (10**end for end in axis["range"])
     drawn = costs.assign(
-        **costs[["value", "low", "high"]].clip(left, right),
+        **values.clip(left, right),
         y=_lines(costs["name"], names),
         symbol=np.where(costs["value"] <= 0, "triangle-left", "circle"),
         text=[_cost_text(row, " ns" if unit == "ns" else "") for row in costs.to_dict("records")],
@@ -142,17 +127,9 @@ def _draw_costs(
             showlegend=False,
             line={"color": colour, "width": 2}, marker={"symbol": "line-ns-open", "size": 9}, **look,
         )  # fmt: skip
-        figure.add_scatter(
-            x=part["value"],
-            y=part["y"],
-            mode="markers",
-            marker={"color": colour, "size": 10, "symbol": part["symbol"].tolist()},
-            cliponaxis=False,
-            text=part["text"],
-            showlegend=True,
-            hovertemplate=f"%{{text}}<extra>{fit}</extra>",
-            **look,
-        )
+        points = {"marker": {"color": colour, "size": 10, "symbol": part["symbol"].tolist()}, "cliponaxis": False}
+        points |= {"mode": "markers", "text": part["text"], "hovertemplate": f"%{{text}}<extra>{fit}</extra>"}
+        figure.add_scatter(x=part["value"], y=part["y"], showlegend=True, **points, **look)
         bounded = part[part["bound"] != ""]
         if len(bounded):
             figure.add_scatter(
@@ -185,34 +162,19 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
         raise InputError("matrix", float(values[np.abs(values) > 1 + 1e-9][0]), "must be from -1 to 1")
     text = np.array([["" if np.isnan(v) else f"{v:.2f}".replace("-", "−") for v in row] for row in values], object)
     figure = go.Figure()
-    figure.add_heatmap(
-        x=names,
-        y=names,
-        z=values,
-        zmin=-1,
-        zmax=1,
-        colorscale="RdBu",
-        text=text,
-        texttemplate="%{text}",
-        textfont={"size": 12},
-        xgap=1,
-        ygap=1,
-        hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
-        colorbar={"title": {"text": "correlation"}, "tickvals": [-1, -0.5, 0, 0.5, 1], "thickness": 14},
-    )
+    bar = {"title": {"text": "correlation"}, "tickvals": [-1, -0.5, 0, 0.5, 1], "thickness": 14}
+    scale = {"zmin": -1, "zmax": 1, "colorscale": "RdBu", "colorbar": bar, "xgap": 1, "ygap": 1}
+    words = {"text": text, "texttemplate": "%{text}", "textfont": {"size": 12}}
+    hover = "%{y} and %{x}: %{z:.3f}<extra></extra>"
+    figure.add_heatmap(x=names, y=names, z=values, hovertemplate=hover, **scale, **words)
     figure.update_xaxes(showgrid=False, tickangle=-35 if len(names) > 5 else 0, type="category")
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category")
     figure.update_layout(height=max(style.HEIGHT, 40 * len(names) + 220))
     return style.titled(figure, title, "near ±1: the data determine only a combination of the two")
 
 
-_SENSITIVITY_COLUMNS = {
-    "name": TEXT,
-    "first": number(),
-    "first_confidence": number(0, gaps=True),
-    "total": number(),
-    "total_confidence": number(0, gaps=True),
-}
+_SENSITIVITY_COLUMNS = {"name": TEXT, "first": number(), "first_confidence": _END}
+_SENSITIVITY_COLUMNS |= {"total": number(), "total_confidence": _END}
 
 
 @reads("sensitivity", _SENSITIVITY_COLUMNS)
@@ -231,15 +193,10 @@ def sensitivity(frame: pd.DataFrame, title: str = "Sensitivity to the costs") ->
     figure = go.Figure()
     orders = (("total", "total: with interactions", "#9ecae1"), ("first", "first order: alone", "#0072B2"))
     for column, name, colour in orders:
-        figure.add_bar(
-            y=rows["name"].tolist(),
-            x=rows[column],
-            orientation="h",
-            name=name,
-            marker={"color": colour},
-            error_x={"array": rows[f"{column}_confidence"], "thickness": 1.3, "width": 3},
-            hovertemplate="%{y}: %{x:.3f}<extra>%{fullData.name}</extra>",
-        )
+        bars = {"array": rows[f"{column}_confidence"], "thickness": 1.3, "width": 3}
+        look = {"name": name, "marker": {"color": colour}, "orientation": "h", "error_x": bars}
+        hover = "%{y}: %{x:.3f}<extra>%{fullData.name}</extra>"
+        figure.add_bar(y=rows["name"].tolist(), x=rows[column], hovertemplate=hover, **look)
     figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, height=max(style.HEIGHT, 46 * len(rows) + 190))
     figure.update_xaxes(title="share of the output's variance", zeroline=True, zerolinecolor=style.INK)
     figure.update_yaxes(autorange="reversed", type="category", ticks="")

@@ -19,11 +19,9 @@ from simlib.model.quantities import seconds_text
 MOST_THREADS = 16
 """Largest number of lines in `progress`: more are indistinguishable."""
 
+_EDGE = {"color": "white", "width": 0.6}
 _ACTIVITIES = {
-    activity: (
-        style.ACTIVITY_NAMES.get(activity, activity),
-        {"color": colour, "line": {"color": "white", "width": 0.6}},
-    )
+    activity: (style.ACTIVITY_NAMES.get(activity, activity), {"color": colour, "line": _EDGE})
     for activity, colour in style.ACTIVITY_COLOURS.items()
 }
 
@@ -60,14 +58,11 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
     'mmu_lock'
     """
     looks = [
-        {
-            "line": {"color": colour, "width": 1.8, "shape": "hvh"},
-            "fill": "tozeroy",
-            "fillcolor": style.translucent(colour, 0.1),
-        }
+        {"line": {"color": colour, "width": 1.8, "shape": "hvh"}, "fillcolor": style.translucent(colour, 0.1)}
         for colour in style.PALETTE
     ]
     figure = _lines_over_time(queue, "lock", "queue", "%{y:.2f} queued", looks)
+    figure.update_traces(fill="tozeroy")
     figure.update_yaxes(title="threads queued (mean over a time bin)", rangemode="tozero")
     return style.titled(figure, title, "simulated", entries_per_row=5)
 
@@ -87,12 +82,9 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
     width = float(np.median(np.diff(times))) if len(times) > 1 else 2 * float(times[0])
     threads = in_order(progress["thread"])
     drawn = progress[progress["thread"].isin(threads[:MOST_THREADS])]
-    looks = [
-        {"line": {"color": colour, "width": 1.5, "dash": dash}} for dash in ("solid", "dot") for colour in style.PALETTE
-    ]
-    figure = _lines_over_time(
-        drawn.assign(pages=drawn["pages"] / width), "thread", "pages", "%{y:.4s} pages/s", looks, float(times.max())
-    )
+    lines = ({"color": colour, "width": 1.5, "dash": dash} for dash in ("solid", "dot") for colour in style.PALETTE)
+    looks, drawn = [{"line": line} for line in lines], drawn.assign(pages=drawn["pages"] / width)
+    figure = _lines_over_time(drawn, "thread", "pages", "%{y:.4s} pages/s", looks, float(times.max()))
     figure.update_yaxes(title="pages per second", rangemode="tozero", exponentformat="SI")
     if len(threads) > MOST_THREADS:
         title += f" (first {MOST_THREADS} of {len(threads)} threads)"
@@ -105,24 +97,18 @@ def _lines_over_time(
     """Draw a line a lock or a thread over simulated time, in the unit of the latest time."""
     factor, unit = style.time_unit([rows["time_s"].max() if longest is None else longest])
     figure = go.Figure()
+    common = {"mode": "lines", "hovertemplate": f"%{{x:.4g}} {unit}: {hover}<extra>%{{fullData.name}}</extra>"}
     for i, (name, part) in enumerate(rows.sort_values("time_s", kind="stable").groupby(by, sort=False)):
-        figure.add_scatter(
-            x=part["time_s"] / factor,
-            y=part[value],
-            mode="lines",
-            name=name,
-            showlegend=True,
-            hovertemplate=f"%{{x:.4g}} {unit}: {hover}<extra>%{{fullData.name}}</extra>",
-            **looks[i % len(looks)],
-        )
+        look = common | looks[i % len(looks)]
+        figure.add_scatter(x=part["time_s"] / factor, y=part[value], name=name, showlegend=True, **look)
     figure.update_xaxes(title=f"simulated time, {unit}", rangemode="tozero")
     return figure
 
 
-@reads(
-    "histogram",
-    {"lock": TEXT, "mode": word(style.MODE_COLOURS), "up_to_s": number(np.finfo(float).tiny), "count": number(0)},
-)
+_BINS = {"lock": TEXT, "mode": word(style.MODE_COLOURS), "up_to_s": number(np.finfo(float).tiny), "count": number(0)}
+
+
+@reads("histogram", _BINS)
 def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str = "time") -> go.Figure:
     """Counts of wait or hold times in bins a factor of two wide, a panel a lock, a colour a mode.
 
@@ -142,21 +128,14 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
             part = bins[(bins["lock"] == lock) & (bins["mode"] == mode)]
             if part.empty:
                 continue
-            figure.add_bar(
-                x=part["up_to_s"] / 2,
-                width=part["up_to_s"] / 2,
-                offset=0,
-                y=part["count"],
-                name=mode,
-                text=[f"{seconds_text(high / 2)} to {seconds_text(high)}" for high in part["up_to_s"]],
-                textposition="none",
-                legendgroup=mode,
-                showlegend=True,
-                marker={"color": style.translucent(colour, 0.55), "line": {"color": colour, "width": 1}},
-                hovertemplate="%{text}: %{y:,}<extra>%{fullData.name}</extra>",
-                row=row,
-                col=1,
+            half, marker = (
+                part["up_to_s"] / 2,
+                {"color": style.translucent(colour, 0.55), "line": {"color": colour, "width": 1}},
             )
+            bar = {"x": half, "width": half, "offset": 0, "y": part["count"], "marker": marker, "textposition": "none"}
+            text = [f"{seconds_text(high / 2)} to {seconds_text(high)}" for high in part["up_to_s"]]
+            hover = {"text": text, "hovertemplate": "%{text}: %{y:,}<extra>%{fullData.name}</extra>"}
+            figure.add_bar(name=mode, legendgroup=mode, showlegend=True, row=row, col=1, **bar, **hover)
     axis = style.time_axis([frame["up_to_s"].min() / 2, frame["up_to_s"].max()], f"{what} (bins of a factor of two)")
     figure.update_xaxes(axis | {"title": None})
     figure.update_xaxes(title=axis["title"], row=len(locks))

@@ -126,17 +126,11 @@ def add_lines(
         if part.empty:
             continue
         role = part["role"].iloc[0]
-        figure.add_scatter(
-            x=part["time_s"],
-            y=100 * part[column],
-            mode="lines",
-            line={"color": colour, "width": 2 + 2.2 * (len(series) - 1 - i), "dash": _DASHES[role], "shape": shape},
-            name=f"{name}, {role}",
-            legendgroup=name,
-            showlegend=True,
-            hovertemplate="%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>",
-            **at,
-        )
+        width = 2 + 2.2 * (len(series) - 1 - i)
+        look = {"line": {"color": colour, "width": width, "dash": _DASHES[role], "shape": shape}, "mode": "lines"}
+        hover = "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"
+        look |= {"name": f"{name}, {role}", "legendgroup": name, "hovertemplate": hover}
+        figure.add_scatter(x=part["time_s"], y=100 * part[column], showlegend=True, **look, **at)
 
 
 def _time_above(part: pd.DataFrame) -> pd.DataFrame:

@@ -28,14 +28,8 @@ OWNER_COLOURS = {
 }
 """Owners of a lock (`simlib.simulator.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
 
-_SPANS = {
-    "thread": TEXT,
-    "lock": TEXT,
-    "mode": word(MODE_COLOURS),
-    "what": word(["wait", "hold"]),
-    "begin_s": number(0),
-    "end_s": number(0),
-}
+_SPANS = {"thread": TEXT, "lock": TEXT, "mode": word(MODE_COLOURS), "what": word(["wait", "hold"])}
+_SPANS |= {"begin_s": number(0), "end_s": number(0)}
 _SHARES = {"time_s": number(0), "width_s": number(0), "owner": word(OWNER_COLOURS), "share": number(0)}
 
 
@@ -83,18 +77,12 @@ def lock_ownership(
     rows = rows.assign(owner=np.where(rows["mode"] == "write", writer, "read"))
     for (what, owner), part in rows.groupby(["what", "owner"]):
         thick = 0.62 if what == "hold" else 0.2
-        figure.add_scatter(
-            x=spans(part, "begin_s", "end_s") / factor,
-            y=np.repeat(part["thread"].map(drawn.index), 3),
-            mode="lines",
-            line={"color": OWNER_COLOURS[str(owner)], "width": thick * row_height, "simplify": False},
-            name=f"{what}: {owner}",
-            text=np.repeat((part["end_s"] - part["begin_s"]).map(seconds_text), 3),
-            showlegend=True,
-            hovertemplate=f"%{{x:.7g}} {unit}: %{{text}}<extra>%{{fullData.name}}</extra>",
-            row=1,
-            col=1,
-        )
+        line = {"color": OWNER_COLOURS[str(owner)], "width": thick * row_height, "simplify": False}
+        x, y = spans(part, "begin_s", "end_s") / factor, np.repeat(part["thread"].map(drawn.index), 3)
+        text = np.repeat((part["end_s"] - part["begin_s"]).map(seconds_text), 3)
+        look = {"mode": "lines", "line": line, "name": f"{what}: {owner}", "showlegend": True}
+        hover = f"%{{x:.7g}} {unit}: %{{text}}<extra>%{{fullData.name}}</extra>"
+        figure.add_scatter(x=x, y=y, text=text, hovertemplate=hover, row=1, col=1, **look)
     figure.update_yaxes(row_axis(drawn) | {"showgrid": False}, row=1, col=1)
     if shares is not None:
         _add_shares(figure, shares, factor, unit)
@@ -124,17 +112,10 @@ def _add_shares(figure: go.Figure, shares: pd.DataFrame, factor: float, unit: st
 
 def ownership_bars(shares: pd.DataFrame, factor: float, unit: str, digits: str) -> list[dict[str, Any]]:
     """Return a trace of bars for each owner with a share, over times in a unit of `factor` seconds."""
-    parts = {owner: shares[shares["owner"] == owner] for owner in OWNER_COLOURS}
-    return [
-        {
-            "type": "bar",
-            "x": part["time_s"] / factor,
-            "y": 100 * part["share"],
-            "width": part["width_s"] / factor,
-            "name": owner,
-            "marker": {"color": OWNER_COLOURS[owner], "line": {"width": 0}},
-            "hovertemplate": f"%{{x:{digits}}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>",
-        }
-        for owner, part in parts.items()
-        if part["share"].any()
-    ]
+    bars, hover = [], f"%{{x:{digits}}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>"
+    for owner, colour in OWNER_COLOURS.items():
+        part = shares[shares["owner"] == owner]
+        look = {"name": owner, "marker": {"color": colour, "line": {"width": 0}}, "hovertemplate": hover}
+        places = {"x": part["time_s"] / factor, "y": 100 * part["share"], "width": part["width_s"] / factor}
+        bars += [{"type": "bar", **places, **look}] * bool(part["share"].any())
+    return bars

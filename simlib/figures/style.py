@@ -217,25 +217,14 @@ def ticked_axis(
     ticks: Sequence[float], ends: tuple[float, float], title: str, text: Callable[[float], str]
 ) -> dict[str, Any]:
     """Logarithmic axis between two ends, with these ticks."""
-    return {
-        "type": "log",
-        "title": {"text": title},
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": [text(tick) for tick in ticks],
-        "range": [math.log10(end) for end in ends],
-    }
+    named = {"tickmode": "array", "tickvals": ticks, "ticktext": [text(tick) for tick in ticks]}
+    return {"type": "log", "title": {"text": title}, "range": [math.log10(end) for end in ends], **named}
 
 
 def row_axis(names: Sequence[str]) -> dict[str, Any]:
     """Vertical axis with a row for each name, the first on top, at the heights 0, 1, 2 …"""
-    return {
-        "tickmode": "array",
-        "tickvals": list(range(len(names))),
-        "ticktext": names,
-        "ticks": "",
-        "range": [len(names) - 0.4, -0.6],
-    }
+    named = {"tickmode": "array", "tickvals": list(range(len(names))), "ticktext": names}
+    return {**named, "ticks": "", "range": [len(names) - 0.4, -0.6]}
 
 
 def error_bars(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:
@@ -245,16 +234,8 @@ def error_bars(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, A
 
 def band(x: pd.Series, low: pd.Series, high: pd.Series, colour: str) -> dict[str, Any]:
     """Trace of the area between the lower and the upper ends of intervals over `x`."""
-    return {
-        "x": [*x, *x[::-1]],
-        "y": [*high, *low[::-1]],
-        "fill": "toself",
-        "fillcolor": colour,
-        "mode": "lines",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    look = {"fill": "toself", "fillcolor": colour, "mode": "lines", "line": {"width": 0}}
+    return {"x": [*x, *x[::-1]], "y": [*high, *low[::-1]], **look, "hoverinfo": "skip", "showlegend": False}
 
 
 def spans(rows: pd.DataFrame, low: str, high: str) -> np.ndarray:
@@ -314,10 +295,8 @@ def key(figure: go.Figure, entries: Sequence[tuple[str, dict[str, Any], str]]) -
 def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
     """Add a legend entry that draws nothing: of a group, or of the key of markers and lines."""
     group = name if legend == "legend" else None
-    figure.add_scatter(
-        x=[None], y=[None], name=name, legend=legend, legendgroup=group, showlegend=True, hoverinfo="skip",
-        **coloured(look, colour),
-    )  # fmt: skip
+    look = coloured(look, colour) | {"showlegend": True, "hoverinfo": "skip"}
+    figure.add_scatter(x=[None], y=[None], name=name, legend=legend, legendgroup=group, **look)
 
 
 def coloured(look: dict[str, Any], colour: str) -> dict[str, Any]:
@@ -343,14 +322,8 @@ def facets(
     """
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure = subplots(
-        rows,
-        columns,
-        subplot_titles=list(panels),
-        shared_yaxes=shared_y,
-        horizontal_spacing=0.035 if shared_y else 0.075,
-        vertical_spacing=0.32 / max(2, rows),
-    )
+    spacing = {"horizontal_spacing": 0.035 if shared_y else 0.075, "vertical_spacing": 0.32 / max(2, rows)}
+    figure = subplots(rows, columns, subplot_titles=list(panels), shared_yaxes=shared_y, **spacing)
     figure.update_xaxes(title=x_title, row=rows)
     if rows > 1:
         figure.update_layout(height=300 * rows + 160)
@@ -374,16 +347,9 @@ def bars_over_vcpus(
         variant_heights = heights.loc[variant]
         for name in present:
             label, marker = looks[name]
-            figure.add_bar(
-                x=[f"{n:g}" for n in variant_heights.index],
-                y=variant_heights[name],
-                name=label,
-                marker=marker,
-                legendgroup=name,
-                showlegend=True,
-                hovertemplate=f"{variant}, %{{x}} vCPUs: {label} {hover}<extra></extra>",
-                **place(i),
-            )
+            look = {"name": label, "marker": marker, "legendgroup": name, "showlegend": True, **place(i)}
+            look["hovertemplate"] = f"{variant}, %{{x}} vCPUs: {label} {hover}<extra></extra>"
+            figure.add_bar(x=[f"{n:g}" for n in variant_heights.index], y=variant_heights[name], **look)
     figure.update_xaxes(type="category")
     return figure
 
@@ -394,43 +360,27 @@ def subplots(rows: int, columns: int, **options: Any) -> go.Figure:
 
 
 def _template() -> go.layout.Template:
-    axis = {
-        "gridcolor": GRID,
-        "linecolor": "#8a9099",
-        "showline": True,
-        "ticks": "outside",
-        "tickcolor": "#8a9099",
-        "ticklen": 5,
-        "zeroline": False,
-        "automargin": True,
-        "title": {"font": {"size": 14}, "standoff": 10},
-        "tickfont": {"size": 12},
+    axis = {"gridcolor": GRID, "linecolor": "#8a9099", "showline": True, "zeroline": False, "automargin": True}
+    axis |= {"ticks": "outside", "tickcolor": "#8a9099", "ticklen": 5, "tickfont": {"size": 12}}
+    axis["title"] = {"font": {"size": 14}, "standoff": 10}
+    title = {"x": 0.01, "xanchor": "left", "xref": "container", "y": 0.965, "yanchor": "top", "font": {"size": 18}}
+    title["subtitle"] = {"font": {"size": SUBTITLE_SIZE, "color": MUTED}}
+    white = "#ffffff"
+    layout = {
+        "font": {"family": "Helvetica Neue, Arial, DejaVu Sans, sans-serif", "size": 13, "color": INK},
+        "legend": {"font": {"size": 12}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"},
+        "hoverlabel": {"bgcolor": white, "font": {"size": 12}},
+        "margin": {"l": 76, "r": 24, "t": 92, "b": 70},
     }
-    return go.layout.Template(
-        layout={
-            "font": {"family": "Helvetica Neue, Arial, DejaVu Sans, sans-serif", "size": 13, "color": INK},
-            "title": {
-                "x": 0.01,
-                "xanchor": "left",
-                "xref": "container",
-                "y": 0.965,
-                "yanchor": "top",
-                "font": {"size": 18},
-                "subtitle": {"font": {"size": SUBTITLE_SIZE, "color": MUTED}},
-            },
-            "height": HEIGHT,
-            "paper_bgcolor": "#ffffff",
-            "plot_bgcolor": "#ffffff",
-            "colorway": list(PALETTE),
-            "margin": {"l": 76, "r": 24, "t": 92, "b": 70},
-            "hovermode": "closest",
-            "hoverlabel": {"bgcolor": "#ffffff", "font": {"size": 12}},
-            "legend": {"font": {"size": 12}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"},
-            "bargap": 0.25,
-            "xaxis": axis,
-            "yaxis": axis,
-        }
-    )
+    layout |= {
+        "title": title,
+        "height": HEIGHT,
+        "paper_bgcolor": white,
+        "plot_bgcolor": white,
+        "xaxis": axis,
+        "yaxis": axis,
+    }
+    return go.layout.Template(layout=layout | {"colorway": list(PALETTE), "hovermode": "closest", "bargap": 0.25})
 
 
 pio.templates[TEMPLATE] = _template()
