@@ -9,20 +9,16 @@ from simlib.lab.build import build
 from simlib.lab.collect import Collected, collect, collect_native
 from simlib.lab.experiment import check_name, load_experiment
 from simlib.lab.findings import check_host
-from simlib.lab.migration import MigrationResults, collect_migrations, has_migrations, load_migrations, write_migrations
+from simlib.lab.migration.collect import MigrationResults, collect_migrations, write_migrations
+from simlib.lab.migration.experiment import has_migrations, load_migrations
 from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.record_tables import tables, write_tables
 from simlib.lab.targets import TARGETS, Target, find_target
-from simlib.lab.trial import (
-    Bisection,
-    FailRule,
-    Trial,
-    TrialOptions,
-    bisect_series,
-    load_trial,
-    try_each_patch,
-    try_series,
-)
+from simlib.lab.trial.bisect import Bisection, bisect_series
+from simlib.lab.trial.mode_trial import TrialOptions
+from simlib.lab.trial.result import Trial, load_trial
+from simlib.lab.trial.rule import FailRule
+from simlib.lab.trial.run import try_each_patch, try_series
 
 __all__ = [
     "TARGETS",

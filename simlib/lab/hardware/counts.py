@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 
 from simlib.analysis.simulate import SimulationResult, run_scenario
@@ -32,39 +34,33 @@ def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
         kernel = modelled.groupby(["phase", "what", "lock_mode"], as_index=False)["acquisitions"].sum()
         counts = {(str(p), str(w), str(m)): int(n) for p, w, m, n in kernel.itertuples(index=False)}
         for key in sorted(counts.keys() | model.keys()):
-            counted, simulated = counts.get(key, 0), model.get(key, 0)
+            counted, simulated = counts.get(key, 0), model[key]
             table.append((*cell, *key, counted, simulated, counted - simulated))
     return pd.DataFrame(table, columns=[*_CELL, "phase", "what", "lock_mode", "kernel", "model", "difference"])
 
 
-def model_counts(run: SimulationResult) -> dict[tuple[str, str, str], int]:
+def model_counts(run: SimulationResult) -> Counter[tuple[str, str, str]]:
     """Count acquisitions of mmu_lock in a parked run, by phase, by what takes it, and by mode.
 
     vCPUs and the clearing thread never run at the same time, so that the stamps separate their acquisitions.
     """
-    counts: dict[tuple[str, str, str], int] = {}
+    counts = Counter[tuple[str, str, str]]()
     taken = run.raw.stamp_locks[:, 0, :, 0]
     for index, stamp in enumerate(run.job.stamps[1:], 1):
         what = {"enabled": "enable", "cleared": "clear"}.get(stamp.phase, "fault")
         for mode in Mode:
             # Without costs, all pages are populated at the time of the first stamp.
             acquisitions = int(taken[index, mode] - (taken[index - 1, mode] if index > 1 else 0))
-            if acquisitions:
-                key = (_PHASES[stamp.phase], what, mode.name.lower())
-                counts[key] = counts.get(key, 0) + acquisitions
-    return counts
+            counts[_PHASES[stamp.phase], what, mode.name.lower()] += acquisitions
+    return +counts
 
 
 def count_summary(counts: pd.DataFrame) -> pd.DataFrame:
     """Summarize differences by machine, phase and what takes the lock: cells, equal counts, extremes."""
-    groups = counts.groupby(["machine", "phase", "what", "lock_mode"], sort=False)
-    table = groups.agg(
-        cells=("difference", "size"),
-        equal=("difference", lambda differences: int((differences == 0).sum())),
-        smallest=("difference", "min"),
-        largest=("difference", "max"),
-    )
-    return table.reset_index()
+    key = ["machine", "phase", "what", "lock_mode"]
+    groups = counts.assign(equal=counts["difference"] == 0).groupby(key, sort=False)
+    return groups.agg(cells=("difference", "size"), equal=("equal", "sum"), smallest=("difference", "min"),
+                      largest=("difference", "max")).reset_index()  # fmt: skip
 
 
 def repeat_table() -> pd.DataFrame:

@@ -128,11 +128,9 @@ def _reacquire(ioctls: pd.DataFrame) -> Cost:
     clears = ioctls[ioctls["name"] == "clear"]
     batched, whole = (clears[clears["batch"] == batch] for batch in (WORD_PAGES, 0))
     both = batched.merge(whole, on=["pages", "round"], suffixes=("", "_whole"))
-    extra, how = (
-        both["total_time_ns"] - both["total_time_ns_whole"],
-        "CLEAR that drops mmu_lock at every word, minus one",
-    )
-    return _slope("reacquire", f"{how} that does not", both["pages"] / WORD_PAGES, extra)
+    how = "CLEAR that drops mmu_lock at every word, minus one that does not"
+    extra = both["total_time_ns"] - both["total_time_ns_whole"]
+    return _slope("reacquire", how, both["pages"] / WORD_PAGES, extra)
 
 
 def plain_costs(name: str) -> pd.DataFrame:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from simlib.lab.host.threads import INTERVAL
@@ -59,30 +58,24 @@ class Description(NamedTuple):
     """Width of a linear histogram's buckets; else 0."""
 
 
-@dataclass
 class StatisticsWatch:
-    """Statistics of a VM and its vCPUs, sampled repeatedly."""
+    """Statistics of a VM and its vCPUs, sampled repeatedly.
 
-    descriptions: dict[tuple[str, str], Description] = field(default_factory=dict)
-    """Descriptions by target (``vm``, ``vcpu``) and name."""
-    scalars: TableRows = field(default_factory=lambda: TableRows(SCALARS, True))
-    locks: TableRows = field(default_factory=lambda: TableRows(LOCK_ROWS, True))
-    histograms: TableRows = field(default_factory=lambda: TableRows(HISTOGRAMS, True))
-    totals: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Sum of the differences, by scope and name."""
-    lock_totals: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """Sum of the differences of mmu_lock's counters, by site and mode."""
-    buckets: dict[tuple[str, str], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    """Sum of a histogram's differences, by scope and name."""
-    decreased: int = 0
-    """Number of cumulative statistics that decreased; these differences are left out."""
-    last_first: bool = True
-    """True if QEMU reports the last bucket of a histogram first."""
-    seconds: float = 0.0
-    """Time over which the sums extend, s."""
-    _order_known: bool = False
-    _previous: dict[tuple[str, str, str], Any] = field(default_factory=dict)
-    _times: dict[tuple[str, str], float] = field(default_factory=dict)
+    `descriptions` are those of the statistics by target (``vm``, ``vcpu``) and name. `totals` and `buckets` are sums of
+    differences by scope and name, `lock_totals` those of mmu_lock's counters by site and mode, over `seconds`.
+    `decreased` counts cumulative statistics that decreased, whose differences are left out. `last_first` is true if
+    QEMU reports the last bucket of a histogram first.
+    """
+
+    def __init__(self) -> None:
+        self.descriptions: dict[tuple[str, str], Description] = {}
+        self.scalars, self.locks, self.histograms = (TableRows(c, True) for c in (SCALARS, LOCK_ROWS, HISTOGRAMS))
+        self.totals = Counter[tuple[str, str]]()
+        self.lock_totals = defaultdict[tuple[str, str], Counter[str]](Counter)
+        self.buckets = defaultdict[tuple[str, str], Counter[int]](Counter)
+        self.decreased, self.last_first, self.seconds, self._order_known = 0, True, 0.0, False
+        self._previous: dict[tuple[str, str, str], Any] = {}
+        self._times: dict[tuple[str, str], float] = {}
 
     def read_schemas(self, reply: Any) -> None:
         """Read the reply to ``query-stats-schemas``."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from simlib.lab.host.migration import MigrationWatch, status_of
@@ -12,7 +13,8 @@ from simlib.lab.host.threads import Threads
 from simlib.measurements.importers.kvm_stats import ALL_TIMED
 from simlib.measurements.importers.trace import Trace
 
-Row = dict[str, Any]
+Row = tuple[str, str, Any, str]
+"""Subject, quantity, value and unit."""
 
 FAULTS = ("pf_taken", "pf_fixed", "pf_fast", "pf_spurious", "insn_emulation", "exits")
 """Statistics of a vCPU: faults of x86 guests (``kvm_vcpu_stats_desc`` in ``arch/x86/kvm/x86.c``), and exits."""
@@ -33,16 +35,16 @@ def migration_summary(migration: MigrationWatch) -> list[Row]:
     if migration.last is None or status_of(migration.last) == "none":
         return []
     frame = migration.table().frame
-    rows = [_row("migration", "status", status_of(migration.last), "")]
+    rows: list[Row] = [("migration", "status", status_of(migration.last), "")]
     for column, what, unit in _MIGRATION:
         values = frame[column].dropna()
         if len(values):
-            rows.append(_row("migration", what, int(values.iloc[-1]), unit))
+            rows.append(("migration", what, int(values.iloc[-1]), unit))
     passes = migration.passes().frame
     if len(passes):
         longest = passes.iloc[int(passes["seen_s"].to_numpy().argmax())]
-        rows.append(_row("migration", "passes seen", len(passes), "count"))
-        rows.append(_row("migration", f"longest, pass {int(longest['pass'])}", round(float(longest["seen_s"]), 3), "s"))
+        rows.append(("migration", "passes seen", len(passes), "count"))
+        rows.append(("migration", f"longest, pass {int(longest['pass'])}", round(float(longest["seen_s"]), 3), "s"))
     return rows
 
 
@@ -54,7 +56,7 @@ def statistics_summary(statistics: StatisticsWatch) -> list[Row]:
     rows = []
     for scope, names in (("vcpu", FAULTS), ("vm", FLUSHES)):
         counts = [(name, statistics.totals[scope, name]) for name in names if statistics.totals[scope, name]]
-        rows += [_row("statistics", name, float(f"{count / seconds:.4g}"), "1/s") for name, count in counts]
+        rows += [("statistics", name, float(f"{count / seconds:.4g}"), "1/s") for name, count in counts]
     for (site, mode), total in sorted(statistics.lock_totals.items()):
         if total["acquired"]:
             rows += _lock(statistics, site, mode, total["acquired"], total)
@@ -67,18 +69,18 @@ def _lock(statistics: StatisticsWatch, site: str, mode: str, acquired: int, tota
     held_ns = total["hold_ns"] * acquired / timed if timed else math.nan
     about, seconds = f"mmu_lock {site} {mode}", statistics.seconds
     rows = [
-        _row(about, "acquired", float(f"{acquired / seconds:.4g}"), "1/s"),
-        _row(about, "contended", round(100 * total["contended"] / acquired, 2), "%"),
-        _row(about, "waited, of all threads", float(f"{100 * total['wait_ns'] / seconds / 1e9:.4g}"), "% of the time"),
-        _row(about, "held", float(f"{100 * held_ns / seconds / 1e9:.4g}"), "% of the time"),
+        (about, "acquired", float(f"{acquired / seconds:.4g}"), "1/s"),
+        (about, "contended", round(100 * total["contended"] / acquired, 2), "%"),
+        (about, "waited, of all threads", float(f"{100 * total['wait_ns'] / seconds / 1e9:.4g}"), "% of the time"),
+        (about, "held", float(f"{100 * held_ns / seconds / 1e9:.4g}"), "% of the time"),
     ]
     if timed < ALL_TIMED * acquired:
-        rows.append(_row(about, "holds timed, from which all are estimated", timed, "count"))
+        rows.append((about, "holds timed, from which all are estimated", timed, "count"))
     for quantity in ("wait", "hold"):
         longest = statistics.highest_bucket("vm", f"mmu_lock_{site}_{mode}_{quantity}_hist")
         if longest is not None:
             bound, value = ("from", longest[0]) if longest[1] is None else ("below", longest[1])
-            rows.append(_row(about, f"longest {quantity}, {bound}", value, "ns"))
+            rows.append((about, f"longest {quantity}, {bound}", value, "ns"))
     return rows
 
 
@@ -93,13 +95,12 @@ def threads_summary(threads: Threads) -> list[Row]:
         ran = [100 * threads.cpu_ns[name] / nanoseconds for name in vcpus]
         waited = [100 * threads.delay_ns[name] / nanoseconds for name in vcpus]
         rows += [
-            _row("threads", "vCPUs that ran", len(vcpus), "count"),
-            _row("threads", "vCPU on a CPU, mean", round(sum(ran) / len(ran), 2), "% of the time"),
-            _row("threads", "vCPU on a CPU, minimum", round(min(ran), 2), "% of the time"),
-            _row("threads", "vCPU waiting for a CPU, most", round(max(waited), 2), "% of the time"),
+            ("threads", "vCPUs that ran", len(vcpus), "count"),
+            ("threads", "vCPU on a CPU, mean", round(sum(ran) / len(ran), 2), "% of the time"),
+            ("threads", "vCPU on a CPU, minimum", round(min(ran), 2), "% of the time"),
+            ("threads", "vCPU waiting for a CPU, most", round(max(waited), 2), "% of the time"),
         ]
-    rows.append(_row("threads", "others on a CPU, together", round(100 * threads.cpu_ns["none"] / nanoseconds, 2), "%"))
-    return rows
+    return [*rows, ("threads", "others on a CPU, together", round(100 * threads.cpu_ns["none"] / nanoseconds, 2), "%")]
 
 
 def trace_summary(trace: Trace) -> list[Row]:
@@ -108,20 +109,16 @@ def trace_summary(trace: Trace) -> list[Row]:
     waits = trace.episodes.rows.table("waits", "", ()).frame
     if len(waits):
         rows += [
-            _row("tracepoints", "waits for locks of the kernel", len(waits), "count"),
-            _row("tracepoints", "all of them together", int(waits["wait_ns"].sum()), "ns"),
-            _row("tracepoints", "the longest", int(waits["wait_ns"].max()), "ns"),
+            ("tracepoints", "waits for locks of the kernel", len(waits), "count"),
+            ("tracepoints", "all of them together", int(waits["wait_ns"].sum()), "ns"),
+            ("tracepoints", "the longest", int(waits["wait_ns"].max()), "ns"),
         ]
     held = trace.released.table("released", "", ()).frame
     if len(held):
         longest = held.iloc[int(held["hold_ns"].to_numpy().argmax())]
         what = f"longest hold of mmu_lock, {longest['site']} {longest['mode']}"
-        rows.append(_row("tracepoints", what, int(longest["hold_ns"]), "ns"))
-    counts: dict[str, int] = {}
+        rows.append(("tracepoints", what, int(longest["hold_ns"]), "ns"))
+    counts = Counter[str]()
     for (event, _, _, _), (count, _, _) in trace.counts.items():
-        counts[event] = counts.get(event, 0) + count
-    return rows + [_row("tracepoints", event, count, "count") for event, count in sorted(counts.items())]
-
-
-def _row(about: str, what: str, value: Any, unit: str) -> Row:
-    return {"about": about, "what": what, "value": value, "unit": unit}
+        counts[event] += count
+    return rows + [("tracepoints", event, count, "count") for event, count in sorted(counts.items())]

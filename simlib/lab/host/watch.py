@@ -294,11 +294,10 @@ class _Watch:
         return warnings
 
     def _summary(self) -> list[dict[str, Any]]:
-        items = [("ended", self.ended, ""), ("samples", self.samples, "count"), ("time", round(self.last_s, 3), "s"),
-                   ("accelerator", self.accelerator, "")]  # fmt: skip
-        rows = [{"about": "watch", "what": what, "value": value, "unit": unit} for what, value, unit in items]
+        rows: list[summary.Row] = [("watch", "ended", self.ended, ""), ("watch", "samples", self.samples, "count")]
+        rows += [("watch", "time", round(self.last_s, 3), "s"), ("watch", "accelerator", self.accelerator, "")]
         rows += summary.migration_summary(self.migration)
         rows += summary.statistics_summary(self.statistics)
         rows += summary.threads_summary(self.threads) if self.threads is not None else []
         rows += summary.trace_summary(self.tracing.trace) if self.tracing is not None else []
-        return rows
+        return [dict(zip(("about", "what", "value", "unit"), row, strict=True)) for row in rows]

@@ -9,9 +9,12 @@ series does not know, it gets a new site, which is named after the function.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from simlib.lab.build import function_at
 
 _LOCK = r"\s*&\s*(?P<kvm>[\w>\-.]+?)->mmu_lock"
 _ARGUMENT = rf"\({_LOCK}"
@@ -96,8 +99,7 @@ def function_starts(text: str) -> Iterator[tuple[int, str]]:
     >>> list(function_starts("static int one(void)\\n{\\n\\ttwo();\\n}\\n\\nvoid three(struct kvm *kvm)\\n{\\n}\\n"))
     [(0, 'one'), (34, 'three')]
     """
-    for match in _FUNCTION.finditer(text):
-        yield match.start(), match[1]
+    return ((match.start(), match[1]) for match in _FUNCTION.finditer(text))
 
 
 def sites_in(text: str) -> dict[str, list[str]]:
@@ -109,7 +111,7 @@ def sites_in(text: str) -> dict[str, list[str]]:
     sites: dict[str, list[str]] = {}
     starts = list(function_starts(text))
     for match in _SITE.finditer(text):
-        sites.setdefault(_function_at(starts, match.start()), []).append(" ".join(match[1].split()))
+        sites.setdefault(function_at(starts, match.start()), []).append(" ".join(match[1].split()))
     return sites
 
 
@@ -135,25 +137,24 @@ def to_accessors(text: str, known: Mapping[str, Sequence[str]]) -> Rewritten:
     >>> to_accessors("void g(struct kvm *kvm)\\n{\\n\\tread_lock(&kvm->mmu_lock);\\n}\\n", {}).sites
     {'g': 'KVM_MMU_LOCK_IN_G'}
     """
-    starts, new_sites, counts = list(function_starts(text)), dict[str, str](), dict[str, int]()
+    starts, new_sites, counts = list(function_starts(text)), dict[str, str](), Counter[str]()
     matches = [(match, call) for rule, call in _RULES for match in rule.finditer(text) if not _in_macro(text, match)]
     parts, end = list[str](), 0
     for match, call in sorted(matches, key=lambda pair: pair[0].start()):
         values = match.groupdict()
         if "{site}" in call:
-            function = _function_at(starts, match.start())
-            sites, count = known.get(function, ()), counts.get(function, 0)
-            counts[function] = count + 1
-            if sites:
-                values["site"] = sites[min(count, len(sites) - 1)]
+            function = function_at(starts, match.start())
+            if sites := known.get(function, ()):
+                values["site"] = sites[min(counts[function], len(sites) - 1)]
             else:
                 values["site"] = new_sites.setdefault(function, new_site(function))
+            counts[function] += 1
         parts += [text[end : match.start()], call.format(**values)]
         end = match.end()
     changed = "".join([*parts, text[end:]])
     lines = text.splitlines()
     uncounted = tuple(
-        UncountedCall(number, _function_at(starts, use.start()), lines[number - 1].strip())
+        UncountedCall(number, function_at(starts, use.start()), lines[number - 1].strip())
         for use in _NAMED.finditer(text)
         if not _HARMLESS.fullmatch(use["call"])
         and not any(match.start() <= use.start() < match.end() for match, _ in matches)
@@ -171,13 +172,3 @@ def to_accessors(text: str, known: Mapping[str, Sequence[str]]) -> Rewritten:
 def _in_macro(text: str, match: re.Match[str]) -> bool:
     """True if a match is in the line of a macro's definition; the macro's uses are replaced instead."""
     return text.startswith("#define", text.rfind("\n", 0, match.start()) + 1)
-
-
-def _function_at(starts: Sequence[tuple[int, str]], position: int) -> str:
-    """Name of the function around a position of a file."""
-    name = ""
-    for start, function in starts:
-        if start > position:
-            break
-        name = function
-    return name
