@@ -153,8 +153,8 @@ MUTATIONS: dict[str, list[Edit]] = {
     "CLEAR leaves the dirty bit": [
         Edit(
             REF_MEMORY,
-            "self.pages[page] = self.protected(bits & ~Page.DIRTY)",
-            "self.pages[page] = self.protected(bits)",
+            "after = self.protected(bits & ~Page.DIRTY)",
+            "after = self.protected(bits)",
         )
     ],
     "SEND leaves the page in the bitmap": [
@@ -204,12 +204,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(LOGS, "for i in range(entries):\n        mark", "for i in range(entries - 1):\n        mark"),
     ],
     "in both engines the reset protects nothing": [
-        Edit(
-            REF_MEMORY,
-            "            case Scan.PROTECT_RUN:\n                matched = True\n"
-            "                self.pages[page] = self.protected(bits)",
-            "            case Scan.PROTECT_RUN:\n                matched = True",
-        ),
+        Edit(REF_MEMORY, "matched, after = True, self.protected(bits)", "matched, after = True, bits"),
         Edit(
             MEMORY,
             "        if pages[page] & STATE == Page.WRITABLE:\n            pages[page] = (pages",
@@ -266,9 +261,7 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     # -- in both engines alike
     "in both engines CLEAR leaves the page writable": [
-        Edit(
-            REF_MEMORY, "self.pages[page] = self.protected(bits & ~Page.DIRTY)", "self.pages[page] = bits & ~Page.DIRTY"
-        ),
+        Edit(REF_MEMORY, "after = self.protected(bits & ~Page.DIRTY)", "after = bits & ~Page.DIRTY"),
         Edit(
             MEMORY, "(Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED", "state | Page.COLLECTED"
         ),

@@ -7,11 +7,9 @@ second in each process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from simlib.model.job import Job
 from simlib.simulator.engine import compiled, reference
-from simlib.simulator.engine.result import EngineResult
+from simlib.simulator.engine.result import EngineResult, Progress
 
 MAX_REFERENCE_EVENTS = 20_000
 """Most events of a run that is left to the reference engine: a quarter of a second."""
@@ -33,9 +31,12 @@ class _TooLongError(Exception):
     """The run has too many events for the reference engine."""
 
 
-def run(job: Job, seed: int = 1, *, trace: int = 0, progress: Callable[[int, int], None] | None = None) -> EngineResult:
+def run(job: Job, seed: int = 1, *, trace: int = 0, progress: Progress | None = None) -> EngineResult:
     """Run a job; arguments, result and errors as `simlib.simulator.engine.compiled.run`."""
-    budget = 0 if trace else _reference_budget()
+    budget = 0
+    if not (trace or compiled.is_loaded()):
+        limit = LOAD_AFTER_EVENTS if compiled.is_compiled() else COMPILE_AFTER_EVENTS
+        budget = min(MAX_REFERENCE_EVENTS, limit - _ReferenceEvents.events)
     if 0 < budget >= job.pages:  # there is at least one event per page
 
         def stop(events: int, now: int) -> None:
@@ -50,11 +51,3 @@ def run(job: Job, seed: int = 1, *, trace: int = 0, progress: Callable[[int, int
             _ReferenceEvents.events += result.events
             return result
     return compiled.run(job, seed, trace=trace, progress=progress)
-
-
-def _reference_budget() -> int:
-    """Most events of a run that the reference engine finishes before the compiled one would."""
-    if compiled.is_loaded():
-        return 0
-    limit = LOAD_AFTER_EVENTS if compiled.is_compiled() else COMPILE_AFTER_EVENTS
-    return min(MAX_REFERENCE_EVENTS, limit - _ReferenceEvents.events)

@@ -25,31 +25,23 @@ _BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
 
 _TIMED = step_mask(Step.RUN, Step.HOLD, Step.SCAN, Step.SLEEP, *_BY_ENTRY)
 
-_TIMES_OF_A_SCAN = 2 * WORD_PAGES + 1
-"""Times that a SCAN takes at most: of each page, of each page of an unsplit block, and of the word."""
-
 PADDING = 64
 """Absent pages after the last one, which a thread that is done with its region may access."""
 
 
 def check_size(job: Job) -> None:
-    """Refuse more threads than an engine can number.
-
-    Raises `InputError`.
-    """
+    """Refuse more threads than an engine can number. Raises `InputError`."""
     if len(job.entry) > MAX_THREADS:
         raise InputError("threads", len(job.entry), f"must be at most {MAX_THREADS}", "simulate fewer vCPUs")
 
 
 def check_times(job: Job, draws: NDArray[np.int64]) -> None:
-    """Refuse steps whose time, or whose longest draw, is past the horizon.
-
-    Raises `HorizonError`.
-    """
+    """Refuse steps whose time, or whose longest draw, is past the horizon. Raises `HorizonError`."""
     kinds, a, b, c, d, _ = job.steps.T
     longest = int(job.steps[_TIMED[kinds], 1:].max(initial=0))
     entries = max(job.buffer_entries, job.ring_entries * max(1, job.vcpus))
-    if longest * max(entries, _TIMES_OF_A_SCAN) <= HORIZON_PS and longest * int(draws.max()) <= 2**62:
+    times_of_a_scan = 2 * WORD_PAGES + 1  # of each page, of each page of an unsplit block, and of the word
+    if longest * max(entries, times_of_a_scan) <= HORIZON_PS and longest * int(draws.max()) <= 2**62:
         return  # nearly always
     runs, scans = kinds <= Step.HOLD, kinds == Step.SCAN
     limits = np.full(len(kinds), HORIZON_PS)
@@ -105,10 +97,7 @@ def ring_overflow(now: int) -> HorizonError:
 
 
 def check_room(what: str, count: int, room: int) -> None:
-    """Refuse a record that is longer than requested.
-
-    Raises `HorizonError`.
-    """
+    """Refuse a record that is longer than requested. Raises `HorizonError`."""
     if room and count > room:
         raise HorizonError(f"the run has {count} {what}, more than the {room} requested; trace a smaller scenario")
 

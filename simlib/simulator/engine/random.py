@@ -45,7 +45,7 @@ def mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def _mix_all(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix_all(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """`mix` of many states at once."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -67,7 +67,7 @@ def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
         raise InputError("seed", seed, "must be at least 0 and below 2**63")
     root = np.uint64(mix((seed * GAMMA + 1) & _MASK))
     numbers = np.arange(1, threads + 1, dtype=np.uint64) * np.uint64(GAMMA)
-    return _mix_all(root ^ _mix_all(numbers))
+    return mix_all(root ^ mix_all(numbers))
 
 
 def draw(key: int, number: int) -> int:
@@ -113,8 +113,7 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
     edges = special.gammaincinv(shape, np.linspace(0.0, 1.0, size + 1))
     # E[X | bin] of a gamma variable: its density times x is a gamma density of shape + 1.
     partial = np.diff(special.gammainc(shape + 1.0, edges))
-    table: NDArray[np.int64] = np.rint(partial * size * unit).astype(np.int64)
-    return table
+    return np.asarray(np.rint(partial * size * unit), dtype=np.int64)
 
 
 TURN_BITS = 32
@@ -156,8 +155,7 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
         ranks = np.expm1(shares * np.log1p(places))
     else:
         ranks = np.expm1(np.log1p(shares * np.expm1(power * np.log1p(places))) / power)
-    table: NDArray[np.int64] = np.rint(np.clip(ranks / places, 0.0, 1.0) * 2.0**32).astype(np.int64)
-    return table
+    return np.asarray(np.rint(np.clip(ranks / places, 0.0, 1.0) * 2.0**32), dtype=np.int64)
 
 
 def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -185,8 +183,7 @@ def quantile_places(quantiles: Sequence[float] | NDArray[np.float64]) -> NDArray
     edges = np.asarray(quantiles)
     if edges.shape != ((1 << SEEK_BITS) + 1,) or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) >= 0).all():
         raise InputError("quantiles of places", f"{edges.size} numbers", "must be 4097 ascending numbers from 0 to 1")
-    table: NDArray[np.int64] = np.rint(edges * 2.0**32).astype(np.int64)
-    return table
+    return np.asarray(np.rint(edges * 2.0**32), dtype=np.int64)
 
 
 def seek_tables(places: Sequence[Places], pages: int) -> NDArray[np.int64]:
@@ -217,8 +214,7 @@ def spread_table(values: tuple[float, ...]) -> NDArray[np.int64]:
     """
     size = 1 << TABLE_BITS
     chosen = np.asarray(values)[np.arange(size) * len(values) // size]
-    table: NDArray[np.int64] = np.rint(chosen / chosen.mean() * (1 << FIXED_POINT_BITS)).astype(np.int64)
-    return table
+    return np.asarray(np.rint(chosen / chosen.mean() * (1 << FIXED_POINT_BITS)), dtype=np.int64)
 
 
 @functools.lru_cache(maxsize=64)

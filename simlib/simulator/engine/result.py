@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,9 @@ from simlib.model.steps import Mode, Scan
 
 PS = 1e-12
 """Seconds in a picosecond."""
+
+Progress = Callable[[int, int], None]
+"""Called with (events, simulated time in ps) several times a second."""
 
 BINS = 512
 """Bins of every quantity recorded over time."""
@@ -108,6 +111,29 @@ def lap_quantile(histogram: NDArray[Any], share: float) -> float:
 
 _LAP_ENDS = np.array([0, *(lap_bin_end(number) for number in range(LAP_BINS))], dtype=float)
 """Ends of the lap bins, ps, after the beginning of the first."""
+
+
+class Counters(NamedTuple):
+    """Arrays that a run accumulates: those of `EngineResult`; no trace and no ledger if none is kept."""
+
+    queue_ps: NDArray[np.int64]
+    progress: NDArray[np.int64]
+    stamp_ps: NDArray[np.int64]
+    stamp_locks: NDArray[np.int64]
+    stamp_sums: NDArray[np.int64]
+    stamp_thread: NDArray[np.int64]
+    stamp_waits: NDArray[np.int64]
+    lap_histogram: NDArray[np.int64]
+    trace: NDArray[np.int64] | None = None
+    ledger: NDArray[np.int64] | None = None
+
+
+def empty_counters(job: Job) -> Counters:
+    """Counters before the first event, without records."""
+    threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
+    of_stamps = (), (locks, 2, 2), (len(ACTIVITIES) + 6,), (len(ACTIVITIES) + 1,), ()
+    shapes = (locks, BINS), (threads, BINS), *((stamps, *shape) for shape in of_stamps), (LAP_BINS,)
+    return Counters(*(np.zeros(shape, dtype=np.int64) for shape in shapes))
 
 
 @dataclass(frozen=True)
@@ -203,9 +229,7 @@ class EngineResult:
         frame["end_s"] = self.thread_end_ps * PS
         kinds = ("translation_faults", "permission_faults", "block_permission_faults", "block_translation_faults",
                  "logged_writes")  # fmt: skip
-        for i, kind in enumerate(kinds):
-            frame[kind] = self.faults[:, i]
-        return frame
+        return frame.assign(**dict(zip(kinds, self.faults.T, strict=True)))
 
     def queue_over_time(self, job: Job) -> pd.DataFrame:
         """Mean queue length of each lock in each time bin: lock, time_s, queue."""

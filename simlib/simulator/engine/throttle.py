@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Decisions of a VMM that throttles its guest: one function per decision.
-
-Integers are divided as C does.
-"""
+"""Decisions of a VMM that throttles its guest: one function per decision. Integers are divided as C does."""
 
 from __future__ import annotations
 

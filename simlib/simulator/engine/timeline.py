@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Timeline of waits for locks and holds, read from the trace of a run, exact to the picosecond.
+"""Timeline of lock waits and lock holds, read from the trace of a run, exact to the picosecond.
 
 An event of the trace that ends a wait (``acquired``) or a hold (``released``) ends the wait or hold that the event
 before it, of the same thread and lock, began.

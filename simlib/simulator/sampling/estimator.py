@@ -36,9 +36,6 @@ ALIKE = 0.25
 AGREES = 0.03
 """Largest relative difference between shares of faulting accesses that are taken to be the same."""
 
-MAX_PASSES = 128
-"""More passes than any migration has; separates the seeds of the windows."""
-
 WANTED_FAULTS = 400
 """Number of faults that a window without CLEAR aims at, within ten times `BEFORE_CLEAR`."""
 
@@ -191,7 +188,7 @@ def sample_once(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check
         uncontended = memory.uncontended_clear(dirty_shares)
         position = (at + memory.passes * GOLDEN) % 1.0
         chunk = int(np.searchsorted(np.cumsum(uncontended), position * uncontended.sum(), side="right"))
-        number, assumed, sender = seed * MAX_PASSES + memory.passes, np.zeros(0), -1
+        number, assumed, sender = seed * 128 + memory.passes, np.zeros(0), -1  # no migration has that many passes
         for round_ in range(MAX_ROUNDS):
             after_pass = memory.copy()
             cycles = after_pass.make_pass(dirty_shares, rates)
@@ -206,9 +203,8 @@ def sample_once(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check
             clearing = simulate_window(_clear(memory, chunk, cycles, rates), number, check)
             sent = _sending_windows(memory, sender, cycles, rates, number, check)
             logged = float(_logged(cycles, sender, scenario.guest.vcpus)[-1])
-            rates = _updated_rates(
-                rates, assumed, clearing, sent, float(uncontended[chunk]), _logging(scenario, logged)
-            )
+            logging = _logging(scenario, logged)
+            rates = _updated_rates(rates, assumed, clearing, sent, float(uncontended[chunk]), logging)
             windows += 1 + len(sent)
             events += clearing.events + sum(part.window.events for part in sent)
         longest, worst = int(np.argmax(uncontended)), clearing
@@ -249,13 +245,18 @@ def initial_rates(scenario: Scenario) -> Rates:
     cost, policy, vcpus = partial(cost_of, scenario), scenario.policy.resolved(), scenario.guest.vcpus
     crossing = 2 * cost("line_transfer")
     interval = vcpus / undisturbed_rate(scenario)
-    if (logging := _logging(scenario)) is not None:
-        return Rates(vcpus, interval, (1.0,), (logging.write,), (0.0,), **_flush_of_a_split(scenario))
     alone = cost("fault_unlocked", "fault_hold") + crossing
     service = {"write": cost("fault_hold") + crossing, "read": crossing}.get(policy.write_protect_fault, 0.0)
     if policy.facts.fault_flush == "broadcast":
         alone, service = alone + cost("tlb_invalidate"), max(service, cost("tlb_invalidate"))
-    return Rates(vcpus, interval, (1.0,), (alone,), (service,), **_flush_of_a_split(scenario))
+    if (logging := _logging(scenario)) is not None:
+        alone, service = logging.write, 0.0
+    flush = held = 0.0
+    if policy.facts.split_flush:
+        costs, blocks = scenario.host_costs, blocks_per_split(scenario.guest)
+        held = ((costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0) + (costs.interrupt or 0)) * PS / blocks
+        flush = held + vcpus * (costs.kick or 0) * PS / blocks
+    return Rates(vcpus, interval, (1.0,), (alone,), (service,), flush=flush, held=held)
 
 
 class Logging(NamedTuple):
@@ -291,23 +292,11 @@ def _logging(scenario: Scenario, logged: float = 0.0) -> Logging | None:
 
 
 def _logged(cycles: Cycles, chunk: int, vcpus: int) -> Floats:
-    """Pages that a vCPU has logged since the end of a chunk's CLEAR.
-
-    One value per part of its sending, at the beginning of the part, and one at the end.
-    """
+    """Pages that a vCPU has logged since the end of a chunk's CLEAR: at the beginning of each part, and at the end."""
     shares, after = cycles.faulting[chunk], cycles.drain[chunk] / (cycles.clear[chunk] + cycles.drain[chunk])
     first = (cycles.accesses[chunk, 1] - cycles.accesses[chunk, 0]) * after * shares[0, 0]
     parts = cycles.faults[chunk] * shares[1:, 0] / np.maximum(shares[1:].sum(axis=1), 1e-300)
     return np.asarray(np.cumsum([first, *parts]) / vcpus)
-
-
-def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
-    """Additional times of a fault that splits a block (`Architecture.split_flush`), as fields of `Rates`, s."""
-    if not scenario.policy.resolved().facts.split_flush:
-        return {}
-    costs, vcpus, blocks = scenario.host_costs, scenario.guest.vcpus, blocks_per_split(scenario.guest)
-    held = ((costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0) + (costs.interrupt or 0)) * PS / blocks
-    return {"flush": held + vcpus * (costs.kick or 0) * PS / blocks, "held": held}
 
 
 def _clear(memory: MemoryState, chunk: int, cycles: Cycles, rates: Rates) -> WindowSpec:
@@ -317,11 +306,8 @@ def _clear(memory: MemoryState, chunk: int, cycles: Cycles, rates: Rates) -> Win
     after = min(max(AFTER_CLEAR * between, kicked), float(cycles.send[chunk]))
     times = SETTLE * between, BEFORE_CLEAR * between, after
     share = cycles.faulting[chunk, 0]
-    before = (
-        _logged(cycles, chunk - 1, memory.scenario.guest.vcpus)[-1] - (SETTLE + BEFORE_CLEAR) * share[0]
-        if chunk
-        else 0.0
-    )
+    before = -(SETTLE + BEFORE_CLEAR) * share[0]
+    before += _logged(cycles, chunk - 1, memory.scenario.guest.vcpus)[-1] if chunk else 0.0
     return WindowSpec(memory, chunk, share, times, float(cycles.accesses[chunk, 0]), (max(0.0, before),) * 2)
 
 
@@ -390,9 +376,7 @@ def _updated_rates(
     sending = [assumed[1:].mean(axis=0) if part.part is None else assumed[1 + part.part] for part in sent]
     observed = zip([assumed[0], *sending], [clearing.before, *(part.window.measured for part in sent)], strict=True)
     points: list[tuple[float, float, float]] = []  # share, delay of a fault besides waiting, and its service time
-    for share, interval, shares in sorted(
-        (float(shares.sum()), interval, tuple(shares)) for shares, interval in observed
-    ):
+    for share, interval, shares in sorted((float(part.sum()), interval, tuple(part)) for part, interval in observed):
         if interval.faults < (MIN_FAULTS if logging is None else logging.min_faults(np.array(shares))):
             continue
         queued, splitting = interval.queued / interval.faults, interval.splits / interval.faults

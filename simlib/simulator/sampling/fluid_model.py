@@ -49,10 +49,7 @@ GOLDEN = 0.6180339887498949
 """Golden ratio less one: its multiples fill an interval as evenly as possible, however many there are."""
 
 ENDS = (0.125, 0.25, 0.5, 1.0)
-"""Ends of the parts into which the time of sending a chunk is divided: the first parts are the shortest.
-
-The fewer pages are write-protected, the less faults wait for each other, and most of the change comes first.
-"""
+"""Ends of the parts into which the time of sending a chunk is divided: most of the change comes first."""
 
 PARTS = len(ENDS)
 
@@ -194,9 +191,8 @@ def service_of(vcpus: int, interval: float, faulting: float, delay: float, queue
     """
     if vcpus == 1:
         return 0.0
-    others = vcpus - 1
     cycle = interval / faulting + delay
-    return float(0.5 * (np.sqrt(queued**2 + 4 * queued * (queued + cycle) / others) - queued))
+    return float(0.5 * (np.sqrt(queued**2 + 4 * queued * (queued + cycle) / (vcpus - 1)) - queued))
 
 
 class Cycles(NamedTuple):
@@ -225,9 +221,8 @@ class Cycles(NamedTuple):
           evenly.
         """
         chunk = np.searchsorted(self.begin, times, side="right") - 1
-        clearing, sending = (
-            np.maximum(1e-300, durations[chunk]) for durations in (self.clear + self.drain, self.send - self.drain)
-        )
+        clearing = np.maximum(1e-300, (self.clear + self.drain)[chunk])
+        sending = np.maximum(1e-300, (self.send - self.drain)[chunk])
         since, known = times - self.begin[chunk], self.accesses[chunk]
         made = np.interp(since / clearing, np.linspace(0, 1, len(profile)), profile)
         accesses: Floats = known[:, 0] + (known[:, 1] - known[:, 0]) * made
@@ -281,15 +276,13 @@ class MemoryState:
         """`clean` at this moment."""
         if "clean" not in self._now:
             self._now["clean"] = self.clean * np.exp(-np.outer(self.accesses - self.since, self.touches.rate))
-        clean: Floats = self._now["clean"]
-        return clean
+        return np.asarray(self._now["clean"])
 
     def dirty_shares(self) -> Floats:
         """Share of each chunk's pages that a GET would find dirty now; all before the first pass."""
         if not self.passes:
             return np.ones(len(self.chunks))
-        shares: Floats = self.written * (1 - self.clean_now() @ self.touches.pages)
-        return shares
+        return np.asarray(self.written * (1 - self.clean_now() @ self.touches.pages))
 
     def uncontended_clear(self, dirty: Floats) -> Floats:
         """Duration of the CLEAR of each chunk with this share of dirty pages, if no other thread wants the lock, s."""
@@ -302,10 +295,7 @@ class MemoryState:
             else:
                 page += cost("split_block", "split_alloc") / self.block_pages
         per_ioctl = cost("clear_ioctl", "flush", "interrupt") + guest.vcpus * cost("flush_per_vcpu")
-        durations: Floats = np.maximum(per_ioctl + self.chunks * page, PS) * (
-            dirty > 0
-        )  # never 0: windows measure ratios to it
-        return durations
+        return np.asarray(np.maximum(per_ioctl + self.chunks * page, PS) * (dirty > 0))  # windows measure ratios to it
 
     def make_pass(self, dirty: Floats, rates: Rates) -> Cycles:
         """Make one pass over the pages that GET found; the state is then that at its end."""
@@ -393,10 +383,9 @@ def _integrate_pass(
             since[chunk] = accesses + half
             for class_ in range(rate.shape[0]):
                 was_clean = at_get[chunk, class_]
+                kept = was_clean * math.exp(-rate[class_] * (since[chunk] - get)) if was_clean > NOTHING else 0.0
                 added = 1.0 - was_clean
-                clean[chunk, class_] = added + (
-                    was_clean * math.exp(-rate[class_] * (since[chunk] - get)) if was_clean > NOTHING else 0.0
-                )
+                clean[chunk, class_] = added + kept
                 memory.protected[class_] += weight[chunk] * added
                 if first and model.splitting > 0:
                     memory.missing[class_] += weight[chunk]
@@ -406,9 +395,8 @@ def _integrate_pass(
         _fade(model, memory, REMAINDER, during - half)
         accesses += during
         totals[chunk, 1:] = accesses
-        accesses = _send(
-            model, memory, accesses, send[chunk] - drain[chunk], shares[chunk], faults[chunk], totals[chunk]
-        )
+        remainder = send[chunk] - drain[chunk]
+        accesses = _send(model, memory, accesses, remainder, shares[chunk], faults[chunk], totals[chunk])
         time += clear[chunk] + send[chunk]
 
 

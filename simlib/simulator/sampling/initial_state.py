@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from simlib.model.job import Image
 from simlib.model.steps import Block, Page
+from simlib.simulator.engine.compiled.clock import mix
 from simlib.simulator.engine.random import GAMMA, SEEK_BITS
 from simlib.simulator.sampling.fluid_model import GOLDEN, Floats, MemoryState, Touches, compiled_function
 
@@ -66,9 +67,7 @@ def _chances(memory: MemoryState, chunk: int, accesses: float) -> tuple[float, f
 def _uniform(seed: int, number: int) -> float:
     """Uniform random number from 0 to 1: SplitMix64, as `simlib.simulator.engine.random.draw`."""
     z = np.uint64(seed) * np.uint64(0xD1342543DE82EF95) + np.uint64(number + 1) * np.uint64(GAMMA)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    value: float = np.float64((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+    value: float = np.float64(mix(z) >> np.uint64(11)) * 2.0**-53
     return value
 
 

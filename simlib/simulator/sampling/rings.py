@@ -25,7 +25,7 @@ from simlib.model.steps import Block, Page
 from simlib.simulator.engine import compiled
 from simlib.simulator.engine.result import ACTIVITIES, BINS, FAULTS, LOCK_COLUMNS, PS, EngineResult, bin_width
 from simlib.simulator.sampling.fluid_model import cost_of, touches_of
-from simlib.simulator.sampling.window import MEASURE, Interval, MeasuredKernel
+from simlib.simulator.sampling.window import MEASURE, Interval, MeasuredKernel, parts_of
 from simlib.simulator.workloads.degradation import LEVELS, undisturbed_rate
 from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.kernel import STOP
@@ -40,7 +40,6 @@ SETTLE = 1.5
 MEASURED_REAPS, ACCESSES = (2.5, 20.0), 1e6
 """Fewest and most reaps during the measurement, and its number of accesses, if that lies between."""
 
-_WORK, _WAIT, _LINE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "idle"))
 _ACQUIRED, _CONTENDED = (LOCK_COLUMNS.index(name) for name in ("acquisitions", "contended"))
 
 
@@ -100,12 +99,6 @@ def reap_period(scenario: Scenario) -> float:
     return float(scipy.optimize.brentq(lambda time: pages_logged(scenario, time) - entries, 0.0, most))
 
 
-def window_times(scenario: Scenario) -> tuple[float, float]:
-    """Opening time and duration of a window on a long pass, s."""
-    period = reap_period(scenario)
-    return SETTLE * period, period * float(np.clip(ACCESSES / (undisturbed_rate(scenario) * period), *MEASURED_REAPS))
-
-
 def ring_job(scenario: Scenario, settle: float, seconds: float, ends: bool, at: float = 0.5) -> Job:
     """Programs of a window that opens `settle` s after all pages were clean, for `seconds` s; `ends`: its pass ends.
 
@@ -148,21 +141,11 @@ def whole_pass(scenario: Scenario, seconds: float, at: float, seed: int = 1, che
 
 def part_of_pass(scenario: Scenario, at: float, seed: int = 1, check: Check | None = None) -> RingWindow:
     """Simulate some reaps of a long pass, which ends after a part `at` of the time between two reaps."""
-    job = ring_job(scenario, *window_times(scenario), ends=False)
-    since = at * reap_period(scenario)
-    return _read(
-        scenario,
-        job,
-        compiled.run(job, seed, progress=check),
-        sync_cost(scenario, pages_logged(scenario, since)),
-        since,
-    )
-
-
-def parts_of(spent: np.ndarray) -> tuple[float, float, float]:
-    """A thread's time by `ACTIVITIES`: with mmu_lock held, waiting for it, and the other time, without idling."""
-    work, wait = float(spent[_WORK]), float(spent[_WAIT] + spent[_LINE])
-    return work, wait, float(spent.sum() - spent[_IDLE]) - work - wait
+    period = reap_period(scenario)
+    measured = period * float(np.clip(ACCESSES / (undisturbed_rate(scenario) * period), *MEASURED_REAPS))
+    job, since = ring_job(scenario, SETTLE * period, measured, ends=False), at * period
+    raw = compiled.run(job, seed, progress=check)
+    return _read(scenario, job, raw, sync_cost(scenario, pages_logged(scenario, since)), since)
 
 
 def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since: float) -> RingWindow:
@@ -172,20 +155,9 @@ def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since:
     # The reaping thread does the same in each second.
     reaper = raw.thread_ps[vcpus + 1 :].sum(axis=0) / int(raw.stamp_ps[-1]) * seconds
     guest_time = sum(parts_of(sums[: len(ACTIVITIES)] * PS)) - sum(parts_of(reaper))
-    work, wait, other = parts_of(reaper)
-    counters = Interval(
-        seconds=seconds,
-        accesses=float(sums[-1]),
-        faults=float(sums[FAULTS].sum()),
-        splits=0.0,
-        lost=guest_time - float(sums[-1]) * interval,
-        queued=0.0,
-        work=work,
-        wait=wait,
-        other=other,
-        acquisitions=float(locks[_ACQUIRED]),
-        contended=float(locks[_CONTENDED]),
-    )
+    lost = guest_time - float(sums[-1]) * interval
+    acquired, contended, faults = float(locks[_ACQUIRED]), float(locks[_CONTENDED]), float(sums[FAULTS].sum())
+    counters = Interval(seconds, float(sums[-1]), faults, 0.0, lost, 0.0, *parts_of(reaper), acquired, contended)
     laps, longest = raw.lap_histogram, raw.lap_max_ps[:vcpus].astype(np.float64) * PS
     progress = np.concatenate([[0], np.cumsum(raw.progress[:vcpus].sum(axis=0))])
     moments = (np.arange(len(progress)) * raw.bin_ps - int(raw.stamp_ps[0])) * PS
@@ -283,8 +255,7 @@ def ring_metrics(scenario: Scenario, result: RingPasses) -> dict[str, float]:
     width, rate = bin_width(round((scenario.workload.warm_up * PS + time) / PS)) * PS, undisturbed_rate(scenario)
     above = {
         f"seconds_above_{level}": sum(
-            seconds * pass_.window.share_above(level / 100, width, rate)
-            for seconds, pass_ in zip(times.tolist(), passes, strict=True)
+            pass_.seconds * pass_.window.share_above(level / 100, width, rate) for pass_ in passes
         )
         for level in LEVELS
     }

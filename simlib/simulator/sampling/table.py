@@ -25,9 +25,6 @@ LEVEL = 0.90
 
 _METRICS = {metric.name: metric for metric in METRICS}
 
-BY_CONSTRUCTION = ("enable_time", "enable_cpu_time")
-"""Metrics that need no window."""
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -87,7 +84,7 @@ def _estimate(name: str, runs: Sequence[SampledRun]) -> Estimate:
         error = float(values.std(ddof=1)) / np.sqrt(len(values))
         return Estimate(_middle(values), error, float(values.min()), float(values.max()))
     value, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
-    if name in BY_CONSTRUCTION or not any(run.windows for run in runs):
+    if name in ("enable_time", "enable_cpu_time") or not any(run.windows for run in runs):
         return Estimate(value, 0.0, value, value)
     if name == "longest_stall":
         value, error = _longest(runs), float(values.std(ddof=1))
@@ -127,10 +124,8 @@ def _limits(scenario: Scenario, estimates: dict[str, Estimate]) -> dict[str, tup
     converged, downtime_pages = estimates["converged"], workload.downtime // link
     least = 0.0 if converged.high else downtime_pages + 1.0
     most = float(downtime_pages) if converged.low else guest.pages * workload.write_percent / 100
-    longest_precopy, shares = (
-        estimates["precopy_duration"].high,
-        [name for name in estimates if _METRICS[name].unit == "share"],
-    )
+    longest_precopy = estimates["precopy_duration"].high
+    shares = [name for name in estimates if _METRICS[name].unit == "share"]
     return {
         "dirty_left": (least * guest.page_size, most * guest.page_size),
         "downtime": (least * link * PS, most * link * PS),

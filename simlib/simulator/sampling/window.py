@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -112,7 +111,7 @@ class MeasuredKernel(DirtyLog):
     def kick(self, time: int, entry: int = 0) -> None:
         """Kick the vCPUs; only kicks sent while the window is open count as stalls."""
         program = self.program
-        if time or self.has_log_buffer:
+        if time or self.buffer_entries:
             with program.when(raised(MEASURE) & ~raised(STOP), otherwise=lambda: program.kick(time, entry_ps=entry)):
                 program.kick(time, self.kick_is_stall, entry_ps=entry)
 
@@ -146,10 +145,7 @@ class WindowKernel(MeasuredKernel):
         self.program.seek(1, PLACES if self.owner else PLACES + 1)
 
     def map_page(self, action: Map, logging: bool) -> None:
-        """Change the entry of the page that faulted; in the background only at some faults.
-
-        Those are one in `pages_per_background_page`.
-        """
+        """Change the entry of the page that faulted; in the background at one in `pages_per_background_page` faults."""
         program = self.program
 
         def background() -> None:
@@ -211,7 +207,7 @@ def window_job(spec: WindowSpec, seed: int) -> Job:
         pages_per_background_page=max(1, round((memory_pages - pages) / (window_pages - pages))),
         places=(
             access_quantiles(memory.touches, counts, window_pages, owners / guest.vcpus),
-            _beyond(pages, window_pages),
+            np.concatenate([[0.0], np.linspace(pages / window_pages, 1.0, 1 << SEEK_BITS)]),  # the background
         ),
         image=initial_image(memory, chunk, blocks, faulting, accesses, seed),
     )
@@ -232,12 +228,6 @@ def _filled(kernel: WindowKernel, logged: tuple[float, float], random: np.random
     return np.append(entries, 0)
 
 
-@lru_cache(maxsize=16)
-def _beyond(pages: int, total: int) -> Floats:
-    """Quantiles of places uniformly distributed over the background."""
-    return np.concatenate([[0.0], np.linspace(pages / total, 1.0, 1 << SEEK_BITS)])
-
-
 def _main(kernel: WindowKernel, settle: int, before: int, after_clear: int) -> Thread:
     program = kernel.program
     with program.thread() as main:
@@ -256,6 +246,12 @@ def _main(kernel: WindowKernel, settle: int, before: int, after_clear: int) -> T
     return main
 
 
+def parts_of(spent: Floats) -> tuple[float, float, float]:
+    """A thread's time by `ACTIVITIES`: with mmu_lock held, waiting for it, and the other time, without idling."""
+    work, wait = float(spent[_WORK]), float(spent[_WAIT] + spent[_LINE])
+    return work, wait, float(spent.sum() - spent[_IDLE]) - work - wait
+
+
 def _read(job: Job, raw: EngineResult, interval: float) -> Window:
     """Counters of the intervals between the stamps; `interval`: time between two accesses of an undisturbed vCPU."""
     settled, opened, cleared, closed = range(len(job.stamps))
@@ -265,7 +261,7 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
         spent = (raw.stamp_thread[last] - raw.stamp_thread[first])[: len(ACTIVITIES)] * PS
         sums = raw.stamp_sums[last] - raw.stamp_sums[first]
         locks = (raw.stamp_locks[last] - raw.stamp_locks[first])[0].sum(axis=0)
-        work, wait = float(spent[_WORK]), float(spent[_WAIT] + spent[_LINE])
+        work, wait, other = parts_of(spent)
         return Interval(
             seconds=float(times[last] - times[first]) * PS,
             accesses=float(sums[-1]),
@@ -275,7 +271,7 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
             queued=float(sums[_WAIT] + sums[_QUEUE]) * PS - float(spent[_WAIT] + spent[_QUEUE]),
             work=work,
             wait=wait,
-            other=float(spent.sum() - spent[_IDLE] - work - wait),
+            other=other,
             acquisitions=float(locks[0]),
             contended=float(locks[1]),
         )

@@ -36,13 +36,13 @@ def build(scenario: Scenario) -> Job:
         raise InputError("costs.guest_access", 0, "must be more than 0 for clear_under_load")
     kernel = DirtyLog(scenario)
     preempted = scenario.workload.preempted_vcpus
-    vcpu = [_vcpu(kernel)] * (scenario.guest.vcpus - preempted) + (
-        [_vcpu(kernel, preempted=True)] * preempted if preempted else []
-    )
+    vcpus = [_vcpu(kernel)] * (scenario.guest.vcpus - preempted)
+    if preempted:
+        vcpus += [_vcpu(kernel, preempted=True)] * preempted
     main = _main(kernel)
     threads = scenario.workload.clear_threads
     helpers = [_helper(kernel)] * threads if threads else []
-    return kernel.job(vcpu, main, barriers=5, helpers=helpers, parts=max(1, threads))
+    return kernel.job(vcpus, main, barriers=5, helpers=helpers, parts=max(1, threads))
 
 
 def _vcpu(kernel: DirtyLog, preempted: bool = False) -> Thread:
@@ -119,7 +119,8 @@ def _helper(kernel: DirtyLog) -> Thread:
 METRICS = (
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot while the guest writes.", rounds=True),
     Metric("longest_stall", "s", "Longest time that one access took after the first GET began.", "whole"),
-    *(Metric(f"gap_p{digits}", "s", f"{share} % of the times from access to access since the first GET are no longer.")
+    *(Metric(f"gap_p{digits}", "s",
+             f"Time that {share} % of the gaps between two accesses, since the first GET, do not exceed.")
       for digits, share in (("50", "50"), ("99", "99"), ("999", "99.9"))),
     Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once."),
     *cpu_metrics("the end of populating", "the last CLEAR"),

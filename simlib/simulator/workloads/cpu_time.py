@@ -26,10 +26,10 @@ def cpu_metrics(begin: str, end: str, scaling: str = "same") -> tuple[Metric, ..
     - `scaling`: `Metric.scaling`.
     """
     return (
-        Metric("logging_cpu_time", "s", f"CPU time of dirty logging, from {begin} to {end}.", scaling),
+        Metric("logging_cpu_time", "s", f"Total CPU time of dirty logging, from {begin} to {end}.", scaling),
         Metric("enable_cpu_time", "s", "The thread that enables the log: work, waiting for locks, TLB flushes.",
                scaling),
-        Metric("clear_cpu_time", "s", "The threads that do GET, CLEAR or the ring's reset: work, waiting for locks, "
+        Metric("clear_cpu_time", "s", "The threads that run GET, CLEAR or the ring's reset: work, waiting for locks, "
                "TLB flushes.", scaling),
         Metric("fault_cpu_time", "s", "The vCPUs, beyond what their accesses take undisturbed: exits, holds, waiting "
                "for locks, cache lines, invalidations, kicks.", scaling),

@@ -18,11 +18,11 @@ LEVELS = (99, 50, 10)
 """Degradations, percent; the time above each is a metric."""
 
 GUEST = (
-    Metric("guest_throughput", "share", "Accesses of all vCPUs over those of an undisturbed guest, from the end of the "
+    Metric("guest_throughput", "share", "Accesses of all vCPUs, relative to an undisturbed guest, from the end of the "
            "warm-up to the end of the work."),
-    Metric("longest_stall", "s", "Longest time that one access took, with the interrupt before it if there was one.",
+    Metric("longest_stall", "s", "Longest time that one access took, including an interrupt just before it.",
            "whole"),
-    Metric("stall_p999", "s", "99.9 % of the stalls (faults and interrupts) are no longer.", "whole"),
+    Metric("stall_p999", "s", "Time that 99.9 % of the stalls (faults and interrupts) do not exceed.", "whole"),
 )  # fmt: skip
 """Metrics of every guest that keeps running."""
 

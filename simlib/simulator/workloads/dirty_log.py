@@ -126,7 +126,7 @@ class DirtyLog(KernelProgram):
 
     def leave(self, timed: bool) -> Callable[[], None] | None:
         """Handler of a vCPU whose log buffer or dirty ring is full; None if it has neither."""
-        return (lambda: self._make_room(timed)) if self.has_log_buffer or self.ring_entries else None
+        return (lambda: self._make_room(timed)) if self.buffer_entries or self.ring_entries else None
 
     def _make_room(self, timed: bool) -> None:
         """Empty the log buffer; if the ring is full, exit to userspace and have all rings reset.
@@ -138,7 +138,7 @@ class DirtyLog(KernelProgram):
         program.note("the log buffer or the dirty ring is full")
         if timed:
             program.start_stopwatch()
-        if self.has_log_buffer:
+        if self.buffer_entries:
             with program.when(in_buffer(self.buffer_entries)):
                 program.run(costs.log_exit, JITTER)
             self.drain()

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """KVM's selftest dirty_log_perf_test, as programs.
 
-Source: tools/testing/selftests/kvm/dirty_log_perf_test.c `run_test` and
-`vcpu_worker`, lib/perf_test_util.c `guest_code`. Each vCPU populates its own
-region; dirty logging is enabled; then, in every iteration, all vCPUs touch
-their pages in order and wait for each other, and the main thread does GET and
-CLEAR while they are parked, or has the dirty rings reset.
+Source: tools/testing/selftests/kvm/dirty_log_perf_test.c `run_test` and `vcpu_worker`, lib/perf_test_util.c
+`guest_code`. Each vCPU populates its own region; dirty logging is enabled; then, in every iteration, all vCPUs touch
+their pages in order and wait for each other, and the main thread does GET and CLEAR while they are parked, or has the
+dirty rings reset.
 """
 
 from __future__ import annotations
@@ -31,9 +30,7 @@ def build(scenario: Scenario) -> Job:
     Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``dirtied i`` and ``cleared i``.
     """
     kernel = DirtyLog(scenario)
-    vcpu = _vcpu(kernel)
-    main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=3)
+    return kernel.job(_vcpu(kernel), _main(kernel), barriers=3)
 
 
 def _vcpu(kernel: DirtyLog) -> Thread:
@@ -71,7 +68,7 @@ def _main(kernel: DirtyLog) -> Thread:
 
 METRICS = (
     Metric("dirty_memory_time", "s", "From releasing the vCPUs until the last of them has accessed all its memory. "
-           "Populating is not in it.", "proportional", rounds=True),
+           "Populating is not included.", "proportional", rounds=True),
     Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once.", "proportional"),
     Metric("enable_time", "s", "Time of enabling the log.", "proportional"),
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot, or of reaping the rings, while the vCPUs "
@@ -92,9 +89,6 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), scenario.host_costs.guest_access or 0),
         **lock_metrics(scenario, raw),
     }
-
-
-_OF_AN_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu")
 
 
 def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[Scenario, float]:
@@ -120,18 +114,12 @@ def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[
             workload = dataclasses.replace(workload, clear_chunk=total)
         policy, frequent = scenario.policy.resolved(), guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
         if not (policy.facts.split_flush and frequent and not policy.eager_split):
-            known = {name: value for name, value in costs.given().items() if name in _OF_AN_IOCTL}
-            costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in known.items()})
-    less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
-    return less, guest.pages_per_vcpu / pages
+            known = {name: costs.given().get(name) for name in ("clear_ioctl", "flush", "flush_per_vcpu")}
+            less = {name: round(cost * total / chunk) for name, cost in known.items() if cost is not None}
+            costs = dataclasses.replace(costs, **less)
+    part = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
+    return part, guest.pages_per_vcpu / pages
 
 
-KIND = WorkloadKind(
-    "dirty_log_perf_test",
-    build,
-    METRICS,
-    ("dirty_memory_time", "contentions"),
-    measure,
-    sample=sample,
-    dirtying_phase="dirtied",
-)
+_DEFAULT = ("dirty_memory_time", "contentions")
+KIND = WorkloadKind("dirty_log_perf_test", build, METRICS, _DEFAULT, measure, sample=sample, dirtying_phase="dirtied")

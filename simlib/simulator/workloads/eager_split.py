@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Eager splitting on arm64, table walk by table walk, as programs: at enabling the log, or at CLEAR.
+"""Eager splitting on arm64, table walk by table walk, as programs: when dirty logging is enabled, or during CLEAR.
 
 The steps are those of the selftest dirty_log_perf_test with one slot. Memory is mapped when the run begins. Without
 KVM_DIRTY_LOG_INITIALLY_SET enabling write-protects the slot and then splits it; with it, each CLEAR write-protects and
@@ -40,8 +40,7 @@ def build(scenario: Scenario) -> Job:
     kernel = EagerSplit(scenario)
     kernel.check()
     vcpu = _parked_vcpu(kernel) if scenario.workload.parked else running_vcpu(kernel, logging=True)
-    main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=2, populated=True, shared=scenario.workload.shared)
+    return kernel.job(vcpu, _main(kernel), barriers=2, populated=True, shared=scenario.workload.shared)
 
 
 def _parked_vcpu(kernel: EagerSplit) -> Thread:
@@ -241,11 +240,8 @@ class EagerSplit(DirtyLog):
 
     def _clear_and_split(self, chunk: Extent, lock: Lock) -> None:
         """Make the first CLEAR: every page is dirty, so each block is split at its first word."""
-        program = self.program
-        with (
-            program.loop(until=chunk.done()),
-            program.extent(max(self.leaf_pages, self.block_pages), aligned=True) as block,
-        ):
+        program, size = self.program, max(self.leaf_pages, self.block_pages)
+        with program.loop(until=chunk.done()), program.extent(size, aligned=True) as block:
             with program.when(mapped_by_block()):
                 program.hold(self._visits(WORD_PAGES, self.height))
                 program.scan(Scan.CLEAR, self.costs.protect_entry, self.costs.clear_word)

@@ -33,8 +33,7 @@ def build(scenario: Scenario) -> Job:
     """
     kernel = DirtyLog(scenario)
     vcpu = running_vcpu(kernel, logging=True)
-    main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=1, populated=True, shared=scenario.workload.shared)
+    return kernel.job(vcpu, _main(kernel), barriers=1, populated=True, shared=scenario.workload.shared)
 
 
 def _main(kernel: DirtyLog) -> Thread:
@@ -57,7 +56,7 @@ def _main(kernel: DirtyLog) -> Thread:
 
 METRICS = (
     Metric("get_dirty_log_time", "s", "Time of GET while the guest writes.", rounds=True),
-    Metric("get_wait_time", "s", "Part of it: waiting for mmu_lock and its cache line.", rounds=True),
+    Metric("get_wait_time", "s", "Part of `get_dirty_log_time`: waiting for mmu_lock and its cache line.", rounds=True),
     Metric("dirty_pages", "count", "Pages that GET found dirty.", rounds=True),
     *cpu_metrics("the end of the warm-up", "the last GET"),
     *GUEST,
@@ -88,13 +87,9 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Refuse rounds that cannot end in time.
-
-    Raises `HorizonError`.
-    """
+    """Refuse rounds that cannot end in time. Raises `HorizonError`."""
     workload, guest, costs = scenario.workload, scenario.guest, scenario.host_costs
-    pages = guest.pages
-    round_ps = workload.pause + pages * max(costs.clear_page or 0, costs.lockless_page or 0)
+    round_ps = workload.pause + guest.pages * max(costs.clear_page or 0, costs.lockless_page or 0)
     hint = "use less memory, fewer iterations or a shorter pause"
     check_within_horizon("the rounds could take {}", workload.iterations * round_ps, hint, extra=workload.warm_up)
 

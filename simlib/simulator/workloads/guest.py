@@ -6,9 +6,6 @@ from __future__ import annotations
 from simlib.model.program import REGION, Thread, mapped_by_block, raised
 from simlib.simulator.workloads.kernel import RANDOM, STOP, KernelProgram
 
-_STOP_TEST_PERIOD = 64
-"""Accesses of a vCPU between two tests of the flag that stops the guest."""
-
 
 def running_vcpu(kernel: KernelProgram, logging: bool, random_start: bool = False) -> Thread:
     """Program of a vCPU that accesses page after page until the flag `STOP` is raised.
@@ -30,7 +27,7 @@ def running_vcpu(kernel: KernelProgram, logging: bool, random_start: bool = Fals
                     with program.when(~mapped_by_block()):
                         program.run(kernel.costs.split_access)
                 kernel.access(logging, timed=True)
-                with program.every(_STOP_TEST_PERIOD):
+                with program.every(64):
                     life.leave_if(raised(STOP))
                 if workload.slow_fault_every:
                     with program.every(workload.slow_fault_every):

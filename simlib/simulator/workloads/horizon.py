@@ -46,10 +46,7 @@ def undisturbed_accesses(scenario: Scenario) -> float:
 
 
 def check_length(scenario: Scenario) -> None:
-    """Refuse a run whose guest would access its memory for days before anything happens.
-
-    Raises `HorizonError`.
-    """
+    """Refuse a run whose guest would access its memory for days before anything happens. Raises `HorizonError`."""
     accesses = undisturbed_accesses(scenario)
     if accesses > LONGEST_RUN:
         raise HorizonError(

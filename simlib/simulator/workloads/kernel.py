@@ -38,8 +38,6 @@ STOP = 0
 PLACES = 1
 """Distribution of the places that the guest accesses, if it is not uniform."""
 
-_FAULTS = ("missing page", "write-protected page", "write-protected block", "missing block")
-
 
 def blocks_per_split(guest: Guest) -> int:
     """Blocks of 2 MiB (with pages of 4 KiB) that are one mapping until a fault splits it.
@@ -116,7 +114,7 @@ class KernelProgram:
         workload = self.scenario.workload
         self.ring_entries: int = workload.ring_entries if workload.rings else 0
         self.throttle = workload.throttling
-        self.places = self.places or (self.scenario.workload.zipf_exponent,)
+        self.places = self.places or (workload.zipf_exponent,)
 
     @property
     def slot_pages(self) -> int:
@@ -132,8 +130,7 @@ class KernelProgram:
         """Lock for a mode of the policy; `regions`: that of the current page's region, if regions have locks."""
         if mode == "lockless":
             preceding = self.policy.lock_regions if self.policy.lock_regions > 1 else int(self.ring_entries > 0)
-            first = REGIONS + preceding
-            return Lock(first, Mode.WRITE, LockScope.THREAD)
+            return Lock(REGIONS + preceding, Mode.WRITE, LockScope.THREAD)
         shared = mode == "read" and LOCKS[self.policy.lock] in SHARING
         lock_mode = Mode.READ if shared else Mode.WRITE
         if regions and self.policy.lock_regions > 1:
@@ -157,7 +154,7 @@ class KernelProgram:
         """Record the end of a fault, or, if `of_kicks`, of a kick."""
         self.program.read_stopwatch(of_kicks)
 
-    def faults(self, logging: bool, timed: bool = False) -> list[Callable[[], None]]:
+    def faults(self, logging: bool, timed: bool = False) -> Sequence[Callable[[], None]]:
         """Handlers of the four kinds of fault, in the order of `Step.ACCESS`; `timed`: with the stopwatch."""
         costs, policy = self.costs, self.policy
         hold = costs.fault_hold
@@ -169,10 +166,10 @@ class KernelProgram:
         # A slot that is logged is mapped by pages: kvm_mmu_hugepage_adjust, arm64's user_mem_abort (logging_active).
         block_action = Map.BLOCK if self.scenario.guest.mapped_as_blocks and not logging else Map.PAGE
         kinds = (
-            (policy.translation_fault, hold, 0, Map.PAGE, slow_sections),
-            (policy.write_protect_fault, hold, flush, Map.PAGE, fast_sections),
-            (policy.split_fault, split, flush, Map.SPLIT, slow_sections),
-            (policy.translation_fault, hold, 0, block_action, slow_sections),
+            ("missing page", policy.translation_fault, hold, 0, Map.PAGE, slow_sections),
+            ("write-protected page", policy.write_protect_fault, hold, flush, Map.PAGE, fast_sections),
+            ("write-protected block", policy.split_fault, split, flush, Map.SPLIT, slow_sections),
+            ("missing block", policy.translation_fault, hold, 0, block_action, slow_sections),
         )
 
         def fault(name: str, mode: str, time: int, invalidate: int, action: Map, sections: int) -> None:
@@ -184,9 +181,7 @@ class KernelProgram:
             if timed:
                 self.read_stopwatch()
 
-        handlers: list[Callable[[], None]] = [
-            partial(fault, name, *kind) for name, kind in zip(_FAULTS, kinds, strict=True)
-        ]
+        handlers = [partial(fault, *kind) for kind in kinds]
         if self.tracking.dirty_bits and not self.hardware_dirty_bits:
             handlers[1] = partial(self._logged_write, timed)
         return handlers
@@ -195,26 +190,20 @@ class KernelProgram:
         """Access the current page; `timed`: with the stopwatch for delays."""
         leave = self.leave(timed) if logging and self.hardware_dirty_bits else None
         # A fault that fills the ring leaves before its page is written, which is protected then, and logged twice.
-        self.program.access(
-            *self.faults(logging, timed), on_full=leave, retry=leave is not None and self.ring_entries > 0
-        )
-
-    @property
-    def has_log_buffer(self) -> bool:
-        """True if a vCPU's log buffer has to be emptied whenever it leaves the guest.
-
-        Source: arch/x86/kvm/vmx/vmx.c __vmx_handle_exit, vmx_flush_pml_buffer (6.12).
-        """
-        return self.buffer_entries > 0
+        retry = leave is not None and self.ring_entries > 0
+        self.program.access(*self.faults(logging, timed), on_full=leave, retry=retry)
 
     @property
     def drain_cost(self) -> int:
         """Time per page of emptying the log buffer, ps."""
-        return self.costs.log_entry if self.has_log_buffer else 0
+        return self.costs.log_entry if self.buffer_entries else 0
 
     def drain(self) -> None:
-        """Empty the log buffer of a vCPU that has left the guest."""
-        if self.has_log_buffer:
+        """Empty the log buffer of a vCPU that has left the guest, as every exit does.
+
+        Source: arch/x86/kvm/vmx/vmx.c __vmx_handle_exit, vmx_flush_pml_buffer (6.12).
+        """
+        if self.buffer_entries:
             self.program.drain(self.drain_cost)
 
     def leave(self, timed: bool) -> Callable[[], None] | None:
@@ -312,11 +301,8 @@ class KernelProgram:
             self.kick(costs.kick, self.drain_cost)
 
     def kick(self, time: int, entry: int = 0) -> None:
-        """Interrupt the vCPUs for `time`, if that costs them anything; `entry`: time per page in their log buffers.
-
-        Every interrupt empties log buffers, because an exit does.
-        """
-        if time or self.has_log_buffer:
+        """Interrupt the vCPUs for `time`, if that costs them anything; `entry`: time per page in their log buffers."""
+        if time or self.buffer_entries:
             self.program.kick(time, self.kick_is_stall, _KICK if self.scenario.host.kick_spread else 0, entry)
 
     def adapt(self, condition: Condition, lock: Lock) -> None:
@@ -358,7 +344,8 @@ class KernelProgram:
         guest, costs, host = self.scenario.guest, self.costs, self.scenario.host
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu
         threads = guest.vcpus + 1 + len(helpers)
-        steps = self.program.steps()
+        steps, names = self.program.steps(), [f"{helper.name} {i}" for i, helper in enumerate(helpers)]
+        jitter = float(costs.fault_jitter) if ((steps[:, 0] <= Step.HOLD) & (steps[:, 2] == JITTER)).any() else 0.0
         near, far = self._transfers()
         placed = self._placement(threads)
         locks = self._locks(threads)
@@ -375,7 +362,7 @@ class KernelProgram:
             cluster_ps=round(near * host.cluster_ratio),
             queue_length_penalty_ps=costs.queue_length_penalty,
             lines=self.policy.facts.data_lines,
-            cvs=(0.0, self._jitter(steps), 1.0, host.tick_jitter, host.kick_spread or 0.0),
+            cvs=(0.0, jitter, 1.0, host.tick_jitter, host.kick_spread or 0.0),
             places=(0.0, *self.places),
             pages=self.slot_pages,
             block_pages=self.block_pages,
@@ -395,11 +382,7 @@ class KernelProgram:
             ring_full=self.scenario.ring_full if self.ring_entries else 0,
             stamps=tuple(self.stamps),
             lock_names=tuple(name for name, _ in locks),
-            thread_names=(
-                *(f"vcpu {i}" for i in range(guest.vcpus)),
-                "main",
-                *(f"{helper.name} {i}" for i, helper in enumerate(helpers)),
-            ),
+            thread_names=(*(f"vcpu {i}" for i in range(guest.vcpus)), "main", *names),
             barriers=barriers,
             clock=Clock[host.clock.upper()],
             turn_ps=host.turn,
@@ -421,11 +404,6 @@ class KernelProgram:
             cluster = np.concatenate([guest.cluster, others.cluster])
         return Placement(np.concatenate([guest.socket, others.socket]), cluster)
 
-    def _jitter(self, steps: NDArray[np.int64]) -> float:
-        """Coefficient of variation of the duration of faults, if any step of the program uses it."""
-        timed = (steps[:, 0] <= Step.HOLD) & (steps[:, 2] == JITTER)
-        return float(self.costs.fault_jitter) if timed.any() else 0.0
-
     def _transfers(self) -> tuple[int, int]:
         """Time to move a cache line within a socket, and between sockets."""
         host = self.scenario.host
@@ -435,8 +413,7 @@ class KernelProgram:
 
     def _locks(self, threads: int) -> list[tuple[str, Discipline]]:
         """Names and kinds of all locks, in the order of their numbers."""
-        policy = self.policy
-        kind = LOCKS[policy.lock]
+        policy, kind = self.policy, LOCKS[self.policy.lock]
         locks = [("mmu_lock", kind), ("interconnect", Discipline.SERVER)]
         if self.ring_entries:
             locks.append(("userspace's lock", Discipline.QUEUED_SPIN))

@@ -38,9 +38,7 @@ def build(scenario: Scenario) -> Job:
     if workload.iterations > FLAGS:
         raise InputError("workload.iterations", workload.iterations, f"must be at most {FLAGS} for lock_probe")
     kernel = DirtyLog(scenario)
-    vcpu = _vcpu(kernel)
-    main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=3)
+    return kernel.job(_vcpu(kernel), _main(kernel), barriers=3)
 
 
 def _vcpu(kernel: DirtyLog) -> Thread:
@@ -83,7 +81,7 @@ def _main(kernel: DirtyLog) -> Thread:
 METRICS = (
     Metric("dirty_memory_time", "s", "From releasing the vCPUs until the end of the probe in which the last of them "
            "has accessed all its memory.", "proportional", rounds=True),
-    Metric("lock_probes", "count", "Empty CLEARs made meanwhile.", "proportional", rounds=True),
+    Metric("lock_probes", "count", "Empty CLEARs that ran during this time.", "proportional", rounds=True),
     *LOCKS,
 )  # fmt: skip
 """Metrics of the probe."""
@@ -103,12 +101,7 @@ def _probes(scenario: Scenario, job: Job, raw: EngineResult) -> list[float]:
     policy, probes = scenario.policy.resolved(), []
     modes = (policy.translation_fault, policy.write_protect_fault, policy.split_fault, policy.translation_fault)
     slow, fast = policy.fault_lock_sections, scenario.policy.fault_lock_sections or 1
-    takes = np.array(
-        [
-            0 if mode in ("lockless", "none") else sections
-            for mode, sections in zip(modes, (slow, fast, slow, slow), strict=True)
-        ]
-    )
+    takes = np.where(np.isin(modes, ("lockless", "none")), 0, (slow, fast, slow, slow))
     for index, stamp in enumerate(job.stamps):
         if stamp.phase == "dirtied":
             taken = (raw.stamp_locks[index, 0, :, 0] - raw.stamp_locks[index - 1, 0, :, 0]).sum()

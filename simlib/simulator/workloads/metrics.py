@@ -139,12 +139,8 @@ class WorkloadKind:
         Metrics that need the whole memory are left out.
         """
         factors = {"proportional": scale, "same": 1.0} | ({"whole": 1.0} if scale == 1.0 else {})
-        factor_of = {metric.name: factors[metric.scaling] for metric in self.metrics if metric.scaling in factors}
-        return {
-            name: np.asarray(measured[name], dtype=np.float64) * factor_of[name]
-            for name in measured
-            if name in factor_of
-        }
+        factor = {metric.name: factors[metric.scaling] for metric in self.metrics if metric.scaling in factors}
+        return {name: np.asarray(value, float) * factor[name] for name, value in measured.items() if name in factor}
 
 
 def split_name(name: str) -> tuple[str, int | None]:

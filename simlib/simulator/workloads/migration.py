@@ -49,8 +49,7 @@ def build(scenario: Scenario) -> Job:
         helpers = [kernel.reaper()]
     if kernel.throttle is not None:
         helpers.append(_throttler(kernel))
-    shared = scenario.workload.shared
-    return kernel.job(vcpu, main, barriers=2, populated=True, shared=shared, helpers=helpers)
+    return kernel.job(vcpu, main, barriers=2, populated=True, shared=scenario.workload.shared, helpers=helpers)
 
 
 def page_time(scenario: Scenario) -> int:
@@ -205,8 +204,9 @@ METRICS = (
     Metric("downtime", "s", "After the switchover: the last GET, and sending the dirty memory left.", "proportional"),
     *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover with more than {level} % degradation.",
              "proportional") for level in LEVELS),
-    Metric("throttle", "percent", "Share of its time for which each vCPU sleeps at the end.", integer=True),
-    Metric("throttled_share", "share", "Share of the vCPUs' time until the end that they were made to sleep."),
+    Metric("throttle", "percent", "Percentage of its time for which each vCPU sleeps at the end of the migration.",
+           integer=True),
+    Metric("throttled_share", "share", "Share of the vCPUs' time before the switchover spent in throttle sleeps."),
     *GUEST,
     *LOCKS,
 )  # fmt: skip
@@ -230,7 +230,8 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     stamps = {name: i for i, name in enumerate(job.stamps)}
     switchover = stamps[SWITCHOVER]
     spent = raw.stamp_thread[switchover, :_BITMAP] - raw.stamp_thread[stamps[Stamp("enabled")], :_BITMAP]
-    spent = spent + raw.thread_ps[scenario.guest.vcpus + 1 :].sum(axis=0)  # clearing threads do nothing else
+    vcpus = job.vcpus
+    spent = spent + raw.thread_ps[vcpus + 1 :].sum(axis=0)  # clearing threads do nothing else
     work = float(spent[_WORK]) * PS
     wait = float(spent[_WAIT].sum()) * PS
     other = float(spent.sum() - spent[_WORK] - spent[_WAIT].sum() - spent[_IDLE]) * PS
@@ -254,9 +255,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "downtime": float(times[after] - times[switchover] + pages_left * link) * PS,
         **above,
         "throttle": 0.0 if job.throttle is None or job.throttle.limit else float(raw.throttle),
-        "throttled_share": float(
-            raw.thread_ps[: job.vcpus, _IDLE].sum() / max(1, raw.thread_end_ps[: job.vcpus].sum())
-        ),
+        "throttled_share": float(raw.thread_ps[:vcpus, _IDLE].sum() / max(1, raw.thread_end_ps[:vcpus].sum())),
         **guest_metrics(scenario, raw, curve),
         **lock_metrics(scenario, raw),
     }
@@ -273,10 +272,7 @@ def _left(job: Job, raw: EngineResult) -> int:
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Refuse a link so slow that the passes cannot end in time.
-
-    Raises `HorizonError`.
-    """
+    """Refuse a link so slow that the passes cannot end in time. Raises `HorizonError`."""
     workload = scenario.workload
     first = scenario.guest.pages * page_time(scenario)
     check_within_horizon(
@@ -325,23 +321,14 @@ def not_converged_warning(scenario: Scenario, passes: int, left: float, last: fl
     )
 
 
-def lower_bounds(scenario: Scenario) -> dict[str, float]:
+def _bounds(scenario: Scenario) -> dict[str, float]:
     """Time that the link needs to send all memory once; 0 if that is within the downtime limit."""
     pages, page_ps = scenario.guest.pages, page_time(scenario)
     return {"precopy_duration": pages * page_ps * PS if pages > scenario.workload.downtime // page_ps else 0.0}
 
 
 KIND = WorkloadKind(
-    "migration",
-    build,
-    METRICS,
-    DEFAULT,
-    measure,
-    check_horizon,
-    sample,
-    warnings,
-    degradation,
-    lower_bounds=lower_bounds,
+    "migration", build, METRICS, DEFAULT, measure, check_horizon, sample, warnings, degradation, lower_bounds=_bounds
 )
 
 

@@ -33,15 +33,12 @@ def build(scenario: Scenario) -> Job:
     guest that has ended do nothing.
     """
     kernel = KernelProgram(scenario)
-    vcpu = running_vcpu(kernel, logging=False) if scenario.workload.guest_runs else _ended_vcpu(kernel)
-    main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=1, populated=True, shared=scenario.workload.shared)
-
-
-def _ended_vcpu(kernel: KernelProgram) -> Thread:
-    with kernel.program.thread() as vcpu:
-        pass
-    return vcpu
+    if scenario.workload.guest_runs:
+        vcpu = running_vcpu(kernel, logging=False)
+    else:
+        with kernel.program.thread() as vcpu:
+            pass
+    return kernel.job(vcpu, _main(kernel), barriers=1, populated=True, shared=scenario.workload.shared)
 
 
 def _main(kernel: KernelProgram) -> Thread:
@@ -117,9 +114,9 @@ def _entries(kernel: KernelProgram, entries: int, tables: int, pages: int = 0, r
 
 
 METRICS = (
-    Metric("teardown_time", "s", "Until all memory is unmapped; it begins after the warm-up if the guest runs.",
+    Metric("teardown_time", "s", "Time until all memory is unmapped. If the guest runs, it begins after the warm-up.",
            "proportional"),
-    Metric("longest_stall", "s", "Longest time that one access took; 0 if the guest has ended.", "whole"),
+    Metric("longest_stall", "s", "Longest time that one access took; 0 if the guest does not run.", "whole"),
     *LOCKS,
 )  # fmt: skip
 """Metrics of a teardown."""
@@ -146,10 +143,7 @@ def counts(scenario: Scenario) -> Unmapping:
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Refuse a teardown that exceeds the simulated time.
-
-    Raises `HorizonError`.
-    """
+    """Refuse a teardown that exceeds the simulated time. Raises `HorizonError`."""
     time = counts(scenario).time_ps(scenario.host_costs, scenario.guest.vcpus)
     hint = "use less memory, or count the operations (simlib.simulator.workloads.teardown.counts)"
     check_within_horizon("the teardown would take {}", time, hint, extra=scenario.workload.warm_up)

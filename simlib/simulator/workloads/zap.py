@@ -14,15 +14,7 @@ from simlib.simulator.engine.result import EngineResult
 from simlib.simulator.workloads.degradation import GUEST, degradation, guest_metrics
 from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.kernel import STOP, KernelProgram
-from simlib.simulator.workloads.metrics import (
-    LOCKS,
-    Metric,
-    Values,
-    WorkloadKind,
-    lock_metrics,
-    phase_seconds,
-    return_nothing,
-)
+from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKind, lock_metrics, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
@@ -33,8 +25,7 @@ def build(scenario: Scenario) -> Job:
     """
     kernel = KernelProgram(scenario)
     vcpu = running_vcpu(kernel, logging=False)
-    main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=1, populated=True, shared=scenario.workload.shared)
+    return kernel.job(vcpu, _main(kernel), barriers=1, populated=True, shared=scenario.workload.shared)
 
 
 def _main(kernel: KernelProgram) -> Thread:
@@ -99,6 +90,5 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     }
 
 
-KIND = WorkloadKind(
-    "zap", build, METRICS, ("zap_time", "guest_throughput", "longest_stall"), measure, return_nothing, curve=curve
-)
+_DEFAULT = ("zap_time", "guest_throughput", "longest_stall")
+KIND = WorkloadKind("zap", build, METRICS, _DEFAULT, measure, lambda _: None, curve=curve)

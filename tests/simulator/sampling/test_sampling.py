@@ -16,11 +16,10 @@ from simlib.analysis.simulate import run_scenario
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Block, Page
 from simlib.simulator.engine.result import PS, lap_bin
-from simlib.simulator.sampling import sample_migration, unsupported_reason
+from simlib.simulator.sampling import DEFAULT_REPLICATIONS, sample_migration, unsupported_reason
 from simlib.simulator.sampling.estimator import Stalls, sample_once
 from simlib.simulator.sampling.fluid_model import ENDS, MemoryState, Rates, Touches, service_of, touches_of
 from simlib.simulator.sampling.initial_state import access_quantiles, initial_image, pages_of_classes
-from simlib.simulator.sampling.sample import DEFAULT_REPLICATIONS
 from simlib.simulator.sampling.table import metric_table, validity_flags
 from simlib.simulator.sampling.window import WindowSpec, simulate_window
 from simlib.simulator.workloads.migration import page_time

@@ -11,42 +11,36 @@ and dirty rings, `statistics` what is recorded. `interpreter` goes from step to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import Lock
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simlib._lib.jit import address_of, compiling_in_background, is_cached
 from simlib.model.job import Job
 from simlib.model.program import Program
 from simlib.simulator.engine import limits
-from simlib.simulator.engine.compiled.calendar import initial_calendar
 from simlib.simulator.engine.compiled.inline import loops_as_written
 from simlib.simulator.engine.compiled.interpreter import advance, slow_path
 from simlib.simulator.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAWAY, RUNNING, Run, initial_run
-from simlib.simulator.engine.result import EngineResult
+from simlib.simulator.engine.result import EngineResult, Progress
 
 _compiling = Lock()
 _addresses: dict[bool, int] = {}
 """Address of `slow_path`, by whether runs keep records; present once the engine is compiled for them."""
 
 BUDGET = 500_000
-"""Events between two checks for an interrupt and updates of the progress display; takes well below a tenth of a second.
-"""
+"""Events between two checks for an interrupt and updates of the progress display: well below a tenth of a second."""
 
 
-def run(
-    job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Callable[[int, int], None] | None = None
-) -> EngineResult:
+def run(job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Progress | None = None) -> EngineResult:
     """Run a job with the compiled engine.
 
     Raises `DeadlockError` if every thread that has not ended waits for another. Raises `HorizonError` if simulated time
     passes 75 minutes, or the trace outgrows `trace`. Raises `InputError` if the job has more than 1024 threads.
 
     - `job`: programs, threads and locks.
-    - `seed`: root of all random streams.
+    - `seed`: seed of the random numbers.
     - `trace`: keep up to this many trace events; 0 keeps none.
     - `ledger`: keep up to this many entries of what happened to the guest's pages; 0 keeps none.
     - `progress`: called with (events, simulated time in ps) several times a second.
@@ -65,7 +59,7 @@ def run(
     (31000, [20, 1])
     """
     limits.check_size(job)
-    state = initial_run(job, seed, trace, ledger, initial_calendar(len(job.entry), job.turn_ps > 0))
+    state = initial_run(job, seed, trace, ledger)
     world = state.worlds[0]
     compile_for(state)
     while world["status"] == RUNNING and world["overflow_at"] < 0:
@@ -102,10 +96,7 @@ def compiling_engine() -> AbstractContextManager[None]:
 
 
 def compile_ahead(*, recorded: bool = False, slow_path_only: bool = False) -> None:
-    """Compile the engine before its first run, for runs with or without records.
-
-    - `slow_path_only`: compile only the slow path.
-    """
+    """Compile the engine, or only its slow path, before its first run, for runs with or without records."""
     compile_for(_minimal_run(8 if recorded else 0), slow_path_only=slow_path_only)
 
 
@@ -116,37 +107,31 @@ def _minimal_run(records: int = 0) -> Run:
         program.run(1000)
     zeros = np.zeros(1, dtype=int)
     job = Job(program.steps(), zeros, np.zeros((1, 2), dtype=int), zeros, 0, 0, 0, zeros)
-    return initial_run(job, 1, records, 0, initial_calendar(1))
+    return initial_run(job, 1, records, 0)
 
 
 def compile_for(state: Run, *, slow_path_only: bool = False) -> None:
-    """Compile the engine, or load it, for runs like this one: with records or without.
+    """Compile or load the engine, or only its slow path, for runs like this one: with records or without.
 
     If no machine code is cached, another process compiles the slow path meanwhile.
-
-    - `slow_path_only`: compile only the slow path.
     """
     recorded = state.counters.trace is not None
     with _compiling, loops_as_written():
         if recorded not in _addresses:
             if not slow_path_only:
-                kind = "recorded" if recorded else "plain"
-                with compiling_in_background(
-                    slow_path, (state, -1), "simlib.simulator.engine.compiled", "slow_path", kind
-                ):
+                command = "simlib.simulator.engine.compiled", "slow_path", "recorded" if recorded else "plain"
+                with compiling_in_background(slow_path, (state, -1), *command):
                     address_of(advance, (state, BUDGET))
             _addresses[recorded] = address_of(slow_path, (state, -1))
     state.worlds["slow_path"] = _addresses[recorded]
 
 
-def _recorded_rows(rows: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
-    """First `count` rows of a record; none if it was not kept."""
-    return np.zeros((0, 5), dtype=np.int64) if rows is None else rows[:count]
-
-
 def _engine_result(state: Run) -> EngineResult:
     """Result of a run that ended normally."""
     world, threads, locks, counters = state.worlds[0], state.threads, state.locks, state.counters
+    nothing = np.zeros((0, 5), dtype=np.int64)
+    trace = nothing if counters.trace is None else counters.trace[: world["traced"]]
+    ledger = nothing if counters.ledger is None else counters.ledger[: world["ledgered"]]
     return EngineResult(
         end_ps=int(np.max(threads["ended"])),
         events=int(world["events"]),
@@ -154,20 +139,11 @@ def _engine_result(state: Run) -> EngineResult:
         wait_histogram=locks["waits"].reshape(len(locks), 2, -1).copy(),
         hold_histogram=locks["holds"].reshape(len(locks), 2, -1).copy(),
         busy_ps=locks["busy"].copy(),
-        queue_ps=counters.queue,
         thread_ps=threads["spent"].copy(),
         thread_end_ps=threads["ended"].copy(),
         faults=threads["faults"].copy(),
-        progress=counters.progress,
         bin_ps=1 << int(world["shift"]),
-        stamp_ps=counters.stamp_ps,
-        stamp_locks=counters.stamp_locks,
-        stamp_sums=counters.stamp_sums,
-        stamp_thread=counters.stamp_thread,
-        stamp_waits=counters.stamp_waits,
-        lap_histogram=counters.laps,
         lap_max_ps=threads["lap_max"].copy(),
         throttle=int(world["throttle"]),
-        trace=_recorded_rows(counters.trace, int(world["traced"])),
-        ledger=_recorded_rows(counters.ledger, int(world["ledgered"])),
+        **counters._replace(trace=trace, ledger=ledger)._asdict(),
     )

@@ -1,22 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Accesses of the guest to its memory."""
 
-from __future__ import annotations
-
-from simlib.simulator.engine.compiled import logs
+from simlib.simulator.engine.compiled import logs, statistics
 from simlib.simulator.engine.compiled.clock import IDLE, RUN, shown_time
 from simlib.simulator.engine.compiled.inline import always_inline, outlined
 from simlib.simulator.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, is_written
-from simlib.simulator.engine.compiled.statistics import (
-    FAULT,
-    LEAVE,
-    PAUSE,
-    PAUSED,
-    WRITE,
-    end_kick,
-    record_entry,
-    record_event,
-)
 
 
 @always_inline
@@ -40,19 +28,9 @@ def interrupt(run, thread, number):
         thread.kicked = 1
         thread.lap_from = shown_time(world, world.now)
     if pause:
-        record_event(world, counters.trace, world.now, number, PAUSE, pause)
-        record_entry(world, counters.ledger, number, PAUSED, kick, pause)
+        statistics.record_event(world, counters.trace, world.now, number, statistics.PAUSE, pause)
+        statistics.record_entry(world, counters.ledger, number, statistics.PAUSED, kick, pause)
     return world.now + kick + pause
-
-
-@always_inline
-def fault_target(step, fault):
-    """Step at which the handling of a fault begins."""
-    if fault == 0:
-        return step.a
-    if fault == 1:
-        return step.b
-    return step.c if fault == 2 else step.d
 
 
 @always_inline
@@ -65,21 +43,24 @@ def access(run, thread, number, step):
     page = thread.page
     fault = fault_of(world, run.pages, run.blocks, page)
     if logs.must_leave_guest(world, thread, fault):
-        record_event(world, counters.trace, world.now, number, LEAVE, page)
+        statistics.record_event(world, counters.trace, world.now, number, statistics.LEAVE, page)
         thread.pc = step.e
         return world.now
     if fault == NO_FAULT or fault == LOGGED:
         thread.pc += 1
         if thread.kicked:
-            end_kick(world, counters, thread, number)
+            statistics.end_kick(world, counters, thread, number)
         if fault == LOGGED:
             logs.log_write(world, run.pages, run.logs, thread, number, page)
-            record_entry(world, counters.ledger, number, WRITE, page, 2)
+            statistics.record_entry(world, counters.ledger, number, statistics.WRITE, page, 2)
             return world.now + world.dirty_set_ps
         if counters.ledger is not None and is_written(world, page):
-            record_entry(world, counters.ledger, number, WRITE, page, 0)
+            statistics.record_entry(world, counters.ledger, number, statistics.WRITE, page, 0)
         return world.now
     thread.faults[fault] += 1
-    record_event(world, counters.trace, world.now, number, FAULT, fault)
-    thread.pc = fault_target(step, fault)
+    statistics.record_event(world, counters.trace, world.now, number, statistics.FAULT, fault)
+    if fault <= 1:
+        thread.pc = step.a if fault == 0 else step.b
+    else:
+        thread.pc = step.c if fault == 2 else step.d
     return world.now

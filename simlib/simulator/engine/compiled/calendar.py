@@ -49,12 +49,6 @@ def least_rival(tree, number):
 
 
 @always_inline
-def is_next(tree, number, time):
-    """True if a thread that wakes at `time` comes before all others."""
-    return time <= HORIZON_PS and key_of(time, number) < least_rival(tree, number)
-
-
-@always_inline
 def key_of(time, number):
     """Key of a wake-up; a time past the horizon is clipped so that the key cannot overflow."""
     return (min(time, HORIZON_PS + 1) << THREAD_BITS) | number

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Clocks, and the passing of a thread's own time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simlib.model.steps import Step
 from simlib.simulator.engine.compiled.inline import always_inline, item
-from simlib.simulator.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS, WITHIN_BITS
+from simlib.simulator.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS, WITHIN_BITS, mix_all
 
 RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
 """Activities on which threads spend time, in the order of `simlib.simulator.engine.result.ACTIVITIES`."""
@@ -35,12 +33,7 @@ def fall_asleep(world, thread, time):
     change_running(world, world.now, -1)
 
 
-@always_inline
-def mix(z):
-    """64 random bits of a state (SplitMix64, as `simlib.simulator.engine.random.mix`)."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+mix = always_inline(mix_all)
 
 
 @always_inline

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Rounds: the steps between two hits of one ACCESS, traced once and then added up."""
 
-from __future__ import annotations
-
 from simlib.model.steps import Block, Page, Quantity, Step
 from simlib.simulator.engine.compiled import calendar
 from simlib.simulator.engine.compiled.clock import HOLD, RUN
@@ -18,26 +16,6 @@ _ROUND_STEPS = 64
 _NONE = -1
 _ALL_WRITABLE = Page.WRITABLE * 0x0101010101010101
 _ALL_STATES = 3 * 0x0101010101010101
-
-
-@always_inline
-def reset_round(round_):
-    """Initialise a round that so far consists of its ACCESS."""
-    round_.time, round_.events, round_.run, round_.hold, round_.stride = 0, 1, 0, 0, 0
-    round_.lap, round_.lap_at, round_.advance_at = _NONE, 0, 0
-    round_.extent, round_.counter, round_.other = _NONE, _NONE, _NONE
-
-
-@always_inline
-def add_counter(step, round_):
-    """Add a REPEAT to a round; returns True if there is room for its counter."""
-    if round_.counter == _NONE:
-        round_.counter, round_.period = step.c, step.b
-    elif round_.other == _NONE and step.c != round_.counter:
-        round_.other, round_.other_period = step.c, step.b
-    else:
-        return False
-    return True
 
 
 @always_inline
@@ -64,13 +42,18 @@ def add_step(step, round_):
         round_.stride, round_.advance_at, round_.extent = step.a, round_.time, step.b
         return is_first
     if kind == Step.REPEAT:
-        return add_counter(step, round_)
+        if round_.counter == _NONE:
+            round_.counter, round_.period = step.c, step.b
+        elif round_.other == _NONE and step.c != round_.counter:
+            round_.other, round_.other_period = step.c, step.b
+        else:
+            return False  # there is no room for a third counter
+        return True
     if kind == Step.TEST and step.b == Quantity.FLAG:
         round_.events += 1
         return True
-    return kind == Step.JUMP or (
-        kind == Step.TEST and step.b == Quantity.DONE and step.d == 1 and step.c == round_.extent
-    )
+    tests_end = kind == Step.TEST and step.b == Quantity.DONE and step.d == 1 and step.c == round_.extent
+    return kind == Step.JUMP or tests_end
 
 
 @always_inline
@@ -89,7 +72,9 @@ def trace_round(world, steps, first, expires, round_):
 
     The extent does not end on the way, and no counter runs out except number `expires`.
     """
-    reset_round(round_)
+    round_.time, round_.events, round_.run, round_.hold, round_.stride = 0, 1, 0, 0, 0
+    round_.lap, round_.lap_at, round_.advance_at = _NONE, 0, 0
+    round_.extent, round_.counter, round_.other = _NONE, _NONE, _NONE
     pc = first + 1
     for _ in range(_ROUND_STEPS):
         step = steps[pc]
@@ -102,20 +87,10 @@ def trace_round(world, steps, first, expires, round_):
 
 
 @always_inline
-def same_shape(round_, other):
-    """True if two rounds differ only in their number of events."""
-    return (
-        round_.time == other.time
-        and round_.run == other.run
-        and round_.hold == other.hold
-        and round_.stride == other.stride
-        and round_.advance_at == other.advance_at
-        and round_.lap == other.lap
-        and round_.lap_at == other.lap_at
-        and round_.extent == other.extent
-        and round_.counter == other.counter
-        and round_.other == other.other
-    )
+def shape_of(round_):
+    """All of a round but its number of events."""
+    times = round_.time, round_.run, round_.hold, round_.advance_at, round_.lap, round_.lap_at
+    return times, (round_.stride, round_.extent, round_.counter, round_.other)
 
 
 @outlined
@@ -133,7 +108,8 @@ def learn_rounds(world, steps, rounds):
         for counter in (round_.counter, round_.other):
             if not round_.known or round_.free or counter == _NONE:
                 continue
-            if trace_round(world, steps, pc, counter, expiring_round) and same_shape(round_, expiring_round):
+            has_form = trace_round(world, steps, pc, counter, expiring_round)
+            if has_form and shape_of(round_) == shape_of(expiring_round):
                 round_.free, round_.extra = 1, expiring_round.events - round_.events
                 if counter == round_.other:
                     round_.counter, round_.other = round_.other, round_.counter
@@ -183,9 +159,7 @@ def scan_hits(world, pages, words, blocks, page, stride, most):
 
 @always_inline
 def count_hits(world, pages, words, blocks, thread, stride, most):
-    """Number of consecutive hits from the thread's page on, at most `most`; reuses the last scan if no entry was
-    withdrawn.
-    """
+    """Number of consecutive hits from the page on, at most `most`; the last scan holds until an entry is withdrawn."""
     page = thread.page
     known = thread.hits_since == world.withdrawn
     if known and stride == 1 and thread.hits_from <= page < thread.hits_to:
@@ -258,16 +232,15 @@ def skip_rounds(run, thread, number, time, horizon):
     if most <= 0:
         return time
     rounds = count_hits(world, run.pages, run.words, run.blocks, thread, round_.stride, most)
-    add_progress(
-        world, counters.progress, counters.queue, number, time + round_.advance_at, round_.time, rounds, round_.stride
-    )
+    at = time + round_.advance_at
+    add_progress(world, counters.progress, counters.queue_ps, number, at, round_.time, rounds, round_.stride)
     thread.page += rounds * round_.stride
     thread.spent[RUN] += rounds * round_.run
     thread.spent[HOLD] += rounds * round_.hold
     if round_.lap != _NONE:
         if round_.lap:
-            add_laps(thread, counters.laps, time + round_.lap_at - thread.lap_from, 1)
-            add_laps(thread, counters.laps, round_.time, rounds - 1)
+            add_laps(thread, counters.lap_histogram, time + round_.lap_at - thread.lap_from, 1)
+            add_laps(thread, counters.lap_histogram, round_.time, rounds - 1)
         thread.lap_from = time + (rounds - 1) * round_.time + round_.lap_at
     events = rounds * round_.events + advance_counters(round_, thread, rounds)
     world.events += events

@@ -27,8 +27,7 @@ always_inline = njit(forceinline=True, **_INNER)
 """For small functions of records, arrays and numbers: compiled once and inlined into their callers."""
 
 outlined = njit(forceinline=False, **_INNER)
-"""For rare paths: without this option, Numba also inlines the callees of an `always_inline` function into its callers.
-"""
+"""For rare paths: otherwise Numba also inlines the callees of an `always_inline` function into its callers."""
 
 
 @contextmanager

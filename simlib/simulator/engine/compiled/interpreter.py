@@ -60,16 +60,6 @@ def in_guest(thread):
 
 
 @always_inline
-def count_in_guest(threads, vcpus):
-    """Number of vCPUs in the guest."""
-    count = 0
-    for j in range(vcpus):
-        if in_guest(threads[j]):
-            count += 1
-    return count
-
-
-@always_inline
 def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step):
     """Value of a quantity that TEST reads and other threads change."""
     kind, argument = step.b, step.c
@@ -80,7 +70,10 @@ def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step
     if kind == Quantity.CLOCK:
         return clock.shown_time(world, world.now)
     if kind == Quantity.VCPUS_IN_GUEST:
-        return count_in_guest(threads, world.vcpus)
+        count = 0
+        for j in range(world.vcpus):
+            count += in_guest(threads[j])
+        return count
     if kind == Quantity.DIRTY:
         return memory.count_set_bits(pages, thread, argument, Page.DIRTY, step.d)
     if kind == Quantity.LOGGED:
@@ -101,7 +94,7 @@ def private_step(run, thread, number, step, time):
     if kind == Step.ADVANCE:
         page = min(thread.page + step.a, thread.end[step.b])
         counters = run.counters
-        time_bin = statistics.bin_of(run.worlds[0], counters.progress, counters.queue, time)
+        time_bin = statistics.bin_of(run.worlds[0], counters.progress, counters.queue_ps, time)
         counters.progress[np.uint64(number), np.uint64(time_bin)] += page - thread.page
         thread.page = page
     elif kind == Step.TEST:
@@ -270,8 +263,7 @@ def call_slow_path(run, number):
 def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move the same clocks
     """Run a thread from `now` until it must return to the calendar or sleeps; returns its clock, or ASLEEP.
 
-    Steps that neither affect others nor are affected by them are taken ahead of the calendar
-    (`simlib.simulator.engine.compiled.lookahead`).
+    It runs ahead of the calendar by the rule in `simlib.simulator.engine.compiled.lookahead`.
     """
     world = run.worlds[0]
     time = done = now
@@ -297,9 +289,10 @@ def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches
         condition = step.ahead if runs_ahead else static_analysis.NEVER
         if condition == static_analysis.NEVER:
             if time > turn:
-                too_far = time > done or time > world.turn_end or world.events >= world.stop_at
-                if too_far or not calendar.is_next(run.tree, number, time):
+                if time > done or time > min(world.turn_end, HORIZON_PS) or world.events >= world.stop_at:
                     return time  # come back at that time
+                if calendar.key_of(time, number) >= calendar.least_rival(run.tree, number):
+                    return time
                 private_steps = 1
                 turn = now = time
                 world.now = world.woken = now

@@ -1,26 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lock words, their cache lines, and the rules of every lock discipline."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simlib.model.locks import COHORT_PASSES, Discipline
 from simlib.model.steps import Clock, LockScope, Mode
-from simlib.simulator.engine.compiled import calendar
+from simlib.simulator.engine.compiled import calendar, statistics
 from simlib.simulator.engine.compiled.clock import BROADCAST, LINE, WAIT, change_running, run_ahead
 from simlib.simulator.engine.compiled.inline import always_inline, bit_length, inlined_at_caller, item, outlined
 from simlib.simulator.engine.compiled.state import BITS, LOCK_STATISTICS
-from simlib.simulator.engine.compiled.statistics import (
-    ACQUIRED,
-    POLL,
-    RELEASED,
-    RETRY,
-    TOUCH,
-    TRY,
-    add_queue_time,
-    record_event,
-)
 from simlib.simulator.engine.limits import HORIZON_PS
 
 ACQUISITIONS, CONTENDED, WAIT_PS, WAIT_MAX_PS, HOLD_PS, HOLD_MAX_PS = range(LOCK_STATISTICS)
@@ -56,7 +44,7 @@ def touch(world, cpus, trace, line, thread, number, now):
     line.free = done
     line.owner = number
     thread.spent[LINE] += done - now
-    record_event(world, trace, now, number, TOUCH, done - now)
+    statistics.record_event(world, trace, now, number, statistics.TOUCH, done - now)
     thread.pc += 1
     return done
 
@@ -140,15 +128,6 @@ def move_up(waiting, index, lock, place):
 
 
 @always_inline
-def dequeue(waiting, index, lock, place):
-    """Remove the thread at a place from the queue; those before it move up by one."""
-    ring = waiting.shape[1]
-    if place > 0:
-        move_up(waiting, index, lock, place)
-    lock.head = 0 if lock.head + 1 == ring else lock.head + 1
-
-
-@always_inline
 def begin_hold(thread, at):
     """Count one more lock held by the thread; the acquisition time of the enclosing lock is kept."""
     if thread.holds > 0:
@@ -174,7 +153,7 @@ def record_acquisition(world, counters, index, lock, number, thread, mode, at):
     lock.stats[np.uint64(first + WAIT_PS)] += wait
     lock.stats[np.uint64(first + WAIT_MAX_PS)] = max(lock.stats[np.uint64(first + WAIT_MAX_PS)], wait)
     lock.waits[np.uint64(BITS * mode + bit_length(wait))] += 1
-    record_event(world, counters.trace, at, number, ACQUIRED, index, mode)
+    statistics.record_event(world, counters.trace, at, number, statistics.ACQUIRED, index, mode)
 
 
 @always_inline
@@ -207,7 +186,7 @@ def take(run, thread, number, step, now):
     lock, mode = item(run.locks, index), step.b
     thread.tried = now
     thread.mode = mode
-    record_event(world, counters.trace, now, number, TRY, index, mode)
+    statistics.record_event(world, counters.trace, now, number, statistics.TRY, index, mode)
     if lock.kind == Discipline.LOCKLESS:
         thread.version_read = lock.count
         begin_hold(thread, now)
@@ -224,7 +203,7 @@ def take(run, thread, number, step, now):
     ring = run.waiting.shape[1]
     slot = lock.head + lock.length
     run.waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = number
-    add_queue_time(world, counters.progress, counters.queue, index, lock, now, 1)
+    statistics.add_queue_time(world, counters.progress, counters.queue_ps, index, lock, now, 1)
     if lock.length == 1:
         lock.comes_at = done if world.turn_ps == 0 else HORIZON_PS
     if world.clock == Clock.SERIAL_YIELD:
@@ -254,7 +233,7 @@ def drop(run, thread, number, step, now):
     if lock.kind == Discipline.LOCKLESS:
         if lock.count != thread.version_read:
             lock.stats[np.uint64(first + CONTENDED)] += 1
-            record_event(world, counters.trace, done, number, RETRY, index, mode)
+            statistics.record_event(world, counters.trace, done, number, statistics.RETRY, index, mode)
             thread.pc = step.d
             return done
         lock.count += 1
@@ -267,7 +246,7 @@ def drop(run, thread, number, step, now):
     lock.stats[np.uint64(first + HOLD_PS)] += held
     lock.stats[np.uint64(first + HOLD_MAX_PS)] = max(lock.stats[np.uint64(first + HOLD_MAX_PS)], held)
     lock.holds[np.uint64(BITS * mode + bit_length(held))] += 1
-    record_event(world, counters.trace, done, number, RELEASED, index, mode)
+    statistics.record_event(world, counters.trace, done, number, statistics.RELEASED, index, mode)
     thread.pc += 1
     lock.last, lock.freed = number, done
     if lock.length > 0 and world.turn_ps == 0:  # with turns, waiters poll in their turns
@@ -287,7 +266,7 @@ def poll(run, thread, number, step):
     lock.comes_at = now
     if not admits(lock, thread.mode):
         return ASLEEP
-    record_event(run.worlds[0], run.counters.trace, now, number, POLL, index, thread.mode)
+    statistics.record_event(run.worlds[0], run.counters.trace, now, number, statistics.POLL, index, thread.mode)
     run.worlds[0].failed_polls = 0
     return grant_to(run, index, lock, place, number, thread, by, now, max(now, lock.freed))
 
@@ -312,8 +291,10 @@ def grant(run, index, lock, by, now, at):
 def grant_to(run, index, lock, place, number, thread, by, now, at):
     """Grant the lock, free from `at` on, to a waiter; returns when that sees it."""
     world, counters = run.worlds[0], run.counters
-    add_queue_time(world, counters.progress, counters.queue, index, lock, now, -1)
-    dequeue(run.waiting, index, lock, place)
+    statistics.add_queue_time(world, counters.progress, counters.queue_ps, index, lock, now, -1)
+    if place > 0:
+        move_up(run.waiting, index, lock, place)
+    lock.head = 0 if lock.head + 1 == run.waiting.shape[1] else lock.head + 1
     if world.clock == Clock.SERIAL_YIELD:
         change_running(world, now, 1)
     owned_at = pass_to_successor(world, run.cpus, run.waiting, index, lock, number, by, at)

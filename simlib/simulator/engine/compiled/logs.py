@@ -1,24 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Logs of a vCPU's writes that hardware and KVM keep: its log buffer and its dirty ring."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simlib.model.steps import STATE, Page, Step
+from simlib.simulator.engine.compiled import statistics
 from simlib.simulator.engine.compiled.clock import RUN
 from simlib.simulator.engine.compiled.inline import always_inline, noinline, outlined
 from simlib.simulator.engine.compiled.memory import LOGGED, WORD_PAGES
-from simlib.simulator.engine.compiled.statistics import (
-    DRAIN,
-    DRAINED,
-    HARVEST,
-    HARVESTED,
-    RESET,
-    TAKEN,
-    record_entry,
-    record_event,
-)
 
 
 @always_inline
@@ -29,9 +18,7 @@ def ring_is_full(world, thread):
 
 @always_inline
 def must_leave_guest(world, thread, fault):
-    """True if a thread must leave the guest before its access: its ring is full, or its log buffer and the write is
-    logged.
-    """
+    """True if a thread must leave the guest before its access: its ring is full, or its buffer before a log."""
     return (fault == LOGGED and 0 < world.buffer_entries <= thread.logged) or ring_is_full(world, thread)
 
 
@@ -81,7 +68,7 @@ def drain(run, thread, number):
         mark_dirty(world, run.pages, run.rings, thread, number, run.logs[number, i])
     thread.logged = 0
     if entries > 0:
-        record_entry(world, run.counters.ledger, number, DRAINED, number, entries)
+        statistics.record_entry(world, run.counters.ledger, number, statistics.DRAINED, number, entries)
     return entries
 
 
@@ -96,7 +83,7 @@ def harvest(run, number):
             run.pages[run.rings[owner, i % world.ring_entries]] |= Page.DIRTY
         other.harvested = other.pushed
         if new > 0:
-            record_entry(world, run.counters.ledger, number, HARVESTED, owner, new)
+            statistics.record_entry(world, run.counters.ledger, number, statistics.HARVESTED, owner, new)
             entries += new
     return entries
 
@@ -123,7 +110,7 @@ def take_run(run, thread, number):
             entries += 1
         other.reset += entries
         thread.run_first, thread.run_mask = first, np.int64(mask)
-        record_entry(world, run.counters.ledger, number, TAKEN, owner, entries)
+        statistics.record_entry(world, run.counters.ledger, number, statistics.TAKEN, owner, entries)
         return entries
     return 0
 
@@ -140,15 +127,15 @@ def log_maintenance(run, thread, number, step):
             thread.pc = step.a
         return world.now
     if kind == Step.DRAIN:
-        entries, entry_ps, event = drain(run, thread, number), step.a, DRAIN
+        entries, entry_ps, event = drain(run, thread, number), step.a, statistics.DRAIN
     elif kind == Step.HARVEST:
-        entries, entry_ps, event = harvest(run, number), step.a, HARVEST
+        entries, entry_ps, event = harvest(run, number), step.a, statistics.HARVEST
     else:
-        entries, entry_ps, event = take_run(run, thread, number), step.b, RESET
+        entries, entry_ps, event = take_run(run, thread, number), step.b, statistics.RESET
         if entries == 0:
             thread.pc = step.a
             return world.now
     thread.spent[RUN] += entries * entry_ps
-    record_event(world, run.counters.trace, world.now, number, event, entries)
+    statistics.record_event(world, run.counters.trace, world.now, number, event, entries)
     thread.pc += 1
     return world.now + entries * entry_ps

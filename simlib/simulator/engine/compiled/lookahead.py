@@ -28,8 +28,6 @@ at once as there are hits in a row.
 With a trace, a ledger or a clock other than the world's, every step is an event.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from simlib.model.steps import Clock, Page, Quantity, Step
@@ -124,10 +122,8 @@ def horizon_of(run, thread, number):
                 key = earliest_sweep_effect(world, run.words, run.sweep, changer, changer_round, thread, key)
             least = min(least, key)
             continue
-        waits_for_thread = (
-            changer.parked >= 0 and run.full_barriers[changer.parked] and (thread.barriers >> changer.parked) & 1
-        )
-        if changer.ended < 0 and not waits_for_thread:
+        waits = changer.parked >= 0 and run.full_barriers[changer.parked] and (thread.barriers >> changer.parked) & 1
+        if changer.ended < 0 and not waits:
             any_event = True
     if any_event:
         least = min(least, (calendar.least_rival(tree, number) >> calendar.THREAD_BITS) << calendar.THREAD_BITS)
@@ -135,22 +131,15 @@ def horizon_of(run, thread, number):
 
 
 @always_inline
-def may_run_ahead(run, thread, step):
-    """True if the thread may take a step ahead of the calendar."""
-    condition = step.ahead
+def may_run_ahead_at(run, thread, number, step, time, horizon):
+    """True if the thread may take a step ahead of the calendar at `time`, below the horizon and the event budget."""
+    world, condition = run.worlds[0], step.ahead
+    if calendar.key_of(time, number) >= horizon or world.events >= world.stop_at:
+        return False
     if condition == static_analysis.ALWAYS:
         return True
     if condition == static_analysis.PRIVATE_BITMAP:
         return thread.owns_bitmap > 0
     if thread.memory_private:
         return True
-    return condition == static_analysis.HIT and fault_of(run.worlds[0], run.pages, run.blocks, thread.page) == NO_FAULT
-
-
-@always_inline
-def may_run_ahead_at(run, thread, number, step, time, horizon):
-    """True if the thread may take a step ahead of the calendar at `time`, below the horizon and the event budget."""
-    world = run.worlds[0]
-    if calendar.key_of(time, number) >= horizon or world.events >= world.stop_at:
-        return False
-    return may_run_ahead(run, thread, step)
+    return condition == static_analysis.HIT and fault_of(world, run.pages, run.blocks, thread.page) == NO_FAULT

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The page table, KVM's dirty log, and userspace's bitmap."""
 
-from __future__ import annotations
-
 from simlib.model.steps import STATE, Block, Map, Page, Scan
 from simlib.simulator.engine.compiled.clock import HOLD, IDLE, RUN
 from simlib.simulator.engine.compiled.inline import always_inline, item, outlined
@@ -84,10 +82,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
 
 @outlined
 def scan_word(pages, first, action, in_table):
-    """Scan the 64 pages from `first` on.
-
-    Returns the number of pages that matched, and the change of the number of pages in the bitmap.
-    """
+    """Scan the 64 pages from `first` on; returns the pages that matched, and the change of those in the bitmap."""
     matched = added = 0
     for page in range(first, first + WORD_PAGES):
         bits = item(pages, page)

@@ -16,8 +16,9 @@ from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
 from simlib.model.throttle import Throttle
 from simlib.simulator.engine import limits
+from simlib.simulator.engine.compiled.calendar import initial_calendar
 from simlib.simulator.engine.random import first_tick, seek_tables, tables, thread_keys
-from simlib.simulator.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS, LOCK_COLUMNS
+from simlib.simulator.engine.result import ACTIVITIES, FIRST_SHIFT, LOCK_COLUMNS, Counters, empty_counters
 
 CACHE_LINE = 64
 """Bytes."""
@@ -143,21 +144,6 @@ class Cpus(NamedTuple):
     queue_length_penalty_ps: NDArray[np.int64]
 
 
-class Counters(NamedTuple):
-    """Results that a run accumulates: the arrays of `simlib.simulator.engine.result.EngineResult`."""
-
-    queue: NDArray[np.int64]
-    progress: NDArray[np.int64]
-    stamp_ps: NDArray[np.int64]
-    stamp_locks: NDArray[np.int64]
-    stamp_sums: NDArray[np.int64]
-    stamp_thread: NDArray[np.int64]
-    stamp_waits: NDArray[np.int64]
-    laps: NDArray[np.int64]
-    trace: NDArray[np.int64] | None
-    ledger: NDArray[np.int64] | None
-
-
 class Run(NamedTuple):
     """State of a run."""
 
@@ -186,50 +172,35 @@ class Run(NamedTuple):
     rings: NDArray[np.int64]
 
 
-def empty_counters(job: Job, trace: int, ledger: int) -> Counters:
-    """Counters before the first event."""
-    threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
-
-    def zeros(*shape: int) -> NDArray[np.int64]:
-        return np.zeros(shape, dtype=np.int64)
-
-    return Counters(
-        queue=zeros(locks, BINS),
-        progress=zeros(threads, BINS),
-        stamp_ps=zeros(stamps),
-        stamp_locks=zeros(stamps, locks, 2, 2),
-        stamp_sums=zeros(stamps, len(ACTIVITIES) + 6),
-        stamp_thread=zeros(stamps, len(ACTIVITIES) + 1),
-        stamp_waits=zeros(stamps),
-        laps=zeros(LAP_BINS),
-        trace=zeros(trace, 5) if trace or ledger else None,
-        ledger=zeros(ledger, 5) if trace or ledger else None,
-    )
-
-
-def initial_run(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]) -> Run:
+def initial_run(job: Job, seed: int, trace: int, ledger: int) -> Run:
     """A run before its first event."""
     quantiles = tables(job.cvs)
     limits.check_times(job, quantiles)
     locks = aligned(len(job.locks), LOCK)
     locks["kind"], locks["line_owner"] = job.locks, -1
     memory, count = limits.initial_memory(job), len(job.steps)
-    keys = thread_keys(seed, len(job.entry) + 1)
+    keys, counters = thread_keys(seed, len(job.entry) + 1), empty_counters(job)
+    if trace or ledger:
+        counters = counters._replace(trace=np.zeros((trace, 5), np.int64), ledger=np.zeros((ledger, 5), np.int64))
+    lines = aligned(job.lines, LINE)
+    lines["owner"] = -1
+    steps = np.zeros((count, len(STEP.names or ())), dtype=np.int64)
+    steps[:, : job.steps.shape[1]] = job.steps
     return Run(
-        steps=_steps_of(job),
+        steps=steps.view(STEP).reshape(-1),
         quantiles=quantiles.astype(np.int32),  # less than 2**27 each; they stay in the nearest cache
         places=seek_tables(job.places, limits.vcpu_pages(job)),
         worlds=_world_of(job, keys[-1], trace, ledger),
         threads=_threads_of(job, keys),
         cpus=_cpus_of(job),
         locks=locks,
-        lines=_lines_of(job),
+        lines=lines,
         waiting=np.zeros((len(locks), len(job.entry)), dtype=np.int64),
-        tree=tree,
+        tree=initial_calendar(len(job.entry), job.turn_ps > 0),
         pages=memory.pages,
         blocks=memory.blocks,
         arrived=np.zeros(job.barriers, dtype=np.int64),
-        counters=empty_counters(job, trace, ledger),
+        counters=counters,
         words=memory.pages.view(np.uint64),
         rounds=np.zeros(count + 1, dtype=ROUND),
         changers=np.zeros(len(job.entry), dtype=np.int64),
@@ -257,31 +228,18 @@ def _cpus_of(job: Job) -> Cpus:
     )  # fmt: skip
 
 
-def _lines_of(job: Job) -> Records:
-    lines = aligned(job.lines, LINE)
-    lines["owner"] = -1
-    return lines
-
-
-def _steps_of(job: Job) -> Records:
-    table = np.zeros((len(job.steps), len(STEP.names or ())), dtype=np.int64)
-    table[:, : job.steps.shape[1]] = job.steps
-    return table.view(STEP).reshape(-1)
-
-
 def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records:
     count = len(job.entry)
     world = np.zeros(1, dtype=WORLD)
-    for name in ("local_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
+    for name in ("local_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock", "turn_ps", "tick_ps",
+                 "tick_work_ps", "tick_table", "enqueue_ps", "poll_ps", "dirty_bits", "dirty_set_ps", "buffer_entries",
+                 "ring_entries", "ring_full"):  # fmt: skip
         world[name] = getattr(job, name)
     world["block_shift"] = job.block_pages.bit_length() - 1
     world["live_threads"], world["shift"] = count, FIRST_SHIFT
     world["sweep_at"] = world["overflow_at"] = -1
     world["fluid"] = job.clock != Clock.WALL and not job.turn_ps
     world["running"] = count if world["fluid"] else 1
-    for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "enqueue_ps", "poll_ps",
-                 "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full"):  # fmt: skip
-        world[name] = getattr(job, name)
     for name, value in job.throttle._asdict().items() if job.throttle is not None else ():
         world[name] = value
     world["turn_of"] = count - 1
@@ -293,10 +251,7 @@ def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records
 
 
 def _threads_of(job: Job, keys: NDArray[np.uint64]) -> Records:
-    """Threads before their first step.
-
-    - `keys`: of the threads' random streams, then of the turns'.
-    """
+    """Threads before their first step; `keys`: of their random streams, then of the turns'."""
     threads = aligned(len(job.entry), THREAD)
     threads["pc"], threads["batch"] = job.entry, job.first_batch
     threads["stream"] = keys[:-1].view(np.int64)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Static analysis of the programs: what each thread can reach, and with which threads it shares memory."""
 
-from __future__ import annotations
-
 from simlib.model.locks import Discipline
 from simlib.model.steps import LockScope, Map, Quantity, Scan, Step
 from simlib.simulator.engine.compiled.inline import always_inline, outlined
@@ -22,17 +20,8 @@ region.
 _FIRST_BARRIER, _BARRIERS = 8, 48
 """Bits of the barriers that it can reach."""
 
-_CHANGERS = (
-    Step.STAMP,
-    Step.SIGNAL,
-    Step.KICK,
-    Step.HARVEST,
-    Step.RESET,
-    Step.THROTTLE_CHECK,
-    Step.THROTTLE,
-    Step.DIRTY_LIMIT_UPDATE,
-)
-"""Steps, besides SCAN and a Map.ZAP, that change what others see or observe what they did."""
+_CHANGERS = (Step.SCAN, Step.STAMP, Step.SIGNAL, Step.KICK, Step.HARVEST, Step.RESET, Step.DIRTY_LIMIT_UPDATE)
+"""Steps, besides THROTTLE_CHECK, THROTTLE and a Map.ZAP, that change what others see or observe what they did."""
 
 _CHANGED_BY_CHANGERS = (Quantity.FLAG, Quantity.CLOCK, Quantity.LOGGED, Quantity.RING)
 """Quantities that only changers change for other threads."""
@@ -46,10 +35,8 @@ def effects_of(steps, pc, blocks, inside_region):
     step = steps[pc]
     kind = step.kind
     bits = 0
-    if kind == Step.SCAN:
-        bits = _CHANGES | _SCANS
-    elif kind in _CHANGERS:
-        bits = _CHANGES
+    if kind in _CHANGERS or kind == Step.THROTTLE_CHECK or kind == Step.THROTTLE:
+        bits = _CHANGES | _SCANS if kind == Step.SCAN else _CHANGES
     elif kind == Step.MAP:
         bits = _TOUCHES
         if step.a == Map.ZAP:
@@ -91,13 +78,7 @@ def successor_step(steps, locks, pc, which):
         return _NO_SUCCESSOR
     if kind != Step.ACCESS:
         return _NO_SUCCESSOR
-    if which == 2:
-        return step.b
-    if which == 3:
-        return step.c
-    if which == 4:
-        return step.d
-    return step.e if which == 5 else pc + 1
+    return (step.b, step.c, step.d, step.e, pc + 1)[which - 2]
 
 
 _SUCCESSORS = 7
@@ -248,13 +229,8 @@ def lookahead_condition(steps, locks, count, step):
         return PRIVATE_MEMORY if step.b == Quantity.DIRTY or step.b == Quantity.BLOCK else NEVER
     if kind == Step.SCAN:
         return PRIVATE_BITMAP if step.a == Scan.SEND or step.a == Scan.ALL else NEVER
-    if (
-        (kind == Step.TAKE or kind == Step.DROP)
-        and step.c == LockScope.THREAD
-        and locks_are_private(steps, locks, count, step.a)
-    ):
-        return PRIVATE_MEMORY
-    return NEVER
+    by_thread = (kind == Step.TAKE or kind == Step.DROP) and step.c == LockScope.THREAD
+    return PRIVATE_MEMORY if by_thread and locks_are_private(steps, locks, count, step.a) else NEVER
 
 
 @outlined
@@ -264,11 +240,6 @@ def find_clear_sweeps(steps, block_shift, rounds):
         step, advance, test = steps[pc], steps[pc + 1], steps[pc + 2]
         advances = advance.kind == Step.ADVANCE and advance.a == WORD_PAGES and test.kind == Step.TEST and test.a == pc
         tests_end = test.b == Quantity.DONE and test.c == advance.b and test.d == 1
-        if (
-            step.kind == Step.SCAN
-            and step.a == Scan.CLEAR
-            and advances
-            and tests_end
-            and 1 << block_shift >= WORD_PAGES
-        ):
+        clears = step.kind == Step.SCAN and step.a == Scan.CLEAR and 1 << block_shift >= WORD_PAGES
+        if clears and advances and tests_end:
             rounds[pc].page_ps, rounds[pc].extent = min(step.b, step.d), advance.b

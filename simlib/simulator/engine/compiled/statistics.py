@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Records of a run: time bins, the trace, the ledger, stamps and stopwatches."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simlib.simulator.engine.compiled.clock import shown_time
@@ -15,8 +13,7 @@ from simlib.simulator.engine.result import ACTIVITIES, BINS, EVENTS, LAP_BITS, L
 """Events of the trace, in the order of `simlib.simulator.engine.result.EVENTS`."""
 
 WRITE = LEDGER.index("write")
-FIRST_SCAN = WRITE + 1
-"""Ledger kind of the first scan; a scan's kind is this plus its number."""
+FIRST_SCAN = WRITE + 1  # a scan's kind is this plus its number
 DRAINED, HARVESTED, TAKEN = (LEDGER.index(name) for name in ("drain", "harvest", "reset"))
 PAUSED, THROTTLE_CHECKED, THROTTLED, DIRTY_LIMIT_UPDATED, DIRTY_LIMIT_SLEPT = (
     LEDGER.index(name) for name in ("pause", "throttle_check", "throttle", "dirty_limit_update", "dirty_limit_sleep")
@@ -30,12 +27,8 @@ def record_event(world, trace, time, number, event, argument, mode=0):
     """Append an event to the trace, if there is one; `mode`: of a lock event."""
     if trace is not None:
         if world.traced < trace.shape[0]:
-            row = world.traced
-            trace[row, 0] = time
-            trace[row, 1] = number
-            trace[row, 2] = event
-            trace[row, 3] = argument
-            trace[row, 4] = mode
+            row = trace[world.traced]
+            row[0], row[1], row[2], row[3], row[4] = time, number, event, argument, mode
         world.traced += 1
 
 
@@ -44,12 +37,8 @@ def record_entry(world, ledger, number, kind, page, count):
     """Append an entry to the ledger, if there is one: what happened to a page, or to those of a word."""
     if ledger is not None:
         if world.ledgered < ledger.shape[0]:
-            row = world.ledgered
-            ledger[row, 0] = world.now
-            ledger[row, 1] = number
-            ledger[row, 2] = kind
-            ledger[row, 3] = page
-            ledger[row, 4] = count
+            row = ledger[world.ledgered]
+            row[0], row[1], row[2], row[3], row[4] = world.now, number, kind, page, count
         world.ledgered += 1
 
 
@@ -142,7 +131,7 @@ def lap(world, counters, thread, number, reads):
     if reads:
         gap = now - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
-        counters.laps[np.uint64(lap_bin(gap))] += 1
+        counters.lap_histogram[np.uint64(lap_bin(gap))] += 1
         record_event(world, counters.trace, world.now, number, LAP, gap)
     if reads or not thread.kicked:
         thread.lap_from = now

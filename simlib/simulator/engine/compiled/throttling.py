@@ -1,24 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Steps that throttle the vCPUs."""
 
-from __future__ import annotations
-
 from simlib.model.steps import Step
-from simlib.simulator.engine.compiled import clock
+from simlib.simulator.engine.compiled import clock, statistics
 from simlib.simulator.engine.compiled.inline import outlined
-from simlib.simulator.engine.compiled.statistics import (
-    DIRTY_LIMIT_SLEPT,
-    DIRTY_LIMIT_UPDATED,
-    THROTTLE,
-    THROTTLE_CHECK,
-    THROTTLE_CHECKED,
-    THROTTLED,
-    record_entry,
-    record_event,
-)
+from simlib.simulator.engine.compiled.statistics import record_entry, record_event
 from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_sleep_us, next_throttle, sleep_time
-
-_PS_PER_US = 1_000_000
 
 
 @outlined
@@ -50,8 +37,8 @@ def throttle_vcpus(run, thread, number, pauses, entry):
         world.pause_entry = entry
         for j in range(world.vcpus):
             run.threads[j].pause = time
-        record_event(world, run.counters.trace, world.now, number, THROTTLE, time)
-        record_entry(world, run.counters.ledger, number, THROTTLED, world.throttle, time)
+        record_event(world, run.counters.trace, world.now, number, statistics.THROTTLE, time)
+        record_entry(world, run.counters.ledger, number, statistics.THROTTLED, world.throttle, time)
     else:
         time = world.slice if world.slice > 0 else world.window - time
     clock.fall_asleep(world, thread, time)
@@ -67,10 +54,9 @@ def update_dirty_limit(run, number):
         vcpu.pushed_at_update = vcpu.pushed
         world.fastest = max(world.fastest, rate)
         if world.throttle > 0:
-            vcpu.limit_sleep_us = next_sleep_us(
-                vcpu.limit_sleep_us, world.limit, rate, fill_time_us(world.ring_entries, world.fastest)
-            )
-        record_entry(world, run.counters.ledger, number, DIRTY_LIMIT_UPDATED, j, vcpu.limit_sleep_us)
+            fill_us = fill_time_us(world.ring_entries, world.fastest)
+            vcpu.limit_sleep_us = next_sleep_us(vcpu.limit_sleep_us, world.limit, rate, fill_us)
+        record_entry(world, run.counters.ledger, number, statistics.DIRTY_LIMIT_UPDATED, j, vcpu.limit_sleep_us)
 
 
 @outlined
@@ -80,13 +66,13 @@ def throttle_step(run, thread, number, step):
     thread.pc += 1
     if step.kind == Step.THROTTLE_CHECK:
         check_throttle(world, thread, step.a)
-        record_event(world, counters.trace, world.now, number, THROTTLE_CHECK, world.throttle)
-        record_entry(world, counters.ledger, number, THROTTLE_CHECKED, world.throttle, step.a)
+        record_event(world, counters.trace, world.now, number, statistics.THROTTLE_CHECK, world.throttle)
+        record_entry(world, counters.ledger, number, statistics.THROTTLE_CHECKED, world.throttle, step.a)
     elif step.kind == Step.THROTTLE:
         throttle_vcpus(run, thread, number, step.a, step.b)
     elif step.kind == Step.DIRTY_LIMIT_UPDATE:
         update_dirty_limit(run, number)
     else:
-        record_entry(world, counters.ledger, number, DIRTY_LIMIT_SLEPT, number, thread.limit_sleep_us)
-        clock.fall_asleep(world, thread, thread.limit_sleep_us * _PS_PER_US)
+        record_entry(world, counters.ledger, number, statistics.DIRTY_LIMIT_SLEPT, number, thread.limit_sleep_us)
+        clock.fall_asleep(world, thread, thread.limit_sleep_us * 1_000_000)
     return world.now

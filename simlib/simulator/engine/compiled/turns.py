@@ -5,8 +5,6 @@ The calendar contains only the thread owner turn it is; for the others `unspent`
 before their next step.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from simlib.model.steps import Clock

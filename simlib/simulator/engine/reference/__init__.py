@@ -13,16 +13,12 @@ random draws, `statistics` what is recorded, `threads` the registers of a thread
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from simlib.model.job import Job
 from simlib.simulator.engine.reference.simulation import Simulation
-from simlib.simulator.engine.result import EngineResult
+from simlib.simulator.engine.result import EngineResult, Progress
 
 
-def run(
-    job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Callable[[int, int], None] | None = None
-) -> EngineResult:
+def run(job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Progress | None = None) -> EngineResult:
     """Run a job with the reference engine; arguments, result and errors as `simlib.simulator.engine.compiled.run`.
 
     >>> import numpy as np

@@ -13,9 +13,6 @@ from simlib.simulator.engine.result import lap_bin
 KICKED, SLEPT = 1, 2
 """Values of a thread's `interrupted`."""
 
-SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.TAKE: RUN, Scan.SEND: IDLE}
-"""Activity of scans without a lock; the others are HOLD."""
-
 
 class Access(World):
     """Steps that touch memory: each returns the thread's clock."""
@@ -41,7 +38,7 @@ class Access(World):
                 thread.spent[RUN] += time
                 self.logs.log_write(thread.number, thread.page)
             if self.memory.is_written(thread.page):
-                self.statistics.record_entry(self.now, thread, "write", thread.page, 2 * (fault == LOGGED))
+                self.record_entry(self.now, thread, "write", thread.page, 2 * (fault == LOGGED))
         else:
             thread.faults[fault] += 1
             self.record_event(self.now, thread, "fault", fault)
@@ -57,10 +54,10 @@ class Access(World):
         thread.spent[RUN] += kick
         thread.spent[IDLE] += thread.pause
         if thread.pause or thread.kick_stalls:
-            thread.kicked, thread.lap_from = True, self.shown_time()
+            thread.kicked, thread.lap_from = True, self.clock.shown_time()
         if thread.pause:
             self.record_event(self.now, thread, "pause", thread.pause)
-            self.statistics.record_entry(self.now, thread, "pause", kick, thread.pause)
+            self.record_entry(self.now, thread, "pause", kick, thread.pause)
         return self.now + kick + thread.pause
 
     def map(self, thread: SimulatedThread, action: int, logging: int, *_: int) -> int:
@@ -68,10 +65,8 @@ class Access(World):
         if self.memory.map(thread.page, Map(action), bool(logging)):
             self.logs.mark_dirty(thread.number, thread.page, self.now)
         if self.memory.is_written(thread.page) and action <= Map.BLOCK:
-            self.statistics.record_entry(self.now, thread, "write", thread.page, 1)
-        self.record_event(self.now, thread, "mapped", thread.page)
-        thread.pc += 1
-        return self.now
+            self.record_entry(self.now, thread, "write", thread.page, 1)
+        return self.finish_step(thread, "mapped", thread.page)
 
     def scan(self, thread: SimulatedThread, action: int, cost: int, word_cost: int, unsplit_cost: int, _e: int) -> int:
         """Scan the 64 pages of a bitmap word; each entry acted on costs time, and so does a word that has any."""
@@ -79,29 +74,30 @@ class Access(World):
         scanned = self.memory.scan(thread.run if action == Scan.PROTECT_RUN else list(word), Scan(action))
         time = scanned.entries * cost + scanned.unsplit * unsplit_cost + (word_cost if scanned.entries else 0)
         thread.bitmap += scanned.added
+        activity = HOLD
         if action in (Scan.COLLECT, Scan.TAKE):
+            activity = RUN
             thread.newly_dirty += scanned.added
         elif action == Scan.SEND:
+            activity = IDLE
             thread.pages_sent += scanned.pages
-        thread.spent[SCAN_ACTIVITY.get(Scan(action), HOLD)] += time
-        self.record_event(self.now, thread, "scan", scanned.entries)
-        self.statistics.record_entry(self.now, thread, Scan(action).name.lower(), thread.page, scanned.pages)
-        thread.pc += 1
-        return self.now + time
+        thread.spent[activity] += time
+        self.record_entry(self.now, thread, Scan(action).name.lower(), thread.page, scanned.pages)
+        return self.finish_step(thread, "scan", scanned.entries, time)
 
     def read_stopwatch(self, thread: SimulatedThread) -> None:
         """Record the time since the last reading of the stopwatch, and restart it."""
-        gap = self.shown_time() - thread.lap_from
+        gap = self.clock.shown_time() - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
-        self.statistics.laps[lap_bin(gap)] += 1
+        self.statistics.counters.lap_histogram[lap_bin(gap)] += 1
         self.record_event(self.now, thread, "lap", gap)
-        thread.kicked, thread.lap_from = False, self.shown_time()
+        thread.kicked, thread.lap_from = False, self.clock.shown_time()
 
     def empty_buffer(self, thread: SimulatedThread) -> int:
         """Empty a thread's log buffer; returns the number of its pages."""
         entries = self.logs.drain(thread.number, self.now)
         if entries:
-            self.statistics.record_entry(self.now, thread, "drain", thread.number, entries)
+            self.record_entry(self.now, thread, "drain", thread.number, entries)
         return entries
 
     def log(self, thread: SimulatedThread, target: int, *_: int) -> int:
@@ -115,15 +111,14 @@ class Access(World):
 
     def drain(self, thread: SimulatedThread, entry: int, *_: int) -> int:
         """Empty the thread's own log buffer."""
-        entries = self.empty_buffer(thread)
-        return self.log_maintenance(thread, "drain", entries, entry)
+        return self.log_maintenance(thread, "drain", self.empty_buffer(thread), entry)
 
     def harvest(self, thread: SimulatedThread, entry: int, *_: int) -> int:
         """Set the dirty bits of the new entries of all dirty rings."""
         entries = 0
         for owner in range(len(self.threads)):
             if new := self.logs.harvest(owner):
-                self.statistics.record_entry(self.now, thread, "harvest", owner, new)
+                self.record_entry(self.now, thread, "harvest", owner, new)
                 entries += new
         return self.log_maintenance(thread, "harvest", entries, entry)
 
@@ -133,13 +128,11 @@ class Access(World):
         if taken is None:
             thread.pc = target
             return self.now
-        self.statistics.record_entry(self.now, thread, "reset", taken.owner, taken.entries)
-        thread.run = [taken.first + i for i in range(WORD_PAGES) if taken.mask >> i & 1]
-        return self.log_maintenance(thread, "reset", taken.entries, entry)
+        owner, entries, thread.run = taken
+        self.record_entry(self.now, thread, "reset", owner, entries)
+        return self.log_maintenance(thread, "reset", entries, entry)
 
     def log_maintenance(self, thread: SimulatedThread, kind: str, entries: int, entry_ps: int) -> int:
         """Record a step on `entries` entries of a log, each of which takes time."""
         thread.spent[RUN] += entries * entry_ps
-        self.record_event(self.now, thread, kind, entries)
-        thread.pc += 1
-        return self.now + entries * entry_ps
+        return self.finish_step(thread, kind, entries, entries * entry_ps)

@@ -16,25 +16,26 @@ from simlib.simulator.engine.random import (
     seek_tables,
     tables,
 )
+from simlib.simulator.engine.reference.calendar import Calendar
 from simlib.simulator.engine.reference.threads import SimulatedThread
 
 
 class ShownClock:
     """The clock that threads read: the world's time, or that of the single processor that runs all threads in turns."""
 
-    def __init__(self, job: Job) -> None:
-        self.fluid = job.clock != Clock.WALL and not job.turn_ps
+    def __init__(self, job: Job, env: Calendar) -> None:
+        self.env, self.fluid = env, job.clock != Clock.WALL and not job.turn_ps
         self.base = self.since = 0
         self.running = len(job.entry) if self.fluid else 1
 
-    def at(self, now: int) -> int:
-        """Time shown at a world's time."""
-        return self.base + max(1, self.running) * (now - self.since)
+    def shown_time(self) -> int:
+        """Time that the clock shows."""
+        return self.base + max(1, self.running) * (int(self.env.now) - self.since)
 
-    def change_running(self, now: int, threads: int) -> None:
+    def change_running(self, threads: int) -> None:
         """Change the number of running threads by `threads`, which may be negative."""
         if self.fluid:
-            self.base, self.since = self.at(now), now
+            self.base, self.since = self.shown_time(), int(self.env.now)
             self.running += threads
 
 

@@ -45,7 +45,7 @@ class Interpreter(World):
                 thread.begin[a], thread.end[a] = thread.page, min(end, thread.end[a - 1])
             case Step.ADVANCE:
                 page = min(thread.page + a, thread.end[b])
-                self.statistics.progress[thread.number, self.statistics.bin_of(clock)] += page - thread.page
+                self.statistics.counters.progress[thread.number, self.statistics.bin_of(clock)] += page - thread.page
                 thread.page = page
             case Step.BACK:
                 thread.page = thread.begin[a]
@@ -77,7 +77,7 @@ class Interpreter(World):
             case Quantity.HELD | Quantity.SINCE_CHECK:
                 return clock - (thread.acquired if quantity is Quantity.HELD else thread.checked_at)
             case Quantity.CLOCK:
-                return self.shown_time()
+                return self.clock.shown_time()
             case Quantity.FLAG:
                 return int(self.flags[argument])
             case Quantity.BLOCK:

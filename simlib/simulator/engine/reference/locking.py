@@ -46,7 +46,7 @@ class LockSteps(Interpreter):
         if len(lock.waiting) == 1:
             lock.comes_at = done if self.turns is None else limits.HORIZON_PS
         if self.job.clock == Clock.SERIAL_YIELD:
-            self.change_running(-1)
+            self.clock.change_running(-1)
         thread.asleep = thread.spins = True
         return None if self.turns is None else now + self.job.enqueue_ps
 
@@ -130,7 +130,7 @@ class LockSteps(Interpreter):
         self.statistics.add_queue_time(index, lock, now)
         lock.waiting.remove(thread)
         if self.job.clock == Clock.SERIAL_YIELD:
-            self.change_running(1)
+            self.clock.change_running(1)
         owned_at = lock.pass_to_successor(thread, by, at)
         thread.spent[BROADCAST if isinstance(lock, Server) else WAIT] += at - thread.tried
         thread.spent[LINE] += owned_at - at
@@ -141,6 +141,4 @@ class LockSteps(Interpreter):
         """Change a cache line that threads share."""
         done = self.lines[line].use(thread.number, self.now)
         thread.spent[LINE] += done - self.now
-        self.record_event(self.now, thread, "touch", done - self.now)
-        thread.pc += 1
-        return done
+        return self.finish_step(thread, "touch", done - self.now, done - self.now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,15 +13,6 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.steps import STATE, Page
 from simlib.simulator.engine import limits
 from simlib.simulator.engine.reference.memory import Memory
-
-
-class Taken(NamedTuple):
-    """A run of entries, of pages within 64, taken out of a ring: its owner, entries, first page, and a bit per page."""
-
-    owner: int
-    entries: int
-    first: int
-    mask: int
 
 
 @dataclass
@@ -36,8 +26,8 @@ class Ring:
     def __len__(self) -> int:
         return len(self.pages)
 
-    def run(self) -> tuple[int, int, int]:
-        """Take the first harvested entries within 64 pages; returns their number, the first page, and a bit per page.
+    def run(self) -> tuple[int, list[int]]:
+        """Take the first harvested entries within 64 pages; returns their number, and the pages.
 
         Source: virt/kvm/dirty_ring.c kvm_dirty_ring_reset (6.12), which also goes back as long as no bit is lost.
         """
@@ -53,7 +43,7 @@ class Ring:
             self.pages.popleft()
             entries += 1
         self.harvested -= entries
-        return entries, first, mask
+        return entries, [first + i for i in range(WORD_PAGES) if mask >> i & 1]
 
 
 class Logs:
@@ -67,10 +57,8 @@ class Logs:
 
     def must_leave_guest(self, owner: int, logs: bool) -> bool:
         """True if a thread must leave the guest before its access: its ring is full, or its buffer before a log."""
-        job = self.job
-        return (logs and job.buffer_entries > 0 and self.buffer_is_full(owner)) or 0 < job.ring_full <= len(
-            self.rings[owner]
-        )
+        buffer_is_full = self.job.buffer_entries > 0 and self.buffer_is_full(owner)
+        return (logs and buffer_is_full) or 0 < self.job.ring_full <= len(self.rings[owner])
 
     def log_write(self, owner: int, page: int) -> None:
         """Set the dirty bit of a page's entry and log the page, as hardware does."""
@@ -86,15 +74,11 @@ class Logs:
         """Empty a log buffer; returns the number of its pages."""
         for page in self.buffers[owner]:
             self.mark_dirty(owner, page, now)
-        entries = len(self.buffers[owner])
-        self.buffers[owner].clear()
+        entries, self.buffers[owner] = len(self.buffers[owner]), []
         return entries
 
     def mark_dirty(self, owner: int, page: int, now: int) -> None:
-        """Add a page to the dirty log, or to the ring.
-
-        Raises `HorizonError` if the ring has no room.
-        """
+        """Add a page to the dirty log, or to the ring. Raises `HorizonError` if the ring has no room."""
         if not self.job.ring_entries:
             self.memory.pages[page] |= Page.DIRTY
         elif len(self.rings[owner]) == self.job.ring_entries:
@@ -112,9 +96,6 @@ class Logs:
         ring.harvested += len(new)
         return len(new)
 
-    def take_run(self) -> Taken | None:
-        """Take the next run of harvested entries, of the first thread that has any."""
-        for owner, ring in enumerate(self.rings):
-            if ring.harvested:
-                return Taken(owner, *ring.run())
-        return None
+    def take_run(self) -> tuple[int, int, list[int]] | None:
+        """Take the next run of harvested entries, of the first thread that has any: its owner, entries, and pages."""
+        return next(((owner, *ring.run()) for owner, ring in enumerate(self.rings) if ring.harvested), None)

@@ -96,11 +96,7 @@ class Memory:
 
     def scan(self, pages: list[int], action: Scan) -> Scanned:
         """Scan some pages: those of a bitmap word, or of a run."""
-        size = self.job.block_pages
-        parts = [
-            self.scan_block(list(block_pages), action)
-            for _, block_pages in itertools.groupby(pages, key=lambda page: page // size)
-        ]
+        parts = [self.scan_block(list(group), action) for _, group in itertools.groupby(pages, key=self.block_of)]
         return Scanned(*(sum(part[i] for part in parts) for i in range(len(Scanned._fields))))
 
     def scan_block(self, pages: list[int], action: Scan) -> Scanned:
@@ -121,35 +117,25 @@ class Memory:
     def scan_page(self, page: int, action: Scan) -> bool:
         """Scan one page; True if it matched."""
         bits = self.pages[page]
-        matched = False
         match action:
             case Scan.CLEAR:
                 matched = bool(bits & Page.DIRTY and bits & Page.COLLECTED)
-                if matched:
-                    self.pages[page] = self.protected(bits & ~Page.DIRTY)
-            case Scan.PROTECT:
-                in_table = self.blocks[self.block_of(page)] == Block.TABLE
-                matched = in_table and bits & STATE == Page.WRITABLE
-                if matched:
-                    self.pages[page] = self.protected(bits)
-            case Scan.PROTECT_RUN:
-                matched = True
-                self.pages[page] = self.protected(bits)
-            case Scan.SYNC:
+                after = self.protected(bits & ~Page.DIRTY)
+            case Scan.PROTECT | Scan.SYNC:
                 matched = self.blocks[self.block_of(page)] == Block.TABLE and bits & STATE == Page.WRITABLE
-                if matched:
-                    self.pages[page] = bits | Page.DIRTY
+                after = self.protected(bits) if action == Scan.PROTECT else bits | Page.DIRTY
+            case Scan.PROTECT_RUN:
+                matched, after = True, self.protected(bits)
             case Scan.COLLECT | Scan.TAKE:
                 matched = bool(bits & Page.DIRTY)
-                if matched:
-                    self.pages[page] = bits & ~(Page.DIRTY if action == Scan.TAKE else 0) | Page.COLLECTED
+                after = bits & ~(Page.DIRTY if action == Scan.TAKE else 0) | Page.COLLECTED
             case Scan.SEND:
-                matched = bool(bits & Page.COLLECTED)
-                self.pages[page] = bits & ~Page.COLLECTED
-            case Scan.SET:
-                self.pages[page] = bits | Page.DIRTY
-            case Scan.ALL:
-                self.pages[page] = bits | Page.COLLECTED
+                matched, after = bool(bits & Page.COLLECTED), bits & ~Page.COLLECTED
+            case _:  # SET and ALL
+                self.pages[page] = bits | (Page.DIRTY if action == Scan.SET else Page.COLLECTED)
+                return False
+        if matched:
+            self.pages[page] = after
         return matched
 
     @staticmethod

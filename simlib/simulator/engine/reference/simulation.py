@@ -16,9 +16,6 @@ from simlib.simulator.engine.reference.threads import SimulatedThread
 from simlib.simulator.engine.reference.throttling import ThrottleSteps
 from simlib.simulator.engine.result import EngineResult
 
-PROGRESS_EVENTS = 5_000
-"""Events between two calls of the progress function."""
-
 
 class Simulation(LockSteps, ThrottleSteps, Access):
     """One run of a job."""
@@ -28,24 +25,27 @@ class Simulation(LockSteps, ThrottleSteps, Access):
         yield from self.spend(thread, 0)
         clock, private_steps = self.now, 0
         while True:
+            if clock > self.ends_at():
+                yield from self.spend(thread, clock - self.now)
+                clock, private_steps = self.now, 0
             step, *arguments = self.steps[thread.pc]
             private_steps += 1
             if private_steps > limits.MAX_PRIVATE_STEPS:
                 raise limits.runaway(self.now)
             if not (step.shared or (step is Step.TEST and Quantity(arguments[1]).shared)):
                 clock = self.private_step(thread, clock, step, *arguments)
-                if clock > self.ends_at():
-                    yield from self.spend(thread, clock - self.now)
-                    clock, private_steps = self.now, 0
                 continue
             if clock > self.now:
                 yield from self.spend(thread, clock - self.now)
                 clock, private_steps = self.now, 0
             self.events += 1
-            if self.report is not None and self.events % PROGRESS_EVENTS == 0:
+            if self.report is not None and self.events % 5_000 == 0:
                 self.report(self.events, self.now)
             if step is Step.END:
-                self.ends(thread)
+                thread.ended, thread.asleep = self.now, True
+                self.live_threads -= 1
+                self.clock.change_running(-1)
+                self.record_event(self.now, thread, "end", 0)
                 if self.turns is not None:
                     self.turns.next_turn()
                 return
@@ -56,23 +56,12 @@ class Simulation(LockSteps, ThrottleSteps, Access):
                 clock, private_steps = self.now, 0
             else:
                 clock = done
-                if clock > self.ends_at():
-                    yield from self.spend(thread, clock - self.now)
-                    clock, private_steps = self.now, 0
-
-    def ends(self, thread: SimulatedThread) -> None:
-        """End the thread."""
-        thread.ended, thread.asleep = self.now, True
-        self.live_threads -= 1
-        self.change_running(-1)
-        self.record_event(thread.ended, thread, "end", 0)
 
     def stamp(self, thread: SimulatedThread, index: int, *_: int) -> int:
         """Record the time and all counters."""
-        self.statistics.stamp(index, self.now, self.shown_time(), thread, self.threads, self.locks)
-        self.record_event(self.now, thread, "stamp", index)
-        thread.pc += 1
-        return self.now
+        self.statistics.counters.stamp_ps[index] = self.clock.shown_time()
+        self.statistics.stamp(index, self.now, thread, self.threads, self.locks)
+        return self.finish_step(thread, "stamp", index)
 
     def lap(self, thread: SimulatedThread, reads: int, *_: int) -> int:
         """Start the stopwatch, or record its time; the lap of a fault begins with the kick before it."""
@@ -83,16 +72,14 @@ class Simulation(LockSteps, ThrottleSteps, Access):
         elif thread.kicked:
             thread.kicked = False
         else:
-            thread.lap_from = self.shown_time()
+            thread.lap_from = self.clock.shown_time()
         thread.pc += 1
         return self.now
 
     def signal(self, thread: SimulatedThread, flag: int, *_: int) -> int:
         """Raise a flag."""
         self.flags[flag] = True
-        self.record_event(self.now, thread, "signal", flag)
-        thread.pc += 1
-        return self.now
+        return self.finish_step(thread, "signal", flag)
 
     def kick(self, thread: SimulatedThread, mean: int, stalls: int, table: int, entry: int, _e: int) -> int:
         """Interrupt every vCPU that is in the guest, each for the same time."""
@@ -100,9 +87,7 @@ class Simulation(LockSteps, ThrottleSteps, Access):
         for other in self.threads[: self.job.vcpus]:
             if other is not thread and other.in_guest:
                 other.kick, other.kick_stalls = time + self.empty_buffer(other) * entry, bool(stalls)
-        self.record_event(self.now, thread, "kick", time)
-        thread.pc += 1
-        return self.now
+        return self.finish_step(thread, "kick", time)
 
     def run(self) -> EngineResult:
         """Run all threads and collect the result."""
@@ -117,8 +102,10 @@ class Simulation(LockSteps, ThrottleSteps, Access):
             deadlocked = self.env.peek() == simpy.core.Infinity
             ended = np.array([t.ended for t in self.threads])
             raise limits.deadlock(self.job, self.now, ended) if deadlocked else limits.past_horizon()
-        statistics = self.statistics
-        statistics.check_room()
+        counters, trace, ledger = self.statistics.counters, self.statistics.trace, self.statistics.ledger
+        limits.check_room("trace events", len(trace), self.statistics.room["trace"])
+        limits.check_room("ledger entries", len(ledger), self.statistics.room["ledger"])
+        trace_rows, ledger_rows = (np.array(rows, dtype=np.int64).reshape(-1, 5) for rows in (trace, ledger))
         return EngineResult(
             end_ps=max(t.ended for t in self.threads),
             events=self.events,
@@ -126,46 +113,20 @@ class Simulation(LockSteps, ThrottleSteps, Access):
             wait_histogram=np.array([lock.waits for lock in self.locks]),
             hold_histogram=np.array([lock.holds for lock in self.locks]),
             busy_ps=np.array([lock.busy for lock in self.locks]),
-            queue_ps=statistics.queue,
             thread_ps=np.array([t.spent for t in self.threads]),
             thread_end_ps=np.array([t.ended for t in self.threads]),
             faults=np.array([t.faults for t in self.threads]),
-            progress=statistics.progress,
-            bin_ps=1 << statistics.shift,
-            stamp_ps=statistics.stamp_ps,
-            stamp_locks=statistics.stamp_locks,
-            stamp_sums=statistics.stamp_sums,
-            stamp_thread=statistics.stamp_thread,
-            stamp_waits=statistics.stamp_waits,
-            lap_histogram=statistics.laps,
+            bin_ps=1 << self.statistics.shift,
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
             throttle=self.throttle,
-            trace=np.array(statistics.trace, dtype=np.int64).reshape(-1, 5),
-            ledger=np.array(statistics.ledger, dtype=np.int64).reshape(-1, 5),
+            **counters._replace(trace=trace_rows, ledger=ledger_rows)._asdict(),
         )
 
 
+_NAMES = {Step.SLEEP: "fall_asleep", Step.THROTTLE: "throttle_vcpus"}
 SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
-    Step.TEST: Simulation.test,
-    Step.TAKE: Simulation.take,
-    Step.DROP: Simulation.drop,
-    Step.ACCESS: Simulation.access,
-    Step.MAP: Simulation.map,
-    Step.SCAN: Simulation.scan,
-    Step.BARRIER: Simulation.barrier,
-    Step.STAMP: Simulation.stamp,
-    Step.LAP: Simulation.lap,
-    Step.SIGNAL: Simulation.signal,
-    Step.SLEEP: Simulation.fall_asleep,
-    Step.WAKE: Simulation.wake,
-    Step.KICK: Simulation.kick,
-    Step.TOUCH: Simulation.touch,
-    Step.DRAIN: Simulation.drain,
-    Step.HARVEST: Simulation.harvest,
-    Step.RESET: Simulation.reset,
-    Step.LOG: Simulation.log,
-    Step.THROTTLE_CHECK: Simulation.throttle_check,
-    Step.THROTTLE: Simulation.throttle_vcpus,
-    Step.DIRTY_LIMIT_UPDATE: Simulation.dirty_limit_update,
-    Step.DIRTY_LIMIT_SLEEP: Simulation.dirty_limit_sleep,
+    step: getattr(Simulation, _NAMES.get(step, step.name.lower()))
+    for step in Step
+    if step is Step.TEST or (step.shared and step is not Step.END)
 }
+"""Methods by steps, after which all but two of them are named."""

@@ -3,39 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from simlib.model.job import Job
 from simlib.model.steps import Mode
-from simlib.simulator.engine import limits
 from simlib.simulator.engine.reference.locks import SimulatedLock
 from simlib.simulator.engine.reference.threads import SimulatedThread
-from simlib.simulator.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, LEDGER
+from simlib.simulator.engine.result import BINS, EVENTS, FIRST_SHIFT, LEDGER, empty_counters
 
 
 class Statistics:
     """Records of a run besides the state of its threads and locks."""
 
     def __init__(self, job: Job, trace: int, ledger: int) -> None:
-        threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
-        self.vcpus = job.vcpus
+        self.vcpus, self.counters = job.vcpus, empty_counters(job)
         self.room = {"trace": trace, "ledger": ledger}
         self.trace: list[tuple[int, int, int, int, int]] = []
         self.ledger: list[tuple[int, int, int, int, int]] = []
         self.shift = FIRST_SHIFT
-        self.queue = np.zeros((locks, BINS), dtype=np.int64)
-        self.progress = np.zeros((threads, BINS), dtype=np.int64)
-        self.laps = np.zeros(LAP_BINS, dtype=np.int64)
-        self.stamp_ps = np.zeros(stamps, dtype=np.int64)
-        self.stamp_sums = np.zeros((stamps, 12), dtype=np.int64)
-        self.stamp_thread = np.zeros((stamps, 7), dtype=np.int64)
-        self.stamp_waits = np.zeros(stamps, dtype=np.int64)
-        self.stamp_locks = np.zeros((stamps, locks, 2, 2), dtype=np.int64)
 
-    def record_event(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int) -> None:
-        """Append an event to the trace, if a trace is kept."""
+    def record_event(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int = 0) -> None:
+        """Append an event to the trace, if a trace is kept; `mode`: of a lock event."""
         if self.room["trace"]:
             self.trace.append((time, thread.number, EVENTS.index(kind), argument, mode))
 
@@ -48,7 +36,7 @@ class Statistics:
         """Index of the bin of a time; doubles the width of the bins until the time fits."""
         while time >> self.shift >= BINS:
             self.shift += 1
-            for rows in (self.queue, self.progress):
+            for rows in (self.counters.queue_ps, self.counters.progress):
                 rows[:, : BINS // 2] = rows[:, 0::2] + rows[:, 1::2]
                 rows[:, BINS // 2 :] = 0
         return time >> self.shift
@@ -60,34 +48,20 @@ class Statistics:
         while begin < now and lock.waiting:
             time_bin = begin >> self.shift
             until = now if time_bin == last else (time_bin + 1) << self.shift
-            self.queue[index, time_bin] += len(lock.waiting) * (until - begin)
+            self.counters.queue_ps[index, time_bin] += len(lock.waiting) * (until - begin)
             begin = until
         lock.changed = now
 
     def stamp(
-        self,
-        stamp: int,
-        now: int,
-        shown: int,
-        thread: SimulatedThread,
-        threads: Sequence[SimulatedThread],
-        locks: Sequence[SimulatedLock],
+        self, stamp: int, now: int, thread: SimulatedThread, threads: list[SimulatedThread], locks: list[SimulatedLock]
     ) -> None:
-        """Record the time shown by the clock, and all counters."""
-        self.stamp_ps[stamp] = shown
+        """Record all counters."""
+        counters = self.counters
         for lock_index, lock in enumerate(locks):
-            self.stamp_locks[stamp, lock_index] = [lock.stats[mode][:2] for mode in Mode]
-        self.stamp_sums[stamp, :6] = np.sum([t.spent for t in threads], axis=0)
-        self.stamp_sums[stamp, 6:11] = np.sum([t.faults for t in threads], axis=0)
-        self.stamp_sums[stamp, 11] = self.progress[: self.vcpus].sum()
-        self.stamp_thread[stamp] = [*thread.spent, thread.bitmap]
+            counters.stamp_locks[stamp, lock_index] = [lock.stats[mode][:2] for mode in Mode]
+        counters.stamp_sums[stamp, :6] = np.sum([t.spent for t in threads], axis=0)
+        counters.stamp_sums[stamp, 6:11] = np.sum([t.faults for t in threads], axis=0)
+        counters.stamp_sums[stamp, 11] = counters.progress[: self.vcpus].sum()
+        counters.stamp_thread[stamp] = [*thread.spent, thread.bitmap]
         waiting = [other for lock in locks for other in lock.waiting if other.number < self.vcpus]
-        self.stamp_waits[stamp] = sum(now - other.tried for other in waiting)
-
-    def check_room(self) -> None:
-        """Refuse records that are longer than requested.
-
-        Raises `HorizonError`.
-        """
-        limits.check_room("trace events", len(self.trace), self.room["trace"])
-        limits.check_room("ledger entries", len(self.ledger), self.room["ledger"])
+        counters.stamp_waits[stamp] = sum(now - other.tried for other in waiting)

@@ -7,9 +7,6 @@ from simlib.simulator.engine.reference.threads import SimulatedThread
 from simlib.simulator.engine.reference.waiting import WaitSteps
 from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_sleep_us, next_throttle, sleep_time
 
-PS_PER_US = 10**6
-"""Picoseconds in a microsecond."""
-
 
 class ThrottleSteps(WaitSteps):
     """Steps of a VMM that slows its guest down: each returns the thread's clock."""
@@ -22,24 +19,15 @@ class ThrottleSteps(WaitSteps):
                 thread.high_checks += 1
                 if thread.high_checks >= rule.times:
                     thread.high_checks = 0
-                    self.throttle = (
-                        1
-                        if rule.limit
-                        else next_throttle(
-                            self.throttle,
-                            thread.newly_dirty,
-                            thread.pages_sent * rule.trigger / 100,
-                            rule.initial,
-                            rule.increment,
-                            False,
-                            rule.most,
-                        )
-                    )
+                    self.throttle = 1 if rule.limit else self.raised_throttle(thread)
             thread.checked_at, thread.newly_dirty, thread.pages_sent = self.now, 0, 0
-        self.record_event(self.now, thread, "throttle_check", self.throttle)
-        self.statistics.record_entry(self.now, thread, "throttle_check", self.throttle, begins)
-        thread.pc += 1
-        return self.now
+        self.record_entry(self.now, thread, "throttle_check", self.throttle, begins)
+        return self.finish_step(thread, "throttle_check", self.throttle)
+
+    def raised_throttle(self, thread: SimulatedThread) -> int:
+        """Next throttle of the vCPUs, percent."""
+        dirtied, allowed, rule = thread.newly_dirty, thread.pages_sent * self.rule.trigger / 100, self.rule
+        return int(next_throttle(self.throttle, dirtied, allowed, rule.initial, rule.increment, False, rule.most))
 
     def throttle_vcpus(self, thread: SimulatedThread, pauses: int, entry: int, *_: int) -> int:
         """Put the vCPUs to sleep and the thread for as long; or only the thread, while the vCPUs run."""
@@ -50,7 +38,7 @@ class ThrottleSteps(WaitSteps):
             for vcpu in self.threads[: self.job.vcpus]:
                 vcpu.pause = time
             self.record_event(self.now, thread, "throttle", time)
-            self.statistics.record_entry(self.now, thread, "throttle", self.throttle, time)
+            self.record_entry(self.now, thread, "throttle", self.throttle, time)
         else:
             time = rule.slice or rule.window - time
         return self.fall_asleep(thread, time)
@@ -66,11 +54,11 @@ class ThrottleSteps(WaitSteps):
             if self.throttle:
                 fill_us = fill_time_us(job.ring_entries, self.fastest)
                 vcpu.limit_sleep_us = next_sleep_us(vcpu.limit_sleep_us, rule.limit, rate, fill_us)
-            self.statistics.record_entry(self.now, thread, "dirty_limit_update", vcpu.number, vcpu.limit_sleep_us)
+            self.record_entry(self.now, thread, "dirty_limit_update", vcpu.number, vcpu.limit_sleep_us)
         thread.pc += 1
         return self.now
 
     def dirty_limit_sleep(self, thread: SimulatedThread, *_: int) -> int:
         """Fall asleep for the time that the last DIRTY_LIMIT_UPDATE set."""
-        self.statistics.record_entry(self.now, thread, "dirty_limit_sleep", thread.number, thread.limit_sleep_us)
-        return self.fall_asleep(thread, thread.limit_sleep_us * PS_PER_US)
+        self.record_entry(self.now, thread, "dirty_limit_sleep", thread.number, thread.limit_sleep_us)
+        return self.fall_asleep(thread, thread.limit_sleep_us * 10**6)

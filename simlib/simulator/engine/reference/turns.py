@@ -65,9 +65,7 @@ class Turns:
         count, now = len(self.threads), int(self.env.now)
         self.failed_polls, self.running = failed_polls, None
         in_order = [self.threads[(self.last.number + i) % count] for i in range(1, count + 1)]
-        ready = [
-            thread for thread in in_order if thread.can_run(now) and not (thread.spins and self.failed_polls > count)
-        ]
+        ready = [thread for thread in in_order if thread.can_run(now) and not (thread.spins and failed_polls > count)]
         if ready:
             self.begin_turn(ready[0])
             return

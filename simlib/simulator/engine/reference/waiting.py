@@ -20,10 +20,10 @@ class WaitSteps(Interpreter):
         if len(parked) + 1 < parties:
             parked.append(thread)
             thread.tried = now
-            self.change_running(-1)
+            self.clock.change_running(-1)
             thread.asleep = True
             return None
-        self.change_running(len(parked))
+        self.clock.change_running(len(parked))
         for other in parked:
             other.asleep = False
             other.spent[IDLE] += now - other.tried
@@ -34,19 +34,19 @@ class WaitSteps(Interpreter):
 
     def fall_asleep(self, thread: SimulatedThread, time: int, *_: int) -> int:
         """Fall asleep: the clock goes on with one thread less."""
-        thread.alarm = self.shown_time() + time
-        self.change_running(-1)
+        thread.alarm = self.clock.shown_time() + time
+        self.clock.change_running(-1)
         thread.pc += 1
         return self.now
 
     def wake(self, thread: SimulatedThread, *_: int) -> int | None:
         """Read the clock; before the alarm, sleep for the least time until it, which is when all threads run."""
-        remaining = thread.alarm - self.shown_time()
+        remaining = thread.alarm - self.clock.shown_time()
         if remaining <= 0:
             if thread.sleeping:
                 thread.spent[IDLE] += self.now - thread.tried
             thread.sleeping = False
-            self.change_running(1)
+            self.clock.change_running(1)
             thread.pc += 1
             return self.now
         if self.turns is not None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import simpy
 
@@ -21,19 +21,18 @@ from simlib.simulator.engine.reference.memory import Memory
 from simlib.simulator.engine.reference.statistics import Statistics
 from simlib.simulator.engine.reference.threads import SimulatedThread, initial_thread
 from simlib.simulator.engine.reference.turns import Turns
+from simlib.simulator.engine.result import Progress
 
 
 class World:
     """The global state of a run, and the passing of its time."""
 
-    def __init__(
-        self, job: Job, seed: int, trace: int, ledger: int, progress: Callable[[int, int], None] | None
-    ) -> None:
+    def __init__(self, job: Job, seed: int, trace: int, ledger: int, progress: Progress | None) -> None:
         limits.check_size(job)
         self.job, self.report = job, progress
         self.env = Calendar(initial_time=0)
         self.steps = [(Step(kind), *arguments) for kind, *arguments in job.steps.tolist()]
-        self.shown_clock, self.chance = ShownClock(job), Chance(job)
+        self.clock, self.chance = ShownClock(job, self.env), Chance(job)
         keys = thread_keys(seed, len(job.entry))
         self.threads = [initial_thread(job, i, int(keys[i]), self.env.event()) for i in range(len(job.entry))]
         self.locks = [DISCIPLINES[Discipline(kind)](CacheLine(job)) for kind in job.locks]
@@ -42,6 +41,7 @@ class World:
         self.logs = Logs(job, self.memory)
         self.parked: list[list[SimulatedThread]] = [[] for _ in range(job.barriers)]
         self.statistics = Statistics(job, trace, ledger)
+        self.record_event, self.record_entry = self.statistics.record_event, self.statistics.record_entry
         self.flags = [False] * FLAGS
         self.turns = Turns(job, seed, self.env, self.threads, self.chance) if job.turn_ps else None
         self.throttle = self.fastest = self.pause_entry = 0
@@ -72,17 +72,11 @@ class World:
         event = thread.roused
         Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
 
-    def shown_time(self) -> int:
-        """Time that a clock shows."""
-        return self.shown_clock.at(self.now)
-
-    def change_running(self, threads: int) -> None:
-        """Change the number of running threads by `threads`, which may be negative."""
-        self.shown_clock.change_running(self.now, threads)
-
-    def record_event(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int = 0) -> None:
-        """Append an event to the trace; `mode`: of a lock event."""
-        self.statistics.record_event(time, thread, kind, argument, mode)
+    def finish_step(self, thread: SimulatedThread, kind: str, argument: int, time: int = 0) -> int:
+        """Record an event, and go on to the next step; returns the thread's clock, `time` from now."""
+        self.record_event(self.now, thread, kind, argument)
+        thread.pc += 1
+        return self.now + time
 
     def ends_at(self) -> int:
         """Time until which a thread's own clock is the world's, whatever others do."""
