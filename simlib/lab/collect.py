@@ -47,7 +47,6 @@ def collect(
 
     - `jobs`: concurrent boots, each on its own core; 0: one for every core.
     - `restart`: run cells again although they have results.
-    - `progress`: called with the label of the cell that ended last and the completed share.
     """
     emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
     with lab_lock(exclusive=False):
@@ -119,8 +118,6 @@ def collect_native(experiments: Sequence[Experiment], *, progress: Progress = la
 
     Raises `InputError` if this host has no usable ``/dev/kvm``, or the selftests are not built for it. Raises
     `SimlibError` if another process uses the lab: two runs would disturb each other's times and parameters.
-
-    - `progress`: called with the label of the cell and the completed share.
     """
     target = native_target()
     for spec in experiments:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping
 
-_CONSOLE = (5, 1)
-
 
 def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: bool = False) -> bytes:
     """Pack files into an archive.
@@ -22,7 +20,7 @@ def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: boo
     """
     entries = [_entry(name, stat.S_IFDIR | 0o755, b"") for name in folders]
     if console:
-        entries.append(_entry("dev/console", stat.S_IFCHR | 0o600, b"", _CONSOLE))
+        entries.append(_entry("dev/console", stat.S_IFCHR | 0o600, b"", (5, 1)))
     entries += [_entry(name, stat.S_IFREG | 0o755, data) for name, data in files.items()]
     entries.append(_entry("TRAILER!!!", 0, b""))
     packed = b"".join(entries)

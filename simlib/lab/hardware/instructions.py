@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Costs of actions on the lab's machines, in instructions: slopes over memory, with one parked vCPU."""
+"""Costs of actions on the lab's machines, in instructions: slopes over memory, with one parked vCPU.
+
+`name` is a machine in all functions, one of `simlib.lab.hardware.machines.LABS`.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,6 @@ def instruction_costs(name: str) -> pd.DataFrame:
 
     Every cost is the slope of a time over the pages (16 to 128 MiB), so that costs per run and per ioctl drop out. With
     one vCPU there is no contention, and the clock advances only with the running thread.
-
-    - `name`: one of `simlib.lab.hardware.machines.LABS`.
     """
     ioctls, locks = _ioctls("memory", name), rows_of("memory-locks", name)
     whole = ioctls[ioctls["batch"] == 0]
@@ -137,8 +138,6 @@ def plain_costs(name: str) -> pd.DataFrame:
     """Estimate costs on a kernel without the lab's statistics: a whole fault, a page of CLEAR, a drop of mmu_lock.
 
     Returns: `COST_COLUMNS` of ``fault`` (with the access), ``clear_page``, ``reacquire``, and of separated costs.
-
-    - `name`: one of `simlib.lab.hardware.machines.LABS`.
     """
     ioctls = _ioctls("plain", name)
     ioctls = ioctls[ioctls["passes"] == ioctls["passes"].min()]
@@ -157,7 +156,6 @@ def cost_estimate(
 ) -> CostEstimate:
     """Convert costs from `instruction_costs` into an estimate, with 1 ns per instruction.
 
-    - `name`: the machine, one of `simlib.lab.hardware.machines.LABS`.
     - `discrepancy`, `spread`: as in `simlib.measurements.fits.CostEstimate`.
     - `dof`: degrees of freedom of the discrepancy; 0: those of the cost with the fewest cells.
     """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""CLEAR while the guest writes: the lab's cells under load, compared with the simulator at the lab's costs."""
+"""CLEAR while the guest writes: the lab's cells under load, compared with the simulator at the lab's costs.
+
+`name` is a machine in all functions, one of `simlib.lab.hardware.machines.LABS`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,6 @@ def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
     Returns: ``vcpus``, ``batch``, ``metric``, ``lab`` (median over the seeds, s), ``lab_low`` and ``lab_high`` (their
     range), ``model``, ``error`` (model over lab, minus one).
 
-    - `name`: one of `simlib.lab.hardware.machines.LABS`.
     - `estimate`: costs, such as `cost_estimate` of the machine's `instruction_costs`.
     """
     return _compare(name, estimate, rows_of("fine-ioctls", name), rows_of("fine-stalls", name))
@@ -133,8 +135,6 @@ def lab_fit(name: str) -> Fit:
 
     The costs come from parked cells; the discrepancy of the model comes from the cells under load, a deviation per
     metric.
-
-    - `name`: one of `simlib.lab.hardware.machines.LABS`.
     """
     costs = instruction_costs(name)
     comparison = load_comparison(name, cost_estimate(costs, name))
@@ -183,8 +183,6 @@ def contended_share(machine: str) -> pd.Series:
     """Share of contended acquisitions by faults while CLEAR holds mmu_lock for the whole ioctl, by vCPUs.
 
     The guest writes meanwhile; counts are medians over the seeds.
-
-    - `machine`: one of `simlib.lab.hardware.machines.LABS`.
     """
     rows = rows_of("load-locks", machine)
     faults = rows[(rows["phase"] == "rounds") & rows["site"].isin(FAULT_SITES) & (rows["batch"] == 0)]

@@ -30,9 +30,6 @@ from simlib.model.quantities import format_size
 PAGE = 4096
 MIB = 2**20
 
-MEMORY_DIVISOR = 4
-"""A cell uses at most the host's memory divided by this."""
-
 BATCHES = (0, 512, 64)
 """Pages per hold of mmu_lock on a patched kernel; 0: the whole ioctl."""
 
@@ -62,7 +59,7 @@ def chunks(pages: int) -> tuple[int, ...]:
 
 def memory_per_vcpu(facts: HostFacts) -> int:
     """Memory of each vCPU, bytes: 64 MiB, or less if the host is small. Raises `InputError` if not even 8 MiB fit."""
-    limit = facts.memory_bytes // MEMORY_DIVISOR // max(len(facts.cpus), 2)
+    limit = facts.memory_bytes // 4 // max(len(facts.cpus), 2)  # a cell uses at most a quarter of the memory
     for size in (64, 32, 16, 8):
         if size * MIB <= limit:
             return size * MIB

@@ -39,7 +39,6 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
     costs that every prediction needs.
 
     - `seed`: of the resampling, the simulated probe and the replications.
-    - `progress`: called with the current step and the share done.
     """
     random = np.random.default_rng(seed)
     repeats = np.arange(len(data.repeats))

@@ -38,9 +38,6 @@ NAME = "host"
 REPEATS = (3, 20)
 """Least and largest number of repeats of all cells."""
 
-MAX_ATTEMPTS = 3
-"""Number of attempts to run a noisy cell."""
-
 BUSY_PERCENT = 10.0
 """Largest share of CPU time used by other programs, percent, at which a host is measured without `allow_busy`."""
 
@@ -121,7 +118,6 @@ def measure_host(
 
     - `out`: folder for the measurements; an incomplete measurement in it is continued.
     - `name`: prefix of the tables' names.
-    - `progress`: called with the current step and the share done.
     """
     native_target()
     cpus = plan.selected_cpus()
@@ -281,7 +277,7 @@ class _Session:
         remaining_s = max(self.plan.duration_s - self.spent_s, 0.0)
         text = f"repeat {repeat}, {cell.label}; {remaining_s / 60:.0f} min left"
         self.progress(text, share)
-        for _ in range(MAX_ATTEMPTS):
+        for _ in range(3):  # attempts to run a noisy cell
             before = noise.take_snapshot(self.facts.cpus)
             outcome = run_native(seeded, self.program.path, progress=lambda seconds: self.progress(text, share))
             run_noise = noise.noise_between(before, noise.take_snapshot(self.facts.cpus), len(self.facts.cpus))

@@ -28,13 +28,8 @@ from simlib.measurements.table import read
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
 
-SHIPPED = "host-pvm"
-
 KICKS = 256
 """Number of quantiles that describe the distribution of interrupts in a scenario."""
-
-PAUSE = "1ms"
-"""Pause before the simulated round, in which all pages are dirty from the start."""
 
 MIN_REPEATS = 3
 """Least number of quiet repeats of a cell."""
@@ -189,7 +184,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
 def shipped_host() -> HostData:
     """Load the measured host of the data set. Raises `SimlibError` outside a checkout, which alone has it."""
     require_checkout("the measured host of the data set")
-    return load_host(data_dir() / "collected", SHIPPED)
+    return load_host(data_dir() / "collected", "host-pvm")
 
 
 def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = None) -> Scenario:
@@ -208,7 +203,8 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
             "host": {"name": host_name(facts), **host},
             "guest": {"vcpus": vcpus, "memory_per_vcpu": size, "backing": "hugetlb_2mb" if huge_pages else "4k"},
             "policy": {"architecture": facts["architecture"]},
-            "workload": {"kind": "clear_under_load", "iterations": 1, "pause": PAUSE},
+            # All pages are dirty from the start of the simulated round.
+            "workload": {"kind": "clear_under_load", "iterations": 1, "pause": "1ms"},
             # Slopes over full words, with the lock's line in each hold, contain the first two. The flush was measured
             # with one vCPU, and no measurement separates the cost of another vCPU from the interrupt.
             "calibration": {"included_in_others": ["clear_word", "line_local", "flush_per_vcpu"]},

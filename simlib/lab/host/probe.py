@@ -17,9 +17,6 @@ from simlib.lab.host.measured import HINT, Floats, HostData, host_scenario
 from simlib.measurements.fits.estimate import BOUNDS
 from simlib.simulator.engine.result import PS
 
-JITTER = 0.3
-"""Coefficient of variation of the simulated faults, so that probes and faults do not synchronise."""
-
 TRANSFER = (60e3, 3.0)
 """Prior of a cache line's transfer, as the probe determines it poorly: ps, and the factor within which it lies with
 `LEVEL`. Within a CCX of an EPYC 7R13 it takes 23 ns, within its socket 107 ns (data/published/core-to-core-latency)."""
@@ -34,9 +31,6 @@ COUNTED_TOLERANCE = 0.02
 _TRANSFER_DEVIATION = np.log(TRANSFER[1]) / stats.norm.ppf(0.5 + LEVEL / 2)
 _DEVIATIONS = np.array([PROBE_TOLERANCE, PROBE_TOLERANCE, _TRANSFER_DEVIATION, COUNTED_TOLERANCE])
 """Standard deviations of the values of `_targets_of`."""
-
-_STEP = 0.1
-"""Step of the logarithms for numerical derivatives."""
 
 _PAGES = 16384
 
@@ -63,7 +57,7 @@ class Probe:
         fault = values["fault"] - values["guest_access"]
         start = np.log([np.clip(blocked, 0.05 * fault, 0.9 * fault), TRANSFER[0]])
         self.solution = least_squares(
-            self._residuals, start, jac=lambda x: approx_fprime(x, self._residuals, _STEP), bounds=_bounds(values),
+            self._residuals, start, jac=lambda x: approx_fprime(x, self._residuals, 0.1), bounds=_bounds(values),
             method="dogbox", xtol=1e-3, ftol=None, gtol=None,
         )  # fmt: skip
 
@@ -92,7 +86,8 @@ class Probe:
         case = host_scenario(self.data, 1, _PAGES * PAGE).changed(workload)
         known = {"guest_access": self.values["guest_access"], "clear_ioctl": self.values["probe_ioctl"]}
         costs = {name: round(max(value, 1000.0)) for name, value in (_costs(x, self.values) | known).items()}
-        run = run_scenario(case.with_costs(**costs, fault_jitter=JITTER), seed=self.seed)
+        # The jitter of the faults keeps probes and faults from synchronising.
+        run = run_scenario(case.with_costs(**costs, fault_jitter=0.3), seed=self.seed)
         simulated = run.value("lock_probes[2]"), run.value("dirty_memory_time[2]") / PS
         return np.log(np.array(simulated) / _PAGES)
 

@@ -31,9 +31,6 @@ OPTIONS = ("-q", "-u", "-y")
 SOURCE_PARTS = ("Makefile", "Kbuild", "scripts/", "include/", "tools/", "usr/")
 """Files and folders from which a selftest is built, besides the architecture's folder."""
 
-SPACE_GIB = 0.4
-"""Disk space of `SOURCE_PARTS`, GiB."""
-
 
 @dataclass(frozen=True)
 class StressProgram:
@@ -98,7 +95,7 @@ def build_program(source: Path | None = None, progress: StepReport = lambda text
 def _selftest_tree(folder: Path, series: Series, target: Target, source: Path | None, progress: StepReport) -> Path:
     """Prepare a partial kernel tree that contains the series' selftests; return its folder."""
     tree, stage = folder / "source", folder / "stage"
-    require_space(folder, SPACE_GIB, "the kernel's source")
+    require_space(folder, 0.4, "the kernel's source")
     for stale in (tree, *folder.glob("*-selftests"), *folder.glob("*-headers")):
         shutil.rmtree(stale, ignore_errors=True)
     arch = {"x86_64": "x86"}.get(target.kernel_arch, target.kernel_arch)

@@ -27,15 +27,6 @@ EVENTS = (
 )  # fmt: skip
 """Events traced by default, where the kernel has them: waits for locks, holds of mmu_lock, faults of the guest."""
 
-BUFFER_KIB = 4096
-"""Size of each CPU's trace buffer."""
-
-MAX_SAMPLE_BYTES = 2**24
-"""Most bytes read in one sample; the rest stays in the buffer, or is overwritten, which the kernel counts."""
-
-DRAIN_S = 0.2
-"""Longest time to read the rest of the buffer when the watch ends, s: a signal leaves 0.8 s for all cleanup."""
-
 _NAME = "simlib-watch-"
 
 
@@ -85,7 +76,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
         if not switches:
             raise InputError("tracepoints", ", ".join(events), "this kernel has none of them", "name others: --events")
         self._write("trace_clock", "mono")  # the clock of time.monotonic
-        self._write("buffer_size_kb", str(BUFFER_KIB))
+        self._write("buffer_size_kb", "4096")  # of each CPU
         self._write("options/event-fork", "1")
         self._write("set_event_pid", " ".join(map(str, tids)))
         self._pipe = os.open(self.folder / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -109,8 +100,8 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
             with DeferSignals():
                 self._parse(data.decode("utf-8", "backslashreplace"))
             size += len(data)
-            if size > MAX_SAMPLE_BYTES or time.monotonic() > deadline:
-                self.unread = True
+            if size > 2**24 or time.monotonic() > deadline:
+                self.unread = True  # the rest stays in the buffer, or is overwritten, which the kernel counts
                 return
 
     def _parse(self, text: str) -> None:
@@ -130,7 +121,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
                 (self.folder / "events" / "enable").write_text("0", "ascii")
         if self._pipe >= 0:
             self.unread = False
-            self.read(DRAIN_S)
+            self.read(0.2)  # a signal leaves 0.8 s for all cleanup
             os.close(self._pipe)
             self._pipe = -1
         _remove(self.folder)

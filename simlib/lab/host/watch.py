@@ -28,9 +28,6 @@ from simlib.lab.native import host_provenance
 from simlib.measurements.importers.tables import Imported, write_imported
 from simlib.vmm.qmp import TIMEOUT, Monitor, MonitorError, refusal
 
-INTERVAL_S = 0.5
-"""Time between two samples, s."""
-
 MIN_INTERVAL_S = 0.05
 """Shortest time between two samples, s: a sample of many vCPUs takes milliseconds of QEMU's main thread."""
 
@@ -56,7 +53,7 @@ def watch_guest(
     qmp: str | Path | None = None,
     pid: int | None = None,
     *,
-    interval: float = INTERVAL_S,
+    interval: float = 0.5,
     duration: float | None = None,
     events: Sequence[str] = EVENTS,
     progress: Progress | None = None,

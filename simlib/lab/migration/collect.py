@@ -103,7 +103,6 @@ def collect_migrations(
     `SimlibError` if the lab is already running.
 
     - `restart`: run all migrations again.
-    - `progress`: called with the label of the running migration and the share done.
     """
     qemu = find_qemu(find_target("x86_64"))
     ticks, collected = dict[str, float](), MigrationResults(qemu, [], {})

@@ -35,8 +35,6 @@ _SIZES = ("memory", "working_set", "hot_set")
 _BOOLEAN_PARAMETERS = ("cpu-throttle-tailslow",)
 """Parameters with a truth value."""
 
-_HELP = "docs/lab.md lists the keys"
-
 
 @dataclass(frozen=True)
 class MigrationCell:
@@ -217,5 +215,5 @@ def _bytes(value: Any, what: str) -> int:
 
 def _number(value: Any, what: str, minimum: int, maximum: int) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
-        raise InputError(what, value, f"must be from {minimum} to {maximum}", _HELP)
+        raise InputError(what, value, f"must be from {minimum} to {maximum}", "docs/lab.md lists the keys")
     return value

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,11 +79,11 @@ def fit_host(runs: pd.DataFrame) -> EmulatedHost:
                                    method="bounded", options={"xatol": 1e-3 * upper})  # fmt: skip
         return float(solution.x)
 
-    throttled, oversleep_s = done[done["throttle_percent"] > 0], {}
-    for vcpus in host.oversleep_s:
+    throttled, oversleep, sizes = done[done["throttle_percent"] > 0], {}, tuple(host.oversleep_s)
+    for vcpus in sizes:
         rows = throttled[throttled["vcpus"] == vcpus]
-        oversleep_s[vcpus] = best(rows, "guest_ratio", 2e-3, partial(_with_oversleep, host, vcpus))
-    host = host._replace(oversleep_s=oversleep_s)
+        oversleep[vcpus] = best(rows, "guest_ratio", 2e-3, lambda s: host._replace(oversleep_s=dict.fromkeys(sizes, s)))
+    host = host._replace(oversleep_s=oversleep)
     after = runs[(runs["postcopy_bytes"] > 0) & runs["settings"].str.contains("max-postcopy-bandwidth=0")]
     place_s = best(after, "total_ms", 5e-5, lambda value: host._replace(place_s=value))
     host = host._replace(place_s=place_s)
@@ -93,10 +92,6 @@ def fit_host(runs: pd.DataFrame) -> EmulatedHost:
     completed = comparison[(comparison["completed"] == 1) & (comparison["completed_expected"] == 1)]
     ratios = {name: (completed[name] / completed[f"{name}_expected"]).to_numpy() for name in QUANTITIES}
     return host._replace(residuals={name: np.log(ratio) for name, ratio in ratios.items()})
-
-
-def _with_oversleep(host: EmulatedHost, vcpus: int, seconds: float) -> EmulatedHost:
-    return host._replace(oversleep_s={vcpus: seconds})
 
 
 def working_set_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
@@ -181,8 +176,8 @@ def predict_migrations(runs: pd.DataFrame, host: EmulatedHost, seed: int = 1) ->
     return pd.DataFrame(rows, index=runs.index)
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+def _records(frame: pd.DataFrame) -> list[dict[Any, Any]]:
+    return frame.to_dict("records")
 
 
 def compare_with_expected(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:

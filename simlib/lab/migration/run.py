@@ -31,8 +31,6 @@ _BASELINE_S = 1.0
 _START_TIMEOUT_S = 20.0
 """Longest time for QEMU to start, and for the guest to write all its pages once, s."""
 
-_END_STATES = ("completed", "failed", "cancelled")
-
 
 def command_line(qemu: Qemu, migration: MigrationCell, firmware: str, monitor: str) -> list[str]:
     """Return QEMU's command for the source of a migration; the destination adds ``-incoming``."""
@@ -189,7 +187,7 @@ def _poll_migration(
         if status == "failed":
             reason = reply.get("error-desc", "QEMU gives no reason")
             raise SimlibError(f"{migration.label}: the migration failed: {reason}")
-        if status in _END_STATES or now > migration.limit_s:
+        if status in ("completed", "cancelled") or now > migration.limit_s:
             return reply, passes
         if migration.postcopy_after_s and not switched and now > migration.postcopy_after_s and status == "active":
             source.query("migrate-start-postcopy")

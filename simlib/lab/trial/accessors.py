@@ -66,9 +66,6 @@ _SITE = re.compile(
 )
 _FUNCTION = re.compile(r"^(?![#\s}/*])[^;={}]*?\b(\w+)\s*\((?!\()", re.MULTILINE)
 _INCLUDE = re.compile(r"^#include .*$", re.MULTILINE)
-_SITE_CHARACTERS = 19
-"""Characters of a function's name in its site: the name of a statistic has at most 47 (KVM_STATS_NAME_SIZE)."""
-
 HEADER = "#include <linux/kvm_mmu_lock.h>"
 
 
@@ -121,7 +118,7 @@ def new_site(function: str) -> str:
     >>> new_site("kvm_tdp_mmu_age")
     'KVM_MMU_LOCK_IN_KVM_TDP_MMU_AGE'
     """
-    return f"KVM_MMU_LOCK_IN_{function.upper()[:_SITE_CHARACTERS]}"
+    return f"KVM_MMU_LOCK_IN_{function.upper()[:19]}"  # a statistic's name has at most 47 (KVM_STATS_NAME_SIZE)
 
 
 def to_accessors(text: str, known: Mapping[str, Sequence[str]]) -> Rewritten:

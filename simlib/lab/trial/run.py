@@ -148,7 +148,6 @@ def try_series(
 
     - `series`: a folder of patches, a mailbox, a patch, a range of commits of `options.source` such as
       ``HEAD~3..HEAD``, or patches of the bundled series by number (``7``, ``16-17``), on top of those before them.
-    - `progress`: called with a description of each step and the completed share.
     """
     request = Request.read(str(series), options or TrialOptions())
     [trial] = _try_parts(request, [(0, len(request.patches))], (), progress)
