@@ -64,11 +64,6 @@ class CurveCase:
     vcpus: int
     known: UncertainCosts
 
-    @property
-    def estimate(self) -> CostEstimate | None:
-        """Calibrated costs."""
-        return self.known.estimate
-
     def runs(self, options: PredictionOptions) -> list[tuple[Scenario, int]]:
         """Return scenarios and seeds.
 
@@ -76,14 +71,14 @@ class CurveCase:
         without, the other seeds. With ``unknown_costs="sample"``, the last have each uncertain cost at both ends of its
         prior.
         """
-        central, seed = self.known.central(), options.seed
+        central, estimate, seed = self.known.central(), self.known.estimate, options.seed
         ends = variations(self.known, options.level) if options.unknown_costs == "sample" else []
         runs = [(case, seed) for case in ends]
-        if self.estimate is None:
+        if estimate is None:
             return [*((central, seed + r) for r in range(options.replications)), *runs]
-        steps = np.kron(np.diag(steps_of(self.estimate)), [[-1.0], [1.0]])
+        steps = np.kron(np.diag(steps_of(estimate)), [[-1.0], [1.0]])
         priors = {name: value for name, value in central.costs.given().items() if name in self.known.priors}
-        moved = [self.estimate.apply(self.known.scenario, logs) for logs in self.estimate.logs + steps]
+        moved = [estimate.apply(self.known.scenario, logs) for logs in estimate.logs + steps]
         return [(central, seed), *((case.with_costs(**priors), seed) for case in moved), *runs]
 
 
@@ -172,7 +167,8 @@ def simulate_points(
         flags.add(f"one page in {span} was simulated; times and counts are scaled")
     if 0 in scales:
         flags.add(f"sampled: windows of {DEFAULT_REPLICATIONS} replications of each migration (docs/sampling.md)")
-    if any(case.estimate is None and not (options.unknown_costs == "sample" and case.known.drawn) for case in cases):
+    sampled = options.unknown_costs == "sample"
+    if any(case.known.estimate is None and not (sampled and case.known.drawn) for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
     values = {key: row for key, (row, _) in results.items()}
     return [_values(i, case, points[i], values, options) for i, case in enumerate(cases)], tuple(sorted(flags))
@@ -187,7 +183,7 @@ def _points_of(case: CurveCase, metrics: Sequence[str], options: PredictionOptio
     whole = windows or any(find_metric(central, metric).scaling == "whole" for metric in metrics)
     pages, part = (None, 1) if whole else (options.pages_per_vcpu, MOVED_PART)
     replications: Sequence[int | None] = range(DEFAULT_REPLICATIONS) if windows else [None]
-    direct = options.replications if case.estimate is None else 1
+    direct = options.replications if case.known.estimate is None else 1
     points = []
     for n, (scenario, seed) in enumerate(case.runs(options)):
         if n < direct:

@@ -150,13 +150,13 @@ def curves_of(
         shares.append(spread.shares())
         bounds = kind_of(case.known.scenario).lower_bounds(case.known.scenario)
         for column, (name, metric) in enumerate(zip(names, metrics[i], strict=True)):
-            centre, low, high = interval(values, column, case.estimate, options.level, spread, metric.name)
+            centre, low, high = interval(values, column, case.known.estimate, options.level, spread, metric.name)
             if metric.integer:
                 low, high = values.extremes(column)
             low, high = metric.within(low, high, bounds.get(name, 0.0))
             ratio = (np.nan,) * 3
             if (reference.points[:, column] > 0).all() and (reference.ends[:, column] > 0).all():
-                ratio = interval(paired, column, case.estimate, options.level, paired_spread)
+                ratio = interval(paired, column, case.known.estimate, options.level, paired_spread)
             changes = [100 * (value - 1) for value in ratio]
             rows.append((case.name, case.label, case.vcpus, name, centre, low, high, metric.unit, *changes))
     columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", *CHANGES]

@@ -226,11 +226,9 @@ class SimulationResult(Result):
 
 def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     """Return the assumptions and limits that affect the result of a scenario."""
-    flags = []
-    if scenario.guest.vcpus > scenario.host.cores:
-        flags.append(
-            f"{scenario.guest.vcpus} vCPUs on {scenario.host.cores} cores: each vCPU is simulated on its own core"
-        )
+    vcpus, cores, flags = scenario.guest.vcpus, scenario.host.cores, []
+    if vcpus > cores:
+        flags.append(f"{vcpus} vCPUs on {cores} cores: each vCPU is simulated on its own core")
     if scale != 1.0:
         flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
     return tuple(flags)

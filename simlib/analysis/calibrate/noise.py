@@ -22,11 +22,8 @@ ASSUMED = {"contentions": 2.0}
 """Assumed ratio of a metric's deviation to the pooled one if its rows do not determine it; 1 if not named. The
 published counts come from a kernel with CONFIG_LOCK_STAT, which the times need not."""
 
-MIN_ROWS = 6
-"""Rows that a group needs for a separate deviation."""
-
-MIN_FREEDOM = 3.0
-"""Degrees of freedom that a group needs for a separate deviation."""
+MIN_ROWS, MIN_FREEDOM = 6, 3.0
+"""Rows and degrees of freedom that a group needs for a separate deviation."""
 
 MAX_RATIO = 10.0
 """Largest ratio of two groups' deviations: without it, a group that is fitted exactly would get all the weight."""

@@ -49,12 +49,9 @@ class Problem:
     not_used: tuple[str, ...] = ()
     simulated: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
-    def case(self, variant: str, vcpus: int) -> Scenario:
-        """Return the scenario of one observation."""
-        return self._cases[variant, vcpus]
-
     @cached_property
-    def _cases(self) -> dict[tuple[str, int], Scenario]:
+    def cases(self) -> dict[tuple[str, int], Scenario]:
+        """Scenario of each observation, by its variant and its vCPUs."""
         pairs = dict.fromkeys(zip(self.observations["variant"], self.observations["vcpus"], strict=True))
         variants = {"": self.scenario, **self.scenario.variants}
         return {(variant, vcpus): variants[variant].with_vcpus(vcpus) for variant, vcpus in pairs}
@@ -86,7 +83,7 @@ class Problem:
         new: dict[tuple[object, ...], Scenario] = {}
         for point in np.atleast_2d(points):
             estimate = CostEstimate(self.names, point, np.zeros((0, 0)), 1, 0.0, {}, **conventions(self.scenario))
-            cases = {(variant, n): estimate.apply(self.case(variant, n)) for variant, n, _ in observed}
+            cases = {(variant, n): estimate.apply(self.cases[variant, n]) for variant, n, _ in observed}
             keys.append([(*entry, cases[entry[:2]].costs, pages_per_vcpu, seed) for entry in observed])
             new |= {(*key[:2], key[3]): cases[key[0], key[1]] for key in keys[-1] if key not in self.simulated}
         runs = dict(zip(new, evaluate(list(new.values()), pages_per_vcpu=pages_per_vcpu, seed=seed), strict=True))
@@ -168,13 +165,11 @@ def _rows(scenario: Scenario, table: MeasurementTable, variants: Sequence[str], 
 
 
 def _has(table: MeasurementTable, metric: str) -> bool:
-    """True if a table has a column of a metric."""
     columns = [str(column) for column in table.frame.columns]
     return metric in columns or any(is_time(column) and stem_of(column) == metric for column in columns)
 
 
 def _check_metrics(scenario: Scenario, tables: Sequence[MeasurementTable]) -> None:
-    """Refuse a metric that no table has."""
     case = next(iter(scenario.variants.values()), scenario)
     for metric in scenario.calibration.metrics:
         name, _ = split_name(metric)
@@ -202,7 +197,6 @@ def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | Flo
 
 
 def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
-    """Variant of each row of a table."""
     frame = table.frame
     if "vcpus" not in frame.columns:
         raise InputError(f"columns of {table.name}", ", ".join(map(str, frame.columns)), "vcpus is missing")

@@ -25,11 +25,8 @@ SCREENED = 32
 FOLLOWED = 4
 """Number of starting points that are followed to a minimum: the guess, and the best of the others."""
 
-MAX_STEPS = 20
-"""Steps of one descent; if it has not converged by then, another descent continues from its end."""
-
-MAX_DESCENTS = 5
-"""Largest number of consecutive descents."""
+MAX_STEPS, MAX_DESCENTS = 20, 5
+"""Steps of one descent, and number of descents, each of which continues from the end of one that has not converged."""
 
 CONVERGED = 1e-5
 """Relative decrease of the sum of squares below which a descent has converged."""

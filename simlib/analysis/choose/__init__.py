@@ -23,15 +23,9 @@ if TYPE_CHECKING:
     from simlib.analysis.choose.batches import RULES, comparison_of_batches
     from simlib.analysis.choose.choice import choose, choose_batch
     from simlib.analysis.choose.objectives import OBJECTIVES
-    from simlib.analysis.choose.strategies import (
-        CHUNKS,
-        patched_kernel_strategies,
-        stock_kernel_strategies,
-        tracking_strategies,
-    )
+    from simlib.analysis.choose.strategies import patched_kernel_strategies, tracking_strategies
 
 __all__ = [
-    "CHUNKS",
     "DEFAULT_GUEST",
     "OBJECTIVES",
     "RULES",
@@ -45,7 +39,6 @@ __all__ = [
     "patched_kernel_strategies",
     "preset_architectures",
     "preset_scenario",
-    "stock_kernel_strategies",
     "tracking_strategies",
     "with_guest",
 ]
@@ -55,7 +48,7 @@ _HOMES = {
     "batches": ("RULES", "comparison_of_batches"),
     "choice": ("choose", "choose_batch"),
     "objectives": ("OBJECTIVES",),
-    "strategies": ("CHUNKS", "patched_kernel_strategies", "stock_kernel_strategies", "tracking_strategies"),
+    "strategies": ("patched_kernel_strategies", "tracking_strategies"),
 }
 """Public names by module; a test compares them with the imports for type checkers above."""
 

@@ -16,15 +16,12 @@ from simlib._lib.errors import InputError
 from simlib.analysis.choose.batches import Batches
 from simlib.analysis.choose.closed_form import ClosedForm
 from simlib.analysis.choose.evidence import UNSTATED_HOST
-from simlib.analysis.choose.headline import advice, headline, joined, nothing_matters, shared_line
+from simlib.analysis.choose.headline import advice, joined, shared_line
 from simlib.analysis.choose.objectives import OBJECTIVES
 from simlib.analysis.choose.strategies import Strategy
 from simlib.figures.results import Result, result_html, text_of
 from simlib.model.quantities import format_duration, format_seconds, size_text
 from simlib.model.scenario import Scenario
-
-_MAIN = ("guest_time_lost", "clear", "precopy")
-"""Objectives that a terminal shows beside the longest stall; files have all."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,7 +29,7 @@ class Choice(Result):
     """The recommended strategy for each objective, its confidence and cost, and the costs worth measuring.
 
     - `scenario`: the scenario as given.
-    - `weight`: value of one second of vCPU time for the CPU time in all.
+    - `weight`: value of one second of vCPU time for the weighted cost.
     - `indifference`: relative difference that counts as equal (indifference zone).
     - `confidence`: joint confidence level of the intervals of the differences of all pairs of strategies, and so of
       `pairs` and of the regrets in `answers`, whichever strategy is selected. It is the individual level of the
@@ -133,8 +130,10 @@ class Choice(Result):
 
     @property
     def headline(self) -> str:
-        """The recommendations for all objectives, in words."""
-        return headline(self)
+        """The recommendation, those for other objectives, and the confidence, in words."""
+        sentences = self.advice()
+        labels = [label for label in ("Other goals", "How sure") if label in sentences]
+        return ". ".join([sentences[""], *(f"{label}: {sentences[label]}" for label in labels)])
 
     def advice(self, objective: str = "") -> dict[str, str]:
         """Return the recommendation, its settings, confidence and reasons: sentences by their labels.
@@ -146,7 +145,7 @@ class Choice(Result):
     @property
     def nothing_to_do(self) -> bool:
         """True if every allowed strategy is equivalent for every objective, and every answer is certain."""
-        return nothing_matters(self.answers)
+        return bool(self.answers[["all_equivalent", "certain"]].astype(bool).all(axis=None))
 
     @property
     def guest(self) -> str:
@@ -203,7 +202,8 @@ class Choice(Result):
             unmarked = [~table.groupby("line_of")[key].any()[lines["line_of"]] for key in marks]
             lines = lines.iloc[np.lexsort([lines[f"{main}_s"], *unmarked[::-1]])]
             equal = self.answers.loc[self.answers["all_equivalent"].astype(bool), "objective"]
-            columns = [main, "stall", *(name for name in _MAIN if name not in {main, *equal})]
+            others = [name for name in ("guest_time_lost", "clear", "precopy") if name not in {main, *equal}]
+            columns = [main, "stall", *others]
         cells: dict[str, list[str]] = {"strategy": []}
         for line in lines.to_dict("records"):
             members = table[table["line_of"] == line["line_of"]]
@@ -223,9 +223,9 @@ class Choice(Result):
         notes = [f"Equal to {first} within the zones: {', '.join(rows['strategy'][rows['strategy'] != first])}"
                  for first, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
         budgets, known = self.readable_budgets(), self.readable_information().drop_duplicates("cost").head(2)
-        shares = budgets["more"].map(lambda share: f" ({share} CPU time in all)" if share else "")
+        shares = budgets["more"].map(lambda share: f" ({share} weighted cost)" if share else "")
         least = format_seconds(float(self.table.loc[self.table["allowed"], "stall_bound_s"].min()))
-        names = budgets["recommended"] + np.where((budgets.index == 0) & (budgets["CPU time in all"] == ""),
+        names = budgets["recommended"] + np.where((budgets.index == 0) & (budgets["weighted cost"] == ""),
                                                   f" (least 90 % bound: {least})", "")  # fmt: skip
         notes.append(f"If no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + names + shares)}")
         rows = known.iloc[:, :5].itertuples(index=False, name=None)
@@ -237,11 +237,11 @@ class Choice(Result):
         """Return the cost of limits of the longest stall, formatted, up to the first that costs nothing."""
         rows = []
         for row in self.budgets.to_dict("records"):
-            cells = {"recommended": "none", "longest stall, 90 %": "", "CPU time in all": "", "more": ""}
+            cells = {"recommended": "none", "longest stall, 90 %": "", "weighted cost": "", "more": ""}
             if row["recommended"]:
                 cells = {"recommended": row["recommended"],
                          "longest stall, 90 %": format_seconds(row["stall_bound_s"]),
-                         "CPU time in all": format_seconds(row["cost_s"]),
+                         "weighted cost": format_seconds(row["cost_s"]),
                          "more": f"{row['share_more']:+.1%}" * (abs(row["share_more"]) >= 5e-4)}  # fmt: skip
             rows.append({"no stall above": format_seconds(row["stall_budget_s"])} | cells)
             if row["recommended"] == self.recommended("cost"):

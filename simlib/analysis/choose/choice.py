@@ -33,6 +33,7 @@ from simlib.analysis.choose.options import ChoiceKeywords, ChoiceOptions
 from simlib.analysis.choose.ranking import Ranking
 from simlib.analysis.choose.strategies import Strategy, strategies_of
 from simlib.analysis.choose.trials import Trials
+from simlib.analysis.simulate import flags_of
 from simlib.measurements.fits import UncertainCosts, choose_fit
 from simlib.model.quantities import format_duration, size_text
 from simlib.model.scenario import Scenario, as_scenario
@@ -62,8 +63,8 @@ def choose(
 
     - `scenario`: a migration without variants, or its file.
     - `strategies`: names of policies, conditions such as ``"held >= 50us"``, several joined by ``+``, and
-      ``"baseline"``. By default those that a stock kernel supports (`simlib.analysis.choose.stock_kernel_strategies`);
-      `simlib.analysis.choose.patched_kernel_strategies` has those that need a patched kernel.
+      ``"baseline"``. By default those that a stock kernel supports (`stock_kernel_strategies` of
+      `simlib.analysis.choose.strategies`); `patched_kernel_strategies` has those that need a patched kernel.
     - `fit`, `objective`, `weight`, `indifference`, `confidence`, `max_stall_s`, `seed`, `announce`, `progress`: see
       `simlib.analysis.choose.options.ChoiceOptions`.
 
@@ -274,7 +275,6 @@ def _information(logs: Mapping[str, Floats], ranking: Ranking) -> pd.DataFrame:
 
 
 def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[str]:
-    """List the assumptions and limits that affect this choice."""
     flags = []
     if wider != scenario:
         own, qemu = (size_text(case.workload.clear_chunk or 0) for case in (scenario, wider))
@@ -292,8 +292,4 @@ def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[s
         for name in ("lock", "write_protect_fault", "translation_fault", "split_fault", "clear_lock")
         if getattr(facts, name) == "none"
     ]
-    if scenario.guest.vcpus > scenario.host.cores:
-        flags.append(
-            f"{scenario.guest.vcpus} vCPUs on {scenario.host.cores} cores: each vCPU is simulated on its own core"
-        )
-    return flags
+    return [*flags, *flags_of(scenario)]

@@ -40,18 +40,6 @@ def advice(choice: Choice, objective: str) -> dict[str, str]:
     return {label: text for label, text in sentences.items() if text} | {"Guest": choice.guest}
 
 
-def headline(choice: Choice) -> str:
-    """Return the recommendation, those for other objectives, and the confidence, as one text."""
-    sentences = advice(choice, choice.objective)
-    labels = [label for label in ("Other goals", "How sure") if label in sentences]
-    return ". ".join([sentences[""], *(f"{label}: {sentences[label]}" for label in labels)])
-
-
-def nothing_matters(answers: pd.DataFrame) -> bool:
-    """True if all strategies are equivalent for every objective, and every answer is certain."""
-    return bool(answers["all_equivalent"].astype(bool).all() and answers["certain"].astype(bool).all())
-
-
 def _tracking_prefix(scenario: Scenario) -> str:
     """Return the hosts to which the answer applies, if the hardware tracks writes.
 
@@ -134,7 +122,7 @@ def _best_shipped(choice: Choice, objective: str) -> str:
         return "QEMU can clear less memory per CLEAR; simlib choose without --kernel compares sizes"
     row, title = best.iloc[0], OBJECTIVES[objective].title
     text, stall = _settings(choice, row["strategy"])[0], seconds_text(row["stall_s"])
-    return (f"{row['strategy']} has the least {title}, {seconds_text(row[f'{objective}_s'])} (longest stall "
+    return (f"{row['strategy']} has the lowest {title}, {seconds_text(row[f'{objective}_s'])} (longest stall "
             f"{stall}): {text}")  # fmt: skip
 
 

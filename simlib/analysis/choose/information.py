@@ -22,9 +22,6 @@ from numpy.typing import NDArray
 SHUFFLES = 40
 """Number of random permutations."""
 
-ROUNDING = 1e-12
-"""Savings up to this share of the largest difference are rounding errors, and count as 0."""
-
 
 def value_of_information(
     logs: Mapping[str, NDArray[np.float64]], values: NDArray[np.float64], chosen: int, seed: int = 1
@@ -43,7 +40,7 @@ def value_of_information(
     """
     random = np.random.default_rng([seed, 9])
     differences = values - values[:, [chosen]]
-    rounding = ROUNDING * float(np.abs(differences).max())
+    rounding = 1e-12 * float(np.abs(differences).max())  # smaller savings count as 0
     rows = []
     for name, log in logs.items():
         saving, alternative = _saving(log, differences, chosen)

@@ -55,15 +55,15 @@ def _cost(values: Floats, vcpus: int, weight: float) -> Floats:
 OBJECTIVES: dict[str, Objective] = {
     row.name: row
     for row in (
-        Objective("cost", "CPU time in all", "CPU in all",
-                  "CPU time of enabling the log and of CLEAR, and guest time lost times the weight.", _cost),
+        Objective("cost", "weighted cost", "cost",
+                  "CPU time of enabling the log and of CLEAR, plus guest time lost times the weight.", _cost),
         Objective("guest_time_lost", "guest time lost", "time lost",
-                  "What all vCPUs together lose of their own time before the switchover: "
-                  "vCPUs × pre-copy × (1 − throughput).", _guest_time_lost),
+                  "Time that all vCPUs lose before the switchover: vCPUs × pre-copy × (1 − throughput).",
+                  _guest_time_lost),
         Objective("stall", "longest stall", "stall",
                   "Longest time that one access of any vCPU takes.", _metric("longest_stall"), 10e-6),
         Objective("p999", "99.9th percentile", "p99.9",
-                  "Time that 99.9 % of the vCPUs' stalls do not exceed: low where long ones are rare.",
+                  "Time that 99.9 % of the vCPUs' stalls do not exceed; it is short if long stalls are rare.",
                   _metric("stall_p999"), 10e-6),
         *(
             Objective(f"above{level}", f"time above {level} %", f">{level} %",
@@ -72,7 +72,8 @@ OBJECTIVES: dict[str, Objective] = {
             for level in sorted(LEVELS)
         ),
         Objective("clear", "CPU time of CLEAR", "CLEAR",
-                  "CPU time of the thread that clears, waiting for the lock included.", _metric("clear_cpu_time")),
+                  "CPU time of the thread that runs CLEAR, including its waits for the lock.",
+                  _metric("clear_cpu_time")),
         Objective("precopy", "pre-copy", "pre-copy",
                   "From the beginning of the migration to the switchover.", _metric("precopy_duration")),
     )

@@ -24,13 +24,13 @@ class ChoiceOptions:
       the scenario nor the fit has are drawn from the priors.
     - `objective`: objective to optimise: a name in `simlib.analysis.choose.objectives.OBJECTIVES`. It comes first in
       the sentences and the tables; all objectives are answered.
-    - `weight`: value of one second of vCPU time, in seconds of the clearing thread, for the CPU time in all.
+    - `weight`: value of one second of vCPU time, in seconds of the clearing thread, for the weighted cost.
     - `indifference`: relative difference that counts as equal, as a share of an objective's best value; differences
       below `Objective.floor` count as equal, too.
     - `confidence`: joint confidence level of all intervals of differences.
     - `max_stall_s`: exclude strategies with which the longest stall of a migration exceeds this time, s, with a
       probability of more than 10 %: with the scenario's CLEARs, or with QEMU's of 1 GiB if the scenario's are smaller.
-    - `seed`: root of all random streams.
+    - `seed`: seed of the random numbers.
     - `announce`: called with a description of the runs, and their expected duration.
     - `progress`: called with (stage, share done of all).
     """

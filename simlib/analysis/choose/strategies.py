@@ -26,9 +26,6 @@ SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-sp
 CHUNKS = ("baseline", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
 """Memory of one CLEAR, which userspace selects."""
 
-RINGS = ("dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536")
-"""Dirty rings by their number of entries, which userspace selects."""
-
 
 def stock_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
     """Return the strategies that a stock kernel supports.
@@ -58,7 +55,7 @@ def tracking_strategies(scenario: Scenario) -> tuple[str, ...]:
     names = (method.replace("_", "-") for method in scenario.policy.facts.dirty_tracking)
     methods = [name for name in names if name in POLICIES]
     splits = scenario.guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
-    rings = [f"{ring}+eager-split-drop" if splits else ring for ring in RINGS]
+    rings = [f"dirty-ring-{entries}" + "+eager-split-drop" * splits for entries in (1024, 4096, 65536)]
     return (BASELINE, *methods, *rings)
 
 

@@ -21,9 +21,6 @@ from simlib.vmm.plans import SURE, Plan, PlanOutcome, plans, precopy_of, simulat
 from simlib.vmm.rules import PAGE
 from simlib.vmm.targets import Targets
 
-DRAWS = 64
-"""Default number of working sets that are sampled."""
-
 
 @dataclass(frozen=True, repr=False)
 class Migration(Result):
@@ -91,7 +88,9 @@ class Migration(Result):
                         f"passes, the downtime is {_range(planned, 'downtime_s', seconds_text)}, and the guest runs at "
                         f"{_range(planned, 'guest_share', _percent)} of its speed")  # fmt: skip
             lines.append(f"The migration then {expected}" if planned["converges"] else "It still does not converge")
-        lines += self._probabilities(planned)
+        if planned["converges"] and not self.meets_targets:
+            lines.append(f"Of the working sets that fit the measurements, {planned['converges']:.0%} then converge, "
+                         f"and {planned['meets_all']:.0%} meet all targets")  # fmt: skip
         lines.append(self._stalls(planned))
         if self.lock:
             lines.append(self.lock if isinstance(self.lock, str) else self.lock.summary())
@@ -101,15 +100,7 @@ class Migration(Result):
             lines.append(missed)
         return lines
 
-    def _probabilities(self, planned: dict[str, Any]) -> list[str]:
-        """Probability of meeting the targets, where the plan does not surely meet them."""
-        if self.meets_targets or not planned["converges"]:
-            return []
-        return [f"Of the working sets that fit the measurements, {planned['converges']:.0%} then converge, and "
-                f"{planned['meets_all']:.0%} meet all targets"]  # fmt: skip
-
     def _current_settings(self, current: dict[str, Any]) -> str:
-        """Outcome of the current settings."""
         share = current["converges"]
         if share >= SURE:
             return (f"The migration converges with the current settings: {_range(current, 'total_s', seconds_text)} in "
@@ -126,10 +117,10 @@ class Migration(Result):
                 + ("" if len(self.guest.dirty) > 2 else ". Measure over 1, 10 and 60 s"))  # fmt: skip
 
     def _stalls(self, planned: dict[str, Any]) -> str:
-        """Sentence on the stalls that the plan causes."""
         if self.recommended.postcopy:
             return (f"After the switch to post-copy a vCPU waits {_range(planned, 'fault_s', seconds_text)} for each "
-                    "page that has not arrived; if the network fails then, the guest is lost")  # fmt: skip
+                    "page that has not arrived; if the network fails then, vCPUs wait until the migration is "
+                    "recovered, and if either host fails, the guest is lost")  # fmt: skip
         if planned["throttle"] > 0:
             return (f"QEMU throttles vCPUs by {_range(planned, 'throttle', _whole)} %; a vCPU sleeps for up to "
                     f"{_range(planned, 'sleep_s', seconds_text)} at a time")  # fmt: skip
@@ -197,13 +188,13 @@ class MigrationOptions:
     """Options of `migrate`.
 
     - `draws`: number of working sets that are sampled.
-    - `seed`: root of all random streams.
+    - `seed`: seed of the random numbers.
     - `lock`: True to simulate what mmu_lock adds, which takes longest.
     - `kernel`: True to simulate what a patched kernel would change, which takes half a minute more.
     - `emit`: output format of the settings (`Migration.paste`); what it cannot express is not tried.
     """
 
-    draws: int = DRAWS
+    draws: int = 64
     seed: int = 1
     lock: bool = True
     kernel: bool = False
@@ -243,9 +234,9 @@ def migrate(
     rows = frame.set_index("plan")
     meets_all = rows["meets_all"]
     meeting = [plan for plan in candidates if meets_all[plan.name] >= SURE]
-    recommended = meeting[0] if meeting else max(candidates, key=lambda plan: _nearness(rows.loc[plan.name]))
+    best = meeting[0] if meeting else max(candidates, key=lambda plan: _nearness(rows.loc[plan.name]))
     current = candidates[0]
-    passes = _passes([current, *([recommended] if recommended is not current else [])], guest, targets, seeds)
+    passes = _passes([current, *([best] if best is not current else [])], guest, targets, seeds)
     lock: LockAnswer | str = ""
     if options.lock:
         dirtied = float(passes.groupby("guest")["new_bytes"].max().median() / PAGE)
@@ -253,18 +244,7 @@ def migrate(
         lock = lock_of(guest, targets.max_stall_s, dirtied, seed, share)
     kernel = patched_kernel_answer(guest, seed, parallel.subprogress(progress, 0.6, 1.0)) if options.kernel else ""
     return Migration(
-        guest,
-        targets,
-        candidates,
-        outcomes,
-        frame,
-        passes,
-        recommended,
-        bool(meeting),
-        seed,
-        lock,
-        kernel,
-        options.emit,
+        guest, targets, candidates, outcomes, frame, passes, best, bool(meeting), seed, lock, kernel, options.emit
     )
 
 

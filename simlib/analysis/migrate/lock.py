@@ -12,7 +12,6 @@ import pandas as pd
 from simlib._lib import parallel
 from simlib._lib.errors import InputError
 from simlib.analysis.choose.choice import choose
-from simlib.analysis.choose.headline import advice
 from simlib.analysis.choose.presets import preset_scenario
 from simlib.analysis.choose.strategies import patched_kernel_strategies
 from simlib.analysis.simulate import sample
@@ -27,14 +26,8 @@ from simlib.vmm.memory import distinct_pages
 from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import VMMS
 
-SAMPLED_RUNS, DRAWS = 4, 64
-"""Sampled runs of the migration, and draws of the costs for a VMM that is not simulated."""
-
 CHUNKS = (2**30, 2**28, 2**26, 2**24)
 """Memory of one CLEAR that is tried, bytes: from the default of QEMU's x-clear-bitmap-shift down."""
-
-ACCEPTED_STALL_S = 0.001
-"""Longest wait for the lock that is accepted where no target is given, s."""
 
 
 @dataclass(frozen=True)
@@ -85,21 +78,19 @@ def lock_of(
     Returns: The answer; or a sentence on why the lock cannot be simulated; or, for a VMM whose GET clears all dirty
     pages, for how long that holds the lock.
 
-    - `max_stall_s`: longest wait that is accepted, s; None: `ACCEPTED_STALL_S`.
+    - `max_stall_s`: longest wait that is accepted, s; None: 1 ms.
     - `dirtied`: most pages that a pass finds dirty.
     """
     if VMMS[guest.vmm].whole_passes:
         return _whole_slot(guest, dirtied, seed)
-    allowed = ACCEPTED_STALL_S if max_stall_s is None else max_stall_s
+    allowed = 0.001 if max_stall_s is None else max_stall_s
     rows: list[tuple[int, float, float, float, float, float, float]] = []
     current = min(guest.chunk, guest.memory)
     tried = [current] if guest.ring_entries else [current, *(size for size in CHUNKS if size < current)]
     for number, chunk in enumerate(tried):
         share = parallel.subprogress(progress, number / len(tried), (number + 1) / len(tried))
         try:
-            result = sample(
-                _scenario(guest, chunk), replications=SAMPLED_RUNS, seed=seed, unknown_costs="median", progress=share
-            )
+            result = sample(_scenario(guest, chunk), replications=4, seed=seed, unknown_costs="median", progress=share)
         except InputError as error:
             return f"mmu_lock is not simulated: {error}"
         metrics, high = result.metrics, dict(zip(result.frame["metric"], result.frame["high"], strict=True))
@@ -122,14 +113,14 @@ def patched_kernel_answer(guest: RunningGuest, seed: int = 1, progress: parallel
         choice = choose(case, strategies=patched_kernel_strategies(case), seed=seed, progress=progress)
     except InputError as error:
         return f"A patched kernel is not simulated: {error}"
-    return f"With a patched kernel: {advice(choice, choice.objective)['']}"
+    return f"With a patched kernel: {choice.advice()['']}"
 
 
 def _whole_slot(guest: RunningGuest, dirtied: float, seed: int) -> str:
     """Sentence on the hold of a GET that clears all dirty pages."""
     case = _scenario(guest, guest.chunk)
     costs, random = UncertainCosts.of(case, choose_fit(case)[0]), np.random.default_rng(seed)
-    page_ps = [costs.draw(random).costs.clear_page or 0 for _ in range(DRAWS)]
+    page_ps = [costs.draw(random).costs.clear_page or 0 for _ in range(64)]
     low, high = (seconds_text(float(end)) for end in np.quantile(page_ps, [0.05, 0.95]) * dirtied / PS_PER_S)
     return (
         f"mmu_lock: the GET of a pass clears all dirty pages in one hold, {low} to {high} for "

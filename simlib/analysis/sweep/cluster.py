@@ -28,9 +28,6 @@ from simlib._lib.parallel import cpus
 if TYPE_CHECKING:
     from distributed.cfexecutor import ClientExecutor
 
-PATIENCE_S = 300.0
-"""Time to wait for a scheduler that has disappeared, s."""
-
 CONNECT_TIMEOUT_S = 10.0
 """Time limit of one attempt to reach a scheduler, s."""
 
@@ -47,7 +44,7 @@ class Cluster(AbstractContextManager["Cluster"]):
     lost = (CancelledError, FutureCancelledError, KilledWorker, CommClosedError)
     """Exceptions of a task's future if its worker or the scheduler has disappeared."""
 
-    def __init__(self, where: str | Client, patience: float = PATIENCE_S) -> None:
+    def __init__(self, where: str | Client, patience: float = 300.0) -> None:
         self._given = where if isinstance(where, Client) else None
         self._address = where.scheduler.address if isinstance(where, Client) else where
         self._patience = patience
@@ -140,5 +137,4 @@ def _probe(address: str, timeout: float) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """Type and message of an exception."""
     return shortened(f"{type(error).__name__}: {error}".removesuffix(": "))

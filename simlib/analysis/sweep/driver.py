@@ -23,11 +23,8 @@ from simlib.model import rules
 if TYPE_CHECKING:
     from distributed import Client
 
-BATCH_S = 1.0
-"""Intended duration of a batch, s."""
-
-MIN_BATCH_S = 0.1
-"""Intended duration of the last batches, which are small so that all workers finish at the same time, s."""
+BATCH_S, MIN_BATCH_S = 1.0, 0.1
+"""Intended duration of a batch, and of the last ones, which are small so that all workers finish together, s."""
 
 MAX_BATCH = 4096
 """Largest number of points of a batch."""
@@ -100,15 +97,11 @@ def run(
         if kept:
             report(f"{kept:,} of {grid.points:,} points are finished")
         if kept < grid.points:
-            executor = stack.enter_context(_cluster(workers) if on_cluster else Pool(processes))
+            if on_cluster:
+                from simlib.analysis.sweep.cluster import Cluster  # noqa: PLC0415  # needs Dask, which a Pool does not
+            executor: Any = stack.enter_context(Cluster(workers) if on_cluster else Pool(processes))
             _run_remaining(executor, store, progress)
         return Sweep(store.folder, grid.points, store.rows[REFUSED], kept)
-
-
-def _cluster(where: Any) -> Any:
-    from simlib.analysis.sweep.cluster import Cluster  # noqa: PLC0415  # needs Dask, which local processes do not
-
-    return Cluster(where)
 
 
 class _Remaining:
@@ -160,7 +153,6 @@ def _stretches(store: Store) -> Iterator[tuple[int, int]]:
 
 
 def _run_remaining(executor: Executor, store: Store, progress: Progress | None) -> None:
-    """Compute all unfinished points."""
     remaining = _Remaining(store, executor.workers)
     points = remaining.points
 

@@ -35,9 +35,6 @@ MAX_POINTS = 10**8
 DESIGNS = ("full", "latin_hypercube", "sobol")
 """Every combination, or a number of points that fill the space evenly."""
 
-MAX_SAMPLED = 2**20
-"""Largest number of points of a Latin hypercube or a Sobol sequence."""
-
 MAX_COORDINATES = 2**23
 """Largest number of points × axes of a sampled design: every worker keeps them, 8 bytes each."""
 
@@ -53,11 +50,10 @@ class Design(rules.Checked):
     """
 
     kind: str = rules.rule(rules.choice(*DESIGNS), "full")
-    points: int = rules.rule(rules.whole(0, MAX_SAMPLED), 0)
+    points: int = rules.rule(rules.whole(0, 2**20), 0)
     seed: int = rules.rule(rules.whole(0, 2**31), 1)
 
     def __post_init__(self) -> None:
-        """Check that there is a number of points exactly for sampled designs."""
         super().__post_init__()
         if self.kind == "full" and self.points:
             raise InputError("design.points", self.points, "a full design has all combinations",
@@ -105,7 +101,6 @@ class Replications(rules.Checked):
     of: tuple[str, ...] = rules.rule(rules.names, (), list)
 
     def __post_init__(self) -> None:
-        """Check that `most` is at least `least`."""
         super().__post_init__()
         if self.most < self.least:
             raise InputError("replications.most", self.most, f"must be at least {self.least}, the value of least")
@@ -121,7 +116,7 @@ class Grid:
       the median of its prior. ``exact``: a point that spends such a cost is refused.
     - `pages_per_vcpu`: largest number of pages per vCPU to simulate, with scaling; None: all of them.
     - `metrics`: metrics to keep; empty: all of the workload.
-    - `seed`: root of all random streams.
+    - `seed`: seed of the random numbers.
     """
 
     scenario: Scenario
@@ -172,7 +167,6 @@ class Grid:
         return [hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths]
 
     def _axis_values(self, section: str, key: str) -> set[Any]:
-        """Values of a field on the axes."""
         return {value for axis in self.axes if (axis.section, axis.key) == (section, key) for value in axis.values}
 
     @cached_property

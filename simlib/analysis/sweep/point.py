@@ -67,17 +67,15 @@ class Points:
         return np.asarray(case * self._per_case + place * self._stride % self._per_case)
 
     def __getitem__(self, number: int) -> GridPoint:
-        """Return the point with a number, from 0."""
         case, offset = divmod(number, self._per_case)
         place, policy_index = divmod(offset, len(self.grid.policies))
         variant, base = self.grid.cases[case]
         name, values = self.grid.policies[policy_index], self._values(place)
         architecture = base.policy.architecture
         try:
-            scenario = self._scenario(base, name, values)
+            return GridPoint(number, variant, name, architecture, values, self._scenario(base, name, values))
         except InputError as error:
             return GridPoint(number, variant, name, architecture, values, None, error)
-        return GridPoint(number, variant, name, architecture, values, scenario)
 
     def _values(self, place: int) -> tuple[Any, ...]:
         axes, design = self.grid.axes, self.grid.design
@@ -121,7 +119,6 @@ def _coprime(count: int) -> int:
 
 @lru_cache(maxsize=_KEPT)
 def _changed(section: str, base: Any, changes: tuple[tuple[str, Any], ...]) -> Any:
-    """Return a section with some keys replaced."""
     return sections({section: dict(changes)}, "", SimpleNamespace(**{section: base}))[section]
 
 

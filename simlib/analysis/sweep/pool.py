@@ -23,9 +23,6 @@ from simlib._lib.errors import SimlibError
 from simlib._lib.parallel import MAX_WORKERS, cpus
 from simlib.model import rules
 
-_PRELOADED = ["simlib.analysis.sweep.batch"]
-"""Modules that are imported once for all workers, where the system can fork."""
-
 
 class Pool(AbstractContextManager["Pool"]):
     """Worker processes as an executor for `simlib._lib.parallel.use_executor` and `simlib.analysis.sweep.run`.
@@ -55,7 +52,7 @@ class Pool(AbstractContextManager["Pool"]):
     def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Run a task in a worker; it is pickled by value, so that nested functions are possible."""
         pickled = cloudpickle.dumps((task, arguments))
-        with _isolated(), self._start_errors():
+        with self._starting():
             try:
                 return self._processes.submit(_run, pickled)
             except BrokenProcessPool:
@@ -70,19 +67,20 @@ class Pool(AbstractContextManager["Pool"]):
             _end_fork_server(forkserver._forkserver)
 
     def _start(self) -> ProcessPoolExecutor:
-        with _isolated(), self._start_errors():
+        with self._starting():
             if self._context.get_start_method() == "forkserver":
-                self._context.set_forkserver_preload(_PRELOADED)
+                self._context.set_forkserver_preload(["simlib.analysis.sweep.batch"])  # import it once for all workers
                 resource_tracker.ensure_running()  # first, because it unblocks SIGINT at its end
                 with _sigint_blocked():
                     forkserver.ensure_running()
             return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_init_worker)
 
     @contextmanager
-    def _start_errors(self) -> Iterator[None]:
-        """Convert an error of the system while processes are started into a `SimlibError`."""
+    def _starting(self) -> Iterator[None]:
+        """Start processes in isolation; an error of the system becomes a `SimlibError`."""
         try:
-            yield
+            with _isolated():
+                yield
         except OSError as error:
             raise SimlibError(
                 f"workers = {self.workers}: the processes cannot be started ({error.strerror or error})",

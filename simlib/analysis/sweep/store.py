@@ -34,14 +34,8 @@ RESULTS, REFUSED = "results", "refused"
 
 DESCRIPTION = "sweep.json"
 
-_DESCRIPTION_BYTES = 64 * MIB
-"""Largest description, with an axis of a million values."""
-
 FLUSH_INTERVAL_S, FLUSH_SHARE = 2.0, 0.02
 """Rows are written after this time in s or this share of the elapsed time, whichever is longer; a kill loses them."""
-
-MAX_BUFFERED_ROWS = 50_000
-"""Number of buffered rows that are written immediately."""
 
 
 class Store:
@@ -67,7 +61,7 @@ class Store:
                 self._buffer[name].append(table)
         now = time.monotonic()
         rows = sum(table.num_rows for tables in self._buffer.values() for table in tables)
-        if rows >= MAX_BUFFERED_ROWS or now - self._written > max(FLUSH_INTERVAL_S, FLUSH_SHARE * (now - self._begun)):
+        if rows >= 50_000 or now - self._written > max(FLUSH_INTERVAL_S, FLUSH_SHARE * (now - self._begun)):
             self.write()
 
     def write(self) -> None:
@@ -204,7 +198,8 @@ def read_description(folder: Path) -> dict[str, Any]:
 
     Raises `InputError` if the folder holds none.
     """
-    content = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", _DESCRIPTION_BYTES)
+    largest = 64 * MIB  # with an axis of a million values
+    content = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", largest)
     meta: dict[str, Any] = content if isinstance(content, dict) else {}
     complete = all(isinstance(meta.get(key), kind) for key, kind in _KEYS.items()) and all(
         isinstance(axis, dict) and axis.keys() >= {"column", "field", "unit", "values"} for axis in meta["axes"]

@@ -38,14 +38,10 @@ from scipy import special
 from simlib._lib.errors import InputError
 from simlib.analysis.theory.arguments import check_count, check_time, check_vector
 
-_MAX_ITERATIONS = 200
-_MIN_SLOPE = 0.01
-"""Slope of the fixed-point equation below which a secant step would be too large."""
-
 
 @dataclass(frozen=True)
 class Batching:
-    """Parameters of the clearing thread and the vCPUs; times in seconds.
+    """Parameters of the clearing thread and the vCPUs; times in seconds. Raises `InputError` if one breaks its rule.
 
     - `pages`: pages of the whole ioctl.
     - `work`: time under the lock for each page.
@@ -65,7 +61,6 @@ class Batching:
     drain: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the arguments. Raises `InputError` if one breaks its rule."""
         check_count("pages", self.pages)
         check_count("vcpus", self.vcpus)
         for name in ("work", "reacquire", "service", "drain"):
@@ -116,7 +111,7 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
     log_combinations = -special.betaln(waiters + 1, case.vcpus - waiters + 1) - np.log(case.vcpus + 1)
     wait_probability = -np.expm1(-hold / case.think)
     last = last_residual = np.full_like(wait_probability, np.nan)
-    for _ in range(_MAX_ITERATIONS):
+    for _ in range(200):
         early = case.vcpus * (1 - wait_probability) * case.reacquire / case.think
         p = wait_probability[:, None]
         weights = np.exp(log_combinations + special.xlogy(waiters, p) + special.xlog1py(case.vcpus - waiters, -p))
@@ -128,7 +123,7 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
             break
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = (residual - last_residual) / (wait_probability - last)
-            step = np.where(slope < -_MIN_SLOPE, -residual / slope, 0.5 * residual)  # damped if there is no secant yet
+            step = np.where(slope < -0.01, -residual / slope, 0.5 * residual)  # damped if flat, or without a secant yet
         last, last_residual = wait_probability, residual
         wait_probability = np.clip(wait_probability + step, 0.0, 1.0)
     cycle = hold + (weights * wait).sum(axis=1)
