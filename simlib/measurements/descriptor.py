@@ -111,18 +111,10 @@ def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
             field["constraints"]["minimum"] = 1
         fields.append(field)
     path = Path(where)
-    return {
-        "name": path.stem,
-        "title": path.stem,
-        "path": path.name,
-        "kind": "measured",
-        "source": {"subject": "not stated"},
-        "hardware": "not stated",
-        "command": "not stated",
-        "notes": ["There is no descriptor beside the file: types and units are those that the column names imply."],
-        "caveats": [],
-        "schema": {"fields": fields, "primaryKey": keys},
-    }
+    unknown = {"source": {"subject": "not stated"}, "hardware": "not stated", "command": "not stated"}
+    note = "There is no descriptor beside the file: types and units are those that the column names imply."
+    schema = {"notes": [note], "caveats": [], "schema": {"fields": fields, "primaryKey": keys}}
+    return {"name": path.stem, "title": path.stem, "path": path.name, "kind": "measured", **unknown, **schema}
 
 
 def _holds_numbers(name: str, column: Iterable[str]) -> bool:

@@ -48,10 +48,8 @@ def data_dir() -> Path:
     for candidate in candidates:
         if (candidate / _LISTING).is_file():
             return candidate
-    rule = f"one of these folders must hold a {_LISTING}"
-    raise InputError(
-        "data package", " and ".join(map(str, candidates)), rule, "install simlib again, or set SIMLIB_DATA"
-    )
+    rule, hint = f"one of these folders must hold a {_LISTING}", "install simlib again, or set SIMLIB_DATA"
+    raise InputError("data package", " and ".join(map(str, candidates)), rule, hint)
 
 
 def list_tables() -> pd.DataFrame:

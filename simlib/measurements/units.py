@@ -12,29 +12,10 @@ from simlib._lib.errors import InputError
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "ps": 10**12}
 """Units per second, by the suffix of a time column."""
 
-SUFFIXES = {
-    **{suffix: suffix for suffix in PER_SECOND},
-    "cycles": "cycles",
-    "percent": "%",
-    "ratio": "1",
-    "bytes": "B",
-    "kib": "KiB",
-    "mib": "MiB",
-    "gib": "GiB",
-    "tib": "TiB",
-    "kb": "kB",
-    "mb": "MB",
-    "gb": "GB",
-    "tb": "TB",
-    "bits": "bits",
-    "pages": "pages",
-    "mhz": "MHz",
-    "ghz": "GHz",
-    "per_s": "1/s",
-    "kops_per_s": "Kops/s",
-    "mib_per_s": "MiB/s",
-    "gib_per_s": "GiB/s",
-}
+SUFFIXES = {suffix: suffix for suffix in PER_SECOND} | {"cycles": "cycles", "percent": "%", "ratio": "1", "bytes": "B"}
+SUFFIXES |= {unit.lower(): unit for unit in ("KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB", "bits", "pages")}
+SUFFIXES |= {"mhz": "MHz", "ghz": "GHz", "per_s": "1/s", "kops_per_s": "Kops/s"}
+SUFFIXES |= {"mib_per_s": "MiB/s", "gib_per_s": "GiB/s"}
 """Symbol of the unit in a descriptor, by the suffix of a column."""
 
 COUNT_UNITS = ("count", "1", "not stated")

@@ -38,8 +38,6 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
     calibrated = {case.policy.architecture for case in fit.scenario.variants.values() or (fit.scenario,)}
     architecture = scenario.policy.architecture
     if architecture not in calibrated:
-        notes.append(
-            f"warning: the costs were calibrated on {', '.join(sorted(calibrated))}; it is assumed that they apply to "
-            f"{architecture}"
-        )
+        names = ", ".join(sorted(calibrated))
+        notes.append(f"warning: the costs were calibrated on {names}; it is assumed that they apply to {architecture}")
     return fit.estimate, tuple(notes)

@@ -60,26 +60,17 @@ def conditions_text(conditions: str | Mapping[str, str]) -> str:
     >>> conditions_text("vcpus <= 8"), conditions_text({"": "vcpus <= 8", "mine": "vcpus > 1"})
     ('vcpus <= 8', 'vcpus <= 8; mine:vcpus > 1')
     """
-    return (
-        conditions if isinstance(conditions, str) else "; ".join(f"{k}:{v}" if k else v for k, v in conditions.items())
-    )
+    named = {"": conditions} if isinstance(conditions, str) else conditions
+    return "; ".join(f"{table}:{text}" if table else text for table, text in named.items())
 
 
 def fit_text(fit: Fit) -> str:
     """Text of a fit file."""
     parameters = fit.parameters.assign(unit=[unit_of(n) for n in fit.parameters["name"]])
-    content = {
-        "schema": SCHEMA,
-        "version": VERSION,
-        "simlib": __version__,
-        "scenario": fit.scenario.to_toml(),
-        "parameters": _records(parameters, 12),
-        "log_covariance": fit.estimate.covariance.tolist(),
-        "dof": fit.estimate.dof,
-        "discrepancy": fit.estimate.discrepancy,
-        "spread": dict(fit.estimate.spread),
-        "observations": _records(fit.observations, 13),
-    } | fit.meta
+    content = {"schema": SCHEMA, "version": VERSION, "simlib": __version__, "scenario": fit.scenario.to_toml()}
+    content |= {"parameters": _records(parameters, 12), "log_covariance": fit.estimate.covariance.tolist()}
+    content |= {name: getattr(fit.estimate, name) for name in ("dof", "discrepancy")}
+    content |= {"spread": dict(fit.estimate.spread), "observations": _records(fit.observations, 13)} | fit.meta
     if len(fit.noise):  # a calibration; other fits have none
         content |= {"noise": _records(fit.noise, 10), "sensitivity": _records(fit.sensitivity, 4)}
     return json.dumps(content, indent=1) + "\n"

@@ -13,17 +13,8 @@ import numpy as np
 import pandas as pd
 
 from simlib.figures.results import Result, rendered, text_of
+from simlib.measurements.fits import tables
 from simlib.measurements.fits.estimate import CostEstimate
-from simlib.measurements.fits.tables import (
-    FITTED,
-    cost_table,
-    costs_in_ns,
-    distance_text,
-    fitted_curves,
-    metric_table,
-    number_columns,
-    residual_table,
-)
 from simlib.model.scenario import Scenario
 
 WIDTH = 80
@@ -102,21 +93,34 @@ class Fit(Result):
 
     def costs(self) -> pd.DataFrame:
         """Return the costs with intervals, times in nanoseconds: name, value, low, high, unit, fit, bound."""
-        return costs_in_ns(self.parameters, str(self.meta["dataset"]))
+        rows, table = self.parameters, self.cost_table
+        units = [tables.unit_of(name) for name in rows["name"]]
+        scale = np.where(np.array(units) == "ps", 1000.0, 1.0)
+        ends = [tables.physical(*row) for row in rows[["name", "value", "low", "high"]].to_numpy().tolist()]
+        low, high = np.array(ends, dtype=float).T / scale
+        values = {"name": rows["name"].to_numpy(), "value": rows["value"].to_numpy(dtype=float) / scale}
+        named = [{"ps": "ns"}.get(unit, unit) for unit in units]
+        costs = pd.DataFrame(values | {"low": low, "high": high})
+        return costs.assign(unit=named, fit=str(self.meta["dataset"]), bound=table["bound"].to_numpy())
 
     def curves(self) -> pd.DataFrame:
         """Return measured and model values: variant, vcpus, metric, kind, value, low, high, held_out."""
-        return fitted_curves(self.observations)
+        known = self.observations[["variant", "vcpus", "metric"]]
+        known = known.assign(held_out=~self.observations["train"].astype(bool))
+        measured = known.assign(kind="measured", value=self.observations["value"])
+        kinds = np.where(known["held_out"], "predicted", "fitted")
+        model = known.assign(kind=kinds, value=self.observations["model"])
+        return pd.concat([measured, model], ignore_index=True).assign(low=np.nan, high=np.nan)
 
     @property
     def cost_table(self) -> pd.DataFrame:
         """Costs in readable units: see `simlib.measurements.fits.tables.cost_table`."""
-        return cost_table(self.parameters)
+        return tables.cost_table(self.parameters)
 
     @property
     def residuals(self) -> pd.DataFrame:
         """Deviation of the model from each row: see `simlib.measurements.fits.tables.residual_table`."""
-        return residual_table(self.observations, self.estimate, self.noise)
+        return tables.residual_table(self.observations, self.estimate, self.noise)
 
     @property
     def correlation(self) -> pd.DataFrame | None:
@@ -127,7 +131,7 @@ class Fit(Result):
     def chi_squared(self) -> float:
         """Sum of the squared residuals of the fitted rows; NaN if there is none."""
         rows = self.residuals
-        return float((rows.loc[rows["role"] == FITTED, "residual"] ** 2).sum(min_count=1))
+        return float((rows.loc[rows["role"] == tables.FITTED, "residual"] ** 2).sum(min_count=1))
 
     @property
     def heading(self) -> str:
@@ -171,9 +175,8 @@ class Fit(Result):
         >>> load_fit("data/fits/x86-published.json").doubt
         'your fit does not determine fault_jitter (0.05 to 1.5): do not trust this answer until it does'
         """
-        faults = [
-            f"did not pass {name!r}" for name, good in self.valid.items() if not good and name != "all_determined"
-        ]
+        failed = (name for name, good in self.valid.items() if not good and name != "all_determined")
+        faults = [f"did not pass {name!r}" for name in failed]
         rows = self.costs()[~self.parameters["determined"].astype(bool)].query("low < high")
         faults += [f"does not determine {name} ({low:.5g} to {high:.5g}{' ns' * (unit == 'ns')})"
                  for name, low, high, unit in rows[["name", "low", "high", "unit"]].to_numpy().tolist()]  # fmt: skip
@@ -190,9 +193,8 @@ class Fit(Result):
         exact = self.parameters.loc[self.parameters["low"] == self.parameters["high"], "name"]
         held = self.meta.get("held_at_medians", ())
         priors = (f"from priors, whose spread is in the intervals: {', '.join(held)}",) if held else ()
-        unknown = (
-            (f"no interval is known, so that the cost is shown as a point: {', '.join(exact)}",) if len(exact) else ()
-        )
+        points = f"no interval is known, so that the cost is shown as a point: {', '.join(exact)}"
+        unknown = (points,) if len(exact) else ()
         columns = ", ".join(self.meta.get("not_used", ()))
         unused = (f"in the tables, but not used: {columns} ([calibration] metrics names what is)",) if columns else ()
         clock_note = (
@@ -203,16 +205,14 @@ class Fit(Result):
 
     def by_metric(self) -> pd.DataFrame:
         """Return one row per metric and role: rows, median and (signed) worst error in percent, χ² of those rows."""
-        return metric_table(self.residuals)
+        return tables.metric_table(self.residuals)
 
     def formatted_costs(self) -> pd.DataFrame:
         """Return the costs as text: one unit per row, four digits."""
         costs = self.cost_table
         digits = {name: [f"{value:.4g}" for value in costs[name]] for name in ("value", "low", "high")}
-        ends = {
-            name: [distance_text(share, sign) for share in costs[name]]
-            for name, sign in (("below", "−"), ("above", "+"))
-        }
+        signs = {"below": "−", "above": "+"}
+        ends = {name: [tables.distance_text(share, sign) for share in costs[name]] for name, sign in signs.items()}
         return costs.assign(**digits, **ends, determined=costs["determined"].map({True: "yes", False: "no"}))
 
     def summary(self) -> str:
@@ -225,7 +225,7 @@ class Fit(Result):
             f"Residuals, errors and deviations in percent\n{text_of(self.by_metric())}",
         ]
         if correlation is not None:
-            parts.append(f"Correlations\n{text_of(number_columns(correlation))}")
+            parts.append(f"Correlations\n{text_of(tables.number_columns(correlation))}")
         return "\n\n".join(parts + [_lines(*self.notes)] * bool(self.notes))
 
     def figures(self) -> tuple[str, ...]:
@@ -236,9 +236,8 @@ class Fit(Result):
         return tuple(name for name in self.FIGURES if available.get(name, True))
 
     def _repr_html_(self) -> str:
-        return rendered(
-            "simlib.measurements.fits", "fit.html.j2", fit=self, number=lambda v: "" if np.isnan(v) else f"{v:.3g}"
-        )
+        texts = {"number": lambda v: "" if np.isnan(v) else f"{v:.3g}"}
+        return rendered("simlib.measurements.fits", "fit.html.j2", fit=self, **texts)
 
 
 def _lines(*texts: str) -> str:

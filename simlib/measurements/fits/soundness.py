@@ -38,7 +38,7 @@ def check_fit(content: Mapping[str, Any]) -> None:
 
     >>> check_fit({"dataset": 5})
     Traceback (most recent call last):
-    ValueError: dataset must be a text
+    ValueError: dataset must be a string
     """
     for key, kind in (("dataset", str), ("date", str), ("train", str), ("scenario", str), ("valid", dict),
                       ("spread", dict), ("parameters", list), ("observations", list)):  # fmt: skip
@@ -77,7 +77,7 @@ def _check_rows(table: str, rows: Any, columns: Mapping[str, type]) -> None:
                 raise ValueError(f"{where} must be {'a text' if kind is str else 'true or false'}")
         for name, value in row.items():
             if not isinstance(value, str | int | float | None):
-                raise ValueError(f"{table}, row {row_number}: {name} must be a text, a number or true or false")
+                raise ValueError(f"{table}, row {row_number}: {name} must be a string, a number or true or false")
 
 
 def _check_number(what: str, value: Any, good: Callable[[Any], bool], rule: str) -> None:

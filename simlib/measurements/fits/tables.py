@@ -45,13 +45,12 @@ def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, value, low, high, determined in parameters[["name", "value", "low", "high", "determined"]].to_numpy():
         cost = str(name).partition("[")[0]
-        factor, unit = (1.0, "") if cost == "fault_jitter" else _unit(float(value))
-        bound = _at_bound(cost, value, low, high)
+        factor, unit = _unit(cost, float(value))
         lower, upper = physical(cost, value, low, high)
         rows.append(
             {"cost": name, "value": value / factor, "low": lower / factor, "high": upper / factor, "unit": unit,
              "below": 100 * (1 - lower / value), "above": 100 * (upper / value - 1),
-             "bound": bound, "determined": bool(determined)}
+             "bound": _at_bound(cost, value, low, high), "determined": bool(determined)}
         )  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -62,8 +61,10 @@ def physical(cost: str, value: float, low: float, high: float) -> tuple[float, f
     return max(low, min(value, least)), min(high, max(value, most))
 
 
-def _unit(picoseconds: float) -> tuple[float, str]:
-    return next((unit for unit in UNITS if picoseconds >= unit[0]), UNITS[-1])
+def _unit(cost: str, value: float) -> tuple[float, str]:
+    if cost == "fault_jitter":
+        return 1.0, ""
+    return next((unit for unit in UNITS if value >= unit[0]), UNITS[-1])
 
 
 def _at_bound(cost: str, value: float, low: float, high: float) -> str:
@@ -73,7 +74,7 @@ def _at_bound(cost: str, value: float, low: float, high: float) -> str:
     for end, at in (("value", value), ("low end", low), ("high end", high)):
         bound = least if at <= least * (1 + AT_BOUND) else most if at >= most * (1 - AT_BOUND) else None
         if bound is not None:
-            factor, unit = (1.0, "") if cost == "fault_jitter" else _unit(bound)
+            factor, unit = _unit(cost, bound)
             descriptions.append(f"{end}: {bound / factor:g} {unit}".strip())
     return ", ".join(descriptions)
 
@@ -135,24 +136,3 @@ def unit_of(name: str) -> str:
     ('ps', 'dimensionless')
     """
     return "dimensionless" if name.startswith("fault_jitter") else "ps"
-
-
-def costs_in_ns(parameters: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """Calibrated costs for figures: name, value, low, high, unit (ns or dimensionless), fit, bound."""
-    units = [unit_of(name) for name in parameters["name"]]
-    scale = np.where(np.array(units) == "ps", 1000.0, 1.0)
-    ends = [physical(*row) for row in parameters[["name", "value", "low", "high"]].to_numpy().tolist()]
-    columns = {"value": parameters["value"], "low": [low for low, _ in ends], "high": [high for _, high in ends]}
-    values = {column: np.asarray(column_values, dtype=float) / scale for column, column_values in columns.items()}
-    named = {"name": parameters["name"].to_numpy()} | values
-    bound = cost_table(parameters)["bound"].to_numpy()
-    return pd.DataFrame(named).assign(unit=["ns" if unit == "ps" else unit for unit in units], fit=dataset, bound=bound)
-
-
-def fitted_curves(observations: pd.DataFrame) -> pd.DataFrame:
-    """Observations and model values in the format of the figures of curves."""
-    known = observations[["variant", "vcpus", "metric"]].assign(held_out=~observations["train"].astype(bool))
-    measured = known.assign(kind="measured", value=observations["value"])
-    kinds = np.where(known["held_out"], "predicted", "fitted")
-    model = known.assign(kind=kinds, value=observations["model"])
-    return pd.concat([measured, model], ignore_index=True).assign(low=np.nan, high=np.nan)

@@ -77,13 +77,11 @@ class UncertainCosts:
         (120000, 2.0)
         """
         given = self.scenario.costs.given()
-        scenario = self.scenario.with_costs(
-            **{name: given[name] * factor for name, factor in factors.items() if name in given}
-        )
-        priors = {
-            name: replace(prior, median=prior.median * factors.get(name, 1.0)) for name, prior in self.priors.items()
-        }
-        return UncertainCosts(scenario, self.estimate.scaled(factors) if self.estimate else None, priors)
+        costs = {name: given[name] * factor for name, factor in factors.items() if name in given}
+        medians = {name: prior.median * factors.get(name, 1.0) for name, prior in self.priors.items()}
+        priors = {name: replace(prior, median=medians[name]) for name, prior in self.priors.items()}
+        estimate = self.estimate.scaled(factors) if self.estimate else None
+        return UncertainCosts(self.scenario.with_costs(**costs), estimate, priors)
 
     @cached_property
     def best(self) -> Scenario:
@@ -239,11 +237,9 @@ def describe_costs(costs: UncertainCosts) -> tuple[str, ...]:
     """
     origins = {"given": "given", "calibrated": "calibrated", "fixed": "fixed by the fit", "prior": "drawn from priors"}
     sources = costs.sources()
-    parts = [
-        f"{origin} {', '.join(names)}"
-        for kind, origin in origins.items()
-        if (names := [name for name in sources if sources[name] == kind and (kind != "prior" or name in costs.drawn)])
-    ]
+    used = [name for name, kind in sources.items() if kind != "prior" or name in costs.drawn]
+    named = {origin: [name for name in used if sources[name] == kind] for kind, origin in origins.items()}
+    parts = [f"{origin} {', '.join(names)}" for origin, names in named.items() if names]
     unused = [name for name in costs.scenario.costs.given() if name not in sources]
     return (f"costs: {'; '.join(parts)}", *(f"{name} is not used: {UNUSED[name]}" for name in unused))
 

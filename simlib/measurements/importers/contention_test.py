@@ -94,9 +94,7 @@ _TYPES = ("config", "ioctl", "vcpu", "stat", "check", "end")
 class Log:
     """Tables of the test, filled line by line."""
 
-    rows: dict[str, TableRows] = field(
-        default_factory=lambda: {name: TableRows(table[2]) for name, table in TABLES.items()}
-    )
+    rows: dict[str, TableRows] = field(default_factory=lambda: {n: TableRows(table[2]) for n, table in TABLES.items()})
     statistics: KvmStatistics = field(default_factory=KvmStatistics)
     warnings: list[str] = field(default_factory=list)
     configs: list[dict[str, Any]] = field(default_factory=list)
@@ -141,10 +139,8 @@ class Log:
         vcpu = (len(self.configs), lines.whole_of(item, "id"))
         late = lines.whole_of(item, "progress_late") if "progress_late" in item else None
         self.rows["vcpus"].add(*vcpu, *(lines.whole_of(item, name) for name in ("writes", "reads", "longest_ns")), late)
-        for table, name, parts in (
-            ("gaps", "gap_hist", ("from", "to", "count")),
-            ("longest", "longest", ("start_ns", "ns")),
-        ):
+        lists = (("gaps", "gap_hist", ("from", "to", "count")), ("longest", "longest", ("start_ns", "ns")))
+        for table, name, parts in lists:
             entries = item.get(name, [])
             for number, values in enumerate(entries if isinstance(entries, list) else [entries], 1):
                 rule = f"{name!r} must be a list of [{', '.join(parts)}]"
@@ -168,7 +164,7 @@ class Log:
         return (*tables, *self.statistics.tables(histograms))
 
 
-def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
+def read_log(lines: Lines, histograms: bool = False) -> Contents:
     """Read the log of ``mmu_lock_contention_test``, optionally with the histograms of waits and holds.
 
     Lines that are not JSON objects (messages of the selftest library) and unknown types are skipped. The setup holds

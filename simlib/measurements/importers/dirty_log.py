@@ -83,7 +83,7 @@ def _total(ioctl: str) -> str:
     return f"{ioctl} dirty log over … iterations"
 
 
-def read_dirty_log(lines: Lines) -> Contents:
+def read_log(lines: Lines) -> Contents:
     """Read one or several logs of ``dirty_log_perf_test``, each with a run for each guest mode.
 
     The log states neither the number of vCPUs nor their memory. Other lines (random seed, debug output) are skipped.
@@ -118,9 +118,6 @@ def read_dirty_log(lines: Lines) -> Contents:
             iterations.add(number, run.mode, iteration, *times)
         phases = (*_PHASES, _total("Get"), _total("Clear"))
         summary.add(number, run.mode, run.iterations, *(run.times.get(phase, math.nan) for phase in phases))
-    return Contents(
-        (
-            iterations.table("iterations", "dirty_log_perf_test: times of each iteration", ("run", "iteration")),
-            summary.table("runs", "dirty_log_perf_test: times of each run", ("run",)),
-        )
-    )
+    times_of_each = "dirty_log_perf_test: times of each"
+    table = iterations.table("iterations", f"{times_of_each} iteration", ("run", "iteration"))
+    return Contents((table, summary.table("runs", f"{times_of_each} run", ("run",))))

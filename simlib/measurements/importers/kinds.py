@@ -6,10 +6,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from simlib._lib.errors import InputError, nearest, printable
 from simlib._lib.parallel import Progress
@@ -25,40 +24,27 @@ from simlib.measurements.importers import (
     trace,
 )
 from simlib.measurements.importers.lines import ForeignText, Lines
-from simlib.measurements.importers.tables import Contents, Imported
+from simlib.measurements.importers.tables import Imported
 
 
-@dataclass(frozen=True)
-class LogKind:
-    """Kind of log: description, reader, test on the first lines, and options of the reader."""
+class LogKind(NamedTuple):
+    """Kind of log: description, module with its reader and a test on the first lines, and options of the reader."""
 
     description: str
-    read: Callable[..., Contents]
-    looks_like: Callable[[list[str]], bool]
+    module: ModuleType
     options: tuple[str, ...] = ()
 
 
 KINDS = {
-    "lock-stat": LogKind("/proc/lock_stat", lock_stat.read_lock_stat, lock_stat.looks_like, ("lock",)),
-    "trace-cmd": LogKind("trace-cmd report, or /sys/kernel/tracing/trace", trace.read_trace, trace.looks_like),
-    "perf-lock": LogKind("perf lock contention, with or without -x", perf_lock.read_perf_lock, perf_lock.looks_like),
-    "perf-kvm": LogKind("perf kvm stat report", perf_kvm.read_perf_kvm, perf_kvm.looks_like),
-    "perf-trace": LogKind(
-        "perf trace, its lines, its summary or both", perf_trace.read_perf_trace, perf_trace.looks_like
-    ),
-    "dirty-log-perf-test": LogKind(
-        "the log of the selftest dirty_log_perf_test", dirty_log.read_dirty_log, dirty_log.looks_like
-    ),
-    "contention-test": LogKind(
-        "the JSON lines of mmu_lock_contention_test",
-        contention_test.read_contention_test,
-        contention_test.looks_like,
-        ("histograms",),
-    ),
-    "kvm-stat": LogKind("the tool kvm_stat: -1, -l, or -c -l", kvm_stat.read_kvm_stat, kvm_stat.looks_like),
-    "kvm-stats": LogKind(
-        "KVM statistics: JSON lines, or NAME: VALUE", kvm_stats.read_kvm_stats, kvm_stats.looks_like, ("histograms",)
-    ),
+    "lock-stat": LogKind("/proc/lock_stat", lock_stat, ("lock",)),
+    "trace-cmd": LogKind("trace-cmd report, or /sys/kernel/tracing/trace", trace),
+    "perf-lock": LogKind("perf lock contention, with or without -x", perf_lock),
+    "perf-kvm": LogKind("perf kvm stat report", perf_kvm),
+    "perf-trace": LogKind("perf trace, its lines, its summary or both", perf_trace),
+    "dirty-log-perf-test": LogKind("the log of the selftest dirty_log_perf_test", dirty_log),
+    "contention-test": LogKind("the JSON lines of mmu_lock_contention_test", contention_test, ("histograms",)),
+    "kvm-stat": LogKind("the tool kvm_stat: -1, -l, or -c -l", kvm_stat),
+    "kvm-stats": LogKind("KVM statistics: JSON lines, or NAME: VALUE", kvm_stats, ("histograms",)),
 }
 """Kinds of logs by name, in the order in which `sniff` tries them."""
 
@@ -71,8 +57,8 @@ _OTHERS = (
 
 
 def sniff(head: list[str]) -> str:
-    """Recognise the kind of a text by its first lines: a key of `KINDS`, or empty if it is none of them."""
-    return next((name for name, kind in KINDS.items() if kind.looks_like(head)), "")
+    """Recognise the kind of a file by its first lines: a key of `KINDS`, or empty if it is none of them."""
+    return next((name for name, kind in KINDS.items() if kind.module.looks_like(head)), "")
 
 
 def import_log(kind: str, path: str | Path, *, progress: Progress | None = None, **options: Any) -> Imported:
@@ -127,7 +113,7 @@ def _check(kind: str, options: dict[str, Any]) -> None:
 def _import(kind: str, lines: Lines, options: dict[str, Any]) -> Imported:
     """Read the lines; name their kind if it is another one."""
     try:
-        contents = KINDS[kind].read(lines, **options)
+        contents = KINDS[kind].module.read_log(lines, **options)
     except ForeignText as foreign:
         raise _foreign(lines, foreign.expected) from None
     source = printable(Path(lines.where).name)
@@ -136,7 +122,7 @@ def _import(kind: str, lines: Lines, options: dict[str, Any]) -> Imported:
 
 
 def _foreign(lines: Lines, expected: str) -> InputError:
-    """Error for a text of another kind, with a guess of what it is."""
+    """Error for a file of another kind, with a guess of its kind."""
     kind = sniff(lines.head)
     if kind:
         hint = f"import it with: simlib data import {kind} {lines.where if lines.where.count(' ') == 0 else 'PATH'}"

@@ -43,7 +43,7 @@ _CHILD = re.compile(r"(?P<name>[^(]+)(?:\((?P<reason>[^)]*)\))?")
 
 
 def looks_like(head: list[str]) -> bool:
-    """True if the first lines of a text are output of ``kvm_stat``."""
+    """True if the first lines of a file are output of ``kvm_stat``."""
     text = [line for line in head if line.strip()]
     logged = any(_LINE.fullmatch(line) or _CSV_LINE.fullmatch(line) for line in text)
     if logged and text and (_CSV_BANNER.fullmatch(text[0].strip()) or _BANNER.fullmatch(text[0])):
@@ -52,7 +52,7 @@ def looks_like(head: list[str]) -> bool:
     return bool(text) and all(len(line) >= 62 and (_ONCE.fullmatch(line) or _GLUED.fullmatch(line)) for line in text)
 
 
-def read_kvm_stat(lines: Lines) -> Contents:
+def read_log(lines: Lines) -> Contents:
     """Read the output of ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l``."""
     log, once = TableRows(LOG), TableRows(ONCE)
     names: list[tuple[str, str]] = []

@@ -149,11 +149,11 @@ class KvmStatistics:
                 buckets.add(*key, bucket, *bounds(bucket, len(counts)), count)
         for key, value in self.others.items():
             others.add(*key, value)
-        place = ("run", "when", "scope", "site", "mode")
+        place, bucket_key = ("run", "when", "scope", "site", "mode"), ("quantity", "bucket")
         return (
             locks.table("locks", "KVM statistics: mmu_lock by call site and mode", place),
-            buckets.table("histograms", "KVM statistics: waits and holds of mmu_lock", (*place, "quantity", "bucket")),
-            others.table("others", "KVM statistics: all others", ("run", "when", "scope", "name")),
+            buckets.table("histograms", "KVM statistics: waits and holds of mmu_lock", (*place, *bucket_key)),
+            others.table("others", "KVM statistics: all others", (*place[:3], "name")),
         )
 
 
@@ -178,7 +178,7 @@ def looks_like(head: list[str]) -> bool:
     return len(head) > 4 and all(matches) and any(match and _KNOWN.fullmatch(match["name"]) for match in matches)
 
 
-def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
+def read_log(lines: Lines, histograms: bool = False) -> Contents:
     """Read KVM's statistics, JSON lines of type ``stat`` or text ``name: value``, optionally with the histograms."""
     statistics, run, skipped, count = KvmStatistics(), 1, 0, 0
     recognised = run_open = False

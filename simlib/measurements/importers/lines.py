@@ -40,7 +40,7 @@ _MAGIC = {
 
 
 def any_line(*patterns: re.Pattern[str]) -> Callable[[list[str]], bool]:
-    """Return a test that is true if any of the first lines of a text matches one of the patterns."""
+    """Return a test that is true if any of the first lines of a file matches one of the patterns."""
     return lambda head: any(pattern.fullmatch(line) for pattern in patterns for line in head)
 
 
@@ -72,7 +72,7 @@ class Lines:
 
     @classmethod
     def of(cls, text: str, where: str = "text") -> Lines:
-        """Lines of a text in memory."""
+        """Lines of a string in memory."""
         return cls(io.BytesIO(text.encode("utf-8", "backslashreplace")), where)
 
     @property
@@ -97,7 +97,7 @@ class Lines:
             else:
                 tail += block
             if len(tail) > _LONGEST:
-                raise self.fault("more than 16 MiB", "a line must be shorter", "is this a text?", self.number + 1)
+                raise self.fault("more than 16 MiB", "a line must be shorter", "is this a text file?", self.number + 1)
             if self._progress is not None:
                 self._progress(f"reading {self.where}", done / self._size if self._size else 0.0)
         if blank:
@@ -141,7 +141,7 @@ class Lines:
         return InputError(f"{self.where}, line {self.number if line is None else line}", repr(excerpt), rule, hint)
 
     def end_fault(self, value: str, rule: str) -> InputError:
-        """Return an error for a text that ends too early."""
+        """Return an error for a file that ends too early."""
         return self.fault(value, rule, "the text is truncated: save it again")
 
     def whole(self, text: str, what: str) -> int:

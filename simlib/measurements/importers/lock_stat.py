@@ -51,8 +51,7 @@ POINTS = (
 _NUMBERS = r"\s+".join(rf"(?P<{column.name}>[\d.]+)" for column in CLASSES[4:])
 _CLASS = re.compile(rf"\s*(?P<class>\S.*?):\s*{_NUMBERS}\s*", re.ASCII)
 _POINT = re.compile(r"\s*(?P<lock>\S.*?)\s+(?P<contentions>\d+)\s+\[<(?P<address>[^>]*)>\]\s+(?P<site>\S.*)", re.ASCII)
-_BASE = re.compile(r"(.*?)(?:#\d+)?(?:/\d+)?")
-_MMU_LOCK = re.compile(r"(?:.*\W)?mmu_lock")
+_MMU_LOCK = re.compile(r"(?:.*\W)?mmu_lock(?:#\d+)?(?:/\d+)?")
 _VERSION = "lock_stat version"
 looks_like = any_line(re.compile(f"{_VERSION}.*"))
 
@@ -130,14 +129,14 @@ class LockStatReader:
         return True
 
     def check_closed(self, lines: Lines) -> None:
-        """Refuse a text that ends inside a class."""
+        """Refuse a file that ends inside a lock class."""
         if self.pending:
             raise lines.end_fault(self.pending, "the call sites of a contended class must follow it")
         if self.role:
             raise lines.end_fault(f"{self.role}s", "a list of call sites must end with a line of dots")
 
 
-def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
+def read_log(lines: Lines, lock: str = "") -> Contents:
     """Read ``/proc/lock_stat``.
 
     A class that was taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without
@@ -159,13 +158,9 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
     if not len(reader.classes):
         raise _no_class(lines, lock, reader.names)
     key = ("snapshot", "entry")
-    return Contents(
-        (
-            reader.classes.table("classes", "lock_stat: waits and holds by lock class", key),
-            reader.points.table("sites", "lock_stat: call sites that waited and held", key),
-        ),
-        tuple(reader.warnings),
-    )
+    classes = reader.classes.table("classes", "lock_stat: waits and holds by lock class", key)
+    sites = reader.points.table("sites", "lock_stat: call sites that waited and held", key)
+    return Contents((classes, sites), tuple(reader.warnings))
 
 
 def _mode(name: str) -> tuple[str, str]:
@@ -177,10 +172,7 @@ def _mode(name: str) -> tuple[str, str]:
 
 def _wanted(name: str, lock: str) -> bool:
     """True if a class is to be imported."""
-    if not lock:
-        base = _BASE.fullmatch(name)
-        return base is not None and _MMU_LOCK.fullmatch(base[1]) is not None
-    return lock == "all" or lock in name
+    return lock == "all" or lock in name if lock else _MMU_LOCK.fullmatch(name) is not None
 
 
 def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:

@@ -48,7 +48,7 @@ _LOST = re.compile(r"Lost events: (\d+)\s*", re.ASCII)
 looks_like = any_line(_TARGET, _HEAD)
 
 
-def read_perf_kvm(lines: Lines) -> Contents:
+def read_log(lines: Lines) -> Contents:
     """Read one or several tables of ``perf kvm stat report``, each of which must be complete."""
     exits, totals, warnings = TableRows(EXITS), TableRows(TOTALS), []
     place, report, event = {"target": "not stated", "vcpu": "all"}, 0, ""
@@ -77,10 +77,7 @@ def read_perf_kvm(lines: Lines) -> Contents:
     if not len(exits):
         warnings.append("no event: was the guest running, and was perf kvm stat record given its process?")
     key = ("report", "target", "vcpu", "what")
+    reasons = exits.table("exits", "perf kvm stat: exit reasons of guests", (*key, "name"))
     return Contents(
-        (
-            exits.table("exits", "perf kvm stat: exit reasons of guests", (*key, "name")),
-            totals.table("totals", "perf kvm stat: totals over all exit reasons", key),
-        ),
-        tuple(warnings),
+        (reasons, totals.table("totals", "perf kvm stat: totals over all exit reasons", key)), tuple(warnings)
     )

@@ -49,7 +49,7 @@ _DEBUG = re.compile("=== output for debug ?===")  # older versions print no spac
 looks_like = any_line(_HEADER, _CSV)
 
 
-def read_perf_lock(lines: Lines) -> Contents:
+def read_log(lines: Lines) -> Contents:
     """Read the output of ``perf lock contention`` with the columns that it has, times in nanoseconds.
 
     perf rounds the times of a table to three or more digits, but not those of ``-x``. Output of the measured command

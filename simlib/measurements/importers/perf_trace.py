@@ -54,11 +54,11 @@ _TABLE = re.compile(r"   syscall +calls +errors +total +min +avg +max +stddev\s*
 
 
 def looks_like(head: list[str]) -> bool:
-    """True if the first lines of a text are output of ``perf trace``."""
+    """True if the first lines of a file are output of ``perf trace``."""
     return any(line.strip() == "Summary of events:" or _LINE.fullmatch(_COLOUR.sub("", line)) for line in head)
 
 
-def read_perf_trace(lines: Lines) -> Contents:
+def read_log(lines: Lines) -> Contents:
     """Read the output of ``perf trace``: a line per call, a summary, or both.
 
     Calls whose beginning or end is not in the trace have no time or no result; they are counted and left out. Lines of
@@ -74,15 +74,11 @@ def read_perf_trace(lines: Lines) -> Contents:
         raise lines.end_fault("the end", "a thread's table must have rows")
     warnings = [f"{reader.lost} events were lost while recording: calls are missing"] if reader.lost else []
     unfinished = len(reader.unfinished)
-    warnings += [f"{unfinished} calls have no end, left out"] if unfinished else []
+    warnings += [f"left out {unfinished} calls that do not end in the trace"] if unfinished else []
     warnings += [f"{reader.unknown} calls began before the trace did, left out"] if reader.unknown else []
-    return Contents(
-        (
-            reader.calls.table("calls", "perf trace: system calls", ("call",)),
-            reader.summary.table("summary", "perf trace: system calls by thread", ("task", "tid", "syscall")),
-        ),
-        tuple(warnings),
-    )
+    calls = reader.calls.table("calls", "perf trace: system calls", ("call",))
+    summary = reader.summary.table("summary", "perf trace: system calls by thread", ("task", "tid", "syscall"))
+    return Contents((calls, summary), tuple(warnings))
 
 
 class _TraceReader:

@@ -53,12 +53,8 @@ class Column:
         unit = "none"
         if self.kind != "text":
             unit = unit_of("import", self.name, None if suffix_of(self.name) else self.unit)
-        entry: dict[str, Any] = {
-            "name": self.name, "type": _TYPES[self.kind], "unit": unit, "description": self.description,
-        }  # fmt: skip
-        if not self.optional:
-            entry["constraints"] = {"required": True}
-        return entry
+        entry = {"name": self.name, "type": _TYPES[self.kind], "unit": unit, "description": self.description}
+        return entry | ({} if self.optional else {"constraints": {"required": True}})
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +106,7 @@ class TableRows:
 
     def take(self, lines: Lines, match: re.Match[str], **known: Any) -> None:
         """Add a row from a matched line: its named groups hold cells by column name, and `known` has the others."""
-        self.add(
-            *(
-                known[column.name] if column.name in known else _cell(lines, column, match[column.name])
-                for column in self.columns
-            )
-        )
+        self.add(*(known[c.name] if c.name in known else _cell(lines, c, match[c.name]) for c in self.columns))
 
     def table(self, name: str, title: str, key: Iterable[str]) -> DescribedTable:
         """Return the rows as a table."""
@@ -134,9 +125,8 @@ def _cell(lines: Lines, column: Column, text: str | None) -> Any:
 
 def _store(column: Column) -> Any:
     """Make an empty container for the cells of a column."""
-    if column.kind == "text" or (column.kind == "whole" and column.optional):
-        return []
-    return array("q" if column.kind == "whole" else "d")
+    listed = column.kind == "text" or (column.kind == "whole" and column.optional)
+    return [] if listed else array("q" if column.kind == "whole" else "d")
 
 
 def _series(column: Column, cells: Any) -> Any:
@@ -281,17 +271,10 @@ def default_name(source: str) -> str:
 
 
 def _about(imported: Imported, table: DescribedTable) -> dict[str, Any]:
-    return {
-        "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
-        "hardware": imported.hardware,
-        "command": imported.command,
-        "import": {
-            "kind": imported.kind, "table": table.name, "rows": len(table), "version": VERSION, "simlib": __version__,
-        },
-        "setup": dict(imported.setup),
-        "notes": [],
-        "caveats": list(imported.warnings),
-    }  # fmt: skip
+    source = {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {})
+    about = {"kind": imported.kind, "table": table.name, "rows": len(table), "version": VERSION, "simlib": __version__}
+    origin = {"source": source, "hardware": imported.hardware, "command": imported.command, "import": about}
+    return origin | {"setup": dict(imported.setup), "notes": [], "caveats": list(imported.warnings)}
 
 
 def measured_files(
@@ -306,13 +289,9 @@ def measured_files(
 
 def predicted_files(table: DescribedTable, about: Mapping[str, Any], used: Iterable[Path]) -> dict[str, str]:
     """Files of a table that is predicted today, with the digests of the files `used` for the prediction."""
-    provenance = {
-        "kind": "simulated",
-        "hardware": "none: simulated",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "simlib": __version__,
-        "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in used},
-        **about,
-    }
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    provenance = {"kind": "simulated", "hardware": "none: simulated", "date": today, "simlib": __version__}
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in used}
     text = table.frame.to_csv(index=False, float_format="%.5g", lineterminator="\n")
-    return measured_files(table.name, table.title, provenance, table.columns, table.key, text)
+    facts = {**provenance, "sha256": digests, **about}
+    return measured_files(table.name, table.title, facts, table.columns, table.key, text)

@@ -72,17 +72,10 @@ _BEGIN = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(flags=(?P<flags>[\w|]
 _END = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(ret=(?P<ret>-?\d{1,9})\)\s*", re.ASCII)
 _LOST = re.compile(r".*?(?:CPU:(?P<cpu>\d+) )?\[(?:LOST (?P<lost>\d+ )?EVENTS|(?P<dropped>\d+ )?EVENTS DROPPED)\]\s*")
 _WRITTEN = re.compile(r"# entries-in-buffer/entries-written: (\d+)/(\d+)\b.*")
-_FIELDS = {
-    name: re.compile(pattern, re.ASCII)
-    for name, pattern in {
-        "site": r"\bsite (\w+)(?=\s)",
-        "mode": r"\bmode (read|write)(?=\s)",
-        "contended": r"\bcontended ([01])(?=\s)",
-        "wait": r"\bwait (\d+) ns(?!\S)",
-        "hold": r"\bhold (\d+) ns(?!\S)",
-        "vm": r"\bvm\w*[ =:]\s*(\S+)",
-    }.items()
-}
+_PATTERNS = {"site": r"(\w+)(?=\s)", "mode": r"(read|write)(?=\s)", "contended": r"([01])(?=\s)"}
+_PATTERNS |= dict.fromkeys(("wait", "hold"), r"(\d+) ns(?!\S)")
+_FIELDS = {name: re.compile(rf"\b{name} {pattern}", re.ASCII) for name, pattern in _PATTERNS.items()}
+_VM = re.compile(r"\bvm\w*[ =:]\s*(\S+)", re.ASCII)
 _KVM = re.compile(
     r"kvm_\w+|fast_page_fault|(?:handle_mmio_page_fault|vcpu_match_mmio|mark_mmio_spte|check_mmio_spte)|vgic_\w+",
     re.ASCII,
@@ -228,7 +221,7 @@ class Trace:
         count[0], count[1], count[2] = count[0] + 1, min(count[1], now), max(count[2], now)
 
 
-def read_trace(lines: Lines) -> Contents:
+def read_log(lines: Lines) -> Contents:
     """Read a trace: each ``contention_begin`` with its ``contention_end``, simlib's two events, and KVM's others.
 
     simlib's events, ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released``, may have more fields than are read here.
@@ -307,7 +300,7 @@ def _at_lock(lines: Lines, match: re.Match[str], time_ns: int, trace: Trace) -> 
         rule = f"{_name(match)} must have site … mode … {' … '.join(numbers)} … ns"
         raise lines.fault(match["text"], rule, "is the line complete?")
     site, mode, *values = (sys.intern(item[1]) for item in fields if item)
-    vm = _FIELDS["vm"].search(match["text"])
+    vm = _VM.search(match["text"])
     rows.add(
         len(rows) + 1, *_thread_of(lines, match), time_ns / 1e9, site, mode,
         *(lines.whole(value, name) for name, value in zip(numbers, values, strict=True)),
