@@ -29,9 +29,9 @@ def test_it_runs_and_draws_a_map_for_every_architecture(ran: Any) -> None:
     assert computed["sizes"] == {"architecture": 1, "vcpus": 3, "access_interval": 2, "policy": 3}
     assert len(computed["best"]) == 6
     answer, table = answer_of(run), shipped()
-    assert f"In {len(table):,} points" in answer
+    assert f"Of the {len(table):,} points" in answer
     share = 100 * table[table["clear_lock"] == "write"]["matters"].mean()
-    assert f"matters in {share:.0f} % where CLEAR holds it for write" in answer
+    assert f"in {share:.0f} % of those where CLEAR holds the lock for write" in answer
 
 
 def test_the_shipped_table_is_that_of_the_shipped_grid() -> None:

@@ -12,7 +12,7 @@ import pytest
 from notebook_run import ROOT, assert_ran_without_complaint, figures_of, source_of, text_of
 
 from simlib.analysis.predict import predict
-from simlib.figures.style import plain_number, signed
+from simlib.figures.style import signed
 from simlib.lab.hardware import instructions, load
 from simlib.lab.hardware.counts import count_comparison
 from simlib.lab.hardware.load import MAIN_METRICS, METRICS, SMALL_BATCH
@@ -268,7 +268,7 @@ def test_the_notebook_quotes_the_effects_of_each_switch(findings, experiment):
     rows = findings.tables["switches"].query("experiment == @experiment")
     values = rows.set_index(["setting", "metric"])["value"]
     quoted = [
-        seconds_text(values[key]) if key[1].endswith("_s") else plain_number(values[key]) for key in QUOTED[experiment]
+        seconds_text(values[key]) if key[1].endswith("_s") else f"{values[key]:,.0f}" for key in QUOTED[experiment]
     ]
     text, *quoted = (" ".join(part.split()) for part in (source_of(NOTEBOOK, f"switch-{experiment}"), *quoted))
     assert SWITCHES[experiment].title in text
