@@ -22,10 +22,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from simlib.lab.build import Built, compile_selftests, find_built
+from simlib.lab.build import Built, compile_selftests, cpio, find_built
 from simlib.lab.cache import lab_dir, lab_lock
 from simlib.lab.experiment import Cell, Experiment
-from simlib.lab.initramfs import cpio
 from simlib.lab.process import run
 from simlib.lab.qemu import command_line, find_qemu
 from simlib.lab.targets import TARGETS

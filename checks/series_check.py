@@ -22,9 +22,8 @@ from pathlib import Path
 from simlib._lib.errors import SimlibError
 from simlib.lab.build import compile_kvm, compile_selftests, has_sparse, kvm_objects_dir
 from simlib.lab.cache import lab_dir, lab_lock
-from simlib.lab.patches import Series, read_series
+from simlib.lab.patches import SELFTESTS, Series, read_series
 from simlib.lab.process import require_programs
-from simlib.lab.renames import SELFTESTS
 from simlib.lab.source import prepare_source, prepare_step
 from simlib.lab.targets import TARGETS, Target, find_target
 from simlib.ui.cli.output import progress_bar, say

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib._lib.errors import InputError, SimlibError
-from simlib.lab.build import Built, function_at, read_symbols
+from simlib.lab.build import Built, cpio, function_at, read_symbols
 from simlib.lab.experiment import Cell
-from simlib.lab.initramfs import cpio
 from simlib.lab.process import TimeReport, run
 from simlib.lab.qemu import PROFILE, Qemu, command_line, portable_command
 from simlib.lab.targets import Target
@@ -45,20 +44,17 @@ _PANIC = re.compile(
 
 @dataclass(frozen=True)
 class BootOutcome:
-    """Outputs and times of one boot."""
+    """Outputs of the experiment's lines in one boot, with their hash, QEMU's portable command, and times, s.
+
+    `functions`: name, instructions and yielded turns of each kernel function; empty without a profile.
+    """
 
     outputs: tuple[str, ...]
-    """Output of each line of the experiment."""
     digest: str
-    """Hash of the outputs: equal for two runs of a deterministic cell."""
     command: str
-    """QEMU's command, without this machine's folders."""
     guest_s: float
-    """Time on the guest's clock, s."""
     wall_s: float
-    """Wall time on this host, s."""
     functions: tuple[tuple[str, int, int], ...] = ()
-    """Name, instructions and yielded turns of each kernel function; empty without a profile."""
 
 
 def boot(

@@ -8,10 +8,11 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -21,7 +22,6 @@ from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
 from simlib._lib.reading import file_sha256
 from simlib.lab.cache import lab_dir, lab_lock, require_space
-from simlib.lab.initramfs import cpio
 from simlib.lab.patches import Series, read_series
 from simlib.lab.process import StepReport, raise_if_disk_full, require_programs, run
 from simlib.lab.source import Source, prepare_source
@@ -132,8 +132,7 @@ def build(
     Raises `InputError` if a tool or the source is missing, or the version is wrong. Raises `SimlibError` if the series
     does not apply, a compilation fails, the disk is full or the lab is in use.
 
-    - `target`: name in `TARGETS`.
-    - `kernel`: name in `KERNELS`.
+    - `target`, `kernel`: names in `TARGETS` and `KERNELS`.
     - `source`: the caller's kernel tree. Default: the distribution's source package.
     - `skip`: patches to leave out, by number or file name.
     """
@@ -193,11 +192,36 @@ def compile_image(target: Target, tree: Path, objects: Path, fragment: str, labe
                lambda lines: progress(f"{compiling}, {lines} files so far"))  # fmt: skip
 
 
-def pack_programs(target: Target, tree: Path, folder: Path) -> bytes:
-    """Compile the lab's init and the selftests, and return the initramfs with them.
+def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: bool = False) -> bytes:
+    """Pack files into an initramfs, with fixed times and owners, so that boots do not differ.
 
-    `tree`, `folder`: as in `build_selftests`.
+    Format: cpio's ``newc``, in the kernel's ``Documentation/driver-api/early-userspace/buffer-format.rst``.
+
+    Returns: a multiple of 512 bytes, so that archives can be concatenated.
+
+    `files`: content by path, without the leading slash; all files are executable. `folders`: empty folders (mount
+    points) to make first. `console`: make ``/dev/console``, which init's output needs before devtmpfs is mounted.
     """
+    entries = [_entry(name, stat.S_IFDIR | 0o755, b"") for name in folders]
+    if console:
+        entries.append(_entry("dev/console", stat.S_IFCHR | 0o600, b"", (5, 1)))
+    entries += [_entry(name, stat.S_IFREG | 0o755, data) for name, data in files.items()]
+    entries.append(_entry("TRAILER!!!", 0, b""))
+    packed = b"".join(entries)
+    return packed + bytes(-len(packed) % 512)
+
+
+def _entry(name: str, mode: int, data: bytes, device: tuple[int, int] = (0, 0)) -> bytes:
+    """Member of an archive: a header of thirteen eight-digit numbers, the name and the data, each padded to 4 bytes."""
+    path = name.encode() + b"\0"
+    numbers = (0, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(path), 0)
+    head = b"070701" + b"".join(b"%08X" % number for number in numbers) + path
+    head += bytes(-len(head) % 4)
+    return head + data + bytes(-len(data) % 4)
+
+
+def pack_programs(target: Target, tree: Path, folder: Path) -> bytes:
+    """Compile the lab's init and the selftests (`build_selftests`), and return the initramfs with them."""
     programs, init = build_selftests(target, tree, folder), folder / f"{target.name}-init"
     command = [f"{target.compiler}gcc", "-O2", "-Wall", *STATIC.split(), "-s", "-o", str(init), str(_HERE / "init.c")]
     run_logged(command, init.with_suffix(".log"))
@@ -250,9 +274,7 @@ def compile_kvm(target: Target, kernel: str, tree: Path, rebuild: bool = True) -
 def require_compiler(target: Target, source: Sequence[str] = ()) -> str:
     """Return the target's compiler, after a check that every tool of a build is installed.
 
-    Raises `InputError`, which names the missing commands and the packages to install.
-
-    `source`: packages of the kernel source that are missing too: one command then installs everything.
+    Raises `InputError`, which names the missing commands and the packages to install, with those of the `source`.
     """
     commands = ("make", "patch", "bison", "flex", "bc", "rsync", f"{target.compiler}gcc")
     hint = f"apt-get install {' '.join([*target.packages, *source])}"
@@ -358,9 +380,7 @@ def compiler_version(target: Target) -> str:
 
 
 def run_logged(command: Sequence[str], log: Path, progress: Callable[[int], None] = lambda lines: None) -> None:
-    """Run a step of a build, and print the error lines of its log if it fails.
-
-    Raises `SimlibError` if it fails.
+    """Run a step of a build; if it fails, print the error lines of its log, and raise `SimlibError`.
 
     `progress`: called every second with the number of lines in the log; make writes a line for each file.
     """

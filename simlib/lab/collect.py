@@ -77,11 +77,9 @@ class Boot:
 def run_boots(
     boots: Sequence[Boot], *, jobs: int = 0, restart: bool = False, progress: Progress | None = None
 ) -> list[Record | str]:
-    """Run cells that have no result yet; the caller holds `lab_lock`.
+    """Run cells that have no result yet, as `collect`; the caller holds `lab_lock`.
 
     Returns: the record of each boot, or the reason why it failed.
-
-    - `jobs`, `restart`, `progress`: as in `collect`.
     """
     cores = sorted(os.sched_getaffinity(0))
     idle_cores: queue.Queue[int] = queue.Queue()

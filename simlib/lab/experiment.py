@@ -193,11 +193,9 @@ class CellSequence(Cell):
 
 
 def load_experiment(path: str | Path) -> list[Experiment]:
-    """Read an experiment file.
+    """Read an experiment file: ``[[experiment]]`` tables, or one experiment at the top level.
 
     Raises `InputError` for a file that cannot be read, an unknown key or a value that breaks its rule.
-
-    - `path`: ``[[experiment]]`` tables, or one experiment at the top level.
     """
     content = read_toml(path, "an experiment (TOML)")
     tables = content.get("experiment", [content])

@@ -91,11 +91,9 @@ def run_test(cell: Cell, command: list[str], progress: TimeReport = lambda secon
 
 
 def set_parameters(cell: Cell, undo: ExitStack) -> None:
-    """Set the experiment's module parameters on the running kernel.
+    """Set the experiment's module parameters on the running kernel, until `undo` is closed.
 
     Raises `InputError` if the kernel does not have a parameter, or refuses the value.
-
-    `undo`: restores the parameters when it is closed.
     """
     for name, value in cell.parameters.items():
         path = PARAMETERS / name

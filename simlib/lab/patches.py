@@ -11,11 +11,11 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import unified_diff
 from pathlib import Path
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.process import raise_if_disk_full, require_programs, run
-from simlib.lab.renames import find_renames
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
 _HINT = (
@@ -24,6 +24,11 @@ _HINT = (
 )
 _PATCH = ("patch", "-p1", "--batch", "--forward", "--no-backup-if-mismatch", "--reject-file=-")
 _DIFF = re.compile(rb"^(?=diff --git )", re.MULTILINE)
+SELFTESTS = "tools/testing/selftests/kvm/"
+_LISTING = f"{SELFTESTS}Makefile.kvm"
+_FOLDERS = {"x86_64": "x86", "aarch64": "arm64", "s390x": "s390"}
+_DIFF_TEXT = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_LISTED = re.compile(r"^\+(TEST_GEN_PROGS\w* \+= \S+)$", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
 
@@ -144,11 +149,66 @@ def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
     return version
 
 
+@dataclass(frozen=True)
+class Renames:
+    """Names of KVM's selftests in a tree newer than Linux 6.12, which patches for that version are translated to.
+
+    Linux 6.12 keeps a selftest for x86 in ``x86_64/`` and lists it in ``Makefile``. Newer trees have ``x86/``,
+    ``arm64/`` and ``s390/``, and list selftests in ``Makefile.kvm``.
+    """
+
+    folders: dict[str, str]
+    """New names of renamed selftest folders, by their old names."""
+    text: str
+    """Contents of `_LISTING`; empty if the tree lists its selftests in ``Makefile``, as Linux 6.12."""
+
+    def within(self, stage: Path) -> Renames:
+        """Return a copy with the contents of `_LISTING` in a staged tree, which earlier patches may have changed."""
+        listing = stage / _LISTING
+        return replace(self, text=listing.read_text("utf-8") if listing.is_file() else self.text)
+
+    def patch(self, text: str) -> str:
+        """Translate a patch for Linux 6.12 to this tree's names."""
+        if not self.folders and not self.text:
+            return text
+        return "".join(self._part(part) for part in _DIFF_TEXT.split(text))
+
+    def _part(self, part: str) -> str:
+        """Translate a patch's diff of one file."""
+        if self.text and part.startswith(f"diff --git a/{SELFTESTS}Makefile "):
+            return self._list(part)
+        for old, new in self.folders.items():
+            part = part.replace(f"{SELFTESTS}{old}/", f"{SELFTESTS}{new}/")
+        return part
+
+    def _list(self, part: str) -> str:
+        """Add the new selftests after the last one of their variable, because the lines around them differ here."""
+        lines = self.text.splitlines()
+        extended = list(lines)
+        for line in _LISTED.findall(part):
+            for old, new in self.folders.items():
+                line = re.sub(rf"_{old} ", f"_{new} ", line).replace(f" {old}/", f" {new}/")  # noqa: PLW2901  # renamed
+            variable = line.partition(" ")[0]
+            indices = [i for i, listed in enumerate(extended) if re.match(rf"{variable}\s*\+?=", listed)]
+            if line not in extended:
+                extended.insert(indices[-1] + 1 if indices else len(extended), line)
+        names = f"a/{_LISTING}", f"b/{_LISTING}"
+        diff = "\n".join(unified_diff(lines, extended, *names, n=1, lineterm=""))
+        return f"diff --git {' '.join(names)}\n{diff}\n" if diff else ""
+
+
+def find_renames(tree: Path) -> Renames:
+    """Detect the renames in a tree's selftests, from its files, not its version."""
+    tests = tree / SELFTESTS
+    folders = {old: new for old, new in _FOLDERS.items() if (tests / new).is_dir() and not (tests / old).is_dir()}
+    return Renames(folders, "").within(tree)
+
+
 def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     """Apply the series to copies of the files that it touches.
 
     Only the patched files are written, to `stage`. Later patches are tried without one that does not apply. Files that
-    newer kernels renamed are patched under their new names (`simlib.lab.renames`).
+    newer kernels renamed are patched under their new names (`Renames`).
 
     Returns: the touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
     `SimlibError`, which names each patch that does not apply, with its files and hunks.

@@ -111,7 +111,6 @@ def build_once(source: Path, suffix: str, what: str, hint: str, commands: Sequen
 
     Raises `InputError` if a program is missing. Raises `SimlibError` if the compilation fails.
 
-    - `what`, `hint`: as in `require_programs`.
     - `commands`: run one after the other; ``{source}`` is the source, ``{part}`` becomes the result, and ``{between}``
       is a temporary file.
     """

@@ -180,7 +180,6 @@ def fetch_qemu(targets: Sequence[Target], progress: StepReport = print) -> Path:
     """Unpack a new enough QEMU into the lab's folder, beside other targets' emulators; nothing is installed.
 
     The packages come through apt, from the suite `QEMU_PACKAGES_SUITE` of the system's own Debian source.
-
     Returns: the folder with the unpacked packages. Raises `InputError` if this is not Debian 12. Raises `SimlibError`
     if apt fails, or the fetched QEMU does not start.
     """

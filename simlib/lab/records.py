@@ -132,11 +132,9 @@ def save_record(
     provenance: Mapping[str, object],
     noise: Mapping[str, object] | None = None,
 ) -> Record:
-    """Check a cell's output, and write its record.
+    """Write a cell's record, with a row of `simlib.lab.record_tables.NOISE` for a run on a real host.
 
     Raises `SimlibError`, and writes nothing, if the output is damaged.
-
-    `noise`: a row of `simlib.lab.record_tables.NOISE`, for a run on a real host.
     """
     spec, first = cell.experiment, outcomes[0]
     script = cell.script().splitlines()

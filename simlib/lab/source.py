@@ -204,12 +204,9 @@ def _tree_sha256(kernel_tree: Path, lab: Path) -> str:
 
 
 def unpack(archive: Path, pristine: Path, prefixes: tuple[str, ...] = ("",)) -> None:
-    """Unpack an archive into a temporary folder and rename it, so that an interrupted run leaves no partial tree.
+    """Unpack a source package into a temporary folder and rename it, so that an interrupted run leaves no partial tree.
 
-    Raises `SimlibError` if the archive is damaged.
-
-    `archive`: of a source package. `pristine`: path of the unpacked tree. `prefixes`: of the paths within the tree to
-    unpack. Default: the whole tree.
+    Raises `SimlibError` if the archive is damaged. `prefixes`: of the paths within the tree to unpack; default: all.
     """
     # The filter exists from Python 3.11.4 on; Debian 12 has 3.11.2.
     options: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}

@@ -26,28 +26,27 @@ class KernelMode:
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture that the lab builds for and boots."""
+    """An architecture that the lab builds for and boots.
+
+    - `name`: of the target, and of its configuration fragment in ``configs/``.
+    - `kernel_arch`, `compiler`: ``ARCH=`` and ``CROSS_COMPILE=`` of the kernel's Makefiles.
+    - `image`, `kvm`: path of the kernel image in the object tree, and folder of the architecture's KVM code.
+    - `qemu`, `machine`, `console`: the emulator, its arguments for the board, and kernel arguments for the console.
+    - `modes`: MMU modes by name; the first is the default.
+    - `packages`, `qemu_packages`: Debian packages for building and for running.
+    """
 
     name: str
-    """Name of the target, and of its configuration fragment in ``configs/``."""
     kernel_arch: str
-    """Its name in the kernel's Makefiles (``ARCH=``)."""
     compiler: str
-    """Prefix of the cross compiler (``CROSS_COMPILE=``)."""
     image: str
-    """Path of the kernel image in the object tree."""
     kvm: str
     qemu: str
     machine: tuple[str, ...]
-    """QEMU's arguments for the board."""
     console: str
-    """Kernel arguments for the serial console."""
     modes: dict[str, KernelMode]
-    """MMU modes by name; the first is the default."""
     packages: tuple[str, ...]
-    """Debian packages for building."""
     qemu_packages: tuple[str, ...]
-    """Debian packages for running."""
 
 
 BUILD_PACKAGES = (

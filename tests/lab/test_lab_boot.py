@@ -21,8 +21,8 @@ from simlib._lib.errors import InputError, SimlibError
 from simlib.lab import boot as module
 from simlib.lab import find_target, needs_qemu, qemu
 from simlib.lab.boot import boot
+from simlib.lab.build import cpio
 from simlib.lab.collect import Boot
-from simlib.lab.initramfs import cpio
 from simlib.lab.qemu import Qemu, command_line, find_qemu, portable_command
 
 X86 = find_target("x86_64")
@@ -284,7 +284,7 @@ def test_a_private_qemu_that_others_could_have_put_there_is_not_run(lab, only, m
         (lab / "qemu").chmod(0o777)
     else:
         monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(InputError, match=r"belongs to another user|may be written by everybody"):
+    with pytest.raises(InputError, match=r"belongs to another user|is world-writable"):
         find_qemu(X86)
     assert not (tmp_path / "ran").exists()
 

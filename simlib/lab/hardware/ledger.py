@@ -44,9 +44,8 @@ COLUMNS = (
 def predict_cells(experiments: Sequence[Experiment], progress: Progress | None = None) -> pd.DataFrame:
     """Predict cells under load from the shipped fits: for each cell, the medians over its seeds.
 
-    Raises `InputError` if vCPUs of a cell are parked, or its machine is not one of the lab's.
-
-    Returns: `COLUMNS`, a row per cell and metric (`simlib.lab.hardware.load.MAIN_METRICS`).
+    Returns: `COLUMNS`, a row per cell and metric (`simlib.lab.hardware.load.MAIN_METRICS`). Raises `InputError` if
+    vCPUs of a cell are parked, or its machine is not one of the lab's.
     """
     cells = [(experiment.record_fields, cell) for experiment in experiments for cell in experiment.cells()]
     keys = pd.DataFrame([cell_keys(about, cell.parameters, cell.test) for about, cell in cells])

@@ -115,18 +115,11 @@ def measured_cells(ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
 def _metric_values(clears: pd.DataFrame, stalls: pd.DataFrame) -> dict[str, pd.Series]:
     """Return what the lab measured in one cell, by metric: a value per seed, instructions."""
     seeds = stalls.groupby("seed")
-    values = {
-        "clear_dirty_log_time": clears.groupby("seed")["total_time_ns"].sum(),
-        "longest_stall": seeds["longest_stall_in_clear_ns"].max(),
-    }
-    if "gaps" in stalls:
-        gaps = [read_gaps(texts) for _, texts in seeds["gaps"]]
-        values |= {
-            f"gap_p{digits}": pd.Series(
-                [quantile(rows["from"], rows["to"], rows["count"], float(f"0.{digits}")) for rows in gaps]
-            )
-            for digits in ("50", "99", "999")
-        }
+    values = {"clear_dirty_log_time": clears.groupby("seed")["total_time_ns"].sum()}
+    values["longest_stall"] = seeds["longest_stall_in_clear_ns"].max()
+    gaps = [read_gaps(texts) for _, texts in seeds["gaps"]] if "gaps" in stalls else []
+    for metric, share in {"gap_p50": 0.5, "gap_p99": 0.99, "gap_p999": 0.999}.items() if gaps else ():
+        values[metric] = pd.Series([quantile(rows["from"], rows["to"], rows["count"], share) for rows in gaps])
     return values
 
 

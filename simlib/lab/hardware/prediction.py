@@ -89,17 +89,15 @@ class OnHardware(Result):
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
         lines = [f"On hardware (PREDICTED from what the lab counted, {LEVEL:.0%} intervals):"]
-        effects = self.effects.to_dict("records")
-        lines += [f"  {row['host']}: {row['what']} {row['without']} -> {row['with']}" for row in effects]
+        template = "  {host}: {what} {without} -> {with}"
+        lines += [template.format_map(row) for row in self.effects.to_dict("records")]
         table = self.readable()
         for (host, workload), rows in self.frame.groupby(["host", "workload"], sort=False):
             changes = table[(table["host"] == host) & (table["workload"] == workload)]
             same = [name for name in rows["metric"].unique() if name not in set(changes["metric"])]
             lines += wrap_lines(f"{host}, {workload}" + (f": no change of {', '.join(same)}" if same else ""), "  ")
-            lines += [
-                f"    {row['vcpus']:3} {row['metric']:20} {row['without']:>9} {row['with']:>9} {row['change']}"
-                for row in changes.to_dict("records")
-            ]
+            template = "    {vcpus:3} {metric:20} {without:>9} {with:>9} {change}"
+            lines += [template.format_map(row) for row in changes.to_dict("records")]
         return "\n".join([*lines, *(line for note in self.notes for line in wrap_lines(note, "  "))])
 
 

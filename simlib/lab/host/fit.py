@@ -38,7 +38,7 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
     Returns: A fit, which ``save_fit`` saves. Raises `CalibrationError` if too few cells were quiet to determine the
     costs that every prediction needs.
 
-    - `seed`: of the resampling, the simulated probe and the replications.
+    - `seed`: of the resampling, the probe and the replications.
     """
     random = np.random.default_rng(seed)
     repeats = np.arange(len(data.repeats))
@@ -65,10 +65,7 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
     )  # fmt: skip
     predictions = predict_held_out(data, estimate, seed, progress)
     observations = predictions.assign(variant="", train=False, error=predictions["model"] / predictions["value"] - 1)
-    clear, stall = (
-        _deviation(observations[observations["metric"] == metric]["error"])
-        for metric in ("clear_dirty_log_time", "longest_stall")
-    )
+    clear, stall = (_deviation(observations, metric) for metric in ("clear_dirty_log_time", "longest_stall"))
     spread = {"longest_stall": stall / clear} if clear else {}
     meta = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -82,8 +79,9 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
     return Fit(host_scenario(data), replace(estimate, discrepancy=clear, spread=spread), parameters, observations, meta)
 
 
-def _deviation(errors: pd.Series) -> float:
+def _deviation(observations: pd.DataFrame, metric: str) -> float:
     """Root mean square of the logarithms of predicted over measured."""
+    errors = observations[observations["metric"] == metric]["error"]
     return float(np.sqrt(np.mean(np.log1p(errors) ** 2))) if len(errors) else 0.0
 
 

@@ -41,8 +41,6 @@ REPEATS = (3, 20)
 BUSY_PERCENT = 10.0
 """Largest share of CPU time used by other programs, percent, at which a host is measured without `allow_busy`."""
 
-_PILOT_KEYS = ("base", "pause_us", "emulated_instructions_per_access")
-
 
 @dataclass(frozen=True)
 class MeasurementPlan:
@@ -241,7 +239,7 @@ class _Session:
                 if state.get(what) != value:
                     rule = f"holds a measurement with different {what}"
                     raise InputError("--out", str(self.folder), rule, "choose another folder, or use --restart")
-            return {key: state[key] for key in _PILOT_KEYS}
+            return {key: state[key] for key in ("base", "pause_us", "emulated_instructions_per_access")}
         for path in sorted((self.folder / "runs").glob("*.json")) if restart else ():
             path.unlink()
         self.progress("checking how this host runs guests", 0.0)

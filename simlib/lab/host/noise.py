@@ -76,16 +76,13 @@ def take_snapshot(cpus: Sequence[int]) -> Snapshot:
             busy += user + nice + system + irq + softirq
             steal += stolen
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    hertz = []
-    for cpu in cpus:
-        try:
-            path = Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")
-            hertz.append(float(path.read_text("ascii")) * 1e3)
-        except (OSError, ValueError):
-            hertz = []
-            break
+    paths = (Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq") for cpu in cpus)
+    try:
+        hertz = tuple(float(path.read_text("ascii")) * 1e3 for path in paths)
+    except (OSError, ValueError):
+        hertz = ()
     children_s = usage.ru_utime + usage.ru_stime
-    return Snapshot(time.monotonic(), steal / _TICKS, busy / _TICKS, children_s, tuple(hertz))
+    return Snapshot(time.monotonic(), steal / _TICKS, busy / _TICKS, children_s, hertz)
 
 
 def noise_between(before: Snapshot, after: Snapshot, cpus: int) -> HostNoise:

@@ -41,9 +41,8 @@ class Probe:
     The probe determines the transfer poorly, so it has a prior. If the kernel's statistics timed the hold, that time is
     another target.
 
-    Raises `CalibrationError` if no run of the probe, or of parked vCPUs, was quiet.
-
-    `values`: from `simlib.lab.host.fit.values_of`. `seed`: of the simulated probe.
+    Raises `CalibrationError` if no run of the probe, or of parked vCPUs, was quiet. `values`: from
+    `simlib.lab.host.fit.values_of`. `seed`: of the simulated probe.
     """
 
     def __init__(self, data: HostData, values: Mapping[str, float], seed: int) -> None:

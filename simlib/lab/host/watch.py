@@ -75,14 +75,6 @@ def watch_guest(
     Traceback (most recent call last):
     simlib.InputError: qmp = None: a socket or a process must be named; give qmp=PATH or pid=NUMBER
     """
-    _check(qmp, pid, interval, duration)
-    with ExitStack() as stack:
-        watching = _Watch(None if qmp is None else str(qmp), pid, stack, events)
-        watching.run(interval, duration, progress)
-    return watching.result(interval)
-
-
-def _check(qmp: str | Path | None, pid: int | None, interval: float, duration: float | None) -> None:
     if qmp is None and pid is None:
         rule, hint = "a socket or a process must be named", "give qmp=PATH or pid=NUMBER"
         raise InputError("qmp", None, rule, hint, "give --qmp PATH or PID", "--qmp")
@@ -90,6 +82,10 @@ def _check(qmp: str | Path | None, pid: int | None, interval: float, duration: f
         raise InputError("interval", interval, f"must be at least {MIN_INTERVAL_S} s", flag="--interval")
     if duration is not None and not 0 < duration < float("inf"):
         raise InputError("duration", duration, "must be above 0 and finite", flag="--duration")
+    with ExitStack() as stack:
+        watching = _Watch(None if qmp is None else str(qmp), pid, stack, events)
+        watching.run(interval, duration, progress)
+    return watching.result(interval)
 
 
 class _Watch:
@@ -117,7 +113,7 @@ class _Watch:
         """Connect to the given QMP socket, or to one that the process's command line names."""
         if path is not None:
             return stack.enter_context(Monitor(path, TIMEOUT))
-        assert pid is not None  # noqa: S101  # _check refuses that
+        assert pid is not None  # noqa: S101  # watch_guest refuses that
         faults = []
         for socket in qmp_sockets(pid):
             try:
@@ -216,11 +212,17 @@ class _Watch:
             if isinstance(error, MonitorError) and not error.lost:
                 self.unanswered += 1
             else:
-                lost = isinstance(error, MonitorError)
-                self.ended = "QEMU closed the connection" if lost else "the QMP connection failed"
+                closed = isinstance(error, MonitorError)
+                self.ended = "QEMU closed the connection" if closed else "the QMP connection failed"
                 self.note(f"after sample {self.samples}: {error.what} = {error.value}: {error.rule}")
-        if self.threads is not None and not self._sample_threads(number):
-            self.ended = self.ended or "the process ended"
+        if self.threads is not None:
+            try:
+                with DeferSignals():
+                    self.threads.sample(number, self._now())
+            except OSError as error:
+                self.note(f"threads: {error.strerror}: /proc/PID/task/TID/schedstat must be there (CONFIG_SCHED_INFO)")
+            if not self.threads.alive():
+                self.ended = self.ended or "the process ended"
         if self.tracing is not None:
             self.tracing.read()
         self.samples, self.last_s = number, self._now()
@@ -244,16 +246,6 @@ class _Watch:
             reply = self._query("query-stats", {"target": scope, "providers": [{"provider": "kvm"}]})
             with DeferSignals():
                 self.statistics.record(number, self._now(), scope, reply, self.vcpus)
-
-    def _sample_threads(self, number: int) -> bool:
-        """Sample the threads; return False if the process has ended."""
-        assert self.threads is not None  # noqa: S101  # the caller checks that
-        try:
-            with DeferSignals():
-                self.threads.sample(number, self._now())
-        except OSError as error:
-            self.note(f"threads: {error.strerror}: /proc/PID/task/TID/schedstat must be there (CONFIG_SCHED_INFO)")
-        return self.threads.alive()
 
     def result(self, interval: float) -> WatchResult:
         """Return tables, notes and the summary; call it when all sources are closed."""

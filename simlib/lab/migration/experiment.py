@@ -116,11 +116,9 @@ def has_migrations(path: str | Path) -> bool:
 
 
 def load_migrations(path: str | Path) -> list[MigrationCell]:
-    """Read an experiment file.
+    """Read a file with ``[[experiment]]`` tables.
 
     Raises `InputError` for a file that cannot be read, an unknown key or an invalid value.
-
-    - `path`: file with ``[[experiment]]`` tables.
     """
     content = read_toml(path, "an experiment with migrations (TOML)")
     tables = content.get("experiment")

@@ -16,7 +16,7 @@ from simlib.figures.results import Result
 from simlib.lab.cache import lab_lock
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import designs
-from simlib.lab.trial.differences import Difference
+from simlib.lab.trial.differences import CHANGED, Difference
 from simlib.lab.trial.mode_trial import ModeTrial, TrialOptions
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.rule import FailRule
@@ -67,7 +67,6 @@ def bisect_series(
     patches change it, the result is the one at which it becomes nearer to its value with the whole series.
 
     - `metric`: words of the number's name, such as ``clear time``.
-    - `series`, `progress`: as in `simlib.lab.try_series`.
     """
     request = Request.read(str(series), options or TrialOptions(), "--bisect")
     opening, trying, bisecting = subprogresses(progress, [0.1, 0.6, 0.3])
@@ -90,9 +89,7 @@ def bisect_series(
 
 def _clearest(trial: Trial, metric: str) -> Difference:
     """Select the changed number with the given name whose change is largest relative to the scatter of its runs."""
-    rule = FailRule(metric)
-    rule.matching(trial)  # refuses an unknown name
-    changed = [difference for difference in trial.changed if rule.matches(difference)]
+    changed = [difference for difference in FailRule(metric).matching(trial) if difference.verdict == CHANGED]
     if not changed:
         raise InputError("--bisect", metric, "the series does not change such a number", "take one of the answer's")
     return min(changed, key=lambda difference: (difference.p, -abs(math.log(difference.ratio))))

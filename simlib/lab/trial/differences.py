@@ -83,10 +83,8 @@ def compare(mmu_mode: str, cell: str, base: Runs, changed: Runs) -> list[Differe
     if min(len(base), len(changed)) < 2:
         return []
     names = dict.fromkeys(name for runs in (base, changed) for run in runs for name in run)
-    return [
-        difference(mmu_mode, cell, name, *([run.get(name, 0.0) for run in runs] for runs in (base, changed)))
-        for name in names
-    ]
+    sides = [[[run.get(name, 0.0) for run in runs] for name in names] for runs in (base, changed)]
+    return [difference(mmu_mode, cell, name, *values) for name, *values in zip(names, *sides, strict=True)]
 
 
 def difference(mmu_mode: str, cell: str, name: TrialQuantity, *values: Sequence[float]) -> Difference:

@@ -189,11 +189,9 @@ def load_trial(path: str | Path) -> Trial:
     """
     content = read_json(path, "a trial (trial.json of simlib lab try --out)")
     try:
-        differences = [
-            difference(row["mmu_mode"], row["cell"], TrialQuantity(*row["quantity"]), row["base"], row["changed"])
-            for row in content["differences"]
-        ]
-        return Trial.judged(content, differences)
+        rows = content["differences"]
+        numbers = [(r["mmu_mode"], r["cell"], TrialQuantity(*r["quantity"]), r["base"], r["changed"]) for r in rows]
+        return Trial.judged(content, [difference(*number) for number in numbers])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(str(path), str(error), "is no trial", "give trial.json of simlib lab try --out") from error
 
@@ -261,17 +259,16 @@ def trial_files(trials: Mapping[str, Trial], name: str) -> dict[str, str]:
     - `trials`: by name.
     - `name`: of the table.
     """
-    rows = [
-        (label, number.mmu_mode, number.cell, *number.quantity, _values_text(number.base), _values_text(number.changed))
-        for label, trial in trials.items()
-        for number in trial.differences
-    ]
+    numbers = [(label, number) for label, trial in trials.items() for number in trial.differences]
+    rows = [(at, n.mmu_mode, n.cell, *n.quantity, _values_text(n.base), _values_text(n.changed)) for at, n in numbers]
     text = pd.DataFrame(rows, columns=[column.name for column in COLUMNS]).to_csv(index=False, lineterminator="\n")
+    abouts = [trial.about for trial in trials.values()]
+    kernels = {mode: {**about["source"], **kernel} for about in abouts for mode, kernel in about["kernels"].items()}
     about = {
         "source": {"subject": "simlib lab try", "author": "simlib"},
         "hardware": "QEMU, TCG, one thread, icount: one instruction a nanosecond",
         "command": "make lab-tries",
-        "setup": {"kernels": _kernels(trials), "trials": {label: _about(trial) for label, trial in trials.items()}},
+        "setup": {"kernels": kernels, "trials": {label: _about(trial) for label, trial in trials.items()}},
         "notes": ["A trial's own command repeats it (setup).", "Times are instructions, summed over all CPUs."],
         "caveats": ["Emulated: no caches, no line transfers, no IPI cost."],
     }
@@ -296,15 +293,6 @@ def read_trials(table: MeasurementTable) -> dict[str, Trial]:
         ]  # fmt: skip
         trials[label] = Trial.judged(fields, differences)
     return trials
-
-
-def _kernels(trials: Mapping[str, Trial]) -> dict[str, dict[str, Any]]:
-    """Source, configuration, compiler, emulator and command of the kernels of each MMU mode."""
-    return {
-        mode: {**trial.about["source"], **kernel}
-        for trial in trials.values()
-        for mode, kernel in trial.about["kernels"].items()
-    }
 
 
 def _about(trial: Trial) -> dict[str, Any]:

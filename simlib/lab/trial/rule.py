@@ -43,9 +43,7 @@ class FailRule:
         return cls(match["what"].strip(), match["sign"] == ">", float(match["percent"]))
 
     def violation(self, trial: Trial) -> str:
-        """Describe the first number that violates the rule; empty if none does.
-
-        A number violates it if its verdict is `CHANGED`, and its change is beyond the limit.
+        """Describe the first number with the verdict `CHANGED` whose change is beyond the limit; empty if none is.
 
         Raises `InputError` if no number of the trial matches.
         """
@@ -57,15 +55,15 @@ class FailRule:
         return ""
 
     def matching(self, trial: Trial) -> list[Difference]:
-        """Numbers of a trial that the rule applies to. Raises `InputError` if there are none."""
-        numbers = [number for number in trial.differences if self.matches(number)]
-        if trial.differences and not numbers:
-            names = sorted({f"{number.quantity.of} {number.quantity.what}" for number in trial.differences})
+        """Numbers of a trial whose names have all words of the rule, and end with the last one.
+
+        Raises `InputError` if there are none.
+        """
+        words = ["", *self.what.split()]
+        named = [(f"{number.quantity.of} {number.quantity.what}", number) for number in trial.differences]
+        numbers = [number for name, number in named if all(word in name for word in words) and name.endswith(words[-1])]
+        if named and not numbers:
+            names = sorted({name for name, _ in named})
             hint = f"known: {', '.join(names[:6])}, …: --out writes all of them"
             raise InputError("metric", self.what, "matches no number of this trial", hint)
         return numbers
-
-    def matches(self, number: Difference) -> bool:
-        """True if a number's name has all words of the rule, and ends with the last one."""
-        name, words = f"{number.quantity.of} {number.quantity.what}", self.what.split()
-        return all(word in name for word in words) and name.endswith(words[-1] if words else "")

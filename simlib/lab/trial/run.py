@@ -80,9 +80,7 @@ class Request:
         return stage_kernels(source, self.patches[first:end], self.patches[:first], self.options.kernel)
 
     def trial(self, source: Source, part: tuple[int, int], flags: Sequence[str], progress: Progress | None) -> Trial:
-        """Try a part of the series in every MMU mode that it touches.
-
-        The verdicts are corrected for the number of comparisons in all modes.
+        """Try a part of the series in every MMU mode that it touches; the verdicts are corrected over all modes.
 
         - `part`: number of the first patch, from 0, and end of the range.
         - `flags`: of the command that repeats the trial, such as ``--each-patch``.
@@ -160,8 +158,6 @@ def try_each_patch(
     """Try each patch of a series, compared with the kernel that has the patches before it.
 
     Returns: a trial for each patch. Raises as `try_series`, and `InputError` for bundled patches or parameters.
-
-    - `series`, `progress`: as in `try_series`.
     """
     flag = "--each-patch"
     request = Request.read(str(series), options or TrialOptions(), flag)

@@ -119,9 +119,7 @@ def base_commit(series: str, tree: Path) -> str:
 def git(tree: Path, series: str, *words: str) -> str:
     """Run a git command that only reads a tree, and return its output.
 
-    Raises `InputError` if git is missing or fails.
-
-    - `series`: the range of commits, for the error.
+    Raises `InputError`, which names the range of commits `series`, if git is missing or fails.
     """
     require_programs("reading commits", ["git"], "apt-get install git")
     if series.startswith("-"):

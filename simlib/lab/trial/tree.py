@@ -61,7 +61,6 @@ def stage(
     Raises `SimlibError` if a tried patch does not apply, with its files and hunks, or if a bundled patch does not apply
     on top of it.
 
-    - `pristine`: the kernel's source.
     - `series`: the bundled patches that measure, or only the selftests; then calls are not replaced by accessors.
     - `by_rule`: files whose calls are replaced even if none of `patches` changes them, so that both kernels of a
       comparison are made in the same way.
