@@ -21,24 +21,14 @@ from pathlib import Path
 
 from simlib._lib.errors import InputError
 
-DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full disk, or of an exceeded quota."""
-
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Error numbers of a file system without locks."""
-
-_PROBE_BYTES = 1 << 16
-"""Free space that a disk must have before work whose result is written there, bytes."""
-
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # error numbers of a full disk, or of an exceeded quota
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # error numbers of a file system without locks
+_PROBE_BYTES = 1 << 16  # free space that a disk must have before work whose result is written there, bytes
 _LOCK_TIMEOUT_S, _LOCK_POLL_S = 60.0, 0.02
 """Longest wait for another process that writes in the same folder, and interval of polling its lock, s."""
 
-_MAX_NAME_BYTES = 240
-"""Longest name to which ``.part`` is added, bytes; the system allows 255 in all."""
-
-PART = ".part"
-"""Suffix of a file or folder that is being written; its name begins with a dot, so that readers skip it."""
-
+_MAX_NAME_BYTES = 240  # longest name to which ``.part`` is added, bytes; the system allows 255 in all
+PART = ".part"  # suffix of a file or folder that is being written; its name begins with a dot, so that readers skip it
 _INCOMPLETE, _COMPLETE = f".simlib{PART}", ".simlib.whole"
 """Folders within an existing folder: a set that is being written, and a complete set that remains to be moved."""
 
@@ -46,9 +36,7 @@ _STREAMS = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file; see `write_bytes`.
-
-    Raises `InputError` if it cannot be written.
+    """Write a text file; see `write_bytes`. Raises `InputError` if it cannot be written.
 
     - `path`: folders that do not exist are created.
     - `text`: written as UTF-8; characters that cannot be encoded (surrogates of a file's name) as escape sequences.
@@ -64,9 +52,8 @@ def write_text(path: str | Path, text: str) -> Path:
 def write_bytes(path: str | Path, content: bytes) -> Path:
     """Write a file beside its place, then rename it; write to a device, a pipe or ``/dev/stdout`` directly.
 
-    A link is followed: its target is replaced, and the link stays. A file keeps its permissions.
-
-    Raises `InputError` if it cannot be written.
+    A link is followed: its target is replaced, and the link stays. A file keeps its permissions. Raises `InputError` if
+    it cannot be written.
     """
     path = Path(path)
     with _as_input_error(path):
@@ -83,9 +70,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 
 
 def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
-    """Write a file beside its place, then rename it.
-
-    Raises `OSError` if it cannot be written; `write_bytes` raises an error for users.
+    """Write a file beside its place, then rename it. Raises `OSError` if it cannot be written.
 
     - `place`: not a link; its folder is created if it does not exist.
     - `durable`: flush file and folder to the disk, so that the file survives a loss of power.
@@ -132,7 +117,9 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
         with locked(place), _temporary(place / _INCOMPLETE) as part:
             _move_set(place / _COMPLETE, place)
             for name in texts:
-                _require_regular_file(place / name, folder / name)
+                with _as_input_error(folder / name):
+                    if os.path.lexists(place / name) and not stat.S_ISREG(os.lstat(place / name).st_mode):
+                        raise OSError(errno.EEXIST, "a link, a folder or a device is there")
             _write_set(part, folder, texts)
             os.rename(part, place / _COMPLETE)
             _move_set(place / _COMPLETE, place)
@@ -140,10 +127,7 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def finish_move(folder: Path) -> None:
-    """Complete a move into a folder that a killed run left; needed before its files are examined.
-
-    Raises `InputError` if the folder cannot be written.
-    """
+    """Complete a move into a folder that a killed run left; raises `InputError` if the folder cannot be written."""
     with _as_input_error(folder):
         if (folder / _COMPLETE).is_dir():
             with locked(folder):
@@ -234,18 +218,10 @@ def _write_set(part: Path, folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _move_set(complete: Path, place: Path) -> None:
-    """Move the files of a complete set to their place."""
     if complete.is_dir():
         for path in sorted(complete.iterdir()):
             os.replace(path, place / path.name)
         os.rmdir(complete)
-
-
-def _require_regular_file(place: Path, user_path: Path) -> None:
-    """Refuse to replace anything but a regular file."""
-    with _as_input_error(user_path):
-        if os.path.lexists(place) and not stat.S_ISREG(os.lstat(place).st_mode):
-            raise OSError(errno.EEXIST, "a link, a folder or a device is there")
 
 
 def _part(place: Path) -> Path:
@@ -275,7 +251,6 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _system(number: int) -> OSError:
-    """Return the system's error of this number."""
     return OSError(number, os.strerror(number))
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from simlib._lib.signals import write_lock
@@ -62,8 +62,8 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         except RuntimeError:  # neither the package's folder nor the user's is writable
             return njit(**options)(function)
         cache = dispatcher._cache  # Numba has no public name for it
-        cache.save_overload = _with_write_lock(_none_on_error(cache.save_overload, OSError))
-        cache.load_overload = _none_on_error(cache.load_overload, Exception)
+        cache.save_overload = _none_on_error(cache.save_overload, OSError, write_lock)  # `force_exit` waits for it
+        cache.load_overload = _none_on_error(cache.load_overload, Exception, nullcontext())
         return dispatcher
 
     return decorate
@@ -114,22 +114,12 @@ def is_cached(function: Any, arguments: tuple[Any, ...]) -> bool:
     return cache._index_key(signature, function.targetctx.codegen()) in cache._cache_file._load_index()
 
 
-def _none_on_error(call: Callable[..., Any], error: type[Exception]) -> Callable[..., Any]:
-    """Wrap a call so that it returns None if it raises this error."""
+def _none_on_error(call: Callable[..., Any], error: type[Exception], lock: Any) -> Callable[..., Any]:
+    """Wrap a call so that it holds a lock, and returns None if it raises this error."""
 
     def wrapper(*arguments: Any) -> Any:
-        with suppress(error):
+        with lock, suppress(error):
             return call(*arguments)
         return None
-
-    return wrapper
-
-
-def _with_write_lock(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call so that `force_exit` does not cut it in two."""
-
-    def wrapper(*arguments: Any) -> Any:
-        with write_lock:
-            return call(*arguments)
 
     return wrapper

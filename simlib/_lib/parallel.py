@@ -24,17 +24,10 @@ Check = Callable[..., None]
 Progress = Callable[[str, float], None]
 """Called with the name of the work and the share of it that is done."""
 
-STOP_TIMEOUT_S = 0.3
-"""Longest wait for cancelled tasks, s. A task that does not call its `Check` in this time is abandoned."""
-
-POLL_S = 0.1
-"""Interval of polling during a wait, s: a signal that another thread received is handled between two polls."""
-
-MAX_WORKERS = 1024
-"""Largest number of processes that a sweep or a command starts on this host."""
-
-MAX_LOSSES = 5
-"""Number of times that all workers may be lost before any task completes."""
+STOP_TIMEOUT_S = 0.3  # longest wait for cancelled tasks, s; a task that does not call its `Check` by then is abandoned
+POLL_S = 0.1  # interval of polling during a wait, s: a signal that another thread received is handled between two polls
+MAX_WORKERS = 1024  # largest number of processes that a sweep or a command starts on this host
+MAX_LOSSES = 5  # number of times that all workers may be lost before any task completes
 
 
 class Executor(Protocol):
@@ -53,13 +46,10 @@ class Executor(Protocol):
 
 
 class _ThreadState(threading.local):
-    """State of this thread: the `Check` of its task, if it runs one, and the executor in use.
-
-    - `nested`: whether tasks of its task may run in parallel.
-    """
+    """State of this thread: the `Check` of its task, if it runs one, and the executor in use."""
 
     check: Check | None = None
-    nested: bool = True
+    nested: bool = True  # whether tasks of its task may run in parallel
     executor: Executor | None = None
 
 
@@ -215,20 +205,11 @@ def run_all(
     - `workers`: number of concurrent tasks; 0: that of the CPUs.
     - `nested`: run tasks of a task in parallel too; the tasks themselves then run in threads, not on the executor.
 
-    >>> run_all([lambda check: 3, lambda check: 4])
-    [3, 4]
-
-    >>> from functools import partial
-    >>> from simlib import Scenario
-    >>> from simlib.analysis.simulate import run_scenario
-    >>> def metric(scenario, check):
-    ...     return run_scenario(scenario, progress=check).metrics["lock_acquisitions"]
-    >>> scenario = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}})
     >>> calls = []
-    >>> run_all([partial(metric, scenario.with_vcpus(n)) for n in (1, 2)], "simulating", lambda *c: calls.append(c))
-    [515.0, 1028.0]
+    >>> run_all([lambda check: 3, lambda check: 4], "adding", lambda *call: calls.append(call))
+    [3, 4]
     >>> calls
-    [('simulating', 0.5), ('simulating', 1.0)]
+    [('adding', 0.5), ('adding', 1.0)]
     """
     outer = _thread.check
     if outer is not None and not _thread.nested:
@@ -247,7 +228,6 @@ def run_all(
 
 
 def _in_sequence(tasks: Sequence[Callable[[Check], Result]], check: Check) -> Generator[tuple[int, Result]]:
-    """Run the tasks of a task one after another; yield their numbers and results."""
     for number, task in enumerate(tasks):
         check()
         yield number, task(check)
@@ -256,14 +236,8 @@ def _in_sequence(tasks: Sequence[Callable[[Check], Result]], check: Check) -> Ge
 def _on_executor(
     executor: Executor, tasks: Sequence[Callable[[Check], Result]], outer: Check
 ) -> Generator[tuple[int, Result]]:
-    """Run the tasks on an executor; yield their numbers and results."""
-    numbered = enumerate(tasks)
-
-    def next_task() -> tuple[Any, ...] | None:
-        following = next(numbered, None)
-        return None if following is None else (_run_in_worker, *following)
-
-    for _, completion in completed(executor, next_task, outer):
+    calls = ((_run_in_worker, number, task) for number, task in enumerate(tasks))
+    for _, completion in completed(executor, lambda: next(calls, None), outer):
         yield completion
 
 

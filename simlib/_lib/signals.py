@@ -26,32 +26,20 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 SENTENCE = "interrupted; nothing half-written is left behind"
 
-DEADLINE_S = 0.8
-"""Time from a signal to the end by force, s."""
-
-_WRITE_TIMEOUT_S = 0.1
-"""Longest time that `force_exit` waits for `write_lock`, s."""
-
-write_lock = threading.RLock()
-"""Held by any thread during a short write that must not be cut in two."""
-
-_SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"
-"""Clears the line of a progress display, which hides the cursor."""
+DEADLINE_S = 0.8  # time from a signal to the end by force, s
+_WRITE_TIMEOUT_S = 0.1  # longest time that `force_exit` waits for `write_lock`, s
+write_lock = threading.RLock()  # held by any thread during a short write that must not be cut in two
+_SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress display, which hides the cursor
 
 
 class SignalState:
     """The signal that was received, and the progress of its handling."""
 
-    received = 0
-    """Number of the first signal; 0: none."""
-    exit_at_next_signal = False
-    """True while there is nothing to clean up: the next signal ends the process."""
-    interrupt_raised = False
-    """True once `KeyboardInterrupt` was raised: another signal changes nothing."""
-    deferrals = 0
-    """Number of open `DeferSignals` blocks."""
-    reported = False
-    """True once the message was printed."""
+    received = 0  # number of the first signal; 0: none
+    exit_at_next_signal = False  # while there is nothing to clean up: the next signal ends the process
+    interrupt_raised = False  # once `KeyboardInterrupt` was raised: another signal changes nothing
+    deferrals = 0  # number of open `DeferSignals` blocks
+    reported = False  # once the message was printed
 
     def reset(self) -> None:
         """Forget the signal."""
@@ -134,7 +122,6 @@ class DeferSignals:
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:
-    """Handle a signal, in the main thread, between two Python instructions."""
     state.received = state.received or int(number)
     if state.exit_at_next_signal:
         force_exit(state.received)

@@ -84,8 +84,7 @@ app.command()(migrate.migrate)
 app.command()(decide.choose)
 app.command("choose-batch")(decide.choose_batch)
 
-TRACE_EVENTS = 2_000_000
-"""Most events that a trace file holds."""
+TRACE_EVENTS = 2_000_000  # most events that a trace file holds
 
 
 @app.callback()

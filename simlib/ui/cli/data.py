@@ -15,8 +15,7 @@ from simlib.ui.cli.output import Format, FormatOption, into_folder, patient_prog
 
 app = Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
 
-PRINTED_ROWS = 60
-"""Most rows of an imported table that are printed as a table."""
+PRINTED_ROWS = 60  # most rows of an imported table that are printed as a table
 
 
 class ImportCommand(TyperCommand):

@@ -17,7 +17,6 @@ app = Typer(
     "docs/on-a-real-host.md describes every step.",
 )
 
-
 FolderArgument = Annotated[Path, Argument(metavar="DIR", help="Folder that simlib host measure wrote.")]
 NameOption = Annotated[str, Option(help="Prefix of the tables' names.")]
 

@@ -360,7 +360,6 @@ def _write_trials(out: Path, trials: Sequence[lab.Trial], predictions: Sequence[
 
 
 def _parameters(option: str, settings: list[str]) -> dict[str, str]:
-    """Parse parameters of the form NAME=VALUE."""
     for text in settings:
         if not all(text.partition("=")[::2]):
             raise InputError(option, text, "is not of the form NAME=VALUE", f"write {option} dirty_log_clear_batch=64")
@@ -389,8 +388,14 @@ def lab_costs(
     if out is None:
         fits = [simlib.load_fit(simlib.measurements.data_dir() / "fits" / f"lab-{name}.json") for name in LABS]
     else:
+        from simlib.lab.hardware.load import lab_fit
+
         require_checkout("simlib lab costs --out")
-        fits = _fit_costs(LABS)
+        fits = []
+        with progress_bar() as progress:
+            for number, name in enumerate(LABS, 1):
+                fits.append(lab_fit(name))
+                progress(name, number / len(LABS))
         write_together(out, {f"{fit.scenario.host.name}.json": fit_text(fit) for fit in fits})
     rows = [
         {"machine": fit.scenario.host.name, "name": cost, "value": value / 1000, "low": low / 1000,
@@ -399,18 +404,6 @@ def lab_costs(
         for cost, value, low, high in fit.parameters[["name", "value", "low", "high"]].itertuples(index=False)
     ]  # fmt: skip
     show(rows, how)
-
-
-def _fit_costs(names: Sequence[str]) -> list[simlib.Fit]:
-    """Fit the costs of the lab's machines to the collected tables."""
-    from simlib.lab.hardware.load import lab_fit
-
-    fits = []
-    with progress_bar() as progress:
-        for number, name in enumerate(names, 1):
-            fits.append(lab_fit(name))
-            progress(name, number / len(names))
-    return fits
 
 
 @contextmanager

@@ -28,7 +28,6 @@ class EmitFormat(StrEnum):
 
 
 def _options(name: str, declared: tuple[inputs.MigrationInput, ...]) -> type:
-    """Return a group of options, one for each input."""
     fields: list[tuple[str, Any, Any]] = []
     for item in declared:
         option = Option(item.option, metavar=item.metavar, help=item.help)

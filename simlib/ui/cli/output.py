@@ -29,21 +29,11 @@ from simlib._lib.signals import state
 if TYPE_CHECKING:
     import pandas as pd
 
-QUIET_S = 10.0
-"""Without a terminal, longest silence of a stage, s."""
-
-STARTING = "starting (the first run compiles the engine)"
-"""First message of a progress display."""
-
-PATIENCE_S = 2.0
-"""Time after which reading shows its progress, s."""
-
-WIDTH = 120
-"""Columns of text where stdout is no terminal."""
-
-PROSE = 80
-"""Columns of sentences, at most."""
-
+QUIET_S = 10.0  # without a terminal, longest silence of a stage, s
+STARTING = "starting (the first run compiles the engine)"  # first message of a progress display
+PATIENCE_S = 2.0  # time after which reading shows its progress, s
+WIDTH = 120  # columns of text where stdout is no terminal
+PROSE = 80  # columns of sentences, at most
 NARROWEST, LONGEST_WORD = 14, 30
 """A column of text is not wrapped to less than this, its heading, or its longest word; longer words are cut."""
 
@@ -280,7 +270,6 @@ def _display() -> Iterator[Callable[[str, float], None]]:
                 say(f"{what} …{time_left(now - timed, share, first)}")
 
         def remind() -> None:
-            """Repeat the last line with the elapsed time while nothing else is printed."""
             nonlocal last_time
             while not ended.wait(QUIET_S / 10):
                 now = time.monotonic()

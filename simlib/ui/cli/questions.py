@@ -130,8 +130,7 @@ FitOption = Annotated[
     Path | None, from_file("FIT.json", "Calibrated costs. Default: the shipped fit for the host, if any.")
 ]
 SeedOption = Annotated[int, Option(help="Seed of the random numbers; the same seed gives the same result.")]
-LEVEL = 0.90
-"""Confidence level of the intervals, the default of `simlib.calibrate`, `simlib.predict` and `simlib.compare`."""
+LEVEL = 0.90  # confidence level of intervals, the default of `simlib.calibrate`, `simlib.predict`, `simlib.compare`
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,6 @@ ClusterOption = Annotated[
     str, Option(metavar="ADDRESS", help="Simulate on a Dask cluster, such as tcp://127.0.0.1:8786.")
 ]
 
-
 _WORKERS = "Number of processes for simulations; 0: threads of this process."
 
 
@@ -160,7 +158,10 @@ class ExecutorOptions:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Run the simulations of the block there."""
-        workers = _default_workers() if self.workers is None else self.workers
+        workers = self.workers
+        if workers is None:  # threads for a single CPU or without cloudpickle
+            workers = min(cpus(), DEFAULT_MAX_WORKERS)
+            workers = workers if workers > 1 and find_spec("cloudpickle") is not None else 0
         if not workers and not self.cluster:
             yield
             return
@@ -171,8 +172,7 @@ class ExecutorOptions:
             yield
 
 
-DEFAULT_MAX_WORKERS = 16
-"""Maximum number of processes that a command starts by default; each takes 80 MiB."""
+DEFAULT_MAX_WORKERS = 16  # maximum number of processes that a command starts by default; each takes 80 MiB
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,6 @@ class Processes(ExecutorOptions):
         int | None,
         Option(min=0, max=MAX_WORKERS, show_default=f"one a CPU, {DEFAULT_MAX_WORKERS} at most", help=_WORKERS),
     ] = None
-
-
-def _default_workers() -> int:
-    """Return one process per CPU; 0 (threads) for a single CPU or without cloudpickle."""
-    count = min(cpus(), DEFAULT_MAX_WORKERS)
-    return count if count > 1 and find_spec("cloudpickle") is not None else 0
 
 
 command_arguments: ContextVar[Sequence[str]] = ContextVar("asked", default=())
@@ -237,9 +231,10 @@ class Curves:
     fit: FitOption = None
     metrics: Annotated[
         str,
-        Option(metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of one iteration. "
-               "Default: those of the workload."),
-    ] = ""  # fmt: skip
+        Option(
+            metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of one iteration. Default: those of the workload."
+        ),
+    ] = ""
     intervals: Intervals
     unknown: UnknownCostOptions
     elsewhere: ExecutorOptions

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from simlib._lib import lazy_imports
 
 if TYPE_CHECKING:
-    from simlib.ui.explorer.findings import Findings, find
-    from simlib.ui.explorer.migration_findings import find_migration
+    from simlib.ui.explorer.findings import Findings, find, find_migration
     from simlib.ui.explorer.migration_page import MigrationPage
     from simlib.ui.explorer.migration_state import MigrationState
     from simlib.ui.explorer.page import Explorer
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Explorer", "ExplorerState", "Findings", "MigrationPage", "MigrationState", "Tabs", "find", "find_migration"]
 
 _HOMES = {
-    "findings": ("Findings", "find"),
-    "migration_findings": ("find_migration",),
+    "findings": ("Findings", "find", "find_migration"),
     "migration_page": ("MigrationPage",),
     "migration_state": ("MigrationState",),
     "page": ("Explorer",),

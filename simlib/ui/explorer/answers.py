@@ -33,34 +33,20 @@ from simlib.simulator.sampling import unsupported_reason
 from simlib.simulator.sampling.estimator import SampledRun, job_of_clear, sample_once
 from simlib.ui.explorer.state import ExplorerState
 
-BATCHES = (64, 512, 4096, 32768, 0)
-"""Pages of a hold in the trade-off; 0: the whole ioctl."""
-
-CURVE_PAGES = 2**16
-"""Pages that a point of the curve simulates in all, from eight vCPUs on: many take no longer than few."""
-
-LEAST_PAGES = 256
-"""Pages of each vCPU, at least."""
-
-DRAWS = 12
-"""Vectors of costs behind the curve's band."""
-
-TRACE = 2_000_000
-"""Events of a window whose lock ownership is drawn."""
-
-RANGED = ["series", "quantity", "low", "high", "change_low", "change_high"]
-"""Columns of `Ranges.frame`."""
-
+BATCHES = (64, 512, 4096, 32768, 0)  # pages of a hold in the trade-off; 0: the whole ioctl
+CURVE_PAGES = 2**16  # pages simulated for a point of the curve, from eight vCPUs on: many take no longer than few
+LEAST_PAGES = 256  # pages of each vCPU, at least
+DRAWS = 12  # vectors of costs behind the curve's band
+TRACE = 2_000_000  # events of a window whose lock ownership is drawn
+RANGED = ["series", "quantity", "low", "high", "change_low", "change_high"]  # columns of `Ranges.frame`
 MOST_VCPUS, SEED = 1023, 1
 
 
 class Theory(NamedTuple):
     """Answer that needs no simulation of the migration."""
 
-    evidence: str
-    """Sentence on the evidence for the costs (`simlib.analysis.choose.evidence.grounds`)."""
-    flags: tuple[str, ...]
-    """Validity flags, as sentences."""
+    evidence: str  # sentence on the evidence for the costs (`simlib.analysis.choose.evidence.grounds`)
+    flags: tuple[str, ...]  # validity flags, as sentences
     bound: pd.DataFrame
     published: pd.DataFrame
 
@@ -74,12 +60,8 @@ def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
 def theory(state: ExplorerState) -> Theory:
     """Return what theory and measurements say about a state."""
     case, costs = costed(state.case())
-    return Theory(
-        grounds(costs.evidence, fit_of(case, None)),
-        (*describe_costs(costs), *flags_of(case)),
-        bound(case),
-        published(case.host.name),
-    )
+    flags = (*describe_costs(costs), *flags_of(case))
+    return Theory(grounds(costs.evidence, fit_of(case, None)), flags, bound(case), published(case.host.name))
 
 
 def selftest(scenario: Scenario) -> Scenario:
@@ -87,12 +69,9 @@ def selftest(scenario: Scenario) -> Scenario:
 
     Most published curves over vCPUs measure this test.
     """
-    guest = scenario.guest
-    return dataclasses.replace(
-        scenario,
-        guest=Guest(vcpus=1, memory_per_vcpu=LEAST_PAGES * guest.page_size, page_size=guest.page_size, backing="4k"),
-        workload=Workload(kind="dirty_log_perf_test"),
-    )
+    size = scenario.guest.page_size
+    guest = Guest(vcpus=1, memory_per_vcpu=LEAST_PAGES * size, page_size=size, backing="4k")
+    return dataclasses.replace(scenario, guest=guest, workload=Workload(kind="dirty_log_perf_test"))
 
 
 def curve_vcpus(vcpus: int) -> list[int]:
@@ -168,9 +147,8 @@ def curve(state: ExplorerState, check: Check) -> pd.DataFrame:
 
     def page_time(case: Scenario, n: int, inner: Check) -> float:
         pages = max(LEAST_PAGES, CURVE_PAGES // max(8, n) // WORD_PAGES * WORD_PAGES)
-        whole = dataclasses.replace(
-            case, guest=dataclasses.replace(case.guest, memory_per_vcpu=pages * case.guest.page_size)
-        )
+        guest = dataclasses.replace(case.guest, memory_per_vcpu=pages * case.guest.page_size)
+        whole = dataclasses.replace(case, guest=guest)
         return run_scenario(whole, progress=_either(check, inner)).metrics["dirty_memory_time"] / pages
 
     page_times = np.array(run_all([partial(page_time, case, n) for case, n in cases]))
@@ -301,10 +279,7 @@ class Glimpse:
 
 
 def glimpse(state: ExplorerState, check: Check) -> Glimpse:
-    """Simulate the window around one CLEAR with a trace.
-
-    Raises `SimlibError` if there are more events than a trace may have.
-    """
+    """Trace the window around one CLEAR; raises `SimlibError` if there are more events than a trace may have."""
     job = job_of_clear(costed(state.case())[0], SEED)
     return Glimpse(job, compiled.run(job, seed=SEED, trace=TRACE, progress=check))
 

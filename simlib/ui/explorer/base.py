@@ -41,33 +41,29 @@ class ExplorerPage(ABC, Generic[Q, K]):
 
     - `state`: first state, or the query of a URL; None: the state of the first visit.
     - `background`: False: simulate before returning, for scripts and tests.
+    - `NAME`, `TAB`: value of the parameter ``page`` in a URL, and label of its button.
+    - `ASKS`, `FINDS`, `CONTROLS`: classes of its states, of its findings, and of its controls.
+    - `TITLE`, `ABOUT`: its heading, and a sentence on what to do on the page.
+    - `FIGURES`: titles of its figures by name.
+    - `STANDARD`: name of the state that it shows if a URL is not understood.
     """
 
     NAME: ClassVar[str] = ""
-    """Value of the parameter ``page`` in a URL."""
-
     TAB: ClassVar[str]
-    """Label of its button."""
-
     ASKS: ClassVar[type[Any]]
-    """Class of its states."""
-
+    FINDS: ClassVar[type[Any]]
+    CONTROLS: ClassVar[type[Any]]
     TITLE: ClassVar[str]
     ABOUT: ClassVar[str]
-    """Sentence on what to do on the page."""
-
     FIGURES: ClassVar[Mapping[str, str]]
-    """Titles of its figures by name."""
-
     STANDARD: ClassVar[str]
-    """Name of the state that it shows if a URL is not understood."""
 
     def __init__(self, state: Q | str | None = None, *, background: bool = True) -> None:
         self._wrong = ""
         try:
             first: Q = self.ASKS.from_query(state or "") if state is None or isinstance(state, str) else state
         except InputError as error:
-            first = self.ASKS.first()
+            first = self.ASKS.from_query("")
             self._wrong = f"The URL was not understood: {error}. This is {self.STANDARD}. "
         self._background = background
         self._cancelled = threading.Event()
@@ -77,23 +73,15 @@ class ExplorerPage(ABC, Generic[Q, K]):
         except RuntimeError:
             self._loop = None
         self.canvas = Canvas()
-        self.controls = self._controls(first)
+        self.controls: Fields[Q] = self.CONTROLS(first, self._ask)
         self._words, self._status = widgets.HTML(), widgets.HTML()
         self._words.add_class("simlib-words")
         self._cancel = button("Cancel", self.cancel, width="80px")
         self._note = note()
         self._figure = widgets.Dropdown(options=[(title, name) for name, title in self.FIGURES.items()], layout=auto())
-        self.findings = self._known(first, 0)
+        self.findings: K = self.FINDS(first, 0)
         self.widget = self._build()
         self._ask(first)
-
-    @abstractmethod
-    def _controls(self, state: Q) -> Fields[Q]:
-        """Return the controls, which call `_ask`."""
-
-    @abstractmethod
-    def _known(self, state: Q, generation: int) -> K:
-        """Return the findings about a state before anything is simulated."""
 
     @abstractmethod
     def _stages(self, state: Q, check: Check) -> Iterator[tuple[str, object]]:
@@ -107,9 +95,11 @@ class ExplorerPage(ABC, Generic[Q, K]):
     def _build(self) -> widgets.Widget:
         """Return the whole page (`_laid_out`)."""
 
-    @abstractmethod
     def calls(self) -> str:
         """Return the Python call and the command that give this page's table."""
+        name, query = type(self).__name__, self.state.query
+        call = f"{name}({query!r}, background=False).findings.table()"
+        return f"from simlib.ui.explorer import {name}\n{call}\n\n{self.state.command}"
 
     @property
     def state(self) -> Q:
@@ -131,7 +121,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
 
     def _ask(self, state: Q) -> None:
         self._cancelled.set()
-        self.findings = self._known(state, self.findings.generation + 1)
+        self.findings = self.FINDS(state, self.findings.generation + 1)
         if self.findings.generation > 1:
             self._wrong = ""
         self.canvas.query = state.query
@@ -241,10 +231,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
 
 
 def as_pdf(figure: go.Figure) -> bytes:
-    """Return a figure as PDF, drawn by Chrome or Chromium.
-
-    Raises `SimlibError` if there is none.
-    """
+    """Return a figure as PDF, drawn by Chrome or Chromium; raises `SimlibError` if there is none."""
     try:
         return bytes(figure.to_image(format="pdf", width=1000, height=560))
     except (ImportError, RuntimeError, ValueError, OSError) as error:

@@ -15,8 +15,7 @@ from plotly.offline import get_plotlyjs
 
 _HERE = Path(__file__).parent
 
-IMAGES = ("svg", "png")
-"""Formats that the browser writes itself."""
+IMAGES = ("svg", "png")  # formats that the browser writes itself
 
 
 class Canvas(anywidget.AnyWidget):

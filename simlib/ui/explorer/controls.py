@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,9 +19,8 @@ from simlib.model.locks import LOCKS
 from simlib.model.policies import BASELINE, policy
 from simlib.model.quantities import format_duration, format_size
 from simlib.model.scenario import Scenario, differences
-from simlib.ui.explorer.fields import BELOW, Fields, button, note, wide, widget_of
-from simlib.ui.explorer.keys import Key, nearest
-from simlib.ui.explorer.state import ExplorerState, read_value
+from simlib.ui.explorer.fields import BELOW, Fields, button, nearest, note, wide, widget_of
+from simlib.ui.explorer.state import ExplorerState, Key, read_value
 
 _MODES = ("default", "lockless", "read", "write")
 _SIZES = tuple(format_size(2**k) for k in range(24, 45))
@@ -72,9 +70,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
 }  # fmt: skip
 """Controls by their heading."""
 
-
-NAMED = (*HOLDS, "read-lock-clear", "lockless-write-protect", *SPLITS)
-"""Strategies of the list; any other can be typed."""
+NAMED = (*HOLDS, "read-lock-clear", "lockless-write-protect", *SPLITS)  # strategies of the list; any other can be typed
 
 
 def architectures() -> list[tuple[str, str]]:
@@ -84,15 +80,6 @@ def architectures() -> list[tuple[str, str]]:
         for name, facts in ARCHITECTURES.items()
         if facts.clear_lock != "none"
     ]
-
-
-def value_of(scenario: Scenario, key: Key) -> Any:
-    """Value of a control: the text or number of the scenario file."""
-    value, field = _of(scenario, key)
-    if value is None:
-        return "default" if "default" in key.words else ""
-    show = field.metadata["show"]
-    return show(value) if show else value
 
 
 def _of(scenario: Scenario, key: Key) -> tuple[Any, dataclasses.Field[Any]]:
@@ -116,8 +103,7 @@ class Controls(Fields[ExplorerState]):
     ({}, 128)
     """
 
-    def __init__(self, state: ExplorerState, changed: Callable[[ExplorerState], None]) -> None:
-        super().__init__((key for keys in KEYS.values() for key in keys), state, changed)
+    OWN_KEYS = tuple(key for keys in KEYS.values() for key in keys)
 
     def _fill(self, state: ExplorerState) -> None:
         self._widgets["architecture"].value = state.architecture
@@ -131,37 +117,26 @@ class Controls(Fields[ExplorerState]):
         self._show_costs(state)
 
     def _value(self, state: ExplorerState, key: Key) -> Any:
-        return value_of(state.scenario, key)
+        value, field = _of(state.scenario, key)
+        if value is None:
+            return "default" if "default" in key.words else ""
+        show = field.metadata["show"]
+        return show(value) if show else value
 
     def _step(self, state: ExplorerState, key: Key) -> int:
         return nearest_step(state.scenario, key)
 
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
-        """Return the controls for guest and strategy, and the folds below them."""
+        presets = [("choose one by name …", ""), *((name, name) for name in guests())]
+        named = [("as it is now (baseline)", BASELINE), *((name, name) for name in NAMED), ("the one typed below", "")]
+        when = "when CLEAR drops mmu_lock"
+        example = "a named policy, or a condition such as held >= 20us and waiters >= 1"
+        typed = {"description": "or type one", "placeholder": "held >= 20us", "tooltip": example}
         others = {
             "architecture": widgets.Dropdown(options=architectures(), description="architecture", **wide()),
-            "preset": widgets.Dropdown(
-                options=[("choose one by name …", ""), *((name, name) for name in guests())],
-                description="guest",
-                **wide(),
-            ),
-            "named": widgets.Dropdown(
-                options=[
-                    ("as it is now (baseline)", BASELINE),
-                    *((name, name) for name in NAMED),
-                    ("the one typed below", ""),
-                ],
-                description="strategy",
-                tooltip="when CLEAR drops mmu_lock",
-                **wide(),
-            ),
-            "strategy": widgets.Text(
-                description="or type one",
-                continuous_update=False,
-                placeholder="held >= 20us",
-                tooltip="a named policy, or a condition such as held >= 20us and waiters >= 1",
-                **wide(),
-            ),
+            "preset": widgets.Dropdown(options=presets, description="guest", **wide()),
+            "named": widgets.Dropdown(options=named, description="strategy", tooltip=when, **wide()),
+            "strategy": widgets.Text(continuous_update=False, **typed, **wide()),
         }
         self._make(others)
         self._notes["pins"], self._meaning = note(), widgets.HTML(layout=widgets.Layout(margin=BELOW.format("4px")))
@@ -189,10 +164,10 @@ class Controls(Fields[ExplorerState]):
         return state.changed({"costs": {name.removeprefix("costs."): value}})
 
     def _pin(self) -> None:
-        self._heed("pins", dict.fromkeys((*self._state.pins, self._state.strategy)))
+        self._heed("pins", dict.fromkeys((*self.state.pins, self.state.strategy)))
 
     def _unpin(self, pin: str) -> None:
-        self._heed("pins", [name for name in self._state.pins if name != pin])
+        self._heed("pins", [name for name in self.state.pins if name != pin])
 
     def _show_costs(self, state: ExplorerState) -> None:
         table = cost_table(state.case())
@@ -239,7 +214,6 @@ def cost_table(scenario: Scenario) -> pd.DataFrame:
 
 
 def _readable(picoseconds: float) -> str:
-    """Duration with three digits, as in a file."""
     return format_duration(round(float(f"{picoseconds:.3g}")))
 
 

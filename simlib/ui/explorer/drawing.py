@@ -23,7 +23,6 @@ TITLES = {
 }
 """Figures in their order, with the title of one that is still empty."""
 
-
 SIMULATED = {
     "batch": ("trips", "batches"), "guest": ("trips",),
     "time": ("glimpse", "no glimpse"), "lock": ("glimpse", "no glimpse"),

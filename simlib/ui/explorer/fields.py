@@ -4,51 +4,45 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import ipywidgets as widgets
 from markupsafe import escape
 
 from simlib._lib.errors import InputError
-from simlib.ui.explorer.keys import Key
+from simlib.ui.explorer.state import Key
 
-BELOW = "0 0 {} 122px"
-"""Margins of a note below a control."""
-
-SETTLED_S = 0.25
-"""Time for which a slider must rest before its value is used, s."""
-
+BELOW = "0 0 {} 122px"  # margins of a note below a control
+SETTLED_S = 0.25  # time for which a slider must rest before its value is used, s
 S = TypeVar("S")
 
 
 class Fields(ABC, Generic[S]):
     """Controls of a page, and their errors.
 
-    - `keys`: keys of the controls that are rows.
-    - `state`: first state.
+    - `state`: first state; as an attribute, that of the last valid values.
     - `changed`: called with the new state after a control was released with a valid value.
     """
 
-    def __init__(self, keys: Iterable[Key], state: S, changed: Callable[[S], None]) -> None:
-        self._state, self._changed, self._quiet = state, changed, False
+    OWN_KEYS: ClassVar[tuple[Key, ...]]
+    """Keys of the controls that are rows."""
+
+    def __init__(self, state: S, changed: Callable[[S], None]) -> None:
+        self.state, self._changed, self._quiet = state, changed, False
         self._sliders: dict[str, Any] = {}
         self._moving: dict[str, asyncio.TimerHandle] = {}
         self.errors: dict[str, str] = {}
         self._notes: dict[str, widgets.HTML] = {}
         self._widgets: dict[str, Any] = {}
         self._rows: dict[str, tuple[widgets.Widget, widgets.Widget]] = {}
-        self._keys = {key.path: key for key in keys}
+        self._keys = {key.path: key for key in self.OWN_KEYS}
         self.choice, self.folds = self._build()
         self.show(state)
-
-    @property
-    def state(self) -> S:
-        """State of the last valid values."""
-        return self._state
 
     @abstractmethod
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
@@ -73,7 +67,7 @@ class Fields(ABC, Generic[S]):
 
     def show(self, state: S) -> None:
         """Set every control to a state without calling `changed`."""
-        self._state, self._quiet = state, True
+        self.state, self._quiet = state, True
         try:
             self._fill(state)
         finally:
@@ -133,7 +127,7 @@ class Fields(ABC, Generic[S]):
         if self._quiet:
             return
         try:
-            new_state = self._asked(self._state, name, value)
+            new_state = self._asked(self.state, name, value)
         except InputError as error:
             self._refuse(name, str(error))
             return
@@ -144,7 +138,7 @@ class Fields(ABC, Generic[S]):
             with suppress(InputError):
                 new_state = self._asked(new_state, other, self._widgets[other].value) or new_state
                 self._accept(other)
-        if new_state != self._state:
+        if new_state != self.state:
             self._adopt(new_state)
 
     def _accept(self, name: str) -> None:
@@ -157,7 +151,7 @@ class Fields(ABC, Generic[S]):
 
     def _adopt(self, new_state: S) -> None:
         """Report a change, then show all that follows from it; controls with errors keep their text."""
-        self._state = new_state
+        self.state = new_state
         self._changed(new_state)  # first, as the simulation takes longest
         wrong = dict(self.errors)
         typed = {name: self._widgets[name].value for name in wrong if name in self._widgets}
@@ -168,6 +162,16 @@ class Fields(ABC, Generic[S]):
                 self._widgets[name].value = typed[name]
             self._refuse(name, why)
         self._quiet = False
+
+
+def nearest(value: float, steps: Iterable[float]) -> int:
+    """Index of the step that is nearest to a value, by their ratio.
+
+    >>> nearest(60, [1, 2, 4, 8, 16, 32, 64, 128])
+    6
+    """
+    distances = [abs(math.log((1 + step) / (1 + value))) for step in steps]
+    return distances.index(min(distances))
 
 
 def auto() -> widgets.Layout:

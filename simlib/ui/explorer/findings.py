@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results of the explorer about one state so far, as tables."""
+"""Results of the explorer's pages about one state so far, as tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from simlib._lib.parallel import Check, Progress, run_all
+from simlib.analysis.migrate import Migration, MigrationOptions, migrate
 from simlib.ui.explorer import answers
+from simlib.ui.explorer.migration_state import DRAWS, MigrationState
 from simlib.ui.explorer.state import ExplorerQuestion, ExplorerState
 
-COLUMNS = ("figure", "series", "x", "quantity", "value", "low", "high", "unit", "kind")
-"""Columns of the tidy table."""
-
+COLUMNS = ("figure", "series", "x", "quantity", "value", "low", "high", "unit", "kind")  # columns of the tidy table
 
 Q = TypeVar("Q", bound=ExplorerQuestion)
 
@@ -45,10 +45,7 @@ class Findings(KnownCosts[ExplorerState]):
         return answers.theory(self.state)
 
     def trips(self, part: str = "trips") -> pd.DataFrame:
-        """Table with a row for each strategy: the selected one, then the pins; or of ``baseline``.
-
-        Empty until they are simulated.
-        """
+        """Table with a row for each simulated strategy: the selected one, then the pins; or of ``baseline``."""
         vcpus = self.state.scenario.guest.vcpus
         return pd.DataFrame([trip.row(vcpus) for trip in self.parts.get(part, ())])
 
@@ -106,7 +103,6 @@ class Findings(KnownCosts[ExplorerState]):
             yield long.assign(figure="batch", series="batches", unit="s", kind="simulated")
 
     def _closely(self) -> Iterator[pd.DataFrame]:
-        """The window on one CLEAR."""
         if "glimpse" in self.parts:
             window, same = self.parts["glimpse"], {"unit": "share", "kind": "simulated"}
             names = {"thread_class": "series", "owner": "series", "activity": "quantity", "time_s": "x"}
@@ -130,6 +126,31 @@ def find(state: ExplorerState, progress: Progress | None = None) -> Findings:
 
     run_all([simulate], "simulating", progress, nested=True)
     return findings
+
+
+@dataclass
+class MigrationFindings(KnownCosts[MigrationState]):
+    """Results of the page about a migration."""
+
+    def table(self) -> pd.DataFrame:
+        """Return the table of plans (`simlib.analysis.migrate.Migration`); empty until it is simulated."""
+        return self.parts["answer"].frame if "answer" in self.parts else pd.DataFrame()
+
+
+def migration_answer(state: MigrationState, progress: Progress | None = None) -> Migration:
+    """Return the answer that the page about a migration shows."""
+    options = MigrationOptions(draws=DRAWS, lock=False, emit=state.texts["emit"])
+    return migrate(state.guest, state.targets, options=options, progress=progress)
+
+
+def find_migration(state: MigrationState, progress: Progress | None = None) -> MigrationFindings:
+    """Find everything about a state; `progress` is called with (what, share done).
+
+    >>> state = MigrationState({"memory": "8G", "working-set": "1G", "link": "100Gbit/s"})
+    >>> find_migration(state).table()["plan"].iloc[0]
+    'as it is'
+    """
+    return MigrationFindings(state, parts={"answer": migration_answer(state, progress)})
 
 
 def over_time(trip: answers.Trip) -> pd.DataFrame:

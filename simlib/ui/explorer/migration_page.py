@@ -16,14 +16,14 @@ from simlib.figures.explorer import empty
 from simlib.figures.migration import migration_passes
 from simlib.figures.results import html_of, rendered
 from simlib.ui.explorer.base import ExplorerPage
-from simlib.ui.explorer.fields import Fields
-from simlib.ui.explorer.keys import Key, nearest
-from simlib.ui.explorer.migration_findings import MigrationFindings, answer
+from simlib.ui.explorer.drawing import WAITING
+from simlib.ui.explorer.fields import Fields, nearest
+from simlib.ui.explorer.findings import MigrationFindings, migration_answer
 from simlib.ui.explorer.migration_state import BY_NAME, GUEST, ROWS, SETTINGS, TARGETS, MigrationState, number
+from simlib.ui.explorer.state import Key
 from simlib.vmm.paste import SETTABLE
 
 FIGURE = "migration_passes"
-WAITING = "being simulated …"
 
 
 class MigrationControls(Fields[MigrationState]):
@@ -39,12 +39,11 @@ class MigrationControls(Fields[MigrationState]):
     ({}, '64 vCPUs, 8 GiB, 25Gbit/s; 900,000 writes/s over 1 GiB')
     """
 
-    def __init__(self, state: MigrationState, changed: Callable[[MigrationState], None]) -> None:
-        super().__init__((row.key for row in BY_NAME.values()), state, changed)
+    OWN_KEYS = tuple(BY_NAME.values())
 
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
         self._make()
-        parts = {title: self._shown(*(row.key.path for row in rows)) for title, rows in ROWS.items()}
+        parts = {title: self._shown(*(key.path for key in keys)) for title, keys in ROWS.items()}
         folds = [widgets.VBox(parts[title]) for title in (TARGETS, SETTINGS)]
         self.paste = widgets.VBox(parts["Paste"])
         return widgets.VBox(parts[GUEST]), widgets.Accordion(folds, titles=(TARGETS, SETTINGS), selected_index=0)
@@ -76,12 +75,13 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
 
     NAME = "migration"
     TAB = "A migration"
-    ASKS = MigrationState
+    ASKS, FINDS, CONTROLS = MigrationState, MigrationFindings, MigrationControls
     TITLE = "Will this migration converge, and which settings should I use?"
     ABOUT = (
         "Describe what the guest writes and set targets. Below are the time that its migration takes, the guest's "
         "speed meanwhile, and the settings of QEMU to choose."
     )
+    controls: MigrationControls
     FIGURES: ClassVar = {FIGURE: "Passes of the migration"}
     STANDARD = "the first example"
     _answered: Migration | None = None
@@ -91,19 +91,11 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
         """Change the state as the controls do; the parameters are those of `MigrationState.changed`."""
         self.load(self.state.changed(**texts))
 
-    def _controls(self, state: MigrationState) -> MigrationControls:
-        made = MigrationControls(state, self._ask)
-        self._target = made.paste
-        return made
-
-    def _known(self, state: MigrationState, generation: int) -> MigrationFindings:
-        return MigrationFindings(state, generation)
-
     def _stages(self, state: MigrationState, check: Check) -> Iterator[tuple[str, object]]:
         result = self._answered
         question = state.guest, state.targets, SETTABLE.get(state.texts["emit"])
         if result is None or (result.guest, result.targets, SETTABLE.get(result.emit)) != question:
-            result = self._answered = answer(state, check)
+            result = self._answered = migration_answer(state, check)
         yield "answer", result
 
     def _show(self, part: str) -> None:
@@ -125,19 +117,11 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
         self._plans, self._pasted = widgets.HTML(), widgets.HTML()
         files: dict[str, tuple[str, Callable[[], bytes]]] = {
             "plans (CSV)": ("plans.csv", lambda: self.findings.table().to_csv(index=False).encode()),
-            "answer (JSON)": ("migrate.json", self._json),
+            "answer (JSON)": (
+                "migrate.json",
+                lambda: json.dumps(self.findings.parts["answer"].to_dict(), indent=1).encode(),
+            ),
         }
         keep = widgets.Accordion([self._exports(files)], titles=("Save",), selected_index=None)
-        paste = widgets.VBox([self._target, self._pasted])
+        paste = widgets.VBox([self.controls.paste, self._pasted])
         return self._laid_out([self.controls.choice, self.controls.folds, keep], [], [paste, self.canvas, self._plans])
-
-    def calls(self) -> str:
-        """Return the Python call and the command that give this page's answer."""
-        query = self.state.query
-        return (
-            f"from simlib.ui.explorer import MigrationPage\nMigrationPage({query!r}, background=False).findings.table()"
-            f"\n\n{self.state.command}"
-        )
-
-    def _json(self) -> bytes:
-        return json.dumps(self.findings.parts["answer"].to_dict(), indent=1).encode()

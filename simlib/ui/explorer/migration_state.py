@@ -8,15 +8,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import numpy as np
 
 from simlib._lib.errors import InputError, nearest
 from simlib.model.quantities import format_size, parse_size
-from simlib.ui.explorer.keys import Key
-from simlib.ui.explorer.state import parameters
+from simlib.ui.explorer.state import Key, parameters
 from simlib.vmm import inputs
 from simlib.vmm.dirtying import DirtyRate, parse_dirty
 from simlib.vmm.guest import RunningGuest
@@ -25,21 +24,15 @@ from simlib.vmm.paste import FORMATS
 from simlib.vmm.read_inputs import read_options, read_targets
 from simlib.vmm.targets import Targets
 
-DRAWS = 16
-"""Number of working sets that are sampled: fewer than the command samples, as a reader waits."""
-
-MOST_RATE = 10**15
-"""Bound on a dirty rate, pages/s: no memory is that fast."""
-
+DRAWS = 16  # number of working sets that are sampled: fewer than the command samples, as a reader waits
+MOST_RATE = 10**15  # bound on a dirty rate, pages/s: no memory is that fast
 PATTERNS = {
     "measured": "{distinct}/s in {over}; {more}", "uniform": "{writes}/s over {working-set}",
     "zipf": "{writes}/s over {working-set}, zipf", "sweep": "{writes}/s over {working-set}, sweep",
 }  # fmt: skip
 """Templates of ``--dirty`` for what is known of the guest's writes, with the names of other controls."""
 
-CURRENT = "current-"
-"""Prefix of the names of QEMU's current settings."""
-
+CURRENT = "current-"  # prefix of the names of QEMU's current settings
 _RATES = tuple(digit * 10**power for power in range(3, 7) for digit in (1, 2, 5))
 _SIZES = tuple(format_size(2**k) for k in range(27, 44))
 _OPTION = re.compile(r"(?<![\w-])--(?=[a-z])")
@@ -56,37 +49,25 @@ def _rate(text: str, name: str) -> float:
     return rate.pages
 
 
-class InputRow(NamedTuple):
-    """A control of the page.
-
-    - `first`: its text on the first visit.
-    - `read`: function of the text and of the name for errors, which returns a number; None: the text is used as it is.
-    """
-
-    key: Key
-    first: str
-    read: Callable[[str, str], Any] | None = None
-
-
 def _row(
     name: str, label: str, first: str, read: Callable[[str, str], Any] | None, steps: tuple[Any, ...], about: str
-) -> InputRow:
-    return InputRow(Key("", name, label, help=about, steps=steps), first, read)
+) -> Key:
+    return Key("", name, label, help=about, steps=steps, first=first, read=read)
 
 
-def _input(declared: MigrationInput, label: str, first: str, steps: tuple[Any, ...]) -> InputRow:
+def _input(declared: MigrationInput, label: str, first: str, steps: tuple[Any, ...]) -> Key:
     """A control of an input that the command has, too."""
     return _row(declared.name, label, first, declared.read, steps, declared.help)
 
 
-def _choice(name: str, label: str, first: str, words: tuple[Any, ...], about: str) -> InputRow:
-    return InputRow(Key("", name, label, words, about), first)
+def _choice(name: str, label: str, first: str, words: tuple[Any, ...], about: str) -> Key:
+    return Key("", name, label, words, about, first=first)
 
 
 _VCPUS, _MEMORY, _LINK = (item for item in inputs.GUEST if item.name in ("vcpus", "memory", "link"))
 _DOWNTIME, _DEADLINE, _SPEED, _STALL = inputs.TARGETS
 
-ROWS: dict[str, tuple[InputRow, ...]] = {
+ROWS: dict[str, tuple[Key, ...]] = {
     "Guest": (
         _input(_VCPUS, "vCPUs", "64", tuple(2**k for k in range(11))),
         _input(_MEMORY, "memory", "512G", _SIZES[3:]),
@@ -126,7 +107,7 @@ ROWS: dict[str, tuple[InputRow, ...]] = {
 """All controls by their heading."""
 
 GUEST, TARGETS, SETTINGS, _ = ROWS
-BY_NAME = {row.key.name: row for rows in ROWS.values() for row in rows}
+BY_NAME = {key.name: key for keys in ROWS.values() for key in keys}
 
 
 def number(name: str, text: str) -> Any:
@@ -134,21 +115,19 @@ def number(name: str, text: str) -> Any:
 
     Raises `InputError` if it breaks a rule.
 
-    - `name`: of the control.
-
     >>> number("memory", "4G"), number("deadline", ""), number("min-guest-speed", "80%")
     (4294967296, None, 0.8)
     """
-    row = BY_NAME[name]
-    required = row.key.name not in {item.name for item in inputs.TARGETS}
-    return row.read(text, name) if row.read is not None and (text or required) else None
+    read, required = BY_NAME[name].read, name not in {item.name for item in inputs.TARGETS}
+    return read(text, name) if read is not None and (text or required) else None
 
 
 @dataclass(frozen=True)
 class MigrationState:
     """State of the page about a migration. Two states are equal if all of their texts are.
 
-    - `texts`: by the names of `BY_NAME`; a missing one is as on the first visit.
+    - `texts`: by the names of `BY_NAME`; a missing one is as on the first visit, which describes a guest that converges
+      only if it is throttled a little.
 
     >>> state = MigrationState({"vcpus": "128", "writes-known": "zipf"})
     >>> state.query, state.guest.vcpus, state.dirty
@@ -160,13 +139,13 @@ class MigrationState:
     def __post_init__(self) -> None:
         """Check the rules, and name in errors the controls instead of the command's options."""
         for name, text in self.texts.items():
-            row = BY_NAME.get(name)
-            if row is None:
+            key = BY_NAME.get(name)
+            if key is None:
                 raise InputError(name, text, "unknown parameter", nearest(name, BY_NAME))
-            words = [word[1] if isinstance(word, tuple) else word for word in row.key.words]
+            words = [word[1] if isinstance(word, tuple) else word for word in key.words]
             if words and text not in words:
                 raise InputError(name, text, "must be one of these", nearest(text, words))
-        texts = {name: self.texts.get(name, row.first).strip() for name, row in BY_NAME.items()}
+        texts = {name: self.texts.get(name, key.first).strip() for name, key in BY_NAME.items()}
         object.__setattr__(self, "texts", texts)
         for name, text in texts.items():
             if self.matters(name):
@@ -177,11 +156,6 @@ class MigrationState:
         except InputError as error:
             where, hint = (_OPTION.sub("", text) for text in (error.flag or error.what, error.hint))
             raise InputError(where, error.value, error.rule, hint) from None
-
-    @classmethod
-    def first(cls) -> MigrationState:
-        """State of the first visit: a guest that converges only if it is throttled a little."""
-        return cls()
 
     def changed(self, **texts: str) -> MigrationState:
         """Return the state with some texts replaced; ``_`` is ``-`` in their names.
@@ -219,8 +193,7 @@ class MigrationState:
         return read_targets(self.texts)
 
     def _settings(self) -> list[str]:
-        names = [row.key.name for row in ROWS[SETTINGS]]
-        return [f"{name.removeprefix(CURRENT)}={self.texts[name]}" for name in names]
+        return [f"{key.name.removeprefix(CURRENT)}={self.texts[key.name]}" for key in ROWS[SETTINGS]]
 
     @property
     def query(self) -> str:
@@ -230,9 +203,7 @@ class MigrationState:
 
     @classmethod
     def from_query(cls, query: str) -> MigrationState:
-        """Return the state of a URL's query.
-
-        Raises `InputError` if a parameter is unknown or a value breaks its rule.
+        """Return the state of a URL's query; raises `InputError` if a parameter is unknown or breaks its rule.
 
         >>> state = MigrationState({"deadline": "", "vcpus": "8"})
         >>> MigrationState.from_query(state.query) == state

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -35,7 +34,7 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
     """
 
     TAB = "mmu_lock"
-    ASKS = ExplorerState
+    ASKS, FINDS, CONTROLS = ExplorerState, Findings, Controls
     TITLE = "What does another strategy for mmu_lock cost?"
     ABOUT = (
         "Choose a guest and a strategy for KVM's mmu_lock. Below are its effects on the guest's longest stall during "
@@ -47,12 +46,6 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
     def change(self, changes: dict[str, dict[str, Any]] | None = None, **others: Any) -> None:
         """Change the state as the controls do; the parameters are those of `ExplorerState.changed`."""
         self.load(self.state.changed(changes, **others))
-
-    def _controls(self, state: ExplorerState) -> Controls:
-        return Controls(state, self._ask)
-
-    def _known(self, state: ExplorerState, generation: int) -> Findings:
-        return Findings(state, generation)
 
     def _stages(self, state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
         return answers.stages(state, check)
@@ -85,14 +78,6 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
         titles = ("Open and save", "Evidence for the numbers")
         keep = widgets.Accordion([self._exports(files, upload), self._grounds], titles=titles, selected_index=None)
         return self._laid_out([self.controls.choice, self.controls.folds, keep], [self._others], [self.canvas])
-
-    def calls(self) -> str:
-        """Return the Python call and the command that give this page's table."""
-        query = self.state.query
-        return (
-            f"from simlib.ui.explorer import Explorer\nExplorer({query!r}, background=False).findings.table()\n\n"
-            f"simlib explore --query {shlex.quote(query)} --table explorer.csv"
-        )
 
     def _trace(self) -> bytes:
         window = self.findings.parts.get("glimpse")

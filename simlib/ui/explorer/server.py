@@ -31,30 +31,21 @@ from simlib._lib.signals import DeferSignals
 from simlib.ui.explorer.launch import started_by
 
 ADDRESS = "127.0.0.1"
-PAGE = "explorer.ipynb"
-"""The notebook that is the explorer's page."""
-
-NOTEBOOK = "00-tour.ipynb"
-"""The notebook that JupyterLab opens first."""
-
+PAGE = "explorer.ipynb"  # the notebook that is the explorer's page
+NOTEBOOK = "00-tour.ipynb"  # the notebook that JupyterLab opens first
 PARTS = {"notebooks": "_notebooks", "docs": "_docs"}
 """Folders that are served, as the source tree has them and as the package does: notebooks link to the pages."""
 
-COPIES = "simlib-notebooks"
-"""Folder, below the current one, to which an installed package copies them."""
-
+COPIES = "simlib-notebooks"  # folder, below the current one, to which an installed package copies them
 INTERRUPTED = 130
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
 """Sources that a browser may load: Voilà's template requests icons and MathJax from other hosts."""
 
-_TEMPLATES = Path(__file__).with_name("jupyter")
-"""Folder of the page's template for Voilà."""
-
+_TEMPLATES = Path(__file__).with_name("jupyter")  # folder of the page's template for Voilà
 _SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")
 """Extensions of JupyterLab that the page needs; otherwise all are loaded, with another Plotly among them."""
 
-_GRACE_S = 0.5
-"""Time for JupyterLab to end its kernels and itself, s: the command must end within a second."""
+_GRACE_S = 0.5  # time for JupyterLab to end its kernels and itself, s: the command must end within a second
 
 
 def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = False) -> int:
@@ -95,9 +86,8 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
 def served_folder(package: Path | None = None, below: Path | None = None) -> Path:
     """Return the folder with the notebooks and the pages that they link to: the source tree, or a copy.
 
-    The copy is made in the current folder, or in `below`; existing files are kept.
-
-    Raises `SimlibError` if there are no notebooks, or they cannot be copied.
+    The copy is made in the current folder, or in `below`; existing files are kept. Raises `SimlibError` if there are no
+    notebooks, or they cannot be copied.
     """
     package = Path(__file__).resolve().parents[2] if package is None else package
     source = package.parent
@@ -117,17 +107,13 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
                     write_bytes(target / name / file.name, file.read_bytes())
     except (InputError, OSError) as error:
         why = error.rule if isinstance(error, InputError) else error.strerror
-        raise SimlibError(
-            f"cannot copy the notebooks to {target} ({why}): change to a folder that you may write"
-        ) from None
+        refused = f"cannot copy the notebooks to {target} ({why})"
+        raise SimlibError(f"{refused}: change to a folder that you may write") from None
     return target
 
 
 def free_port(port: int = 0) -> int:
-    """Return a free port of loopback: the given one, or any.
-
-    Raises `InputError` if the port is taken, or may not be used.
-    """
+    """Return a free port of loopback: the given one, or any; raises `InputError` if it is taken or not allowed."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just left is free
         try:
@@ -218,7 +204,6 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
-    """Run JupyterLab in a folder until it ends or this process is terminated."""
     previous = {} if signals.handlers_installed() else signals.install_handlers()
     process = None
     try:

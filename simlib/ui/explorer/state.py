@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import parse_qsl, quote, urlencode
 
 from simlib._lib.errors import InputError, nearest
@@ -16,20 +17,39 @@ from simlib.analysis.choose.strategies import Strategy
 from simlib.model.policies import BASELINE
 from simlib.model.scenario import FILE, Scenario, differences
 
-MOST_PINS = 4
-"""Most pinned strategies."""
-
-KIND = "migration"
-"""Workload of the explorer."""
-
+MOST_PINS = 4  # most pinned strategies
+KIND = "migration"  # workload of the explorer
 _OWN = ("architecture", "preset", "cost_group", "strategy")
 """Parameters of a URL beside the keys of a scenario and the pins."""
 
-_OTHERS = ("token", "voila-theme", "voila-template")
-"""Parameters of a URL that belong to the server."""
-
+_OTHERS = ("token", "voila-theme", "voila-template")  # parameters of a URL that belong to the server
 PAGES = {"": ("ExplorerState", "find"), "migration": ("MigrationState", "find_migration")}
 """State and answer of each page, names of `simlib.ui.explorer`, by the parameter ``page`` of a URL."""
+
+
+class Key(NamedTuple):
+    """A value with a control: a key of a scenario file, or a parameter of the URL.
+
+    - `table`: table of the scenario file; empty for a parameter of the URL.
+    - `words`: allowed values, or pairs of label and value; empty: any text, as in the file.
+    - `steps`: values of its slider, as in the file; empty: it has no slider.
+    - `first`: text on the first visit of a parameter of the URL.
+    - `read`: function of its text and of the name for errors, which returns a number; None: the text is used as it is.
+    """
+
+    table: str
+    name: str
+    label: str
+    words: tuple[Any, ...] = ()
+    help: str = ""
+    steps: tuple[Any, ...] = ()
+    first: str = ""
+    read: Callable[[str, str], Any] | None = None
+
+    @property
+    def path(self) -> str:
+        """Its name in a URL."""
+        return f"{self.table}.{self.name}" if self.table else self.name
 
 
 class ExplorerQuestion(Protocol):
@@ -39,13 +59,16 @@ class ExplorerQuestion(Protocol):
     def query(self) -> str:
         """The state as the query of a URL."""
 
-    @classmethod
-    def from_query(cls, query: str) -> Self:
-        """Return the state of a URL's query; raises `InputError` if it breaks a rule."""
+    @property
+    def command(self) -> str:
+        """The command that asks the same."""
 
     @classmethod
-    def first(cls) -> Self:
-        """Return the state of the first visit."""
+    def from_query(cls, query: str) -> Self:
+        """Return the state of a URL's query, of an empty one that of the first visit.
+
+        Raises `InputError` if it breaks a rule.
+        """
 
 
 @dataclass(frozen=True)
@@ -132,11 +155,20 @@ class ExplorerState:
         """The state as the query of a URL: what differs from the architecture's preset guest, by scenario keys."""
         base = preset(self.architecture)
         rows = [("architecture", self.architecture)]
-        rows += [(key, value) for key, value in differing(self.scenario, base).items() if key != "policy.architecture"]
+        for table, values in differences(self.scenario, base).items():
+            texts = (
+                (name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in values.items()
+            )
+            rows += [(f"{table}.{name}", text) for name, text in texts if (table, name) != ("policy", "architecture")]
         rows += [("cost_group", self.scenario.cost_group)] if self.scenario.cost_group != base.cost_group else []
         rows.sort()
         rows += [("strategy", self.strategy)] if self.strategy != BASELINE else []
         return urlencode(rows + [("pin", pin) for pin in self.pins], quote_via=quote, safe="/,()[]")
+
+    @property
+    def command(self) -> str:
+        """The command that gives the page's table."""
+        return f"simlib explore --query {shlex.quote(self.query)} --table explorer.csv"
 
     @classmethod
     def from_query(cls, query: str) -> ExplorerState:
@@ -179,17 +211,12 @@ class ExplorerState:
 
     @classmethod
     def from_toml(cls, text: str) -> ExplorerState:
-        """The state that a scenario file says.
-
-        Raises `InputError` if it is no TOML, breaks a rule, or is no migration.
-        """
+        """The state that a scenario file says; raises `InputError` if it is no TOML or migration, or breaks a rule."""
         return cls(Scenario.parse(parse_toml(text, "the file", FILE)))
 
 
 def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
-    """Return the parameters of a URL's query without the server's.
-
-    - `blank`: whether to keep parameters whose value is empty.
+    """Return the parameters of a URL's query without the server's; `blank`: keep those whose value is empty.
 
     >>> parameters("?token=secret&page=migration&deadline=", blank=True)
     [('page', 'migration'), ('deadline', '')]
@@ -199,9 +226,7 @@ def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
 
 
 def page_of(query: str) -> str:
-    """Name in `PAGES` of the page that a URL's query selects.
-
-    Raises `InputError` if there is none of that name.
+    """Name in `PAGES` of the page that a URL's query selects; raises `InputError` if there is none of that name.
 
     >>> page_of("page=migration&vcpus=8"), page_of("guest.vcpus=8")
     ('migration', '')
@@ -223,15 +248,6 @@ def preset(architecture: str) -> Scenario:
     if architecture not in known and family in known:
         return preset_scenario(family).changed({"policy": {"architecture": architecture}})
     return preset_scenario(architecture)
-
-
-def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:
-    """Differences from a base scenario by keys of a scenario file, as in a URL."""
-    return {
-        f"{table}.{key}": str(value).lower() if isinstance(value, bool) else str(value)
-        for table, rows in differences(scenario, base).items()
-        for key, value in rows.items()
-    }
 
 
 def read_value(text: str) -> Any:

@@ -15,9 +15,7 @@ from simlib.ui.explorer.migration_page import MigrationPage
 from simlib.ui.explorer.page import Explorer
 from simlib.ui.explorer.state import page_of
 
-ASKED = "QUERY_STRING"
-"""Environment variable in which Voilà passes the query of the URL."""
-
+ASKED = "QUERY_STRING"  # environment variable in which Voilà passes the query of the URL
 PAGES: dict[str, type[ExplorerPage[Any, Any]]] = {page.NAME: page for page in (Explorer, MigrationPage)}
 """Pages by their names in an address, in the order of their buttons."""
 

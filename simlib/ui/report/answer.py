@@ -30,10 +30,7 @@ from simlib.simulator.sampling import SampleResult
 from simlib.ui.report.block import Block, Chart, Listing, Prose, Table, number_text
 from simlib.ui.report.page import Report, Section
 
-FOLD_ROWS = 40
-"""Number of rows above which a table is folded."""
-
-
+FOLD_ROWS = 40  # number of rows above which a table is folded
 SIMULATED = (
     "Every number here is simulated or predicted by simlib, with calibrated or given costs; nothing is measured unless "
     "marked as measured. The same version, seed and scenario reproduce the numbers."
@@ -51,11 +48,9 @@ class AnswerPage:
     title: str
     subtitle: str
     blocks: Sequence[Block]
-    captions: Mapping[str, str]
-    """Captions of the figures, by name."""
+    captions: Mapping[str, str]  # of the figures, by name
     facts: Mapping[str, object] = field(default_factory=dict)
-    origin: str = SIMULATED
-    """Statement on the kind of numbers."""
+    origin: str = SIMULATED  # statement on the kind of numbers
 
 
 @singledispatch
@@ -89,9 +84,8 @@ def result_report(
         notes += [f"- {label}{flag}" for flag in getattr(value, "flags", ())]
     if notes:
         sections.append(Section("Notes", ["\n".join(notes)]))
-    sections.append(
-        Section("Origin", _origin(first_result, scenario, list(dict.fromkeys(answer.origin for answer in answers))))
-    )
+    kinds = list(dict.fromkeys(answer.origin for answer in answers))
+    sections.append(Section("Origin", _origin(first_result, scenario, kinds)))
     seed = getattr(first_result, "seed", None) if seed is None else seed
     facts = {"command": command} if command else {}
     facts |= {"simlib": __version__, "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")}
@@ -149,7 +143,6 @@ def readable_times(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _metrics(table: pd.DataFrame) -> pd.DataFrame:
-    """Format metrics: their values with units as text."""
     values = table.columns.difference(["metric", "unit"], sort=False)
     return table[["metric"]].assign(**{name: list(map(value_text, table[name], table["unit"])) for name in values})
 
@@ -210,16 +203,10 @@ def _bullets(sentences: Sequence[str]) -> Prose:
 @answer_of.register
 def _prediction(result: PredictionResult) -> AnswerPage:
     frame = result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant")
-    findings = prediction_findings(result.frame)
-    return AnswerPage(
-        "Predicted",
-        f"curves over vCPUs with {result.level:.0%} intervals",
-        [
-            _bullets(findings),
-            Table(frame, f"Predicted, with {result.level:.0%} intervals.", folded=len(frame) > FOLD_ROWS),
-        ],
-        {"over_vcpus": f"Predicted; bands are {result.level:.0%} intervals. {findings[0]}."},
-    )
+    findings, intervals = prediction_findings(result.frame), f"{result.level:.0%} intervals"
+    table = Table(frame, f"Predicted, with {intervals}.", folded=len(frame) > FOLD_ROWS)
+    captions = {"over_vcpus": f"Predicted; bands are {intervals}. {findings[0]}."}
+    return AnswerPage("Predicted", f"curves over vCPUs with {intervals}", [_bullets(findings), table], captions)
 
 
 @answer_of.register
@@ -227,12 +214,13 @@ def _comparison(result: Comparison) -> AnswerPage:
     findings = comparison_findings(result.frame, result.policies[0]) or prediction_findings(result.frame)
     table = result.readable()
     table = table if (table["unit"] != "").any() else table.drop(columns="unit")
-    caption = f"{result.level:.0%} intervals; changes are relative to {result.policies[0]}, on common random numbers."
+    first, intervals = result.policies[0], f"{result.level:.0%} intervals"
+    caption = f"Predicted, {intervals}; changes are relative to {first}, on common random numbers."
     return AnswerPage(
         f"Compared: {', '.join(result.policies)}",
-        f"predicted with the same costs and common random numbers, relative to {result.policies[0]}",
-        [_bullets(findings), Table(table, f"Predicted, {caption}")],
-        {"over_vcpus": f"Predicted; bands are {result.level:.0%} intervals. {findings[0]}."},
+        f"predicted with the same costs and common random numbers, relative to {first}",
+        [_bullets(findings), Table(table, caption)],
+        {"over_vcpus": f"Predicted; bands are {intervals}. {findings[0]}."},
     )
 
 
@@ -241,8 +229,10 @@ def _choice(result: Choice) -> AnswerPage:
     if result.closed_form is not None:
         return _batch(result)
     runs = f"{result.runs[0]} + {result.runs[1]} replications"
-    information = result.readable_information()
     on_front = int(result.table["on_front"].sum())
+    known = "Costs that would change the recommendation if they were known, and the average saving."
+    equal = "Knowing any single cost better would not improve the answer by more than the indifference zone."
+    information = result.readable_information()
     blocks: list[Block] = [
         _bullets([f"{label}: {text}" if label else text for label, text in result.advice().items()]),
         Prose(f"{_capitalized(result.evidence_label)}; {runs}, {result.how}. {_capitalized(result.guarantee)}."),
@@ -253,15 +243,8 @@ def _choice(result: Choice) -> AnswerPage:
             "below the indifference zone share a row.",
         ),
         Table(result.readable_budgets(), "Limits on the longest stall, and the cost of keeping them."),
+        Table(information, known) if len(information) else Prose(equal),
     ]
-    if len(information):
-        blocks.append(
-            Table(information, "Costs that would change the recommendation if they were known, and the average saving.")
-        )
-    else:
-        blocks.append(
-            Prose("Knowing any single cost better would not improve the answer by more than the indifference zone.")
-        )
     caption = (
         f"Simulated: longest stall, CLEAR's CPU time and guest time lost of {len(result.table)} strategies. {on_front} "
         f"are on the Pareto front. Closest to the best value of every objective: {result.knee}."
@@ -302,9 +285,8 @@ def _simulation(result: SimulationResult) -> AnswerPage:
         Table(readable_times(result.threads()), "Threads: time by activity, faults by kind.", folded=True),
     ]
     captions = simulation_captions(result)
-    return AnswerPage(
-        "Simulated", result.scenario.workload.kind, blocks, {name: captions[name] for name in result.figures()}
-    )
+    captions = {name: captions[name] for name in result.figures()}
+    return AnswerPage("Simulated", result.scenario.workload.kind, blocks, captions)
 
 
 def simulation_captions(result: SimulationResult) -> dict[str, str]:
@@ -339,14 +321,11 @@ def _throughput_caption(curve: pd.DataFrame) -> str:
 @answer_of.register
 def _trial(result: Trial) -> AnswerPage:
     changed = result.frame().query("verdict == 'changed'")
-    columns = ["mmu_mode", "cell", "of", "what", "base", "changed", "unit", "ratio", "low", "high"]
+    rows = changed[["mmu_mode", "cell", "of", "what", "base", "changed", "unit", "ratio", "low", "high"]]
+    caption = "Changed numbers: medians, and the ratio with its 95 % interval."
     blocks: list[Block] = [
         Listing(result.summary(), "The result as text for a mail."),
-        Table(
-            changed[columns],
-            "Changed numbers: medians, and the ratio with its 95 % interval.",
-            folded=len(changed) > FOLD_ROWS,
-        ),
+        Table(rows, caption, folded=len(rows) > FOLD_ROWS),
         Table(result.frame(), "All compared numbers.", folded=True),
     ]
     about = result.about
@@ -380,9 +359,8 @@ def _sample(result: SampleResult) -> AnswerPage:
         Prose(f"{result.summary().splitlines()[0]}."),
         Table(_metrics(result.table()), "Metrics, with the standard error of the sampling."),
     ]
-    return AnswerPage(
-        "Sampled", result.scenario.workload.kind, blocks, {"degradation_over_time": _throughput_caption(result.curve)}
-    )
+    captions = {"degradation_over_time": _throughput_caption(result.curve)}
+    return AnswerPage("Sampled", result.scenario.workload.kind, blocks, captions)
 
 
 @answer_of.register
@@ -396,27 +374,21 @@ def _fit(result: Fit) -> AnswerPage:
     if correlation is not None:
         tables.append(Table(number_columns(correlation), "Correlations; a column has the number of its row."))
     bounded = costs[costs["bound"] != ""]["cost"].tolist()
-    bounds = (
-        f"at a physical bound, as a value or as an end of its interval: {', '.join(bounded)}"
-        if bounded
-        else "none is at a bound"
-    )
+    at_bound = f"at a physical bound, as a value or as an end of its interval: {', '.join(bounded)}"
     errors = "; ".join(
         f"{row['metric']}, {row['role']}: worst {signed(row['worst error'])} % of {row['rows']}"
         for row in worst[worst["worst error"].notna()].to_dict("records")
     )
     captions = {
-        "cost_intervals": f"Costs with their intervals; {bounds}.",
+        "cost_intervals": f"Costs with their intervals; {at_bound if bounded else 'none is at a bound'}.",
         "residuals": f"Error of the model at each row. {errors}.",
         "correlation": f"Correlation of the costs' logarithms. {_strongest(correlation)}",
         "dirty_memory_time": "Dirty memory time: measured and modelled.",
         "contentions": "Contentions of the lock: measured and modelled.",
         "sensitivity": "Contribution of each cost's uncertainty to the time of the first variant.",
     }
-    figure_captions = {name: captions[name] for name in result.figures()}
-    return AnswerPage(
-        "Calibrated costs", result.heading, tables, figure_captions, {"degrees of freedom": result.estimate.dof}
-    )
+    captions = {name: captions[name] for name in result.figures()}
+    return AnswerPage("Calibrated costs", result.heading, tables, captions, {"degrees of freedom": result.estimate.dof})
 
 
 def _strongest(correlation: pd.DataFrame | None) -> str:

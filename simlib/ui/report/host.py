@@ -35,7 +35,6 @@ MEANING = {
     "interrupt": "additional time of the flush if a vCPU is in the guest",
     "kick": "time that the interrupt takes from that vCPU",
 }
-"""Costs in words."""
 
 _METRIC_NAMES = {
     "clear_dirty_log_time": "CLEAR of all memory",
@@ -47,9 +46,7 @@ _PAGE_COLUMNS = (("CLEAR", "chunk_pages", "load"), ("hold", "batch", "batches"))
 
 
 def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) -> Report:
-    """Return the page of a host.
-
-    Raises `InputError` if a table is missing or damaged, or there is no fit.
+    """Return the page of a host; raises `InputError` if a table is missing or damaged, or there is no fit.
 
     - `folder`: folder that `simlib host measure` wrote.
     - `fit`: the fit. Default: the folder's ``fit.json``.
@@ -81,10 +78,7 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
 
 
 def held_out_finding(cells: pd.DataFrame) -> str:
-    """Return a list of the held-out cells within the tolerance, a line per metric.
-
-    - `cells`: from `simlib.lab.host.held_out.compare_held_out`.
-    """
+    """Return a list of the held-out cells (`compare_held_out`) within the tolerance, a line per metric."""
     lines = []
     for metric, rows in cells.groupby("metric", sort=False):
         error = np.abs(np.log(rows["ratio"]))
@@ -132,22 +126,14 @@ def _held_out_blocks(cells: pd.DataFrame) -> list[Block | str]:
 
 def held_out_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Return a table of the held-out cells to read: measured, predicted, and whether within the tolerance."""
-    return pd.DataFrame(
-        {
-            "what": cells["metric"].map(_METRIC_NAMES),
-            "vCPUs": cells["vcpus"].astype(int),
-            **{
-                f"pages of a {what}": cells[column].astype(int).map(chunk_name).where(cells["study"] == study, "–")
-                for what, column, study in _PAGE_COLUMNS
-                if (cells["study"] == study).any()
-            },
-            "measured": _times_with_intervals(cells, "value"),
-            "predicted": _times_with_intervals(cells, "model"),
-            "predicted / measured": cells["ratio"].round(3),
-            "tolerance": cells["bar"],
-            "within": cells["within"],
-        }
-    )
+    table = pd.DataFrame({"what": cells["metric"].map(_METRIC_NAMES), "vCPUs": cells["vcpus"].astype(int)})
+    for what, column, study in _PAGE_COLUMNS:
+        if (varied := cells["study"] == study).any():
+            table[f"pages of a {what}"] = cells[column].astype(int).map(chunk_name).where(varied, "–")
+    table["measured"] = _times_with_intervals(cells, "value")
+    table["predicted"] = _times_with_intervals(cells, "model")
+    table["predicted / measured"] = cells["ratio"].round(3)
+    return table.assign(tolerance=cells["bar"], within=cells["within"])
 
 
 def _model_gaps(fit: Fit, data: HostData) -> list[Block | str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import plotly.offline
 from markupsafe import Markup
@@ -51,19 +52,11 @@ class Report:
     def to_html(self) -> str:
         """Return the report as one HTML document, which contains plotly.js once if there is a chart."""
         charts = any(isinstance(block, Chart) for section in self.sections for block in section.blocks)
-        return rendered(
-            "simlib.ui.report",
-            "page.html.j2",
-            report=self,
-            anchors=_anchors([section.title for section in self.sections]),
-            figure_numbers=count(1),
-            table_numbers=count(1),
-            next=next,
-            marked=marked,
-            prose=prose_html,
-            style=page_style(),
-            plotly_js=plotly_js() if charts else "",
-        )
+        anchors = _anchors([section.title for section in self.sections])
+        values: dict[str, Any] = {"figure_numbers": count(1), "table_numbers": count(1), "next": next}
+        values |= {"style": page_style(), "plotly_js": plotly_js() if charts else ""}
+        values |= {"marked": marked, "prose": prose_html}
+        return rendered("simlib.ui.report", "page.html.j2", report=self, anchors=anchors, **values)
 
     def write(self, path: str | Path) -> Path:
         """Write the report atomically: to a temporary file that is renamed when complete.
@@ -87,7 +80,6 @@ def plotly_js() -> Markup:
 
 
 def _anchors(titles: list[str]) -> list[str]:
-    """Return a distinct id per section, readable in an address."""
     anchors: list[str] = []
     for title in titles:
         word = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"

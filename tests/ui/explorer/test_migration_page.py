@@ -93,12 +93,14 @@ def test_nonsense_in_an_address_is_told_and_the_first_example_shown(query, words
         MigrationState.from_query(f"page=migration&{query}")
     assert words in str(told.value)
     monkeypatch.setattr(
-        migration_page, "answer", lambda *_: simlib.migrate(*small(), options=MigrationOptions(draws=1, lock=False))
+        migration_page,
+        "migration_answer",
+        lambda *_: simlib.migrate(*small(), options=MigrationOptions(draws=1, lock=False)),
     )
     page = MigrationPage(f"page=migration&{query}", background=False)
     assert "was not understood" in page._status.value  # also once it is simulated
     assert page._status.value.endswith("Simulated.")
-    assert page.state == MigrationState.first()
+    assert page.state == MigrationState()
     page.change(vcpus="8")
     assert page._status.value == "Simulated."
 
@@ -117,7 +119,7 @@ def test_an_unknown_page_is_told_on_the_first(monkeypatch):
 
 def test_what_is_pasted_follows_the_list_and_nothing_is_simulated_again(page, monkeypatch):
     found = page.findings.parts["answer"]
-    monkeypatch.setattr(migration_page, "answer", None)
+    monkeypatch.setattr(migration_page, "migration_answer", None)
     for target in ("qmp", "virsh"):
         page.controls.set("emit", target)
         assert page._pasted.value == Markup("<pre>{}</pre>").format(found.paste(target))
