@@ -34,26 +34,18 @@ def checks(seed: int) -> Section:
     Raises `SimlibError` if the engines disagree.
     """
     exact = pd.DataFrame([{"vCPUs": n, **lock_loop(n, seed)} for n in (1, 2, 8, 32, 64)])
-    return Section(
-        "Checks made in this run",
-        [
-            Prose(
-                "The compiled engine and the SimPy engine interpret the same programs, and their event traces must be "
-                "equal to the picosecond. Where exact theory exists, the compiled engine is also compared with it."
-            ),
-            Table(
-                engines(altra.shipped_fit(), seed),
-                "Engine identity on a small instance of each variant (4 vCPUs, 2 MiB each).",
-            ),
-            Table(
-                exact,
-                f"A closed lock loop with exponential think (5 µs) and hold (0.5 µs): throughput of {_RUNS} "
-                f"independent runs with its {_LEVEL:.0%} interval, and that of the exact machine-repairman model. "
-                f"The {len(exact)} intervals are not corrected for multiple comparisons.",
-                digits=6,
-            ),
-        ],
+    introduction = (
+        "The compiled engine and the SimPy engine interpret the same programs, and their event traces must be equal to "
+        "the picosecond. Where exact theory exists, the compiled engine is also compared with it."
     )
+    identity = "Engine identity on a small instance of each variant (4 vCPUs, 2 MiB each)."
+    loops = (
+        f"A closed lock loop with exponential think (5 µs) and hold (0.5 µs): throughput of {_RUNS} independent runs "
+        f"with its {_LEVEL:.0%} interval, and that of the exact machine-repairman model. The {len(exact)} intervals "
+        "are not corrected for multiple comparisons."
+    )
+    tables = [Table(engines(altra.shipped_fit(), seed), identity), Table(exact, loops, digits=6)]
+    return Section("Checks made in this run", [Prose(introduction), *tables])
 
 
 def engines(fit: Fit, seed: int) -> pd.DataFrame:
@@ -69,9 +61,8 @@ def engines(fit: Fit, seed: int) -> pd.DataFrame:
         if reference.run(job, seed, trace=_EVENTS) != run:
             raise SimlibError(f"the two engines disagree on {variant}; please report this with the seed {seed}")
         adds_up = bool((run.thread_ps.sum(axis=1) == run.thread_end_ps).all())
-        rows.append({"variant": variant, "events": len(run.trace), "traces equal": True,
-                     "time of each thread adds up": adds_up})  # fmt: skip
-    return pd.DataFrame(rows)
+        rows.append((variant, len(run.trace), True, adds_up))
+    return pd.DataFrame(rows, columns=["variant", "events", "traces equal", "time of each thread adds up"])
 
 
 def lock_loop(n: int, seed: int) -> dict[str, float]:

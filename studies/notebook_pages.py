@@ -84,9 +84,8 @@ def build_pages(out: str | Path, only: Sequence[str] = ("",), progress: Progress
 
 @dataclass
 class NotebookPages:
-    """Pages in a folder, and the files to which they link, each written once.
+    """Pages in the folder `out`, and the files to which they link, each written once.
 
-    - `out`: folder of the pages.
     - `environment`: environment variables for the notebooks' kernels.
     - `cards`: index cards of the notebooks that were run, by name.
     - `linked_files`: files of the source tree to which a page links, with their targets in the folder.
@@ -158,14 +157,16 @@ class NotebookPages:
 
     def write(self, target: Path, title: str, body: str, *, charts: bool) -> None:
         """Write one page."""
-        up = os.path.relpath(self.out, target.parent)
-        home = PurePosixPath(up) / "index.html"
-        script = str(PurePosixPath(up) / PLOTLY_JS) if charts else ""
-        write_text(target, _page(title, body, home=str(home), script=script))
+        up = PurePosixPath(os.path.relpath(self.out, target.parent))
+        style = Markup(page_style() + HtmlFormatter(style="friendly").get_style_defs(".highlight"))  # noqa: S704  # ours
+        page = Markup(body)  # noqa: S704  # of nbconvert
+        home, script = str(up / "index.html"), str(up / PLOTLY_JS) if charts else ""
+        text = rendered("studies", "book.html.j2", title=title, home=home, script=script, style=style, body=page)
+        write_text(target, text)
 
     def sorted_cards(self) -> list[Card]:
         """Cards in the order of the notebooks' names."""
-        return [card for _, card in sorted(self.cards.items())]
+        return [self.cards[name] for name in sorted(self.cards)]
 
     def index(self) -> Path:
         """Write an index of the notebooks, each with its question, answer and picture."""
@@ -189,21 +190,17 @@ def execute(path: Path, environment: Mapping[str, str]) -> nbformat.NotebookNode
     try:
         client.execute(env={**os.environ, **settings, **environment})
     except CellExecutionError as error:
-        cell = f"in the cell that begins {_first_line(error)!r}"
+        lines = (line for line in error.traceback.splitlines() if line and not line.startswith(("An error", "---")))
+        cell = f"in the cell that begins {next(lines, '')!r}"
         raise SimlibError(f"{path.name}: {error.ename}: {error.evalue}, {cell}") from None
     return notebook
-
-
-def _first_line(error: CellExecutionError) -> str:
-    lines = [line for line in str(error.traceback).splitlines() if line and not line.startswith(("An error", "---"))]
-    return lines[0] if lines else ""
 
 
 def target_path(name: str) -> str:
     """Path of a file of the source tree among the pages.
 
-    Notebooks become pages beside the index, and markdown becomes a page. A picture keeps its name. Any other file gets
-    the suffix ``.txt``, so that a browser displays it as text.
+    Notebooks and markdown become pages. A picture keeps its name. Any other file gets the suffix ``.txt``, so that a
+    browser displays it as text.
 
     >>> target_path("notebooks/08-teardown.ipynb"), target_path("docs/lab.md"), target_path("docs/arm64-curves.svg")
     ('08-teardown.html', 'docs/lab.html', 'docs/arm64-curves.svg')
@@ -226,14 +223,6 @@ def heading_anchor(heading: str) -> str:
     """
     words = re.sub(r"[^\w\- ]", "", html.unescape(_TAG.sub("", heading)).lower())
     return words.strip().replace(" ", "-")
-
-
-def _page(title: str, body: str, *, home: str, script: str) -> str:
-    style = HtmlFormatter(style="friendly").get_style_defs(".highlight")
-    return rendered(
-        "studies", "book.html.j2", title=title, home=home, script=script,
-        style=Markup(page_style() + style), body=Markup(body),  # noqa: S704  # of this package; of nbconvert
-    )  # fmt: skip
 
 
 def _with_placeholders(notebook: nbformat.NotebookNode) -> tuple[nbformat.NotebookNode, dict[str, go.Figure]]:

@@ -51,11 +51,8 @@ def published_table(numbers: Iterable[pd.DataFrame]) -> pd.DataFrame:
     NaN where there is no prediction or no interval.
     """
     rows = with_errors(pd.concat([part[list(COLUMNS)] for part in numbers if len(part)], ignore_index=True))
-    names = list(dict.fromkeys(rows["table"]))
-    rows = rows.assign(**{
-        column: rows["table"].map({name: describe(name) for name in names})
-        for column, describe in (("study", study_of), ("source", source_of))
-    })  # fmt: skip
+    for column, describe in (("study", study_of), ("source", source_of)):
+        rows[column] = rows["table"].map({name: describe(name) for name in rows["table"].unique()})
     rows = rows.sort_values("study", key=lambda names: names.map(lambda name: (": " not in name, name)), kind="stable")
     first, last = COLUMNS[: COLUMNS.index("role")], ("error_percent", "role", "inside", "table", "source")
     return rows[["study", *first, *last]]
@@ -73,8 +70,7 @@ def misses(table: pd.DataFrame) -> pd.DataFrame:
     >>> misses(rows)["error_percent"].tolist()
     [-30.0, 25.0]
     """
-    outside = ~table["inside"].isin([True])
-    far = table["error_percent"].abs() > MISS_PERCENT
+    outside, far = ~table["inside"].isin([True]), table["error_percent"].abs() > MISS_PERCENT
     missed = table[(table["role"] == HELD_OUT) & outside & far]
     return missed.sort_values("error_percent", key=lambda error: -error.abs(), kind="stable")
 
@@ -82,13 +78,12 @@ def misses(table: pd.DataFrame) -> pd.DataFrame:
 def short_summary(table: pd.DataFrame) -> pd.DataFrame:
     """Count the numbers of each published table, and name its largest held-out error."""
     rows = []
-    for study in table["study"].unique():
-        numbers = table[table["study"] == study]
+    for study, numbers in table.groupby("study", sort=False):
         held = numbers[numbers["role"] == HELD_OUT]
         row = {"published table": study, "numbers": len(numbers), "fitted": int((numbers["role"] == FITTED).sum()),
                "held out": len(held), "missed": len(misses(held)), "furthest": ""}  # fmt: skip
         if held["error_percent"].notna().any():
-            worst = held.loc[held["error_percent"].abs().idxmax()]
+            worst = held.iloc[int(held["error_percent"].abs().argmax())]
             vcpus = "" if np.isnan(worst["vcpus"]) else f", {worst['vcpus']:g} vCPUs"
             row["furthest"] = f"{signed(worst['error_percent'])} %: {worst['metric']}, {worst['variant']}{vcpus}"
         rows.append(row)
@@ -97,41 +92,34 @@ def short_summary(table: pd.DataFrame) -> pd.DataFrame:
 
 def readable_summary(table: pd.DataFrame) -> pd.DataFrame:
     """Format `summary` for display: errors of fitted and of held-out numbers, and the coverage of the intervals."""
+
+    def errors(row: dict[Any, Any], key: str) -> str:
+        if np.isnan(row[f"{key}_median"]):
+            return f"{row[key]}, without an error"
+        median, worst = plain_number(float(f"{row[f'{key}_median']:.2g}")), signed(row[f"{key}_worst"])
+        return f"1: {worst}" if row[key] == 1 else f"{row[key]}: median {median}, worst {worst}"
+
     rows = []
     for row in summary(table).to_dict("records"):
-        errors = {}
-        for key in ("fitted", "held_out"):
-            median, worst = row[f"{key}_median"], signed(row[f"{key}_worst"])
-            several = f": median {plain_number(float(f'{median:.2g}'))}, worst {worst}"
-            errors[key] = f"{row[key]}" + (", without an error" if np.isnan(median) else several)
-            errors[key] = f"1: {worst}" if row[key] == 1 and not np.isnan(median) else errors[key]
+        fitted = errors(row, "fitted") if row["fitted"] else ""
+        held = errors(row, "held_out") if row["held_out"] else "not predicted" if row["not_predicted"] else ""
         inside = f"{row['inside']} of {row['with_interval']}" if row["with_interval"] else ""
-        rows.append(
-            {"published table": row["study"], "metric": row["metric"], "numbers": row["numbers"],
-             "fitted: errors, %": errors["fitted"] if row["fitted"] else "", "held out: errors, %":
-             errors["held_out"] if row["held_out"] else "not predicted" if row["not_predicted"] else "",
-             "held out, inside": inside}
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+        rows.append((row["study"], row["metric"], row["numbers"], fitted, held, inside))
+    return pd.DataFrame(rows, columns=["published table", "metric", "numbers", "fitted: errors, %",
+                                       "held out: errors, %", "held out, inside"])  # fmt: skip
 
 
 def readable_misses(missed: pd.DataFrame) -> pd.DataFrame:
     """Format rows of `misses` for display."""
-    with_unit = [
-        f"{value:.4g} {unit}"
-        for value, unit in zip(missed["published"], missed["unit"].replace(CHANGE, "%"), strict=True)
-    ]
-    model = [f"{value:.4g}" for value in missed["predicted"]]
-    ends = [
-        "" if np.isnan(low) else f"{low:.4g} to {high:.4g}"
-        for low, high in zip(missed["low"], missed["high"], strict=True)
-    ]
-    vcpus = ["" if np.isnan(n) else f"{n:g}" for n in missed["vcpus"]]
-    return pd.DataFrame(
-        {"published table": missed["study"], "variant": missed["variant"], "vCPUs": vcpus, "metric": missed["metric"],
-         "published": with_unit, "predicted": model, "interval": ends,
-         "error, %": [signed(error) for error in missed["error_percent"]]}
-    )  # fmt: skip
+    rows = []
+    for row in missed.to_dict("records"):
+        ends = "" if np.isnan(row["low"]) else f"{row['low']:.4g} to {row['high']:.4g}"
+        published = f"{row['published']:.4g} {'%' if row['unit'] == CHANGE else row['unit']}"
+        vcpus = "" if np.isnan(row["vcpus"]) else f"{row['vcpus']:g}"
+        numbers = (published, f"{row['predicted']:.4g}", ends, signed(row["error_percent"]))
+        rows.append((row["study"], row["variant"], vcpus, row["metric"], *numbers))
+    columns = ["published table", "variant", "vCPUs", "metric", "published", "predicted", "interval", "error, %"]
+    return pd.DataFrame(rows, missed.index, columns)
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -142,14 +130,11 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     with_interval and inside (held-out numbers that have an interval, and those inside it).
     """
     rows = []
-    pairs = table[["study", "metric"]].drop_duplicates().itertuples(index=False)
-    for study, metric in pairs:
-        numbers = table[(table["study"] == study) & (table["metric"] == metric)]
+    for (study, metric), numbers in table.groupby(["study", "metric"], sort=False):
         row: dict[str, Any] = {"study": study, "metric": metric, "numbers": len(numbers)}
         for role in (FITTED, HELD_OUT):
-            part = numbers[numbers["role"] == role]
+            part, key = numbers[numbers["role"] == role], role.replace(" ", "_")
             errors = part["error_percent"].dropna()
-            key = role.replace(" ", "_")
             row[key] = len(part)
             row[f"{key}_median"] = float(errors.abs().median()) if len(errors) else np.nan
             row[f"{key}_worst"] = max(errors.tolist(), key=abs, default=np.nan)

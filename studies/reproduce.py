@@ -50,20 +50,15 @@ def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> 
         assigned = {name for study in studies for name in (*study.notebooks, LAST)}
         others = [path for path in notebook_paths() if path.stem not in assigned]
         runtimes = [*(study.runtime_s for study in studies), *(NOTEBOOK_S for _ in others)]
-        parts = subprogresses(subprogress(progress, 0.0, 0.98), runtimes)
+        parts = iter(subprogresses(subprogress(progress, 0.0, 0.98), runtimes))
         # Run several at a time: simulations release the GIL while a calibration holds it, and a notebook has its own
         # process.
         tasks: list[Callable[[Check], Any]] = [
-            *(partial(_compute_and_run, study, pages, seed, part) for study, part in zip(studies, parts, strict=False)),
-            *(
-                partial(_run_notebook, path, pages, part)
-                for path, part in zip(others, parts[len(studies) :], strict=True)
-            ),
+            *(partial(_compute_and_run, study, pages, seed, next(parts)) for study in studies),
+            *(partial(_run_notebook, path, pages, next(parts)) for path in others),
         ]
-        results = run_all(tasks, nested=True)
-        findings: dict[str, StudyFindings] = {
-            study.name: result for study, result in zip(studies, results, strict=False)
-        }
+        names = [study.name for study in studies]
+        findings: dict[str, StudyFindings] = dict(zip(names, run_all(tasks, nested=True), strict=False))
         checked = checks(seed)
         for path in notebook_paths([LAST]):
             _run_notebook(path, pages, subprogress(progress, 0.98, 1.0))
@@ -81,9 +76,8 @@ def _compute_and_run(
     study: Study[StudyFindings], pages: NotebookPages, seed: int, progress: Progress | None, check: Check
 ) -> StudyFindings:
     """Compute and save the findings of a study, then run its notebooks, which load them."""
-    findings = study.load_or_compute(
-        seed=seed, progress=subprogress(progress, 0.0, 0.8), folder=Path(pages.environment[FINDINGS_FOLDER])
-    )
+    folder = Path(pages.environment[FINDINGS_FOLDER])
+    findings = study.load_or_compute(seed=seed, progress=subprogress(progress, 0.0, 0.8), folder=folder)
     for path in notebook_paths(study.notebooks):
         _run_notebook(path, pages, subprogress(progress, 0.8, 1.0), check)
     return findings
@@ -99,65 +93,47 @@ def _run_notebook(path: Path, pages: NotebookPages, progress: Progress | None, c
 
 def _files(name: str, findings: StudyFindings) -> dict[str, str]:
     """Texts of a study's tables and fits by file name."""
-    numbers = {"numbers": findings.numbers} if len(findings.numbers) else {}
-    tables = {
-        f"{name}-{key}.csv": table.to_csv(index=False) for key, table in (numbers | dict(findings.tables)).items()
-    }
-    return tables | {f"{name}-{key}.json": fit_text(fit) for key, fit in findings.calibrated.items()}
+    tables = ({"numbers": findings.numbers} if len(findings.numbers) else {}) | dict(findings.tables)
+    texts = {f"{name}-{key}.csv": table.to_csv(index=False) for key, table in tables.items()}
+    return texts | {f"{name}-{key}.json": fit_text(fit) for key, fit in findings.calibrated.items()}
 
 
 def _index(numbers: pd.DataFrame, cards: Sequence[Card], checked: Section, seed: int) -> Report:
     """Build the report's index: accuracy, studies, notebooks, checks and provenance."""
     study_pages = {f"{name}.html" for study in all_studies() for name in study.notebooks}
+    in_studies, others = ([card for card in cards if (card.link in study_pages) == wanted] for wanted in (True, False))
     tables = short_summary(numbers)
-    software = (f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__} and Numba "
-                f"{version('numba')}")  # fmt: skip
+    missed = tables.loc[tables["missed"] > 0, ["published table", "held out", "missed", "furthest"]]
+    missed_caption = (
+        "Tables with missed numbers, and the largest error in each. The notebook on validation discusses the causes."
+    )
+    tables_caption = (
+        "Published numbers by table. Held out: no cost was fitted to them, no setting was chosen by them. Missed: held "
+        f"out, off by more than {MISS_PERCENT:g} %, and outside their interval. Furthest: the held-out number with the "
+        "largest error. All numbers are in published.csv."
+    )
+    note = (
+        "Some held-out numbers, such as x86's faults on two sockets, were known when the form of the model was chosen. "
+        "For these the test is not blind. Intervals of teardown's bounds are ranges over interpretations, not "
+        "confidence intervals."
+    )
+    chart = Chart(published_errors(numbers), caption(numbers))
+    provenance = (
+        f"Written by simlib {__version__} on {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC with seed "
+        f"{seed}, Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__} and Numba "
+        f"{version('numba')}."
+    )
+    inputs = Table(_provenance(), "Tables of data/ that each study uses.")
     return Report(
         "The cost of KVM's mmu_lock during dirty logging, by locking strategy",
         "simlib is a calibrated model of KVM's dirty logging. This report compares it with all published numbers.",
         [
-            Section(
-                "Prediction errors and missed numbers",
-                [
-                    Prose(answer(numbers)),
-                    Table(
-                        tables.loc[tables["missed"] > 0, ["published table", "held out", "missed", "furthest"]],
-                        "Tables with missed numbers, and the largest error in each. The notebook on validation "
-                        "discusses the causes.",
-                    ),
-                ],
-            ),
-            Section("Studies", [Cards([card for card in cards if card.link in study_pages])]),
-            Section("Further notebooks", [Cards([card for card in cards if card.link not in study_pages])]),
-            Section(
-                "Published numbers",
-                [
-                    Chart(published_errors(numbers), caption(numbers)),
-                    Table(
-                        tables,
-                        "Published numbers by table. Held out: no cost was fitted to them, no setting was chosen by "
-                        f"them. Missed: held out, off by more than {MISS_PERCENT:g} %, and outside their interval. "
-                        "Furthest: the held-out number with the largest error. All numbers are in published.csv.",
-                    ),
-                    Note(
-                        "Some held-out numbers, such as x86's faults on two sockets, were known when the form of the "
-                        "model was chosen. For these the test is not blind. Intervals of teardown's bounds are ranges "
-                        "over interpretations, not confidence intervals.",
-                        "Meaning of held out",
-                    ),
-                ],
-            ),
+            Section("Prediction errors and missed numbers", [Prose(answer(numbers)), Table(missed, missed_caption)]),
+            Section("Studies", [Cards(in_studies)]),
+            Section("Further notebooks", [Cards(others)]),
+            Section("Published numbers", [chart, Table(tables, tables_caption), Note(note, "Meaning of held out")]),
             checked,
-            Section(
-                "Provenance",
-                [
-                    Prose(
-                        f"Written by simlib {__version__} on {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC "
-                        f"with seed {seed}, {software}."
-                    ),
-                    Table(_provenance(), "Tables of data/ that each study uses."),
-                ],
-            ),
+            Section("Provenance", [Prose(provenance), inputs]),
         ],
     )
 

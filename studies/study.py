@@ -128,6 +128,10 @@ class StudyFindings:
     tables: Mapping[str, pd.DataFrame]
     calibrated: Mapping[str, Fit] = field(default_factory=dict, kw_only=True)
 
+    def of_table(self, table: str) -> pd.DataFrame:
+        """Return the numbers of a published table."""
+        return self.numbers[self.numbers["table"] == table]
+
 
 F = TypeVar("F", bound=StudyFindings)
 

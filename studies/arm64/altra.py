@@ -28,6 +28,8 @@ TRAIN = f"vcpus <= {TRAIN_VCPUS}"
 SHIPPED_READING = "as the selftest's source reads (2 faulting passes, counters over 3 runs)"
 """Reading of the published test in the shipped scenario."""
 
+_ONLY_THE_LINE = {"costs": ["fault_hold", "fault_jitter"], "per_group_costs": ["fault_unlocked", "line_transfer"]}
+_ALIKE = ["fault_hold", "line_transfer", "fault_jitter", "fault_unlocked", "tlb_invalidate"]
 READINGS: dict[str, dict[str, object]] = {
     "write-protected at enable (3 faulting passes, counters over 2 runs)": {
         "workload": {"initially_set": False, "lock_stat_runs": 2}
@@ -46,17 +48,9 @@ READINGS: dict[str, dict[str, object]] = {
     },
     "no broadcast invalidation: only the lock word's cache line saturates": {
         "costs": {"tlb_invalidate": "0ps"},
-        "calibration": {
-            "costs": ["fault_hold", "fault_jitter"],
-            "per_group_costs": ["fault_unlocked", "line_transfer"],
-        },
+        "calibration": _ONLY_THE_LINE,
     },
-    "the two versions of the test cost the same": {
-        "calibration": {
-            "costs": ["fault_hold", "line_transfer", "fault_jitter", "fault_unlocked", "tlb_invalidate"],
-            "per_group_costs": [],
-        }
-    },
+    "the two versions of the test cost the same": {"calibration": {"costs": _ALIKE, "per_group_costs": []}},
 }
 """Alternative readings of the published test, as changes of the scenario; each is calibrated on the same rows."""
 
@@ -106,22 +100,19 @@ def _laws(fit: Fit) -> pd.DataFrame:
     parts = []
     times = fit.observations[fit.observations["metric"] == "dirty_memory_time"]
     vcpus = np.unique(times["vcpus"])
-    for variant, rows in times.groupby("variant"):
-        train = rows[rows["train"]]
+    for variant, train in times[times["train"]].groupby("variant"):
         n = train["vcpus"].to_numpy()
         throughput = from_time_per_vcpu_work(n, train["value"].to_numpy())
         for kind, law in LAWS.items():
             value = vcpus / law(n, throughput).predict(vcpus)
             parts.append(pd.DataFrame({"variant": variant, "vcpus": vcpus, "kind": kind, "value": value}))
-    rows = pd.concat(parts, ignore_index=True)
-    return rows.assign(metric="dirty_memory_time", low=np.nan, high=np.nan)
+    return pd.concat(parts, ignore_index=True).assign(metric="dirty_memory_time", low=np.nan, high=np.nan)
 
 
 def held_out_times(rows: pd.DataFrame, curves_table: pd.DataFrame) -> pd.DataFrame:
     """Held-out times of `published_numbers`, with the errors of the model and of the laws' curves.
 
-    - `rows`: as `published_numbers` returns them.
-    - `curves_table`: as `curves` returns it.
+    - `rows`, `curves_table`: as `published_numbers` and `curves` return them.
 
     Returns: variant, vcpus, published, predicted, low, high, inside, error_percent, usl_percent, amdahl_percent.
     """
@@ -149,11 +140,9 @@ def simulate_every_page(fit: Fit, rows: pd.DataFrame, seed: int = 1) -> pd.DataF
     names = list(fit.scenario.variants)
     cases = [fit.estimate.apply(fit.case(variant, MOST_VCPUS)) for variant in names]
     runs = evaluate(cases, pages_per_vcpu=cases[0].guest.pages_per_vcpu, seed=seed)
-    simulated = pd.DataFrame(
-        {"variant": names, "faults": [int(run.raw.faults.sum()) for run in runs],
-         "lock_acquisitions": [int(run.metrics["lock_acquisitions"]) for run in runs],
-         "every_page": [run.metrics["dirty_memory_time"] for run in runs]}
-    )  # fmt: skip
+    counts = [(int(run.raw.faults.sum()), int(run.metrics["lock_acquisitions"])) for run in runs]
+    simulated = pd.DataFrame(counts, columns=["faults", "lock_acquisitions"])
+    simulated = simulated.assign(variant=names, every_page=[run.metrics["dirty_memory_time"] for run in runs])
     published = rows[(rows["metric"] == "dirty_memory_time") & (rows["vcpus"] == MOST_VCPUS)]
     table = simulated.merge(published[["variant", "published", "predicted"]], on="variant")
     return table[["variant", "faults", "lock_acquisitions", "published", "predicted", "every_page"]]

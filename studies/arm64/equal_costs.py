@@ -29,12 +29,8 @@ invalidation (simlib.model.architectures, ``fault_flush``); a lockless fault als
 MEASURED_AS = {"queued spinlock": "spinlock-old-test", "rwlock, faults for read": "rwlock-old-test"}
 """Measured strategies, with their variants in the shipped fit."""
 
-COLOURS = {
-    "queued spinlock": VARIANT_COLOURS["spinlock-old-test"],
-    "ticket lock": "#CC79A7",
-    "rwlock, faults for read": VARIANT_COLOURS["rwlock-old-test"],
-    "lockless faults": INK,
-}
+COLOURS = {name: VARIANT_COLOURS[variant] for name, variant in MEASURED_AS.items()}
+COLOURS |= {"ticket lock": "#CC79A7", "lockless faults": INK}
 """Colours of the strategies; measured ones have the colours of the other figures."""
 
 _LINES = ({"width": 4.5, "dash": "solid"}, {"width": 2.5, "dash": "9px,5px"})
@@ -80,8 +76,7 @@ def compare(
 def published() -> pd.DataFrame:
     """Measured times of the measured strategies, in the format of `compare`.
 
-    Returns: The columns of `compare`; kind is ``measured``, and held_out is True if the shipped fit did not use the
-    row.
+    The kind is ``measured``, and held_out is True if the shipped fit did not use the row.
     """
     names = {variant: name for name, variant in MEASURED_AS.items()}
     rows = shipped_fit().curves().query("kind == 'measured' and metric == 'dirty_memory_time'")

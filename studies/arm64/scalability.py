@@ -25,8 +25,7 @@ _Vector = NDArray[np.float64]
 def amdahl(n: ArrayLike, serial: float) -> _Vector:
     """Amdahl's speed-up n / (1 + serial (n - 1)): throughput relative to one thread (Amdahl 1967, AFIPS).
 
-    - `serial`: fraction of the work that is not parallel, in [0, 1].
-    - `n`: as in `universal_scalability`.
+    - `serial`: fraction of the work that is not parallel, in [0, 1]; `n`: as in `universal_scalability`.
 
     >>> amdahl([1, 2, 4], serial=0.5)
     array([1.        , 1.33333333, 1.6       ])
@@ -72,8 +71,7 @@ class ScalabilityFit:
     """A fitted scalability law: X(n) = single × n / (1 + contention (n-1) + coherency n (n-1)).
 
     - `single`: fitted throughput of one thread, in the unit of the data.
-    - `contention`, `coherency`: fitted alpha and beta; Amdahl's serial fraction is `contention`, and its `coherency` is
-      0.
+    - `contention`, `coherency`: fitted alpha and beta; for Amdahl's law the serial fraction and 0.
     """
 
     single: float

@@ -81,14 +81,8 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     reset_button = widgets.Button(description="Reset", tooltip="Restore the calibrated costs", icon="undo")
     reset_button.on_click(reset_costs)
     two_columns = widgets.Layout(grid_template_columns="repeat(2, minmax(0, 1fr))", max_width="900px")
-    return widgets.VBox(
-        [
-            widgets.HTML(_NOTE.format(pages=PAGES)),
-            widgets.GridBox(list(sliders.values()), layout=two_columns),
-            widgets.HBox([reset_button, status]),
-            chart,
-        ]
-    )
+    grid = widgets.GridBox(list(sliders.values()), layout=two_columns)
+    return widgets.VBox([widgets.HTML(_NOTE.format(pages=PAGES)), grid, widgets.HBox([reset_button, status]), chart])
 
 
 def _slider(name: str, value_ps: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import pandas as pd
 
@@ -26,11 +27,10 @@ STRATEGIES = ("whole-ioctl", "every-64", "every-4096", "bounded-hold", "eager-sp
 INDIFFERENCE = 0.05
 """Indifference zone of the study; ``simlib choose`` uses 0.02 and takes twice as long."""
 
-MYSQL_GUEST, MYSQL_ARCHITECTURE = "mysql-8g", "x86-tdp"
+MYSQL_GUEST = "mysql-8g"
 MYSQL_STRATEGIES = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-split-drop", "no-eager-split")
 """Guest of the April 2024 mail, and the strategies that the mails propose."""
 
-MAP_ARCHITECTURE = "arm64"
 MAP_STRATEGIES = ("whole-ioctl", "every-64", "every-1024", "every-16384")
 VCPUS = (16, 64, 160)
 RATES = (1e3, 1e4, 5e4)
@@ -76,10 +76,9 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
         return choose(case, strategies=strategies, indifference=INDIFFERENCE, seed=seed, progress=report(number))
 
     choices = {name: select(preset_scenario(name), STRATEGIES, number) for number, name in enumerate(ARCHITECTURES)}
-    guest = named_guest(MYSQL_GUEST).in_place_of(preset_scenario(MYSQL_ARCHITECTURE))
+    guest = named_guest(MYSQL_GUEST).in_place_of(preset_scenario("x86-tdp"))
     mysql = select(guest, MYSQL_STRATEGIES, len(ARCHITECTURES))
-    case = preset_scenario(MAP_ARCHITECTURE)
-    places = [(vcpus, rate) for vcpus in VCPUS for rate in RATES]
+    case, places = preset_scenario("arm64"), list(product(VCPUS, RATES))
     cells = best_strategy_grid(case, places, strategies=MAP_STRATEGIES, seed=seed, progress=report(len(steps) - 1))
     tables = {"strategies": comparison(choices), "mysql": mysql.table, "map": cells}
     return Decision(pd.DataFrame(columns=list(COLUMNS)), tables, choices, mysql)
@@ -113,5 +112,4 @@ def answer(findings: Decision) -> Answer:
     )
 
 
-STUDY = Study("decision", "A strategy for CLEAR", ("05-choose-a-batch",), (), compute, answer,
-              runtime_s=89)  # fmt: skip
+STUDY = Study("decision", "A strategy for CLEAR", ("05-choose-a-batch",), (), compute, answer, runtime_s=89)

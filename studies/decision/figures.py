@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -14,13 +15,8 @@ from simlib.figures.frame import TEXT, TRUTH, in_order, number, reads
 from simlib.model.quantities import format_size
 
 _PLACE = {"vcpus": number(0), "access_rate": number(0)}
-
 MAP_COLUMNS = {**_PLACE, "strategy": TEXT, "matters": TRUTH, "distinguished": TRUTH, "span": TEXT}
-"""Columns of the table that `best_strategy_map` reads."""
-
-POLICY_COLUMNS = {**_PLACE, "clear_lock": TEXT, "clear_chunk": number(0), "policy": TEXT, "matters": TRUTH}
-"""Columns of the table that `policy_map` reads."""
-
+_POLICY = {**_PLACE, "clear_lock": TEXT, "clear_chunk": number(0), "policy": TEXT, "matters": TRUTH}
 _TIED = "#f5edd6"
 
 
@@ -69,7 +65,7 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
     return style.titled(figure, title, subtitle)
 
 
-@reads("table", POLICY_COLUMNS)
+@reads("table", _POLICY)
 def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequence[str] = ()) -> go.Figure:
     """Map of the best policy over vCPUs and accesses, a panel for each mode of CLEAR's lock and chunk.
 
@@ -90,11 +86,11 @@ def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequen
     policy = table["policy"].where(table["matters"], "does not matter")
     rows = table.assign(number=policy.map(list(kinds).index) + 0.5)
     scale = [[(i + end) / len(kinds), colour] for i, colour in enumerate(kinds.values()) for end in (0, 1)]
-    panels = [(lock, chunk) for lock in locks for chunk in chunks]
+    panels = list(product(locks, chunks))
     figure, place = style.facets([f"{lock}, {format_size(int(chunk))}" for lock, chunk in panels], columns=len(chunks))
     for i, (lock, chunk) in enumerate(panels):
-        panel_rows = rows[(rows["clear_lock"] == lock) & (rows["clear_chunk"] == chunk)]
-        cells = panel_rows.set_index(["access_rate", "vcpus"])[["number", "policy"]]
+        of_panel = (rows["clear_lock"] == lock) & (rows["clear_chunk"] == chunk)
+        cells = rows[of_panel].set_index(["access_rate", "vcpus"])[["number", "policy"]]
         grid = cells.unstack().reindex(index=up)  # noqa: PD010  # a cell is one row
         figure.add_heatmap(
             z=grid["number"].reindex(columns=across), text=grid["policy"].reindex(columns=across).fillna(""),

@@ -50,9 +50,7 @@ def best_policies(
             raise InputError("sweep", axis, "is not one of its axes", "add it as an axis, in a full design")
     if against not in dataset["policy"].to_numpy():
         raise InputError("against", against, "is not a policy of the sweep")
-    shape = xr.broadcast(
-        dataset["precopy_duration"] if "precopy_duration" in dataset else dataset[next(iter(dataset))]
-    )[0]
+    shape = dataset["precopy_duration" if "precopy_duration" in dataset else next(iter(dataset))]
     metrics = [dataset[metric].transpose(*shape.dims) if metric in dataset else shape * np.nan for metric in METRICS]
     vcpus = shape["vcpus"].broadcast_like(shape).transpose(*shape.dims).to_numpy()
     stacked = np.stack([metric.to_numpy() for metric in metrics], axis=-1)

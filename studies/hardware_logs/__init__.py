@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pandas as pd
 
 from simlib._lib.parallel import Progress, subprogress
@@ -13,26 +11,6 @@ from simlib.measurements import load
 from simlib.model.quantities import seconds_text
 from studies.hardware_logs import preregistered, published_times, relevance, rings
 from studies.study import Study, StudyFindings
-
-
-@dataclass(frozen=True)
-class HardwareLogs(StudyFindings):
-    """Findings: `published_times.published_numbers` and `rings.ring_numbers`, each with the ``cause`` of a miss."""
-
-    @property
-    def costs(self) -> pd.DataFrame:
-        """The published times of tracking."""
-        return self.numbers[self.numbers["table"] != rings.AVERAGE]
-
-    @property
-    def rings(self) -> pd.DataFrame:
-        """The published migrations with QEMU's dirty ring."""
-        return self.numbers[self.numbers["table"] == rings.AVERAGE]
-
-    @property
-    def matters(self) -> pd.DataFrame:
-        """Table of `relevance.matters_table`."""
-        return self.tables["matters"]
 
 
 def preregistered_predictions() -> pd.DataFrame:
@@ -44,17 +22,21 @@ def preregistered_predictions() -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def compute(*, seed: int = 1, progress: Progress | None = None) -> HardwareLogs:
-    """Compare published times with the priors, and simulate the same guest with and without PML."""
+def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:
+    """Compare published times with the priors, and simulate the same guest with and without PML.
+
+    The numbers are those of `published_times.published_numbers` and `rings.ring_numbers`, with the ``cause`` of a miss.
+    """
     of_rings, links = rings.ring_numbers(seed, subprogress(progress, 0.0, 0.5))
     matters = relevance.matters_table(seed, subprogress(progress, 0.5, 1.0))
     numbers = pd.concat([published_times.published_numbers(), of_rings], ignore_index=True)
-    return HardwareLogs(numbers, {"matters": matters, "rings": links})
+    return StudyFindings(numbers, {"matters": matters, "rings": links})
 
 
-def answer(findings: HardwareLogs) -> Answer:
+def answer(findings: StudyFindings) -> Answer:
     """Answer of notebook 14."""
-    protected, pml = (findings.matters[findings.matters["tracking"] == way] for way in relevance.TRACKED)
+    matters = findings.tables["matters"]
+    protected, pml = (matters[matters["tracking"] == way] for way in relevance.TRACKED)
     by_faults = pml["memory"].str.endswith("split by faults")
     writes, blocks = pml[~by_faults], pml[by_faults]
     unlogged = protected[~protected["memory"].str.endswith("split by faults")]
@@ -75,11 +57,7 @@ def answer(findings: HardwareLogs) -> Answer:
     )
 
 
+TABLES = (*dict.fromkeys(row.table for row in published_times.ROWS), rings.TABLE, rings.AVERAGE)
 STUDY = Study(
-    "hardware_logs",
-    "Does mmu_lock matter when the hardware logs?",
-    ("14-hardware-logs",),
-    (*dict.fromkeys(row.table for row in published_times.ROWS), rings.TABLE, rings.AVERAGE),
-    compute,
-    answer,
+    "hardware_logs", "Does mmu_lock matter when the hardware logs?", ("14-hardware-logs",), TABLES, compute, answer
 )

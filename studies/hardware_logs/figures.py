@@ -11,14 +11,12 @@ from simlib.figures.style import PALETTE, facets, row_axis, time_axis, titled
 from simlib.model.quantities import seconds_text
 from studies.hardware_logs.relevance import HOLDS, TRACKED
 
-MATTERS_COLUMNS = {"mmu": TEXT, "memory": TEXT, "tracking": word(TRACKED), "hold": word(HOLDS),
-                   "longest_stall_s": number(0), "lost_percent": number(0)}  # fmt: skip
-"""Columns of the table that `longest_stalls` reads."""
-
+_COLUMNS = {"mmu": TEXT, "memory": TEXT, "tracking": word(TRACKED), "hold": word(HOLDS),
+            "longest_stall_s": number(0), "lost_percent": number(0)}  # fmt: skip
 _SYMBOLS = dict(zip(HOLDS, ("circle", "diamond-open"), strict=True))
 
 
-@reads("table", MATTERS_COLUMNS)
+@reads("table", _COLUMNS)
 def longest_stalls(rows: pd.DataFrame) -> go.Figure:
     """The longest stall, a row a memory and MMU, a colour a way of tracking, a symbol a hold of CLEAR."""
     rows = rows.assign(row=rows["memory"] + ", " + rows["mmu"])
@@ -41,6 +39,5 @@ def longest_stalls(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(row_axis(names))
     figure.update_xaxes(time_axis(rows["longest_stall_s"], "longest stall of a vCPU"))
     figure.update_layout(height=90 * len(names) + 190)
-    return titled(
-        figure, "Does mmu_lock matter when the hardware logs?", "simulated: 64 vCPUs, 256 GiB", entries_per_row=2
-    )
+    title = "Does mmu_lock matter when the hardware logs?"
+    return titled(figure, title, "simulated: 64 vCPUs, 256 GiB", entries_per_row=2)

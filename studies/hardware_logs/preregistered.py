@@ -18,19 +18,18 @@ import pandas as pd
 from simlib._lib import parallel
 from simlib._lib.files import write_together
 from simlib.analysis.prediction_options import LEVEL
-from simlib.analysis.simulate import run_scenario
+from simlib.analysis.simulate import SimulationResult, run_scenario
 from simlib.measurements import data_dir
 from simlib.measurements.fits import UncertainCosts
 from simlib.measurements.fits.priors import priors_path
 from simlib.measurements.importers.tables import Column, DescribedTable, predicted_files
-from simlib.model.job import Job
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
-from simlib.simulator.engine.result import ACTIVITIES, LOGGED, PS, EngineResult
+from simlib.simulator.engine.result import ACTIVITIES, LOGGED, PS
 from simlib.simulator.workloads.degradation import SWITCHOVER
+from studies.x86.parked import PAGES_PER_GIB
 
 NAME, DRAWS, SEED = "pml-xeon", 60, 1
-GIB_PAGES = 2**18
 
 ALIKE = 0.05
 """Assumed standard deviation of the logarithm of what GET, and CLEAR, take for a page, which the model takes to be the
@@ -74,16 +73,16 @@ class PreregisteredQuestion(NamedTuple):
 
 def asked() -> list[PreregisteredQuestion]:
     """The scenarios of ``data/scenarios/pml-xeon.toml``, by the guest's size."""
-    cases = load_scenario(data_dir() / "scenarios" / f"{NAME}.toml")
-    ways = ("manual", "get-clears")
+    cases = load_scenario(data_dir() / "scenarios" / f"{NAME}.toml").variants
     return [
-        PreregisteredQuestion(size, *(cases.variant(f"{way}-{size.lower()}") for way in ways)) for size in ("8G", "64G")
+        PreregisteredQuestion(size, cases[f"manual-{size.lower()}"], cases[f"get-clears-{size.lower()}"])
+        for size in ("8G", "64G")
     ]
 
 
-def _span(job: Job, raw: EngineResult, first: Stamp, last: Stamp) -> float:
-    at = [int(raw.stamp_ps[job.stamps.index(stamp)]) for stamp in (first, last)]
-    return (at[1] - at[0]) * PS
+def _span(run: SimulationResult, first: Stamp, last: Stamp) -> float:
+    begin, end = (int(run.raw.stamp_ps[run.job.stamps.index(stamp)]) for stamp in (first, last))
+    return (end - begin) * PS
 
 
 def answers(question: PreregisteredQuestion, number: int, check: parallel.Check) -> list[float]:
@@ -95,20 +94,18 @@ def answers(question: PreregisteredQuestion, number: int, check: parallel.Check)
         run_scenario(UncertainCosts.of(case.with_costs(**costs.given())).central(), seed=number, progress=check)
         for case in (question.manual, question.clears)
     )
-    gib, vcpus = question.manual.guest.pages / GIB_PAGES, question.manual.guest.vcpus
-    get_clears = _span(clears.job, clears.raw, Stamp("sent", 1), Stamp("collected", 2))
-    get = _span(manual.job, manual.raw, Stamp("sent", 1), Stamp("collected", 2))
+    gib, vcpus = question.manual.guest.pages / PAGES_PER_GIB, question.manual.guest.vcpus
+    get_clears, get = (_span(run, Stamp("sent", 1), Stamp("collected", 2)) for run in (clears, manual))
     passes = manual.metrics["passes"]
     clear = manual.metrics["clear_cpu_time"] / passes
     over = clears.job.stamps.index(SWITCHOVER)
     began = clears.job.stamps.index(Stamp("enabled"))
-    minutes = _span(clears.job, clears.raw, Stamp("enabled"), SWITCHOVER) / 60
+    minutes = _span(clears, Stamp("enabled"), SWITCHOVER) / 60
     logged = int(clears.raw.stamp_sums[over, LOGGED] - clears.raw.stamp_sums[began, LOGGED])
     lost = clears.metrics["fault_cpu_time"] / vcpus / minutes
     setting = logged * (clears.scenario.costs.dirty_set or 0) * PS / vcpus / minutes
-    again = (
-        (costs.dirty_set or 0) + (costs.log_entry or 0) + (costs.log_exit or 0) / question.clears.policy.buffer_entries
-    )
+    exits = (costs.log_exit or 0) / question.clears.policy.buffer_entries
+    again = (costs.dirty_set or 0) + (costs.log_entry or 0) + exits
     return [
         clears.metrics["enable_time"] / gib,
         paths * get_clears / (get + clear),
@@ -150,12 +147,11 @@ def files_of(table: pd.DataFrame) -> dict[str, str]:
         "caveats": ["No cost of such a host is known: all are drawn from data/priors/costs.toml."],
     }
     files: dict[str, str] = {}
-    for kind, unit, part in (
-        ("ratios", "ratio", table["question"] == RATIO),
-        ("times", "s", table["question"] != RATIO),
-    ):
+    for kind, unit in (("ratios", "ratio"), ("times", "s")):
         columns = _columns(unit)
-        rows = table[part].set_axis([column.name for column in columns], axis=1)
+        rows = table[(table["question"] == RATIO) == (unit == "ratio")].set_axis(
+            [column.name for column in columns], axis=1
+        )
         title = f"a server with PML, {kind}: predicted before it was measured"
         described = DescribedTable(f"{NAME}-{kind}", title, columns, ("question", "guest_memory"), rows)
         files |= predicted_files(described, about, used)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -53,9 +54,8 @@ class PublishedTime(NamedTuple):
 
 def by_hardware(cost: Costs) -> NDArray[np.float64]:
     """Time of an access that sets a dirty bit, with its share of emptying a full log buffer."""
-    return (
-        cost("guest_access") + cost("dirty_set") + cost("log_entry") + cost("log_exit") / TRACKING["pml"].buffer_entries
-    )
+    exits = cost("log_exit") / TRACKING["pml"].buffer_entries
+    return cost("guest_access") + cost("dirty_set") + cost("log_entry") + exits
 
 
 def by_fault(cost: Costs) -> NDArray[np.float64]:
@@ -85,8 +85,7 @@ ROWS = (
     PublishedTime("x86-enable-dirty-log-chunks", "enable, every dirty bit cleared", "before", "variant == 'before'",
         "enable_time_ms", 128 * GIB_PAGES, lambda cost: cost("enable_page"), FITTED),
     PublishedTime("x86-enable-dirty-log-chunks", "enable, initially set", "after", "variant == 'after'",
-                  "enable_time_ms",
-        128 * GIB_PAGES, None, NOT_PREDICTED),
+        "enable_time_ms", 128 * GIB_PAGES, None, NOT_PREDICTED),
     PublishedTime("x86-pml-flush", "write all memory, PML", "before", "variant == 'before' and statistic == 'mean'",
         "dirty_memory_time_s", 30 * GIB_PAGES, by_hardware, FITTED, vcpus=4),
     PublishedTime("x86-pml-flush", "write all memory, PML", "after", "variant == 'after' and statistic == 'mean'",
@@ -113,42 +112,32 @@ ROWS = (
 """Published times that are compared."""
 
 
-def _draws(architecture: str) -> Costs:
-    priors = load_priors(architecture)
-
-    def draws(name: str) -> NDArray[np.float64]:
-        random = np.random.default_rng([SEED, zlib.crc32(name.encode())])
-        prior = priors[name]
-        return np.asarray(prior.median * np.exp(prior.deviation * random.standard_normal(DRAWS)))
-
-    return draws
+def _draws(architecture: str, name: str) -> NDArray[np.float64]:
+    random, prior = np.random.default_rng([SEED, zlib.crc32(name.encode())]), load_priors(architecture)[name]
+    return np.asarray(prior.median * np.exp(prior.deviation * random.standard_normal(DRAWS)))
 
 
 def published_numbers() -> pd.DataFrame:
     """Compare each of `ROWS` with the model (`studies.study.comparison_rows`), with its ``cause``."""
-    tables = []
+    rows = []
     for row in ROWS:
         table = load(row.table)
         scale = {"ms": 1e-3, "s": 1.0}[row.column.rpartition("_")[2]]
         (published,) = table.rows(row.select)[row.column]
         ends = [np.nan] * 3
         if row.page is not None:
-            times = row.pages * row.page(_draws(row.architecture)) * PS
+            times = row.pages * row.page(partial(_draws, row.architecture)) * PS
             ends = np.quantile(times, [0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
-        named = {"variant": row.variant, "vcpus": row.vcpus, "metric": row.metric, "published": published * scale,
-                 "unit": "s", "relation": "", "predicted": ends[0], "low": ends[1], "high": ends[2],
-                 "role": row.role, "cause": row.cause}  # fmt: skip
-        tables.append(comparison_rows(pd.DataFrame([named]), row.table))
-    return pd.concat(tables, ignore_index=True)
+        rows.append((row.variant, row.vcpus, row.metric, published * scale, *ends, row.role, row.cause))
+    columns = ["variant", "vcpus", "metric", "published", "predicted", "low", "high", "role", "cause"]
+    return comparison_rows(pd.DataFrame(rows, columns=columns).assign(unit="s"), [row.table for row in ROWS])
 
 
 def stated() -> pd.DataFrame:
     """Overheads of tracking in whole systems as stated by their sources, not predicted: quantity, percent, source."""
-    xen, nested = load("xen-pml-study"), load("x86-nested-tracking-overhead")
-    rows = [
-        (str(quantity).replace("-", " "), f"up to {share:g} %", "Xen with PML")
-        for quantity, share in zip(xen.frame["quantity"], xen.frame["share_percent"], strict=True)
-    ]
-    (overhead,) = nested.frame["overhead_percent"]
-    rows.append(("write protection, added to writing memory", f"{overhead:g} %", "KVM, nested guests"))
-    return pd.DataFrame(rows, columns=["quantity", "stated", "of"])
+    xen = load("xen-pml-study").frame
+    shares = xen["share_percent"].map("up to {:g} %".format)
+    rows = pd.DataFrame({"quantity": xen["quantity"].str.replace("-", " "), "stated": shares, "of": "Xen with PML"})
+    (overhead,) = load("x86-nested-tracking-overhead").frame["overhead_percent"]
+    rows.loc[len(rows)] = ("write protection, added to writing memory", f"{overhead:g} %", "KVM, nested guests")
+    return rows

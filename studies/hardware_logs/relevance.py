@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,13 @@ from simlib.simulator.sampling import sample_several
 
 SAMPLED_RUNS = 8
 
-MEMORY_TYPES = {"pages of 4 KiB": {"backing": "4k"}, "blocks of 2 MiB": {}}
-SPLITS = {"split eagerly": True, "split by faults": False}
+MEMORY_TYPES: dict[str, tuple[dict[str, str], bool]] = {
+    "pages of 4 KiB": ({"backing": "4k"}, False),
+    "blocks of 2 MiB, split eagerly": ({}, True),
+    "blocks of 2 MiB, split by faults": ({}, False),
+}
+"""Changes of the guest, and eager splitting."""
+
 MMUS = {"TDP MMU": "x86-tdp", "shadow MMU": "x86-shadow"}
 TRACKED = {"write protection": "write_protect", "PML": "pml"}
 HOLDS = {"a GiB": "whole-ioctl", "64 pages": "every-64"}
@@ -27,30 +33,21 @@ HOLDS = {"a GiB": "whole-ioctl", "64 pages": "every-64"}
 def cases() -> dict[tuple[str, str, str, str], Scenario]:
     """Migrations of the preset guest by MMU, memory, tracking and hold."""
     by_setup = {}
-    for mmu, architecture in MMUS.items():
-        base = preset_scenario(architecture)
-        for memory, guest in MEMORY_TYPES.items():
-            for split, eager in SPLITS.items():
-                if (memory == "pages of 4 KiB" and eager) or (eager and architecture == "x86-shadow"):
-                    continue
-                name = memory if memory == "pages of 4 KiB" else f"{memory}, {split}"
-                for tracked, way in TRACKED.items():
-                    policy = {"dirty_tracking": way, "eager_split": eager}
-                    case = base.changed({"guest": guest, "policy": policy})
-                    for hold, strategy in HOLDS.items():
-                        by_setup[mmu, name, tracked, hold] = apply(case, strategy)
+    for (mmu, architecture), (memory, (guest, eager)) in product(MMUS.items(), MEMORY_TYPES.items()):
+        if eager and architecture == "x86-shadow":
+            continue
+        base = preset_scenario(architecture).changed({"guest": guest, "policy": {"eager_split": eager}})
+        for (tracked, way), (hold, strategy) in product(TRACKED.items(), HOLDS.items()):
+            case = base.changed({"policy": {"dirty_tracking": way}})
+            by_setup[mmu, memory, tracked, hold] = apply(case, strategy)
     return by_setup
 
 
 def _sampled_means(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
-    central = UncertainCosts.of(case, choose_fit(case)[0]).central()
-    runs = sample_several(central, SAMPLED_RUNS, seed, check)
-    values = [
-        [run.metrics[name] for name in ("fault_cpu_time", "longest_stall", "stall_p999", "clear_cpu_time",
-                                         "precopy_duration")]
-        for run in runs
-    ]  # fmt: skip
-    return [float(value) for value in np.mean(values, axis=0)]
+    runs = sample_several(UncertainCosts.of(case, choose_fit(case)[0]).central(), SAMPLED_RUNS, seed, check)
+    names = ("fault_cpu_time", "longest_stall", "stall_p999", "clear_cpu_time", "precopy_duration")
+    means: list[float] = np.mean([[run.metrics[name] for name in names] for run in runs], axis=0).tolist()
+    return means
 
 
 def matters_table(seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:

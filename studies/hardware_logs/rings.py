@@ -63,10 +63,8 @@ def ring_numbers(seed: int = 1, progress: parallel.Progress | None = None) -> tu
     runs, means = load(TABLE).frame, load(AVERAGE).frame.set_index("method")["migration_time_s"]
     bitmap = runs[runs["method"] == "dirty-log"]["migration_time_s"]
     wanted = float(means["dirty-log"]), float(bitmap.min()), float(bitmap.max())
-    runs_of_links = parallel.run_all(
-        [partial(_predicted, seconds, seed) for seconds in wanted], "dirty rings", progress
-    )
-    (_, mean), *ends = runs_of_links
+    tasks = [partial(_predicted, seconds, seed) for seconds in wanted]
+    (_, mean), *ends = runs_of_links = parallel.run_all(tasks, "dirty rings", progress)
     rows = [
         ("bitmap", float(means["dirty-log"]), mean["bitmap"], wanted[1], wanted[2], FITTED),
         ("ring of 4096", float(means["dirty-ring"]), mean["ring"], *sorted(own["ring"] for _, own in ends), HELD_OUT),

@@ -59,21 +59,10 @@ def answer(findings: StudyFindings) -> Answer:
     )
 
 
-STUDY = Study(
-    "lab",
-    "The contention lab",
-    ("02-contention-lab",),
-    tuple(
-        f"{kind}-{table}"
-        for kind, tables in (("counts", ("locks", "runs")), ("memory", ("ioctls", "locks", "runs")),
-                             ("plain", ("ioctls",)), ("load", ("ioctls", "locks", "stalls", "runs")),
-                             ("fine", ("ioctls", "stalls")), ("turns", ("ioctls", "stalls")),
-                             ("odd", ("predicted", "ioctls", "stalls")), ("even", ("predicted",)),
-                             ("rings", ("ioctls", "locks")),
-                             ("switches", ("ioctls", "locks", "stalls", "runs")))
-        for table in tables
-    ),
-    compute,
-    answer,
-    runtime_s=60,
+TABLES = (
+    "counts-locks", "counts-runs", "memory-ioctls", "memory-locks", "memory-runs", "plain-ioctls", "load-ioctls",
+    "load-locks", "load-stalls", "load-runs", "fine-ioctls", "fine-stalls", "turns-ioctls", "turns-stalls",
+    "odd-predicted", "odd-ioctls", "odd-stalls", "even-predicted", "rings-ioctls", "rings-locks", "switches-ioctls",
+    "switches-locks", "switches-stalls", "switches-runs",
 )  # fmt: skip
+STUDY = Study("lab", "The contention lab", ("02-contention-lab",), TABLES, compute, answer, runtime_s=60)

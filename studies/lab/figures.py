@@ -6,67 +6,54 @@ The lab's clock advances by one nanosecond per instruction of any CPU, so titles
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from simlib.figures import style
 from simlib.figures.frame import COUNT, TEXT, in_order, number, reads, word
-from simlib.figures.style import (
-    PALETTE,
-    error_bars,
-    even_ticks,
-    plain_number,
-    subplots,
-    time_axis,
-    time_unit,
-    titled,
-    vcpu_axis,
-)
 from simlib.lab.hardware.load import MAIN_METRICS, METRICS
 
-LOAD_COLUMNS = {
-    "machine": TEXT, "vcpus": number(1), "batch": COUNT, "metric": word(METRICS), "lab": number(0),
-    "lab_low": number(0), "lab_high": number(0), "model": number(0),
-}  # fmt: skip
-"""Columns of the table that `under_load` reads."""
-
-SWITCH_COLUMNS = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": number(0), "high": number(0)}
-"""Columns of the table that `switch_effects` reads."""
+_CELL = {"machine": TEXT, "metric": word(METRICS), **dict.fromkeys(("lab", "lab_low", "lab_high", "model"), number(0))}
+_LOAD = {**_CELL, "vcpus": number(1), "batch": COUNT}
+_TURN = {**_CELL, "turn": number(1)}
+_SWITCH = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": number(0), "high": number(0)}
 
 
-@reads("cells", LOAD_COLUMNS)
+@reads("cells", _LOAD)
 def under_load(rows: pd.DataFrame) -> go.Figure:
     """Plot CLEAR time, longest stall and 99.9th percentile of gaps over vCPUs: column per machine, colour per batch.
 
-    - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
-      range. Times are seconds of lab time. No cell was used for calibration.
+    - `rows`: ``machine``, ``vcpus``, ``batch``, ``metric``; seconds of lab time: ``lab``, the median over the seeds,
+      their range ``lab_low`` to ``lab_high``, and ``model``. No cell was used for calibration.
     """
     machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
     metrics = [metric for metric in MAIN_METRICS if metric in set(rows["metric"])]
-    figure = subplots(
+    figure = style.subplots(
         len(metrics), len(machines), column_titles=machines, shared_xaxes=True, shared_yaxes="rows",
         horizontal_spacing=0.02, vertical_spacing=0.06,
     )  # fmt: skip
-    for (i, metric), (j, machine) in ((a, b) for a in enumerate(metrics, 1) for b in enumerate(machines, 1)):
-        for colour, batch in zip(PALETTE, batches, strict=False):
+    for (i, metric), (j, machine) in product(enumerate(metrics, 1), enumerate(machines, 1)):
+        for colour, batch in zip(style.PALETTE, batches, strict=False):
             part = rows[(rows["metric"] == metric) & (rows["machine"] == machine) & (rows["batch"] == batch)]
             part = part.sort_values("vcpus")
             name = f"{batch} pages" if batch else "whole ioctl"
             for trace in _line_and_points(part, "vcpus", colour, name):
                 figure.add_scatter(**trace, legendgroup=trace["name"], showlegend=True, row=i, col=j)
-        figure.update_xaxes(vcpu_axis(rows["vcpus"]), row=i, col=j)
-        if i < len(metrics):
-            figure.update_xaxes(title=None, row=i, col=j)
-        of_metric = rows[rows["metric"] == metric]
-        axis = time_axis([*of_metric["lab_low"], *of_metric["lab_high"], *of_metric["model"]], METRICS[metric])
-        figure.update_yaxes(axis, row=i, col=j)
-        if j > 1:
-            figure.update_yaxes(title=None, row=i, col=j)
+        without_title = {"title": None}
+        figure.update_xaxes(style.vcpu_axis(rows["vcpus"]) | (without_title if i < len(metrics) else {}), row=i, col=j)
+        axis = _times(rows[rows["metric"] == metric], METRICS[metric])
+        figure.update_yaxes(axis | (without_title if j > 1 else {}), row=i, col=j)
     figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
     subtitle = "lab time; points: median and range over the seeds; lines: simulated from instruction costs"
-    return titled(figure, "CLEAR under load: lab and simulator", subtitle, entries_per_row=3)
+    return style.titled(figure, "CLEAR under load: lab and simulator", subtitle, entries_per_row=3)
+
+
+def _times(rows: pd.DataFrame, title: str) -> dict[str, Any]:
+    return style.time_axis([*rows["lab_low"], *rows["lab_high"], *rows["model"]], title)
 
 
 def _line_and_points(rows: pd.DataFrame, x: str, colour: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -74,37 +61,32 @@ def _line_and_points(rows: pd.DataFrame, x: str, colour: str, name: str) -> tupl
     lines = {"x": rows[x], "y": rows["model"], "mode": "lines", "line": {"color": colour, "width": 2.5},
              "name": f"{name}, simulated"}  # fmt: skip
     marker = {"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
-    bars = error_bars(rows["lab"], rows["lab_low"], rows["lab_high"])
+    bars = style.error_bars(rows["lab"], rows["lab_low"], rows["lab_high"])
     points = {"x": rows[x], "y": rows["lab"], "mode": "markers", "marker": marker, "error_y": bars,
               "name": f"{name}, lab, held out"}  # fmt: skip
     return lines, points
 
 
-TURN_COLUMNS = {key: LOAD_COLUMNS[key] for key in ("machine", "metric", "lab", "lab_low", "lab_high", "model")}
-TURN_COLUMNS["turn"] = number(1)
-"""Columns of the table that `over_turns` reads."""
-
-
-@reads("cells", TURN_COLUMNS)
+@reads("cells", _TURN)
 def over_turns(rows: pd.DataFrame) -> go.Figure:
     """Plot the longest stall over the length of a CPU's turn: a colour per machine.
 
-    - `rows`: the columns `TURN_COLUMNS`; metrics other than the longest stall are ignored. ``turn`` is in instructions.
+    - `rows`: as for `under_load`, with ``turn`` (instructions); metrics other than the longest stall are ignored.
     """
     rows = rows[rows["metric"] == "longest_stall"].sort_values("turn")
     figure = go.Figure()
-    for colour, machine in zip(PALETTE, in_order(rows["machine"]), strict=False):
+    for colour, machine in zip(style.PALETTE, in_order(rows["machine"]), strict=False):
         for trace in _line_and_points(rows[rows["machine"] == machine], "turn", colour, str(machine)):
             figure.add_scatter(**trace)
     turns = sorted(set(rows["turn"]))
     figure.update_xaxes(
-        type="log", tickmode="array", tickvals=turns, ticktext=[plain_number(t) for t in turns],
+        type="log", tickmode="array", tickvals=turns, ticktext=[style.plain_number(t) for t in turns],
         title="mean length of a turn, instructions",
     )  # fmt: skip
-    figure.update_yaxes(time_axis([*rows["lab_low"], *rows["lab_high"], *rows["model"]], METRICS["longest_stall"]))
+    figure.update_yaxes(_times(rows, METRICS["longest_stall"]))
     figure.update_layout(height=460)
     subtitle = "lab time; 4 vCPUs, 64 pages per hold; points: median and range over three seeds; lines: simulated"
-    return titled(figure, "Longest stall by the length of a turn", subtitle, entries_per_row=2)
+    return style.titled(figure, "Longest stall by the length of a turn", subtitle, entries_per_row=2)
 
 
 _SWITCH_METRICS = {
@@ -120,30 +102,30 @@ def metric_title(metric: str) -> str:
     return _SWITCH_METRICS.get(metric, metric.removesuffix("_s").replace("_", " "))
 
 
-@reads("cells", SWITCH_COLUMNS)
+@reads("cells", _SWITCH)
 def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
     """Plot the effects of a switch: a panel per metric, a row per setting; medians, with the range over the seeds.
 
-    - `rows`: the columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of lab time.
+    - `rows`: of `studies.lab.switches.switch_effects`; metrics that end in ``_s`` are seconds of lab time.
     """
     metrics, settings = in_order(rows["metric"]), in_order(rows["setting"])
-    factor, unit = time_unit([float(rows.loc[rows["metric"].str.endswith("_s"), "high"].max())])
+    factor, unit = style.time_unit([float(rows.loc[rows["metric"].str.endswith("_s"), "high"].max())])
     names = [metric_title(m) + (f", {unit}" if m.endswith("_s") else "") for m in metrics]
-    figure = subplots(1, len(metrics), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
+    figure = style.subplots(1, len(metrics), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
     for i, metric in enumerate(metrics, 1):
         part = rows[rows["metric"] == metric].set_index("setting").reindex(settings).dropna()
-        bars = error_bars(part["value"], part["low"], part["high"]) | {"thickness": 1.5, "width": 4}
+        bars = style.error_bars(part["value"], part["low"], part["high"]) | {"thickness": 1.5, "width": 4}
         figure.add_scatter(
-            x=part["value"], y=part.index, error_x=bars, mode="markers", marker={"size": 11, "color": PALETTE[0]},
+            x=part["value"], y=part.index, error_x=bars, mode="markers", marker={"size": 11, "color": style.PALETTE[0]},
             showlegend=False, row=1, col=i,
         )  # fmt: skip
         top = float(np.nanmax(part["high"])) * 1.15 or 1.0
         scale = factor if metric.endswith("_s") else 1.0
-        ticks = even_ticks(0.0, top, 5)
+        ticks = style.even_ticks(0.0, top, 5)
         figure.update_xaxes(
-            range=[0, top], tickmode="array", tickvals=ticks, ticktext=[plain_number(t / scale) for t in ticks],
+            range=[0, top], tickmode="array", tickvals=ticks, ticktext=[style.plain_number(t / scale) for t in ticks],
             row=1, col=i,
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", type="category")
     figure.update_layout(height=150 + 46 * len(settings), margin_b=60)
-    return titled(figure, title, "lab time: 1 ns per instruction of any CPU")
+    return style.titled(figure, title, "lab time: 1 ns per instruction of any CPU")

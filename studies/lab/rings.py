@@ -76,15 +76,19 @@ def access_order(vcpu: int, pages: int, access: str, seed: int) -> list[int]:
 
 def decided(row: pd.Series) -> bool:
     """True if the counts do not depend on the order in which CPUs run: there is one vCPU, or no ring fills up."""
-    return (
-        bool(row["vcpus"] == 1) or parse_size(row["memory_per_vcpu"]) // PAGE < int(row["ring_entries"]) - RING_RESERVE
-    )
+    pages, full = _sizes(row)
+    return bool(row["vcpus"] == 1) or pages < full
+
+
+def _sizes(row: pd.Series) -> tuple[int, int]:
+    """Pages of a vCPU's part of the memory, and entries at which its ring is full."""
+    return parse_size(row["memory_per_vcpu"]) // PAGE, int(row["ring_entries"]) - RING_RESERVE
 
 
 def resets_by_order(row: pd.Series) -> Resets:
     """Resets that follow from the order of accesses, if a full ring causes a reset of that vCPU's ring alone."""
-    pages, full = parse_size(row["memory_per_vcpu"]) // PAGE, int(row["ring_entries"]) - RING_RESERVE
-    resets, runs = 0, list[tuple[int, int]]()
+    pages, full = _sizes(row)
+    resets, runs = int(row["rounds"]), list[tuple[int, int]]()
     for vcpu in range(int(row["vcpus"])):
         order, ring = access_order(vcpu, pages, row["access"], int(row["seed"])), Ring()
         for _ in range(int(row["rounds"])):
@@ -95,18 +99,15 @@ def resets_by_order(row: pd.Series) -> Resets:
                     ring.pages.append(page)  # the write did not happen yet, and faults again
                     resets += 1
             runs += _reset(ring)
-    resets += int(row["rounds"])
-    spans = sum(mask.bit_length() - entries for entries, mask in runs)
-    return Resets(resets, sum(entries for entries, _ in runs), len(runs), spans)
+    return Resets(resets, sum(entries for entries, _ in runs), len(runs), sum(between for _, between in runs))
 
 
-def _reset(ring: Ring) -> list[tuple[int, int]]:
+def _reset(ring: Ring) -> Iterator[tuple[int, int]]:
+    """Entries of each run, and pages between those of the run."""
     ring.harvested = len(ring)
-    runs = []
     while ring.harvested:
-        entries, _, mask = ring.run()
-        runs.append((entries, mask))
-    return runs
+        entries, pages = ring.run()
+        yield entries, pages[-1] - pages[0] + 1 - entries
 
 
 def simulated_resets(run: SimulationResult) -> Resets:
@@ -144,10 +145,8 @@ def ring_comparison(name: str) -> pd.DataFrame:
     """
     table, cases = _kernel_resets(name), [row for _, row in rows_of("rings-runs", name).iterrows()]
     orders, settled = [resets_by_order(row) for row in cases], [decided(row) for row in cases]
-    for column in ("resets", "entries", "runs"):
-        table[f"{column}_model"] = [
-            float(getattr(order, column)) if ok else np.nan for order, ok in zip(orders, settled, strict=True)
-        ]
+    counts = pd.DataFrame(orders)[["resets", "entries", "runs"]].astype(float).where(pd.Series(settled))
+    table = table.assign(**counts.add_suffix("_model"))
     table["simulated"] = [
         simulated_resets(run_scenario(lab_case(name, row)))[:3] == order[:3]
         if ok and row["access"] == "sequential" else None
@@ -161,9 +160,8 @@ def ring_comparison(name: str) -> pd.DataFrame:
     fitted = ((table["vcpus"] == 1) & (table["ring_entries"] > table["ring_entries"].min())).to_numpy()
     costs, *_ = np.linalg.lstsq(terms[fitted], table["time_ns"].to_numpy(dtype=float)[fitted], rcond=None)
     table["time_ns_model"] = terms @ costs
-    return table.assign(
-        decided=settled, error=table["time_ns_model"] / table["time_ns"] - 1, role=np.where(fitted, FITTED, HELD_OUT)
-    )
+    error = table["time_ns_model"] / table["time_ns"] - 1
+    return table.assign(decided=settled, error=error, role=np.where(fitted, FITTED, HELD_OUT))
 
 
 def ring_table() -> pd.DataFrame:

@@ -26,30 +26,20 @@ class Switch(NamedTuple):
     changes: tuple[str, ...]
 
 
-_STALL = "longest_stall_s"
+_WAITS = ("contentions", "clear_time_s", "longest_stall_s")
+_HOLDS = ("acquisitions", "clear_time_s", "longest_stall_s")
+_GETS = ("acquisitions", "get_time_s", "longest_stall_s")
+_RESETS = ("acquisitions", "reset_time_s", "longest_stall_s")
+_SPLITS = ("acquisitions", "enable_hold_s", "clear_time_s")
 SWITCHES = {
-    "fast-page-fault": Switch("x86, TDP MMU: locking of the fast page fault", ("contentions", "clear_time_s", _STALL)),
-    "lockless-write-protect": Switch(
-        "x86, shadow paging: write-protection without mmu_lock", ("contentions", "clear_time_s", _STALL)
-    ),
-    "lock-inside": Switch(
-        "x86, shadow paging: mmu_lock outside or inside CLEAR's loop", ("acquisitions", "clear_time_s", _STALL)
-    ),
-    "yield": Switch("x86, shadow paging: when CLEAR drops mmu_lock", ("acquisitions", "clear_time_s", _STALL)),
-    "get-batch": Switch(
-        "x86, shadow paging: GET without manual protection, pages per hold", ("acquisitions", "get_time_s", _STALL)
-    ),
-    "ring-reset-batch": Switch(
-        "x86, shadow paging: dirty-ring reset, pages per hold", ("acquisitions", "reset_time_s", _STALL)
-    ),
-    "split-x86": Switch(
-        "x86, TDP MMU: eager splitting, and allocation of page tables",
-        ("acquisitions", "enable_hold_s", "clear_time_s"),
-    ),
-    "split-arm64": Switch(
-        "arm64: eager splitting by chunks, and the walk that skips the last level",
-        ("acquisitions", "enable_hold_s", "clear_time_s"),
-    ),
+    "fast-page-fault": Switch("x86, TDP MMU: locking of the fast page fault", _WAITS),
+    "lockless-write-protect": Switch("x86, shadow paging: write-protection without mmu_lock", _WAITS),
+    "lock-inside": Switch("x86, shadow paging: mmu_lock outside or inside CLEAR's loop", _HOLDS),
+    "yield": Switch("x86, shadow paging: when CLEAR drops mmu_lock", _HOLDS),
+    "get-batch": Switch("x86, shadow paging: GET without manual protection, pages per hold", _GETS),
+    "ring-reset-batch": Switch("x86, shadow paging: dirty-ring reset, pages per hold", _RESETS),
+    "split-x86": Switch("x86, TDP MMU: eager splitting, and allocation of page tables", _SPLITS),
+    "split-arm64": Switch("arm64: eager splitting by chunks, and the walk that skips the last level", _SPLITS),
     "teardown-arm64": Switch("arm64: maintenance at teardown, for each page or not", ("teardown_time_s",)),
 }
 """Experiments by name."""
@@ -79,11 +69,11 @@ def switch_effects(experiment: str) -> pd.DataFrame:
     for ioctl in ("clear", "get", "reset", "teardown"):
         values[f"{ioctl}_time_s"] = sums(ioctls[ioctls["name"] == ioctl], "total_time_ns") * 1000 * PS
     values["longest_stall_s"] = stalls.groupby(["setting", "seed"], sort=False)["longest_stall_ns"].max() * 1000 * PS
-    effects = []
-    for metric in SWITCHES[experiment].changes:
-        for setting, seeds in values[metric].groupby("setting", sort=False):
-            effects.append((setting, metric, float(seeds.median()), float(seeds.min()), float(seeds.max())))
-    return pd.DataFrame(effects, columns=["setting", "metric", "value", "low", "high"])
+    effects: list[pd.DataFrame] = [
+        values[metric].groupby("setting", sort=False).agg(value="median", low="min", high="max").assign(metric=metric)
+        for metric in SWITCHES[experiment].changes
+    ]
+    return pd.concat(effects).reset_index()[["setting", "metric", "value", "low", "high"]]
 
 
 def clear_instructions(experiment: str, name: str) -> float:

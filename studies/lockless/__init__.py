@@ -50,12 +50,7 @@ def answer(findings: LocklessFindings) -> Answer:
     )
 
 
+TABLES = (kernbench.RUNS, kernbench.GETS, "switches-ioctls", "switches-locks", "switches-stalls")
 STUDY = Study(
-    "lockless",
-    "The dirty log without mmu_lock",
-    ("07-lockless-write-protect",),
-    ("x86-kernbench-lockless", "x86-get-dirty-log-lockless", "switches-ioctls", "switches-locks", "switches-stalls"),
-    compute,
-    answer,
-    runtime_s=50,
+    "lockless", "The dirty log without mmu_lock", ("07-lockless-write-protect",), TABLES, compute, answer, runtime_s=50
 )

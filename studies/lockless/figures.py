@@ -8,58 +8,42 @@ from itertools import product
 import pandas as pd
 import plotly.graph_objects as go
 
+from simlib.figures import style
 from simlib.figures.frame import TEXT, in_order, number, reads, word
-from simlib.figures.style import (
-    INK,
-    MUTED,
-    PALETTE,
-    band,
-    error_bars,
-    facets,
-    log_axis,
-    time_axis,
-    titled,
-    translucent,
-)
 
 _METRICS = {"get_time": "time of a GET", "longest_stall": "longest stall", "guest_throughput": "guest throughput"}
 _AXES = {"vcpus": "vCPUs", "memory": "memory", "interval": "work between two accesses"}
 
 CHANGE_COLUMNS = {"comparison": TEXT, "change_percent": number(), "low_percent": number(), "high_percent": number(),
                   "shown_percent": number()}  # fmt: skip
-"""Columns of the table that `detectable_regression` reads."""
-
 RATIO_COLUMNS = {"guest": TEXT, "ratio": number(0), "ratio_lab": number(0), "dirty_ratio": number(0)}
-"""Columns of the table that `get_ratios` reads."""
-
 GET_COLUMNS = {"axis": TEXT, "value": TEXT, "way": TEXT, "metric": word(_METRICS), "estimate": number(0),
                "low": number(0), "high": number(0)}  # fmt: skip
-"""Columns of the table that `get_ways` reads."""
 
 
 @reads("table", CHANGE_COLUMNS)
 def detectable_regression(rows: pd.DataFrame) -> go.Figure:
     """Change of the time with its interval, and the smallest detectable slowdown, one row for each comparison."""
-    bars = error_bars(rows["change_percent"], rows["low_percent"], rows["high_percent"])
+    bars = style.error_bars(rows["change_percent"], rows["low_percent"], rows["high_percent"])
     figure = go.Figure()
     figure.add_scatter(
         x=rows["change_percent"], y=rows["comparison"], mode="markers", name="change, with 90 % interval",
-        marker={"size": 10, "color": INK}, error_x=bars | {"thickness": 2.5, "width": 6},
+        marker={"size": 10, "color": style.INK}, error_x=bars | {"thickness": 2.5, "width": 6},
         customdata=rows[["low_percent", "high_percent"]],
         hovertemplate="%{y}: %{x:.2f} % (%{customdata[0]:.2f} to %{customdata[1]:.2f})<extra>measured</extra>",
     )  # fmt: skip
     figure.add_scatter(
         x=rows["shown_percent"], y=rows["comparison"], mode="markers",
         name="smallest slowdown detectable with 80 % power",
-        marker={"size": 16, "symbol": "line-ns-open", "color": PALETTE[1], "line": {"width": 4}},
+        marker={"size": 16, "symbol": "line-ns-open", "color": style.PALETTE[1], "line": {"width": 4}},
         hovertemplate="%{y}: %{x:.2f} %<extra>detectable with 80 % power</extra>",
     )  # fmt: skip
-    figure.add_vline(x=0, line={"color": MUTED, "width": 1})
+    figure.add_vline(x=0, line={"color": style.MUTED, "width": 1})
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="change of the time by the series, %")
     figure.update_layout(height=380, margin_l=120)
     subtitle = "measured times; after over before"
-    return titled(figure, "Kernbench: change of the time, and detectable slowdown", subtitle, entries_per_row=5)
+    return style.titled(figure, "Kernbench: change of the time, and detectable slowdown", subtitle, entries_per_row=5)
 
 
 @reads("table", RATIO_COLUMNS)
@@ -67,18 +51,20 @@ def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
     """Simulated ratios of GET's time over the ratio of dirty pages by guest, and the published ratio."""
     figure = go.Figure()
     kinds = (("ratio", "same cost per page", "circle"), ("ratio_lab", "the lab's ratio", "diamond-open"))
-    for (colour, guest), (column, name, symbol) in product(zip(PALETTE, in_order(rows["guest"]), strict=False), kinds):
+    guests = zip(style.PALETTE, in_order(rows["guest"]), strict=False)
+    for (colour, guest), (column, name, symbol) in product(guests, kinds):
         points = rows[rows["guest"] == guest]
         figure.add_scatter(
             x=points["dirty_ratio"], y=points[column], mode="markers", name=f"{guest}: {name}",
             marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 2, "color": colour}},
             hovertemplate="GET %{y:.3f}, dirty pages %{x:.3f}<extra>%{fullData.name}, simulated</extra>",
         )  # fmt: skip
-    figure.add_hline(y=published, line={"color": INK, "width": 2, "dash": "dot"})
-    figure.update_xaxes(log_axis(rows["dirty_ratio"], "dirty pages of a GET: after over before"))
-    figure.update_yaxes(log_axis([*rows["ratio"], *rows["ratio_lab"], published], "time of a GET: after over before"))
+    figure.add_hline(y=published, line={"color": style.INK, "width": 2, "dash": "dot"})
+    figure.update_xaxes(style.log_axis(rows["dirty_ratio"], "dirty pages of a GET: after over before"))
+    ratios = [*rows["ratio"], *rows["ratio_lab"], published]
+    figure.update_yaxes(style.log_axis(ratios, "time of a GET: after over before"))
     subtitle = f"points: one simulated setting each; dotted: published, {published:.3f}"
-    return titled(figure, "Time of GET after the 2013 series over before", subtitle, entries_per_row=3)
+    return style.titled(figure, "Time of GET after the 2013 series over before", subtitle, entries_per_row=3)
 
 
 @reads("table", GET_COLUMNS)
@@ -88,12 +74,12 @@ def get_ways(rows: pd.DataFrame) -> go.Figure:
     axes, ways = in_order(rows["axis"]), in_order(rows["way"])
     panels = list(product(metrics, axes))
     titles = [f"{_METRICS[metric]}, by {_AXES.get(axis, axis)}" for metric, axis in panels]
-    figure, place = facets(titles, "", columns=len(axes))
+    figure, place = style.facets(titles, "", columns=len(axes))
     for i, (metric, axis) in enumerate(panels):
         of_metric, at = rows[rows["metric"] == metric], place(i)
-        for colour, way in zip(PALETTE, ways, strict=False):
+        for colour, way in zip(style.PALETTE, ways, strict=False):
             curve = of_metric[(of_metric["axis"] == axis) & (of_metric["way"] == way)]
-            ends = band(curve["value"], curve["low"], curve["high"], translucent(colour, 0.12))
+            ends = style.band(curve["value"], curve["low"], curve["high"], style.translucent(colour, 0.12))
             figure.add_scatter(**ends, legendgroup=way, **at)
             figure.add_scatter(
                 x=curve["value"], y=curve["estimate"], mode="lines+markers", name=way, legendgroup=way,
@@ -105,8 +91,8 @@ def get_ways(rows: pd.DataFrame) -> go.Figure:
         if metric == "guest_throughput":
             scale = {"range": [0, 1.05], "title": "share of undisturbed throughput"}
         else:
-            scale = time_axis([*of_metric["low"], *of_metric["high"]], _METRICS[metric])
+            scale = style.time_axis([*of_metric["low"], *of_metric["high"]], _METRICS[metric])
         figure.update_yaxes(scale | ({"title": None} if i % len(axes) else {}), **at)
         figure.update_xaxes(type="category", **at)
-    subtitle = "dashed: predicted, with intervals; no measurements"
-    return titled(figure, "Predicted: GET in one hold, in batches and without the lock", subtitle, entries_per_row=3)
+    title = "Predicted: GET in one hold, in batches and without the lock"
+    return style.titled(figure, title, "dashed: predicted, with intervals; no measurements", entries_per_row=3)

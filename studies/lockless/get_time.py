@@ -93,8 +93,8 @@ def fit_walk() -> Walk:
     rounds, logs = clears["round"].to_numpy() - 1, np.log(clears["total_time_ns"].to_numpy(dtype=float) * 1e-9)
 
     def residuals(page: float) -> NDArray[np.float64]:
-        predicted = [np.interp(page, GRID, model[:, r]) for r in (0, 1)]
-        return np.asarray(logs - np.array(predicted)[rounds])
+        predicted = np.array([np.interp(page, GRID, of_round) for of_round in model.T])
+        return np.asarray(logs - predicted[rounds])
 
     best = float(optimize.minimize_scalar(lambda p: float((residuals(p) ** 2).sum()), bounds=GRID).x)
     slope = float(np.mean(residuals(best - 1) - residuals(best + 1)) / 2)  # of the logarithm, per instruction
@@ -109,6 +109,7 @@ _THOUSANDS_PER_S = 1e6
 """Thousands of instructions in a second of the lab's clock, which counts each instruction as a nanosecond."""
 
 HOLDS = "mmu_lock taken by CLEAR"
+_RANGE = ["median", "min", "max"]
 
 
 def lab_comparison(walk: Walk) -> pd.DataFrame:
@@ -122,22 +123,19 @@ def lab_comparison(walk: Walk) -> pd.DataFrame:
     clears, stalls = lab_rows("ioctls").query("name == 'clear'"), lab_rows("stalls")
     acquisitions = lab_rows("locks").query("phase == 'rounds' and site == 'clear'")
     rows = []
-    for lockless, (first, second, stall) in zip((False, True), model.tolist(), strict=True):
+    for lock, simulated in zip(("mmu_lock", "none"), model.tolist(), strict=True):
+        lockless = lock == "none"
         times = clears[clears["lockless"] == lockless].set_index("round")["total_time_ns"]
         longest = stalls[stalls["lockless"] == lockless].groupby("seed")["longest_stall_in_clear_ns"].max()
         holds = acquisitions[acquisitions["lockless"] == lockless].groupby("seed")["acquisitions"].sum()
-        rows += [
-            ("first CLEAR", _THOUSANDS_PER_S * (times[1] * 1e-9), first),
-            ("second CLEAR", _THOUSANDS_PER_S * (times[2] * 1e-9), second),
-            ("longest stall", _THOUSANDS_PER_S * (longest * 1e-9), stall),
-            (HOLDS, holds.reindex(longest.index, fill_value=0), 0.0 if lockless else cases[0].workload.iterations),
-        ]
-    lab = [values.agg(["median", "min", "max"]).to_numpy(dtype=float) for _, values, _ in rows]
-    frame = pd.DataFrame({"lock": ["mmu_lock"] * 4 + ["none"] * 4, "what": [what for what, _, _ in rows]})
-    frame["unit"] = np.where(frame["what"] == HOLDS, "count", "thousand instructions")
-    frame[["lab", "lab_low", "lab_high"]] = lab
-    frame["model"] = [float(value) for _, _, value in rows]
-    frame["determined"] = (frame["lock"] == "none") & frame["what"].isin(["first CLEAR", "second CLEAR"])
+        names = ("first CLEAR", "second CLEAR", "longest stall")
+        for what, values, value in zip(names, (times[1], times[2], longest), simulated, strict=True):
+            lab = (_THOUSANDS_PER_S * (values * 1e-9)).agg(_RANGE)
+            rows.append((lock, what, "thousand instructions", *lab, value, lockless and what != "longest stall"))
+        counted = holds.reindex(longest.index, fill_value=0).agg(_RANGE)
+        rows.append((lock, HOLDS, "count", *counted, 0.0 if lockless else cases[0].workload.iterations, False))
+    columns = ["lock", "what", "unit", "lab", "lab_low", "lab_high", "model", "determined"]
+    frame = pd.DataFrame(rows, columns=columns)
     return frame.assign(error=np.where(frame["lab"] == frame["model"], 0.0, frame["model"] / frame["lab"] - 1))
 
 
@@ -250,8 +248,7 @@ def rewalks(scenario: Scenario) -> dict[str, float]:
     ``expected``: equation 2.6 of docs/page-table-walks.md.
     """
     scenario = complete(scenario)
-    raw = compiled.run(build(scenario), 1, ledger=8_000_000)
-    time, _, kind, page, dirty = raw.ledger.T
+    time, _, kind, page, dirty = compiled.run(build(scenario), 1, ledger=8_000_000).ledger.T
     costs = scenario.costs
     page_ps = (costs.lockless_page if scenario.policy.clear_lock == "lockless" else costs.clear_page) or 0
     cleared = np.flatnonzero((kind == LEDGER.index("clear")) & (dirty > 0))
@@ -296,8 +293,7 @@ def readings(requirements: Budget, ratio: tuple[float, float, float], simulated:
          "a queue is first come first served, and GET takes the lock once; modelled, it waits "
          f"{1e6 * wait:.0f} µs on average at most",
          "excluded" if saved > 100 * wait else "open", "lock_stat: wait and hold time of mmu_lock by call site"),
-        ("TLBs are flushed outside of the lock",
-         f"{1e3 * saved:.1f} ms of flushing saved",
+        ("TLBs are flushed outside of the lock", f"{1e3 * saved:.1f} ms of flushing saved",
          f"GET flushes once either way: {1e6 * requirements.flush:.0f} µs for {VCPUS} vCPUs on the published host",
          "excluded" if saved > 100 * requirements.flush else "open", "function time of kvm_flush_remote_tlbs"),
         ("the walk itself became faster: another walk of the rmap, one atomic operation for an update of an SPTE",
@@ -307,8 +303,7 @@ def readings(requirements: Budget, ratio: tuple[float, float, float], simulated:
          f"{ratio[2]:.2f}) of the instructions; instructions are no time, misses of the cache stay",
          "possible" if ratio[1] < means.ratio else "excluded",
          "the new walk with the lock held around it, on the old machine"),
-        ("GET found fewer dirty pages",
-         f"{means.ratio:.2f} of the pages",
+        ("GET found fewer dirty pages", f"{means.ratio:.2f} of the pages",
          f"modelled, it does while blocks are being split ({', '.join(fewer) or 'no guest'}): large SPTEs that are "
          "kept are split by the faults that write, with a flush under the lock each, and the guest is slower. "
          f"Otherwise it finds as many or more ({simulated['dirty_ratio'].max():.2f} at most)",
@@ -317,13 +312,11 @@ def readings(requirements: Budget, ratio: tuple[float, float, float], simulated:
          f"{1e3 * saved:.1f} ms more of it before than after",
          "nobody is preempted who holds or waits for a spinlock, so that it is the walk without one that may be",
          "open", "perf sched: run delay of the thread"),
-        ("one slow run before",
-         f"nine runs as those after, and one of {1e3 * means.outlier:.0f} ms",
-         "no spread is stated",
-         "open", "the twenty single times"),
+        ("one slow run before", f"nine runs as those after, and one of {1e3 * means.outlier:.0f} ms",
+         "no spread is stated", "open", "the twenty single times"),
         ("someone else holds mmu_lock for milliseconds (MMU notifier, zapping)",
          f"a hold of that kind at nearly every GET, {1e3 * saved:.1f} ms left of it on average",
-         "no published hold of a fault comes near; nothing states what else ran",
-         "open", "lock_stat: longest hold by call site"),
+         "no published hold of a fault comes near; nothing states what else ran", "open",
+         "lock_stat: longest hold by call site"),
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["reading", "needs", "known", "verdict", "decisive"])

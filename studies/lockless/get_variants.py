@@ -110,15 +110,14 @@ def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
     locked = [way for way in WAYS if "clear_lock" not in WAYS[way]]
     equivalent = throughput[locked].ge(throughput[SAME_COST] - EQUIVALENCE_LIMITS[0], axis=0)
     equivalent &= stall[locked].le(EQUIVALENCE_LIMITS[1] * stall[SAME_COST], axis=0)
-    times = get[locked].where(equivalent, np.inf)
-    table = pd.DataFrame(
-        {"equivalent": times.idxmin(axis=1).where(equivalent.any(axis=1), "none"),
-         "get_ratio": (times.min(axis=1) / get[SAME_COST]).where(equivalent.any(axis=1)),
+    times, some = get[locked].where(equivalent, np.inf), equivalent.any(axis=1)
+    return pd.DataFrame(
+        {"equivalent": times.idxmin(axis=1).where(some, "none"),
+         "get_ratio": (times.min(axis=1) / get[SAME_COST]).where(some),
          "whole_stall_ratio": stall["one hold"] / stall[SAME_COST],
          "whole_throughput_loss": throughput[SAME_COST] - throughput["one hold"],
          "lockless_get_s": get[SAME_COST], "lockless_stall_s": stall[SAME_COST]}
-    )  # fmt: skip
-    return table.reset_index()
+    ).reset_index()  # fmt: skip
 
 
 def guests(walk: Walk) -> pd.DataFrame:
@@ -128,22 +127,12 @@ def guests(walk: Walk) -> pd.DataFrame:
     ``dirty_pages`` (a GET).
     """
     cases = {(guest, way): draws[0] for guest in GUEST_TYPES for way, draws in _cases(guest, BASE, walk, 1).items()}
-    rows = []
-    for (guest, way), run in zip(cases, evaluate(list(cases.values()), pages_per_vcpu=None), strict=True):
-        metrics = run.metrics
-        rows.append(
-            (
-                guest,
-                way,
-                metrics["get_dirty_log_time"],
-                metrics["get_wait_time"] / metrics["get_dirty_log_time"],
-                metrics["guest_throughput"],
-                metrics["longest_stall"],
-                metrics["dirty_pages"],
-            )
-        )
+    metrics = ["get_dirty_log_time", "get_wait_time", "guest_throughput", "longest_stall", "dirty_pages"]
+    runs = evaluate(list(cases.values()), pages_per_vcpu=None)
+    rows = [(*key, *(run.metrics[name] for name in metrics)) for key, run in zip(cases, runs, strict=True)]
     columns = ["guest", "way", "get_time_s", "wait_share", "guest_throughput", "longest_stall_s", "dirty_pages"]
-    return pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=columns)
+    return table.assign(wait_share=table["wait_share"] / table["get_time_s"])
 
 
 def in_readable_units(frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,14 +20,13 @@ from simlib.analysis.prediction_options import LEVEL
 from simlib.measurements import load
 from studies.study import NOT_PREDICTED, comparison_rows
 
+RUNS, GETS = "x86-kernbench-lockless", "x86-get-dirty-log-lockless"
+"""Published tables of kernbench and of GET."""
+
 POWER, ALPHA = 0.80, 0.05
 """Power of a test to detect a regression, and its probability of a false alarm."""
 
-CONTRASTS: dict[str, dict[str, float]] = {
-    "EPT on": {"Y": 1.0},
-    "EPT off": {"N": 1.0},
-    "both, averaged": {"Y": 0.5, "N": 0.5},
-}
+CONTRASTS = {"EPT on": {"Y": 1.0}, "EPT off": {"N": 1.0}, "both, averaged": {"Y": 0.5, "N": 0.5}}
 """Comparisons of after with before: weights of the differences with EPT (``Y``) and without (``N``)."""
 
 
@@ -39,11 +37,6 @@ class Contrast:
     value: float
     error: float
     dof: float
-
-    @property
-    def p_value(self) -> float:
-        """Two-sided p-value for no difference."""
-        return 2 * float(stats.t.sf(abs(self.value / self.error), self.dof))
 
     def upper_bound(self, level: float) -> float:
         """One-sided upper confidence bound of the difference, as a relative change."""
@@ -68,7 +61,7 @@ class Contrast:
 
 def runs(skip: int = 0) -> pd.DataFrame:
     """Twelve runs: ``variant``, ``ept``, ``run``, ``real_time_s``; `skip`: number of each cell's first runs to omit."""
-    frame = load("x86-kernbench-lockless").frame
+    frame = load(RUNS).frame
     return frame[frame["run"] > skip].reset_index(drop=True)
 
 
@@ -110,9 +103,9 @@ def comparison(skip: int = 0) -> pd.DataFrame:
         rows.append(
             {"comparison": name, "change_percent": 100 * np.expm1(result.value),
              "low_percent": 100 * result.upper_bound(ALPHA), "high_percent": 100 * result.upper_bound(1 - ALPHA),
-             "p": result.p_value, "p_holm": np.nan, "dof": result.dof, "shown_percent": 100 * result.detectable(),
-             "shown_low_percent": 100 * low, "shown_high_percent": 100 * high,
-             "shown_two_sided_percent": 100 * result.detectable(sides=2)}
+             "p": 2 * float(stats.t.sf(abs(result.value / result.error), result.dof)), "p_holm": np.nan,
+             "dof": result.dof, "shown_percent": 100 * result.detectable(), "shown_low_percent": 100 * low,
+             "shown_high_percent": 100 * high, "shown_two_sided_percent": 100 * result.detectable(sides=2)}
         )  # fmt: skip
     frame = pd.DataFrame(rows)
     return frame.assign(p_holm=holm(frame["p"]))
@@ -176,7 +169,7 @@ class Means:
 
 def get_means() -> Means:
     """Return the 2013 series' means of GET."""
-    frame = load("x86-get-dirty-log-lockless").frame.set_index("variant")
+    frame = load(GETS).frame.set_index("variant")
     times = frame["get_dirty_log_time_ns"] * 1e-9
     return Means(float(times["before"]), float(times["after"]), int(frame["runs"].iloc[0]))
 
@@ -186,13 +179,8 @@ def published_numbers() -> pd.DataFrame:
     times, means = runs(), get_means()
     ept = times["ept"].map({"Y": "on", "N": "off"})
     variant = times["variant"] + ", EPT " + ept + ", run " + times["run"].astype(str)
-    parts: dict[str, dict[str, Any]] = {
-        "x86-kernbench-lockless": {"variant": variant, "metric": "kernbench", "published": times["real_time_s"]},
-        "x86-get-dirty-log-lockless": {"variant": ["before", "after"], "metric": "mean GET",
-                                       "published": [means.before, means.after]},
-    }  # fmt: skip
-    rows = [
-        comparison_rows(pd.DataFrame(part).assign(vcpus=12, unit="s", role=NOT_PREDICTED), table)
-        for table, part in parts.items()
-    ]
-    return pd.concat(rows, ignore_index=True)
+    kernbench = pd.DataFrame({"variant": variant, "metric": "kernbench", "published": times["real_time_s"]})
+    gets = pd.DataFrame({"variant": ["before", "after"], "published": [means.before, means.after]})
+    parts = [kernbench.assign(table=RUNS), gets.assign(metric="mean GET", table=GETS)]
+    rows = pd.concat(parts, ignore_index=True).assign(vcpus=12, unit="s", role=NOT_PREDICTED)
+    return comparison_rows(rows, list(rows["table"]))

@@ -31,16 +31,6 @@ class Migrations(StudyFindings):
     fit: Fit
 
     @property
-    def changes(self) -> pd.DataFrame:
-        """Nine changes of the April 2024 mail."""
-        return self.numbers[self.numbers["table"] == drops.TABLE]
-
-    @property
-    def seconds(self) -> pd.DataFrame:
-        """Seconds of degradation of the 48 vCPU migration."""
-        return self.numbers[self.numbers["table"] == degraded.TABLE]
-
-    @property
     def observations(self) -> int:
         """Number of published numbers that determined the costs and the workloads."""
         fitted = int((self.numbers["role"] == FITTED).sum())
@@ -73,37 +63,26 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
 
 def answer(findings: Migrations) -> Answer:
     """Answer of notebook 03: the reason for the different costs of the same 64 pages."""
-    rows = findings.changes[findings.changes["metric"] == "clear_cpu_time"]
-    changes = {
-        source: ", ".join(f"{signed(value)} %" for value in rows[source]) for source in ("published", "predicted")
-    }
+    rows = findings.of_table(drops.TABLE).query("metric == 'clear_cpu_time'")
+    published, model = (", ".join(f"{signed(value)} %" for value in rows[name]) for name in ("published", "predicted"))
     return Answer(
         "Each time that CLEAR drops the lock, it waits to reacquire it: for no thread, for one round of readers, or "
-        f"for one writer after another. The published changes of CLEAR's CPU time are {changes['published']}; those of "
-        f"the model are {changes['predicted']}."
+        f"for one writer after another. The published changes of CLEAR's CPU time are {published}; those of the model "
+        f"are {model}."
     )
 
 
 def degradation_answer(findings: Migrations) -> Answer:
     """Answer of notebook 04: agreement with the published seconds of degradation, fitted and held out."""
-    rows = findings.seconds
-    inside = rows["published"].between(rows["low"], rows["high"])
-    counts = ", ".join(
-        f"{int(inside[rows['role'] == role].sum())} of {int((rows['role'] == role).sum())} {role}"
-        for role in dict.fromkeys(rows["role"])
-    )
+    rows = findings.of_table(degraded.TABLE)
+    by_role = rows["published"].between(rows["low"], rows["high"]).groupby(rows["role"], sort=False)
+    counts = ", ".join(f"{inside.sum()} of {len(inside)} {role}" for role, inside in by_role)
     return Answer(
         "While every vCPU faults, KVM handles one fault after another, one for each page and pass, and this limits the "
         f"guest. Of the published times of degradation, {counts} lie in the model's interval."
     )
 
 
-STUDY = Study(
-    "migrations",
-    "Published migrations",
-    ("03-clear-dirty-log", "04-migration-degradation"),
-    (drops.TABLE, degraded.TABLE),
-    compute,
-    answer,
-    runtime_s=120,
-)
+NOTEBOOKS = ("03-clear-dirty-log", "04-migration-degradation")
+TABLES = (drops.TABLE, degraded.TABLE)
+STUDY = Study("migrations", "Published migrations", NOTEBOOKS, TABLES, compute, answer, runtime_s=120)

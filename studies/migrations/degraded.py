@@ -27,9 +27,6 @@ TABLE = "arm64-migration-degradation"
 BARS = {"arm64-before": 0.25, "x86-reference": 0.25, "arm64-after": 0.3}
 """Relative deviation of the seconds of degradation up to which the model counts as agreeing."""
 
-PREDICTED = "arm64-after"
-"""Variant whose seconds determined neither a cost nor a setting."""
-
 INTERVALS = ("50ns", "100ns", "130ns", "200ns")
 """Intervals between two accesses that `one_guest` tries."""
 
@@ -66,7 +63,7 @@ def seconds(
     curves, work, rows = [], [], []
     for step, (name, case) in enumerate(variants.items()):
         estimate, random = shipped_fit(case).estimate, np.random.default_rng(seed)
-        role = HELD_OUT if name == PREDICTED else FITTED
+        role = HELD_OUT if name == "arm64-after" else FITTED  # its seconds determined neither a cost nor a setting
         run = run_scenario(scaled(complete(estimate.apply(case)), _PART), seed=seed)
         best = unscaled(run.metrics, _PART)
         curve = degradation(run.scenario, run.job, run.raw).drop(columns="throughput")
@@ -125,9 +122,7 @@ def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.Da
         case = cases[name].changed({"workload": {"access_interval": interval}})
         jobs.append(partial(_above, shipped_fit(case).estimate.apply(case), seed))
     runs = parallel.run_all(jobs, "one guest", progress)
-    rows: list[tuple[Any, ...]] = [
-        (*combination, *levels) for combination, levels in zip(combinations, runs, strict=True)
-    ]
+    rows: list[tuple[Any, ...]] = [(*pair, *levels) for pair, levels in zip(combinations, runs, strict=True)]
     published = (("arm64-after", "arm64-after"), ("x86", "x86-reference"))
     rows += [(name, "published", *published_seconds(variant)) for name, variant in published]
     return pd.DataFrame(rows, columns=["case", "access_interval", *(f"above_{level}" for level in LEVELS)])
@@ -149,9 +144,8 @@ def dips(seed: int = 1, progress: parallel.Progress | None = None) -> tuple[pd.D
             curve = degradation(run.scenario, run.job, run.raw)
             panel = f"{chunk[0]} GiB CLEARs"
             curves.append(curve[["time_s", "throughput"]].assign(series=series, panel=panel))
-            row: dict[str, Any] = {"chunk": panel, "series": series,
-                                   "longest_stall_ms": 1e3 * run.metrics["longest_stall"],
-                                   "bin_ms": 1e3 * float(curve["width_s"].iloc[0])}  # fmt: skip
+            stall, width = 1e3 * run.metrics["longest_stall"], 1e3 * float(curve["width_s"].iloc[0])
+            row: dict[str, Any] = {"chunk": panel, "series": series, "longest_stall_ms": stall, "bin_ms": width}
             for number, bins in enumerate(_by_pass(run, curve), 1):
                 row[f"lowest_percent_{number}"] = 100 * float(bins["throughput"].min())
                 row[f"mean_percent_{number}"] = 100 * float(bins["throughput"].mean())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -39,9 +40,6 @@ BARS = {
     (3, "precopy_duration"): (20, 45), (3, "dirty_left"): (100, 240), (3, "clear_cpu_time"): (3000, 8000),
 }  # fmt: skip
 """Range that counts as agreement with each change, percent."""
-
-WIDE = 2.0
-"""An interval is called wide if its ends differ by more than this factor."""
 
 
 def change_by_drop(
@@ -81,19 +79,23 @@ def change_by_drop(
 def changes(draws: int, seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:
     """Compute the nine published changes with the model.
 
-    Returns: `studies.study.COLUMNS`, ``emulates``, ``low_bar``, ``high_bar``. All have the role
-    fitted, because the settings that the mail does not state were chosen on them.
+    Returns: `studies.study.COLUMNS`, ``emulates``, ``low_bar``, ``high_bar``. All have the role fitted, because the
+    settings that the mail does not state were chosen on them.
     """
     cases = {f"configuration {name[-1]}": case for name, case in configurations().variants.items()}
     simulated = change_by_drop(cases, draws, seed, progress)
-    table = load(TABLE).frame.set_index("configuration")
-    pairs = zip(simulated["variant"], simulated["metric"], strict=True)
-    keys = [(int(variant[-1]), metric) for variant, metric in pairs]
-    bars = np.array([BARS[key] for key in keys], dtype=float)
-    published = [float(table[PUBLISHED_CHANGE[metric]][number]) for number, metric in keys]
-    rows = simulated.assign(published=published, unit=CHANGE, role=FITTED, emulates=[EMULATES[n] for n, _ in keys],
-                            low_bar=bars[:, 0], high_bar=bars[:, 1])  # fmt: skip
+    keys = [
+        (int(variant[-1]), metric) for variant, metric in zip(simulated["variant"], simulated["metric"], strict=True)
+    ]
+    low_bar, high_bar = np.array([BARS[key] for key in keys], dtype=float).T
+    rows = simulated.assign(published=[published_change(*key) for key in keys], unit=CHANGE, role=FITTED,
+                            emulates=[EMULATES[n] for n, _ in keys], low_bar=low_bar, high_bar=high_bar)  # fmt: skip
     return comparison_rows(rows, TABLE)
+
+
+def published_change(number: int, metric: str) -> float:
+    """Published change of a metric in a configuration, percent."""
+    return float(load(TABLE).frame.set_index("configuration")[PUBLISHED_CHANGE[metric]][number])
 
 
 def loongarch() -> Scenario:
@@ -112,14 +114,13 @@ def clear_split(fit: Fit) -> pd.DataFrame:
     Returns: ``configuration``, ``hold`` (``whole ioctl`` or ``64 pages``); ``work_s``, ``wait_s``, ``flush_s`` (with
     reacquiring), ``all_s``; ``passes``.
     """
-    names = {"clear_work_time": "work_s", "clear_wait_time": "wait_s", "clear_flush_time": "flush_s",
-             "clear_cpu_time": "all_s", "passes": "passes"}  # fmt: skip
+    metrics = ("clear_work_time", "clear_wait_time", "clear_flush_time", "clear_cpu_time", "passes")
     rows = []
-    for name in configurations().variants:
-        for batch, hold in ((0, "whole ioctl"), (WORD_PAGES, "64 pages")):
-            metrics = unscaled(configuration_metrics(fit.estimate, name, batch, FACTOR), FACTOR)
-            rows.append({"configuration": name, "hold": hold} | {names[key]: metrics[key] for key in names})
-    return pd.DataFrame(rows)
+    for name, (batch, hold) in product(configurations().variants, ((0, "whole ioctl"), (WORD_PAGES, "64 pages"))):
+        values = unscaled(configuration_metrics(fit.estimate, name, batch, FACTOR), FACTOR)
+        rows.append((name, hold, *(values[metric] for metric in metrics)))
+    columns = ["configuration", "hold", "work_s", "wait_s", "flush_s", "all_s", "passes"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def reacquisitions(split: pd.DataFrame) -> pd.DataFrame:
@@ -134,14 +135,15 @@ def reacquisitions(split: pd.DataFrame) -> pd.DataFrame:
     whole, drop = (1e6 / words * split[split["hold"] == hold].set_index("configuration")[["work_s", "wait_s", "all_s"]]
                    for hold in ("whole ioctl", "64 pages"))  # fmt: skip
     increase = drop - whole
-    columns = {"reacquisition_us": increase["all_s"], "waiting_us": increase["wait_s"],
-               "work_before_us": whole["work_s"],
-               "ratio_percent": 100 * increase["all_s"] / whole["all_s"]}  # fmt: skip
-    return pd.DataFrame(columns).reset_index()
+    times = {"reacquisition_us": increase["all_s"], "waiting_us": increase["wait_s"], "work_before_us": whole["work_s"]}
+    return pd.DataFrame(times).assign(ratio_percent=100 * increase["all_s"] / whole["all_s"]).reset_index()
 
 
 def cost_rows(fit: Fit) -> pd.DataFrame:
-    """Return the costs with readable units: name, value, low, high, unit, interval (``none``, ``wide``, empty)."""
+    """Return the costs with readable units: name, value, low, high, unit, interval (``none``, ``wide``, empty).
+
+    An interval is called wide if its ends differ by more than a factor of 2.
+    """
     rows = fit.costs()[["name", "value", "low", "high", "unit"]]
     factor = rows["high"] / rows["low"]
-    return rows.assign(interval=["none" if f <= 1 + 1e-9 else "wide" if f > WIDE else "" for f in factor])
+    return rows.assign(interval=np.select([factor <= 1 + 1e-9, factor > 2.0], ["none", "wide"], ""))

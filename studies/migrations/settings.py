@@ -21,12 +21,12 @@ from scipy import stats
 from simlib._lib import parallel
 from simlib.analysis.prediction_options import LEVEL
 from simlib.analysis.simulate import run_scenario
-from simlib.measurements import data_dir, load
+from simlib.measurements import data_dir
 from simlib.measurements.fits import CostEstimate, complete
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.strategy import every
 from simlib.simulator.workloads.scaled import scaled
-from studies.migrations.drops import TABLE
+from studies.migrations.drops import published_change
 from studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configurations
 
 SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -35,13 +35,9 @@ SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
         "a write-heavy guest: the selftest's takes 224 ns a page with everything split, 12 ns if it only reads",
     ),
     "write_percent": ((20, 40, 70, 100), "\"write-heavy\"; the selftest's -f knows these and more"),
-    "link": (
-        ("100Gbit/s", "200Gbit/s"), "Ethernet between the hosts of a cloud in 2024",
-    ),
+    "link": (("100Gbit/s", "200Gbit/s"), "Ethernet between the hosts of a cloud in 2024"),
     "pass_limit": ((1, 2, 3), "a pre-copy that a post-copy follows; the mail measures what the latter finds dirty"),
-    "clear_chunk": (
-        ("1G", "8G"), "CLEARs of 1 and 8 GiB are what the same author tested (cf3ff0ee24d6, 9 May 2024)",
-    ),
+    "clear_chunk": (("1G", "8G"), "CLEARs of 1 and 8 GiB are what the same author tested (cf3ff0ee24d6, 9 May 2024)"),
     "clear_threads": ((0, 1), "the sender clears, as QEMU's does; or a thread beside it"),
 }  # fmt: skip
 """Settings that the mail does not state: their values, equally likely a priori, and the reason for these values."""
@@ -61,8 +57,7 @@ NUMBERS = tuple((number, metric) for number in (1, 2, 3) for metric in PUBLISHED
 
 def published() -> NDArray[np.float64]:
     """Return the nine published changes as logarithms of after over before, in the order of `NUMBERS`."""
-    table = load(TABLE).frame.set_index("configuration")
-    return np.array([np.log1p(float(table[PUBLISHED_CHANGE[metric]][n]) / 100) for n, metric in NUMBERS])
+    return np.array([np.log1p(published_change(*number) / 100) for number in NUMBERS])
 
 
 def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel.Check) -> list[float]:
@@ -107,7 +102,7 @@ def posterior(table: pd.DataFrame, without: int | None = None) -> pd.DataFrame:
     observed = published()
     deviation = SPREAD[0] + SPREAD[1] * np.abs(observed)
     residuals = (table[[column(n) for n in NUMBERS]].to_numpy(dtype=float) - observed) / deviation
-    included = np.array([index != without for index in range(len(NUMBERS))])
+    included = [index for index in range(len(NUMBERS)) if index != without]
     logs = -0.5 * (residuals[:, included] ** 2).sum(axis=1)
     weights = np.exp(logs - logs.max())
     return table.assign(weight=weights / weights.sum())
@@ -133,19 +128,17 @@ def predictive(table: pd.DataFrame) -> pd.DataFrame:
         narrow = high - low <= OWN_SPREADS * 2 * spread * float(stats.norm.ppf((1 + LEVEL) / 2))
         role = "missed" if not inside else "predicted" if narrow else "not determined"
         percent = [100 * float(np.expm1(v)) for v in (observed[index], before[0], before[2], middle, low, high)]
-        names = ("published", "before_low", "before_high", "predicted", "low", "high")
-        rows.append({"configuration": number, "metric": metric, **dict(zip(names, percent, strict=True)),
-                     "effective": float(1 / (weights**2).sum()), "role": role})  # fmt: skip
-    return pd.DataFrame(rows)
+        rows.append((number, metric, *percent, float(1 / (weights**2).sum()), role))
+    names = ["published", "before_low", "before_high", "predicted", "low", "high", "effective", "role"]
+    return pd.DataFrame(rows, columns=["configuration", "metric", *names])
 
 
 def _quantiles(values: NDArray[np.float64], weights: NDArray[np.float64], spread: float) -> tuple[float, float, float]:
     """Compute interval and median of weighted values with a normal spread, approximated by 41 equally likely shifts."""
     shifts = stats.norm.ppf((np.arange(41) + 0.5) / 41) * spread
     all_values = (values[:, None] + shifts).ravel()
-    all_weights = np.repeat(weights / 41, 41)
     order = np.argsort(all_values)
-    total = np.cumsum(all_weights[order])
+    total = np.cumsum(np.repeat(weights / 41, 41)[order])
     indices = np.searchsorted(total, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
     low, median, high = all_values[order][np.minimum(indices, len(order) - 1)]
     return float(low), float(median), float(high)
@@ -158,8 +151,8 @@ def settings_table(table: pd.DataFrame) -> pd.DataFrame:
     """
     weighted = posterior(table)
     rows = [
-        {"setting": name, "value": str(value), "probability": float(weighted["weight"][weighted[name] == value].sum()),
-         "source": source}
-        for name, (values, source) in SETTINGS.items() for value in values
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+        (name, str(value), float(weighted["weight"][weighted[name] == value].sum()), source)
+        for name, (values, source) in SETTINGS.items()
+        for value in values
+    ]
+    return pd.DataFrame(rows, columns=["setting", "value", "probability", "source"])

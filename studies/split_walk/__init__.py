@@ -73,12 +73,6 @@ def answer(findings: SplitWalk) -> Answer:
     )
 
 
-STUDY = Study(
-    "split_walk",
-    "arm64's eager split without the last level",
-    ("09-split-walk",),
-    (*(name for name, _ in TABLES.values()), "arm64-split-walk-barrier", "switches-ioctls"),
-    compute,
-    answer,
-    runtime_s=17,
-)
+_INPUTS = (*(name for name, _ in TABLES.values()), "arm64-split-walk-barrier", "switches-ioctls")
+_TITLE = "arm64's eager split without the last level"
+STUDY = Study("split_walk", _TITLE, ("09-split-walk",), _INPUTS, compute, answer, runtime_s=17)

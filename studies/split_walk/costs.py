@@ -37,7 +37,6 @@ NAMES = (*COSTS, PROTECT_VISIT)
 """Names of the costs that a reading may use; the first is the unit."""
 
 _LOWEST, _HIGHEST = 1e-4, 1e6
-
 Floats = NDArray[np.float64]
 
 
@@ -167,8 +166,7 @@ class _Problem:
 
     def costs(self, logs: Floats) -> Floats:
         """Return the costs in the order of `NAMES` from the logarithms of the free ratios."""
-        costs = np.zeros(len(NAMES))
-        costs[0] = 1.0
+        costs: Floats = np.eye(len(NAMES))[0]
         costs[self.free] = np.exp(logs)
         return costs
 
@@ -186,25 +184,19 @@ class _Problem:
             return np.concatenate([errors, self.spread_errors(model)]) if self.reading.spreads else errors
 
         bounds = (np.log(_LOWEST), np.log(_HIGHEST))
-        return min(
-            (optimize.least_squares(residuals, start, bounds=bounds) for start in starts),
-            key=lambda result: result.cost,
-        )
+        results = (optimize.least_squares(residuals, start, bounds=bounds) for start in starts)
+        return min(results, key=lambda result: result.cost)
 
     def spread_errors(self, model: Floats) -> Floats:
         """Errors of the two spreads of already split memory, in standard errors of a standard deviation of six values.
 
         The part of the blocks' deviations that the model does not explain is noise, which these spreads have too.
         """
-        spread, deviation = model.std(axis=1, ddof=1), self.deviation
-        errors = []
-        for first in (0, 3):  # enabling, CLEAR
-            blocks = slice(first + 1, first + 3)
-            noise = max(0.0, float(np.mean(deviation[blocks] ** 2 - spread[blocks] ** 2)))
-            errors.append(
-                (np.hypot(spread[first], np.sqrt(noise)) / deviation[first] - 1) * np.sqrt(2 * (len(MODES) - 1))
-            )
-        return np.array(errors)
+        # Rows: enabling, CLEAR; columns: already split memory, and two kinds of blocks.
+        spread, deviation = model.std(axis=1, ddof=1).reshape(2, 3), self.deviation.reshape(2, 3)
+        noise = np.maximum(0.0, np.mean(deviation[:, 1:] ** 2 - spread[:, 1:] ** 2, axis=1))
+        errors: Floats = np.hypot(spread[:, 0], np.sqrt(noise)) / deviation[:, 0] - 1
+        return errors * float(np.sqrt(2 * (len(MODES) - 1)))
 
 
 def fit(
@@ -213,8 +205,7 @@ def fit(
     """Fit ratios of costs by least squares in the published standard deviations, with `draws` for the intervals."""
     problem = _Problem(machine, reading)
     best = problem.solve(problem.observed, problem.starts)
-    starts = [best.x, problem.starts[0]]
-    drawn = problem.draw_observations(draws, seed)
+    starts, drawn = [best.x, problem.starts[0]], problem.draw_observations(draws, seed)
     samples = np.array([problem.costs(problem.solve(observed, starts).x) for observed in drawn])
     model = problem.by_mode(best.x)
     table = pd.DataFrame(list(CASES), columns=["scenario", "backing"])

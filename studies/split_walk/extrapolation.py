@@ -150,9 +150,9 @@ def barrier_table(fit: WalkFit) -> pd.DataFrame:
         counts = SplitCounts(TABLES[fit.machine][1], BACKINGS[backing]).clear()
         row, splits = count_row(counts), counts["split_block"]
         least = float(reduction / (1 - reduction) * (row @ fit.costs) / splits)
-        low, high = interval(reduction / (1 - reduction) * (fit.draws @ row) / splits)
+        ends = interval(reduction / (1 - reduction) * (fit.draws @ row) / splits)
         word = float(least / fit.costs[NAMES.index("clear_word")])
-        rows.append((backing, splits, counts["clear_word"], least, low, high, word))
+        rows.append((backing, splits, counts["clear_word"], least, *ends, word))
     return pd.DataFrame(rows, columns=["backing", "before", "after", "least_visits", "low", "high", "words"])
 
 
@@ -177,8 +177,7 @@ def engine_table(fit: WalkFit) -> pd.DataFrame:
             ).with_costs(**dict.fromkeys(UNUSED, 0) | {"guest_access": 1000} | costs)  # fmt: skip
             times.append(run_scenario(case).metrics["clear_dirty_log_time" if clears else "enable_time"])
             differences.append(abs(round(times[-1] * 1e12) - total_time(slot.counts_of(scenario, walk), costs)))
-        rows.append(
-            (scenario, backing, 1e3 * times[0], 1e3 * times[1], max(differences), 100 * times[1] / times[0] - 100)
-        )
+        before, after = times
+        rows.append((scenario, backing, 1e3 * before, 1e3 * after, max(differences), 100 * after / before - 100))
     columns = ["scenario", "backing", "all_ms", "skip_levels_ms", "apart_ps", "change_percent"]
     return pd.DataFrame(rows, columns=columns)

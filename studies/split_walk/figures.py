@@ -23,13 +23,9 @@ ACTIVITIES = {
 }
 """Labels of the activities, in the order of the bars."""
 
-CHANGE_COLUMNS = {"machine": TEXT, "metric": TEXT, "backing": TEXT, "published": number(), "deviation": number(),
-                  "fitted": number(), "predicted": number(), "low": number(), "high": number()}  # fmt: skip
-"""Columns of the table that `changes` reads."""
-
+_CHANGE = dict.fromkeys(("published", "deviation", "fitted", "predicted", "low", "high"), number())
+_CHANGES = {"machine": TEXT, "metric": TEXT, "backing": TEXT, **_CHANGE}
 SHARE_COLUMNS = {"panel": TEXT, "case": TEXT, "what": word(ACTIVITIES), "share_percent": number(0)}
-"""Columns of the table that `shares` reads."""
-
 _LOOKS = {
     "published": ("published", {"symbol": "circle", "size": 9, "color": INK}),
     "fitted": ("model, fitted", {"symbol": "line-ns-open", "size": 17, "color": PALETTE[0], "line": {"width": 4}}),
@@ -38,7 +34,7 @@ _LOOKS = {
 }  # fmt: skip
 
 
-@reads("table", CHANGE_COLUMNS)
+@reads("table", _CHANGES)
 def changes(rows: pd.DataFrame) -> go.Figure:
     """Changes of the ioctl's time, percent, one panel for each machine and one row for each case."""
     rows = rows.assign(case=rows["metric"] + ", " + rows["backing"])

@@ -38,12 +38,9 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Teardown:
     """Fit the costs, check them, compare with the mail, and predict. The computation is deterministic."""
     training, all_rows = unmap.fits(), unmap.fits(math.inf)
     predictions = mail.predictions(all_rows)
-    costs = [
-        unmap.cost_table(fits).assign(rows=rows)
-        for rows, fits in ((f"up to {TRAIN_GB} GB", training), ("all", all_rows))
-    ]
+    costs = [unmap.cost_table(training, f"up to {TRAIN_GB} GB"), unmap.cost_table(all_rows, "all")]
     tables = {
-        "costs": pd.concat(costs, ignore_index=True)[["mapping", "rows", "cost", "value_us", "low_us", "high_us"]],
+        "costs": pd.concat(costs, ignore_index=True),
         "across": unmap.cross_predictions(all_rows),
         "readings": mail.readings(all_rows),
         "predictions": predictions,
@@ -68,16 +65,5 @@ def answer(findings: Teardown) -> Answer:
     )
 
 
-STUDY = Study(
-    "teardown",
-    "Tearing a VM down on arm64",
-    ("08-teardown",),
-    (
-        *(table.name for table in TABLES.values()),
-        mail.BOUNDS,
-        "arm64-teardown-cost-share",
-        "arm64-enable-dirty-log-chunks",
-    ),
-    compute,
-    answer,
-)
+_INPUTS = (*(table.name for table in TABLES.values()), mail.BOUNDS, mail.SHARE, mail.WRITE_PROTECT)
+STUDY = Study("teardown", "Tearing a VM down on arm64", ("08-teardown",), _INPUTS, compute, answer)

@@ -22,8 +22,8 @@ from simlib.model.unmapping import unmapping
 from studies.study import FITTED, HELD_OUT, comparison_rows, shipped_fit
 from studies.teardown.unmap import COSTS, GIB, TABLES, UnmapFit
 
-BOUNDS = "arm64-teardown-64gb"
-"""Published table of the mail's two bounds."""
+BOUNDS, SHARE, WRITE_PROTECT = "arm64-teardown-64gb", "arm64-teardown-cost-share", "arm64-enable-dirty-log-chunks"
+"""Published tables: the mail's two bounds, its share of cleaning the cache, and times of write-protecting."""
 
 WAYS = {
     "both for each entry": Policy(teardown_cache="entry", teardown_tlb="entry"),
@@ -77,7 +77,7 @@ def statements() -> Statements:
     """Return the December 2019 mail's three statements."""
     bounds = load(BOUNDS).frame
     times, memory = bounds.set_index("variant")["teardown_time_s"].to_dict(), bounds["memory_gb"].iloc[0]
-    percent = float(load("arm64-teardown-cost-share").frame["share_percent"].iloc[0])
+    percent = float(load(SHARE).frame["share_percent"].iloc[0])
     share = (percent / 100, (percent - 0.5) / 100, (percent + 0.5) / 100)
     return Statements(round(memory) * GIB, float(times["before"]), float(times["after"]), share)
 
@@ -88,7 +88,7 @@ def least_unmap_entry() -> float:
     That walk also changes each entry, but frees nothing. The tables' cost of an entry is an upper bound, because their
     test timed more, such as freeing the host's pages.
     """
-    table = load("arm64-enable-dirty-log-chunks")
+    table = load(WRITE_PROTECT)
     times = table.rows("page_size == '4K'").set_index("variant")["enable_time_ms"].to_dict()
     mapped = parse_size(str(table.descriptor["setup"]["memory_pressure"]))
     return 1e-3 * float(times["before"] - times["after"]) / (mapped // 4096)
@@ -110,21 +110,13 @@ def readings(fits: dict[str, UnmapFit]) -> pd.DataFrame:
         value, least, most = (
             entries * (removal + invalidate[i]) for i, removal in enumerate((unmap[0], least_unmap_entry(), unmap[2]))
         )
-        rows.append(
-            {
-                "mapping": mapping,
-                "entries": entries,
-                **{f"mail{end}_ns": 1e9 * s / entries for end, s in (("", other), ("_low", low), ("_high", high))},
-                "table_ns": 1e9 * value / entries,
-                "ratio": value / other,
-                "ratio_low": least / high,
-                "ratio_high": most / low,
-                "after_least_s": entries * least_unmap_entry(),
-                "after_table_s": entries * unmap[0],
-                "agrees": least <= high and most >= low and entries * least_unmap_entry() < stated.after_s,
-            }
-        )
-    return pd.DataFrame(rows)
+        per_entry = [1e9 * time / entries for time in (other, low, high, value)]
+        ratios, after = (value / other, least / high, most / low), entries * least_unmap_entry()
+        agrees = least <= high and most >= low and after < stated.after_s
+        rows.append((mapping, entries, *per_entry, *ratios, after, entries * unmap[0], agrees))
+    columns = ["mapping", "entries", "mail_ns", "mail_low_ns", "mail_high_ns", "table_ns", "ratio", "ratio_low",
+               "ratio_high", "after_least_s", "after_table_s", "agrees"]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
 
 
 def largest_page_share(fits: dict[str, UnmapFit]) -> float:
@@ -184,12 +176,10 @@ def bound_numbers(predictions: pd.DataFrame) -> pd.DataFrame:
     position of the bound in `studies.teardown.figures.teardown_ways`.
     """
     rows = load(BOUNDS).frame
-    way = rows["variant"].map({"before": BEFORE, "after": AFTER})
-    predicted = predictions.query("memory == '64G' and page_size == '4K' and mapping == 'blocks'").drop(
-        columns="mapping"
-    )
+    ways = [{"before": BEFORE, "after": AFTER}[variant] for variant in rows["variant"]]
+    predicted = predictions.query("memory == '64G' and page_size == '4K' and mapping == 'blocks'")
     predicted = predicted.rename(columns={"estimate_s": "predicted", "low_s": "low", "high_s": "high"})
-    predicted = predicted.set_index("way", drop=False).loc[way.tolist()].reset_index(drop=True).assign(
+    predicted = predicted.drop(columns="mapping").set_index("way", drop=False).loc[ways].reset_index(drop=True).assign(
         variant=rows["variant"] + rows["memory_gb"].map(", {:g} GB".format), metric="teardown time",
         published=rows["teardown_time_s"].astype(float), unit="s", relation=rows["relation"],
         role=rows["variant"].map({"before": FITTED, "after": HELD_OUT}),

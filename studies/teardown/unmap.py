@@ -102,21 +102,12 @@ def published(mapping: str) -> pd.DataFrame:
         for gb, kernel in zip(frame["memory_gb"], frame["variant"], strict=True)
     ]
     variant = frame["variant"] + f", {table.mapped_by}, " + frame["memory_gb"].map("{:g} GB".format)
-    role = np.where(frame["memory_gb"] > TRAIN_GB, HELD_OUT, FITTED)
-    rows = {
-        "variant": variant,
-        "metric": "unmap time",
-        "published": frame["unmap_time_s"],
-        "unit": "s",
-        "role": role,
-        "mapping": mapping,
-        "kernel": frame["variant"],
-        "memory_gb": frame["memory_gb"],
-        "constant": 1,
-        "entries": [unmap.entries for unmap in work],
-        "invalidations": [unmap.invalidations for unmap in work],
-    }
-    return comparison_rows(pd.DataFrame(rows), table.name)
+    rows = pd.DataFrame({"variant": variant, "metric": "unmap time", "published": frame["unmap_time_s"]}).assign(
+        unit="s", role=np.where(frame["memory_gb"] > TRAIN_GB, HELD_OUT, FITTED), mapping=mapping,
+        kernel=frame["variant"], memory_gb=frame["memory_gb"], constant=1, entries=[unmap.entries for unmap in work],
+        invalidations=[unmap.invalidations for unmap in work],
+    )  # fmt: skip
+    return comparison_rows(rows, table.name)
 
 
 def least_squares(mapping: str, rows: pd.DataFrame) -> UnmapFit:
@@ -135,9 +126,8 @@ def least_squares(mapping: str, rows: pd.DataFrame) -> UnmapFit:
         values = inverse @ design.T @ (weights * times)
         return values, inverse, float(weights @ (times - design @ values) ** 2)
 
-    discrepancy = 0.0
-    if solve(0.0)[2] > dof:
-        discrepancy = float(optimize.brentq(lambda s: solve(s)[2] - dof, 0.0, 1.0))
+    more = solve(0.0)[2] > dof
+    discrepancy = float(optimize.brentq(lambda s: solve(s)[2] - dof, 0.0, 1.0)) if more else 0.0
     values, covariance, _ = solve(discrepancy)
     return UnmapFit(mapping, values, covariance, dof, discrepancy)
 
@@ -154,11 +144,11 @@ def fits(most_gb: float = TRAIN_GB) -> dict[str, UnmapFit]:
     return {mapping: least_squares(mapping, rows[rows["memory_gb"] <= most_gb]) for mapping, rows in tables.items()}
 
 
-def cost_table(fits: dict[str, UnmapFit]) -> pd.DataFrame:
-    """Costs by mapping, µs: ``mapping``, ``cost``, ``value_us``, ``low_us``, ``high_us``."""
-    rows = [(mapping, cost, *(1e6 * end for end in fit.interval(cost)))
+def cost_table(fits: dict[str, UnmapFit], fitted: str) -> pd.DataFrame:
+    """Costs by mapping, µs: ``mapping``, ``rows`` (`fitted`), ``cost``, ``value_us``, ``low_us``, ``high_us``."""
+    rows = [(mapping, fitted, cost, *(1e6 * end for end in fit.interval(cost)))
             for (mapping, fit), cost in itertools.product(fits.items(), COSTS)]  # fmt: skip
-    return pd.DataFrame(rows, columns=["mapping", "cost", "value_us", "low_us", "high_us"])
+    return pd.DataFrame(rows, columns=["mapping", "rows", "cost", "value_us", "low_us", "high_us"])
 
 
 def unmap_numbers(fits: dict[str, UnmapFit]) -> pd.DataFrame:

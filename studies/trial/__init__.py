@@ -11,8 +11,8 @@ from simlib._lib.parallel import Progress, subprogress
 from simlib.figures.results import Answer
 from simlib.lab import Trial
 from simlib.lab.hardware.prediction import OnHardware, on_hardware
-from simlib.lab.trial.data import read_trials
 from simlib.lab.trial.differences import CHANGED, TOO_FEW
+from simlib.lab.trial.result import read_trials
 from simlib.measurements import load
 from studies.study import COLUMNS, Study, StudyFindings
 from studies.trial.comparison import own_patches, seed_001, seed_002
@@ -90,12 +90,5 @@ def answer(findings: TrialFindings) -> Answer:
     )
 
 
-STUDY = Study(
-    "trial",
-    "Series tried in the lab",
-    ("16-a-patch-tried",),
-    ("tried", "x86-clear-lock-drop-configurations", "x86-get-dirty-log-lockless"),
-    compute,
-    answer,
-    runtime_s=55,
-)
+TABLES = ("tried", "x86-clear-lock-drop-configurations", "x86-get-dirty-log-lockless")
+STUDY = Study("trial", "Series tried in the lab", ("16-a-patch-tried",), TABLES, compute, answer, runtime_s=55)

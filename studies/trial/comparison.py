@@ -10,10 +10,9 @@ import pandas as pd
 from simlib._lib.parallel import Progress
 from simlib.lab import Trial
 from simlib.lab.hardware.prediction import on_hardware
-from simlib.measurements import load
 from studies.lab.switches import switch_effects
 from studies.lockless import get_time, kernbench
-from studies.migrations.drops import TABLE
+from studies.migrations.drops import published_change
 from studies.x86.hosts import PUBLISHED_CHANGE, configurations
 
 
@@ -59,12 +58,11 @@ def own_patches(trials: dict[str, Trial]) -> pd.DataFrame:
     rows = []
     for pair in OWN:
         frame = trials[pair.trial].frame()
-        row = frame[(frame["mmu_mode"] == pair.mmu_mode) & (frame["cell"] == pair.cell)
-                     & (frame["of"] == pair.of) & (frame["what"] == pair.what)].iloc[0]  # fmt: skip
-        effects = switch_effects(pair.experiment).query("metric == @pair.metric")
-        values = [float(effects[effects["setting"] == setting]["value"].iloc[0]) for setting in pair.settings]
+        row = frame.query("mmu_mode == @pair.mmu_mode and cell == @pair.cell and of == @pair.of and what == @pair.what")
+        effects = switch_effects(pair.experiment).query("metric == @pair.metric").set_index("setting")["value"]
+        values = [float(effects[setting]) for setting in pair.settings]
         number = f"{pair.of}: {pair.what}"
-        rows.append((pair.trial, pair.mmu_mode, number, row["ratio"], row["low"], row["high"], values[1] / values[0]))
+        rows.append((pair.trial, pair.mmu_mode, number, *row[["ratio", "low", "high"]].iloc[0], values[1] / values[0]))
     return pd.DataFrame(rows, columns=["trial", "mmu_mode", "number", "tried", "low", "high", "collected"])
 
 
@@ -74,14 +72,11 @@ def seed_001(trial: Trial, seed: int = 1, progress: Progress | None = None) -> p
     Returns: ``configuration``, ``metric``, ``published``, ``predicted``, ``low``, ``high`` (percent), ``inside``.
     """
     result = on_hardware(trial, configurations(), vcpus=[16], seed=seed, progress=progress)
-    frame, table = (
-        result.frame.query("policy == 'with' and metric in @PUBLISHED_CHANGE"),
-        load(TABLE).frame.set_index("configuration"),
-    )
+    frame = result.frame.query("policy == 'with' and metric in @PUBLISHED_CHANGE")
     rows = []
     for row in frame.to_dict("records"):
         number = int(row["workload"].rpartition("-")[2])
-        published = float(table[PUBLISHED_CHANGE[row["metric"]]][number])
+        published = published_change(number, row["metric"])
         ends = (row["change_percent"], row["change_low"], row["change_high"])
         rows.append((number, row["metric"], published, *ends, ends[1] <= published <= ends[2]))
     rows.sort(key=lambda row: (row[0], list(PUBLISHED_CHANGE).index(row[1])))
@@ -95,16 +90,11 @@ def seed_002(trial: Trial) -> pd.DataFrame:
     """
     frame = trial.frame().query("mmu_mode == 'x86_64/shadow' and cell == 'parked'")
     page = frame.query("of == 'clear' and what == 'time a dirty page'").iloc[0]
-    base, changed = float(page["base"]), float(page["changed"])
-    walk = get_time.Walk(
-        (base, float(page["base_low"]), float(page["base_high"])),
-        (changed, float(page["changed_low"]), float(page["changed_high"])),
-        int(page["runs"]),
+    locked, lockless = (
+        (float(page[name]), float(page[f"{name}_low"]), float(page[f"{name}_high"])) for name in ("base", "changed")
     )
+    ratios = get_time.simulate_settings(get_time.Walk(locked, lockless, int(page["runs"]))).groupby("guest", sort=False)
+    spread = ratios["ratio_lab"].agg(low="min", high="max").reset_index()
     published = kernbench.get_means().ratio
-    spread = (
-        get_time.simulate_settings(walk).groupby("guest", sort=False)["ratio_lab"].agg(["min", "max"]).reset_index()
-    )
-    spread = spread.rename(columns={"min": "low", "max": "high"})
     spread.insert(1, "published", published)
     return spread.assign(inside=(spread["low"] <= published) & (published <= spread["high"]))

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pandas as pd
 
 from simlib._lib.parallel import Progress
@@ -16,17 +14,12 @@ from studies.study import Study, StudyFindings
 from studies.x86 import growth, hosts, parked
 
 
-@dataclass(frozen=True)
-class X86(StudyFindings):
-    """Findings on x86's page faults and on its ioctls with parked vCPUs."""
-
-    @property
-    def parked(self) -> pd.DataFrame:
-        """Published times of enabling the log and of CLEAR; the other numbers are times of page faults."""
-        return self.numbers[~self.numbers["metric"].str.startswith("dirty_memory_time")]
+def parked_times(findings: StudyFindings) -> pd.DataFrame:
+    """Published times of enabling the log and of CLEAR; the other numbers are times of page faults."""
+    return findings.numbers[~findings.numbers["metric"].str.startswith("dirty_memory_time")]
 
 
-def compute(*, seed: int = 1, progress: Progress | None = None) -> X86:
+def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:
     """Load the calibrated readings and predict the held-out and unmeasured points."""
     report = progress or (lambda what, share: None)
     report("faults of x86", 0.0)
@@ -41,10 +34,10 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> X86:
         "beyond": growth.extrapolations(seed),
         "parked-costs": parked.parked_costs(),
     }
-    return X86(numbers, tables)
+    return StudyFindings(numbers, tables)
 
 
-def answer(findings: X86) -> Answer:
+def answer(findings: StudyFindings) -> Answer:
     """Return the conclusion: the growth of the lock's hand-off, which is empirical."""
     cost = findings.tables["hand-off"].set_index("machine").loc["x86"]
     return Answer(
@@ -55,19 +48,5 @@ def answer(findings: X86) -> Answer:
     )
 
 
-STUDY = Study(
-    "x86",
-    "x86's faults over vCPUs",
-    ("06-x86-shadow-curves",),
-    (
-        hosts.DIRTY_TIME,
-        "x86-shadow-eager-split-ioctl-time",
-        "x86-tdp-eager-split",
-        "x86-clear-dirty-log-160-vcpus",
-        "x86-disable-dirty-log-flushes",
-        "core-to-core-latency",
-    ),
-    compute,
-    answer,
-    runtime_s=20,
-)
+TABLES = (hosts.DIRTY_TIME, *parked.TABLES, "core-to-core-latency")
+STUDY = Study("x86", "x86's faults over vCPUs", ("06-x86-shadow-curves",), TABLES, compute, answer, runtime_s=20)

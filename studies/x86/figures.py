@@ -20,17 +20,13 @@ _MARKS = {
     FITTED: {"symbol": "circle", "color": PALETTE[0], "size": 9},
     HELD_OUT: {"symbol": "diamond-open", "color": PALETTE[1], "size": 11, "line": {"width": 2}},
 }
-FAULT_COLUMNS = {"panel": TEXT, "reading": TEXT, "vcpus": number(0), "kind": word(("measured", *_DASHES)),
-                 "us_per_page": number(0)}  # fmt: skip
-"""Columns of the table that `saturated_fault` reads."""
-
-PARKED_COLUMNS = {"variant": TEXT, "vcpus": COUNT, "published": number(0), "predicted": number(0), "role": word(_MARKS)}
-"""Columns of the table that `parked_times` reads."""
-
+_FAULTS = {"panel": TEXT, "reading": TEXT, "vcpus": number(0), "kind": word(("measured", *_DASHES)),
+           "us_per_page": number(0)}  # fmt: skip
+_PARKED = {"variant": TEXT, "vcpus": COUNT, "published": number(0), "predicted": number(0), "role": word(_MARKS)}
 _TICKS = (0.6, 0.7, 0.85, 1.0, 1.15, 1.5, 2.0, 2.5)
 
 
-@reads("table", FAULT_COLUMNS)
+@reads("table", _FAULTS)
 def saturated_fault(rows: pd.DataFrame) -> go.Figure:
     """Wall time per page over vCPUs, one panel for each table and one line for each reading."""
     panels = in_order(rows["panel"])
@@ -63,12 +59,9 @@ def saturated_fault(rows: pd.DataFrame) -> go.Figure:
     return titled(figure, "Time of a fault in the saturated lock", subtitle, entries_per_row=3)
 
 
-@reads("table", PARKED_COLUMNS)
+@reads("table", _PARKED)
 def parked_times(rows: pd.DataFrame) -> go.Figure:
-    """Ratio of predicted to published time, one row for each kernel and phase; grey: within `TOLERANCE_PERCENT`.
-
-    - `rows`: the columns `PARKED_COLUMNS`, times in s.
-    """
+    """Ratio of predicted to published time (s), one row for each kernel and phase; grey: within `TOLERANCE_PERCENT`."""
     rows = rows.assign(ratio=rows["predicted"] / rows["published"])
     names, tolerance = in_order(rows["variant"]), TOLERANCE_PERCENT / 100
     figure = go.Figure()

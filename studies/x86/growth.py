@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,24 +56,18 @@ def readings() -> dict[str, GrowthHypothesis]:
     dual = xeons[xeons["processor"].isin(dual_socket)]["latency_ns"].median()
     epyc = latencies[latencies["processor"] == "EPYC 7R13"].set_index("scope")["latency_ns"]
     ratio = float(epyc["within-ccx"] / epyc["whole-socket"])
+    four, eight = ({"clusters": number, "cluster_ratio": ratio} for number in (24, 12))
+    fixed = tuple(name for name in _GROWS if name != "line_transfer")
+    as_xeons = "the same, with the line transfer of two-socket Xeons"
     return {
         "constant": GrowthHypothesis(_FLAT, _QUEUE, "nothing grows"),
         "busy": GrowthHypothesis({"remote_ratio": 1.0}, _QUEUE, "work slows down as the pass without a lock does"),
         "sockets": GrowthHypothesis({}, _QUEUE, "that, and lines come from another socket"),
-        "clusters-of-4": GrowthHypothesis(
-            {"clusters": 24, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 4 cores sooner"
-        ),
-        "clusters-of-8": GrowthHypothesis(
-            {"clusters": 12, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 8 cores sooner"
-        ),
+        "clusters-of-4": GrowthHypothesis(four, _QUEUE, "that, and within a cluster of 4 cores sooner"),
+        "clusters-of-8": GrowthHypothesis(eight, _QUEUE, "that, and within a cluster of 8 cores sooner"),
         "queue_length_penalty": GrowthHypothesis(_FLAT, _GROWS, "only the hand-off grows, with the waiters' logarithm"),
         CHOSEN: GrowthHypothesis({}, _GROWS, "busy CPUs and sockets, and the hand-off grows"),
-        "published-latency": GrowthHypothesis(
-            {},
-            tuple(name for name in _GROWS if name != "line_transfer"),
-            "the same, a line's time as two-socket Xeons have it",
-            f"{dual}ns",
-        ),
+        "published-latency": GrowthHypothesis({}, fixed, as_xeons, f"{dual}ns"),
         "sockets-of-32": GrowthHypothesis({"cores": 64}, _GROWS, "the same with 32 CPUs a socket"),
         "sockets-of-63": GrowthHypothesis({"cores": 126}, _GROWS, "the same with 63 CPUs a socket"),
     }
@@ -107,7 +100,7 @@ def reading_problem(reading: GrowthHypothesis, vcpus: int | None = TRAIN_VCPUS) 
 
 
 def paging_problem(estimate: CostEstimate) -> Problem:
-    """Calibration problem of shadow paging (ept=N), split on fault: exit and hold; other costs are from ept=Y's fit.
+    """Calibration problem of shadow paging (ept=N), splits on fault: costs of the exit and the hold; others from ept=Y.
 
     >>> from simlib.measurements.fits import find_fit
     >>> from studies.x86.hosts import configurations
@@ -119,19 +112,13 @@ def paging_problem(estimate: CostEstimate) -> Problem:
     case = fault_problem().scenario.variants["shadow, 100 % written"].with_costs(
         **{name: carried[name] for name in ("line_transfer", "queue_length_penalty", "fault_jitter")}
     )  # fmt: skip
-    changes = {
-        "policy": {"architecture": "x86-shadow-paging"},
-        "calibration": {"costs": ["fault_unlocked", "fault_hold"]},
-    }
-    base = case.changed(changes)
-    shares = list(dict.fromkeys(rows["write_percent"].astype(int).tolist()))
-    variants = {_written(share): base.changed({"workload": {"write_percent": share}}) for share in shares}
+    costs = {"costs": ["fault_unlocked", "fault_hold"]}
+    base = case.changed({"policy": {"architecture": "x86-shadow-paging"}, "calibration": costs})
+    shares = rows["write_percent"].astype(int)
+    variants = {_written(n): base.changed({"workload": {"write_percent": n}}) for n in shares.unique().tolist()}
     scenario = dataclasses.replace(base, variants=variants)
-    frame = pd.DataFrame(
-        {"table": DIRTY_TIME, "variant": [_written(share) for share in rows["write_percent"]],
-         "vcpus": rows["vcpus"].to_numpy(), "metric": "dirty_memory_time",
-         "value": rows["dirty_memory_time_s"].to_numpy()}
-    )  # fmt: skip
+    frame = pd.DataFrame({"table": DIRTY_TIME, "variant": shares.map(_written), "vcpus": rows["vcpus"]})
+    frame = frame.assign(metric="dirty_memory_time", value=rows["dirty_memory_time_s"]).reset_index(drop=True)
     names, bounds = parameters_of(scenario, tuple(variants))
     return Problem(scenario, frame.assign(train=frame["vcpus"] <= TRAIN_VCPUS_PAGING), names, bounds, DIRTY_TIME)
 
@@ -149,17 +136,12 @@ def arm64_problem(grows: bool) -> Problem:
     return build_problem(scenario, load("arm64-dirty-memory-time"))
 
 
-def fits_folder() -> Path:
-    """Folder of the readings' fits."""
-    return data_dir() / "fits" / "x86-growth"
-
-
 def growth_fit(name: str) -> Fit:
     """Load a shipped fit of a reading.
 
     - `name`: a reading with ``-few`` or ``-all``; ``shadow-paging-few``; ``arm64-grows`` or ``arm64-constant``.
     """
-    return load_fit(fits_folder() / f"{name}.json")
+    return load_fit(data_dir() / "fits" / "x86-growth" / f"{name}.json")
 
 
 def reading_table() -> pd.DataFrame:
@@ -173,18 +155,15 @@ def reading_table() -> pd.DataFrame:
         fit = growth_fit(f"{name}-few")
         observations = fit.observations
         errors = observations.set_index("vcpus")["error"]
-        shadow, tdp = (
-            errors[(observations["variant"] != "tdp").to_numpy()],
-            errors[(observations["variant"] == "tdp").to_numpy()],
-        )
-        rows.append(
-            {"reading": name, "description": reading.description, "costs": len(fit.estimate.names),
-             "observations": int(observations["train"].sum()),
-             "trained": max(shadow[shadow.index <= TRAIN_VCPUS], key=abs),
-             "at_32": max(shadow[[32]], key=abs), "at_64": max(shadow[[64]], key=abs),
-             "tdp_at_96": max(tdp, key=abs)}
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+        is_tdp = (observations["variant"] == "tdp").to_numpy()
+        shadow, tdp = errors[~is_tdp], errors[is_tdp]
+        largest = [
+            max(part, key=abs) for part in (shadow[shadow.index <= TRAIN_VCPUS], shadow[[32]], shadow[[64]], tdp)
+        ]
+        counts = len(fit.estimate.names), int(observations["train"].sum())
+        rows.append((name, reading.description, *counts, *largest))
+    columns = ["reading", "description", "costs", "observations", "trained", "at_32", "at_64", "tdp_at_96"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def handoff_growth() -> pd.DataFrame:
@@ -207,9 +186,8 @@ def curves() -> pd.DataFrame:
 
     Returns: ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
     """
-    selected = [
-        ("EPT (ept=Y)", "shadow, ", name, f"{name}-few") for name in ("constant", "sockets", "clusters-of-4", CHOSEN)
-    ]
+    names = ("constant", "sockets", "clusters-of-4", CHOSEN)
+    selected = [("EPT (ept=Y)", "shadow, ", name, f"{name}-few") for name in names]
     selected.append(("shadow paging (ept=N)", "", CHOSEN, "shadow-paging-few"))
     parts = []
     for panel, mmu, name, file in selected:
@@ -270,12 +248,10 @@ def extrapolations(seed: int = 1) -> pd.DataFrame:
     ``high`` (s).
     """
     rows = []
+    options: dict[str, Any] = {"vcpus": EXTRAPOLATED_VCPUS, "metrics": ["dirty_memory_time"], "seed": seed}
     for name in PLAUSIBLE:
         fit = growth_fit(f"{name}-all")
-        case = fit.scenario.variants["shadow, 100 % written"]
-        frame = predict(
-            case, fit=fit.estimate, vcpus=EXTRAPOLATED_VCPUS, metrics=["dirty_memory_time"], seed=seed
-        ).frame
+        frame = predict(fit.scenario.variants["shadow, 100 % written"], fit=fit.estimate, **options).frame
         rows.append(frame[["vcpus", "estimate", "low", "high"]].assign(reading=name))
     intervals = pd.concat(rows, ignore_index=True)[["reading", "vcpus", "estimate", "low", "high"]]
     best = intervals[intervals["reading"] == CHOSEN].set_index("vcpus")["estimate"]

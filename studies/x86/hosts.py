@@ -45,27 +45,25 @@ def fault_problem() -> Problem:
     """
     faults = "x86-tdp-eager-split"
     shadow = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'N'")
-    tdp = load(faults).rows("initially_set == 'N' and variant == 'before'")
-    tdp = tdp[tdp["phase"] == "dirty-memory-iteration-1"]
+    tdp = load(faults).rows("initially_set == 'N' and variant == 'before' and phase == 'dirty-memory-iteration-1'")
     names = [f"shadow, {share} % written" for share in shadow["write_percent"]]
     split = pd.DataFrame({"table": DIRTY_TIME, "variant": names, "vcpus": shadow["vcpus"]})
     last = pd.DataFrame({"table": faults, "variant": "tdp", "vcpus": 96, "value": tdp["elapsed_time_s"]})
     frame = pd.concat([split.assign(value=shadow["dirty_memory_time_s"]), last], ignore_index=True)
     frame = frame.assign(metric="dirty_memory_time", train=True)
+    fitted = ["fault_unlocked", "fault_hold", "line_transfer", "queue_length_penalty", "fault_jitter"]
+    shadow_mmu = {"policy": {"architecture": "x86-shadow"}}
     scenario = Scenario.parse(
         {
             "host": {"name": MACHINE},
             "guest": {"memory_per_vcpu": "1G", "backing": "hugetlb_1gb"},
             "workload": {"iterations": 1, "initially_set": False},
-            "costs": {"guest_access": f"{guest_access()}ps"} | {name: f"{time}ps" for name, time in CONTAINED.items()},
-            "calibration": {
-                "costs": ["fault_unlocked", "fault_hold", "line_transfer", "queue_length_penalty", "fault_jitter"],
-                # Every fault takes the lock, so fault_hold contains line_local; a split of 1 GiB kicks only once.
-                "included_in_others": ["line_local", "kick"],
-            },
+            "costs": {name: f"{time}ps" for name, time in {"guest_access": guest_access(), **CONTAINED}.items()},
+            # Every fault takes the lock, so fault_hold contains line_local; a split of 1 GiB kicks only once.
+            "calibration": {"costs": fitted, "included_in_others": ["line_local", "kick"]},
             "variants": {
-                "shadow, 100 % written": {"policy": {"architecture": "x86-shadow"}},
-                "shadow, 5 % written": {"policy": {"architecture": "x86-shadow"}, "workload": {"write_percent": 5}},
+                "shadow, 100 % written": shadow_mmu,
+                "shadow, 5 % written": {**shadow_mmu, "workload": {"write_percent": 5}},
                 "tdp": {"policy": {"architecture": "x86-tdp", "eager_split": False}},
             },
         }
@@ -164,10 +162,7 @@ def _joined(faults: Fit, other: pd.DataFrame, quantile: float) -> CostEstimate:
 
 
 def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
-    """Compute the fit ``data/fits/x86-published.json``.
-
-    - `progress`: called with (what, share done).
-    """
+    """Compute the fit ``data/fits/x86-published.json``; `progress` is called with (what, share done)."""
     faults = calibrate(fault_problem(), progress=progress)
     quantile = student_t(faults.estimate.dof)
     parked = parked_costs()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from simlib.analysis.predict import evaluate
 from simlib.measurements import load
@@ -32,9 +33,10 @@ TOLERANCE_PERCENT = 15.0
 CONTAINED = dict.fromkeys(("clear_word", "split_alloc", "flush"), 0)
 """Costs that the slopes include, ps: a word's in its pages', a table's in the split's, a flush's in its vCPUs'."""
 
-BLOCKS_PER_GIB = 512
-PAGES_PER_GIB = 262144
+BLOCKS_PER_GIB, PAGES_PER_GIB = 512, 262144
 _SHADOW, _TDP, _HOST_160 = "x86-shadow-eager-split-ioctl-time", "x86-tdp-eager-split", "x86-clear-dirty-log-160-vcpus"
+_FLUSHES = "x86-disable-dirty-log-flushes"
+TABLES = (_SHADOW, _TDP, _HOST_160, _FLUSHES)
 
 
 def host(vcpus: int) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def parked_costs() -> pd.DataFrame:
     tdp = load(_TDP).rows("initially_set == 'Y'").set_index(["phase", "variant"])["elapsed_time_s"]
     tdp = tdp / (96 * remote_factor(96)) * 1e12
     split = tdp["clear-iteration-1", "after"] - tdp["clear-iteration-3", "after"]
-    flushes = load("x86-disable-dirty-log-flushes").frame.set_index("variant")
+    flushes = load(_FLUSHES).frame.set_index("variant")
     saved = flushes.loc["before"] - flushes.loc["after"]
     flush = saved["disable_time_s"] / saved["flushes"] / 64 * 1e12
     page, entries = every_page.mean() / PAGES_PER_GIB, PAGES_PER_GIB // WORD_PAGES
@@ -89,12 +91,9 @@ def parked_costs() -> pd.DataFrame:
 def _mean(name: str, values: pd.Series, how: str) -> dict[str, object]:
     """Geometric mean of a cost's values with its interval."""
     logs = np.log(values.to_numpy(dtype=float))
-    half = 0.0
-    if len(logs) > 1:
-        half = student_t(len(logs) - 1) * float(logs.std(ddof=1) / np.sqrt(len(logs)))
-    centre = float(logs.mean())
-    return {"name": name, "value": float(np.exp(centre)), "low": float(np.exp(centre - half)),
-            "high": float(np.exp(centre + half)), "how": how, "cells": len(logs)}  # fmt: skip
+    half = student_t(len(logs) - 1) * float(stats.sem(logs)) if len(logs) > 1 else 0.0
+    value, low, high = (float(np.exp(logs.mean() + shift)) for shift in (0.0, -half, half))
+    return {"name": name, "value": value, "low": low, "high": high, "how": how, "cells": len(logs)}
 
 
 def parked_numbers() -> pd.DataFrame:
@@ -124,12 +123,8 @@ def _describe(rows: pd.DataFrame) -> pd.Series:
     return rows["kernel"] + host + ": " + ioctl + action
 
 
-_KERNELS: Mapping[str, Mapping[str, str]] = {
-    "shadow MMU": {"clear_page": "shadow", "clear_unsplit": "shadow", "split_block": "shadow"},
-    "TDP MMU": {"clear_page": "shadow", "clear_unsplit": "tdp", "split_block": "tdp"},
-    "TDP MMU, 2023 change": {"clear_page": "tdp", "clear_unsplit": "tdp", "split_block": "tdp"},
-}
-"""MMU from which each kernel of the tables takes a cost."""
+_KERNELS = {"shadow MMU": ("shadow", "shadow"), "TDP MMU": ("shadow", "tdp"), "TDP MMU, 2023 change": ("tdp", "tdp")}
+"""MMU from which each kernel of the tables takes `clear_page`, and that of `clear_unsplit` and `split_block`."""
 
 
 def _published() -> pd.DataFrame:
@@ -152,18 +147,16 @@ def _published() -> pd.DataFrame:
 
 def _case(known: Mapping[str, float], kernel: str, split: bool, vcpus: int, initially_set: bool) -> Scenario:
     """Scenario of a published row, with the costs of its kernel."""
-    costs = {name: known[f"{name}[{group}]"] for name, group in _KERNELS[kernel].items()}
-    costs |= {"enable_page": costs["clear_page"], "flush_per_vcpu": known["flush_per_vcpu"], **CONTAINED}
+    page, block = _KERNELS[kernel]
+    costs = {name: known[f"{name}[{block}]"] for name in ("clear_unsplit", "split_block")}
+    costs |= dict.fromkeys(("clear_page", "enable_page"), known[f"clear_page[{page}]"])
+    costs |= {"flush_per_vcpu": known["flush_per_vcpu"], **CONTAINED}
     architecture = "x86-shadow" if kernel == "shadow MMU" else "x86-tdp"
-    scenario = Scenario.parse(
-        {
-            "host": host(vcpus),
-            "guest": {"vcpus": vcpus, "memory_per_vcpu": "1G", "backing": "hugetlb_1gb"},
-            "policy": {"architecture": architecture, "eager_split": split, "split_alloc": "under_lock"},
-            "workload": {"iterations": 3 if initially_set else 1, "initially_set": initially_set},
-        }
-    )
-    return scenario.with_costs(**costs)
+    guest = {"vcpus": vcpus, "memory_per_vcpu": "1G", "backing": "hugetlb_1gb"}
+    policy = {"architecture": architecture, "eager_split": split, "split_alloc": "under_lock"}
+    workload = {"iterations": 3 if initially_set else 1, "initially_set": initially_set}
+    case = {"host": host(vcpus), "guest": guest, "policy": policy, "workload": workload}
+    return Scenario.parse(case).with_costs(**costs)
 
 
 def _fitted(rows: pd.DataFrame) -> pd.Series:

@@ -158,7 +158,7 @@ def test_the_clear_notebook_s_sentences_agree_with_its_cells(clear_notebook):
     findings, reacquisitions, split, loongarch = (
         clear_notebook[name] for name in ("findings", "reacquisitions", "split", "loongarch")
     )
-    changes = findings.changes
+    changes = findings.of_table(drops.TABLE)
     assert changes["predicted"].between(changes["low_bar"], changes["high_bar"]).all()
     assert reacquisitions["reacquisition_us"].tolist() == pytest.approx([0.071, 1.75, 10.6], rel=0.05)
     assert reacquisitions["work_before_us"].tolist() == pytest.approx([1.19, 1.19, 0.28], rel=0.05)
@@ -194,7 +194,7 @@ def test_the_clear_notebook_s_sentences_agree_with_its_cells(clear_notebook):
 def test_held_out_numbers_are_predicted_and_misses_are_named(degradation_notebook):
     assert_ran_without_complaint(degradation_notebook)
     findings, seconds = degradation_notebook["findings"], degradation_notebook["seconds"]
-    assert set(findings.changes["role"]) == {FITTED}
+    assert set(findings.of_table(drops.TABLE)["role"]) == {FITTED}
     assert seconds.groupby("variant")["role"].unique().map(list).to_dict() == {
         "arm64-after": [HELD_OUT], "arm64-before": [FITTED], "x86-reference": [FITTED]
     }  # fmt: skip

@@ -82,7 +82,7 @@ def test_the_two_tables_have_different_costs(all_fits):
     ratios = unmap.cross_predictions(all_fits).set_index(["costs_of", "kernel"]).sort_index()
     assert (ratios.loc["4K pages", "low"] > 1.5).all()
     assert (ratios.loc["2M blocks", "high"] < 0.67).all()
-    costs = unmap.cost_table(all_fits).set_index(["mapping", "cost"]).sort_index()
+    costs = unmap.cost_table(all_fits, "all").set_index(["mapping", "cost"]).sort_index()
     for cost in ("unmap_entry", "tlb_invalidate"):
         assert costs.loc[("2M blocks", cost), "low_us"] > costs.loc[("4K pages", cost), "high_us"]
 
