@@ -233,7 +233,6 @@ def _relative(rows: pd.DataFrame) -> pd.DataFrame:
 def _draw(
     figure: go.Figure, rows: pd.DataFrame, *, floor: float | None = None, at: dict[str, int] | None = None
 ) -> None:
-    """Draw each variant: its band, its lines, its points on top."""
     for variant, colour in style.variant_colours(rows["variant"]).items():
         variant_rows = rows[rows["variant"] == variant]
         _draw_model(figure, variant_rows, variant, colour, at or {}, floor)

@@ -187,7 +187,6 @@ def _line(x: Any, y: Any, name: str, line: dict[str, Any], **looks: Any) -> dict
 
 
 def _upright(x: float, line: dict[str, Any]) -> dict[str, Any]:
-    """A vertical line over the whole height of a figure."""
     return {"type": "line", "xref": "x", "x0": x, "x1": x, "yref": "y domain", "y0": 0, "y1": 1, "line": line}
 
 

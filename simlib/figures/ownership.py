@@ -20,12 +20,8 @@ from simlib.model.quantities import seconds_text
 MOST_ROWS = 40
 """Largest number of rows in `lock_ownership`."""
 
-OWNER_COLOURS = {
-    "write, clearing threads": MODE_COLOURS["write"],
-    "write, vCPUs": "#E69F00",
-    "read": MODE_COLOURS["read"],
-    "free": "#F1F3F4",
-}
+OWNER_COLOURS = {"write, clearing threads": MODE_COLOURS["write"], "write, vCPUs": "#E69F00"}
+OWNER_COLOURS |= {"read": MODE_COLOURS["read"], "free": "#F1F3F4"}
 """Owners of a lock (`simlib.simulator.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
 
 _SPANS = {"thread": TEXT, "lock": TEXT, "mode": word(MODE_COLOURS), "what": word(["wait", "hold"])}
@@ -102,7 +98,6 @@ def _thread_order(name: str) -> tuple[bool, str, int]:
 
 
 def _add_shares(figure: go.Figure, shares: pd.DataFrame, factor: float, unit: str) -> None:
-    """Add the strip below: stacked shares of each time bin."""
     rows = checked(shares, _SHARES, "shares")
     for bars in ownership_bars(rows, factor, unit, ".7g"):
         figure.add_trace(bars | {"showlegend": bars["name"] == "free"}, row=2, col=1)

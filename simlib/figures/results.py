@@ -88,7 +88,6 @@ def rendered(package: str, template: str, *, filters: Mapping[str, Any] | None =
 
 @lru_cache(maxsize=16)
 def _template(package: str, name: str, filters: tuple[tuple[str, Any], ...]) -> jinja2.Template:
-    """Compile a template; cached."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

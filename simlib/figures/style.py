@@ -38,14 +38,8 @@ PALETTE = (
 )  # fmt: skip
 """Okabe and Ito (2008), then Tol's "muted": distinguishable for colour-blind readers and on grey paper."""
 
-ACTIVITY_COLOURS = {
-    "run": "#BBBBBB",
-    "hold": "#4477AA",
-    "line": "#CCBB44",
-    "broadcast": "#AA3377",
-    "wait": "#EE6677",
-    "idle": "#E8E8E8",
-}
+ACTIVITY_COLOURS = {"run": "#BBBBBB", "hold": "#4477AA", "line": "#CCBB44"}
+ACTIVITY_COLOURS |= {"broadcast": "#AA3377", "wait": "#EE6677", "idle": "#E8E8E8"}
 """Activities of a thread, from the bottom of a bar to its top (Tol's "bright")."""
 
 ACTIVITY_NAMES = {"run": "outside the lock", "line": "line transfer"}
@@ -56,14 +50,8 @@ MODEL_COLOURS = {"simlib": "#1a1a1a", "USL": "#CC79A7", "Amdahl": "#E69F00"}
 
 MODE_COLOURS = {"write": "#D55E00", "read": "#0072B2"}
 
-MODEBAR: dict[str, Any] = {
-    "responsive": True,
-    "displaylogo": False,
-    "showSendToCloud": False,
-    "plotlyServerURL": "",
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-    "toImageButtonOptions": {"format": "svg"},
-}
+MODEBAR: dict[str, Any] = {"responsive": True, "displaylogo": False, "showSendToCloud": False, "plotlyServerURL": ""}
+MODEBAR |= {"modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"], "toImageButtonOptions": {"format": "svg"}}
 """Configuration of Plotly's mode bar, in reports and notebooks: no button sends data, pictures are saved as SVG."""
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

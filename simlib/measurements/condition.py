@@ -49,7 +49,7 @@ class Clause(conditions.Condition):
     literals: tuple[str, ...]
 
     def __str__(self) -> str:
-        quoted = (v if NUMBER.fullmatch(v) else _quote(v) for v in self.literals)
+        quoted = (v if NUMBER.fullmatch(v) else f'"{v}"' if "'" in v else f"'{v}'" for v in self.literals)
         return f"{self.column} {self.op} {','.join(quoted)}"
 
 
@@ -115,8 +115,6 @@ def parse_condition(text: str) -> RowCondition:
 
 
 class _ConditionParser(Reader):
-    """Parser of comparisons of columns."""
-
     def comparison(self) -> conditions.Condition:
         if self.ahead in RESERVED or not _COLUMN.fullmatch(self.ahead):
             self.refuse("a column")
@@ -144,11 +142,6 @@ class _ConditionParser(Reader):
             self.refuse("a value")
         word = self.take()
         return word[1:-1] if word[0] in "'\"" else word
-
-
-def _quote(value: str) -> str:
-    quote_mark = '"' if "'" in value else "'"
-    return f"{quote_mark}{value}{quote_mark}"
 
 
 def _decide(condition: conditions.Condition, frame: pd.DataFrame) -> Any:

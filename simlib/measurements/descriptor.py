@@ -71,7 +71,6 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
 
 
 def _is_field(field: Any) -> bool:
-    """True if an entry of ``schema.fields`` can be read."""
     if not isinstance(field, dict) or not isinstance(field.get("name"), str):
         return False
     text = all(isinstance(field.get(key, ""), str) for key in ("type", "unit"))

@@ -132,7 +132,6 @@ def _cached(reader: Callable[[Path], Any], path: Path, *_: tuple[int, int, int] 
 
 
 def _paths() -> dict[str, Path]:
-    """CSV file of each table that the package lists."""
     folder = data_dir()
     listing = _cached(_json, folder / _LISTING, _stamp(folder / _LISTING))
     try:

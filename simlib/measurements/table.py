@@ -190,7 +190,6 @@ def _table(text: str, given: dict[str, Any] | None, path: Path) -> MeasurementTa
 
 
 def _values(cells: pd.Series[str], kind: str | None, missing: frozenset[str]) -> Any:
-    """Values of a column of checked cells."""
     if kind not in ("integer", "number"):
         return ["" if cell in missing else cell for cell in cells]
     if kind == "integer" and missing.isdisjoint(cells):

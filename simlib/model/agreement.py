@@ -17,47 +17,24 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
     """Raise `InputError` if sections contradict each other; `memory` and `page_size` in bytes."""
     facts, word = workload.facts, WORD_PAGES * page_size
     chunk, helpers = workload.clear_chunk, workload.clear_threads
-    if chunk is not None and chunk % word:
-        raise InputError(
-            "workload.clear_chunk", format_size(chunk), f"must be a multiple of {format_size(word)} (64 pages)"
-        )
-    if chunk is not None and chunk > memory:
-        raise InputError(
-            "workload.clear_chunk", format_size(chunk),
-            f"is larger than the guest's memory of {format_size(memory)}",
-            "use a smaller chunk, or none to clear all memory at once",
-        )  # fmt: skip
-    if helpers and not facts.clear_threads:
-        kinds = " or ".join(f'"{name}"' for name, kind in sorted(KINDS.items(), reverse=True) if kind.clear_threads)
-        raise InputError(
-            "workload.clear_threads", helpers, f"{workload.kind} has no threads that only clear", f"use kind = {kinds}"
-        )
-    if helpers and facts.by_chunk and workload.clear_when != "lazy":
-        raise InputError(
-            "workload.clear_threads", helpers, f"they clear chunk by chunk, not {workload.clear_when}",
-            'use clear_when = "lazy"',
-        )  # fmt: skip
-    if helpers and (chunk if facts.by_chunk and chunk else memory) % (helpers * word):
-        raise InputError(
-            "workload.clear_threads", helpers,
-            f"{'a chunk' if facts.by_chunk else 'the memory'} must divide into one part a thread, each a multiple of "
-            f"{format_size(word)} (64 pages)", "change clear_chunk" if facts.by_chunk else "change memory",
-        )  # fmt: skip
+    if chunk is not None and (chunk % word or chunk > memory):
+        rule, hint = f"must be a multiple of {format_size(word)} (64 pages)", ""
+        if not chunk % word:
+            rule = f"is larger than the guest's memory of {format_size(memory)}"
+            hint = "use a smaller chunk, or none to clear all memory at once"
+        raise InputError("workload.clear_chunk", format_size(chunk), rule, hint)
+    if helpers:
+        _check_helpers(workload, chunk if facts.by_chunk and chunk else memory, word)
     if workload.keeps_accessing and not workload.access_interval:
-        raise InputError(
-            "workload.access_interval", format_duration(0), "must be more than 0",
-            "accesses that take no time would go on for ever at one instant",
-        )  # fmt: skip
+        hint = "accesses that take no time would go on for ever at one instant"
+        raise InputError("workload.access_interval", format_duration(0), "must be more than 0", hint)
     if (facts.keeps_accessing or (workload.kind == "teardown" and workload.guest_runs)) and host.clock != "wall":
-        raise InputError(
-            "host.clock", host.clock, f"{workload.kind} measures the guest's speed over time, which needs a clock "
-            "shared by all vCPUs", 'use clock = "wall"',
-        )  # fmt: skip
+        rule = f"{workload.kind} measures the guest's speed over time, which needs a clock shared by all vCPUs"
+        raise InputError("host.clock", host.clock, rule, 'use clock = "wall"')
     _check_turns(host, vcpus + 1 + helpers)
     if not facts.regions and policy.lock_regions > 1:
-        raise InputError(
-            "policy.lock_regions", policy.lock_regions, f"{workload.kind} has one lock for all memory", "leave it out"
-        )
+        rule = f"{workload.kind} has one lock for all memory"
+        raise InputError("policy.lock_regions", policy.lock_regions, rule, "leave it out")
     if workload.rings:
         _check_ring(policy, workload)
     if workload.preempted_vcpus:
@@ -68,14 +45,30 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
         _check_throttle(workload)
 
 
+def _check_helpers(workload: Workload, divided: int, word: int) -> None:
+    """Check the threads that only clear: they divide a chunk or the memory, of `divided` bytes, between them."""
+    facts, helpers = workload.facts, workload.clear_threads
+    rule = hint = ""
+    if not facts.clear_threads:
+        kinds = " or ".join(f'"{name}"' for name, kind in sorted(KINDS.items(), reverse=True) if kind.clear_threads)
+        rule, hint = f"{workload.kind} has no threads that only clear", f"use kind = {kinds}"
+    elif facts.by_chunk and workload.clear_when != "lazy":
+        rule = f"they clear chunk by chunk, which clear_when = {workload.clear_when} does not"
+        hint = 'use clear_when = "lazy"'
+    elif divided % (helpers * word):
+        what, hint = ("a chunk", "change clear_chunk") if facts.by_chunk else ("the memory", "change memory")
+        rule = f"{what} must divide into one part a thread, each a multiple of {format_size(word)} (64 pages)"
+    if rule:
+        raise InputError("workload.clear_threads", helpers, rule, hint)
+
+
 def _check_throttle(workload: Workload) -> None:
     key, value = "workload.throttle", workload.throttle
     rule = workload.throttling
     if rule is None:
         raise InputError(key, value, f"{workload.kind} has no VMM that throttles", 'use kind = "migration"')
     if workload.clear_threads:
-        raise InputError(key, value, "the sending thread checks the guest within its passes",
-                         "leave clear_threads out")  # fmt: skip
+        raise InputError(key, value, "the sending thread checks the guest within its passes", "leave clear_threads out")
     if workload.throttle_slice == 0:
         raise InputError("workload.throttle_slice", format_duration(0), "must be more than 0", "vCPUs must run, too")
     if rule.limit and not workload.rings:
@@ -86,9 +79,8 @@ def _check_preempted(workload: Workload, vcpus: int) -> None:
     most = FLAGS - 2
     key, count = "workload.preempted_vcpus", workload.preempted_vcpus
     if workload.kind != "clear_under_load" or workload.clear_threads:
-        raise InputError(
-            key, count, "only the single clearing thread of clear_under_load preempts vCPUs", "leave it out"
-        )
+        rule = "only the single clearing thread of clear_under_load preempts vCPUs"
+        raise InputError(key, count, rule, "leave it out")
     if count > vcpus:
         raise InputError(key, count, f"the guest has {vcpus}", "give fewer")
     if workload.iterations > most:
@@ -97,45 +89,39 @@ def _check_preempted(workload: Workload, vcpus: int) -> None:
 
 def _check_teardown(policy: Policy, workload: Workload) -> None:
     if not policy.architecture.startswith("arm64"):
-        raise InputError(
-            "policy.architecture", policy.architecture, "teardown models arm64's stage 2",
-            'use kind = "zap" for x86, or architecture = "arm64"',
-        )  # fmt: skip
+        rule, hint = "teardown models arm64's stage 2", 'use kind = "zap" for x86, or architecture = "arm64"'
+        raise InputError("policy.architecture", policy.architecture, rule, hint)
     if workload.guest_runs and policy.teardown_tlb not in ("entry", "range"):
-        raise InputError(
-            "policy.teardown_tlb", policy.teardown_tlb, "a running guest could still use unmapped memory",
-            'use teardown_tlb = "entry" or "range", or leave guest_runs out',
-        )  # fmt: skip
+        rule = "a running guest could still use unmapped memory"
+        hint = 'use teardown_tlb = "entry" or "range", or leave guest_runs out'
+        raise InputError("policy.teardown_tlb", policy.teardown_tlb, rule, hint)
 
 
 def _check_ring(policy: Policy, workload: Workload) -> None:
     tracking = policy.resolved().dirty_tracking
     if TRACKING[tracking].dirty_bits and not policy.buffer_entries:
-        raise InputError(
-            "policy.dirty_tracking", tracking, "logs no pages that could go into a dirty ring",
+        rule, hint = (
+            "logs no pages that could go into a dirty ring",
             'use "pml" or "hdbss", or another clear_when than "ring"',
-        )  # fmt: skip
+        )
+        raise InputError("policy.dirty_tracking", tracking, rule, hint)
     reserve = RING_RESERVE + policy.buffer_entries
     if workload.ring_entries <= reserve:
-        raise InputError(
-            "workload.ring_entries", workload.ring_entries, f"KVM keeps {reserve} entries of a ring free: "
-            f"{RING_RESERVE}, and as many as a log buffer has", "use a larger ring",
-        )  # fmt: skip
+        rule = f"KVM keeps {reserve} entries of a ring free: {RING_RESERVE}, and as many as a log buffer has"
+        raise InputError("workload.ring_entries", workload.ring_entries, rule, "use a larger ring")
     if policy.lock_regions > 1:
-        raise InputError(
-            "policy.lock_regions", policy.lock_regions, "a run of a dirty ring may lie in two regions",
+        rule, hint = (
+            "a run of a dirty ring may lie in two regions",
             'leave it out, or use another clear_when than "ring"',
-        )  # fmt: skip
+        )
+        raise InputError("policy.lock_regions", policy.lock_regions, rule, hint)
 
 
 def _check_turns(host: Host, threads: int) -> None:
     if host.turn and (host.clock == "wall" or host.turn >= MOST_TURN_PS):
-        raise InputError(
-            "host.turn", format_duration(host.turn), "CPUs have turns only on a single processor, each of "
-            f"less than {format_duration(MOST_TURN_PS)}", 'use clock = "serial" or "serial_yield"',
-        )  # fmt: skip
+        rule = f"CPUs have turns only on a single processor, each of less than {format_duration(MOST_TURN_PS)}"
+        raise InputError("host.turn", format_duration(host.turn), rule, 'use clock = "serial" or "serial_yield"')
     if host.tick and not 0 < threads * (2 * host.turn + host.tick_work) < host.tick * (host.turn > 0):
-        raise InputError(
-            "host.tick", format_duration(host.tick), "needs CPUs with turns, and must leave each of "
-            f"{threads} threads a turn and its tick_work between two ticks", "give turn, and a longer tick",
-        )  # fmt: skip
+        room = f"each of {threads} threads a turn and its tick_work between two ticks"
+        rule = f"needs CPUs with turns, and must leave {room}"
+        raise InputError("host.tick", format_duration(host.tick), rule, "give turn, and a longer tick")

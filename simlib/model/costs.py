@@ -145,6 +145,9 @@ def expand_others(table: Mapping[str, Any], where: str, named_elsewhere: Collect
     return rows
 
 
+_CALIBRATED = ("fault_unlocked", "fault_hold", "line_transfer", "fault_jitter")
+
+
 @dataclass(frozen=True)
 class Calibration(rules.Checked):
     """Costs that measurements determine when the scenario is calibrated.
@@ -156,9 +159,7 @@ class Calibration(rules.Checked):
       calibration and prediction. Any other cost without a value has the median of its prior.
     """
 
-    costs: tuple[str, ...] = rules.rule(
-        rules.names, ("fault_unlocked", "fault_hold", "line_transfer", "fault_jitter"), list
-    )
+    costs: tuple[str, ...] = rules.rule(rules.names, _CALIBRATED, list)
     per_group_costs: tuple[str, ...] = rules.rule(rules.names, (), list)
     metrics: tuple[str, ...] = rules.rule(rules.names, ("dirty_memory_time",), list)
     included_in_others: tuple[str, ...] = rules.rule(rules.names, (), list)
@@ -167,11 +168,7 @@ class Calibration(rules.Checked):
         """Check that the costs exist."""
         super().__post_init__()
         known = [f.name for f in dataclasses.fields(Costs)]
-        for key, names in (
-            ("costs", self.costs),
-            ("per_group_costs", self.per_group_costs),
-            ("included_in_others", self.included_in_others),
-        ):
-            for name in names:
+        for key in ("costs", "per_group_costs", "included_in_others"):
+            for name in getattr(self, key):
                 if name not in known:
                     raise InputError(f"calibration.{key}", name, "unknown cost", nearest(name, known))

@@ -41,7 +41,7 @@ def leaves(condition: Condition) -> list[Condition]:
 
 
 class Reader(ABC):
-    """Recursive descent parser over the words of a text.
+    """Recursive descent parser over the words of a string.
 
     - `what`: names the text in an error.
     - `hint`: hint of an error without a more specific one.

@@ -69,10 +69,8 @@ class Image(NamedTuple):
 
 
 _TIMES = (Quantity.HELD, Quantity.CLOCK, Quantity.SINCE_CHECK)
-_WALKS, _SLEEPS = (
-    step_mask(Step.ACCESS, Step.MAP, Step.SCAN),
-    step_mask(Step.SLEEP, Step.THROTTLE, Step.DIRTY_LIMIT_SLEEP),
-)
+_WALKS = step_mask(Step.ACCESS, Step.MAP, Step.SCAN)
+_SLEEPS = step_mask(Step.SLEEP, Step.THROTTLE, Step.DIRTY_LIMIT_SLEEP)
 _SLOWS, _LOCKS = step_mask(Step.THROTTLE_CHECK, Step.THROTTLE, Step.DIRTY_LIMIT_UPDATE), step_mask(Step.TAKE, Step.DROP)
 _STEP_ARGUMENTS = [step.arguments for step in Step]
 _QUANTITY_ARGUMENTS = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
@@ -194,32 +192,25 @@ class Job:
         if kinds[-1] not in (Step.END, Step.JUMP):
             raise InputError("job", "last step", "must be END or JUMP", "end every program with END")
         self._check_memory()
-        if len(self.socket) != threads:
-            raise InputError("job.socket", len(self.socket), f"must name a socket for each of {threads} threads")
-        if self.cluster is not None and len(self.cluster) != threads:
-            raise InputError("job.cluster", len(self.cluster), f"must name a cluster for each of {threads} threads")
-        if self.logged is not None and not (
-            self.logged.shape == (threads,) and ((self.logged >= 0) & (self.logged <= self.buffer_entries)).all()
-        ):
-            raise InputError(
-                "job.logged", self.logged.tolist(), f"must be 0 to {self.buffer_entries} for each of {threads} threads"
-            )
+        of_each = f"for each of {threads} threads"
+        for name, places in (("socket", self.socket), ("cluster", self.cluster)):
+            if places is not None and len(places) != threads:
+                raise InputError(f"job.{name}", len(places), f"must name a {name} {of_each}")
+        logged, most = self.logged, self.buffer_entries
+        if logged is not None and not (logged.shape == (threads,) and ((logged >= 0) & (logged <= most)).all()):
+            raise InputError("job.logged", logged.tolist(), f"must be 0 to {most} {of_each}")
         if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
         if not 0 <= self.turn_ps < MOST_TURN_PS or (self.turn_ps and self.clock == Clock.WALL):
             raise InputError("job.turn_ps", self.turn_ps, f"must be below {MOST_TURN_PS}, and 0 with Clock.WALL")
         if not 0 <= self.tick_table < len(self.cvs):
             raise InputError("job.tick_table", self.tick_table, "must be the number of a distribution")
-        if self.tick_ps and not 0 < threads * (2 * self.turn_ps + self.tick_work_ps) < self.tick_ps * (
-            self.turn_ps > 0
-        ):
-            raise InputError(
-                "job.tick_ps", self.tick_ps, "must leave each thread a turn and tick_work_ps between two ticks"
-            )
-        if (
-            min(self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.queue_length_penalty_ps) < 0
-            or not ((self.entry >= 0) & (self.entry < n)).all()
-        ):
+        busy = threads * (2 * self.turn_ps + self.tick_work_ps)
+        if self.tick_ps and not 0 < busy < self.tick_ps * (self.turn_ps > 0):
+            rule = "must leave each thread a turn and tick_work_ps between two ticks"
+            raise InputError("job.tick_ps", self.tick_ps, rule)
+        times = (self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.queue_length_penalty_ps)
+        if min(times) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
             raise InputError("job", "entry or line times", "must not be negative or out of range")
         self._check_sleeps()
         self._check_steps()
@@ -243,26 +234,22 @@ class Job:
         if (kinds == Step.SCAN).any() and (self.region % WORD_PAGES).any():
             raise InputError("job.region", self.region.tolist(), "must be multiples of 64 pages for SCAN")
         if self.pages % WORD_PAGES or self.block_pages < WORD_PAGES or self.block_pages & (self.block_pages - 1):
-            raise InputError(
-                "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"
-            )
+            rule = "must be multiples of 64, a block a power of 2"
+            raise InputError("job.pages", (self.pages, self.block_pages), rule)
         blocks = -(-self.pages // self.block_pages)
         if self.image is not None and (len(self.image.pages), len(self.image.blocks)) != (self.pages, blocks):
-            raise InputError(
-                "job.image", f"{len(self.image.pages)} pages, {len(self.image.blocks)} blocks",
-                f"must have {self.pages} pages and {blocks} blocks",
-            )  # fmt: skip
+            given, rule = map(len, self.image), f"must have {self.pages} pages and {blocks} blocks"
+            raise InputError("job.image", "{} pages, {} blocks".format(*given), rule)
         if self.lock_pages < WORD_PAGES:
             raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
         if self.dirty_set_ps < 0 or not 0 <= self.buffer_entries <= MOST_ENTRIES:
             raise InputError("job.buffer_entries", self.buffer_entries, f"must be 0 to {MOST_ENTRIES}")
         least = self.ring_full + self.buffer_entries
         if self.ring_entries and not 0 < self.ring_full <= least < self.ring_entries <= MOST_ENTRIES:
-            raise InputError("job.ring_full", self.ring_full, "must be 1 at least, and leave a ring of "
-                             f"{self.ring_entries} room for a log buffer")  # fmt: skip
+            rule = f"must be 1 at least, and leave a ring of {self.ring_entries} room for a log buffer"
+            raise InputError("job.ring_full", self.ring_full, rule)
 
     def _check_steps(self) -> None:
-        """Check every argument against the declaration of its kind."""
         kinds = self.steps[:, 0]
         limits = [_NO_LIMIT if below is None else self._count(below) for below in _LIMITS]
         self._check_arguments(np.arange(len(kinds)), kinds, _STEPS, self.steps[:, 1:], limits)
@@ -280,10 +267,8 @@ class Job:
             return
         position, column = (int(i[0]) for i in np.nonzero(bad))
         step, argument = Step(self.steps[rows[position], 0]), ranges.arguments[int(kinds[position])][column]
-        raise InputError(
-            f"job.steps[{rows[position]}] ({step.name}).{argument.name}", int(values[position, column]),
-            f"must be {argument.range()}",
-        )  # fmt: skip
+        what = f"job.steps[{rows[position]}] ({step.name}).{argument.name}"
+        raise InputError(what, int(values[position, column]), f"must be {argument.range()}")
 
     def _check_locks(self) -> None:
         """Check that all locks of threads and regions, whose numbers are computed, exist."""
@@ -292,11 +277,8 @@ class Job:
         last = self.steps[uses, 1] + span[self.steps[uses, 3]]
         if (last > len(self.locks)).any():
             index = int(uses[np.argmax(last > len(self.locks))])
-            step = Step(self.steps[index, 0])
-            raise InputError(
-                f"job.steps[{index}] ({step.name}).lock", int(self.steps[index, 1]),
-                f"the job has only {len(self.locks)} locks",
-            )  # fmt: skip
+            what = f"job.steps[{index}] ({Step(self.steps[index, 0]).name}).lock"
+            raise InputError(what, int(self.steps[index, 1]), f"the job has only {len(self.locks)} locks")
 
     def _count(self, below: int | str) -> int:
         """Value of a limit: a number, or a count of the job."""
@@ -321,9 +303,8 @@ class Job:
         >>> job.queue_length_penalty()
         array([  0, 100, 158, 200])
         """
-        return np.asarray(
-            np.rint(self.queue_length_penalty_ps * np.log2(1.0 + np.arange(len(self.entry)))), dtype=np.int64
-        )
+        doublings = np.log2(1.0 + np.arange(len(self.entry)))
+        return np.asarray(np.rint(self.queue_length_penalty_ps * doublings), dtype=np.int64)
 
     def listing(self) -> str:
         """Return the programs as text: one step a line, with the names of locks, stamps and targets.
@@ -369,7 +350,6 @@ class Job:
         return {target: f"L{number}" for number, target in enumerate(sorted(targets))}
 
     def _headings(self) -> dict[int, str]:
-        """Names of the threads whose program begins at a step."""
         names = self.thread_names or tuple(f"thread {i}" for i in range(len(self.entry)))
         threads: dict[int, list[str]] = {}
         for entry, name in zip(self.entry.tolist(), names, strict=True):

@@ -46,13 +46,8 @@ class Discipline(IntEnum):
 COHORT_PASSES = 64
 """Bound on consecutive hand-offs within a socket; the paper leaves it open, the value is our choice."""
 
-LOCKS = {
-    "spin": Discipline.QUEUED_SPIN,
-    "ticket": Discipline.TICKET,
-    "rwlock": Discipline.QUEUED_RW,
-    "cohort": Discipline.COHORT,
-    "fair-rwlock": Discipline.FAIR_RW,
-}
+LOCKS = {"spin": Discipline.QUEUED_SPIN, "ticket": Discipline.TICKET, "rwlock": Discipline.QUEUED_RW}
+LOCKS |= {"cohort": Discipline.COHORT, "fair-rwlock": Discipline.FAIR_RW}
 """Disciplines that mmu_lock may have, by the words of ``policy.lock``."""
 
 SHARING = frozenset({Discipline.QUEUED_RW, Discipline.FAIR_RW})

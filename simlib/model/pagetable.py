@@ -53,13 +53,13 @@ class PageTable:
         """Entries of one table."""
         return self.page_bytes // ENTRY_BYTES
 
-    def block_bytes(self, level_above_leaf: int = 2) -> int:
-        """Bytes that one entry maps; 1: a page, 2: the first block level (2 MiB with 4 KiB pages), 3: the next."""
-        return int(self.page_bytes * self.entries ** (level_above_leaf - 1))
+    def block_bytes(self, height: int = 2) -> int:
+        """Bytes that an entry of a height maps: 1 is a page, 2 the first block level (2 MiB with 4 KiB pages)."""
+        return int(self.page_bytes * self.entries ** (height - 1))
 
-    def pages_per_block(self, level_above_leaf: int = 2) -> int:
+    def pages_per_block(self, height: int = 2) -> int:
         """Base pages in one block."""
-        return self.block_bytes(level_above_leaf) // self.page_bytes
+        return self.block_bytes(height) // self.page_bytes
 
     # -- arm64's stage 2: walks over ranges of pages -----------------------------------------------------
 

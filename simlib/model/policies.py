@@ -93,8 +93,12 @@ def _reply(day: str) -> str:
     return f"reply of {day} to {_DROP_64}"
 
 
+def _split(**values: Any) -> dict[str, dict[str, Any]]:
+    return {"policy": values}
+
+
 def _clear(clear_drop_when: str, **others: Any) -> dict[str, dict[str, Any]]:
-    return {"policy": {"clear_drop_when": clear_drop_when} | others}
+    return _split(clear_drop_when=clear_drop_when, **others)
 
 
 def _kernel_patch(clear_drop_when: str) -> str:
@@ -111,17 +115,13 @@ def _kernel_patch(clear_drop_when: str) -> str:
     return f"{_LAB}0007, with kvm.dirty_log_clear_batch={pages}" if pages.isdecimal() else ""
 
 
-def _split(**values: Any) -> dict[str, dict[str, Any]]:
-    return {"policy": values}
-
-
 POLICIES: dict[str, NamedPolicy] = {
     row.name: row
     for row in (
         NamedPolicy("whole-ioctl", "CLEAR holds the lock for the whole ioctl", "upstream",
                     _clear("never"), (_CLEAR,),
                     imperative="let CLEAR hold mmu_lock for the whole ioctl"),
-        NamedPolicy("every-64", "CLEAR drops mmu_lock after each word with anything set", "posted",
+        NamedPolicy("every-64", "CLEAR drops mmu_lock after each bitmap word with any bit set", "posted",
                     _clear("pages >= 64"), (_DROP_64,),
                     patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch=64 (posted in April 2024, not merged)",
                     imperative="let CLEAR drop mmu_lock after every 64 pages"),
@@ -176,7 +176,7 @@ POLICIES: dict[str, NamedPolicy] = {
                               "riscv": "load kvm with eager_page_split=N",
                               "x86": "nothing: with tdp_mmu=N Linux splits no huge page eagerly",
                               "": "nothing, unless QEMU has eager-split-size"}),
-        NamedPolicy("nx-faults", "NX huge pages: one access in 1000 takes a slow fault (the mail gives no rate)",
+        NamedPolicy("nx-faults", "NX huge pages: one access in 1000 causes a slow fault (the mail gives no rate)",
                     "upstream", {"workload": {"slow_fault_every": 1000}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_recover_nx_huge_pages", _reply("15 April 2024"))),
         NamedPolicy("zap-batch-10", "zapping all memory drops mmu_lock on contention, but after at least 10 tables",
@@ -184,7 +184,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     {"workload": {"kind": "zap"}, "policy": {"zap_drop_when": "blocks >= 10 and waiters >= 1"}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_zap_obsolete_pages", _reply("3 April 2024"))),
         NamedPolicy("loongarch-two-acquisitions",
-                    "every fault takes a spinlock, and twice unless the page was only write-protected", "upstream",
+                    "every fault takes a spinlock: once if the page is only write-protected, else twice", "upstream",
                     _split(architecture="loongarch", lock="default", write_protect_fault="default",
                            translation_fault="default", split_fault="default", clear_lock="default",
                            eager_split=False, fault_lock_sections=0),
@@ -205,7 +205,8 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",
                     {"workload": {"clear_when": "at_get"}, "policy": {"get_drop_when": "never"}}, (_GET,),
                     settings={"": "have userspace leave KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 off"}),
-        NamedPolicy("not-initially-set", "without INITIALLY_SET: enabling the log write-protects", "upstream",
+        NamedPolicy("not-initially-set", "without KVM_DIRTY_LOG_INITIALLY_SET, enabling the log write-protects",
+                    "upstream",
                     {"workload": {"initially_set": False}}, ("arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags",),
                     settings={"": "have userspace enable the log without KVM_DIRTY_LOG_INITIALLY_SET"}),
         NamedPolicy("write-protect", "a write to a clean page faults, even if the hardware can log writes", "upstream",
@@ -269,7 +270,6 @@ def policy(name: str) -> NamedPolicy:
 
 
 def _ring(name: str, entries: int) -> NamedPolicy:
-    """Return the policy with a dirty ring of this many entries for each vCPU, in place of the bitmap."""
     changes = {"workload": {"clear_when": "ring", "ring_entries": entries}}
     title = f"dirty rings of {entries} entries, reset run by run of neighbouring pages"
     return NamedPolicy(name, title, "upstream", changes, ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",),
@@ -277,7 +277,6 @@ def _ring(name: str, entries: int) -> NamedPolicy:
 
 
 def _chunk(name: str, size: int) -> NamedPolicy:
-    """Return the policy in which userspace clears this much memory with each CLEAR."""
     pages = size // 4096
     shift = f"-global migration.x-clear-bitmap-shift={pages.bit_length() - 1}"
     exact = size % 4096 == 0 and pages.bit_count() == 1

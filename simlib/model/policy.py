@@ -79,7 +79,7 @@ class Policy(rules.Checked):
     lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
 
     def __post_init__(self) -> None:
-        """Check each field, and parse each strategy that is a text."""
+        """Check each field, and parse each strategy that is a string."""
         super().__post_init__()
         for name in ("clear_drop_when", "get_drop_when", "zap_drop_when"):
             object.__setattr__(self, name, as_strategy(getattr(self, name), f"policy.{name}"))
@@ -115,11 +115,9 @@ class Policy(rules.Checked):
             if value == "default":
                 value = getattr(self.facts, name)
             if value == "none":
-                raise InputError(
-                    f"policy.{name}", "default",
-                    f"{self.facts.title} does not take mmu_lock here ({self.facts.sources[0]})",
-                    f"give policy.{name} a value to compute its cost if it did",
-                )  # fmt: skip
+                rule = f"{self.facts.title} does not take mmu_lock here ({self.facts.sources[0]})"
+                hint = f"give policy.{name} a value to compute its cost if it did"
+                raise InputError(f"policy.{name}", "default", rule, hint)
             values[name] = value
         if self.dirty_tracking == "default":
             values["dirty_tracking"] = self.facts.dirty_tracking[0]
@@ -143,10 +141,8 @@ def expand_batch(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     key = f"{where}.clear_batch_pages"
     pages = rules.whole(0, 2**40)(rows.pop("clear_batch_pages"), key)
     if pages % WORD_PAGES:
-        raise InputError(key, pages, "must be 0 or a multiple of 64",
-                         "the kernel clears whole bitmap words")  # fmt: skip
+        raise InputError(key, pages, "must be 0 or a multiple of 64", "the kernel clears whole bitmap words")
     if "clear_drop_when" in rows:
-        raise InputError(
-            f"{where}.clear_drop_when", rows["clear_drop_when"], f"{key} = {pages} is given too", "give one of them"
-        )
+        given, rule = rows["clear_drop_when"], f"{key} = {pages} is given too"
+        raise InputError(f"{where}.clear_drop_when", given, rule, "give one of them")
     return {"clear_drop_when": every(pages)} | rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,24 +51,26 @@ REGION = Extent(0)
 """The thread's region."""
 
 
-def held(least_ps: int) -> Condition:
-    """Condition: the lock that was taken last has been held for at least this time."""
-    return AtLeast(Quantity.HELD, least_ps)
+held = partial(AtLeast, Quantity.HELD)
+"""Condition: the lock that was taken last has been held for at least this time, ps."""
 
+in_bitmap = partial(AtLeast, Quantity.BITMAP)
+"""Condition: at least so many pages are in the thread's bitmap."""
 
-def in_bitmap(least: int) -> Condition:
-    """Condition: at least `least` pages are in the thread's bitmap."""
-    return AtLeast(Quantity.BITMAP, least)
+clock_shows = partial(AtLeast, Quantity.CLOCK)
+"""Condition: the clock shows at least this time, ps."""
 
+since_check = partial(AtLeast, Quantity.SINCE_CHECK)
+"""Condition: the thread's last throttle check was at least this time ago, ps."""
 
-def clock_shows(least_ps: int) -> Condition:
-    """Condition: the clock shows at least this time."""
-    return AtLeast(Quantity.CLOCK, least_ps)
+in_guest = partial(AtLeast, Quantity.VCPUS_IN_GUEST)
+"""Condition: at least so many vCPUs are in the guest."""
 
+in_buffer = partial(AtLeast, Quantity.LOGGED)
+"""Condition: at least so many pages are in the thread's log buffer."""
 
-def since_check(least_ps: int) -> Condition:
-    """Condition: the thread's last throttle check was at least this time ago."""
-    return AtLeast(Quantity.SINCE_CHECK, least_ps)
+in_ring = partial(AtLeast, Quantity.RING)
+"""Condition: at least so many entries of the thread's dirty ring are not reset."""
 
 
 def raised(flag: int) -> Condition:
@@ -78,21 +81,6 @@ def raised(flag: int) -> Condition:
 def mapped_by_block() -> Condition:
     """Condition: the current page is mapped by a block, not by a table."""
     return AtLeast(Quantity.BLOCK, 1)
-
-
-def in_guest(least: int) -> Condition:
-    """Condition: at least `least` vCPUs are in the guest."""
-    return AtLeast(Quantity.VCPUS_IN_GUEST, least)
-
-
-def in_buffer(least: int) -> Condition:
-    """Condition: at least `least` pages are in the thread's log buffer."""
-    return AtLeast(Quantity.LOGGED, least)
-
-
-def in_ring(least: int) -> Condition:
-    """Condition: at least `least` entries of the thread's dirty ring are not reset."""
-    return AtLeast(Quantity.RING, least)
 
 
 class Lock(NamedTuple):

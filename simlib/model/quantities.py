@@ -130,7 +130,7 @@ def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
     ...
     simlib.InputError: workload.link = 0Gbit/s: must be at least 1 bit/s; nothing could ever be sent
     """
-    rule = "a bandwidth is a number with bit/s or B/s, and k, M, G or T before it"
+    rule = "a bandwidth is a number and bit/s or B/s, optionally with the prefix k, M, G or T"
     if not isinstance(text, str):
         raise InputError(what, text, rule)
     value, unit = _split(text, what, rule)

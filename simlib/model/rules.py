@@ -10,15 +10,7 @@ from dataclasses import field
 from typing import Any
 
 from simlib._lib.errors import InputError, nearest
-from simlib.model.quantities import (
-    LARGEST,
-    format_bandwidth,
-    format_duration,
-    format_size,
-    parse_bandwidth,
-    parse_duration,
-    parse_size,
-)
+from simlib.model import quantities
 
 Parser = Callable[[Any, str], Any]
 """Parses a value of a file; the second argument names it in an error."""
@@ -124,25 +116,26 @@ def rule(parser: Parser, default: Any, to_file: Callable[[Any], Any] | None = No
 
 def duration(default: str | None = None, **more: Any) -> Any:
     """A field of picoseconds; text in a file."""
-    default_ps = None if default is None else parse_duration(default)
-    return rule(parse_duration, default_ps, format_duration, check=_integer(0), **more)
+    default_ps = None if default is None else quantities.parse_duration(default)
+    return rule(quantities.parse_duration, default_ps, quantities.format_duration, check=_integer(0), **more)
 
 
 def size(default: int | None = None) -> Any:
     """A field of bytes; text in a file."""
-    return rule(parse_size, default, format_size, check=_integer(1))
+    return rule(quantities.parse_size, default, quantities.format_size, check=_integer(1))
 
 
 def bandwidth(default: str) -> Any:
     """A field of bits per second; text in a file."""
-    return rule(parse_bandwidth, parse_bandwidth(default), format_bandwidth, check=_integer(1))
+    parse = quantities.parse_bandwidth
+    return rule(parse, parse(default), quantities.format_bandwidth, check=_integer(1))
 
 
 def _integer(low: int) -> Parser:
     """A parsed value: picoseconds, bytes, bits per second."""
 
     def check(value: Any, what: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value < LARGEST:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value < quantities.LARGEST:
             raise InputError(what, value, f"must be a whole number, at least {low}, below 2**62")
         return value
 

@@ -76,7 +76,7 @@ _VCPU_COSTS = ("fault_unlocked", "fault_hold", "split_hold", "guest_access")
 
 _WALK_COSTS = ("clear_page", "lockless_page", "clear_word", "clear_unsplit", "enable_page", "split_block", "zap_block",
               "unmap_entry", "clean_line", "walk_entry", "protect_entry", "table_entry")  # fmt: skip
-"""Costs of actions of one thread on the page table of all memory and on KVM's own data about it."""
+"""Costs of the actions of a single thread that processes the whole page table, or KVM's own data about the memory."""
 
 _COST_PARSERS = {f.name: f.metadata["parse"] for f in dataclasses.fields(Costs)}
 
@@ -116,9 +116,8 @@ class Scenario:
         """Check rules that involve more than one section."""
         guest = self.guest
         if guest.memory_per_vcpu is not None and guest.memory is not None:
-            raise InputError(
-                "guest.memory", format_size(guest.memory), "memory_per_vcpu is given too", "give one of them"
-            )
+            rule = "memory_per_vcpu is given too"
+            raise InputError("guest.memory", format_size(guest.memory), rule, "give one of them")
         if guest.memory_per_vcpu is None and guest.memory is None:
             object.__setattr__(self, "guest", dataclasses.replace(guest, memory_per_vcpu=2**30))
             guest = self.guest
@@ -131,20 +130,17 @@ class Scenario:
         multiple = unit * guest.page_size * (guest.vcpus if divided else 1)
         if given is None or given % multiple:
             for_vcpus = f" for {guest.vcpus} vCPUs" if divided else ""
-            raise InputError(
-                f"guest.{key}", format_size(given or 0),
-                f"must be a multiple of {format_size(multiple)}{for_vcpus} with backing {guest.backing!r}",
-                "give such a size, or shared = true under [workload]: memory that all vCPUs access is not divided"
-                if divided and shares else "",
-            )  # fmt: skip
+            rule = f"must be a multiple of {format_size(multiple)}{for_vcpus} with backing {guest.backing!r}"
+            hint = "give such a size, or shared = true under [workload]: memory that all vCPUs access is not divided"
+            raise InputError(f"guest.{key}", format_size(given or 0), rule, hint if divided and shares else "")
         memory = guest.pages * guest.page_size
         agreement.check(self.host, self.policy, self.workload, guest.vcpus, memory, guest.page_size)
         for name in ("sockets", "clusters"):
             if getattr(self.host, name) > self.host.cores:
                 raise InputError(f"host.{name}", getattr(self.host, name), "must not be more than the cores")
         if self.host.clusters % self.host.sockets:
-            raise InputError("host.clusters", self.host.clusters, "must be a multiple of the sockets",
-                             "every socket has the same number")  # fmt: skip
+            rule, hint = "must be a multiple of the sockets", "every socket has the same number"
+            raise InputError("host.clusters", self.host.clusters, rule, hint)
 
     @property
     def ring_full(self) -> int:
@@ -173,9 +169,8 @@ class Scenario:
         far = 1 + (host.remote_ratio - 1) * far_share(host, vcpus)
         factors = dict.fromkeys(_VCPU_COSTS, host.slowed(vcpus)) | dict.fromkeys(_WALK_COSTS, far)
         given = self.costs.given()
-        changed = {
-            name: round(given[name] * factor) for name, factor in factors.items() if factor != 1 and name in given
-        }
+        scaled = {name: factor for name, factor in factors.items() if factor != 1 and name in given}
+        changed = {name: round(given[name] * factor) for name, factor in scaled.items()}
         if self.policy.facts.page_fence:
             fences = vcpus * (self.costs.fence_vcpu or 0)
             changed |= {name: changed.get(name, round(given[name])) + fences for name in ENTRY_COSTS if name in given}

@@ -210,7 +210,7 @@ class Quantity(IntEnum):
     VCPUS = 8, "vCPUs that wait for the lock; -1: for the region's lock taken last", _LOCK._replace(least=-1)
     CLOCK = 9, "time of the clock, ps", None
     FLAG = 10, "1: the flag is raised", _FLAG
-    BLOCK = 11, "1: a block maps the current page", None
+    BLOCK = 11, "1: a block mapping covers the current page", None
     DIRTY = 12, "pages in KVM's dirty log from here to the extent's end", _ANY_EXTENT
     VCPUS_IN_GUEST = 13, "vCPUs that hold no lock, wait for none, and are not interrupted", None
     LOGGED = 14, "pages in the thread's log buffer", None
@@ -239,30 +239,33 @@ class Step(IntEnum):
     meaning: str
     arguments: tuple[Argument, ...]
 
-    RUN = 0, "Spend time outside any lock; distribution 0: always the mean.", Argument("mean_ps"), _DISTRIBUTION
+    RUN = 0, "Spend time outside any lock. With `distribution` 0 the time is always the mean.", Argument("mean_ps"), \
+        _DISTRIBUTION  # fmt: skip
     HOLD = 1, "Spend time with a lock held.", Argument("mean_ps"), _DISTRIBUTION
     JUMP = 2, "Go to the target.", _TARGET
     REPEAT = 3, "Go to the target until `times` rounds are done.", _TARGET, Argument("times", 1), \
         Argument("counter", 0, COUNTERS)  # fmt: skip
     TEST = 4, "Go to the target unless the quantity is at least the threshold.", _TARGET, \
         Argument("quantity", words=Quantity), Argument("argument", -1), Argument("threshold", 0)  # fmt: skip
-    OPEN = 5, "Begin an extent of `pages` pages at the current page; `aligned` 1: up to a multiple of `pages`.", \
+    OPEN = 5, "Begin an extent of `pages` pages at the current page. If `aligned` is 1, it ends at the next multiple " \
+        "of `pages`.", \
         _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
     ADVANCE = 6, "Advance by `pages` pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
     BACK = 7, "Go back to the extent's first page.", _ANY_EXTENT
-    SEEK = 8, "Go to a random page of the region, a multiple of `multiple`; distribution 0: uniform.", \
+    SEEK = 8, "Go to a random page of the region, a multiple of `multiple`. `distribution` 0 is uniform.", \
         Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
     ADAPT = 9, "Halve or double the thread's adaptive batch, within bounds.", Argument("action", words=Adapt), \
         Argument("least", 1), Argument("most", 1)  # fmt: skip
     TAKE = 10, "Take a lock.", _LOCK, _MODE, _SCOPE
-    DROP = 11, "Drop the lock; by region: the one taken last. A lockless update that lost its race goes to the " \
-        "target.", _LOCK, _MODE, _SCOPE, _TARGET  # fmt: skip
-    ACCESS = 12, "The guest accesses its current page. A fault goes to the target of its kind; `leave`: target if " \
-        "its log buffer or dirty ring is full.", \
+    DROP = 11, "Drop the lock; with `scope` region, the one taken last. A lockless update that lost its race goes to " \
+        "the target.", _LOCK, _MODE, _SCOPE, _TARGET  # fmt: skip
+    ACCESS = 12, "The guest accesses its current page. A fault goes to the target of its kind. If the log buffer " \
+        "or dirty ring is full, the thread goes to `leave`.", \
         Argument("page_translation", 0, "steps"), Argument("page_permission", 0, "steps"), \
         Argument("block_permission", 0, "steps"), Argument("block_translation", 0, "steps"), \
         Argument("leave", 0, "steps")  # fmt: skip
-    MAP = 13, "Change the page table entry of the current page; `logging` 1: a written page goes into the dirty log.", \
+    MAP = 13, "Change the page table entry of the current page. If `logging` is 1, a written page is marked in the " \
+        "dirty log.", \
         Argument("action", words=Map), Argument("logging", 0, 2)  # fmt: skip
     BARRIER = (
         14,
@@ -274,31 +277,33 @@ class Step(IntEnum):
         "such page `word_ps`, each page cleared in an unsplit block `unsplit_ps`.", Argument("action", words=Scan), \
         Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
     STAMP = 16, "Record the time and all counters.", Argument("stamp", 0, "stamps")
-    LAP = 17, "`reads` 0: start the thread's stopwatch, unless a KICK before this fault did. 1: record its time and " \
-        "restart it. 2: the same, if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
+    LAP = 17, "With `reads` 0, start the thread's stopwatch, unless a KICK before this fault did. With 1, record its " \
+        "time and restart it. With 2, do so only if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
     SIGNAL = 18, "Raise a flag, which then stays raised.", _FLAG
     SLEEP = 19, "Start to sleep for `time_ps` of the clock. WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep until the end of the time that the previous step set."
     KICK = 21, "Make every vCPU in the guest exit and re-enter it once before its next ACCESS; its log buffer is " \
-        "emptied, as by DRAIN. `stalls` 1: its stopwatch starts at the exit, and is read at once without a fault.", \
+        "emptied, as by DRAIN. If `stalls` is 1, its stopwatch starts at the exit, and is read immediately if " \
+        "no fault follows.", \
         Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION, Argument("entry_ps")  # fmt: skip
     TOUCH = 22, "Modify a shared cache line. Locks modify their own.", Argument("line", 0, "lines")
     DRAIN = 23, "Empty the thread's log buffer into its dirty ring or, if none, the dirty log.", Argument("entry_ps")
     HARVEST = 24, "Set the dirty bits of the new entries in all dirty rings.", Argument("entry_ps")
-    RESET = 25, "Remove the next run of harvested entries, of pages within 64, from the rings, for SCAN's " \
-        "protect_run; go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
-    LOG = 26, "Put the current page into the thread's log buffer, as hardware does; if it is full, go to the target.", \
+    RESET = 25, "Remove the next run of harvested entries, whose pages lie within 64 pages, from the rings for " \
+        "SCAN's protect_run. Go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
+    LOG = 26, "Put the current page into the thread's log buffer, as hardware does. If it is full, go to the target.", \
         _TARGET  # fmt: skip
     THROTTLE_CHECK = (
         27,
         "Start or raise throttling, by the rule of `Job.throttle`, if too many pages were dirtied compared with those "
-        "sent since the last check; `begins` 1: only restart the counts.",
+        "sent since the last check. If `begins` is 1, only restart the counts.",
         Argument("begins", 0, 2),
     )
     THROTTLE = (
         28,
-        "Start to sleep for as long as vCPUs run between two sleeps; `pauses` 1: make each vCPU sleep before its next "
-        "ACCESS, its log buffer emptied as by DRAIN, and start to sleep for the same time. WAKE must follow.",
+        "With `pauses` 0, start to sleep for the time that vCPUs run between two sleeps. With 1, make each vCPU sleep "
+        "before its next ACCESS, with its log buffer emptied as by DRAIN, and start to sleep for the same time. WAKE "
+        "must follow.",
         Argument("pauses", 0, 2),
         Argument("entry_ps"),
     )

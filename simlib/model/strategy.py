@@ -98,7 +98,7 @@ def strategy(text: str, what: str = "clear_drop_when") -> Condition:
 
 
 def as_strategy(value: object, what: str) -> Condition:
-    """Return a strategy itself, or parse a text.
+    """Return a strategy itself, or parse a string.
 
     >>> str(as_strategy("(pages>=64)", "policy.clear_drop_when"))
     'pages >= 64'
@@ -125,13 +125,9 @@ def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Co
     if isinstance(condition, Adaptive):
         return hold.beyond_batch()
     if isinstance(condition, Threshold):
-        bound = {
-            "pages": hold.pages,
-            "blocks": lambda n: hold.pages(n * block_pages),
-            "held": held,
-            "waiters": lock.waiters,
-            "vcpus": lock.vcpus,
-        }
+        if condition.quantity == "blocks":
+            return hold.pages(condition.least * block_pages)
+        bound = {"pages": hold.pages, "held": held, "waiters": lock.waiters, "vcpus": lock.vcpus}
         return bound[condition.quantity](condition.least)
     raise TypeError(condition)
 
@@ -151,8 +147,6 @@ def adaptive(condition: Condition) -> Adaptive | None:
 
 
 class _StrategyParser(Reader):
-    """Parser of a strategy's comparisons."""
-
     def comparison(self) -> Condition:
         if self.accept("never"):
             return NeverDrop()

@@ -39,12 +39,8 @@ class Unmapping:
         840
         """
         flush = (costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0)
-        return (
-            self.entries * (costs.unmap_entry or 0)
-            + self.lines * (costs.clean_line or 0)
-            + self.invalidations * (costs.tlb_invalidate or 0)
-            + self.flushes * flush
-        )
+        work = self.entries * (costs.unmap_entry or 0) + self.lines * (costs.clean_line or 0)
+        return work + self.invalidations * (costs.tlb_invalidate or 0) + self.flushes * flush
 
 
 def unmapping(table: PageTable, size: int, leaf: int, policy: Policy, ipa_bits: int = IPA_BITS) -> Unmapping:

@@ -132,8 +132,7 @@ def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generat
     ]
     if len(points) == 1:
         counted, seconds = points[0].pages, points[0].seconds
-        size = counted * (memory / counted) ** random.random()
-        size = min(memory, max(size, 1.0001 * counted))
+        size = min(memory, max(counted * (memory / counted) ** random.random(), 1.0001 * counted))
         rate = scipy.optimize.brentq(lambda r: size * -np.expm1(-r * seconds) - counted, 1e-12, 50 / seconds)
         return classes(np.array([size]), np.array([rate]), memory)
     return _mixture(points, memory, random)
@@ -186,16 +185,12 @@ def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
     except ValueError:
         raise InputError("--dirty", text, "must be a rate of pages", hint) from None
     unit = match[2] or ""
-    rate = (
-        number * {"": 1.0, "k": 1e3, "m": 1e6}[unit.lower()]
-        if len(unit) < 2
-        else parse_size(f"{number:g}{unit}", "--dirty") / PAGE
-    )
+    factor = {"": 1.0, "k": 1e3, "m": 1e6}.get(unit.lower())
+    rate = number * factor if factor else parse_size(f"{number:g}{unit}", "--dirty") / PAGE
     condition = text.strip()[match.end() :].strip()
     if not condition or condition.startswith("in "):
-        seconds = (
-            parse_duration(condition.removeprefix("in ").strip(), "--dirty") / PS_PER_S if condition else DEFAULT_S
-        )
+        time = condition.removeprefix("in ").strip()
+        seconds = parse_duration(time, "--dirty") / PS_PER_S if condition else DEFAULT_S
         if seconds <= 0 or rate <= 0:
             raise InputError("--dirty", text, "must be above 0, and over a time", hint)
         return DirtyRate(rate * seconds, seconds)

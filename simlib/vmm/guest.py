@@ -95,7 +95,6 @@ class RunningGuest:
         self.settings.check()
 
     def _check_vmm(self) -> None:
-        """Refuse a VMM that is not modelled, and settings that it does not have."""
         if self.vmm not in VMMS:
             raise InputError("vmm", self.vmm, "must be a modelled VMM", nearest(self.vmm, VMMS), flag="--emit")
         if self.vmm == "cloud-hypervisor" and self.ring_entries:

@@ -60,7 +60,6 @@ def pages_written(scenario: Scenario, accesses: float) -> float:
 
 
 def _sized(guest: RunningGuest, scenario: Scenario) -> Scenario:
-    """Return the scenario with the guest's vCPUs, memory and link."""
     old, workload = scenario.guest, scenario.workload
     vcpus = guest.vcpus or old.vcpus
     new = replace(old, vcpus=vcpus)
@@ -70,11 +69,9 @@ def _sized(guest: RunningGuest, scenario: Scenario) -> Scenario:
         unit = word if old.backing == "4k" else PageTable(old.page_size).block_bytes()
         whole = math.lcm(unit * vcpus, max(1, workload.clear_threads) * word)
         new = replace(new, memory=-(-memory // whole) * whole, memory_per_vcpu=None)
-    chunk = workload.clear_chunk
-    if chunk is not None:
-        chunk = min(chunk, new.pages * new.page_size)
-    link = guest.link or workload.link
-    return replace(scenario, guest=new, workload=replace(workload, clear_chunk=chunk, link=link))
+    chunk = None if workload.clear_chunk is None else min(workload.clear_chunk, new.pages * new.page_size)
+    changed = replace(workload, clear_chunk=chunk, link=guest.link or workload.link)
+    return replace(scenario, guest=new, workload=changed)
 
 
 def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
@@ -83,10 +80,11 @@ def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
     shown = f"{size_text(measured.pages * PAGE / seconds)}/s over {seconds:g} s"
     wanted = measured.pages * PAGE / guest.page_size
     if wanted <= 0:
-        raise InputError(
-            "dirty rate", shown, "must be above 0: the guest of a migration writes",
-            "measure while it works, or leave out the reply of query-dirty-rate to keep the scenario's access_interval",
-        )  # fmt: skip
+        rule = "must be above 0: the guest of a migration writes"
+        hint = (
+            "measure while it works, or leave out the reply of query-dirty-rate to keep the scenario's access_interval"
+        )
+        raise InputError("dirty rate", shown, rule, hint)
     most = guest.pages * workload.write_percent / 100
     shorter = "measure over a shorter time (calc-dirty-rate with a smaller calc-time)"
     if wanted > most - 0.5:
@@ -103,8 +101,6 @@ def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
     accesses = float(scipy.optimize.brentq(lambda n: pages_written(scenario, n) - wanted, 0.0, high, rtol=1e-12))
     interval = round(guest.vcpus * seconds * PS_PER_S / accesses)
     if not interval:
-        raise InputError(
-            "dirty rate", shown, "would need more than one access a picosecond of each vCPU",
-            f"{shorter}, or lower workload.zipf_exponent",
-        )  # fmt: skip
+        rule = "would need more than one access a picosecond of each vCPU"
+        raise InputError("dirty rate", shown, rule, f"{shorter}, or lower workload.zipf_exponent")
     return interval

@@ -54,7 +54,7 @@ def parse_share(text: str, name: str) -> float:
 
 
 def parse_whole(text: str, name: str) -> int:
-    """Whole number of a text of digits.
+    """Whole number of a string of digits.
 
     Raises `InputError` if the text has anything else.
     """
@@ -110,14 +110,15 @@ GUEST = (
     MigrationInput("architecture", "architecture", _text,
                    "Architecture of the host. Default: QEMU's target, else x86-tdp.", "NAME"),
     MigrationInput("dirty-tracking", "dirty_tracking", _text,
-                   "How KVM logs writes: write_protect, pml. Default on x86: pml.", "NAME"),
+                   "How KVM detects writes: write_protect; x86 also pml (default); arm64 also dbm, hdbss.", "NAME"),
     MigrationInput("chunk", "chunk", parse_size,
                    "Memory of one CLEAR: QEMU's x-clear-bitmap-shift. Default: 1G.", "SIZE"),
     MigrationInput("ring", "ring_entries", parse_whole, "QEMU's dirty-ring-size; 0: the dirty bitmap.", "N"),
     MigrationInput(
         "current", "settings", _text,
-        "A migration parameter or capability already set in QEMU, e.g. downtime-limit=500, auto-converge=on. Others "
-        "are as QEMU reported them, or its defaults; max-bandwidth is unlimited.", "NAME=VALUE", repeated=True,
+        "A migration parameter or capability already set in QEMU, e.g. downtime-limit=500, auto-converge=on. The "
+        "others are those that QEMU reported, else QEMU's defaults with an unlimited max-bandwidth.", "NAME=VALUE",
+        repeated=True,
     ),
 )  # fmt: skip
 """Inputs that describe the guest."""

@@ -47,7 +47,6 @@ def qmp(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
 
 
 def _commands(named: dict[str, int | bool]) -> list[str]:
-    """QMP commands that make some settings."""
     capabilities = [{"capability": name, "state": value} for name, value in named.items() if name in CAPABILITIES]
     parameters = {name: value for name, value in named.items() if name not in CAPABILITIES}
     if parameters.get("max-bandwidth") == 0:
@@ -63,10 +62,8 @@ def virsh(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
     """Return the commands of virsh; settings without an option of virsh go to QEMU's monitor."""
     settings, words = plan.settings, ["virsh migrate --live --persistent"]
     if settings.auto_converge:
-        words.append(
-            f"--auto-converge --auto-converge-initial {settings.cpu_throttle_initial} "
-            f"--auto-converge-increment {settings.cpu_throttle_increment}"
-        )
+        first, more = settings.cpu_throttle_initial, settings.cpu_throttle_increment
+        words.append(f"--auto-converge --auto-converge-initial {first} --auto-converge-increment {more}")
     if settings.multifd:
         words.append(f"--parallel --parallel-connections {settings.multifd_channels}")
     if plan.postcopy:
@@ -80,10 +77,8 @@ def virsh(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
         lines.append(f"virsh migrate-setmaxdowntime DOMAIN {settings.downtime_limit}")
     lines.append(" ".join([*words, "DOMAIN qemu+ssh://HOST/system"]))
     if targets.deadline_s is not None:
-        seconds = math.ceil(targets.deadline_s)
-        lines.append(
-            f"# not over after {seconds} s? virsh domjobabort DOMAIN cancels it; the guest stays on the source"
-        )
+        limit = f"# not over after {math.ceil(targets.deadline_s)} s?"
+        lines.append(f"{limit} virsh domjobabort DOMAIN cancels it; the guest stays on the source")
     return "\n".join(lines)
 
 

@@ -116,8 +116,8 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
         actions = [*actions, f"use {channels} multifd channels"]
     throttles_by_default = current.auto_converge or VMMS[guest.vmm].whole_passes
     if not throttles_by_default:
-        yield Plan("auto-converge", "turn auto-converge on, and change nothing else",
-                   current.changed(auto_converge=True))  # fmt: skip
+        throttled = current.changed(auto_converge=True)
+        yield Plan("auto-converge", "turn auto-converge on, and change nothing else", throttled)
     if actions:
         yield Plan("same throttle" if throttles_by_default else "no throttle", ", ".join(actions), base)
     if VMMS[guest.vmm].whole_passes:  # it throttles by its own rule, and has no post-copy
@@ -130,13 +130,11 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
         yield Plan("unlimited postcopy", f"{_LIFT}, {_SWITCH}", fast, postcopy=True)
 
 
-def _throttled_plans(
-    guest: RunningGuest, targets: Targets, base: Settings, actions: list[str]
-) -> Iterator[Plan]:  # fmt: skip
+def _throttled_plans(guest: RunningGuest, targets: Targets, base: Settings, actions: list[str]) -> Iterator[Plan]:
     """Generate plans that slow the guest down; `actions`: other changes of `base`."""
-    slice_ps = QEMU.throttle.slice
+    longest = np.inf if targets.max_stall_s is None else targets.max_stall_s * PS_PER_S
     for ceiling in CEILINGS:
-        if targets.max_stall_s is not None and sleep_time(slice_ps, 0, ceiling) > targets.max_stall_s * PS_PER_S:
+        if sleep_time(QEMU.throttle.slice, 0, ceiling) > longest:
             continue
         initial = min(ceiling, base.cpu_throttle_initial)
         throttled = base.changed(auto_converge=True, max_cpu_throttle=ceiling, cpu_throttle_initial=initial)

@@ -3,9 +3,9 @@
 
 Time advances in QEMU's windows of 100 ms. In each window QEMU sends pages, synchronises the dirty bitmap if little is
 left, throttles the guest if it dirtied too much, and switches over if the dirty memory fits into the downtime. The
-rules are those of
-`simlib.vmm.rules` and `simlib.simulator.engine.throttle`, the pages those of `simlib.vmm.memory`. Cloud Hypervisor
-sends all pages that a GET returned, and then decides whether the next GET's can be sent within the downtime.
+rules are those of `simlib.vmm.rules` and `simlib.simulator.engine.throttle`, the pages those of `simlib.vmm.memory`.
+Cloud Hypervisor sends all pages that a GET returned, and then decides whether the next GET's can be sent within the
+downtime.
 
 Source: QEMU 10.0, migration/migration.c migration_thread, migration_iteration_run, migration_rate_limit;
 migration/ram.c ram_save_iterate, migration_bitmap_sync.
@@ -136,12 +136,8 @@ def precopy_trajectory(
     sync_every_s = rule.sync_every / PS_PER_S if rule.sync_every else np.inf
     means = _Means(**named, rule=rule, whole_passes=vmm.whole_passes, sync_every_s=sync_every_s)
     passes = np.zeros((MOST_PASSES, 6))
-    done, total, down, syncs, throttle, longest, sent, guest, left, missing = _precopy(
-        pages, link, means, float(limit_s), passes
-    )
-    return PrecopyTrajectory(
-        done, total, down, syncs, throttle, longest, sent, guest, left, missing, passes[: min(syncs, MOST_PASSES)]
-    )
+    outcome = _precopy(pages, link, means, float(limit_s), passes)
+    return PrecopyTrajectory(*outcome, passes[: min(outcome[3], MOST_PASSES)])
 
 
 @cached_njit(nogil=True)
@@ -152,14 +148,9 @@ def _precopy(
     by_get = link.chunk_pages == 0
     memory = new_memory(pages, by_get)
     s, n = np.zeros(16), np.zeros(7, np.int64)
-    s[_SENT], s[_LEFT], s[_RUNS], s[_NEXT_CHECK], s[_PERIOD] = (
-        link.state_bytes,
-        pages_left(memory),
-        1.0,
-        means.sync_every_s,
-        np.inf,
-    )
-    s[_WINDOW_SENT], s[_LEAST], n[_SYNCS] = link.state_bytes, np.inf, 1
+    s[_SENT], s[_WINDOW_SENT] = link.state_bytes, link.state_bytes
+    s[_LEFT], s[_RUNS], s[_NEXT_CHECK] = pages_left(memory), 1.0, means.sync_every_s
+    s[_PERIOD], s[_LEAST], n[_SYNCS] = np.inf, np.inf, 1
     passes[0, LEFT] = s[_LEFT]
     down, completed = 0.0, False
     while s[_NOW] < limit_s and not completed:
@@ -280,7 +271,6 @@ def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Me
 
 @cached_njit(nogil=True)
 def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
-    """Record a synchronisation."""
     if n[_SYNCS] <= len(passes):
         row = passes[n[_SYNCS] - 1]
         row[TIME], row[NEW], row[LEFT], row[SENT], row[KEPT] = s[_NOW], new, s[_LEFT], s[_SENT], s[_GUEST]

@@ -59,8 +59,6 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._connect()
-            self.pid = _listener(self.connection)
-            self._greet()
         except BaseException:
             self.connection.close()
             raise
@@ -80,12 +78,9 @@ class Monitor(AbstractContextManager["Monitor"]):
         """
         self.number += 1
         message_id = f"simlib-{self.number}"
-        message: dict[str, Any] = {"execute": command, "id": message_id}
-        if arguments:
-            message["arguments"] = arguments
-        with self._waiting(
-            command, lost=True
-        ):  # part of the command may have been sent: later answers could not be matched
+        message = {"execute": command, "id": message_id} | ({"arguments": arguments} if arguments else {})
+        # Part of the command may have been sent: later answers could not be matched.
+        with self._waiting(command, lost=True):
             self.connection.settimeout(max(0.01, self._deadline - time.monotonic()))
             self.connection.sendall(json.dumps(message).encode() + b"\n")
         while True:
@@ -96,6 +91,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 self.events.append(answer)
 
     def _connect(self) -> None:
+        """Connect, read the greeting, and leave negotiation of capabilities."""
         self.connection.settimeout(self.timeout)
         try:
             self.connection.connect(self.path)
@@ -103,9 +99,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             rule = "must be a QMP socket that accepts connections"
             hint = "check that QEMU still runs, and that you may use it"
             raise InputError(self.path, error.strerror or str(error), rule, hint) from None
-
-    def _greet(self) -> None:
-        """Read the greeting, and leave negotiation of capabilities."""
+        self.pid = _listener(self.connection)
         greeting = self._message("its greeting")
         if "QMP" not in greeting:
             raise InputError(self.path, one_line(greeting), "must greet as QMP does", "name the QMP socket")
@@ -130,8 +124,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                     self._received = text[end:].lstrip().encode("utf-8", errors="surrogateescape")
                     return dict(value)
             if len(self._received) > MOST_BYTES:
-                rule = "is too long for a reply of QMP"
-                raise InputError(self.path, f"more than {MOST_BYTES} bytes", rule)
+                raise InputError(self.path, f"more than {MOST_BYTES} bytes", "is too long for a reply of QMP")
             self._receive(awaited)
 
     def _receive(self, awaited: str) -> None:
@@ -157,7 +150,6 @@ class Monitor(AbstractContextManager["Monitor"]):
             raise self._silent(awaited, error.strerror or "no answer", lost=True) from None
 
     def _silent(self, awaited: str, how: str, lost: bool = False) -> MonitorError:
-        """QEMU did not answer."""
         rule = f"must answer within {self.timeout:g} s; waited for {awaited}"
         error = MonitorError(self.path, how, rule, _HINT)
         error.lost = lost
@@ -184,7 +176,6 @@ def one_line(value: Any, most: int = 60) -> str:
 
 
 def _version(greeting: Any) -> str:
-    """QEMU's version in its greeting."""
     try:
         numbers = greeting["version"]["qemu"]
         return ".".join(str(int(numbers[part])) for part in ("major", "minor", "micro"))

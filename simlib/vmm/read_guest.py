@@ -91,13 +91,12 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
         if human := _HUMAN.search(text):
             rule = "is the human monitor's text, which rounds, and differs between versions"
             raise InputError(where, one_line(human[0]), rule, ASK)
-        rule = f"has no reply to {MIGRATE}, {DIRTY_RATE} or {CPUS}"
-        raise InputError(where, one_line(text) or "empty", "; ".join([rule, *notes]), ASK)
+        rule = "; ".join([f"has no reply to {MIGRATE}, {DIRTY_RATE} or {CPUS}", *notes])
+        raise InputError(where, one_line(text) or "empty", rule, ASK)
     return guest_of(replies, notes)
 
 
 def _ask(path: str) -> RunningGuest:
-    """Send the queries to QEMU."""
     replies, notes = [], []
     with Monitor(path, TIMEOUT) as monitor:
         for query in QUERIES:

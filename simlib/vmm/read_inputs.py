@@ -17,7 +17,7 @@ from simlib.vmm.targets import Targets
 def read_targets(texts: Mapping[str, str]) -> Targets:
     """Read the targets from texts by the names of `TARGETS`; an empty text sets no bound.
 
-    Raises `InputError` if a text cannot be read, or a bound is impossible.
+    Raises `InputError` if a string cannot be read, or a bound is impossible.
 
     >>> read_targets({"downtime-limit": "300ms", "min-guest-speed": "80%"}).description
     'downtime <= 300ms, guest speed >= 80%'
@@ -28,7 +28,7 @@ def read_targets(texts: Mapping[str, str]) -> Targets:
 def read_settings(texts: Iterable[str], current: Settings | None = None) -> Settings:
     """Read QEMU's settings from texts such as ``downtime-limit=500``.
 
-    Raises `InputError` if a text is not a setting.
+    Raises `InputError` if a string is not a setting.
 
     - `current`: settings that no text changes; by default QEMU's, with an unlimited bandwidth.
 
@@ -44,7 +44,7 @@ def read_options(texts: Mapping[str, str | Sequence[str]], known: RunningGuest |
 
     Dirty rates are added to those that are known for other times.
 
-    Raises `InputError` if a text cannot be read, or values contradict each other.
+    Raises `InputError` if a string cannot be read, or values contradict each other.
 
     - `known`: the guest as QEMU reported it.
 

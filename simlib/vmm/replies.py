@@ -44,7 +44,6 @@ _EXACT = 0.02
 _SAMPLE_PAGES = 512
 """Pages of each GiB that calc-dirty-rate compares by default: migration/dirtyrate.h."""
 
-
 _DIRTY_STATUS = {"unstarted", "measuring", "measured"}
 _SENDING = {"active", "pre-switchover", "device", "completed", "postcopy-active"}
 _MIGRATION_STATUS = _SENDING | {
@@ -58,7 +57,7 @@ _ONE_GUEST = "paste those of one guest"
 
 
 def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, Any]]:
-    """Each reply in a text that is understood, with its query; errors that QEMU gave become notes.
+    """Each known reply in a string, with its query; QEMU's error replies become notes.
 
     Raises `InputError` if one is cut off, or no JSON.
     """
@@ -74,8 +73,10 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
 
 def query_of(reply: Any) -> str:
     """The query that a reply belongs to, by its form; empty for any other."""
-    if isinstance(reply, list):
-        return _query_of_list(reply)
+    if isinstance(reply, list) and reply and all(isinstance(row, dict) for row in reply):
+        if all("cpu-index" in row for row in reply) and not any("limit-rate" in row for row in reply):
+            return CPUS
+        return CAPABILITIES if all({"capability", "state"} <= {*row} for row in reply) else ""
     if not isinstance(reply, dict):
         return ""
     for query, keys in _BY_KEYS:
@@ -89,19 +90,7 @@ def query_of(reply: Any) -> str:
     return MIGRATE if migrating or (isinstance(ram, dict) and "total" in ram) else ""
 
 
-def _query_of_list(reply: list[Any]) -> str:
-    if _is_cpus(reply) and not any("limit-rate" in row for row in reply):
-        return CPUS
-    capabilities = reply and all(isinstance(row, dict) and {"capability", "state"} <= {*row} for row in reply)
-    return CAPABILITIES if capabilities else ""
-
-
-def _is_cpus(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(r, dict) and "cpu-index" in r for r in value)
-
-
 def _values(text: str, where: str) -> Iterator[Any]:
-    """Objects and lists of JSON in a text."""
     decoder, end = json.JSONDecoder(strict=False), 0
     for opening in re.finditer(r"[{\[]", text):
         start = opening.start()
@@ -206,7 +195,6 @@ def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> 
 
 
 def _dirty_rate(reply: Any, notes: list[str]) -> DirtyRate:
-    """The measurement of one calc-dirty-rate."""
     rate, count = _number(reply, "dirty-rate", DIRTY_RATE), _number(reply, "calc-time", DIRTY_RATE)
     if rate is None or count is None:
         raise InputError(DIRTY_RATE, "measured", "must have dirty-rate and calc-time", _AS_IT_CAME)

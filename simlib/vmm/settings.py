@@ -42,7 +42,7 @@ VMMS = {"qemu": QEMU, "cloud-hypervisor": CLOUD_HYPERVISOR}
 def read_named(texts: Iterable[str]) -> dict[str, int | bool]:
     """Read settings by QEMU's names from texts such as ``downtime-limit=500`` and ``auto-converge=on``.
 
-    Raises `InputError` if a text is not a setting.
+    Raises `InputError` if a string is not a setting.
 
     >>> read_named(["auto-converge=on", "max-bandwidth=200"])
     {'auto-converge': True, 'max-bandwidth': 200}

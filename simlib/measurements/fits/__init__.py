@@ -5,9 +5,8 @@ from simlib.measurements.fits.choice import AnyFit, choose_fit
 from simlib.measurements.fits.estimate import BOUNDS, CostEstimate, conventions, cost_key
 from simlib.measurements.fits.file import find_fit, fit_path, load_fit, save_fit
 from simlib.measurements.fits.fit import Fit
-from simlib.measurements.fits.priors import Prior, load_priors
+from simlib.measurements.fits.priors import load_priors
 from simlib.measurements.fits.spread import Spread, decisive, variations
-from simlib.measurements.fits.tables import unit_of
 from simlib.measurements.fits.uncertain import UncertainCosts, complete, describe_costs, readable_costs
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "AnyFit",
     "CostEstimate",
     "Fit",
-    "Prior",
     "Spread",
     "UncertainCosts",
     "choose_fit",
@@ -30,6 +28,5 @@ __all__ = [
     "load_priors",
     "readable_costs",
     "save_fit",
-    "unit_of",
     "variations",
 ]

@@ -101,7 +101,5 @@ class CostEstimate:
 
 def conventions(scenario: Scenario) -> dict[str, Any]:
     """Fields of `CostEstimate` that a calibration of this scenario takes as given."""
-    return {
-        "held": scenario.costs.given(),
-        "included_in_others": (scenario.calibration.included_in_others, scenario.workload.kind),
-    }
+    included = (scenario.calibration.included_in_others, scenario.workload.kind)
+    return {"held": scenario.costs.given(), "included_in_others": included}

@@ -77,7 +77,6 @@ def fit_text(fit: Fit) -> str:
 
 
 def _records(table: pd.DataFrame, digits: int) -> Any:
-    """Rows of a table as JSON values."""
     return json.loads(table.to_json(orient="records", double_precision=digits))
 
 

@@ -241,5 +241,4 @@ class Fit(Result):
 
 
 def _lines(*texts: str) -> str:
-    """Wrap each text to `WIDTH` columns."""
     return "\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in texts)

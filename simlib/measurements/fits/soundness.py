@@ -106,7 +106,6 @@ def _check_costs(parameters: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check_covariance(covariance: NDArray[np.float64], size: int) -> None:
-    """Check that a matrix is a valid covariance."""
     if covariance.shape != (size, size):
         raise ValueError("log_covariance must be square, with a row a cost")
     if not np.isfinite(covariance).all() or np.abs(covariance).max() > LARGEST:

@@ -187,7 +187,6 @@ def read_log(lines: Lines, histograms: bool = False) -> Contents:
 
 
 def _counts(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
-    """Return a list of counts; empty if the line has none."""
     return _wholes(lines, item.get(name, []), f"{name!r} must be a list of counts")
 
 

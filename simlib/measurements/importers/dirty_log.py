@@ -118,6 +118,5 @@ def read_log(lines: Lines) -> Contents:
             iterations.add(number, run.mode, iteration, *times)
         phases = (*_PHASES, _total("Get"), _total("Clear"))
         summary.add(number, run.mode, run.iterations, *(run.times.get(phase, math.nan) for phase in phases))
-    times_of_each = "dirty_log_perf_test: times of each"
-    table = iterations.table("iterations", f"{times_of_each} iteration", ("run", "iteration"))
-    return Contents((table, summary.table("runs", f"{times_of_each} run", ("run",))))
+    rounds = iterations.table("iterations", "dirty_log_perf_test: times of each iteration", ("run", "iteration"))
+    return Contents((rounds, summary.table("runs", "dirty_log_perf_test: times of each run", ("run",))))

@@ -101,7 +101,6 @@ def import_text(kind: str, text: str, **options: Any) -> Imported:
 
 
 def _check(kind: str, options: dict[str, Any]) -> None:
-    """Refuse an unknown kind, and an option that the kind does not have."""
     if kind not in KINDS:
         raise InputError("kind", kind, "is not a kind of log", nearest(kind, KINDS))
     for option, value in options.items():

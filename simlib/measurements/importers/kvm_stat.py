@@ -85,11 +85,9 @@ def read_log(lines: Lines) -> Contents:
     if not len(log) and not len(once):
         raise ForeignText("the output of kvm_stat -1, -l or -c -l")
     warnings = [f"{glued} lines are left out because their two numbers are not separated"] if glued else []
-    tables = (
-        log.table("log", "kvm_stat: changes between consecutive lines of its log", ("sample", "name", "reason")),
-        once.table("once", "kvm_stat -1: values, and changes within a second", ("name", "reason")),
-    )
-    return Contents(tables, tuple(warnings))
+    changes = log.table("log", "kvm_stat: changes between consecutive lines of its log", ("sample", "name", "reason"))
+    values = once.table("once", "kvm_stat -1: values, and changes within a second", ("name", "reason"))
+    return Contents((changes, values), tuple(warnings))
 
 
 def _logged(lines: Lines, log: TableRows, names: list[tuple[str, str]], sample: int, match: re.Match[str]) -> None:

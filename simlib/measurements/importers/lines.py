@@ -122,13 +122,11 @@ class Lines:
             yield line
 
     def _refuse_magic(self, block: bytes) -> None:
-        """Refuse well-known binary files by their names."""
         for magic, (what, hint) in _MAGIC.items():
             if block.startswith(magic):
                 raise InputError(self.where, what, "must be text", hint)
 
     def _refuse_binary(self, tail: bytes, block: bytes) -> None:
-        """Refuse a byte that does not occur in text."""
         at = block.find(b"\0")
         if at >= 0:
             line = self.number + (tail + block[:at]).count(b"\n") + 1

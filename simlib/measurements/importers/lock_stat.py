@@ -171,12 +171,10 @@ def _mode(name: str) -> tuple[str, str]:
 
 
 def _wanted(name: str, lock: str) -> bool:
-    """True if a class is to be imported."""
     return lock == "all" or lock in name if lock else _MMU_LOCK.fullmatch(name) is not None
 
 
 def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:
-    """Error for a file without a class to import."""
     if not lock:
         hint, cli_hint = (
             f"was a guest running while it counted? {name} imports another class, {every} every class"

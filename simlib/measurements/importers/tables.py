@@ -115,7 +115,6 @@ class TableRows:
 
 
 def _cell(lines: Lines, column: Column, text: str | None) -> Any:
-    """Convert the text of a cell to a value of its column; None is a missing value."""
     if column.kind == "text":
         return sys.intern(text or "")
     if text is None:
@@ -124,13 +123,11 @@ def _cell(lines: Lines, column: Column, text: str | None) -> Any:
 
 
 def _store(column: Column) -> Any:
-    """Make an empty container for the cells of a column."""
     listed = column.kind == "text" or (column.kind == "whole" and column.optional)
     return [] if listed else array("q" if column.kind == "whole" else "d")
 
 
 def _series(column: Column, cells: Any) -> Any:
-    """Convert the cells of a column for a DataFrame."""
     if column.kind == "text":
         return pd.Series(cells, dtype=object)
     if column.kind == "whole":

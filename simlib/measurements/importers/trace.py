@@ -199,7 +199,6 @@ class Trace:
         return Contents(tables, tuple(self._warnings()))
 
     def _warnings(self) -> list[str]:
-        """Sentences about events that the trace lacks."""
         warnings = [f"{self.overwritten} earlier events were no longer in the buffer"] if self.overwritten else []
         if self.lost:
             cpus = ", ".join(f"CPU {cpu}: {count}" for cpu, count in sorted(self.lost.items()))
@@ -261,12 +260,10 @@ def _event(lines: Lines, line: str, trace: Trace) -> None:
 
 
 def _name(match: re.Match[str]) -> str:
-    """Name of an event without its subsystem."""
     return match["event"].rpartition(":")[2]
 
 
 def _time_ns(lines: Lines, match: re.Match[str]) -> int:
-    """Time of an event in ns on the trace's clock."""
     seconds = lines.whole(match["seconds"], "seconds")
     return lines.whole(f"{seconds}{match['fraction']:0<9}", "the time in ns")
 
@@ -278,7 +275,6 @@ def _thread_of(lines: Lines, match: re.Match[str]) -> tuple[str, int, int]:
 
 
 def _wait(lines: Lines, match: re.Match[str], time_ns: int, trace: Trace) -> None:
-    """Add a ``contention_begin`` or ``contention_end``."""
     begins = _name(match) == "contention_begin"
     fields = (_BEGIN if begins else _END).fullmatch(match["text"])
     if fields is None:
