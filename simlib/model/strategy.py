@@ -125,10 +125,9 @@ def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Co
     if isinstance(condition, Adaptive):
         return hold.beyond_batch()
     if isinstance(condition, Threshold):
-        if condition.quantity == "blocks":
-            return hold.pages(condition.least * block_pages)
-        bound = {"pages": hold.pages, "held": held, "waiters": lock.waiters, "vcpus": lock.vcpus}
-        return bound[condition.quantity](condition.least)
+        least = condition.least * (block_pages if condition.quantity == "blocks" else 1)
+        bound = {"pages": hold.pages, "blocks": hold.pages, "waiters": lock.waiters, "vcpus": lock.vcpus}
+        return held(least) if condition.quantity == "held" else bound[condition.quantity](least)
     raise TypeError(condition)
 
 

@@ -137,7 +137,7 @@ def precopy_trajectory(
     means = _Means(**named, rule=rule, whole_passes=vmm.whole_passes, sync_every_s=sync_every_s)
     passes = np.zeros((MOST_PASSES, 6))
     outcome = _precopy(pages, link, means, float(limit_s), passes)
-    return PrecopyTrajectory(*outcome, passes[: min(outcome[3], MOST_PASSES)])
+    return PrecopyTrajectory._make((*outcome, passes[: min(outcome[3], MOST_PASSES)]))
 
 
 @cached_njit(nogil=True)

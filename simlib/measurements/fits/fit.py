@@ -236,8 +236,8 @@ class Fit(Result):
         return tuple(name for name in self.FIGURES if available.get(name, True))
 
     def _repr_html_(self) -> str:
-        texts = {"number": lambda v: "" if np.isnan(v) else f"{v:.3g}"}
-        return rendered("simlib.measurements.fits", "fit.html.j2", fit=self, **texts)
+        template = ("simlib.measurements.fits", "fit.html.j2")
+        return rendered(*template, fit=self, number=lambda v: "" if np.isnan(v) else f"{v:.3g}")
 
 
 def _lines(*texts: str) -> str:
