@@ -20,9 +20,9 @@ COLUMNS = {
     "access_rate": ("number", "1/s", "accesses of a vCPU in a second, each of any page"),
     "clear_chunk": ("integer", "bytes", "memory of one CLEAR"),
     "clear_lock": ("string", "none", "mode in which CLEAR holds mmu_lock"),
-    "policy": ("string", "none", "the policy with the least CPU time in all: of CLEAR, and guest time lost"),
-    "value_s": ("number", "s", "its CPU time in all"),
-    "against_s": ("number", "s", "CPU time in all with one hold of the whole ioctl"),
+    "policy": ("string", "none", "the policy with the lowest weighted cost: CPU time of CLEAR, plus guest time lost"),
+    "value_s": ("number", "s", "its weighted cost"),
+    "against_s": ("number", "s", "weighted cost with one hold of the whole ioctl"),
     "equivalent": ("integer", "count", "policies within a tenth of the least, that one among them"),
     "matters": ("boolean", "none", "true if one hold of the whole ioctl is not one of them"),
 }

@@ -35,7 +35,7 @@ def best_strategy_grid(
     seed: int = 1,
     progress: parallel.Progress | None = None,
 ) -> pd.DataFrame:
-    """Find the strategy with the least CPU time in all for numbers of vCPUs and access rates.
+    """Find the strategy with the lowest weighted cost for numbers of vCPUs and access rates.
 
     All costs are at their medians, and the memory is the same in all cells.
 

@@ -33,7 +33,8 @@ def test_the_manual_has_every_step_and_quantity_as_it_is_declared():
         name = " ".join(f"`{item.name}`" for item in (quantity, quantity.argument) if item is not None)
         assert f"| {name} | {quantity.meaning} |" in page
     first = [next(member.name for member in kind if member.shared) for kind in (Step, Quantity)]
-    assert "Those from `{}` on are *shared*, and so are quantities from `{}` on.".format(*first) in page
+    stated = "`{}` and the steps below it are *shared*, and so are `{}` and the quantities below it."
+    assert stated.format(*first) in page
 
 
 def documented(argument):

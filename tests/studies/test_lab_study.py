@@ -373,8 +373,8 @@ def test_the_pages_state_the_errors_of_the_tables(findings):
     worst = small.loc[small["error"].abs().idxmax()]
     values = ", ".join(f"{METRICS[name]} {100 * errors[name]:.1f} %" for name in MAIN_METRICS)
     sentence = (
-        f"Median errors with {SMALL_BATCH} pages a hold, of all machines: {values}. The worst of these cells is the "
-        f"{METRICS[worst['metric']]} of {worst['machine']} with {worst['vcpus']} vCPU: "
+        f"Median errors with {SMALL_BATCH} pages per hold, over all MMU modes: {values}. The largest error of a single "
+        f"cell is that of the {METRICS[worst['metric']]} of {worst['machine']} with {worst['vcpus']} vCPU: "
         f"{signed(100 * worst['error'])} %."
     )
     assert sentence in " ".join(page.split()), sentence

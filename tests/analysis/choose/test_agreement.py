@@ -104,7 +104,7 @@ def check_objective(choice, name, changes):
 
 
 def check_budgets(choice, changes):
-    """A budget's strategy has the least CPU time in all of those that satisfy it, or is equivalent."""
+    """A budget's strategy has the lowest weighted cost of those that satisfy it, or is equivalent."""
     table = choice.table.set_index("strategy")
     assert choice.budgets["stall_budget_s"].tolist() == list(BUDGETS)
     for row in choice.budgets.to_dict("records"):

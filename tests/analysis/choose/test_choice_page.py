@@ -105,13 +105,13 @@ def test_the_page_has_the_numbers_of_the_procedure():
         f"Migrations of up to {WHOLE_PAGES * 4096 >> 30} GiB are simulated whole",
     ):
         assert sentence in WORDS
-    assert "for no stall above 10us, 100us, 1ms, 10ms and 100ms" in WORDS
+    assert "for stall limits of 10us, 100us, 1ms, 10ms and 100ms" in WORDS
     assert ranking.BUDGETS == (10e-6, 100e-6, 1e-3, 10e-3, 100e-3)
     assert len(ranking.FRONT) == 4
     statistics = " ".join((ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").split())
     assert (
-        f"{choosing.SELECTION_RUNS} of a selection, which decides which satisfy `--max-stall`, {first} of a check"
-        in statistics
+        f"{choosing.SELECTION_RUNS} of the selection, which determines the strategies that satisfy `--max-stall`, "
+        f"{first} of the check" in statistics
     )
 
 
