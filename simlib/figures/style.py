@@ -242,6 +242,21 @@ def titled(figure: go.Figure, title: str, subtitle: str = "", *, entries_per_row
     return figure.update_layout(template=TEMPLATE, title=title_of, height=height)
 
 
+def as_widget(figure: go.Figure) -> go.FigureWidget:
+    """Convert a figure to a widget; the subtitle becomes part of the title, as a widget draws one over the other.
+
+    >>> title = as_widget(titled(go.Figure(), "Hold times", "simulated")).layout.title
+    >>> title.subtitle.text, title.text.startswith("Hold times<br>")
+    ('', True)
+    """
+    title = figure.layout.title
+    text = f'{title.text}<br><span style="font-size:{SUBTITLE_SIZE}px;color:{MUTED}">{title.subtitle.text}</span>'
+    merged = go.Figure(figure).update_layout(title={"text": text, "subtitle": {"text": ""}}, autosize=True)
+    widget = go.FigureWidget(merged)
+    widget._config = MODEBAR  # as wide as its cell, and without the upload button
+    return widget
+
+
 def legend_below(figure: go.Figure, *, entries_per_row: int = 5) -> None:
     """Put the legend below the axes, where it covers nothing, and the key of markers and lines below it.
 

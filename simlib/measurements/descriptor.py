@@ -204,7 +204,6 @@ def _check_schema(where: str, cells: pd.DataFrame, descriptor: dict[str, Any], f
 
 
 def _fault(where: str, cells: pd.DataFrame, fault: Any, primary: list[str]) -> InputError:
-    """Convert a fault reported by Frictionless into an `InputError`."""
     row_number = getattr(fault, "row_number", None)
     where += f", row {cells.index[row_number - 2]}" if row_number is not None else ""
     if fault.type == "primary-key" and row_number is not None:

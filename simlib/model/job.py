@@ -339,7 +339,6 @@ class Job:
         return "\n".join(lines)
 
     def _labels(self) -> dict[int, str]:
-        """Name of every step that is a target of another one."""
         targets = set()
         for row in self.steps.tolist():
             step = Step(row[0])

@@ -107,7 +107,6 @@ class RunningGuest:
                 raise InputError(name, value, rule, hint, flag="--current")
 
     def _check_host(self) -> None:
-        """Refuse what a scenario of the guest would refuse."""
         facts = architecture(self.architecture or ARCHITECTURE)
         if self.dirty_tracking and self.dirty_tracking not in facts.dirty_tracking:
             rule, hint = f"is not available on {facts.name}", f"take one of {', '.join(facts.dirty_tracking)}"

@@ -34,7 +34,6 @@ SETTABLE = {"kubevirt": _KUBEVIRT}
 
 
 def _inexpressible(plan: Plan, guest: RunningGuest, known: frozenset[str]) -> dict[str, int | bool]:
-    """Changes of a plan that are not in `known`."""
     return {name: value for name, value in plan.settings.changes_from(guest.settings).items() if name not in known}
 
 

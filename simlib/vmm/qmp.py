@@ -128,7 +128,6 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._receive(awaited)
 
     def _receive(self, awaited: str) -> None:
-        """Wait for more, until the deadline."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._silent(awaited, "no answer")

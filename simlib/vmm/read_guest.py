@@ -83,7 +83,7 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     architecture x86-tdp: target x86_64 of query-cpus-fast; QEMU does not report whether KVM uses the TDP MMU
     memory not known: no reply of query-migrate
     link not known: no reply of query-migrate
-    100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: by write protection
+    100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: by KVM's dirty log
     """
     notes: list[str] = []
     replies = list(replies_in(text, where, notes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Errors of held-out points by model, and figures as widgets."""
+"""Errors of held-out points by model."""
 
 from __future__ import annotations
 
@@ -35,19 +35,3 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
     subtitle = "held-out points only; above 0: predicted slower than measured"
     return style.titled(figure, title, subtitle, entries_per_row=6)
-
-
-def as_widget(figure: go.Figure) -> go.FigureWidget:
-    """Convert a figure to a widget; the subtitle becomes part of the title, as a widget draws one over the other.
-
-    >>> title = as_widget(style.titled(go.Figure(), "Hold times", "simulated")).layout.title
-    >>> title.subtitle.text, title.text.startswith("Hold times<br>")
-    ('', True)
-    """
-    title = figure.layout.title
-    small = f"font-size:{style.SUBTITLE_SIZE}px;color:{style.MUTED}"
-    text = f'{title.text}<br><span style="{small}">{title.subtitle.text}</span>'
-    merged = go.Figure(figure).update_layout(title={"text": text, "subtitle": {"text": ""}}, autosize=True)
-    widget = go.FigureWidget(merged)
-    widget._config = style.MODEBAR  # as wide as its cell, and without the upload button
-    return widget

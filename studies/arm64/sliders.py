@@ -13,11 +13,11 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from simlib._lib.errors import SimlibError
+from simlib.figures.style import as_widget
 from simlib.measurements.fits import CostEstimate
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
 from studies.arm64.equal_costs import PAGES, calibrated_scenario, compare, figure, published
-from studies.arm64.figures import as_widget
 
 SLIDERS = {
     "fault_hold": "hold, ns",

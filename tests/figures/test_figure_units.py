@@ -17,8 +17,7 @@ import pytest
 
 from simlib import figures
 from simlib.figures import curves, host
-from simlib.figures.style import MODEBAR, log_ticks, titled
-from studies.arm64.figures import as_widget
+from simlib.figures.style import MODEBAR, as_widget, log_ticks, titled
 from studies.lab import figures as lab
 from studies.teardown.figures import unmap_times
 

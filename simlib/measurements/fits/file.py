@@ -142,5 +142,4 @@ def shipped_fit(host: str) -> Fit | None:
 
 @lru_cache(maxsize=16)
 def _shipped(path: Path, _changed: int) -> Fit:
-    """Read a shipped fit once for each state of its file."""
     return load_fit(path)

@@ -68,7 +68,6 @@ def load_priors(name: str) -> dict[str, Prior]:
 
 @lru_cache(maxsize=16)
 def _priors(family: str) -> Mapping[str, Prior]:
-    """Priors of a family of architectures, cached."""
     tables = read_toml(priors_path(), "a list of priors (TOML)")
     priors = {}
     for cost in (f.name for f in dataclasses.fields(Costs)):

@@ -62,7 +62,6 @@ def check_fit(content: Mapping[str, Any]) -> None:
 
 
 def _check_rows(table: str, rows: Any, columns: Mapping[str, type]) -> None:
-    """Check that every row of a table has the required columns with valid values."""
     if not isinstance(rows, list):
         raise ValueError(f"{table} must be a list")
     for row_number, row in enumerate(rows, 1):
@@ -88,7 +87,6 @@ def _check_number(what: str, value: Any, good: Callable[[Any], bool], rule: str)
 
 
 def _check_costs(parameters: Iterable[Mapping[str, Any]]) -> None:
-    """Check that each parameter is a cost of the model, occurs once, and has valid bounds."""
     names = set()
     for row in parameters:
         name, value = row["name"], row["value"]

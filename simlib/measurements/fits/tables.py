@@ -106,7 +106,6 @@ def residual_table(
 
 
 def _ratios(observations: pd.DataFrame, estimate: CostEstimate, noise: pd.DataFrame | None) -> NDArray[np.float64]:
-    """Ratio of each row's assumed deviation to the discrepancy."""
     metrics = [str(metric).partition("[")[0] for metric in observations["metric"]]
     tables = observations["table"].tolist() if "table" in observations else [""] * len(metrics)
     ratios: dict[tuple[Any, Any], float] = {}

@@ -121,7 +121,6 @@ def _import(kind: str, lines: Lines, options: dict[str, Any]) -> Imported:
 
 
 def _foreign(lines: Lines, expected: str) -> InputError:
-    """Error for a file of another kind, with a guess of its kind."""
     kind = sniff(lines.head)
     if kind:
         hint = f"import it with: simlib data import {kind} {lines.where if lines.where.count(' ') == 0 else 'PATH'}"

@@ -164,7 +164,6 @@ def read_log(lines: Lines, lock: str = "") -> Contents:
 
 
 def _mode(name: str) -> tuple[str, str]:
-    """Split the name in a line into class and mode."""
     if name.endswith("-R"):
         return name[:-2], "read"
     return name.removesuffix("-W"), "write"

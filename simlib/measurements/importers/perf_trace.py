@@ -82,8 +82,6 @@ def read_log(lines: Lines) -> Contents:
 
 
 class _TraceReader:
-    """Tables of calls and summaries, filled line by line."""
-
     def __init__(self) -> None:
         self.calls, self.summary, self.lost, self.unknown = TableRows(CALLS), TableRows(SUMMARY), 0, 0
         self.unfinished: dict[tuple[str | None, str], str] = {}

@@ -194,7 +194,6 @@ class Imported:
 
 
 def _constant(name: str, value: str) -> tuple[Column, Any]:
-    """Column and value of a constant ``NAME=VALUE``."""
     where, flag, hint, cli_hint = f"column {name}", f"--set {name}", 'write {"vcpus": "8"}', "write --set vcpus=8"
     if not _COLUMN.fullmatch(name):
         rule = "the name of a column must be small letters, digits and _"

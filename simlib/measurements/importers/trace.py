@@ -245,7 +245,6 @@ def read_log(lines: Lines) -> Contents:
 
 
 def _event(lines: Lines, line: str, trace: Trace) -> None:
-    """Add a line that names one of the four events of a lock."""
     match = _EVENT.fullmatch(line)
     if match is None:
         hint = "is the line complete? print it without the option latency-format (trace-cmd: without -l)"
@@ -288,7 +287,6 @@ def _wait(lines: Lines, match: re.Match[str], time_ns: int, trace: Trace) -> Non
 
 
 def _at_lock(lines: Lines, match: re.Match[str], time_ns: int, trace: Trace) -> None:
-    """Add one of the two events of simlib's kernel patches."""
     acquired = _name(match) == "kvm_mmu_lock_acquired"
     rows, numbers = (trace.acquired, ("contended", "wait")) if acquired else (trace.released, ("hold",))
     fields = [_FIELDS[name].search(match["text"]) for name in ("site", "mode", *numbers)]
