@@ -17,7 +17,7 @@ from pathlib import Path
 from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.build import Built, cpio, function_at, read_symbols
 from simlib.lab.experiment import Cell
-from simlib.lab.process import TimeReport, run
+from simlib.lab.process import TimeReport, run, silent
 from simlib.lab.qemu import PROFILE, Qemu, command_line, portable_command
 from simlib.lab.targets import Target
 from simlib.vmm.qmp import Monitor
@@ -58,12 +58,7 @@ class BootOutcome:
 
 
 def boot(
-    cell: Cell,
-    target: Target,
-    built: Built,
-    qemu: Qemu,
-    core: int | None = None,
-    progress: TimeReport = lambda seconds: None,
+    cell: Cell, target: Target, built: Built, qemu: Qemu, core: int | None = None, progress: TimeReport = silent
 ) -> BootOutcome:
     """Run a cell under QEMU.
 

@@ -23,7 +23,7 @@ from simlib._lib.files import write_text
 from simlib._lib.reading import file_sha256
 from simlib.lab.cache import lab_dir, lab_lock, require_space
 from simlib.lab.patches import Series, read_series
-from simlib.lab.process import StepReport, raise_if_disk_full, require_programs, run
+from simlib.lab.process import StepReport, raise_if_disk_full, require_programs, run, silent
 from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
 
@@ -32,7 +32,6 @@ KERNELS = {"plain": (), "statistics": ("statistics.config",), "lock-stat": ("loc
 ``statistics`` has the series' counters, and ``lock-stat`` the kernel's lock debugging."""
 
 PROGRAMS = ("mmu_lock_contention_test", "dirty_log_perf_test")
-"""Selftests in the initramfs."""
 
 STATIC = "-static -Wl,--build-id=none"
 """Linker flags of the initramfs programs: a build id would be a hash of the paths that debug information names."""
@@ -261,7 +260,7 @@ def compile_kvm(target: Target, kernel: str, tree: Path, rebuild: bool = True) -
     make = _make(target, tree, objects)
     extra = _HERE / "configs" / f"{target.name}-check.config"
     fragment = config_fragment(target, kernel) + (extra.read_text("utf-8") if extra.is_file() else "")
-    _configure(make, objects, fragment, lambda text: None)
+    _configure(make, objects, fragment, silent)
     # make skips files that it compiled before, and their warnings with them.
     for stale in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")) if rebuild else ():
         stale.unlink()
@@ -379,7 +378,7 @@ def compiler_version(target: Target) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def run_logged(command: Sequence[str], log: Path, progress: Callable[[int], None] = lambda lines: None) -> None:
+def run_logged(command: Sequence[str], log: Path, progress: Callable[[int], None] = silent) -> None:
     """Run a step of a build; if it fails, print the error lines of its log, and raise `SimlibError`.
 
     `progress`: called every second with the number of lines in the log; make writes a line for each file.

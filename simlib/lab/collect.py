@@ -18,6 +18,7 @@ from simlib.lab.build import Built, find_built, find_program
 from simlib.lab.cache import lab_dir, lab_lock, translate_os_errors
 from simlib.lab.experiment import Cell, Experiment
 from simlib.lab.native import host_provenance, native_target, run_native
+from simlib.lab.process import silent
 from simlib.lab.qemu import Qemu, command_line, find_qemu, portable_command
 from simlib.lab.records import Record, load_record, save_record
 from simlib.lab.targets import find_target
@@ -34,11 +35,7 @@ class Collected:
 
 
 def collect(
-    experiments: Sequence[Experiment],
-    *,
-    jobs: int = 0,
-    restart: bool = False,
-    progress: Progress = lambda label, share: None,
+    experiments: Sequence[Experiment], *, jobs: int = 0, restart: bool = False, progress: Progress = silent
 ) -> Collected:
     """Run every cell that has no result yet; a cell that fails does not stop the others.
 
@@ -111,7 +108,7 @@ def run_boots(
     return parallel.run_all(tasks, [task.cell.label for task in boots], progress, workers=idle_cores.qsize())
 
 
-def collect_native(experiments: Sequence[Experiment], *, progress: Progress = lambda label, share: None) -> Collected:
+def collect_native(experiments: Sequence[Experiment], *, progress: Progress = silent) -> Collected:
     """Run every cell on this host's ``/dev/kvm``, one after the other; earlier results are not reused.
 
     Raises `InputError` if this host has no usable ``/dev/kvm``, or the selftests are not built for it. Raises

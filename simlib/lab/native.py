@@ -18,7 +18,7 @@ from pathlib import Path
 from simlib._lib.errors import InputError, SimlibError
 from simlib.lab.boot import BootOutcome
 from simlib.lab.experiment import Cell, parameter_text
-from simlib.lab.process import TimeReport, run
+from simlib.lab.process import TimeReport, run, silent
 
 PARAMETERS = Path("/sys/module/kvm/parameters")
 LOCK_STAT = Path("/proc/lock_stat")
@@ -42,9 +42,7 @@ def native_target() -> str:
     return NATIVE_TARGETS[machine]
 
 
-def run_native(
-    cell: Cell, program: Path, output: Path | None = None, progress: TimeReport = lambda seconds: None
-) -> BootOutcome:
+def run_native(cell: Cell, program: Path, output: Path | None = None, progress: TimeReport = silent) -> BootOutcome:
     """Run a cell on this host.
 
     Raises `InputError` if the experiment sets parameters that this kernel does not have. Raises `SimlibError` if the
@@ -73,7 +71,7 @@ def run_native(
     return BootOutcome(outputs, digest, " ".join([program.name, *words]), wall_s, wall_s)
 
 
-def run_test(cell: Cell, command: list[str], progress: TimeReport = lambda seconds: None) -> str:
+def run_test(cell: Cell, command: list[str], progress: TimeReport = silent) -> str:
     """Run the test, and return its output. Raises `SimlibError` if it fails, skips itself or does not end."""
     limit = cell.experiment.timeout_s
 

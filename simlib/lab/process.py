@@ -32,6 +32,10 @@ GRACE_S = 0.4
 _FULL = ("No space left on device", "Disk quota exceeded")
 
 
+def silent(*_: object) -> None:
+    """Report nothing."""
+
+
 @contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Start a program, which ends with all its children, at the latest, when the block does.
@@ -62,7 +66,7 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def run(
-    command: Sequence[str], progress: TimeReport = lambda seconds: None, poll_s: float = 1.0, **options: Any
+    command: Sequence[str], progress: TimeReport = silent, poll_s: float = 1.0, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
     """Run a program to its end, as `started`; an exception during the wait ends it with all its children.
 

@@ -117,11 +117,9 @@ def needs_qemu(targets: Sequence[Target]) -> bool:
 
 
 def build_plugin(name: str = "slices") -> Path:
-    """Compile a QEMU plugin, unless it was compiled before; return its path.
+    """Compile QEMU's plugin ``slices``, which limits a CPU's turn, or ``profile``, which counts instructions, once.
 
-    Raises `InputError` if this host has no compiler. Raises `SimlibError` if the plugin does not compile.
-
-    - `name`: ``slices``, which limits the instructions of a CPU's turn, or ``profile``, which counts instructions.
+    Returns: its path. Raises `InputError` if this host has no compiler, `SimlibError` if it does not compile.
     """
     source = Path(__file__).resolve().parent / f"{name}.c"
     command = ["gcc", "-O2", "-shared", "-fPIC", "-o", "{part}", "{source}"]

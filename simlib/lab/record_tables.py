@@ -251,12 +251,10 @@ def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
 
 @translate_os_errors()
 def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
-    """Write the tables of records with their descriptors: all of them, or none if one fails.
+    """Write the tables of records, ``<name>-runs`` and so on, with their descriptors: all, or none if one fails.
 
     Returns: the paths of the CSV files. Raises `InputError` if the name is unfit, or the folder cannot be written.
     Raises `SimlibError` if there is no record, or two records have the same key.
-
-    - `name`: first part of the tables' names: ``<name>-runs`` and so on.
     """
     check_name("--name", name)
     if not records:
@@ -271,23 +269,29 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
             )
     frames, texts = tables(records), dict[str, str]()
     provenance = records[0].content["provenance"]
-    native = "cpu" in provenance
-    caveats = [] if native else ["Emulated: no caches, no line transfers, no IPI cost."]
-    how = "simlib lab collect on the experiment file of this name; docs/lab.md."
-    notes = [f"Repeat it: {how}", "Times are instructions: 1 ns each, summed over all CPUs."]
-    if native:
+    if "cpu" in provenance:
+        command, hardware = "host measure", "{cpu}, {cpus} CPUs, Linux {kernel}".format_map(provenance)
         notes = ["Repeat it: simlib host measure; docs/on-a-real-host.md.", "Times are a host's own."]
-    if native and any(emulated_per_access(record) > 1 for record in records):
-        caveats = ["This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."]
+        emulated = any(emulated_per_access(record) > 1 for record in records)
+        caveat = "This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."
+        caveats = [caveat] * emulated
+    else:
+        command = "lab collect"
+        hardware = f"QEMU {provenance['qemu']}, TCG, one thread, icount: one instruction a nanosecond"
+        notes = [
+            "Repeat it: simlib lab collect on the experiment file of this name; docs/lab.md.",
+            "Times are instructions: 1 ns each, summed over all CPUs.",
+        ]
+        caveats = ["Emulated: no caches, no line transfers, no IPI cost."]
+    kernels: dict[str, dict[str, Any]] = {}
+    for record in records:
+        kernel = "{architecture}-{mode}-{kernel}".format_map(record.keys)
+        kernels.setdefault(kernel, {**record.content["provenance"], "command": record.content["command"]})
     about = {
-        "source": {"subject": f"simlib {'host measure' if native else 'lab collect'}", "author": "simlib"},
-        "hardware": (
-            f"{provenance['cpu']}, {provenance['cpus']} CPUs, Linux {provenance['kernel']}"
-            if native
-            else f"QEMU {provenance['qemu']}, TCG, one thread, icount: one instruction a nanosecond"
-        ),
+        "source": {"subject": f"simlib {command}", "author": "simlib"},
+        "hardware": hardware,
         "command": records[0].content["command"],
-        "setup": _setup(records),
+        "setup": {"kernels": kernels},
         "notes": notes,
         "caveats": caveats,
     }
@@ -300,13 +304,3 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
     for stale in {f"{name}-{table}{suffix}" for table in TABLES for suffix in (".csv", ".json")} - texts.keys():
         (folder / stale).unlink(missing_ok=True)  # tables of an earlier collection must not remain with the new ones
     return [path for path in written if path.suffix == ".csv"]
-
-
-def _setup(records: Sequence[Record]) -> dict[str, Any]:
-    """Source, patches, configuration and command of each kernel, for the descriptors."""
-    kernels: dict[str, dict[str, Any]] = {}
-    for record in records:
-        keys = record.keys
-        name = f"{keys['architecture']}-{keys['mode']}-{keys['kernel']}"
-        kernels.setdefault(name, {**record.content["provenance"], "command": record.content["command"]})
-    return {"kernels": kernels}

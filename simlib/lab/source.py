@@ -66,22 +66,20 @@ def find_archive(series: Series) -> Path:
     return archive
 
 
-def prepare_source(
-    folder: Path, series: Series, kernel_tree: Path | None = None, progress: StepReport = print
-) -> Source:
+def prepare_source(lab: Path, series: Series, kernel_tree: Path | None = None, progress: StepReport = print) -> Source:
     """Bring the patched tree up to date.
 
     Raises `InputError` if the source is missing, was built in place or lies in the lab's folder, or if the source
     package has another version. Raises `SimlibError` if the series does not apply.
 
-    `folder`: the lab's folder. `kernel_tree`: the caller's, only read; default: the source package.
+    `lab`: its folder. `kernel_tree`: the caller's, only read; default: the source package.
     """
-    origin, sha256 = prepare_pristine(folder, series, kernel_tree, progress)
-    pristine = folder / "pristine"
+    origin, sha256 = prepare_pristine(lab, series, kernel_tree, progress)
+    pristine = lab / "pristine"
     version = tree_version(pristine) if kernel_tree else check_version(pristine, series)
     progress(f"applying {len(series.patches)} patches to Linux {'.'.join(map(str, version))}")
-    _patch(folder, series, folder / "source", folder / "patched.files")
-    return Source(folder / "source", origin, sha256, version, series.sha256)
+    _patch(lab, series, lab / "source", lab / "patched.files")
+    return Source(lab / "source", origin, sha256, version, series.sha256)
 
 
 def prepare_pristine(

@@ -18,12 +18,11 @@ _PHASES = {"populated": "populate", "enabled": "enable", "dirtied": "rounds", "c
 
 
 def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
-    """Compare the kernel's counts of acquisitions of mmu_lock with the simulator's, for the same cells.
+    """Compare the kernel's counts of acquisitions of mmu_lock with the simulator's, for the same parked cells.
 
     Returns: The columns of a cell, ``phase``, ``what`` (``fault``, ``clear``, ``enable``), ``lock_mode``, ``kernel``,
-    ``model``, ``difference``. Call sites that the model lacks are left out.
-
-    - `locks`: the lab's table ``locks`` for parked cells of a machine, such as ``rows_of("counts-locks", "x86-npt")``.
+    ``model``, ``difference``. Call sites that the model lacks are left out. `locks`: a machine's table, such as
+    ``rows_of("counts-locks", "x86-npt")``.
     """
     table = []
     locks = locks.assign(what=locks["site"].where(~locks["site"].isin(FAULT_SITES), "fault"))

@@ -14,13 +14,14 @@ from scipy import stats
 
 from simlib._lib.histogram import quantile
 from simlib.analysis.prediction_options import LEVEL
-from simlib.lab.hardware.machines import PAGE, lab_scenario, rows_of
+from simlib.lab.hardware.machines import lab_scenario, rows_of
 from simlib.lab.record_tables import read_gaps
 from simlib.lab.records import FAULT_SITES
 from simlib.measurements.fits import CostEstimate, conventions
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import ENTRY_COSTS
+from simlib.vmm.rules import PAGE
 
 COST_COLUMNS = ["name", "value", "low", "high", "how", "cells"]
 """Columns of costs: a field of `simlib.model.costs.Costs`; instructions, which are nanoseconds of the lab's clock, with

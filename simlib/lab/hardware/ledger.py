@@ -118,12 +118,10 @@ def _measured_answers(name: str) -> pd.DataFrame:
 
 
 def score(cells: pd.DataFrame) -> pd.DataFrame:
-    """Score the predictions that have an answer, by machine and metric.
+    """Score the predictions of `load_ledger` that have an answer, by machine and metric.
 
     Returns: ``machine`` (``all``: all machines), ``metric``, ``predictions``, ``inside`` (share of the answers within
     the intervals), ``median`` and ``largest`` error.
-
-    - `cells`: from `load_ledger`.
     """
     known = cells.dropna(subset=["lab"]).assign(error=cells["error"].abs())
     grouped = pd.concat([known, known.assign(machine="all")]).groupby(["machine", "metric"], sort=False)

@@ -98,11 +98,9 @@ CELL = ["vcpus", "memory_per_vcpu", "batch"]
 
 
 def measured_cells(ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
-    """Summarize what the lab measured under load, over the seeds of each cell, s.
+    """Summarize what the lab measured under load on one machine (`rows_of`), over the seeds of each cell, s.
 
     Returns: `CELL`, ``metric``, ``lab`` (median), ``lab_low``, ``lab_high`` (range).
-
-    - `ioctls`, `stalls`: rows of one machine, from `rows_of`.
     """
     stalls_by_cell, table = dict(list(stalls.groupby(CELL))), []
     for key, rows in ioctls[ioctls["name"] == "clear"].groupby(CELL):
@@ -139,6 +137,7 @@ def lab_fit(name: str) -> Fit:
          "high": costs["high"] * 1000, "at_bound": False, "determined": costs["low"] > 0}
     )  # fmt: skip
     observations = comparison.rename(columns={"lab": "value"})[["vcpus", "batch", "metric", "value", "model", "error"]]
+    determined = bool(parameters["determined"].all())
     meta = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "dataset": "memory-ioctls and memory-locks",
@@ -146,10 +145,7 @@ def lab_fit(name: str) -> Fit:
         "seed": 1,
         "pages_per_vcpu": PAGES_PER_VCPU,
         "level": LEVEL,
-        "valid": {
-            "more_data_than_costs": bool(costs["cells"].min() > 2),
-            "all_determined": bool(parameters["determined"].all()),
-        },
+        "valid": {"more_data_than_costs": bool(costs["cells"].min() > 2), "all_determined": determined},
     }
     return Fit(lab_scenario(name), estimate, parameters, observations.assign(variant="", train=False), meta)
 

@@ -19,12 +19,10 @@ from simlib.measurements import data_dir, load
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.strategy import every
+from simlib.vmm.rules import PAGE
 
 LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
 """Machines of the lab; ``data/scenarios/lab-<name>.toml`` describes each."""
-
-PAGE = 4096
-"""Page size of the lab's guests, bytes."""
 
 FINE_TURN = Experiment.turn_instructions
 """Mean length of a turn, instructions, in the tables ``fine-*``."""
@@ -75,11 +73,7 @@ def lab_scenario(name: str) -> Scenario:
 
 
 def lab_case(name: str, row: pd.Series) -> Scenario:
-    """Return the scenario of one cell of the lab's tables.
-
-    - `name`: one of `LABS`.
-    - `row`: a row of any of the lab's tables.
-    """
+    """Return the scenario of a row of any of the lab's tables; `name`: one of `LABS`."""
     parked = row["parked"] == "true"
     chunk = int(row["chunk_pages"])
     workload: dict[str, object] = {

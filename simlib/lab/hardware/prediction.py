@@ -76,14 +76,10 @@ class OnHardware(Result):
         Returns: ``host``, ``workload``, ``vcpus``, ``metric``, ``without``, ``with``, ``change`` (with its interval).
         """
         key = ["host", "workload", "vcpus", "metric"]
-        points = self.frame.to_dict("records")
-        before = {tuple(row[name] for name in key): row for row in points if row["policy"] == WITHOUT}
-        rows = [
-            (*at, _value(before[at]), _value(row), change)
-            for row in points
-            for at in [tuple(row[name] for name in key)]
-            if row["policy"] == WITH and (change := _change(row))
-        ]
+        points = [(tuple(row[name] for name in key), row) for row in self.frame.to_dict("records")]
+        before = {at: row for at, row in points if row["policy"] == WITHOUT}
+        after = [(at, row) for at, row in points if row["policy"] == WITH and _change(row)]
+        rows = [(*at, _value(before[at]), _value(row), _change(row)) for at, row in after]
         return pd.DataFrame(rows, columns=[*key, WITHOUT, WITH, "change"])
 
     def summary(self) -> str:
@@ -161,15 +157,13 @@ def _empty_reason(trial: Trial, mmu_mode: str) -> str:
     return "nothing in the model changes"
 
 
-def _cases(
-    host: LabHost, scenario: Scenario | str | Path | None
-) -> Iterator[tuple[str, Scenario, Sequence[str] | None]]:
+def _cases(host: LabHost, given: Scenario | str | Path | None) -> Iterator[tuple[str, Scenario, Sequence[str] | None]]:
     """Yield what to predict on a host: a name, the scenario without the series, and metrics (None: the default)."""
-    if scenario is None:
+    if given is None:
         for name, (workload, metrics) in WORKLOADS.items():
             yield name, host.scenario(workload, MEMORY), metrics
         return
-    base = as_scenario(scenario)
+    base = as_scenario(given)
     for label, case in (dict(base.variants) or {"": base}).items():
         if case.policy.architecture in (host.architecture, *host.same_clear):
             yield label or case.workload.kind, case, None

@@ -26,8 +26,8 @@ from simlib.lab.experiment import Experiment, parse_experiment
 from simlib.lab.host.facts import HostFacts
 from simlib.lab.native import NATIVE_TARGETS
 from simlib.model.quantities import format_size
+from simlib.vmm.rules import PAGE
 
-PAGE = 4096
 MIB = 2**20
 
 BATCHES = (0, 512, 64)
@@ -93,20 +93,11 @@ def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: b
     }  # fmt: skip
     if facts.transparent_huge_pages in ("never", "not stated") or "backing" in base:
         del tables["blocks"]
-    studies = [_study(facts, name, {**base, **table}) for name, table in tables.items()]
-    if switches:
-        batches = {"dirty_log_clear_batch": list(BATCHES)}
-        studies.append(_study(facts, "batches", {**base, **load}, batches))
-        studies.append(_study(facts, "reacquire", {**base, **parked, "memory_per_vcpu": sizes}, batches))
-    return studies
-
-
-def _study(
-    facts: HostFacts, name: str, test: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
-) -> Experiment:
-    target = NATIVE_TARGETS[facts.machine]
-    table = {"name": name, "target": target, "timeout_s": 120, "test": dict(test), "parameters": dict(parameters or {})}
-    return parse_experiment(table)
+    batched = {"batches": load, "reacquire": {**parked, "memory_per_vcpu": sizes}} if switches else {}
+    common = {"target": NATIVE_TARGETS[facts.machine], "timeout_s": 120}
+    studies = [{"name": name, **common, "test": {**base, **test}} for name, test in (tables | batched).items()]
+    batches = {"dirty_log_clear_batch": list(BATCHES)}
+    return [parse_experiment({**s, "parameters": batches if s["name"] in batched else {}}) for s in studies]
 
 
 def _size(size: int) -> str:

@@ -23,6 +23,7 @@ from simlib.analysis.prediction_options import LEVEL, Progress
 from simlib.lab.host.held_out import predict_held_out
 from simlib.lab.host.measured import Cells, Floats, HostData, host_scenario
 from simlib.lab.host.probe import Probe
+from simlib.lab.process import silent
 from simlib.measurements.fits import CostEstimate, Fit, conventions
 from simlib.measurements.fits.estimate import BOUNDS
 
@@ -32,7 +33,7 @@ WORD = 64
 """Pages of a word of the dirty bitmap: the shortest batch of CLEAR."""
 
 
-def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda text, share: None) -> Fit:
+def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = silent) -> Fit:
     """Estimate the costs of a host with their intervals.
 
     Returns: A fit, which ``save_fit`` saves. Raises `CalibrationError` if too few cells were quiet to determine the

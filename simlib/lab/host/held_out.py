@@ -11,12 +11,13 @@ from scipy import stats
 
 from simlib.analysis.predict import evaluate
 from simlib.analysis.prediction_options import LEVEL, Progress
-from simlib.lab.host.design import PAGE
 from simlib.lab.host.measured import Floats, HostData, batch_sizes, host_scenario
+from simlib.lab.process import silent
 from simlib.measurements.fits import CostEstimate, Fit
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine.result import PS
+from simlib.vmm.rules import PAGE
 
 SEEDS = 60
 """Replications of each held-out cell, each with costs sampled from the estimate."""
@@ -28,7 +29,7 @@ _CELL = ["study", "vcpus", "chunk_pages", "batch"]
 
 
 def predict_held_out(
-    data: HostData, estimate: CostEstimate, seed: int = 1, progress: Progress = lambda text, share: None
+    data: HostData, estimate: CostEstimate, seed: int = 1, progress: Progress = silent
 ) -> pd.DataFrame:
     """Predict the held-out measurements.
 

@@ -25,12 +25,14 @@ from simlib._lib.parallel import Progress
 from simlib.lab.cache import lab_lock, translate_os_errors
 from simlib.lab.experiment import parse_experiment
 from simlib.lab.host import noise
-from simlib.lab.host.design import MIB, PAGE, design, memory_per_vcpu
+from simlib.lab.host.design import MIB, design, memory_per_vcpu
 from simlib.lab.host.facts import HostFacts, dirty_tracking_of, parse_cpus, read_facts
 from simlib.lab.host.program import StressProgram, build_program, check_given_program
 from simlib.lab.native import PARAMETERS, native_target, run_native
+from simlib.lab.process import silent
 from simlib.lab.record_tables import emulated_per_access, write_tables
 from simlib.lab.records import Record, load_record, save_record
+from simlib.vmm.rules import PAGE
 
 NAME = "host"
 """Default prefix of the names of a host's tables."""
@@ -103,11 +105,7 @@ class HostMeasurement:
 
 
 def measure_host(
-    out: str | Path,
-    plan: MeasurementPlan = MeasurementPlan(),
-    *,
-    name: str = NAME,
-    progress: Progress = lambda text, share: None,
+    out: str | Path, plan: MeasurementPlan = MeasurementPlan(), *, name: str = NAME, progress: Progress = silent
 ) -> HostMeasurement:
     """Measure this host's ``/dev/kvm`` with its current kernel and no privileges beyond access to ``/dev/kvm``.
 
@@ -214,9 +212,7 @@ class _Session:
         studies = design(self.facts, pilot["pause_us"], pilot["base"], os.access(switch, os.W_OK))
         self.cells = [cell for study in studies for cell in study.cells()]
         self.provenance = {
-            "kernel": self.facts.kernel,
-            "machine": self.facts.machine,
-            "cpu": self.facts.cpu,
+            **{name: getattr(self.facts, name) for name in ("kernel", "machine", "cpu")},
             "cpus": len(self.facts.cpus),
             "patched": self.facts.patched,
             "host": self.facts.as_dict(),
@@ -244,7 +240,6 @@ class _Session:
             path.unlink()
         self.progress("checking how this host runs guests", 0.0)
         pilot = _pilot(self.facts, self.program.path, self.plan.hugepages)
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_text(listing, json.dumps(identity | pilot, indent=1) + "\n")
         return pilot
 

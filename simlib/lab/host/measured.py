@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from simlib._lib.checkout import require_checkout
 from simlib._lib.errors import CalibrationError, InputError
-from simlib.lab.host.design import PAGE
 from simlib.lab.host.measure import NAME
 from simlib.lab.record_tables import read_gaps
 from simlib.lab.records import FAULT_SITES, batch_of
@@ -27,6 +26,7 @@ from simlib.measurements import data_dir
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
+from simlib.vmm.rules import PAGE
 
 KICKS = 256
 """Number of quantiles that describe the distribution of interrupts in a scenario."""
@@ -146,11 +146,9 @@ def is_quiet(noise: pd.DataFrame) -> pd.Series:
 
 
 def load_host(folder: str | Path, name: str = NAME) -> HostData:
-    """Load the tables that `simlib host measure` wrote.
+    """Load the tables that `simlib host measure` wrote, by the prefix of their names.
 
     Raises `InputError` if a table is missing or damaged, `CalibrationError` if too few runs were quiet.
-
-    - `name`: prefix of the tables' names.
     """
     folder = Path(folder)
     tables = {}

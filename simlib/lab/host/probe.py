@@ -12,10 +12,10 @@ from scipy.optimize import approx_fprime, least_squares
 from simlib._lib.errors import CalibrationError
 from simlib.analysis.prediction_options import LEVEL
 from simlib.analysis.simulate import run_scenario
-from simlib.lab.host.design import PAGE
 from simlib.lab.host.measured import HINT, Floats, HostData, host_scenario
 from simlib.measurements.fits.estimate import BOUNDS
 from simlib.simulator.engine.result import PS
+from simlib.vmm.rules import PAGE
 
 TRANSFER = (60e3, 3.0)
 """Prior of a cache line's transfer, as the probe determines it poorly: ps, and the factor within which it lies with

@@ -18,7 +18,7 @@ from simlib.lab.build import build_selftests, compiler_version
 from simlib.lab.cache import lab_dir, require_space
 from simlib.lab.native import native_target
 from simlib.lab.patches import Series, apply_series, read_series
-from simlib.lab.process import StepReport, require_programs
+from simlib.lab.process import StepReport, require_programs, silent
 from simlib.lab.source import copy_tree, find_archive, unpack
 from simlib.lab.targets import Target, find_target
 
@@ -59,7 +59,7 @@ def check_given_program(path: Path) -> StressProgram:
     return StressProgram(path, {"program": "given", "program_sha256": file_sha256(path)})
 
 
-def build_program(source: Path | None = None, progress: StepReport = lambda text: None) -> StressProgram:
+def build_program(source: Path | None = None, progress: StepReport = silent) -> StressProgram:
     """Build the selftest for this host, which takes half a minute; later calls reuse it.
 
     Only `SOURCE_PARTS` of the source package are unpacked, and only the series' selftests are applied.

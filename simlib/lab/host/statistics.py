@@ -44,6 +44,7 @@ HISTOGRAMS = (
 )
 _SMALL = {-3: "ms", -6: "us", -9: "ns"}
 
+StatisticKey = tuple[str, str, str]
 SampleTime = tuple[int, float, float]
 """Number of a sample, its time, and the interval since the sample before, s."""
 
@@ -74,7 +75,7 @@ class StatisticsWatch:
         self.lock_totals = defaultdict[tuple[str, str], Counter[str]](Counter)
         self.buckets = defaultdict[tuple[str, str], Counter[int]](Counter)
         self.decreased, self.last_first, self.seconds, self._order_known = 0, True, 0.0, False
-        self._previous: dict[tuple[str, str, str], Any] = {}
+        self._previous: dict[StatisticKey, Any] = {}
         self._times: dict[tuple[str, str], float] = {}
 
     def read_schemas(self, reply: Any) -> None:
@@ -137,7 +138,7 @@ class StatisticsWatch:
         """Description of a statistic, by its scope (first) and name (last)."""
         return self.descriptions.get((key[0], key[-1]), Description())
 
-    def _record_scalar(self, when: SampleTime, key: tuple[str, str, str], before: Any, value: int, locks: Any) -> None:
+    def _record_scalar(self, when: SampleTime, key: StatisticKey, before: Any, value: int, locks: Any) -> None:
         scope, _, name = key
         stat = self._description(key)
         if stat.kind in ("instant", "peak"):
@@ -153,9 +154,7 @@ class StatisticsWatch:
             self.totals[scope, name] += difference
             self.scalars.add(*when, *key, stat.kind, stat.unit, difference)
 
-    def _record_histogram(
-        self, when: SampleTime, key: tuple[str, str, str], before: Any, value: list[int], locks: Any
-    ) -> None:
+    def _record_histogram(self, when: SampleTime, key: StatisticKey, before: Any, value: list[int], locks: Any) -> None:
         if (lock := HISTOGRAM.fullmatch(key[2])) and lock["what"] == "hold":
             locks[lock["site"], lock["mode"]]["timed"] = max(sum(value) - sum(before), 0)
         stat = self._description(key)

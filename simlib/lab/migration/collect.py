@@ -21,6 +21,7 @@ from simlib.lab.migration.experiment import MigrationCell
 from simlib.lab.migration.guest import assembled
 from simlib.lab.migration.run import GAP_S, command_line, migrate, ticks_per_s
 from simlib.lab.native import host_provenance
+from simlib.lab.process import silent
 from simlib.lab.qemu import Qemu, find_qemu, portable_command
 from simlib.lab.targets import find_target
 from simlib.measurements.importers.tables import Column, measured_files
@@ -95,7 +96,7 @@ class MigrationResults:
 
 
 def collect_migrations(
-    migrations: Sequence[MigrationCell], *, restart: bool = False, progress: Progress = lambda label, share: None
+    migrations: Sequence[MigrationCell], *, restart: bool = False, progress: Progress = silent
 ) -> MigrationResults:
     """Run the migrations that have no result yet, one at a time, as they are timed.
 
@@ -128,12 +129,10 @@ def collect_migrations(
 
 
 def write_migrations(collected: MigrationResults, folder: Path, name: str) -> list[Path]:
-    """Write all tables with their descriptors; on failure, write none.
+    """Write ``<name>-runs`` and ``<name>-passes`` with their descriptors; on failure, write none.
 
     Returns: The CSV files. Raises `InputError` if the name is invalid, or the folder cannot be written. Raises
     `SimlibError` if there is nothing to write.
-
-    - `name`: prefix of the tables' names: ``<name>-runs`` and ``<name>-passes``.
     """
     check_name("--name", name)
     if not collected.results:
@@ -154,7 +153,6 @@ def write_migrations(collected: MigrationResults, folder: Path, name: str) -> li
         frame = pd.DataFrame(rows, columns=[*names, *(column.name for column in columns)])
         frame = frame.astype({column.name: "Int64" for column in columns if column.kind == "whole"})
         text = frame.to_csv(index=False, lineterminator="\n")
-        texts |= measured_files(
-            f"{name}-{table}", f"{name}: one row a {title}", about, (*KEYS, *columns), [*names, *extra_keys], text
-        )
+        stem, key = f"{name}-{table}", [*names, *extra_keys]
+        texts |= measured_files(stem, f"{name}: one row a {title}", about, (*KEYS, *columns), key, text)
     return [path for path in write_together(folder, texts) if path.suffix == ".csv"]

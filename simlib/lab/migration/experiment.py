@@ -20,7 +20,8 @@ from typing import Any
 from simlib._lib.errors import InputError, nearest
 from simlib._lib.reading import read_toml
 from simlib.lab.experiment import check_name, matrix_values, subtable
-from simlib.lab.migration.guest import BASE, MAX_VCPUS, PAGE, WriteWorkload
+from simlib.lab.migration.guest import BASE, MAX_VCPUS, WriteWorkload
+from simlib.vmm.rules import PAGE
 
 MAX_MIGRATIONS = 1000
 """Most migrations in a file: each takes up to a minute."""

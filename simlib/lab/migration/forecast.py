@@ -54,10 +54,7 @@ def forecast(experiment: Path) -> pd.DataFrame:
 
 
 def forecast_files(experiment: Path, name: str) -> dict[str, str]:
-    """Return the files of the predictions: the CSV, and the descriptor with hashes of the inputs.
-
-    - `name`: prefix of the lab's table with the answers: ``<name>-runs``.
-    """
+    """Return the files of the predictions of ``<name>-runs``: CSV, and descriptor with hashes of the inputs."""
     about: dict[str, Any] = {
         "source": {"subject": "simlib lab predict", "author": "simlib"},
         "level": LEVEL,

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simlib.lab.process import build_once
-
-PAGE = 4096
-"""Page size, bytes."""
+from simlib.vmm.rules import PAGE
 
 BASE = 2**20
 """Address of the guest's first page."""

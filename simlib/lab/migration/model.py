@@ -55,10 +55,7 @@ class EmulatedHost(NamedTuple):
 
 
 def fit_host(runs: pd.DataFrame) -> EmulatedHost:
-    """Fit the parameters of the host to migrations.
-
-    - `runs`: migrations, with the columns of ``data/collected/migrate-runs.csv``.
-    """
+    """Fit the parameters of the host to migrations, with the columns of ``data/collected/migrate-runs.csv``."""
     added_s = runs["vcpus"] / runs["measured_writes_per_s"] - runs["vcpus"] / runs["writes_per_s"]
     rates = np.log(runs["measured_writes_per_s"] * (1 / runs["writes_per_s"] + added_s.median() / runs["vcpus"]))
     done = runs[(runs["outcome"] == "completed") & (runs["postcopy_after_s"] == 0)]
@@ -114,10 +111,7 @@ def working_set_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
 
 
 def expected(row: Mapping[str, Any], host: EmulatedHost) -> dict[str, float]:
-    """Predict a migration with the pre-copy and postcopy models, without intervals.
-
-    - `row`: keys of the migration, as in ``data/collected/migrate-runs.csv``.
-    """
+    """Predict a migration, a row of ``data/collected/migrate-runs.csv``, with the models, without intervals."""
     settings = Settings.of(read_named(row["settings"].split())).check()
     link = LinkModel(FULL_SPEED_S, switch_s=host.switch_s, state_bytes=host.state_bytes, vcpus=row["vcpus"],
                 late_s=host.oversleep_s.get(row["vcpus"], max(host.oversleep_s.values())))  # fmt: skip
@@ -187,10 +181,7 @@ def compare_with_expected(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.D
 
 
 def score(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Score predictions: one row per quantity, over the migrations that completed as predicted.
-
-    - `comparison`: from `compare_with_expected`.
-    """
+    """Score predictions of `compare_with_expected` by quantity, over the migrations that completed as predicted."""
     done = comparison[(comparison["completed"] == 1) & (comparison["completed_expected"] == 1)]
     right = float((comparison["completed"] == comparison["completed_expected"]).mean())
     rows = [("converges or not, share right", right, np.nan)]

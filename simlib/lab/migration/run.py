@@ -143,8 +143,7 @@ def migrate(migration: MigrationCell, qemu: Qemu, ticks: float, check: Check) ->
     Returns: ``runs``, one row of `simlib.lab.migration.collect.RUNS`, and ``passes``, rows of ``PASSES``.
     Raises `SimlibError` if a QEMU fails to start or refuses a setting, or the migration fails.
 
-    - `ticks`: from `ticks_per_s`.
-    - `check`: called during the migration.
+    - `ticks`: from `ticks_per_s`; `check`: called during the migration.
     """
     with ExitStack() as stack:
         folder, firmware = stack.enter_context(_workspace(migration, ticks))
@@ -209,12 +208,8 @@ def _outcome(
         passes.setdefault(data["pass"], {})["began_s"] = round(at - begun, 4)
     throttles = [row.get("throttle_percent", 0) for row in passes.values()]
     _, at_end = machine.counters()
-    gaps_s = [
-        gap.length / ticks
-        for first, vcpu_gaps in zip(at_start, machine.gaps(at_end), strict=True)
-        for gap in vcpu_gaps
-        if gap.end > first.last
-    ]
+    logs = zip(at_start, machine.gaps(at_end), strict=True)
+    gaps_s = [gap.length / ticks for first, gaps in logs for gap in gaps if gap.end > first.last]
     blackout = resumed[0] - stopped[0] if completed and stopped and resumed else 0.0
     active = max((end.last - start.last) / ticks for end, start in zip(at_end, at_start, strict=True))
     writes = sum(end.writes - start.writes for end, start in zip(at_end, at_start, strict=True))

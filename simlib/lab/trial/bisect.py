@@ -14,6 +14,7 @@ from simlib._lib.errors import InputError
 from simlib._lib.parallel import Progress, subprogresses
 from simlib.figures.results import Result
 from simlib.lab.cache import lab_lock
+from simlib.lab.process import silent
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import designs
 from simlib.lab.trial.differences import CHANGED, Difference
@@ -55,11 +56,7 @@ class Bisection(Result):
 
 
 def bisect_series(
-    series: str | Path,
-    metric: str,
-    options: TrialOptions | None = None,
-    *,
-    progress: Progress = lambda what, share: None,
+    series: str | Path, metric: str, options: TrialOptions | None = None, *, progress: Progress = silent
 ) -> Bisection:
     """Find the patch of a series that changes a number; only the cell that shows it is booted again.
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,9 +121,7 @@ def designs(mmu_mode: str, quick: bool) -> Iterator[TrialDesign]:
             yield design
 
 
-def cells(
-    mmu_mode: str, design: TrialDesign, layout: int, parameters: Mapping[str, Any], kernel: str
-) -> Sequence[Cell]:
+def cells(mmu_mode: str, design: TrialDesign, layout: int, parameters: Mapping[str, Any], kernel: str) -> list[Cell]:
     """Cells of a design for one layout of a kernel; each layout has its own seeds.
 
     - `parameters`: of the module kvm.

@@ -68,11 +68,9 @@ class Kernel:
 
 
 def open_source(tree: Path | None = None, commit: str = "", progress: StepReport = print) -> Source:
-    """Unpack the source of a trial into its own folder, unless it was unpacked before.
+    """Unpack a kernel tree, the `commit` of a git tree, or the source package, unless it was unpacked before.
 
     Raises as `simlib.lab.source.prepare_source`.
-
-    - `tree`: a kernel tree, or a git tree from which `commit` is taken. Default: the source package.
     """
     series = select_patches(read_series(), MEASURING_PATCHES)
     name = hashlib.sha256(f"{tree.absolute() if tree else ''} {commit}".encode()).hexdigest()[:12]

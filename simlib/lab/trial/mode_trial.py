@@ -70,7 +70,7 @@ class ModeTrial:
     options: TrialOptions
     images: tuple[str, str] = ("", "")
     failure: str = ""
-    differences: Sequence[Difference] = ()
+    differences: list[Difference] = field(default_factory=list)
     boots: int = 0
     kernel: Mapping[str, str] = field(default_factory=dict)
 
@@ -97,11 +97,8 @@ class ModeTrial:
         if building:
             building(f"{self.mmu_mode}: built", 1.0)
         base, changed = self.boot(selected, built, booting)
-        self.differences = [
-            difference
-            for label in dict.fromkeys([*base, *changed])
-            for difference in compare(self.mmu_mode, label, base.get(label, []), changed.get(label, []))
-        ]
+        for label in dict.fromkeys([*base, *changed]):
+            self.differences += compare(self.mmu_mode, label, base.get(label, []), changed.get(label, []))
 
     def build_layouts(self, kernel: Kernel, count: int, progress: Progress | None) -> list[Built]:
         """Build the first `count` layouts of a kernel."""

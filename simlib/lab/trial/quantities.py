@@ -19,7 +19,6 @@ TIME_PER_PAGE = "time a dirty page"
 """An ioctl's time divided by the number of dirty pages that it returned or cleared."""
 
 _KVM_LOCK = re.compile(r"kvm|mmu|vcpu|slot")
-"""Names of the locks that are reported."""
 
 _COUNTABLE = ("acquisitions", "calls", "dirty pages", "accesses")
 _GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}

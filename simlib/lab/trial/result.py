@@ -254,11 +254,7 @@ COLUMNS = (
 
 
 def trial_files(trials: Mapping[str, Trial], name: str) -> dict[str, str]:
-    """Make the files of a table of trials: CSV and descriptor, whose ``setup`` describes each trial.
-
-    - `trials`: by name.
-    - `name`: of the table.
-    """
+    """Make the files of a table of trials, given by name: CSV and descriptor, whose ``setup`` describes each."""
     numbers = [(label, number) for label, trial in trials.items() for number in trial.differences]
     rows = [(at, n.mmu_mode, n.cell, *n.quantity, _values_text(n.base), _values_text(n.changed)) for at, n in numbers]
     text = pd.DataFrame(rows, columns=[column.name for column in COLUMNS]).to_csv(index=False, lineterminator="\n")

@@ -13,6 +13,7 @@ from simlib._lib.parallel import Progress, subprogresses
 from simlib.lab.build import check_kernel, require_compiler
 from simlib.lab.cache import lab_lock
 from simlib.lab.patches import read_series
+from simlib.lab.process import silent
 from simlib.lab.qemu import Qemu, find_qemu
 from simlib.lab.source import Source
 from simlib.lab.trial.cells import MMU_MODES, mmu_modes_for, target_of
@@ -135,9 +136,7 @@ def _selected_modes(names: Sequence[str], touched: Sequence[str]) -> tuple[str, 
     return tuple(mode for mode in touched if not names or mode in names or mode.partition("/")[0] in names)
 
 
-def try_series(
-    series: str | Path, options: TrialOptions | None = None, *, progress: Progress = lambda what, share: None
-) -> Trial:
+def try_series(series: str | Path, options: TrialOptions | None = None, *, progress: Progress = silent) -> Trial:
     """Build and boot a kernel without a patch series and one with it, and compare their numbers.
 
     Raises `InputError` for an unknown series, source or MMU mode. Raises `SimlibError` if a patch does not apply or
@@ -153,7 +152,7 @@ def try_series(
 
 
 def try_each_patch(
-    series: str | Path, options: TrialOptions | None = None, *, progress: Progress = lambda what, share: None
+    series: str | Path, options: TrialOptions | None = None, *, progress: Progress = silent
 ) -> list[Trial]:
     """Try each patch of a series, compared with the kernel that has the patches before it.
 

@@ -25,7 +25,6 @@ _SITES, _STATISTICS = "include/linux/kvm_types.h", "include/linux/kvm_mmu_lock_s
 _LAST = "\tKVM_MMU_LOCK_NR_SITES,"
 
 LOCK_STAT_HINT = "take --kernel lock-stat, which counts by lock"
-"""Hint for a series that the statistics do not fit."""
 
 
 @dataclass(frozen=True)
