@@ -43,7 +43,7 @@ def check_fit(content: Mapping[str, Any]) -> None:
     for key, kind in (("dataset", str), ("date", str), ("train", str), ("scenario", str), ("valid", dict),
                       ("spread", dict), ("parameters", list), ("observations", list)):  # fmt: skip
         if not isinstance(content.get(key), kind):
-            raise ValueError(f"{key} must be {'a text' if kind is str else 'a table' if kind is dict else 'a list'}")
+            raise ValueError(f"{key} must be {'a string' if kind is str else 'a table' if kind is dict else 'a list'}")
     held = content.get("held_at_medians", [])
     if not isinstance(held, list) or not all(isinstance(name, str) for name in held):
         raise ValueError("held_at_medians must be a list of texts")
@@ -73,7 +73,7 @@ def _check_rows(table: str, rows: Any, columns: Mapping[str, type]) -> None:
                 if value is not None or kind is int or table == "parameters":
                     _check_number(where, value, lambda v: abs(v) <= sys.float_info.max, "a number")
             elif not isinstance(value, kind):
-                raise ValueError(f"{where} must be {'a text' if kind is str else 'true or false'}")
+                raise ValueError(f"{where} must be {'a string' if kind is str else 'true or false'}")
         for name, value in row.items():
             if not isinstance(value, str | int | float | None):
                 raise ValueError(f"{table}, row {row_number}: {name} must be a string, a number or true or false")
