@@ -99,9 +99,8 @@ def _least_determined(fit: Fit) -> str:
 def _remedy(names: list[str]) -> str:
     """Remedy for costs that the rows hardly determine."""
     costs = list(dict.fromkeys(name.partition("[")[0] for name in names))
-    rows = list(
-        dict.fromkeys(INFORMATIVE_ROWS.get(cost, "a metric that depends on it (docs/metrics.md)") for cost in costs)
-    )
+    other = "a metric that depends on it (docs/metrics.md)"
+    rows = dict.fromkeys(INFORMATIVE_ROWS.get(cost, other) for cost in costs)
     pronoun = "it" if len(costs) == 1 else "them"
     return (
         f"add rows that determine {pronoun} ({'; '.join(rows)}), or give {' or '.join(costs)} under [costs] and remove "

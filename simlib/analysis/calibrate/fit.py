@@ -38,10 +38,8 @@ def calibrate(
 
     Raises `CalibrationError` if no start leads to finite residuals.
 
-    - `level`: probability of the intervals.
+    - `level`, `pages_per_vcpu`, `profile`: see `simlib.analysis.calibrate.CalibrationOptions`.
     - `seed`: seed of the engine's random numbers and of the starting points.
-    - `pages_per_vcpu`: pages per vCPU that each evaluation simulates.
-    - `profile`: compute profile intervals; otherwise the intervals are those of the linearised problem.
     - `progress`: called with (what, share done).
     """
     report = progress or (lambda what, share: None)

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from simlib.analysis.calibrate.problem import FloatArray
 from simlib.simulator.workloads.metrics import split_name
 
 ASSUMED = {"contentions": 2.0}
@@ -30,7 +31,6 @@ MAX_RATIO = 10.0
 
 POOLED = "pooled"
 
-FloatArray = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
@@ -99,10 +99,7 @@ def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatAr
         rows=[int(mask.sum()) for mask in rows], freedom=[float(freedom[mask].sum()) for mask in rows],
         deviation=deviations, ratio=deviations / base, source=[source for _, source in sources],
     )  # fmt: skip
-    next_ratios = np.ones(len(group))
-    for mask, ratio in zip(rows, groups["ratio"], strict=True):
-        next_ratios[mask] = ratio
-    return Noise(next_ratios, groups)
+    return Noise(np.select(rows, groups["ratio"].tolist()), groups)
 
 
 def _deviation_rows(group: Mask, metric: Mask, freedom: FloatArray) -> tuple[Mask, str]:

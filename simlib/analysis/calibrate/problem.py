@@ -197,29 +197,21 @@ def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | Flo
 
 
 def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
-    frame = table.frame
+    frame, known = table.frame, f"known variants: {', '.join(scenario.variants)}"
+    columns = f"columns of {table.name}", ", ".join(map(str, frame.columns))
     if "vcpus" not in frame.columns:
-        raise InputError(f"columns of {table.name}", ", ".join(map(str, frame.columns)), "vcpus is missing")
+        raise InputError(*columns, "vcpus is missing")
+    names = [str(s) for s in frame["series"]] if "series" in frame.columns else []
+    series = f"series of {table.name}", ", ".join(sorted(set(names)))
     if not scenario.variants:
-        if "series" in frame.columns and len(set(frame["series"])) > 1:
-            raise InputError(
-                f"series of {table.name}", ", ".join(sorted(set(frame["series"]))),
-                "the scenario has no variants, so one series must be chosen",
-                "give the condition series == 'NAME', or add [variants.NAME] tables to the scenario",
-            )  # fmt: skip
+        if len(set(names)) > 1:
+            hint = "give the condition series == 'NAME', or add [variants.NAME] tables to the scenario"
+            raise InputError(*series, "the scenario has no variants, so one series must be chosen", hint)
         return [""] * len(frame)
     if "series" not in frame.columns:
-        raise InputError(
-            f"columns of {table.name}", ", ".join(map(str, frame.columns)),
-            "series is missing, which names the scenario's variant of each row",
-            f"known variants: {', '.join(scenario.variants)}",
-        )  # fmt: skip
-    names = [str(s) for s in frame["series"]]
+        raise InputError(*columns, "series is missing, which names the scenario's variant of each row", known)
     if not set(names) & set(scenario.variants):
-        raise InputError(
-            f"series of {table.name}", ", ".join(sorted(set(names))), "none is a variant of the scenario",
-            f"known variants: {', '.join(scenario.variants)}",
-        )  # fmt: skip
+        raise InputError(*series, "none is a variant of the scenario", known)
     return names
 
 

@@ -20,23 +20,18 @@ from simlib.measurements.fits import CostEstimate
 
 
 def profile_intervals(
-    objective: LogResiduals,
-    few_pages: int,
-    estimate: CostEstimate,
-    jacobian: FloatArray,
-    level: float,
-    progress: Progress,
+    objective: LogResiduals, pages: int, estimate: CostEstimate, jacobian: FloatArray, level: float, progress: Progress
 ) -> FloatArray:
     """Find where the sum of squares, minimised over the other costs, has grown by t² times the variance.
 
-    - `few_pages`: pages per vCPU of the runs that follow the profile.
+    - `pages`: pages per vCPU of the runs that follow the profile.
     - `jacobian`: derivative of the objective at the optimum.
 
     Returns: ndarray, shape (costs, 2), logarithms.
     """
     logs, bounds = estimate.logs, objective.problem.bounds
     t = float(stdtrit(estimate.dof, 0.5 + level / 2))
-    base, coarse = objective(logs), CorrectedResiduals.at(logs, objective, jacobian, few_pages)
+    base, coarse = objective(logs), CorrectedResiduals.at(logs, objective, jacobian, pages)
     limits = np.empty((len(logs), 2))
     for k in range(len(logs)):
         width = max(t * float(np.sqrt(estimate.covariance[k, k])), 1e-3)

@@ -28,9 +28,7 @@ from simlib.model.scenario import Scenario
 class Choice(Result):
     """The recommended strategy for each objective, its confidence and cost, and the costs worth measuring.
 
-    - `scenario`: the scenario as given.
-    - `weight`: value of one second of vCPU time for the weighted cost.
-    - `indifference`: relative difference that counts as equal (indifference zone).
+    - `scenario`, `weight`, `indifference`, `objective`: as given to `simlib.choose`.
     - `confidence`: joint confidence level of the intervals of the differences of all pairs of strategies, and so of
       `pairs` and of the regrets in `answers`, whichever strategy is selected. It is the individual level of the
       intervals of values.
@@ -55,7 +53,6 @@ class Choice(Result):
       given by hand``, or ``partly given by hand``.
     - `grounds`: the sentence behind that: the calibrated costs, their data, and the origin of the others.
     - `flags`: assumptions and limits that affect the result.
-    - `objective`: name of the objective to optimise.
     - `closed_form`: for a choice among batches (`simlib.choose_batch`): recommendation of the batching law.
     """
 

@@ -18,7 +18,6 @@ from typing import Unpack
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from simlib._lib import parallel
@@ -28,7 +27,7 @@ from simlib.analysis.choose.batches import batches_below
 from simlib.analysis.choose.closed_form import at_qemu_chunk, chunk_pages, closed_form
 from simlib.analysis.choose.evidence import fit_of, grounds
 from simlib.analysis.choose.information import value_of_information
-from simlib.analysis.choose.objectives import OBJECTIVES
+from simlib.analysis.choose.objectives import OBJECTIVES, Floats
 from simlib.analysis.choose.options import ChoiceKeywords, ChoiceOptions
 from simlib.analysis.choose.ranking import Ranking
 from simlib.analysis.choose.strategies import Strategy, strategies_of
@@ -37,8 +36,6 @@ from simlib.analysis.simulate import flags_of
 from simlib.measurements.fits import UncertainCosts, choose_fit
 from simlib.model.quantities import format_duration, size_text
 from simlib.model.scenario import Scenario, as_scenario
-
-Floats = NDArray[np.float64]
 
 SELECTION, CHECK = range(2)
 """Stages; the replications of each draw from their own random streams."""

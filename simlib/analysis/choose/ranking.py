@@ -18,11 +18,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from simlib.analysis.choose.objectives import OBJECTIVES, Objective
+from simlib.analysis.choose.objectives import OBJECTIVES, Floats, Objective
 from simlib.analysis.choose.options import ChoiceOptions
 from simlib.analysis.choose.strategies import Strategy
-
-Floats = NDArray[np.float64]
 
 FRONT = ("guest_time_lost", "stall", "clear", "precopy")
 """Objectives of the Pareto front."""

@@ -91,14 +91,8 @@ class Migration(Result):
         if planned["converges"] and not self.meets_targets:
             lines.append(f"Of the working sets that fit the measurements, {planned['converges']:.0%} then converge, "
                          f"and {planned['meets_all']:.0%} meet all targets")  # fmt: skip
-        lines.append(self._stalls(planned))
-        if self.lock:
-            lines.append(self.lock if isinstance(self.lock, str) else self.lock.summary())
-        if self.kernel:
-            lines.append(self.kernel)
-        if missed := self._missed_targets(planned):
-            lines.append(missed)
-        return lines
+        lock = self.lock if isinstance(self.lock, str) else self.lock.summary()
+        return [*lines, *filter(None, (self._stalls(planned), lock, self.kernel, self._missed_targets(planned)))]
 
     def _current_settings(self, current: dict[str, Any]) -> str:
         share = current["converges"]
@@ -155,14 +149,12 @@ class Migration(Result):
             outcomes.add(key)
             ends = row["converges"] > 0
             rows.append(
-                {
-                    "plan": row["plan"], "converges": f"{row['converges']:.0%}",
-                    "total time": _range(row, "total_s", seconds_text, "–") if ends else "no end",
-                    "downtime": _range(row, "downtime_s", seconds_text, "–") if ends else "",
-                    "guest speed": _range(row, "guest_share", _percent, "–"),
-                    "longest stall": seconds_text(max(row["sleep_s_high"], row["fault_s_high"]), 2),
-                    "meets targets": f"{row['meets_all']:.0%}",
-                }
+                {"plan": row["plan"], "converges": f"{row['converges']:.0%}",
+                 "total time": _range(row, "total_s", seconds_text, "–") if ends else "no end",
+                 "downtime": _range(row, "downtime_s", seconds_text, "–") if ends else "",
+                 "guest speed": _range(row, "guest_share", _percent, "–"),
+                 "longest stall": seconds_text(max(row["sleep_s_high"], row["fault_s_high"]), 2),
+                 "meets targets": f"{row['meets_all']:.0%}"}
             )  # fmt: skip
         return pd.DataFrame(rows)
 
@@ -276,8 +268,7 @@ def _range(row: Any, column: str, shown: Callable[[float], str], to: str = " to 
     return low if low == high else f"{low}{to}{high}"
 
 
-def _whole(value: float) -> str:
-    return f"{value:.0f}"
+_whole = "{:.0f}".format
 
 
 def _percent(value: float) -> str:

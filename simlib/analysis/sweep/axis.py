@@ -181,11 +181,11 @@ def _frozen(value: Any) -> Any:
 
 def _span(section: str, key: str, given: Mapping[str, Any], where: str, sampled: bool) -> tuple[Span, int]:
     parse = _FIELDS[section, key].metadata["parse"]
-    known = {"low", "high", "scale", "multiple"} | (set() if sampled else {"count"})
+    required = {"low", "high"} if sampled else {"low", "high", "count"}
+    known = required | {"scale", "multiple"}
     for name in given:
         if name not in known:
             raise InputError(f"{where}.{name}", given[name], "unknown key", nearest(name, known))
-    required = {"low", "high"} | (set() if sampled else {"count"})
     for name in sorted(required - set(given)):
         raise InputError(f"{where}.{name}", "", "is missing", "write {low = …, high = …" + (
             "}" if sampled else ", count = …}"))  # fmt: skip

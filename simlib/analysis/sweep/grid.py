@@ -188,9 +188,6 @@ class Grid:
         return self.metrics or tuple(known)
 
 
-_KEYS = {f.name for f in fields(Grid)}
-
-
 def read_grid(tables: Mapping[str, Any]) -> Grid:
     """Read a grid from the tables of its file.
 
@@ -206,9 +203,10 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
     ...
     simlib.InputError: axes.guest.vcpu = …: unknown key; did you mean 'vcpus'? known: ...
     """
+    keys = {f.name for f in fields(Grid)}
     for key in tables:
-        if key not in _KEYS:
-            raise InputError(key, "…", "unknown key", nearest(key, _KEYS))
+        if key not in keys:
+            raise InputError(key, "…", "unknown key", nearest(key, keys))
     design = Design(**parsed(Design, _table(tables.get("design", {}), "design"), "design"))
     axes_given = _table(tables.get("axes", {}), "axes")
     axes = tuple(

@@ -63,16 +63,21 @@ class Pool(AbstractContextManager["Pool"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """End the workers; after an exception end the fork server, too, which may still be importing."""
         self._end()
-        if kind is not None:
-            _end_fork_server(forkserver._forkserver)
+        server: Any = forkserver._forkserver  # the interface for ending it is private; the next pool starts another
+        if kind is not None and server._forkserver_pid is not None:
+            os.kill(server._forkserver_pid, signal.SIGTERM)
+            server._stop()
 
     def _start(self) -> ProcessPoolExecutor:
         with self._starting():
             if self._context.get_start_method() == "forkserver":
                 self._context.set_forkserver_preload(["simlib.analysis.sweep.batch"])  # import it once for all workers
                 resource_tracker.ensure_running()  # first, because it unblocks SIGINT at its end
-                with _sigint_blocked():
+                previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # only the parent handles Ctrl-C
+                try:
                     forkserver.ensure_running()
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, previous)
             return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_init_worker)
 
     @contextmanager
@@ -119,23 +124,6 @@ def _isolated() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-@contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """Make processes that are started in this context ignore Ctrl-C, which only the parent handles."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-def _end_fork_server(server: Any) -> None:
-    """End the fork server, if there is one; the next pool starts another. The interface for this is private."""
-    if server._forkserver_pid is not None:
-        os.kill(server._forkserver_pid, signal.SIGTERM)
-        server._stop()
-
-
 def _init_worker() -> None:
     """Initialise a worker: leave Ctrl-C to the parent, and exit when the parent exits for any reason."""
     gc_tuning.reduce_gc()
@@ -143,12 +131,12 @@ def _init_worker() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
 
+        def exit_with_parent(sentinel: int = parent.sentinel) -> None:
+            connection.wait([sentinel])
+            os._exit(1)
 
-def _exit_with_parent(parent: int) -> None:
-    connection.wait([parent])
-    os._exit(1)
+        threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
 def _run(pickled: bytes) -> Any:

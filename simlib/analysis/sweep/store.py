@@ -148,24 +148,21 @@ def open_store(folder: Path, grid: Grid, resume: bool) -> Iterator[Store]:
 
 def _check(folder: Path, grid: Grid, resume: bool) -> None:
     """Check that a folder is empty or holds this sweep."""
+    hints = "give another folder", "give another --out"
     if not os.path.lexists(folder / DESCRIPTION):
         foreign = [path.name for path in folder.iterdir() if path.name not in ("lock", f".{DESCRIPTION}{PART}")]
-        if foreign:
-            raise InputError("out", str(folder), f"holds {printable(min(foreign))}, which does not belong to a sweep",
-                             "give another folder", "give another --out", "--out")  # fmt: skip
+        if not foreign:
+            return
+        held = f"{printable(min(foreign))}, which does not belong to a sweep"
+    elif (meta := read_description(folder))["grid"] != grid.digest:
+        origin = "another grid, or with other fits or priors"
+        held = f"a sweep of {origin if meta['simlib'] == __version__ else 'simlib ' + meta['simlib']}"
+    elif not resume:
+        held = "this sweep already"
+        hints = "give resume=True, or another folder", "give --resume to continue it, or another --out"
+    else:
         return
-    meta = read_description(folder)
-    if meta["grid"] != grid.digest:
-        origin = (
-            f"simlib {meta['simlib']}"
-            if meta["simlib"] != __version__
-            else "another grid, or with other fits or priors"
-        )
-        raise InputError("out", str(folder), f"holds a sweep of {origin}", "give another folder", "give another --out",
-                         "--out")  # fmt: skip
-    if not resume:
-        raise InputError("out", str(folder), "holds this sweep already", "give resume=True, or another folder",
-                         "give --resume to continue it, or another --out", "--out")  # fmt: skip
+    raise InputError("out", str(folder), f"holds {held}", *hints, "--out")
 
 
 def description(grid: Grid) -> dict[str, Any]:

@@ -4,19 +4,11 @@
 docs/theory.md lists the formulas, their sources, and the conditions under which each is exact.
 """
 
-from simlib.analysis.theory.batching import BatchCosts, Batching, batch_costs, best_batch, square_root_batch
-from simlib.analysis.theory.machine_repairman import (
-    ClosedLock,
-    birth_death,
-    closed_lock,
-    machine_repairman,
-    ticket_lock,
-)
+from simlib.analysis.theory.batching import Batching, batch_costs, best_batch, square_root_batch
+from simlib.analysis.theory.machine_repairman import birth_death, closed_lock, machine_repairman, ticket_lock
 
 __all__ = [
-    "BatchCosts",
     "Batching",
-    "ClosedLock",
     "batch_costs",
     "best_batch",
     "birth_death",
