@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from simlib.lab.hardware.instructions import instruction_costs
-from simlib.lab.hardware.machines import PAGE
 from simlib.measurements import load
 from simlib.model.quantities import parse_size
 from simlib.simulator.engine.result import PS
+from simlib.vmm.rules import PAGE
 
 
 class Switch(NamedTuple):
