@@ -60,7 +60,7 @@ def fitted() -> dict[str, list[str]]:
 
 
 def escaped(text: object) -> str:
-    """Escape Markdown in a text.
+    """Escape Markdown in a string.
 
     >>> escaped("a_b <c@d> [e]")
     'a\\\\_b \\\\<c\\\\@d\\\\> \\\\[e\\\\]'
@@ -69,7 +69,7 @@ def escaped(text: object) -> str:
 
 
 def code(text: object) -> str:
-    """Format a text as inline code."""
+    """Format a string as inline code."""
     return f"`{text}`"
 
 

@@ -110,7 +110,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Replace the characters of a text that are not printable, except those in `keep`, by escape sequences.
+    r"""Replace the characters of a string that are not printable, except those in `keep`, by escape sequences.
 
     >>> printable("µ " + chr(27) + "[31m " + chr(0xDCFF)) == "µ " + r"\x1b[31m \udcff"
     True

@@ -112,7 +112,7 @@ def read_text(path: str | Path, kind: str, most: int = CSV_BYTES) -> str:
         raise InputError(f"{where}, row {row}", byte, "must be UTF-8 text", "save the file as UTF-8") from None
     if control := _CONTROL.search(text):
         row = text.count("\n", 0, control.start()) + 1
-        raise InputError(f"{where}, row {row}", printable(control[0]), "must not be in a text", "remove it")
+        raise InputError(f"{where}, row {row}", printable(control[0]), "must be a printable character", "remove it")
     return text
 
 
@@ -168,9 +168,9 @@ def parse_json(text: str, where: str, kind: str) -> Any:
         raise _too_deep(where, kind) from None
     except json.JSONDecodeError as error:
         row = f"{where}, row {error.lineno}"
-        raise InputError(row, error.msg, f"must be {kind}", "correct it, or write it again") from None
+        raise InputError(row, error.msg, f"must be {kind}", "correct it, or generate it again") from None
     except ValueError as error:  # NaN, or a number that is too long for Python
-        raise InputError(where, str(error), f"must be {kind}", "correct it, or write it again") from None
+        raise InputError(where, str(error), f"must be {kind}", "correct it, or generate it again") from None
     _check(value, where, kind)
     return value
 
@@ -194,7 +194,8 @@ def _check(root: Any, where: str, kind: str) -> None:
             elif isinstance(value, list):
                 deeper += value
             elif isinstance(value, str) and (control := _CONTROL.search(value)):
-                raise InputError(where, f"{printable(control[0])} in {value!r}", "must not be in a text", "remove it")
+                what = f"{printable(control[0])} in {value!r}"
+                raise InputError(where, what, "must be a printable character", "remove it")
         level = deeper
         if not level:
             return
