@@ -49,7 +49,7 @@ def grounds(evidence: str, fit: Fit | None, *, given: bool = False) -> str:
         "partly calibrated: faults only": f"costs of faults calibrated on {source}; those of CLEAR {_PRIORS}",
         "partly calibrated": f"partly calibrated on {source}; the other costs {_PRIORS}",
         "facts alone": f"no cost that decides was calibrated; all are {_PRIORS}",
-        "costs given by hand": "the scenario gives every cost on which the answer depends; none was calibrated",
+        "costs given by hand": "all costs that matter are from the scenario; none was calibrated",
         "partly given by hand": f"the scenario gives some costs, none was calibrated; the other costs {_PRIORS}",
     }[evidence]
     return f"{sentence}; but {doubt}" if doubt else sentence
