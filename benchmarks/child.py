@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What needs a process of its own: the time of a first call, and peak memory. Prints one line of JSON.
+"""Measurements that need a separate process: time of a first call, and peak memory. Prints a line of JSON.
 
 usage: child.py first-call
        child.py point SECTIONS MEMORY_PER_VCPU
@@ -26,10 +26,9 @@ from simlib.simulator.workloads.dirty_log_perf_test import build
 
 
 def peak_bytes() -> int:
-    """Most memory that this process ever had resident.
+    """Peak resident memory of this process.
 
-    On Linux a new process inherits the peak that `getrusage` reports from the one that started it, if
-    that was larger; the kernel's VmHWM is the program's own.
+    On Linux `getrusage` also includes the peak of the parent process; the kernel's VmHWM does not.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -41,7 +40,7 @@ def peak_bytes() -> int:
 
 
 def first_call() -> dict[str, float]:
-    """Seconds of the engine's first call, with almost nothing to simulate."""
+    """Measure the engine's first call with a short simulation, s."""
     job = lock_loop(64)
     begin = time.perf_counter()
     compiled.run(job)
@@ -49,8 +48,8 @@ def first_call() -> dict[str, float]:
 
 
 def point(sections: int, memory_per_vcpu: str) -> dict[str, Any]:
-    """The published 64-vCPU point: time to build and run it, what happened, and peak memory."""
-    compiled.run(lock_loop(64))  # compile, or load what was compiled
+    """Simulate the published 64-vCPU point: times to build and run it, counts, and peak memory."""
+    compiled.run(lock_loop(64))  # compiles the engine, or loads it from the cache
     scenario = published_point(sections, memory_per_vcpu)
     wall, cpu = time.perf_counter(), time.process_time()
     job = build(scenario)
@@ -67,15 +66,15 @@ def point(sections: int, memory_per_vcpu: str) -> dict[str, Any]:
     }
 
 
-def growth(how: str, tables: dict[str, Any]) -> dict[str, float]:
-    """Time and memory of one run without compilation, and the faults that it simulates or represents."""
+def growth(method: str, tables: dict[str, Any]) -> dict[str, float]:
+    """Time and memory of a run without compilation, and the number of faults that it simulates or represents."""
     scenario = complete(Scenario.parse(tables))
-    if how == "sampled":
-        sample_once(scenario.changed({"guest": {"memory": "16G"}}))  # compile, or load what was compiled
+    if method == "sampled":
+        sample_once(scenario.changed({"guest": {"memory": "16G"}}))  # compiles, or loads from the cache
     else:
         run_scenario(scenario.changed({"guest": {"vcpus": 1, "memory": "64M"}}))
     begin = time.perf_counter()
-    if how == "sampled":
+    if method == "sampled":
         sample_once(scenario)
         work = float(scenario.guest.pages)
     else:
@@ -84,18 +83,18 @@ def growth(how: str, tables: dict[str, Any]) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the arguments ask for."""
+    """Run the selected measurement, and print its result."""
     match arguments:
         case ["first-call"]:
-            found: dict[str, Any] = first_call()
+            result: dict[str, Any] = first_call()
         case ["point", sections, memory_per_vcpu]:
-            found = point(int(sections), memory_per_vcpu)
-        case ["growth", how, scenario]:
-            found = growth(how, json.loads(scenario))
+            result = point(int(sections), memory_per_vcpu)
+        case ["growth", method, scenario]:
+            result = growth(method, json.loads(scenario))
         case _:
             print(__doc__, file=sys.stderr)
             return 2
-    print(json.dumps(found))
+    print(json.dumps(result))
     return 0
 
 

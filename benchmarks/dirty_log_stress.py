@@ -2,9 +2,9 @@
 """Run the series' dirty_log_stress_test many times under emulation, and count the runs that report a lost write.
 
 Each boot of the lab's plain x86-64 kernel (``simlib lab build --kernel plain``) does some runs, with shadow paging and
-``lockless_write_protect`` on or off. A run harvests in both modes. No run of a good kernel may report a lost write;
-``--image`` takes another kernel. The test must fail on one without the second dirty mark of 0017; the next
-``simlib lab build`` puts the file back::
+``lockless_write_protect`` on or off. A run harvests in both modes. With a correct kernel no run may report a lost
+write; ``--image`` selects another kernel. The test must fail on a kernel without the second dirty mark of 0017; the
+next ``simlib lab build`` restores the file::
 
     sed -i '/smp_mb__before_atomic();/{n;d}' build/lab/source/arch/x86/kvm/mmu/mmu.c
     make -C build/lab/source O=$PWD/build/lab/objects/x86_64-plain CC=x86_64-linux-gnu-gcc bzImage
@@ -37,45 +37,45 @@ FAULTS = re.compile(r"Kernel panic|BUG:|WARNING:|Oops")
 
 
 def main() -> int:
-    """Run, count, print; 1 if a run lost a write or did not end."""
+    """Run the test, and print the counts; return 1 if a run lost a write or did not end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--per-boot", type=int, default=20, help="runs of a boot, which ends with the first that fails")
-    parser.add_argument("--seconds", type=int, default=1, help="of each mode of a run")
+    parser.add_argument("--per-boot", type=int, default=20, help="runs of a boot, which ends after the first failure")
+    parser.add_argument("--seconds", type=int, default=1, help="duration of each mode of a run, s")
     parser.add_argument("--locked", action="store_true", help="with lockless_write_protect off")
     parser.add_argument("--image", type=Path, help="a kernel to boot instead of the lab's plain one")
-    parser.add_argument("options", nargs="*", help="more options of the test, after --")
-    given = parser.parse_args()
+    parser.add_argument("options", nargs="*", help="further options of the test, after --")
+    arguments = parser.parse_args()
     program = compile_test()
     built = find_built("x86_64", "plain")
-    built = replace(built, image=given.image or built.image)
+    built = replace(built, image=arguments.image or built.image)
     ended, lost, done = 0, list[str](), list[tuple[str, ...]]()
-    while ended < given.runs:
-        runs = min(given.per_boot, given.runs - ended)
-        words = ["run", "/stress", "-t", str(given.seconds), *given.options]
-        lines = [f"parameter lockless_write_protect {'N' if given.locked else 'Y'}", *[" ".join(words)] * runs]
-        console = boot(built, program, "\n".join(lines) + "\n", 60 + 8 * runs * given.seconds)
+    while ended < arguments.runs:
+        runs = min(arguments.per_boot, arguments.runs - ended)
+        words = ["run", "/stress", "-t", str(arguments.seconds), *arguments.options]
+        lines = [f"parameter lockless_write_protect {'N' if arguments.locked else 'Y'}", *[" ".join(words)] * runs]
+        console = boot(built, program, "\n".join(lines) + "\n", 60 + 8 * runs * arguments.seconds)
         if fault := FAULTS.search(console):
             print(console[fault.start() : fault.start() + 2000])
             return 1
-        found = LOST.findall(console)
+        losses = LOST.findall(console)
         finished = len(re.findall(r"^@simlib end [1-9]\d* \d+", console, re.MULTILINE))
-        lost += found
+        lost += losses
         done += DONE.findall(console)
         ended += finished
-        print(f"{ended} runs, {len(lost)} with a lost write {found[:1] or ''}", file=sys.stderr, flush=True)
-        if not finished or (finished < runs and not found):
+        print(f"{ended} runs, {len(lost)} with a lost write {losses[:1] or ''}", file=sys.stderr, flush=True)
+        if not finished or (finished < runs and not losses):
             print(f"a boot ended early: {console[-2000:]}")
             return 1
     for mode in ("get", "clear"):
-        sums = [sum(int(one[column]) for one in done if one[0] == mode) for column in range(1, 5)]
+        sums = [sum(int(counts[column]) for counts in done if counts[0] == mode) for column in range(1, 5)]
         print(f"{mode}: {sums[0]} writes, {sums[1]} harvests, {sums[2]} dirty pages, {sums[3]} late pages")
     print(f"{ended} runs, {len(lost)} reported a lost write")
     return 1 if lost else 0
 
 
 def compile_test() -> bytes:
-    """The test, stripped."""
+    """Compile the test, and return the stripped program."""
     out = lab_dir() / "objects" / "x86_64-stress"
     with lab_lock(exclusive=False):
         compile_selftests(TARGET, lab_dir() / "source", [TEST], out)
@@ -84,7 +84,7 @@ def compile_test() -> bytes:
 
 
 def boot(built: Built, program: bytes, script: str, timeout_s: float) -> str:
-    """The console of a boot: multi-threaded emulation, so that vCPUs really race."""
+    """Boot with multi-threaded emulation, in which vCPUs race, and return the console's text."""
     cell = Cell(Experiment("stress", TARGET.name, "shadow", "plain", clock="multithreaded", cpus=4), {}, {})
     with tempfile.TemporaryDirectory(prefix="simlib-stress-") as folder:
         initramfs = Path(folder) / "initramfs.cpio"
@@ -99,7 +99,7 @@ def boot(built: Built, program: bytes, script: str, timeout_s: float) -> str:
 
 
 class Deadline:
-    """Ends a program that takes too long."""
+    """Time limit of a program."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s

@@ -41,30 +41,30 @@ ANSWERED = """([after, part]) => new Promise(done => {
 
 
 def main() -> int:
-    """Start, move, print."""
+    """Start the explorer, move its controls and print the response times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=100, help="number of times that a control is moved (default: 100)")
     parser.add_argument(
-        "--guest", default="", metavar="QUERY", help="what is asked first (default: what a first visit shows)"
+        "--guest", default="", metavar="QUERY", help="query of the first page (default: that of a first visit)"
     )
-    given = parser.parse_args()
-    asked = ["--query", given.guest] if given.guest else []
-    command = [sys.executable, "-m", "simlib", "explore", "--no-browser", *asked]
+    options = parser.parse_args()
+    query = ["--query", options.guest] if options.guest else []
+    command = [sys.executable, "-m", "simlib", "explore", "--no-browser", *query]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
-        began = time.perf_counter()
-        found = re.search(r"explorer: (\S+)", server.stderr.readline())
-        assert found is not None
+        start = time.perf_counter()
+        address = re.search(r"explorer: (\S+)", server.stderr.readline())
+        assert address is not None
         try:
-            with sync_playwright() as started:
+            with sync_playwright() as playwright:
                 path = shutil.which("chromium") or shutil.which("google-chrome")
-                browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+                browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
                 page = browser.new_page(viewport={"width": 1280, "height": 720})
-                open_page(page, found[1])
+                open_page(page, address[1])
                 page.evaluate(ANSWERED, [0, ""])
-                usable = time.perf_counter() - began
+                usable = time.perf_counter() - start
                 page.evaluate(ANSWERED, [0, "done"])
-                report(given.guest or "the first page", usable, *move(page, given.moves))
+                report(options.guest or "the first page", usable, *move(page, options.moves))
                 browser.close()
         finally:
             server.send_signal(signal.SIGTERM)
@@ -73,18 +73,18 @@ def main() -> int:
 
 
 def open_page(page: Page, address: str) -> None:
-    """Open it as soon as the server is there."""
+    """Open the page as soon as the server answers."""
     for _ in range(300):
         try:
             page.goto(address, timeout=120_000)
             return
-        except Exception:  # refused: not yet
+        except Exception:  # the server is not ready
             time.sleep(0.1)
-    raise SystemExit("the server did not come up")
+    raise SystemExit("the server did not start")
 
 
 def move(page: Page, moves: int) -> tuple[list[float], list[float]]:
-    """Times to the first answer, and to the last part of it, s."""
+    """Move controls, and return the times to the first answer and to its last part, s."""
     first, last = [], []
     values = {label: cycle(texts) for label, texts in MOVES.items()}
     for label in (label for _, label in zip(range(moves), cycle(MOVES), strict=False)):
@@ -93,27 +93,27 @@ def move(page: Page, moves: int) -> tuple[list[float], list[float]]:
         text = next(values[label])
         if control.input_value() == text:
             text = next(values[label])
-        listed = control.evaluate("element => element.tagName") == "SELECT"
+        is_list = control.evaluate("element => element.tagName") == "SELECT"
         page.evaluate(
-            "name => addEventListener(name, () => { window.letGo = performance.now(); }, {once: true, capture: true})",
-            "change" if listed else "keydown",
+            "name => addEventListener(name, () => { window.at = performance.now(); }, {once: true, capture: true})",
+            "change" if is_list else "keydown",
         )
-        if listed:
+        if is_list:
             control.select_option(label=text)
         else:
             control.fill(text)
             control.press("Enter")
-        shown = page.evaluate(ANSWERED, [before, ""])
+        drawn = page.evaluate(ANSWERED, [before, ""])
         done = page.evaluate(ANSWERED, [before, "done"])
-        let_go = page.evaluate("window.letGo")
-        first.append((shown - let_go) / 1e3)
-        last.append((done - let_go) / 1e3)
+        released = page.evaluate("window.at")
+        first.append((drawn - released) / 1e3)
+        last.append((done - released) / 1e3)
     return first, last
 
 
-def report(asked: str, usable: float, first: list[float], last: list[float]) -> None:
-    """Percentiles."""
-    print(f"{asked}: page usable {usable:.1f} s after the command; {len(first)} moves")
+def report(query: str, usable: float, first: list[float], last: list[float]) -> None:
+    """Print percentiles of the response times."""
+    print(f"{query}: page usable {usable:.1f} s after the command; {len(first)} moves")
     for name, times in (("first answer", first), ("refined", last)):
         median, high, most = np.percentile(times, [50, 95, 100])
         print(f"{name}: median {1e3 * median:.0f} ms, 95th percentile {1e3 * high:.0f} ms, longest {1e3 * most:.0f} ms")

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The closed lock loop in plain C: the yardstick for simlib's compiled engine.
+ * Closed lock loop in plain C, for comparison with simlib's compiled engine.
  *
- * N threads think (exponential), take one FIFO lock, hold it (exponential) and
- * drop it, until a number of acquisitions are done. An event calendar (binary
- * heap), a ring of waiters, and the statistics that simlib keeps of a lock:
- * acquisitions, contended ones, wait and hold time (total, longest, histogram
- * with a factor of two a bin), busy time and the integral of the queue length.
- * Times are whole picoseconds. Draws are SplitMix64 of a counter, one stream a
- * thread, through the same kind of quantile table as simlib's.
+ * N threads think (exponential), take a FIFO lock, hold it (exponential) and
+ * drop it, until the given number of acquisitions. The program has an event
+ * calendar (binary heap), a ring of waiters, and simlib's statistics of a lock:
+ * acquisitions, contended acquisitions, wait and hold time (total, longest, and
+ * histogram with a factor of two per bin), busy time, and the integral of the
+ * queue length. Times are integers, in picoseconds. Random numbers are
+ * SplitMix64 of a counter, with a stream per thread and a quantile table like
+ * that of simlib.
  *
- * With -DWINNER_TREE the calendar is simlib's own, a winner tree over threads,
- * which is faster here because no thread has more than one event pending.
+ * With -DWINNER_TREE the calendar is that of simlib, a winner tree over
+ * threads. It is faster here because a thread has at most one pending event.
  *
  * usage: lock_loop THREADS ACQUISITIONS THINK_PS HOLD_PS
  */
@@ -87,7 +88,7 @@ static void push(int64_t time, int thread, int arrives)
 	set_key(thread, time << 10 | thread);
 }
 
-/* The event stays in the tree until its thread gets another one, or waits. */
+/* The event stays in the tree until its thread has another event, or waits. */
 static struct event pop(void)
 {
 	int thread = (int)(tree[1] & (MAX_THREADS - 1));

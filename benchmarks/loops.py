@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is measured: one closed lock loop in several simulators, and scenarios of dirty_log_perf_test.
+"""Measured jobs: a closed lock loop in several simulators, and scenarios of dirty_log_perf_test.
 
-The lock loop: 64 threads think (exponential, 6.4 us), take one FIFO lock, hold it (exponential, 100 ns) and
-drop it. 64 holds are as long as one think, so that the lock is just saturated: it is busy 0.907 of the time
-(machine-repairman queue, exact).
+In the lock loop 64 threads think (exponential, 6.4 us), take a FIFO lock, hold it (exponential, 100 ns) and drop it. 64
+holds take as long as a think, so the lock is nearly saturated: its exact utilisation is 0.907 (machine-repairman
+queue).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COSTS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed run: seconds, what was done in them, and how busy the lock was."""
+    """Timed run: seconds, number of acquisitions (or events), and utilisation of the lock."""
 
     seconds: float
     count: int
@@ -54,7 +54,7 @@ class Sample:
 
 
 def lock_loop(acquisitions: int) -> Job:
-    """The lock loop in the step language; a queued spinlock with a free cache line is a plain FIFO lock."""
+    """Lock loop as a program; a queued spinlock without the cost of its cache line is a FIFO lock."""
     program = Program()
     with program.thread(), program.repeat(acquisitions // THREADS):
         program.run(THINK_PS, 1)
@@ -74,7 +74,7 @@ def lock_loop(acquisitions: int) -> Job:
 
 
 def small_scenario() -> Scenario:
-    """A guest small enough for the reference engine."""
+    """Guest that is small enough for the reference engine."""
     return Scenario.parse(
         {
             "guest": {"vcpus": 16, "memory_per_vcpu": "4M", "memslot_aligned": False},
@@ -85,12 +85,12 @@ def small_scenario() -> Scenario:
 
 
 def tiny_scenario() -> Scenario:
-    """One vCPU, one block: next to nothing to simulate."""
+    """Guest with a single vCPU and a single block, whose simulation takes almost no time."""
     return Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": COSTS})
 
 
 def published_point(sections: int, memory_per_vcpu: str = "2G") -> Scenario:
-    """The published 64-vCPU point, every page of it; `sections`: times that one fault takes the lock."""
+    """Published 64-vCPU point with all its pages; `sections`: times that a fault takes the lock."""
     return Scenario.parse(
         {
             "guest": {"vcpus": 64, "memory_per_vcpu": memory_per_vcpu, "memslot_aligned": False},
@@ -101,27 +101,27 @@ def published_point(sections: int, memory_per_vcpu: str = "2G") -> Scenario:
 
 
 def _loop_sample(seconds: float, result: EngineResult) -> Sample:
-    """An engine's sample of the lock loop.
+    """Sample of an engine's lock loop.
 
-    A thread stops after its own number of rounds, so that the last ones have the lock to themselves; the
-    utilisation is therefore the threads' throughputs, each over its own life, times the mean hold.
+    Every thread stops after the same number of rounds, so the last threads run without contention. Therefore the
+    utilisation is the sum of the threads' throughputs until their ends, times the mean hold.
     """
     stats = result.lock_stats[0, Mode.WRITE]
     acquisitions, held_ps = int(stats[0]), int(stats[4])
-    each = acquisitions / len(result.thread_end_ps)
-    rate = float((each / result.thread_end_ps).sum())
+    rounds = acquisitions / len(result.thread_end_ps)
+    rate = float((rounds / result.thread_end_ps).sum())
     return Sample(seconds, acquisitions, rate * held_ps / acquisitions)
 
 
 def run_compiled(job: Job) -> Sample:
-    """The lock loop in the compiled engine, its set-up included."""
+    """Run the lock loop in the compiled engine; the time includes its set-up."""
     begin = time.perf_counter()
     result = compiled.run(job)
     return _loop_sample(time.perf_counter() - begin, result)
 
 
 def run_simpy(acquisitions: int) -> Sample:
-    """The lock loop with SimPy's own `Resource`."""
+    """Run the lock loop with SimPy's `Resource`."""
     rng = random.Random(1)  # noqa: S311  # a simulation, not a secret
     env = simpy.Environment()
     lock = simpy.Resource(env)
@@ -148,7 +148,7 @@ def run_simpy(acquisitions: int) -> Sample:
 
 
 def run_salabim(acquisitions: int) -> Sample:
-    """The lock loop with salabim's `Resource`, whose monitors keep statistics as they do by default."""
+    """Run the lock loop with salabim's `Resource`, whose monitors record statistics by default."""
     import salabim  # noqa: PLC0415  # only make bench installs it
 
     rng = random.Random(1)  # noqa: S311  # a simulation, not a secret
@@ -176,12 +176,12 @@ def run_salabim(acquisitions: int) -> Sample:
 
 
 def run_ciw(acquisitions: int) -> Sample:
-    """The lock loop as a network of Ciw.
+    """Run the lock loop as a network of Ciw.
 
-    Ciw's networks are open; this one is closed: all threads arrive as one batch at time 0 and none leaves.
-    They go from a node with a server for everybody (they think) to one with a single server (the lock), and
-    back. As nobody ever finishes, the run ends at the time at which the lock has, on average, been taken as
-    often as asked; what counts is how often it was.
+    Ciw's networks are open. This network is closed: all threads arrive as a batch at time 0, and no thread leaves.
+    Threads alternate between a node with an unlimited number of servers (think) and a node with a single server (the
+    lock). The run ends at the time at which the expected number of acquisitions is `acquisitions`; the acquisitions
+    are counted.
     """
     import ciw  # noqa: PLC0415  # only make bench installs it
 
@@ -209,4 +209,4 @@ def exact_throughput() -> float:
 
 
 OTHERS: dict[str, Callable[[int], Sample]] = {"simpy": run_simpy, "salabim": run_salabim, "ciw": run_ciw}
-"""Other simulators, by the name of the package that each needs."""
+"""Other simulators, by the name of their package."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How fast simlib is, and whether that meets the bars: `make bench`.
+"""Speed of simlib, compared with its limits (bars): `make bench`.
 
-What is compared takes turns (A B C A B C …), and a ratio is taken within a round: other load on the machine
-hits both sides. A bar is judged by the median over the rounds. `docs/performance.md` explains the figures.
+Programs to compare run alternately (A B C A B C …), and a ratio is computed within a round, so that other load on the
+machine affects both sides. The median over the rounds must meet the bar. `docs/performance.md` explains the numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import waits
+import timed_commands
 from loops import (
     HOLD,
     HOLD_PS,
@@ -59,7 +59,7 @@ TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Sizes and repetitions of the measurements."""
 
     loop: int
     others: int
@@ -69,21 +69,31 @@ class Size:
     point_rounds: int
     memory_per_vcpu: str
     calls: int
-    waits: int
+    command_rounds: int
 
 
 FULL = Size(
-    1_000_000, 20_000, 64_000, rounds=5, loop_rounds=21, point_rounds=3, memory_per_vcpu="2G", calls=200, waits=2
+    1_000_000,
+    20_000,
+    64_000,
+    rounds=5,
+    loop_rounds=21,
+    point_rounds=3,
+    memory_per_vcpu="2G",
+    calls=200,
+    command_rounds=2,
 )
-QUICK = Size(128_000, 6_400, 6_400, rounds=2, loop_rounds=3, point_rounds=1, memory_per_vcpu="8M", calls=20, waits=1)
+QUICK = Size(
+    128_000, 6_400, 6_400, rounds=2, loop_rounds=3, point_rounds=1, memory_per_vcpu="8M", calls=20, command_rounds=1
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """Row of the table.
 
-    `values` are those of the rounds; `limit` is the bar, if there is one. A row without
-    values could not be measured, for the reason in `note`: then its bar is not met.
+    - `values`: values of the rounds; none if the quantity could not be measured, for the reason in `note`.
+    - `limit`: the bar, if there is one; a row without values does not meet it.
     """
 
     name: str
@@ -94,62 +104,61 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the bar is met; None without a bar."""
+        """True if the bar is met; None without a bar."""
         if self.limit is None:
             return None
         if not self.values:
             return False
-        middle = median(self.values)
-        return middle <= self.limit
+        return median(self.values) <= self.limit
 
     def as_json(self) -> dict[str, Any]:
-        """The row, with its median and range."""
-        found = {**asdict(self), "met": self.met}
+        """Return the row with its median and range."""
+        content = {**asdict(self), "met": self.met}
         if self.values:
-            found |= {"median": median(self.values), "min": min(self.values), "max": max(self.values)}
-        return found
+            content |= {"median": median(self.values), "min": min(self.values), "max": max(self.values)}
+        return content
 
     def cells(self, judged: bool) -> tuple[str, ...]:
-        """The row as texts."""
-        shown, spread = "not measured", ""
+        """Return the cells of the row as text."""
+        middle, spread = "not measured", ""
         if self.values:
-            shown = f"{number(median(self.values))} {self.unit}"
+            middle = f"{number(median(self.values))} {self.unit}"
             if len(self.values) > 1:
                 spread = f"{number(min(self.values))}–{number(max(self.values))}"
         bar = "" if self.limit is None else f"≤ {number(self.limit)} {self.unit}"
         verdict = "" if self.met is None else "not judged" if not judged else "met" if self.met else "MISSED"
-        return self.name, shown, spread, bar, verdict
+        return self.name, middle, spread, bar, verdict
 
 
 def number(value: float) -> str:
-    """Three digits, or a whole number with its thousands apart."""
+    """Format a number with three digits, or a large one as an integer with separated thousands."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def say(text: str) -> None:
-    """Say what happens, on the error stream."""
+def log(text: str) -> None:
+    """Print a message on the error stream."""
     print(text, file=sys.stderr, flush=True)
 
 
-def in_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1) -> dict[str, list[Any]]:
-    """Run all contenders in turn, `rounds` times, after `warm_up` turns that do not count."""
-    samples: dict[str, list[Any]] = {name: [] for name in contenders}
-    for turn in range(warm_up + rounds):
-        for name, run in contenders.items():
+def run_alternately(programs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1) -> dict[str, list[Any]]:
+    """Run all programs one after another, in `rounds` rounds after `warm_up` rounds that are not counted."""
+    samples: dict[str, list[Any]] = {name: [] for name in programs}
+    for index in range(warm_up + rounds):
+        for name, run in programs.items():
             gc.collect()
             sample = run()
-            if turn >= warm_up:
+            if index >= warm_up:
                 samples[name].append(sample)
     return samples
 
 
-def ratios(above: list[float], below: list[float]) -> tuple[float, ...]:
-    """Ratio of each round."""
-    return tuple(a / b for a, b in zip(above, below, strict=True))
+def ratios(numerators: list[float], denominators: list[float]) -> tuple[float, ...]:
+    """Return the ratio of each round."""
+    return tuple(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 def child(*arguments: str, **environment: str) -> dict[str, Any]:
-    """What `child.py` measures in a process of its own."""
+    """Run `child.py` in a separate process, and return its measurements."""
     command = [sys.executable, str(HERE / "child.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
     if done.returncode:
@@ -161,7 +170,7 @@ def child(*arguments: str, **environment: str) -> dict[str, Any]:
 
 
 def build_c(folder: Path, *flags: str) -> Path | None:
-    """Compile `lock_loop.c` with -O2; None without a compiler."""
+    """Compile `lock_loop.c` with -O2; return None without a compiler."""
     compiler = c_compiler()
     if compiler is None:
         return None
@@ -175,29 +184,29 @@ def build_c(folder: Path, *flags: str) -> Path | None:
 
 
 def c_compiler() -> str | None:
-    """Path of a C compiler: gcc, or else cc."""
+    """Path of a C compiler: gcc, otherwise cc."""
     return shutil.which("gcc") or shutil.which("cc")
 
 
 def run_c(program: Path, acquisitions: int) -> Sample:
-    """The lock loop in C; it times itself."""
+    """Run the lock loop in C, which measures its own time."""
     arguments = [str(n) for n in (THREADS, acquisitions, THINK_PS, HOLD_PS)]
-    found = json.loads(subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout)
-    return Sample(found["seconds"], found["acquisitions"], found["utilisation"])
+    output = json.loads(subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout)
+    return Sample(output["seconds"], output["acquisitions"], output["utilisation"])
 
 
-def against_c(size: Size) -> list[Row]:
-    """The compiled engine and the C program on the same lock loop."""
-    say(f"Lock loop, {size.loop:,} acquisitions: C and the compiled engine.")
+def compare_with_c(size: Size) -> list[Row]:
+    """Compare the compiled engine with the C program on the same lock loop."""
+    log(f"Lock loop, {size.loop:,} acquisitions: C and the compiled engine.")
     name = "lock loop: compiled engine / C -O2, time"
     with tempfile.TemporaryDirectory() as folder:
         program, tree = build_c(Path(folder)), build_c(Path(folder), "-DWINNER_TREE")
         if program is None or tree is None:
-            note = "No C compiler (gcc or cc) is on the path; install one to compare with plain C."
-            say(note)
+            note = "No C compiler (gcc or cc) is on the path; install a compiler to compare with plain C."
+            log(note)
             return [Row(name, "×", limit=1.0, note=note)]
         job = lock_loop(size.loop)
-        samples = in_turns(
+        samples = run_alternately(
             {
                 "C": lambda: run_c(program, size.loop),
                 "simlib": lambda: run_compiled(job),
@@ -206,7 +215,7 @@ def against_c(size: Size) -> list[Row]:
             size.loop_rounds,
         )
     check_same_loop(samples)
-    seconds = {name: [s.seconds for s in found] for name, found in samples.items()}
+    seconds = {name: [sample.seconds for sample in runs] for name, runs in samples.items()}
     return [
         Row(name, "×", ratios(seconds["simlib"], seconds["C"]), 1.0),
         Row("  compiled engine", "s", tuple(seconds["simlib"])),
@@ -221,25 +230,25 @@ def against_c(size: Size) -> list[Row]:
 
 
 def check_same_loop(samples: Mapping[str, list[Sample]]) -> None:
-    """Stop unless everybody's lock is as busy as the machine-repairman queue says."""
+    """Exit if the utilisation of a simulator's lock differs from that of the machine-repairman queue."""
     exact = exact_throughput() * HOLD
-    for name, found in samples.items():
-        for sample in found:
+    for name, runs in samples.items():
+        for sample in runs:
             if abs(sample.utilisation / exact - 1) > TOLERANCE:
                 sys.exit(
-                    f"{name} does not simulate the same lock loop: its lock is busy {sample.utilisation:.3f} "
-                    f"of the time, where {exact:.3f} is exact; the comparison would mean nothing"
+                    f"{name} does not simulate the same lock loop, and the comparison is not valid: the utilisation of "
+                    f"its lock is {sample.utilisation:.3f}, the exact value {exact:.3f}"
                 )
 
 
 def compilation() -> list[Row]:
-    """A first call in a fresh process, without and with a cache of compiled code."""
-    say("First calls in fresh processes.")
+    """Measure the first call in a new process, without and with a cache of compiled code."""
+    log("First calls in new processes.")
     with tempfile.TemporaryDirectory() as folder:
-        found = [child("first-call", NUMBA_CACHE_DIR=folder) for _ in range(2)]
+        compiling, cached = (child("first-call", NUMBA_CACHE_DIR=folder) for _ in range(2))
     return [
-        Row("first call, to compile", "s", (found[0]["first"],)),
-        Row("first call, compiled before", "s", (found[1]["first"],)),
+        Row("first call, to compile", "s", (compiling["first"],)),
+        Row("first call, compiled before", "s", (cached["first"],)),
     ]
 
 
@@ -247,8 +256,8 @@ def compilation() -> list[Row]:
 
 
 def engines(size: Size) -> list[Row]:
-    """Events per second of the two engines on the same jobs, whose results must be equal."""
-    say("The reference and the compiled engine.")
+    """Measure the events per second of the two engines on the same jobs, whose results must be equal."""
+    log("The reference and the compiled engine.")
     jobs = {
         "dirty_log_perf_test, 16 vCPUs": build(small_scenario()),
         "lock loop": lock_loop(size.reference_loop),
@@ -265,39 +274,39 @@ def engines(size: Size) -> list[Row]:
 
 
 def engine_rates(job: Job, rounds: int) -> tuple[list[float], list[float]]:
-    """Events per second of the compiled and the reference engine, round by round.
+    """Events per second of the compiled and the reference engine in each round.
 
-    The compiled engine needs milliseconds, so that one of its turns is twenty runs.
+    A run of the compiled engine takes milliseconds, so a round has twenty of them.
     """
     if compiled.run(job) != reference.run(job):
-        sys.exit("the two engines disagree; the comparison would mean nothing (run make test)")
+        sys.exit("the two engines disagree, and the comparison is not valid (run make test)")
 
     def rate(run: Callable[[Job], EngineResult], times: int) -> float:
         begin = time.perf_counter()
         events = sum(run(job).events for _ in range(times))
         return events / (time.perf_counter() - begin)
 
-    contenders = {"compiled": lambda: rate(compiled.run, 20), "reference": lambda: rate(reference.run, 1)}
-    samples = in_turns(contenders, rounds)
+    programs = {"compiled": lambda: rate(compiled.run, 20), "reference": lambda: rate(reference.run, 1)}
+    samples = run_alternately(programs, rounds)
     return samples["compiled"], samples["reference"]
 
 
 def fixed_cost(size: Size) -> list[Row]:
-    """What one call of `simulate` takes for a guest of 2 MiB: with another seed, and with costs it never saw."""
-    say("simulate() of a tiny scenario.")
+    """Measure a call of `simulate` for a guest of 2 MiB: with another seed, and with costs that are not cached."""
+    log("simulate() of a tiny scenario.")
     tiny = tiny_scenario()
 
-    def calls(again: bool) -> float:
-        cases = [tiny if again else tiny.with_costs(fault_unlocked=1_000_000 + 1000 * k) for k in range(size.calls)]
+    def calls(cached: bool) -> float:
+        cases = [tiny if cached else tiny.with_costs(fault_unlocked=1_000_000 + 1000 * k) for k in range(size.calls)]
         begin = time.perf_counter()
         for seed, case in enumerate(cases):
             simulate(case, seed=seed)
         return 1e3 * (time.perf_counter() - begin) / size.calls
 
-    samples = in_turns({"again": lambda: calls(True), "anew": lambda: calls(False)}, size.rounds)
+    samples = run_alternately({"cached": lambda: calls(True), "new": lambda: calls(False)}, size.rounds)
     return [
-        Row("simulate(), 1 vCPU, 2 MiB: a call, another seed", "ms", tuple(samples["again"]), 0.4),
-        Row("  a call, costs never seen before", "ms", tuple(samples["anew"])),
+        Row("simulate(), 1 vCPU, 2 MiB: a call, another seed", "ms", tuple(samples["cached"]), 0.4),
+        Row("  a call, costs that are not cached", "ms", tuple(samples["new"])),
     ]
 
 
@@ -305,26 +314,26 @@ def fixed_cost(size: Size) -> list[Row]:
 
 
 def others(size: Size) -> list[Row]:
-    """Acquisitions per second of the lock loop in other simulators."""
-    say(f"Lock loop, {size.others:,} acquisitions: other simulators (compiled engine: {size.loop:,}).")
+    """Measure the acquisitions per second of the lock loop in other simulators."""
+    log(f"Lock loop, {size.others:,} acquisitions: other simulators (compiled engine: {size.loop:,}).")
     job = lock_loop(size.loop)
-    contenders: dict[str, Callable[[], Sample]] = {"simlib": lambda: run_compiled(job)}
+    programs: dict[str, Callable[[], Sample]] = {"simlib": lambda: run_compiled(job)}
     missing = [name for name in OTHERS if importlib.util.find_spec(name) is None]
     for name, run in OTHERS.items():
         if name not in missing:
-            contenders[name] = partial(run, size.others)
-    samples = in_turns(contenders, size.rounds)
+            programs[name] = partial(run, size.others)
+    samples = run_alternately(programs, size.rounds)
     check_same_loop(samples)
-    rates = {name: [s.rate for s in found] for name, found in samples.items()}
+    rates = {name: [sample.rate for sample in runs] for name, runs in samples.items()}
     rows = [Row("lock loop: compiled engine", "acquisitions/s", tuple(rates["simlib"]))]
     for name in OTHERS:
         if name in missing:
-            say(f"{name} is not installed; make bench installs it.")
+            log(f"{name} is not installed; make bench installs it.")
             rows.append(Row(f"lock loop: {name}", "×", note=f"{name} is not installed; make bench installs it"))
             continue
-        faster = ratios(rates["simlib"], rates[name])
+        speed_up = ratios(rates["simlib"], rates[name])
         rows += [
-            Row(f"lock loop: compiled / {name} {version(name)}, acquisitions/s", "×", faster),
+            Row(f"lock loop: compiled / {name} {version(name)}, acquisitions/s", "×", speed_up),
             Row(f"  {name}", "acquisitions/s", tuple(rates[name])),
         ]
     return rows
@@ -334,34 +343,38 @@ def others(size: Size) -> list[Row]:
 
 
 def published(size: Size) -> list[Row]:
-    """The published 64-vCPU point with nothing sampled, in processes of its own."""
-    say(f"64 vCPUs, {size.memory_per_vcpu} each, page by page.")
-    found = [child("point", "3", size.memory_per_vcpu) for _ in range(size.point_rounds)]
+    """Measure the published 64-vCPU point without sampling, in separate processes."""
+    log(f"64 vCPUs, {size.memory_per_vcpu} each, page by page.")
+    runs = [child("point", "3", size.memory_per_vcpu) for _ in range(size.point_rounds)]
     return [
-        Row(f"64 vCPUs × {size.memory_per_vcpu}, 3 lock sections a fault", "s", tuple(f["wall"] for f in found), 8.5),
-        Row("  peak memory", "GiB", tuple(f["peak_bytes"] / 2**30 for f in found), 0.3),
-        Row("  processor time", "s", tuple(f["cpu"] for f in found)),
-        Row("  acquisitions of mmu_lock", "", (found[0]["acquisitions"],)),
-        Row("  events", "", (found[0]["events"],)),
+        Row(
+            f"64 vCPUs × {size.memory_per_vcpu}, 3 lock sections a fault", "s", tuple(run["wall"] for run in runs), 8.5
+        ),
+        Row("  peak memory", "GiB", tuple(run["peak_bytes"] / 2**30 for run in runs), 0.3),
+        Row("  processor time", "s", tuple(run["cpu"] for run in runs)),
+        Row("  acquisitions of mmu_lock", "", (runs[0]["acquisitions"],)),
+        Row("  events", "", (runs[0]["events"],)),
     ]
 
 
-# -- 5: what people wait for --------------------------------------------------------------------------------
+# -- 5: commands --------------------------------------------------------------------------------------------
 
 
-def waiting(size: Size, before: str | None) -> list[Row]:
-    """Commands as people type them, each in turn with the same command of a version before, if one is given."""
+def command_times(size: Size, before: str | None) -> list[Row]:
+    """Measure commands, alternately with the same commands of another commit if `before` names a commit."""
     rows = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        trees = {"now": waits.ROOT}
+        trees = {"now": timed_commands.ROOT}
         if before:
-            trees["before"] = stack.enter_context(waits.version_before(before))
-        for wait in waits.waits(folder)[: None if size is FULL else 1]:
-            say(f"simlib {' '.join(wait.arguments)}")
-            contenders = {name: partial(waits.waited, wait, tree, folder / name) for name, tree in trees.items()}
-            samples = in_turns(contenders, size.waits, warm_up=0 if wait.compiles else 1)
-            rows.append(Row(wait.name, "s", tuple(samples["now"]), wait.limit))
+            trees["before"] = stack.enter_context(timed_commands.tree_of(before))
+        for command in timed_commands.commands(folder)[: None if size is FULL else 1]:
+            log(f"simlib {' '.join(command.arguments)}")
+            programs = {
+                name: partial(timed_commands.time_of, command, tree, folder / name) for name, tree in trees.items()
+            }
+            samples = run_alternately(programs, size.command_rounds, warm_up=0 if command.compiles else 1)
+            rows.append(Row(command.name, "s", tuple(samples["now"]), command.limit))
             if before:
                 rows.append(Row(f"  over {before}", "×", ratios(samples["now"], samples["before"]), 1.0))
     return rows
@@ -371,7 +384,7 @@ def waiting(size: Size, before: str | None) -> list[Row]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What the figures depend on; nothing that names the machine."""
+    """Properties of the machine on which the numbers depend, without its name."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cores": os.cpu_count(),
@@ -385,7 +398,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def compiler_version() -> str | None:
-    """First line of what the C compiler says of itself."""
+    """Return the first line of the C compiler's version, or None without a compiler."""
     compiler = c_compiler()
     if compiler is None:
         return None
@@ -394,7 +407,7 @@ def compiler_version() -> str | None:
 
 
 def version(package: str) -> str | None:
-    """A package's version, or None if it is not installed."""
+    """Version of a package, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -407,14 +420,13 @@ def print_table(rows: list[Row], judged: bool) -> None:
     lines = [head, *(row.cells(judged) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     for index, line in enumerate(lines):
-        left, *rest = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        print("  ".join((left, *rest)).rstrip())
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
         if index == 0:
             print("  ".join("-" * width for width in widths))
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a JSON file: the whole of it or nothing."""
+    """Write a JSON file completely, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
@@ -429,46 +441,54 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The rows as the page has them: those with a bar, and ratios."""
+    """Return the rows with a bar and the ratios as a Markdown table."""
     lines = ["| what | median | range | bar | |", "|---|---|---|---|---|"]
     shown_rows = [row for row in rows if row.limit is not None or row.unit == "×"]
     for name, *cells, verdict in (row.cells(judged=True) for row in shown_rows):
-        shown = f"– {name.strip()}" if name.startswith(" ") else name
-        lines.append(f"| {' | '.join([shown, *cells, verdict.replace('MISSED', '**missed**')])} |")
+        label = f"– {name.strip()}" if name.startswith(" ") else name
+        lines.append(f"| {' | '.join([label, *cells, verdict.replace('MISSED', '**missed**')])} |")
     return "\n".join(lines)
 
 
 def write_page(rows: list[Row]) -> None:
-    """Put the table into the page, between its marks."""
+    """Write the table into the page, between its marks."""
     text = PAGE.read_text(encoding="utf-8")
     before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
     PAGE.write_text(f"{before}\n{markdown(rows)}\n{after}", encoding="utf-8")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description="Measure simlib's speed against plain C, its reference engine and other simulators.",
         epilog="Exit status: 0 if every bar is met (or with --quick), else 1.",
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that all works; judges no bar")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, as a test of the benchmarks; no bar is judged"
+    )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("build/benchmarks.json"),
-        help="where the figures go (default: %(default)s)",
+        help="file for the results (default: %(default)s)",
     )
-    parser.add_argument("--before", metavar="COMMIT", help="measure what people wait for in pairs with this version")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.parent.name}/{PAGE.name} too")
+    parser.add_argument(
+        "--before",
+        metavar="COMMIT",
+        help="also measure the commands of another commit, alternately; it must have today's scenario keys",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help=f"also write the table into {PAGE.parent.name}/{PAGE.name}"
+    )
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print, write; returns the exit status."""
+    """Measure, print and write the results; return the exit status."""
     options = parse_arguments(arguments)
     size = QUICK if options.quick else FULL
-    rows = [*compilation(), *published(size), *against_c(size), *engines(size), *fixed_cost(size), *others(size)]
-    rows += waiting(size, options.before)
+    rows = [*compilation(), *published(size), *compare_with_c(size), *engines(size), *fixed_cost(size), *others(size)]
+    rows += command_times(size, options.before)
     print_table(rows, judged=not options.quick)
     document = {
         "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -478,7 +498,7 @@ def main(arguments: list[str] | None = None) -> int:
         "rows": [row.as_json() for row in rows],
     }
     write_json(options.out, document)
-    print(f"\nWritten to {options.out}.")
+    print(f"\nThe results are in {options.out}.")
     if options.write:
         write_page(rows)
     missed = [row.name.strip() for row in rows if row.met is False]

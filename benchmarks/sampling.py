@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sampled migrations beside whole ones: the table of docs/sampling.md.
+"""Comparison of sampled migrations with complete simulations: the table of docs/sampling.md.
 
-Each case is simulated page by page once and sampled with several walks. Cases that are done already are read from
-build/sampling; ``--quick`` takes the small ones only. A row a case is printed; ``--write`` puts the worst of each way
-that faults take the lock into docs/sampling.md.
+Each case is simulated once page by page, and sampled with several walks. Finished cases are read from build/sampling;
+``--quick`` selects the small cases. The program prints a row for each case; ``--write`` puts the largest errors, by way
+of taking the lock, into docs/sampling.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 Case = tuple[int, str, str, str, str]
 
 LONG_STALL = 100e-6
-"""A stall that matters to somebody, s."""
+"""Shortest stall that counts as long, s."""
 
 DENSE, SPARSE = "dense", "sparse"
 WRITE_RATES = {
@@ -53,7 +53,7 @@ WAYS = {
     "read, every 512": ("riscv", {"clear_drop_when": "pages >= 512"}),
     "read, on demand": ("arm64", {"clear_drop_when": "waiters >= 1"}),
 }
-"""How faults take the lock, on which architecture, and with which strategy."""
+"""Ways of taking the lock for a fault: architecture, and changes of its policy."""
 
 CASES = [
     # vCPUs, memory, chunk, density, way
@@ -79,18 +79,18 @@ CASES = [
     (160, "160G", "1G", SPARSE, "read, every 512"),
 ]
 QUICK = 7
-"""The first cases, which take about a minute."""
+"""Number of the first cases, which take about a minute."""
 
-SHOWN = {
+COMPARED = {
     "precopy_duration": "pre-copy", "dirty_left": "dirty left", "clear_cpu_time": "CPU time of CLEAR",
     "lost": "guest time lost", "lock_acquisitions": "acquisitions",
     "longest_stall": "longest stall", "stall_p999": "p99.9",
 }  # fmt: skip
-"""What is compared; `lost` is what the guest lost, pre-copy × (1 − throughput)."""
+"""Compared metrics; `lost` is the guest time lost, pre-copy × (1 − throughput)."""
 
 
 def scenario_of(vcpus: int, memory: str, chunk: str, density: str, way: str) -> Scenario:
-    """One case, all costs at their medians."""
+    """Scenario of a case, with all costs at their medians."""
     architecture, policy = WAYS[way]
     workload = {
         "clear_chunk": chunk,
@@ -106,90 +106,92 @@ def scenario_of(vcpus: int, memory: str, chunk: str, density: str, way: str) -> 
 
 
 def with_lost(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics and what the guest lost."""
+    """Add the guest time lost to metrics."""
     return metrics | {"lost": metrics["precopy_duration"] * (1 - metrics["guest_throughput"])}
 
 
 def path_of(case: Case) -> Path:
-    """Where the whole simulation of a case is kept: under its name, and a digest of its costs and all else."""
+    """File of the complete simulation of a case: its name, and a digest of its scenario."""
     digest = hashlib.sha256(repr(dataclasses.asdict(scenario_of(*case))).encode()).hexdigest()[:12]
     return DONE / ("-".join(map(str, case)).replace(" ", "_").replace(",", "") + f"-{digest}.json")
 
 
 def run(case: Case, check: parallel.Check) -> None:
-    """Simulate one case page by page, unless that was done before."""
+    """Simulate a case page by page, unless its file exists."""
     path = path_of(case)
     if path.is_file():
         return
-    began = time.thread_time()
+    start = time.thread_time()
     whole = run_scenario(scenario_of(*case), progress=check)
-    found = {"whole": whole.metrics, "events": whole.raw.events, "seconds": time.thread_time() - began}
-    write_text(path, json.dumps(found) + "\n")
+    content = {"whole": whole.metrics, "events": whole.raw.events, "seconds": time.thread_time() - start}
+    write_text(path, json.dumps(content) + "\n")
 
 
 def sampled(case: Case) -> dict[str, Any]:
-    """One case, whole and sampled."""
-    began = time.process_time()
-    found = sample_migration(scenario_of(*case))
-    frame = found.frame.set_index("metric")
+    """Sample a case, and add its complete simulation."""
+    start = time.process_time()
+    sample = sample_migration(scenario_of(*case))
+    frame = sample.frame.set_index("metric")
     columns = {name: frame[name].to_dict() for name in ("low", "high")}
     whole = json.loads(path_of(case).read_text())
-    return {"case": case, "sampled": found.metrics, "sampled_s": time.process_time() - began, **columns, **whole}
+    return {"case": case, "sampled": sample.metrics, "sampled_s": time.process_time() - start, **columns, **whole}
 
 
-def inside(one: dict[str, Any]) -> list[bool]:
-    """Whether each metric of the whole lies within the sample's interval; the longest stall has none."""
-    names = [name for name in one["whole"] if name in one["sampled"] and name != "longest_stall"]
-    return [one["low"][name] <= one["whole"][name] <= one["high"][name] for name in names]
+def inside(result: dict[str, Any]) -> list[bool]:
+    """Compare metrics of the complete simulation with the sample's intervals; the longest stall has no interval."""
+    names = [name for name in result["whole"] if name in result["sampled"] and name != "longest_stall"]
+    return [result["low"][name] <= result["whole"][name] <= result["high"][name] for name in names]
 
 
-def error(one: dict[str, Any], name: str) -> float:
-    """How far the sample is off, relative; nothing where the whole has nothing."""
-    whole, sampled = with_lost(one["whole"]), with_lost(one["sampled"])
+def error(result: dict[str, Any], name: str) -> float:
+    """Relative error of the sample; 0 if the complete simulation has 0."""
+    whole, sampled = with_lost(result["whole"]), with_lost(result["sampled"])
     return sampled[name] / whole[name] - 1 if whole[name] else 0.0
 
 
-def table(found: list[dict[str, Any]]) -> pd.DataFrame:
-    """One row a case: what was compared, and the columns of `worst`."""
+def table(results: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return a row per case: its properties, and the columns of `worst`."""
     names = ("vCPUs", "memory", "chunk", "guest", "faults take the lock")
-    return pd.DataFrame([dict(zip(names, one["case"], strict=True)) | worst([one]) for one in found])
+    return pd.DataFrame([dict(zip(names, result["case"], strict=True)) | worst([result]) for result in results])
 
 
-def by_way(found: list[dict[str, Any]]) -> pd.DataFrame:
-    """One row for each way that faults take the lock, over its cases."""
-    cases = {way: [one for one in found if one["case"][-1] == way] for way in WAYS}
+def by_way(results: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return a row for each of `WAYS`, over its cases."""
+    cases = {way: [result for result in results if result["case"][-1] == way] for way in WAYS}
     rows = [{"faults take the lock": way, "cases": len(of)} | worst(of) for way, of in cases.items() if of]
     return pd.DataFrame(rows)
 
 
-def worst(found: list[dict[str, Any]]) -> dict[str, str]:
-    """The largest error of each metric in some cases, how many values lie within their intervals, and CPU time."""
-    row = {title: f"{max((error(one, name) for one in found), key=abs):+.1%}" for name, title in SHOWN.items()}
-    within = [good for one in found for good in inside(one)]
+def worst(results: list[dict[str, Any]]) -> dict[str, str]:
+    """Largest error of each metric in some cases, number of values within their intervals, and CPU times."""
+    row = {
+        title: f"{max((error(result, name) for result in results), key=abs):+.1%}" for name, title in COMPARED.items()
+    }
+    within = [is_inside for result in results for is_inside in inside(result)]
     row["inside"] = f"{sum(within)}/{len(within)}"
-    row["whole, s"] = f"{sum(one['seconds'] for one in found):.0f}"
-    row["sample, s"] = f"{sum(one['sampled_s'] for one in found):.1f}"
+    row["whole, s"] = f"{sum(result['seconds'] for result in results):.0f}"
+    row["sample, s"] = f"{sum(result['sampled_s'] for result in results):.1f}"
     return row
 
 
-def summary(found: list[dict[str, Any]]) -> str:
-    """The worst of all cases, in words."""
+def summary(results: list[dict[str, Any]]) -> str:
+    """Describe the largest errors of all cases."""
     means = {"precopy_duration": "pre-copy", "dirty_left": "dirty memory left", "clear_cpu_time": "CLEAR's CPU time",
              "guest_throughput": "throughput", "lost": "guest time lost"}  # fmt: skip
-    largest = [f"{max(abs(error(one, name)) for one in found):.1%} ({title})" for name, title in means.items()]
-    stalls = [(one["whole"]["longest_stall"], abs(error(one, "longest_stall"))) for one in found]
+    largest = [f"{max(abs(error(result, name)) for result in results):.1%} ({title})" for name, title in means.items()]
+    stalls = [(result["whole"]["longest_stall"], abs(error(result, "longest_stall"))) for result in results]
     long = max(off for stall, off in stalls if stall >= LONG_STALL)
     short = max(off for stall, off in stalls if stall < LONG_STALL)
-    within = [good for one in found for good in inside(one)]
+    within = [is_inside for result in results for is_inside in inside(result)]
     return (
-        f"The largest errors in {len(found)} cases: {', '.join(largest)}. The longest stall is off by up to {long:.1%} "
-        f"if it is {LONG_STALL * 1e6:.0f} µs or longer, and by up to {short:.1%} if it is shorter. "
+        f"The largest errors in {len(results)} cases: {', '.join(largest)}. The longest stall is off by up to "
+        f"{long:.1%} if it is {LONG_STALL * 1e6:.0f} µs or longer, and by up to {short:.1%} if it is shorter. "
         f"{sum(within)} of {len(within)} values ({np.mean(within):.0%}) lie within their 90 % intervals."
     )
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """The table as a page has it."""
+    """Return a table as Markdown."""
     lines = ["| " + " | ".join(frame.columns) + " |", "|" + "---|" * len(frame.columns)]
     lines += ["| " + " | ".join(str(value) for value in row) + " |" for row in frame.itertuples(index=False)]
     return "\n".join(lines)
@@ -198,9 +200,9 @@ def markdown(frame: pd.DataFrame) -> str:
 def main() -> None:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK} cases only")
+    parser.add_argument("--quick", action="store_true", help=f"only the first {QUICK} cases")
     parser.add_argument("--write", action="store_true", help="put the table into docs/sampling.md")
-    parser.add_argument("--workers", type=int, default=0, help="cases at a time; 0: as many as there are CPUs")
+    parser.add_argument("--workers", type=int, default=0, help="number of concurrent cases; 0: number of CPUs")
     arguments = parser.parse_args()
     cases = CASES[:QUICK] if arguments.quick else CASES
     tasks = [partial(run, case) for case in cases]
@@ -208,9 +210,9 @@ def main() -> None:
     parallel.run_all(
         tasks, labels, lambda what, share: print(f"{share:.0%} {what}", flush=True), workers=arguments.workers
     )
-    found = [sampled(case) for case in cases]  # each alone, which itself uses all CPUs
-    page = f"{BEGIN}\n{summary(found)}\n\n{markdown(by_way(found))}\n{END}"
-    print(markdown(table(found)), page, sep="\n\n")
+    results = [sampled(case) for case in cases]  # one after another, because each uses all CPUs
+    page = f"{BEGIN}\n{summary(results)}\n\n{markdown(by_way(results))}\n{END}"
+    print(markdown(table(results)), page, sep="\n\n")
     if arguments.write:
         text = PAGE.read_text(encoding="utf-8")
         write_text(PAGE, text[: text.index(BEGIN)] + page + text[text.index(END) + len(END) :])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What CONFIG_KVM_MMU_LOCK_STAT of the patch series adds to an acquisition of mmu_lock, measured on this machine.
+"""Cost of CONFIG_KVM_MMU_LOCK_STAT of the patch series for an acquisition of mmu_lock, measured on this machine.
 
-``virt/kvm/mmu_lock_stat.c`` of the patched tree, as it is, is compiled for userspace with a thin stand-in for the
-kernel primitives that it uses (``mmu_lock_stat/shim.h`` says what each is). Two threads on two CPUs take and release
-locks, with the statistics and without in turns. A second build, in which every store of the accessors is seen, shows
-where they write. Needs x86-64, a compiler, and the kernel's source package. ``--write`` puts what it prints into
+The unmodified ``virt/kvm/mmu_lock_stat.c`` of the patched tree is compiled for userspace, with substitutes for the
+kernel primitives that it uses (``mmu_lock_stat/shim.h`` describes them). Two threads on two CPUs take and release
+locks, alternately with and without the statistics. A second build records all stores of the accessors by their targets.
+The program requires x86-64, a compiler, and the kernel's source package. ``--write`` puts its output into
 kernel-patches/README.md.
 """
 
@@ -33,10 +33,10 @@ PAGE = Path(__file__).parents[1] / "kernel-patches" / "README.md"
 BEGIN, END = "<!-- statistics cost: begin -->", "<!-- statistics cost: end -->"
 ACCESSORS = "virt/kvm/mmu_lock_stat.c"
 HEADERS = ("linux/kvm_types.h", "linux/kvm_mmu_lock.h")
-"""Of the patched tree; every other header is empty, its content is in the shim."""
+"""Headers of the patched tree that are used; all other headers are empty, because the shim has their content."""
 
 FLAGS = ("-O2", "-std=gnu11", "-mno-sse", "-D_GNU_SOURCE", "-Wall", "-Wno-unused")
-"""The kernel's own optimisation; like the kernel, without vector registers."""
+"""The kernel's optimisation level, without vector registers, as in the kernel."""
 
 PERIOD = 17
 """``kvm.mmu_lock_stat_period`` of the build in which holds are sampled: a prime, as its documentation advises."""
@@ -48,10 +48,10 @@ BUILDS = {
     "without the prefetch": (("-DWITHOUT_PREFETCH",), ()),
     "checked": (("-DCHECK_STORES",), ("-fsanitize=thread",)),
 }
-"""Builds by name: flags of everything that has the statistics, and of the accessors alone."""
+"""Builds by name: flags of all parts with the statistics, and further flags of the accessors."""
 
 BAR_NS = 15.0
-"""What an acquisition may cost more with the statistics, ns."""
+"""Largest accepted additional cost of an acquisition with the statistics, ns."""
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -59,38 +59,43 @@ SEED = 1
 
 
 def main() -> int:
-    """Build, measure, print."""
+    """Build the programs, measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=31, help="how often each case is measured (default: 31)")
-    parser.add_argument("--acquisitions", type=int, default=500_000, help="of each thread (default: 500000)")
+    parser.add_argument("--repeats", type=int, default=31, help="measurements of each case (default: 31)")
+    parser.add_argument(
+        "--acquisitions", type=int, default=500_000, help="acquisitions of each thread (default: 500000)"
+    )
     parser.add_argument("--tree", type=Path, help="a patched kernel tree (default: the lab's)")
     parser.add_argument("--write", action="store_true", help="put the tables into kernel-patches/README.md")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        tree = given.tree or lab_tree()
-        text, good = measure(tree, Path("build") / "statistics_cost", given.repeats, given.acquisitions)
+        tree = arguments.tree or lab_tree()
+        text, good = measure(tree, Path("build") / "statistics_cost", arguments.repeats, arguments.acquisitions)
     except (InputError, SimlibError) as error:
         print(f"statistics_cost: {error}", file=sys.stderr)
         return 2
     print(text)
-    if given.write:
+    if arguments.write:
         page = PAGE.read_text("utf-8")
-        before, _, rest = page.partition(BEGIN)
-        after = rest.partition(END)[2]
+        before, _, old_and_after = page.partition(BEGIN)
+        after = old_and_after.partition(END)[2]
         write_text(PAGE, f"{before}{BEGIN}\n```\n{text}\n```\n{END}{after}")
     return 0 if good else 1
 
 
 def lab_tree() -> Path:
-    """The lab's tree, with the series as it is now."""
+    """Return the lab's tree with the current series."""
     with lab_lock(exclusive=True):
         return prepare_source(lab_dir(), read_series(), None, lambda text: print(text, file=sys.stderr)).tree
 
 
 def measure(tree: Path, folder: Path, repeats: int, acquisitions: int) -> tuple[str, bool]:
-    """Run all builds; what came out, and whether nothing shared is written and all is counted."""
+    """Run all builds.
+
+    Returns: the text of the results; and True if no shared memory is written and all acquisitions are counted.
+    """
     if platform.machine() != "x86_64":
-        raise InputError("machine", platform.machine(), "the stand-ins are x86-64's", "run it on an x86-64 host")
+        raise InputError("machine", platform.machine(), "the substitutes are for x86-64", "run it on an x86-64 host")
     cpus = sorted(os.sched_getaffinity(0))[:2]
     if len(cpus) < 2:
         raise InputError("CPUs", len(cpus), "two threads need two", "allow another CPU")
@@ -99,10 +104,10 @@ def measure(tree: Path, folder: Path, repeats: int, acquisitions: int) -> tuple[
         name: run(program, repeats, acquisitions, cpus) for name, program in programs.items() if name != "checked"
     }
     checked = output(programs["checked"], 1, 10_000, cpus)
-    found = re.search(r"^stores - (\d+) (\d+) (\d+)$", checked, re.MULTILINE)
-    assert found is not None  # the program always prints it
-    own, stack, foreign = map(int, found.groups())
-    right = all(words[2] == words[3] for words in map(str.split, checked.splitlines()) if words[0] == "counted")
+    stores = re.search(r"^stores - (\d+) (\d+) (\d+)$", checked, re.MULTILINE)
+    assert stores is not None  # the program always prints this line
+    own, stack, foreign = map(int, stores.groups())
+    complete = all(words[2] == words[3] for words in map(str.split, checked.splitlines()) if words[0] == "counted")
     lines = [
         f"{cpu_model()}, CPUs {cpus[0]} and {cpus[1]}; {repeats} repetitions of {acquisitions} acquisitions a thread.",
         "ns an acquisition and release: median (5th to 95th percentile). 'more': median of the differences within a",
@@ -120,26 +125,26 @@ def measure(tree: Path, folder: Path, repeats: int, acquisitions: int) -> tuple[
         parts(tables).to_string(index=False),
         "",
         f"Stores of the accessors: {own} to the CPU's own area, {stack} to the stack, {foreign} elsewhere.",
-        "Every acquisition was counted." if right else "Acquisitions were NOT all counted.",
+        "Every acquisition was counted." if complete else "Acquisitions were NOT all counted.",
     ]
-    return "\n".join(lines), right and not foreign
+    return "\n".join(lines), complete and not foreign
 
 
 def cpu_model() -> str:
-    """What the CPU calls itself."""
-    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
-    return found[1] if found else "unknown CPU"
+    """Name of the CPU model."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+    return model[1] if model else "unknown CPU"
 
 
 def build(tree: Path, folder: Path, name: str) -> Path:
-    """Compile the tree's accessors and the loops around them."""
+    """Compile the tree's accessors and the loops that call them."""
     headers = folder / "include"
     shutil.rmtree(headers, ignore_errors=True)
     for header in HEADERS:
         (headers / header).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(tree / "include" / header, headers / header)
     sources = [tree / ACCESSORS, *(headers / header for header in HEADERS)]
-    for header in {found for source in sources for found in re.findall(r'#include [<"](\S+)[>"]', source.read_text())}:
+    for header in {name for source in sources for name in re.findall(r'#include [<"](\S+)[>"]', source.read_text())}:
         (headers / header).parent.mkdir(parents=True, exist_ok=True)
         (headers / header).touch()
     both, own = BUILDS[name]
@@ -147,7 +152,7 @@ def build(tree: Path, folder: Path, name: str) -> Path:
     on = (*common, *both, "-DCONFIG_KVM_MMU_LOCK_STAT")
     program = folder / name.replace(" ", "-")
     objects = {part: str(folder / f"{program.name}-{part}.o") for part in ("accessors", "on", "off", "bench")}
-    # Copied, so that "kvm_mm.h" is the empty one and not its neighbour in the tree.
+    # The copy includes the empty "kvm_mm.h", not that of the tree.
     copied = shutil.copyfile(tree / ACCESSORS, folder / "mmu_lock_stat.c")
     compile_c(*on, *own, "-c", str(copied), "-o", objects["accessors"])
     compile_c(*on, "-DLOOPS=loops_on", "-c", str(HERE / "loops.c"), "-o", objects["on"])
@@ -166,30 +171,30 @@ def compile_c(*arguments: str) -> None:
 
 
 def output(program: Path, repeats: int, acquisitions: int, cpus: list[int]) -> str:
-    """What a build prints."""
+    """Run a build, and return its output."""
     command = [str(program.absolute()), str(repeats), str(acquisitions), *map(str, cpus)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def run(program: Path, repeats: int, acquisitions: int, cpus: list[int]) -> pd.DataFrame:
     """Times of a build: case, variant, repetition, ns (mean of the threads)."""
-    rows, seen = [], dict[tuple[str, str], int]()
+    rows, repetitions = [], dict[tuple[str, str], int]()
     for line in output(program, repeats, acquisitions, cpus).splitlines():
         case, variant, *numbers = line.split()
         if case != "counted":
-            seen[case, variant] = seen.get((case, variant), 0) + 1
-            rows.append((case, variant, seen[case, variant], np.mean([float(number) for number in numbers])))
+            repetitions[case, variant] = repetitions.get((case, variant), 0) + 1
+            rows.append((case, variant, repetitions[case, variant], np.mean([float(number) for number in numbers])))
     return pd.DataFrame(rows, columns=["case", "variant", "repetition", "ns"])
 
 
 def spread(values: pd.Series) -> str:
-    """Median and percentiles of times."""
+    """Format the median and the percentiles of times."""
     low, middle, high = np.percentile(values, [5, 50, 95])
     return f"{middle:.1f} ({low:.1f}-{high:.1f})"
 
 
 def difference(table: pd.DataFrame, case: str) -> tuple[float, str]:
-    """How much more "on" takes, ns: the median of the differences, with its interval."""
+    """Median of the differences between "on" and "off", ns, and its text with the interval."""
     wide = table[table["case"] == case].pivot_table(index="repetition", columns="variant", values="ns")
     values = (wide["on"] - wide["off"]).to_numpy()
     drawn = np.random.default_rng(SEED).choice(values, (RESAMPLES, len(values)))
@@ -198,7 +203,7 @@ def difference(table: pd.DataFrame, case: str) -> tuple[float, str]:
 
 
 def costs(table: pd.DataFrame) -> pd.DataFrame:
-    """Each case with the statistics and without."""
+    """Return the times of each case without and with the statistics."""
     cases = list(dict.fromkeys(table.loc[table["variant"] == "on", "case"]))
     rows = []
     for case in cases:
@@ -209,23 +214,23 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def sampled(table: pd.DataFrame) -> pd.DataFrame:
-    """Each case with sampled holds, against the bar."""
+    """Compare each case with sampled holds with the bar."""
     rows = []
     for case in dict.fromkeys(table.loc[table["variant"] == "on", "case"]):
-        middle, shown = difference(table, case)
-        rows.append((case, shown, "yes" if middle <= BAR_NS else "no"))
+        middle, text = difference(table, case)
+        rows.append((case, text, "yes" if middle <= BAR_NS else "no"))
     return pd.DataFrame(rows, columns=["case", "more", f"<= {BAR_NS:g}"])
 
 
 def parts(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """What the two clock reads cost, the rest without them, and the prefetch."""
+    """Cost of the two clock reads, and the additional cost without them and without the prefetch."""
     whole = tables["whole"]
     rows = []
     for case in dict.fromkeys(whole.loc[whole["variant"] == "on", "case"]):
         clock = whole.loc[whole["case"] == ("clock-alone" if case.endswith("alone") else "clock-two"), "ns"]
-        rest = difference(tables["without the clock"], case)[1]
+        other = difference(tables["without the clock"], case)[1]
         prefetch = difference(tables["without the prefetch"], case)[1]
-        rows.append((case, f"{2 * clock.median():.1f}", rest, prefetch))
+        rows.append((case, f"{2 * clock.median():.1f}", other, prefetch))
     names = ["case", "two local_clock()", "more without the clock", "more without the prefetch"]
     return pd.DataFrame(rows, columns=names)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes the small table of a sweep of ``data/grids/strategies.toml``, and its descriptor: ``make strategy-map``.
+"""Write the small table of a sweep of ``data/grids/strategies.toml``, and its descriptor: ``make strategy-map``.
 
 python benchmarks/strategy_map.py SWEEP data/sweeps/strategies
 """
@@ -30,19 +30,19 @@ COLUMNS = {
 
 def write(folder: Path, out: Path) -> list[Path]:
     """Write the table of a sweep, and its descriptor."""
-    found = load(folder)
-    frame = best_policies(found)
+    dataset = load(folder)
+    frame = best_policies(dataset)
     frame["access_rate"] = 1 / frame.pop("access_interval_s")
     frame = frame[list(COLUMNS)]
     frame = frame.sort_values(list(COLUMNS)[:5], ignore_index=True)
-    points = int((found["replications"] > 0).sum())
+    points = int((dataset["replications"] > 0).sum())
     fields = [{"name": name, "type": kind, "unit": unit, "description": text}
               for name, (kind, unit, text) in COLUMNS.items()]  # fmt: skip
     descriptor = {
         "name": "best-policies", "path": "best-policies.csv", "kind": "simulated",
         "title": f"Best policy at each of {len(frame):,} places, of {points:,} simulated points",
-        "command": "make strategy-map", "simlib": found.attrs["simlib"], "grid": found.attrs["grid"],
-        "seed": found.attrs["seed"],
+        "command": "make strategy-map", "simlib": dataset.attrs["simlib"], "grid": dataset.attrs["grid"],
+        "seed": dataset.attrs["seed"],
         "caveats": ["Guests of 16 MiB and two passes: how long a hold and a wait are is that of a large guest, what "
                     "grows with all of the memory is not.",
                     "Costs are medians, of fits where the machine has one, else of priors."],

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a second worker gains in a sweep of small scenarios, and what share of the time is not simulation.
+"""Speed-up of a sweep of small scenarios by a second worker, and share of the time outside simulations.
 
     python benchmarks/sweep.py [POINTS]
 
-Each of the two is a ratio of times within this one program. Nothing else may want the CPUs meanwhile: what does has its
-share in the wall time. `chrt --rr` is no help: the workers then keep the driver waiting for a CPU.
+Both are ratios of times within this program. Other programs must not use the CPUs, because they would increase the wall
+time. `chrt --rr` does not help: with it the driver waits for a CPU that the workers use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simlib.analysis.sweep import Grid, batch, read_grid, run
 
 
 def grid(points: int) -> Grid:
-    """Selftests with 1 to 10 vCPUs of 4 MiB each; at least three replications a point, as is the default."""
+    """Grid of selftests with 1 to 10 vCPUs of 4 MiB each, with at least three replications per point (the default)."""
     return read_grid({
         "scenario": {"guest": {"memory_per_vcpu": "4M"}, "workload": {"iterations": 4},
                      "costs": {"fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.3,
@@ -30,40 +30,42 @@ def grid(points: int) -> Grid:
 
 
 def timed(points: int, workers: int) -> float:
-    """Sweep so many points, and the seconds that it took, the workers' start from their parent included."""
+    """Sweep some points, and return the time, s, which includes the start of the workers."""
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.monotonic()
+        start = time.monotonic()
         run(grid(points), Path(folder), workers=workers)
-        return time.monotonic() - begun
+        return time.monotonic() - start
 
 
 def simulating(points: int) -> tuple[float, float]:
-    """Seconds of a batch of so many points in this process, and of them those in simulations."""
+    """Time of a batch of points in this process, and the time that it spends in simulations, s."""
     within, simulate = 0.0, batch.run_scenario
 
-    def watched(*given: Any, **options: Any) -> Any:
+    def timed_simulation(*arguments: Any, **options: Any) -> Any:
         nonlocal within
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
-            return simulate(*given, **options)
+            return simulate(*arguments, **options)
         finally:
-            within += time.perf_counter() - begun
+            within += time.perf_counter() - start
 
-    batch.run_scenario = watched
+    batch.run_scenario = timed_simulation
     return batch.run_batch(grid(points), 0, points, 1e9).seconds, within
 
 
 def main(points: int = 10_000) -> None:
     batch.run_batch(grid(20), 0, 1, 1.0)  # compiles the engine, if it has not been compiled yet
-    first, again = timed(20, 1), timed(20, 1)
-    alone, together = timed(points, 1), timed(points, 2)
+    first, second = timed(20, 1), timed(20, 1)
+    single, parallel = timed(points, 1), timed(points, 2)
     seconds, within = simulating(points)
-    print(f"the first sweep of a program waits {first - again:.1f} s more: its workers' parent imports simlib")
+    print(f"the first sweep of a program takes {first - second:.1f} s longer: the parent of the workers imports simlib")
     print(f"{points:,} points, {within / points * 1e3:.1f} ms of simulation each")
-    print(f"1 worker {alone:.1f} s, 2 workers {together:.1f} s: {alone / together:.2f} times as fast")
-    print(f"{1 - within / seconds:.1%} of the time in batches is no simulation")
-    for wall, workers in ((alone, 1), (together, 2)):
-        print(f"{1 - within / (workers * wall):.1%} of all time of {workers} workers is none, start included")
+    print(f"1 worker {single:.1f} s, 2 workers {parallel:.1f} s: a speed-up of {single / parallel:.2f}")
+    print(f"{1 - within / seconds:.1%} of the time of batches is outside simulations")
+    for wall, workers in ((single, 1), (parallel, 2)):
+        print(
+            f"{1 - within / (workers * wall):.1%} of the time of {workers} workers, with their start, is outside them"
+        )
 
 
 if __name__ == "__main__":

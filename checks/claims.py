@@ -104,13 +104,13 @@ def number_text(value: float, query: Mapping[str, Any]) -> str:
 
 
 def message(folder: Path, patch: int) -> str:
-    """Message of a patch, on one line."""
+    """Message of a patch, as a single line."""
     text = next(folder.glob(f"{patch:04d}-*.patch")).read_text("utf-8")
     return " ".join(re.split(r"^---$", text, maxsplit=1, flags=re.MULTILINE)[0].split())
 
 
 def main() -> int:
-    """Print the expected sentence of each claim that differs from its message; return 1 if there is one."""
+    """Print the expected sentence of each claim that differs from its message; return 1 if a claim differs."""
     wrong = 0
     for claim in claims():
         if not claim.holds:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Conservation: random migrations and selftests, checked by `witness`.
+"""Conservation checks: random migrations and selftests, checked by `witness`.
 
     python checks/conservation.py 10000
 
-runs this many scenarios on the compiled engine, prints a line from time to time, and ends with a summary; `make
-conservation` is that. Scenario number n is the same on every host.
+runs this number of scenarios on the compiled engine, prints its progress, and prints a summary at the end; `make
+conservation` runs it. Scenario number n is the same on every host.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from simlib.simulator.workloads.dirty_log import DirtyLog
 from simlib.simulator.workloads.migration import page_time
 
 ROOM = 1_000_000
-"""Most ledger entries of a run; no run here has as many."""
+"""Largest number of ledger entries of a run; the runs of these scenarios have fewer."""
 
 Pick = Callable[[Sequence[Any]], Any]
-"""Selects one of several values: hypothesis's choice, or that of a generator."""
+"""Function that selects a value of several: hypothesis's choice, or that of a generator."""
 
 US, MS = 10**6, 10**9
 
@@ -53,12 +53,12 @@ PARTS = ("pages >= 128", "pages >= 64", "pages >= 192", "pages >= 320", "pages >
 
 
 def clear_drop_when(pick: Pick) -> str:
-    """Condition that ends a hold: never, or up to three comparisons joined in any way."""
+    """Condition that ends a hold: never, or a combination of up to three comparisons."""
     parts = [pick(PARTS)]
     if pick((False, False, False, True)):
         return "never"
     for _ in range(pick((0, 0, 1, 2))):
-        # A thread has one adaptive batch.
+        # A thread has at most one adaptive batch.
         adaptive = any("adaptive" in part for part in parts)
         others = [part for part in PARTS if "adaptive" not in part or not adaptive]
         parts += [pick(("and ", "or ", "or not ")), pick(others)]
@@ -67,7 +67,7 @@ def clear_drop_when(pick: Pick) -> str:
 
 
 def throttled(pick: Pick, when: str, interval: int, page_size: int) -> dict[str, Any]:
-    """Throttling of a migration's guest, if any, in times like 64 of its accesses.
+    """Throttling of a migration's guest, if any, with times of the order of 64 of its accesses.
 
     The dirty limit needs a guest that fills its rings repeatedly.
     """
@@ -98,7 +98,7 @@ def throttled(pick: Pick, when: str, interval: int, page_size: int) -> dict[str,
 
 
 def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
-    """A migration, or a selftest that clears, with any policy; a vCPU has at most `most_pages` pages, or one block."""
+    """Migration, or selftest that clears, with any policy; a vCPU has at most `most_pages` pages, or a single block."""
     kind = pick(("migration",) * 8 + ("clear_under_load", "dirty_log_perf_test"))
     page_size = pick((4096, 4096, 16384))
     backing = pick(("4k", "4k", "hugetlb_2mb"))
@@ -112,7 +112,7 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
     when = pick(("lazy", "lazy", "lazy", "at_once", "at_get", "ring", "ring")) if migrates else "lazy"
     divided = {"migration": (chunk or memory_words) * (when == "lazy"), "clear_under_load": memory_words}.get(kind, 0)
     helpers = pick([n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)])
-    # From a guest that writes each page many times per pass to one that writes a handful.
+    # Some guests write each page many times per pass, others write only a few pages.
     interval = pick((3 * US + 1, 1_000_001, 20 * US, 200 * US, 40 * US))
     name = pick(sorted(ARCHITECTURES))
     modes = ("lockless", "read", "write") + ("default",) * (name not in ("s390", "ppc-radix"))
@@ -177,7 +177,7 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
 
 
 def setting_of(scenario: Scenario) -> Setting:
-    """A scenario as plain data."""
+    """Properties of a scenario that the witness needs."""
     guest, workload, kernel = scenario.guest, scenario.workload, DirtyLog(scenario)
     migrates = workload.kind == "migration"
     return Setting(
@@ -213,13 +213,13 @@ def throttle_rule(scenario: Scenario) -> ThrottleRule | None:
 
 
 def ledger_of(result: EngineResult) -> Iterator[tuple[int, int, str, int, int]]:
-    """A run's ledger, with names of the kinds."""
-    for at, thread, what, page, count in result.ledger.tolist():
-        yield at, thread, LEDGER[what], page, count
+    """Ledger of a run, with names of the kinds."""
+    for time_ps, thread, kind, page, count in result.ledger.tolist():
+        yield time_ps, thread, LEDGER[kind], page, count
 
 
 def marks_of(job: Job, result: EngineResult) -> list[Mark]:
-    """The stamps that were made, in order, with the number of scans before each, from the trace."""
+    """Stamps of a run in order, with the number of scans before each, from the trace."""
     events = result.trace[:, 2]
     scans = np.cumsum(events == EVENTS.index("scan"))
     marks = []
@@ -231,7 +231,7 @@ def marks_of(job: Job, result: EngineResult) -> list[Mark]:
 
 
 def examine(scenario: Scenario, job: Job, result: EngineResult) -> tuple[Account, Witness]:
-    """Check a run, with its trace and its ledger, against all invariants; raises `InvariantError`."""
+    """Check the invariants of a run with a trace and a ledger. Raises `InvariantError`."""
     setting, marks = setting_of(scenario), marks_of(job, result)
     witness = Witness(setting)
     account = witness.replay(ledger_of(result), marks)
@@ -261,7 +261,7 @@ CLASSES = (
 
 
 def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account) -> Iterator[str]:
-    """Classes of `CLASSES` that a scenario belongs to, by its settings and its result."""
+    """Classes of a scenario, of `CLASSES`, by its settings and its result."""
     guest, policy, workload = scenario.guest, scenario.policy, scenario.workload
     setting, kernel = setting_of(scenario), DirtyLog(scenario)
     rule = setting.throttle_rule
@@ -328,13 +328,13 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
 
 
 def scenario_number(number: int) -> tuple[Scenario, int]:
-    """Scenario number n, and its seed."""
+    """Return scenario number n and its seed."""
     generator = random.Random(number)  # noqa: S311  # not for secrets
     return any_scenario(generator.choice), generator.randrange(2**63)
 
 
 def check_number(number: int) -> tuple[int, str, list[str]]:
-    """Run scenario number n; returns the invariant that it violated, if any, and its classes."""
+    """Run scenario number n; return its number, the invariant that it violates, if any, and its classes."""
     scenario, seed = scenario_number(number)
     job = build(scenario)
     result = compiled.run(job, seed, trace=ROOM, ledger=ROOM)
@@ -346,9 +346,9 @@ def check_number(number: int) -> tuple[int, str, list[str]]:
 
 
 def main(scenarios: int, processes: int = 2) -> int:
-    """Run `scenarios` scenarios; returns 1 if an invariant was violated."""
-    began, violated, covered = time.monotonic(), 0, Counter[str]()
-    check_number(0)  # compiles
+    """Run scenarios; return 1 if an invariant is violated or a class is not covered."""
+    start, violated, covered = time.monotonic(), 0, Counter[str]()
+    check_number(0)  # compiles the engine
     with ProcessPoolExecutor(processes) as pool:
         for done, (number, fault, names) in enumerate(pool.map(check_number, range(scenarios), chunksize=20), 1):
             covered.update(names)
@@ -356,7 +356,7 @@ def main(scenarios: int, processes: int = 2) -> int:
                 violated += 1
                 print(f"scenario {number}: {fault}\n{scenario_number(number)[0].to_toml()}\n", flush=True)
             if done % max(1, scenarios // 20) == 0:
-                print(f"{done} scenarios, {violated} violated, {time.monotonic() - began:.0f} s", flush=True)
+                print(f"{done} scenarios, {violated} violated, {time.monotonic() - start:.0f} s", flush=True)
     for name in CLASSES:
         print(f"{covered[name]:7}  {name}")
     missing = [name for name in CLASSES if not covered[name]]

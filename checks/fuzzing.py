@@ -612,9 +612,8 @@ def main(count: int = 1_000_000, minutes: float = math.inf) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--piece"]:
-        run_scenario(
-            Scenario.parse({"guest": {"memory_per_vcpu": "2M"}})
-        )  # compiles the engine if necessary, so that no input's time contains that
+        # Compile the engine first, so that no input's time contains the compilation.
+        run_scenario(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}}))
         with contextlib.redirect_stderr(io.StringIO()):
             piece_faults = try_inputs(int(sys.argv[2]) * PIECE, PIECE)
         print(json.dumps([[fault.number, fault.target, fault.text] for fault in piece_faults]))

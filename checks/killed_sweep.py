@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Sweep a grid while its driver is killed several times; report the duration and the driver's peak memory.
 
-python checks/killed_sweep.py GRID.toml FOLDER [KILLS] [SECONDS BEFORE EACH]
+python checks/killed_sweep.py GRID.toml FOLDER [KILLS] [SECONDS BEFORE A KILL]
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def sweep(grid: str, folder: str, seconds: float) -> tuple[int, float]:
 
 
 def main(grid: str, folder: str, kills: int = 3, seconds: float = 120.0) -> int:
+    """Kill the driver several times, complete the sweep, and print the result; return the exit code."""
     start, highest = time.monotonic(), 0.0
     for _ in range(kills):
         code, peak = sweep(grid, folder, seconds)

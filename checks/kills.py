@@ -194,7 +194,7 @@ def faults_of(command: Command, complete: dict[str, bytes], current: dict[str, b
 
 
 def main(kills: int = 200, *only: str) -> int:
-    """Kill commands, all or only the named ones, and print a line for each; return the number of kills with a fault."""
+    """Kill commands, by default all, and print a line for each; return the number of kills with a fault."""
     random, faulty, killed_count, moves = Random(1), 0, 0, 0  # noqa: S311  # draws the moments of the kills, which are no secret
     import_package()
     with tempfile.TemporaryDirectory(prefix="kills-") as name:

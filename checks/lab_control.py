@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Check the sensitivity and the false-positive rate of `simlib lab try`.
 
-It has to detect the kernels that lose writes (`kernel-patches/tried/wrong`).
+The command must detect the kernels that lose writes (`kernel-patches/tried/wrong`).
 
 The kernel without a series is built in 12 layouts and booted as in a trial. Random divisions of the layouts into two
-halves, each as large as in a trial, are then compared as two kernels. The divisions share their boots, so that they
-are not independent trials.
+halves, of the size that a trial has, are then compared as two kernels. The divisions share their boots, so they are not
+independent trials.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simlib.ui.cli.output import progress_bar
 
 WRONG = Path(__file__).parents[1] / "kernel-patches" / "tried" / "wrong"
 HARMLESS = {("riscv64/h", "lost-flush.patch")}
-"""MMU modes in which a wrong kernel loses no write: riscv flushes in its own code, too."""
+"""MMU modes in which a wrong kernel loses no write: riscv also flushes in its own code."""
 
 LAYOUTS, DIVISIONS, MAX_SHARE = 12, 300, 3 * ALPHA
 """Layouts, divisions of them, and the largest share of divisions that may report a change."""
@@ -48,7 +48,7 @@ def collect_runs(mmu_mode: str) -> Runs:
 
 
 def compare_halves(runs: Runs, mmu_mode: str, layouts: int, generator: np.random.Generator) -> list[str]:
-    """Compare the halves of a random division, and name the numbers that are called changed."""
+    """Compare the halves of a random division, and return the quantities that are reported as changed."""
     selected = generator.permutation(LAYOUTS)[: 2 * layouts].tolist()
     differences = []
     for cell, cell_runs in runs.items():

@@ -20,7 +20,7 @@ from simlib.measurements import update_listing
 from simlib.ui.cli.output import progress_bar
 
 ROOT = Path(__file__).resolve().parents[1]
-KEPT = ROOT / "build" / "tried"
+RESULTS = ROOT / "build" / "tried"
 
 
 class Try(NamedTuple):
@@ -51,8 +51,8 @@ TRIES = {
 def main(names: list[str]) -> None:
     """Try the series with these names, by default those without a result, and write the table of all results."""
     for name, attempt in TRIES.items():
-        kept = KEPT / f"{name}.json"
-        if (names and name not in names) or (kept.is_file() and not names):
+        result = RESULTS / f"{name}.json"
+        if (names and name not in names) or (result.is_file() and not names):
             continue
         bundled = attempt.series[0].isdigit()
         series = attempt.series if bundled else ROOT / "kernel-patches" / "tried" / f"{attempt.series}.patch"
@@ -62,9 +62,9 @@ def main(names: list[str]) -> None:
         )  # fmt: skip
         with progress_bar() as progress:
             trial = try_series(series, options, progress=progress)
-        write_text(kept, trial.json())
+        write_text(result, trial.json())
         print(trial.summary(), flush=True)
-    trials = {name: load_trial(KEPT / f"{name}.json") for name in TRIES if (KEPT / f"{name}.json").is_file()}
+    trials = {name: load_trial(RESULTS / f"{name}.json") for name in TRIES if (RESULTS / f"{name}.json").is_file()}
     write_together(ROOT / "data" / "collected", trial_files(trials, "tried"))
     update_listing(ROOT / "data")
 

@@ -89,17 +89,17 @@ def annotated(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def mutants(package: str) -> list[Mutant]:
-    """All that there are of a package, in an order that is always the same."""
-    found = []
+    """Return all mutants of a package, in a fixed order."""
+    results = []
     for path in sorted((ROOT / "simlib" / package.replace(".", "/")).rglob("*.py")):
         module = str(path.relative_to(ROOT))
         idle = annotated(path.read_text(encoding="utf-8"))
         with use_db(":memory:", WorkDB.Mode.create) as database:
             init([path], database, {})
             specs = [item.mutations[0] for item in database.work_items]
-        found += [Mutant(package, module, spec.start_pos[0], spec.operator_name, spec.occurrence) for spec in specs
+        results += [Mutant(package, module, spec.start_pos[0], spec.operator_name, spec.occurrence) for spec in specs
                   if not any(begin <= spec.start_pos < end for begin, end in idle)]  # fmt: skip
-    return sorted(found)
+    return sorted(results)
 
 
 def mutated(mutant: Mutant, source: str) -> str | None:

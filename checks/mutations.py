@@ -28,7 +28,7 @@ EXAMPLES = "50"
 """Hypothesis examples of each test, for each mutation."""
 
 MAX_FAILURES = "1"
-"""Failures of a mutation after which no further tests run: one test that fails has caught it."""
+"""Number of failures after which no further tests run: a single test that fails catches the mutation."""
 
 LIMIT_S = 400
 """Time limit of a test run; a mutation that exceeds it counts as caught."""
@@ -63,7 +63,7 @@ ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, LOOKAHEAD, FAST_FORWARD, THROTT
 
 MUTATIONS: dict[str, list[Edit]] = {
     # -- in one engine
-    "TEST asks for more than the threshold": [
+    "TEST requires more than the threshold": [
         Edit(
             INTERPRETER,
             "if quantity(run.pages, thread, step, time) < step.d:",
@@ -341,7 +341,7 @@ MUTATIONS: dict[str, list[Edit]] = {
 
 
 def faults_in(edit: Edit) -> str:
-    """Fault of an edit itself; empty if there is none."""
+    """Describe the fault of an edit whose text does not occur exactly once; empty if there is none."""
     count = (ROOT / "simlib" / edit.path).read_text(encoding="utf-8").count(edit.text)
     return "" if count == 1 else f"{edit.path} has {edit.text!r} {count} times"
 
@@ -356,7 +356,7 @@ def copy_to(folder: Path) -> None:
 
 
 def run_tests(folder: Path) -> tuple[list[str], str]:
-    """Names of the tests that fail with the copy in a folder, and the output."""
+    """Run the tests with the copy in a folder; return the names of those that fail, and the output."""
     environment = os.environ | {
         "PYTHONPATH": str(folder), "SIMLIB_EXAMPLES": EXAMPLES, "NUMBA_CACHE_DIR": str(folder / "numba"),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -368,7 +368,7 @@ def run_tests(folder: Path) -> tuple[list[str], str]:
 
     imported = run("-c", "import simlib; print(simlib.__file__)")
     if not imported.stdout.startswith(str(folder)):
-        raise SystemExit(f"the copy is not tested, but {imported.stdout or imported.stderr}")
+        raise SystemExit(f"the tests would not import the copy, but {imported.stdout or imported.stderr}")
     try:
         done = run(
             "-m",
@@ -388,8 +388,8 @@ def run_tests(folder: Path) -> tuple[list[str], str]:
 
 
 def attempt(name: str, folders: Queue[Path]) -> tuple[str, list[str], float]:
-    """Tests that catch a mutation, and the time that they took."""
-    folder, began = folders.get(), time.monotonic()
+    """Apply a mutation and run the tests; return its name, the tests that catch it, and the time, s."""
+    folder, start = folders.get(), time.monotonic()
     sources = {edit.path: (folder / "simlib" / edit.path).read_text(encoding="utf-8") for edit in MUTATIONS[name]}
     try:
         for edit in MUTATIONS[name]:
@@ -400,14 +400,14 @@ def attempt(name: str, folders: Queue[Path]) -> tuple[str, list[str], float]:
         for changed, source in sources.items():
             (folder / "simlib" / changed).write_text(source, encoding="utf-8")
         folders.put(folder)
-    return name, caught, time.monotonic() - began
+    return name, caught, time.monotonic() - start
 
 
 def main(names: list[str], processes: int = 2) -> int:
-    """Try mutations; returns 1 if one survives."""
-    if rotten := [fault for edits in MUTATIONS.values() for edit in edits if (fault := faults_in(edit))]:
-        raise SystemExit("\n".join(rotten))
-    began, survivors = time.monotonic(), []
+    """Try mutations, by default all; return 1 if a mutation survives."""
+    if invalid := [fault for edits in MUTATIONS.values() for edit in edits if (fault := faults_in(edit))]:
+        raise SystemExit("\n".join(invalid))
+    start, survivors = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="simlib-mutations-") as temporary:
         folders: Queue[Path] = Queue()
         for number in range(processes):
@@ -417,13 +417,13 @@ def main(names: list[str], processes: int = 2) -> int:
         failed, output = run_tests(folder)
         if failed:
             raise SystemExit(f"without any mutation, {', '.join(failed)} fail\n{output}")
-        print(f"without any mutation, all tests pass ({time.monotonic() - began:.0f} s)", flush=True)
+        print(f"without any mutation, all tests pass ({time.monotonic() - start:.0f} s)", flush=True)
         with ThreadPoolExecutor(processes) as pool:
             for name, caught, seconds in pool.map(lambda name: attempt(name, folders), names or MUTATIONS):
                 print(f"{name}\n    {', '.join(caught) or 'SURVIVES'} ({seconds:.0f} s)", flush=True)
                 survivors += [] if caught else [name]
     tried = len(names or MUTATIONS)
-    print(f"{tried} mutations, {len(survivors)} survive ({time.monotonic() - began:.0f} s)")
+    print(f"{tried} mutations, {len(survivors)} survive ({time.monotonic() - start:.0f} s)")
     return 1 if survivors else 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Real processes on loopback: drivers of sweeps, Dask schedulers and workers, and tests that they are working."""
+"""Processes on loopback: drivers of sweeps, Dask schedulers and workers, and functions that observe their work."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ OBSERVE_S = 0.5
 """Time during which a busy worker may get no CPU on a loaded machine, s."""
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition is true; fail if that takes too long."""
+def until(condition: Callable[[], bool], event: str) -> None:
+    """Wait until a condition is true; fail after `PATIENCE_S`."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
+        assert time.monotonic() < deadline, f"waited too long for {event}"
         time.sleep(0.02)
 
 
 def port() -> int:
-    """Return a port of loopback that was free a moment ago."""
+    """Return a free port of loopback, which another process may take before its use."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

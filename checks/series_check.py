@@ -97,7 +97,7 @@ def _compile(
         progress(f"{target.name}-{kernel}: compiling KVM with {tools}")
         warnings = _warnings(compile_kvm(target, kernel, tree))
         compiled |= _compiled_files(target, tree, touched)
-        if warnings and before is None:  # find out which warnings are new
+        if warnings and before is None:  # warnings without the series are not new
             progress(f"{target.name}: compiling KVM without the series")
             before = _warnings(compile_kvm(target, "plain", tree.with_name("pristine")))
         warnings -= before or set()
@@ -136,7 +136,7 @@ def _owners(targets: Sequence[Target], name: str) -> list[Target]:
 
 
 def _compile_each_patch(targets: Sequence[Target], series: Series, progress: Callable[[str], None]) -> str:
-    """Apply one patch after the other, and compile what each could break: KVM and selftests."""
+    """Apply one patch after another, and compile the affected parts: KVM and selftests."""
     compilations = 0
     for number, patch in enumerate(series.patches, start=1):
         tree = prepare_step(lab_dir(), series, number)

@@ -3,9 +3,9 @@
 
     python checks/shipped.py ampere-altra | x86-published | x86-growth | april-2024-settings | lab-instruction-times
 
-The costs of the Ampere Altra; those of the published x86 hosts; each explanation of why x86's faults take longer with
-more vCPUs (minutes); every setting of its workload that the April 2024 mail does not state (twenty minutes on two
-cores); the time of one of the lab's instructions on hardware.
+The costs of the Ampere Altra; those of the published x86 hosts; the fits of all hypotheses about the growth of x86's
+fault time with the vCPUs (minutes); the combinations of the settings that the April 2024 mail does not state (twenty
+minutes on two cores); the time of an instruction of the lab on hardware.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FITS = Path(__file__).parents[1] / "data" / "fits"
 
 
 def growth_fits(progress: parallel.Progress) -> dict[str, Fit]:
-    """Fit of every reading by file name: on few vCPUs; the plausible ones on all; shadow paging; arm64."""
+    """Compute the fits of the growth by file name: readings on few and on all vCPUs, shadow paging, arm64."""
     known = growth.readings()
     problems = {f"{name}-few": growth.reading_problem(reading) for name, reading in known.items()}
     problems |= {f"{name}-all": growth.reading_problem(known[name], None) for name in growth.PLAUSIBLE}
@@ -53,7 +53,7 @@ def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Fit:
 
 
 def april_2024_settings(progress: parallel.Progress) -> pd.DataFrame:
-    """Every combination of settings that the mail does not state, as in `settings.load_grid`."""
+    """Simulate the combinations of the settings that the mail does not state, as in `settings.load_grid`."""
     fit, grid = shipped_fit(configurations()), settings.grid()
     tasks = [partial(settings.changes, setting, fit.estimate) for setting in grid]
     rows = parallel.run_all(tasks, "the April 2024 mail's settings", progress)
@@ -63,7 +63,7 @@ def april_2024_settings(progress: parallel.Progress) -> pd.DataFrame:
 
 
 def main(name: str) -> None:
-    """Compute and write one of the fits."""
+    """Compute and write a fit."""
     with progress_bar() as progress:
         if name == "ampere-altra":
             write_text(FITS / f"{name}.json", fit_text(altra.calibrate_training_rows(progress=progress)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Faults of sweeps with real processes: after each one, no finished point is lost and none is counted twice.
+"""Faults of sweeps with separate processes: after a fault, no finished point is lost or counted twice.
 
     python checks/sweep_faults.py [KILLS]
 
@@ -155,7 +155,7 @@ def cluster_disturbed(bench: Bench, moments: random.Random) -> str:
 
 
 def disk_full(bench: Bench) -> str:
-    """Limit the file size after the first part, as on a full disk: one sentence is printed, and no point is lost."""
+    """Limit the file size after the first part, as on a full disk: a message is printed, and no point is lost."""
     out = bench.place()
     with started(bench.command(out), stderr=subprocess.PIPE) as driver:
         until(lambda: rows_on_disk(out) > 0, "the first part")
@@ -210,6 +210,7 @@ def two_drivers(bench: Bench) -> str:
 
 
 def main(kills: int = 50) -> None:
+    """Cause all faults, and print a line for each."""
     moments = random.Random(1)  # noqa: S311  # moments, not secrets
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), 150, 8)

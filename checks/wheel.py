@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Check the wheel in an environment that has nothing else: its size, and that its commands work.
+"""Check the size of the wheel and its commands in an environment without other packages.
 
     python checks/wheel.py FOLDER
 
-(`make wheel`) builds the wheel, installs it with the pins of requirements/run.txt, and runs commands far from the
-source tree. A command that needs an extra, or a checkout of the repository, must say so.
+(`make wheel`) builds the wheel, installs it with the pins of requirements/run.txt, and runs commands outside the source
+tree. A command that needs an extra, or a checkout of the repository, must name it.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ REFUSED = {
     ("lab", "costs", "--out", "fits"): "needs a checkout",
     ("data", "show", "load-ioctls"): "use a checkout",
 }
-"""Commands that end with exit code 1, by what they must ask for."""
+"""Commands that end with exit code 1, and the text that they must print."""
 
 
 def size_of(folder: Path) -> float:
-    """Size of all files, 10⁶ bytes on the disk; a file with several names counts once."""
+    """Size of all files, 10⁶ bytes on the disk; a file with several names is counted once."""
     blocks = {stat.st_ino: stat.st_blocks for path in folder.rglob("*") if (stat := path.lstat())}
     return sum(blocks.values()) * 512 / 1e6
 
 
-def installed(folder: Path) -> Path:
+def install(folder: Path) -> Path:
     """Build the wheel, install it in a new environment and return its Python."""
     shutil.rmtree(folder, ignore_errors=True)
     python = folder / "venv" / "bin" / "python"
@@ -74,7 +74,7 @@ def installed(folder: Path) -> Path:
     build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "wheel"))
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     subprocess.run((sys.executable, "-m", "venv", str(folder / "venv")), check=True)
-    empty, began = size_of(folder / "venv"), time.monotonic()
+    empty, start = size_of(folder / "venv"), time.monotonic()
     pins = str(ROOT / "requirements" / "run.txt")
     subprocess.run((*pip, "install", "--no-compile", "--require-hashes", "-r", pins), check=True)
     [wheel] = (folder / "wheel").glob("*.whl")
@@ -83,26 +83,26 @@ def installed(folder: Path) -> Path:
     if megabytes > MOST_WHEEL_MB:
         raise SystemExit(f"the wheel has {megabytes:.2f} MB, more than {MOST_WHEEL_MB}")
     subprocess.run((*pip, "install", "--no-compile", "--no-deps", str(wheel)), check=True)
-    grown = size_of(folder / "venv") - empty
-    print(f"installed in {time.monotonic() - began:.0f} s: {grown:.0f} MB")
-    if grown > MOST_MB:
-        raise SystemExit(f"an install takes {grown:.0f} MB, more than {MOST_MB}")
+    size = size_of(folder / "venv") - empty
+    print(f"installed in {time.monotonic() - start:.0f} s: {size:.0f} MB")
+    if size > MOST_MB:
+        raise SystemExit(f"the installed packages have {size:.0f} MB, more than {MOST_MB}")
     return python
 
 
 def main(folder: Path) -> None:
-    """Install, and run every command."""
-    python, place = installed(folder), folder / "place"
+    """Install the wheel, and run every command."""
+    python, place = install(folder), folder / "place"
     place.mkdir()
     (place / "small.toml").write_text(SMALL, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    for words in (*COMMANDS, *REFUSED):
-        done = subprocess.run((str(python), "-P", "-m", "simlib", *words), cwd=place, env=environment, check=False,
+    for arguments in (*COMMANDS, *REFUSED):
+        done = subprocess.run((str(python), "-P", "-m", "simlib", *arguments), cwd=place, env=environment, check=False,
                               capture_output=True, text=True)  # fmt: skip
-        need = REFUSED.get(words, "")
+        need = REFUSED.get(arguments, "")
         if done.returncode != bool(need) or need not in done.stderr or "Traceback" in done.stderr:
-            raise SystemExit(f"simlib {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        print(f"simlib {' '.join(words)}: {f'asks for: {need}' if need else 'runs'}", flush=True)
+            raise SystemExit(f"simlib {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        print(f"simlib {' '.join(arguments)}: {f'needs: {need}' if need else 'runs'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A witness: the expected contents of KVM's dirty log and userspace's bitmap, from the guest's writes and the scans
-only.
+"""Witness: an independent model of KVM's dirty log and of userspace's bitmap.
 
-It replays the log of page writes, of scans of words of 64 pages, and of entries of log buffers and dirty rings that
-were processed, against the contract of dirty logging. It knows no steps, programs or engines: by KVM's own rules it
-computes the pages that each scan must find, and it checks that a migration loses no page. The rules, for one memslot:
+The witness replays a ledger: page writes, scans of words of 64 pages, and processed entries of log buffers and dirty
+rings. It uses no steps, programs or engines. By KVM's rules it computes the pages that each scan must return, and it
+checks that a migration loses no page. The rules for a memslot:
 
-- Writing a write-protected page is a fault; handling it marks the page in the log and makes it writable. Writing a
-  writable page leaves no mark: so while the log is on, every writable page must be in it.
+- Writing a write-protected page is a fault, whose handling marks the page in the log and makes it writable. Writing a
+  writable page does not mark it. So while the log is enabled, every writable page must be in the log.
 - Enabling the log write-protects all pages; with KVM_DIRTY_LOG_INITIALLY_SET it marks all of them instead.
-- KVM_GET_DIRTY_LOG returns the log. With manual protection it changes nothing; without, it also clears what it returns.
-- KVM_CLEAR_DIRTY_LOG gets a bitmap from userspace: of the pages that are both in it and in the log, it removes the
-  marks and write-protects them.
-- Where hardware sets dirty bits, writing a page whose bit is clear is no fault: the bit is set, and protecting a page
-  is to clear it. Hardware with a log buffer logs the page there; when the vCPU leaves the guest, at the latest when the
-  buffer is full, its pages are marked in the log. Without a buffer, a scan marks the pages whose bit is set.
-- With dirty rings nothing is marked: the page goes into its vCPU's ring. Userspace harvests the rings in order into a
-  log of its own; the reset protects the harvested pages, run by run of entries within 64 pages.
-- A VMM may compare the pages dirtied since its last check with those sent, and throttle the guest: then its vCPUs sleep
-  repeatedly, each before its next access. Or it limits each by its ring: a vCPU that fills it sleeps.
-- A block (huge page) has one entry. Protecting any of its pages protects all; handling a write to it replaces the block
-  by a table that maps the written page only, unless KVM has split it eagerly, which changes no permission.
+- KVM_GET_DIRTY_LOG returns the log. With manual protection it changes nothing; without it, GET also clears the returned
+  pages.
+- KVM_CLEAR_DIRTY_LOG takes a bitmap from userspace. It removes the marks of the pages that are in both the bitmap and
+  the log, and write-protects these pages.
+- If hardware sets dirty bits, writing a page whose bit is clear causes no fault: hardware sets the bit. KVM protects a
+  page by clearing the bit. Hardware with a log buffer logs the page in the buffer. When the vCPU leaves the guest, at
+  the latest when the buffer is full, KVM marks the pages in the log. Without a buffer, a scan marks the pages whose bit
+  is set.
+- With dirty rings KVM marks no page, but pushes it to the vCPU's ring. Userspace harvests the rings in order into its
+  own log; the reset protects the harvested pages by runs of entries within 64 pages.
+- A VMM may compare the pages dirtied since its last check with the pages sent, and throttle the guest: then the vCPUs
+  sleep repeatedly before their next accesses. Or the VMM limits each vCPU by its ring: if the ring is full, the vCPU
+  sleeps.
+- A block (huge page) has a single entry. Protecting a page of the block protects all its pages. Handling a write to it
+  replaces the block by a table that maps only the written page, unless KVM has split the block eagerly, which changes
+  no permission.
 
 Sources: Documentation/virt/kvm/api.rst, sections 4.8, 4.117, 7.18 and 8.29; virt/kvm/kvm_main.c
 kvm_get_dirty_log_protect and kvm_clear_dirty_log_protect; virt/kvm/dirty_ring.c kvm_dirty_ring_reset;
@@ -50,7 +53,7 @@ NON_SCANS = (
     "dirty_limit_update",
     "dirty_limit_sleep",
 )
-"""Kinds of entry that are no scan."""
+"""Kinds of entries that are not scans."""
 
 
 class InvariantError(AssertionError):
@@ -58,7 +61,7 @@ class InvariantError(AssertionError):
 
 
 class Entry(NamedTuple):
-    """One entry of a ledger."""
+    """Entry of a ledger."""
 
     time: int
     thread: int
@@ -67,29 +70,29 @@ class Entry(NamedTuple):
     or ``pause throttle_check throttle dirty_limit_update dirty_limit_sleep``.
     """
     page: int
-    """Of ``drain harvest reset dirty_limit_update dirty_limit_sleep`` the thread whose buffer, ring or sleep it was; of
-    ``throttle_check throttle`` the throttle; of ``pause`` the time of the kick before it.
+    """Page of a write or scan; thread of ``drain harvest reset dirty_limit_update dirty_limit_sleep``, by the buffer,
+    ring or sleep; the throttle of ``throttle_check throttle``; the time of the kick before ``pause``.
     """
     count: int
-    """Of a write, 1 after a fault, 2 if hardware logged it; of a scan, the pages that it found; of ``drain harvest
-    reset`` the number of entries; of ``throttle_check`` 1 if it only begins; otherwise the duration, ps or µs.
+    """Number: for a write, 1 after a fault, 2 if hardware logged it; for a scan, pages that match; for ``drain harvest
+    reset``, entries; for ``throttle_check``, 1 at the start of the throttling; otherwise the duration, ps or µs.
     """
 
 
 class Mark(NamedTuple):
-    """A stamp of the main thread."""
+    """Stamp of the main thread."""
 
     phase: str
     round: int
     time: int
     scans: int
-    """Number of scans in the ledger before it."""
+    """Number of scans in the ledger before the stamp."""
     bitmap: int
-    """Number of pages in userspace's bitmap, by the engine."""
+    """Number of pages in userspace's bitmap according to the engine."""
 
 
 class ThrottleRule(NamedTuple):
-    """Parameters by which a VMM throttles its guest: times in ps, shares in percent, `limit` in MiB/s."""
+    """Parameters of a VMM's throttle: times in ps, shares in percent, `limit` in MiB/s."""
 
     trigger: int
     times: int
@@ -104,7 +107,7 @@ class ThrottleRule(NamedTuple):
     """Entries of a dirty ring."""
 
     def sleep_ps(self, percent: int) -> int:
-        """Duration of one sleep of a vCPU."""
+        """Duration of a sleep of a vCPU."""
         return self.window * percent // 100 if self.window else self.slice * percent // (100 - percent)
 
     def next_sleep_us(self, before: int, rate: int, fastest: int) -> int:
@@ -120,7 +123,7 @@ class ThrottleRule(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The properties of a scenario that the witness needs; times in ps."""
+    """Properties of a scenario that the witness needs; times in ps."""
 
     kind: str
     pages: int
@@ -143,7 +146,7 @@ class Setting(NamedTuple):
     timeout: int = 0
     helpers: int = 0
     dirty_bits: bool = False
-    """True if hardware sets them."""
+    """True if hardware sets dirty bits."""
     buffer: int = 0
     """Capacity of a vCPU's log buffer, pages."""
     rings: bool = False
@@ -166,12 +169,12 @@ class Setting(NamedTuple):
 
 @dataclass
 class Account:
-    """Counts of a run, by the witness."""
+    """Counts of a run according to the witness."""
 
     collected: list[int] = field(default_factory=list)
     """Pages in the bitmap after each GET."""
     cleared: list[int] = field(default_factory=list)
-    """Pages that CLEAR found after each GET."""
+    """Pages that CLEAR cleared after each GET."""
     sent: list[int] = field(default_factory=list)
     """Pages that each pass sent."""
     left: int = 0
@@ -185,7 +188,7 @@ class Account:
     logged: int = 0
     """Writes that hardware logged."""
     full: int = 0
-    """Times that a log buffer was full when it was emptied."""
+    """Number of times that a log buffer was full when it was emptied."""
     runs: int = 0
     """Runs of entries that were reset."""
     gets_within_pass: int = 0
@@ -201,17 +204,17 @@ class Account:
 
 
 class Witness:
-    """Replays a ledger."""
+    """Replay of a ledger."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.account = setting, Account()
         n = setting.pages // WORD
         self.log, self.bitmap = [0] * n, [0] * n
-        self.writable = [FULL] * n  # writes do not fault; so is all memory before the log is on
+        self.writable = [FULL] * n  # writes do not fault; all memory is writable before the log is enabled
         self.whole = [setting.blocks] * -(-setting.pages // setting.block_pages)
-        self.logged = [0] * n  # enabling has processed these
+        self.logged = [0] * n  # processed by enabling
         self.logging = False
-        self.unsent = [FULL] * n  # written since they were last sent; nothing was sent yet
+        self.unsent = [FULL] * n  # written since the last transfer; initially all
         self.written = [0] * n
         self.uncleared = [0] * n  # put into the bitmap by GET, and not cleared since
         self.cleared_in_pass, self.sent_in_pass = [0] * n, [0] * n
@@ -270,10 +273,8 @@ class Witness:
         if entry.count == 0:
             self.require(bool(self.writable[word] & bit), "a write-protected page was written without a fault")
             marked = (self.log[word] | ~self.logged[word]) & bit
-            guest_stopped = self.setting.rings and self.due == (
-                "",
-                0,
-            )  # the rings were harvested, and the guest should be stopped
+            # The rings were harvested, and the guest should be stopped.
+            guest_stopped = self.setting.rings and self.due == ("", 0)
             will_be_logged = marked or self.will_reach_log(entry.page) or guest_stopped
             self.require(bool(will_be_logged), "a page was written that is not in the log, and no fault marked it")
             return
@@ -293,7 +294,7 @@ class Witness:
         self.mark_page(entry.thread, entry.page)
 
     def hardware_write(self, entry: Entry, word: int, bit: int) -> None:
-        """Set a dirty bit and log the page, as hardware does if it has a log buffer."""
+        """Set a dirty bit, and log the page if hardware has a log buffer."""
         setting, buffer = self.setting, self.buffers[entry.thread]
         self.require(setting.dirty_bits, "this hardware does not log writes")
         self.require(not self.writable[word] & bit, "hardware logged a write to a page whose bit was set")
@@ -313,12 +314,12 @@ class Witness:
             self.log[page // WORD] |= 1 << page % WORD
 
     def will_reach_log(self, page: int) -> bool:
-        """True if a page is in a log buffer or a ring, or a scan of its entry will find it."""
+        """True if a page is in a log buffer or a ring, or if a scan of its entry will mark it."""
         bare = self.setting.dirty_bits and not self.setting.buffer
         return bare or any(page in pages for pages in (*self.buffers, *self.rings))
 
     def pending(self) -> list[int]:
-        """Pages of the log buffers and the rings, and those that a scan of the entries will find, by word."""
+        """Pages of the log buffers and the rings, and pages that a scan of the entries will mark, by word."""
         words = list(self.writable) if self.setting.dirty_bits and not self.setting.buffer else [0] * len(self.log)
         for pages in (*self.buffers, *self.rings):
             for page in pages:
@@ -358,7 +359,7 @@ class Witness:
         self.account.runs += 1
 
     def protect_run(self, thread: int) -> int:
-        """Protect the run that a thread took out of a ring; returns the number of its pages."""
+        """Protect the run that a thread removed from a ring; return the number of its pages."""
         pages = set(self.run.pop(thread))
         for page in pages:
             self.forbid(page // WORD, 1 << page % WORD, whole=False)
@@ -378,7 +379,7 @@ class Witness:
         return rule
 
     def throttle_check(self, entry: Entry) -> None:
-        """Check the guest, if that is due, by the pages that GET has just returned."""
+        """Check the guest by the pages that GET returned, if a check is due."""
         unreturned = [known & log for known, log in zip(self.log_at_check, self.log, strict=True)]
         self.all_within(
             unreturned, self.returned, but="was in the log at the last throttle check, and GET did not return it"
@@ -406,7 +407,7 @@ class Witness:
                 self.must_sleep[vcpu] = max(1, self.must_sleep[vcpu])
 
     def pause(self, entry: Entry) -> None:
-        """A vCPU sleeps after the time of a kick."""
+        """Let a vCPU sleep after the time of a kick."""
         self.require(entry.count in self.expected_sleeps[entry.thread], "no throttle requires this sleep")
         self.expected_sleeps[entry.thread].clear()
         self.must_sleep[entry.thread] = 0
@@ -414,7 +415,7 @@ class Witness:
         self.account.sleeps += 1
 
     def dirty_limit_update(self, entry: Entry) -> None:
-        """Measure a vCPU's dirty rate, by 256 pages of 4 KiB, which are a MiB."""
+        """Measure a vCPU's dirty rate in MiB (256 pages of 4 KiB)."""
         rule, vcpu = self.rule(), entry.page
         rate = (self.pushed[vcpu] - self.pushed_at_update[vcpu]) // 256 * 10**12 // rule.slice
         self.pushed_at_update[vcpu], self.fastest = self.pushed[vcpu], max(self.fastest, rate)
@@ -423,7 +424,7 @@ class Witness:
         self.require(entry.count == self.sleep_us[vcpu], f"it sleeps for {self.sleep_us[vcpu]} us")
 
     def dirty_limit_sleep(self, entry: Entry) -> None:
-        """A vCPU whose ring was full sleeps."""
+        """Let a vCPU sleep whose ring was full."""
         self.require(entry.page == entry.thread and entry.count == self.sleep_us[entry.thread], "not its sleep")
         self.until[entry.thread] = entry.time + entry.count * 10**6
         self.account.ring_sleeps += entry.count > 0
@@ -441,7 +442,7 @@ class Witness:
         clears = entry.kind == "clear"
         self.require(
             setting.vcpus <= entry.thread <= setting.vcpus + setting.helpers * clears,
-            "a thread scanned the log that must not",
+            "a thread scanned the log that must not scan it",
         )
         pages = getattr(self, entry.kind)(word, FULL)
         self.require(entry.count == pages.bit_count(), f"the scan must find {pages.bit_count()} pages")
@@ -457,7 +458,7 @@ class Witness:
         return self.forbid(word, self.writable[word], whole=True)
 
     def forbid(self, word: int, pages: int, whole: bool) -> int:
-        """Write-protect pages of a word; returns those that have an entry of their own."""
+        """Write-protect pages of a word; return the pages that have a separate entry."""
         block = word * WORD // self.setting.block_pages
         if self.setting.splits_first:
             self.whole[block] = False
@@ -489,7 +490,7 @@ class Witness:
         dirty, self.log[word] = self.log[word], 0
         unprotected = dirty & self.writable[word]
         for page in (WORD * word + i for i in range(WORD) if unprotected >> i & 1):
-            self.require(self.will_reach_log(page), f"page {page} is taken out of the log, and can be written unlogged")
+            self.require(self.will_reach_log(page), f"page {page} left the log, and can be written without logging")
         self.add_to_bitmap(word, dirty)
         return dirty
 
@@ -526,7 +527,7 @@ class Witness:
     # -- phases ----------------------------------------------------------------------------------------
 
     def mark(self, mark: Mark) -> None:
-        """End a phase, right after the last scan before it."""
+        """End a phase after the last scan before its stamp."""
         self.require((mark.phase, mark.round) == self.due, f"{self.due} must follow, not {mark.phase, mark.round}")
         size = sum(word.bit_count() for word in self.bitmap)
         self.require(mark.bitmap == size, f"{mark.bitmap} pages in the bitmap at {mark}, not {size}")
@@ -536,7 +537,7 @@ class Witness:
         self.dirtied = [0] * len(self.dirtied)
 
     def after(self, mark: Mark, size: int) -> tuple[str, int]:
-        """The phase that must end next."""
+        """Return the phase that must end next."""
         setting = self.setting
         follows = {"start": ("populated", 0), "populated": ("enabled", 0)}
         if setting.migrates:
@@ -587,7 +588,7 @@ class Witness:
         self.account.left = mark.bitmap
 
     def at_dirtied(self, mark: Mark) -> None:
-        """All vCPUs have accessed all of their pages once, and are parked."""
+        """Check the log after all vCPUs have accessed all of their pages once, and are parked."""
         pages = sum(word.bit_count() for word in self.dirtied)
         self.require(pages == self.setting.pages * self.setting.write_percent // 100, "not every page was written")
         self.all_within(self.dirtied, self.log, self.pending(), but="was written, and is not in the log")
@@ -595,7 +596,7 @@ class Witness:
         self.new_round()
 
     def at_rested(self, mark: Mark) -> None:
-        """The guest keeps writing."""
+        """Begin a round; the guest continues to write."""
         self.new_round()
 
     def at_cleared(self, mark: Mark) -> None:
@@ -607,12 +608,12 @@ class Witness:
         self.cleared_in_pass = [0] * len(self.bitmap)
         self.account.cleared.append(0)
 
-    # -- the whole -------------------------------------------------------------------------------------
+    # -- a complete run --------------------------------------------------------------------------------
 
     def replay(self, ledger: Iterable[Sequence[int | str]], marks: Sequence[Mark]) -> Account:
-        """Check a whole run against the invariants.
+        """Check the invariants of a complete run.
 
-        Marks come right after the scan before; those of the guest's own phases right before the next scan.
+        A mark follows the scan before it immediately; a mark of the guest's phases immediately precedes the next scan.
         """
         pending, scans = list(marks), 0
         self.new_round()
@@ -643,7 +644,7 @@ class Witness:
         return self.account
 
     def times(self, spent: Sequence[Sequence[int]], ends: Sequence[int], idle: int, marks: Sequence[Mark]) -> None:
-        """Times add up: each thread's by activity, and the sender's by the pages that it sent."""
+        """Check the sums of times: of each thread by activity, and of the sender by the pages that it sent."""
         for thread, (parts, end) in enumerate(zip(spent, ends, strict=True)):
             self.require(sum(parts) == end and min(parts) >= 0, f"the time of thread {thread} does not add up to {end}")
         at = [mark.time for mark in marks]
@@ -659,5 +660,5 @@ class Witness:
             began = {mark.round: mark.time for mark in marks if mark.phase == "collected"}
             for mark in marks:
                 if mark.phase == "sent":
-                    taken = mark.time - began[mark.round]
-                    self.require(taken >= sending[mark.round - 1], f"pass {mark.round} was faster than the link")
+                    duration = mark.time - began[mark.round]
+                    self.require(duration >= sending[mark.round - 1], f"pass {mark.round} was faster than the link")

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 /*
- * Times the accessors of mmu_lock with and without the statistics, on two CPUs; see ../statistics_cost.py.
+ * Measurement of the accessors of mmu_lock with and without the statistics, on two CPUs; see ../statistics_cost.py.
  *
- * Prints a line for each case and repetition: case, "on" or "off", and ns an acquisition (lock and unlock) of each of
- * the threads, which run at the same time. "on" and "off" take turns.
+ * The program prints a line for each case and repetition: case, "on" or "off", and the time per acquisition (lock and
+ * unlock) of each thread, ns. The threads run at the same time. "on" and "off" alternate.
  */
 #include <asm/prctl.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@
 
 /* Per-CPU memory. */
 PER_CPU_SECTION intptr_t shim_this_cpu_off;
-PER_CPU_SECTION int shim_preempt_count = INT_MIN; /* as with no reschedule needed: never zero */
+PER_CPU_SECTION int shim_preempt_count = INT_MIN; /* never zero, as if no reschedule is needed */
 PER_CPU_SECTION static struct { u64 offset; u32 mul, shift; } clock_data[2];
 PER_CPU_SECTION static u32 clock_sequence;
 PER_CPU_SECTION static char dynamic[PER_CPU_BYTES] __attribute__((aligned(64)));
@@ -47,7 +47,7 @@ static u64 now_ns(void)
 
 #define CLOCK_SHIFT 31
 
-/* Nanoseconds a tick of the TSC, scaled. */
+/* Nanoseconds per tick of the TSC, scaled. */
 static u32 clock_mul(void)
 {
 	u64 ns = now_ns(), tsc = __builtin_ia32_rdtsc();
@@ -193,7 +193,7 @@ struct thread {
 static pthread_barrier_t barrier;
 
 #ifdef CHECK_STORES
-/* The accessors are compiled with -fsanitize=thread, whose calls end here: every store and its address. */
+/* The accessors are compiled with -fsanitize=thread, which calls these functions with the address of every store. */
 static __thread char *own_area, *own_stack;
 static _Atomic u64 nr_own, nr_stack, nr_foreign;
 
@@ -246,7 +246,7 @@ static void *run_thread(void *arg)
 	start = now_ns();
 	t->pairs(t->kvm, t->n);
 	t->ns = (double)(now_ns() - start) / t->n;
-	/* Go on until the other one is done, so that both have been measured under the same load. */
+	/* Continue until the other thread is done, so that both are measured under the same load. */
 	pthread_barrier_wait(&barrier);
 	return NULL;
 }
@@ -258,7 +258,7 @@ struct bench_case {
 	int vm[MAX_CPUS];
 };
 
-/* VMs 0 and 1 share their counters, and have a lock each; VM 2 has its own of both. */
+/* VMs 0 and 1 share their counters, but not the lock; VM 2 has its own counters and lock. */
 static const struct bench_case cases[] = {
 	{ "write-alone", true, 1, { 0 } },
 	{ "read-alone", false, 1, { 0 } },
@@ -315,7 +315,7 @@ static void run_case(const struct bench_case *c, bool on, const int *cpus, u64 n
 	run(label, c->write ? loops->write_pairs : loops->read_pairs, c, cpus, n);
 }
 
-/* The sums that userspace would read, of one site and mode. */
+/* Sums of a site and mode, as userspace reads them. */
 static u64 acquired(struct kvm *kvm, int mode)
 {
 	loff_t at = sizeof(struct kvm_vm_stat) +

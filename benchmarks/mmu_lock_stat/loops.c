@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The loops that are measured: compiled with the statistics (LOOPS is loops_on), and without (loops_off). */
+/* Measured loops: compiled with the statistics (LOOPS is loops_on), and without (loops_off). */
 #include <linux/kvm_mmu_lock.h>
 #include "bench.h"
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What virt/kvm/mmu_lock_stat.c of the patch series uses of the kernel, for x86-64 userspace.
+ * Substitutes for the kernel primitives that virt/kvm/mmu_lock_stat.c of the patch series uses, for x86-64 userspace.
  *
- * Made to cost what it costs in the kernel:
- *  - per-CPU variables lie where GS points, as in the kernel: this_cpu_add() is one instruction with a GS prefix, and
- *    per-CPU pointers are offsets that every CPU adds its own base to. A thread is its CPU.
+ * They have the same cost as in the kernel:
+ *  - per-CPU variables are addressed through GS, as in the kernel: this_cpu_add() is a single instruction with a GS
+ *    prefix, and per-CPU pointers are offsets to which a CPU adds its base. A thread represents a CPU.
  *  - local_clock() is a call; it disables preemption, reads the TSC unordered, and scales it with three per-CPU values
  *    between two reads of a sequence count, as native_sched_clock() does.
  *  - the rwlock has the fast paths of kernel/locking/qrwlock.c: a compare-and-exchange for a writer, an addition for a
- *    reader, a read before either in a trylock. The functions are calls. Who has to wait spins: nothing that is
- *    measured waits.
+ *    reader, a read before either in a trylock. The functions are calls. A thread that waits spins, but no measured
+ *    acquisition waits.
  *  - preempt_disable() and preempt_enable() are a per-CPU increment, and decrement with a branch.
- *  - static branches and tracepoints that are off are the five-byte NOP that they are in the kernel.
+ *  - disabled static branches and tracepoints are a five-byte NOP, as in the kernel.
  * Lock debugging is off, as in a kernel for production.
  */
 #ifndef SHIM_H
@@ -54,7 +54,7 @@ static __always_inline int fls64(u64 x)
 	return x ? 64 - __builtin_clzll(x) : 0;
 }
 
-/* Per-CPU variables: the section is a template that each CPU has a copy of; GS holds the distance to it. */
+/* Per-CPU variables: the section is a template, of which each CPU has a copy; GS holds the distance to the copy. */
 #define PER_CPU_BYTES (1 << 16)
 #define MAX_CPUS 2
 #define PER_CPU_SECTION __attribute__((section("percpu")))
@@ -148,7 +148,7 @@ struct static_key_false { int unused; };
 #define DECLARE_STATIC_KEY_FALSE(name) extern struct static_key_false name
 #define static_branch_unlikely(key) ({ NOP5(); false; })
 
-/* linux/kvm_types.h needs these by name only. */
+/* linux/kvm_types.h needs only these names. */
 struct mutex { long unused[4]; };
 struct list_head { struct list_head *next, *prev; };
 typedef struct { int unused; } spinlock_t;
@@ -202,7 +202,7 @@ static __always_inline bool trace_kvm_mmu_lock_released_enabled(void)
 	return false;
 }
 
-/* A parameter is read where it is in the kernel; the benchmark sets it by this function. */
+/* A parameter is read as in the kernel; the benchmark sets it with this function. */
 #define module_param(name, type, perm)		\
 	void shim_set_##name(type value);	\
 	void shim_set_##name(type value) { name = value; }
