@@ -28,9 +28,6 @@ from studies.x86 import growth
 from studies.x86.hosts import configurations
 from studies.x86.parked import PAGES_PER_GIB
 
-_WAITERS_AT = 16
-"""vCPUs for which x86's hold is computed, since the hold grows with their number."""
-
 
 def instructions(name: str) -> dict[str, float]:
     """Instructions of each kind of action on one of the lab's machines, without those of the statistics.
@@ -66,19 +63,20 @@ def times() -> pd.DataFrame:
     ampere = _nanoseconds(altra.shipped_fit().estimate)
     paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)
     # Time that a fault holds the lock, without transfers of the lock's cache lines: the growth is assumed to be work.
-    hold = HOSTS["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
-    hold += x86["queue_length_penalty"] * float(np.log2(_WAITERS_AT - 1))
+    vcpus = 16  # the hold grows with their number
+    hold = HOSTS["x86-published"].slowed(vcpus) * paging["fault_hold"]
+    hold += x86["queue_length_penalty"] * float(np.log2(vcpus - 1))
     enable = load("arm64-enable-dirty-log-chunks").rows("page_size == '4K' and variant == 'before'")
     enabling = float(enable["enable_time_ms"].iloc[0]) / (128 * PAGES_PER_GIB) * 1e6
     shadow, tdp, arm64 = ("x86-shadow-paging", "x86-shadow"), ("x86-tdp", "x86-npt"), ("arm64", "arm64-write")
     rows = [
         ("exit", *shadow, paging["fault_unlocked"], "calibrated, ept=N"),
         ("exit", *arm64, ampere["fault_unlocked[fixed test]"], "calibrated, the January 2022 series"),
-        ("hold", *shadow, hold, f"calibrated, ept=N, with its growth at {_WAITERS_AT} vCPUs"),
+        ("hold", *shadow, hold, f"calibrated, ept=N, with its growth at {vcpus} vCPUs"),
         ("hold", *arm64, ampere["fault_hold"], "calibrated, the January 2022 series"),
         ("clear", *shadow, x86["clear_page[shadow]"], "CLEAR with parked vCPUs"),
         ("clear", *tdp, x86["clear_page[tdp]"], "CLEAR with parked vCPUs"),
-        ("clear", *arm64, enabling, "write-protecting at enable, Kunpeng 920: not CLEAR"),
+        ("clear", *arm64, enabling, "write-protection when the log is enabled, Kunpeng 920 (not CLEAR)"),
         ("drop", *tdp, x86["reacquire"], "the April 2024 mail, configuration 1"),
     ]
     return pd.DataFrame(rows, columns=["kind", "architecture", "machine", "time_ns", "source"])

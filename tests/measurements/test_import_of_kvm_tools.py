@@ -43,7 +43,7 @@ def test_perf_trace_lines():
     assert imported.main.frame["result"].tolist()[1:3] == ["0", "-1 ENOENT (No such file or directory)"]
     assert imported.warnings == (
         "3 events were lost while recording: calls are missing",
-        "1 calls have no end, left out",
+        "left out 1 calls that do not end in the trace",
         "1 calls began before the trace did, left out",
     )
     alone = import_text("perf-trace", "    12.000 ( 0.750 ms): ioctl(fd: 11, cmd: KVM_CLEAR_DIRTY_LOG)   = 0\n").main

@@ -19,12 +19,14 @@ from notebook_run import (
 )
 
 import simlib
-from simlib.lab.host.measured import SHIPPED, load_host, shipped_host
+from simlib.lab.host.measured import load_host, shipped_host
 from simlib.measurements import data_dir
 
 pytestmark = pytest.mark.study
 
 NOTEBOOK = ROOT / "notebooks" / "10-your-own-host.ipynb"
+SHIPPED = "host-pvm"
+"""Name of the shipped tables of a host."""
 
 
 def results(run: Run) -> dict[str, Any]:
