@@ -15,6 +15,7 @@ grammar is that of `simlib.model.grammar`, and its comparisons are
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from simlib._lib.errors import InputError, nearest
@@ -24,14 +25,14 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.program import Extent, Lock, held
 from simlib.model.quantities import format_duration, parse_duration
 
-QUANTITIES = {
-    "pages": "pages done since the hold began",
-    "blocks": "the same in blocks (2 MiB with 4 KiB pages)",
-    "held": "time for which the lock has been held, such as 50us",
-    "waiters": "threads that wait for the lock",
-    "vcpus": "vCPUs among them",
+QUANTITIES: dict[str, Callable[[int, Extent, Lock, int], Condition]] = {
+    "pages": lambda least, hold, lock, block: hold.pages(least),  # done since the hold began
+    "blocks": lambda least, hold, lock, block: hold.pages(least * block),  # of 2 MiB with 4 KiB pages
+    "held": lambda least, hold, lock, block: held(least),  # time since the lock was acquired, such as 50us
+    "waiters": lambda least, hold, lock, block: lock.waiters(least),  # threads that wait for the lock
+    "vcpus": lambda least, hold, lock, block: lock.vcpus(least),  # vCPUs among them
 }
-"""Quantities that a strategy can compare."""
+"""Quantities of a strategy; each makes the condition that it is at least an amount, for a hold, a lock and block pages."""
 
 _SIGNS = (">=", ">", "<=", "<")
 _MOST = 2**40
@@ -125,9 +126,7 @@ def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Co
     if isinstance(condition, Adaptive):
         return hold.beyond_batch()
     if isinstance(condition, Threshold):
-        least = condition.least * (block_pages if condition.quantity == "blocks" else 1)
-        bound = {"pages": hold.pages, "blocks": hold.pages, "waiters": lock.waiters, "vcpus": lock.vcpus}
-        return held(least) if condition.quantity == "held" else bound[condition.quantity](least)
+        return QUANTITIES[condition.quantity](condition.least, hold, lock, block_pages)
     raise TypeError(condition)
 
 
