@@ -16,7 +16,7 @@ from simlib.ui.explorer.findings import Findings
 
 TERMS = {
     "longest_stall_s": "longest stall", "stall_p999_s": "99.9th percentile", "clear_cpu_time_s": "CPU time of CLEAR",
-    "cost_s": "CPU time in all", "guest_throughput": "guest throughput",
+    "cost_s": "weighted cost", "guest_throughput": "guest throughput",
 }  # fmt: skip
 """Quantities of the table of strategies, and their terms."""
 
@@ -29,17 +29,11 @@ def answer(findings: Findings) -> str:
         for name, colour in strategy_colours(findings.trips()["strategy"].tolist()).items():
             cells = {quantity: table[name, quantity] for quantity in TERMS}
             rows.append({"name": name, "colour": colour, "cells": cells})
-    return rendered(
-        "simlib.ui.explorer",
-        "answer.html.j2",
-        rows=rows,
-        least=_least(findings) if rows else None,
-        terms=TERMS.values(),
-        reason=findings.parts.get("reason"),
-        as_it_is=findings.state.case() == findings.state.case(BASELINE),
-        now=findings.state.scenario.policy.clear_drop_when,
-        filters={"seconds": seconds_text, "percent": percent, "shown": _shown},
-    )
+    state, least = findings.state, _least(findings) if rows else None
+    filters = {"seconds": seconds_text, "percent": percent, "shown": _shown}
+    given = {"rows": rows, "terms": TERMS.values(), "least": least, "reason": findings.parts.get("reason")}
+    strategy = {"as_it_is": state.case() == state.case(BASELINE), "now": state.scenario.policy.clear_drop_when}
+    return rendered("simlib.ui.explorer", "answer.html.j2", filters=filters, **given, **strategy)
 
 
 def percent(ratio: float) -> str:
