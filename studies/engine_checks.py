@@ -29,10 +29,7 @@ _RUNS, _LEVEL = 6, 0.99
 
 
 def checks(seed: int) -> Section:
-    """Return both checks as a section of the index.
-
-    Raises `SimlibError` if the engines disagree.
-    """
+    """Return both checks as a section of the index. Raises `SimlibError` if the engines disagree."""
     exact = pd.DataFrame([{"vCPUs": n, **lock_loop(n, seed)} for n in (1, 2, 8, 32, 64)])
     introduction = (
         "The compiled engine and the SimPy engine interpret the same programs, and their event traces must be equal to "

@@ -24,9 +24,6 @@ from studies.study import CHANGE, COLUMNS, FITTED, HELD_OUT, NOT_PREDICTED, ROLE
 MISS_PERCENT = 10.0
 """Error beyond which a number outside its interval counts as missed, percent."""
 
-NEAR = 10
-"""Half-width of the band that `published_errors` shades, percent."""
-
 
 def study_of(table: str) -> str:
     """Name of a published table, preceded by its posting if it belongs to one.
@@ -200,11 +197,12 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
             text=[f"{variant}{n}" for variant, n in zip(role_rows["variant"], vcpus, strict=True)],
             hovertemplate=f"%{{text}}: %{{x:+.1f}} %<extra>{role}</extra>",
         )  # fmt: skip
-    figure.add_vrect(x0=-NEAR, x1=NEAR, fillcolor=style.translucent(style.MUTED, 0.13), line_width=0, layer="below")
+    near = 10  # half-width of the band, percent
+    figure.add_vrect(x0=-near, x1=near, fillcolor=style.translucent(style.MUTED, 0.13), line_width=0, layer="below")
     figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=style.INK)
     figure.update_yaxes(style.row_axis(lines) | {"tickfont": {"size": 10}})
     figure.update_layout(height=max(style.HEIGHT, 36 * len(lines) + 220))
-    subtitle = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
+    subtitle = f"right of 0: predicted longer, or more, than published; shaded: within {near} %"
     return style.titled(figure, title, subtitle, entries_per_row=5)
 
 

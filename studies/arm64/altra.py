@@ -25,9 +25,6 @@ TABLE = "arm64-dirty-memory-time"
 TRAIN_VCPUS, MOST_VCPUS = 8, 64
 TRAIN = f"vcpus <= {TRAIN_VCPUS}"
 
-SHIPPED_READING = "as the selftest's source reads (2 faulting passes, counters over 3 runs)"
-"""Reading of the published test in the shipped scenario."""
-
 _ONLY_THE_LINE = {"costs": ["fault_hold", "fault_jitter"], "per_group_costs": ["fault_unlocked", "line_transfer"]}
 _ALIKE = ["fault_hold", "line_transfer", "fault_jitter", "fault_unlocked", "tlb_invalidate"]
 READINGS: dict[str, dict[str, object]] = {
@@ -53,9 +50,6 @@ READINGS: dict[str, dict[str, object]] = {
     "the two versions of the test cost the same": {"calibration": {"costs": _ALIKE, "per_group_costs": []}},
 }
 """Alternative readings of the published test, as changes of the scenario; each is calibrated on the same rows."""
-
-LAWS = {"amdahl": fit_amdahl, "usl": fit_universal_scalability}
-"""Fits of Amdahl's law and the universal scalability law, by the names of their curves in `simlib.figures`."""
 
 
 def calibrate_training_rows(seed: int = 1, progress: Progress | None = None) -> Fit:
@@ -103,7 +97,7 @@ def _laws(fit: Fit) -> pd.DataFrame:
     for variant, train in times[times["train"]].groupby("variant"):
         n = train["vcpus"].to_numpy()
         throughput = from_time_per_vcpu_work(n, train["value"].to_numpy())
-        for kind, law in LAWS.items():
+        for kind, law in (("amdahl", fit_amdahl), ("usl", fit_universal_scalability)):
             value = vcpus / law(n, throughput).predict(vcpus)
             parts.append(pd.DataFrame({"variant": variant, "vcpus": vcpus, "kind": kind, "value": value}))
     return pd.concat(parts, ignore_index=True).assign(metric="dirty_memory_time", low=np.nan, high=np.nan)
@@ -163,7 +157,8 @@ def readings(fit: Fit, seed: int = 1, progress: Progress | None = None) -> pd.Da
         partial(_calibrate_reading, fit.scenario.everywhere(changes), table, seed) for changes in READINGS.values()
     ]
     fits = dict(zip(READINGS, parallel.run_all(tasks, "alternative readings of the data", progress), strict=True))
-    return pd.DataFrame([_errors(name, reading) for name, reading in {SHIPPED_READING: fit, **fits}.items()])
+    shipped = {"as the selftest's source reads (2 faulting passes, counters over 3 runs)": fit}
+    return pd.DataFrame([_errors(name, reading) for name, reading in (shipped | fits).items()])
 
 
 def _calibrate_reading(scenario: Scenario, table: MeasurementTable, seed: int, check: parallel.Check) -> Fit:

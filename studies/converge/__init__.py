@@ -18,10 +18,7 @@ FIRST, AGAIN = HELD_OUT = ("migrate-held-out", "migrate-again")
 
 
 def held_out(name: str = AGAIN) -> pd.DataFrame:
-    """Migrations that were predicted before they ran, beside what was predicted.
-
-    - `name`: one of `HELD_OUT`.
-    """
+    """Migrations that were predicted before they ran, beside the predictions; `name`: one of `HELD_OUT`."""
     runs, forecast = load(f"{name}-runs").frame, load(f"{name}-forecast").frame
     keys = [column for column in forecast if column in runs]
     keys = keys[: keys.index("limit_s") + 1]

@@ -32,9 +32,8 @@ MYSQL_STRATEGIES = ("eager-split-under-lock", "every-64+eager-split-under-lock",
 """Guest of the April 2024 mail, and the strategies that the mails propose."""
 
 MAP_STRATEGIES = ("whole-ioctl", "every-64", "every-1024", "every-16384")
-VCPUS = (16, 64, 160)
-RATES = (1e3, 1e4, 5e4)
-"""Access rates of a vCPU for the map, 1/s."""
+VCPUS, RATES = (16, 64, 160), (1e3, 1e4, 5e4)
+"""Numbers of vCPUs, and access rates of a vCPU (1/s), of the map."""
 
 
 @dataclass(frozen=True)

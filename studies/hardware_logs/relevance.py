@@ -16,8 +16,6 @@ from simlib.model.policies import apply
 from simlib.model.scenario import Scenario
 from simlib.simulator.sampling import sample_several
 
-SAMPLED_RUNS = 8
-
 MEMORY_TYPES: dict[str, tuple[dict[str, str], bool]] = {
     "pages of 4 KiB": ({"backing": "4k"}, False),
     "blocks of 2 MiB, split eagerly": ({}, True),
@@ -44,7 +42,7 @@ def cases() -> dict[tuple[str, str, str, str], Scenario]:
 
 
 def _sampled_means(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
-    runs = sample_several(UncertainCosts.of(case, choose_fit(case)[0]).central(), SAMPLED_RUNS, seed, check)
+    runs = sample_several(UncertainCosts.of(case, choose_fit(case)[0]).central(), 8, seed, check)
     names = ("fault_cpu_time", "longest_stall", "stall_p999", "clear_cpu_time", "precopy_duration")
     means: list[float] = np.mean([[run.metrics[name] for name in names] for run in runs], axis=0).tolist()
     return means

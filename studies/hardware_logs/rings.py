@@ -23,14 +23,8 @@ from studies.study import FITTED, HELD_OUT, comparison_rows
 
 NAME, TABLE = "qemu-dirty-ring", "qemu-dirty-ring-migration"
 AVERAGE = f"{TABLE}-average"
-IDLE_BYTES = 4e9
-"""Memory that the guest does not write, sent once: it has 24 GB and writes 20."""
-
 PART = 4
 """A quarter of the memory is simulated, with passes of a quarter of the time (`simlib.simulator.workloads.scaled`)."""
-
-LINKS = (0.84e9, 1.25e9)
-"""Bytes a second: with less the published guest does not converge; the network has no more."""
 
 
 def scenarios() -> Scenario:
@@ -42,12 +36,14 @@ def migration_time(way: str, link: float, seed: int, check: parallel.Check | Non
     """Time of a whole migration over a link of `link` bytes/s, s."""
     case = UncertainCosts.of(scenarios().variant(way)).central().changed({"workload": {"link": f"{round(link)}B/s"}})
     metrics = run_scenario(scaled(case, PART), seed=seed, progress=check).metrics
-    return PART * (metrics["precopy_duration"] + metrics["downtime"]) + IDLE_BYTES / link
+    idle_bytes = 4e9  # memory that the guest does not write, sent once: it has 24 GB and writes 20
+    return PART * (metrics["precopy_duration"] + metrics["downtime"]) + idle_bytes / link
 
 
 def link_of(seconds: float, seed: int = 1, check: parallel.Check | None = None) -> float:
     """Link with which the migration with the dirty bitmap takes `seconds`, bytes/s."""
-    return float(brentq(lambda link: migration_time("bitmap", link, seed, check) - seconds, *LINKS, xtol=3e6))
+    links = (0.84e9, 1.25e9)  # with less the published guest does not converge; the network has no more
+    return float(brentq(lambda link: migration_time("bitmap", link, seed, check) - seconds, *links, xtol=3e6))
 
 
 def _predicted(seconds: float, seed: int, check: parallel.Check) -> tuple[float, dict[str, float]]:

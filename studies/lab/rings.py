@@ -16,13 +16,14 @@ import numpy as np
 import pandas as pd
 
 from simlib.analysis.simulate import SimulationResult, run_scenario
-from simlib.lab.hardware.machines import PAGE, lab_case, rows_of
+from simlib.lab.hardware.machines import lab_case, rows_of
 from simlib.model.quantities import parse_size
 from simlib.model.steps import Mode, Stamp
 from simlib.model.workload import RING_RESERVE
 from simlib.simulator.engine.reference.logs import Ring
 from simlib.simulator.engine.result import FAULTS
 from simlib.simulator.workloads.kernel import USERSPACE
+from simlib.vmm.rules import PAGE
 from studies.study import FITTED, HELD_OUT
 
 MACHINES = ("x86-npt", "x86-shadow", "arm64-read")
@@ -67,10 +68,9 @@ def access_order(vcpu: int, pages: int, access: str, seed: int) -> list[int]:
     next(random)  # used by the test to choose between reads and writes
     first = next(random) % pages
     order = list(range(pages))
-    if access == "random":
-        for i in range(pages - 1, 0, -1):
-            j = next(random) % (i + 1)
-            order[i], order[j] = order[j], order[i]
+    for i in range(pages - 1, 0, -1) if access == "random" else ():
+        j = next(random) % (i + 1)
+        order[i], order[j] = order[j], order[i]
     return order[first:] + order[:first]
 
 

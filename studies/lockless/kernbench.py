@@ -51,13 +51,6 @@ class Contrast:
         distance = optimize.brentq(lambda shift: float(stats.nct.sf(critical, self.dof, shift)) - POWER, 0.0, 50.0)
         return float(np.expm1(distance * self.error))
 
-    def detectable_range(self) -> tuple[float, float]:
-        """Range of `detectable` over the interval of the standard error (chi-squared)."""
-        ends = stats.chi2.ppf([0.5 + LEVEL / 2, 0.5 - LEVEL / 2], self.dof)
-        errors = self.error * np.sqrt(self.dof / ends)
-        low, high = (Contrast(0.0, float(error), self.dof).detectable() for error in errors)
-        return low, high
-
 
 def runs(skip: int = 0) -> pd.DataFrame:
     """Twelve runs: ``variant``, ``ept``, ``run``, ``real_time_s``; `skip`: number of each cell's first runs to omit."""
@@ -99,7 +92,9 @@ def comparison(skip: int = 0) -> pd.DataFrame:
     rows = []
     for name, weights in CONTRASTS.items():
         result = contrast(runs(skip), weights)
-        low, high = result.detectable_range()
+        chi_squared = stats.chi2.ppf([0.5 + LEVEL / 2, 0.5 - LEVEL / 2], result.dof)
+        errors = result.error * np.sqrt(result.dof / chi_squared)  # ends of the interval of the standard error
+        low, high = (Contrast(0.0, float(error), result.dof).detectable() for error in errors)
         rows.append(
             {"comparison": name, "change_percent": 100 * np.expm1(result.value),
              "low_percent": 100 * result.upper_bound(ALPHA), "high_percent": 100 * result.upper_bound(1 - ALPHA),

@@ -52,12 +52,11 @@ def seconds(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Compute the seconds above 99, 50 and 10 % degradation of the 48 vCPU migration, published and by the model.
 
-    Returns: the numbers (`studies.study.COLUMNS`, ``low_bar``, ``high_bar``); the curves (``series``,
-    ``time_s``, ``width_s``, ``degradation``, ``role``); and the work (``series``, ``faults_per_page``, ``precopy_s``,
-    ``clear_s``, ``clear_wait_s`` (of it), ``throughput`` (mean)).
+    Returns: the numbers (`studies.study.COLUMNS`, ``low_bar``, ``high_bar``); the curves (``series``, ``time_s``,
+    ``width_s``, ``degradation``, ``role``); and the work (``series``, ``faults_per_page``, ``precopy_s``, ``clear_s``,
+    ``clear_wait_s`` (of it), ``throughput`` (mean)).
 
-    - `draws`: of the costs, for the intervals.
-    - `seed`: of the draws and of the engine.
+    - `draws`: of the costs, for the intervals; `seed`: of the draws and of the engine.
     """
     variants = published_migration().variants
     curves, work, rows = [], [], []
@@ -102,11 +101,10 @@ def _above(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
 def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:
     """Simulate the same guest on both hosts, with each of `INTERVALS` between two accesses.
 
-    x86 also runs with its vCPUs on one socket, and with a longer access to pages of a split block, by
-    `studies.x86.hosts.split_access_bound`, an upper bound.
+    x86 also runs with its vCPUs on one socket, and with accesses to a split block that take
+    `studies.x86.hosts.split_access_bound` longer.
 
-    Returns: ``case``, ``access_interval``, and for each of `LEVELS` ``above_…`` (s); the interval of the rows with the
-    published seconds is ``published``.
+    Returns: ``case``, ``access_interval`` (``published``: the published seconds), and ``above_…`` (s) by `LEVELS`.
     """
     scenario = published_migration()
     x86_host, bound = scenario.variants["x86-reference"], f"{split_access_bound()}ps"

@@ -31,9 +31,6 @@ from studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configuration_metrics, c
 TABLE = "x86-clear-lock-drop-configurations"
 """The published table of the April 2024 mail."""
 
-EMULATES = {1: "x86", 2: "arm64", 3: "LoongArch, if lockless"}
-"""Architecture that each configuration represents."""
-
 BARS = {
     (1, "precopy_duration"): (-6, 4), (1, "dirty_left"): (-6, 4), (1, "clear_cpu_time"): (1, 11),
     (2, "precopy_duration"): (-6, 4), (2, "dirty_left"): (-4, 6), (2, "clear_cpu_time"): (80, 180),
@@ -47,12 +44,10 @@ def change_by_drop(
 ) -> pd.DataFrame:
     """Simulate the changes of migrations by the 64-page drop, in percent, with intervals over the costs.
 
-    Returns: ``variant``, ``metric``, ``predicted``, ``low``, ``high``: the interval of
-    `simlib.analysis.prediction_options.LEVEL` of the draws.
+    Returns: ``variant``, ``metric``, ``predicted``, ``low``, ``high`` (interval of the draws at `LEVEL`).
 
     - `cases`: migrations without costs, on a host with a fit.
-    - `draws`: of the costs for the interval, 0: none; the estimate uses the best costs, and four times the memory of a
-      draw.
+    - `draws`: of the costs, 0: no interval; the estimate uses the best costs, and four times the memory of a draw.
     - `seed`: of the draws and of the engine.
     """
 
@@ -87,9 +82,10 @@ def changes(draws: int, seed: int = 1, progress: parallel.Progress | None = None
     keys = [
         (int(variant[-1]), metric) for variant, metric in zip(simulated["variant"], simulated["metric"], strict=True)
     ]
+    emulates = {1: "x86", 2: "arm64", 3: "LoongArch, if lockless"}
     low_bar, high_bar = np.array([BARS[key] for key in keys], dtype=float).T
     rows = simulated.assign(published=[published_change(*key) for key in keys], unit=CHANGE, role=FITTED,
-                            emulates=[EMULATES[n] for n, _ in keys], low_bar=low_bar, high_bar=high_bar)  # fmt: skip
+                            emulates=[emulates[n] for n, _ in keys], low_bar=low_bar, high_bar=high_bar)  # fmt: skip
     return comparison_rows(rows, TABLE)
 
 

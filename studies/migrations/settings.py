@@ -42,9 +42,6 @@ SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
 }  # fmt: skip
 """Settings that the mail does not state: their values, equally likely a priori, and the reason for these values."""
 
-GRID_FACTOR = 4 * FACTOR
-"""Divisor of the memory that is simulated for each combination."""
-
 SPREAD = (0.03, 0.10)
 """Standard deviation of the logarithm of a change: a constant, and a share of the logarithm for the model's error."""
 
@@ -67,7 +64,7 @@ def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel
         variant = configurations().variants[f"config-{number}"]
         case = estimate.apply(variant.changed({"workload": dict(settings)}))
         cases = [case.changed({"policy": {"clear_drop_when": every(pages)}}) for pages in (0, WORD_PAGES)]
-        runs = [run_scenario(scaled(complete(run), GRID_FACTOR), progress=check).metrics for run in cases]
+        runs = [run_scenario(scaled(complete(run), 4 * FACTOR), progress=check).metrics for run in cases]
         logs += [float(np.log(runs[1][metric] / runs[0][metric])) for metric in PUBLISHED_CHANGE]
     return logs
 

@@ -36,9 +36,6 @@ WAYS = {
 BEFORE, *_, AFTER = WAYS
 """Ways that the mail compares."""
 
-SEVERAL_S = 2.0
-"""Lower end of the mail's "several seconds", an interpretation; 12 s is the longest time that it reports."""
-
 
 @dataclass(frozen=True)
 class Statements:
@@ -67,8 +64,11 @@ class Statements:
 
     @property
     def clean_line(self) -> tuple[float, float, float]:
-        """Time to clean one line, s: from the longest reported time, with its range (`SEVERAL_S`, rounding)."""
-        times = (self.before_s, SEVERAL_S, self.before_s + 0.5)
+        """Time to clean one line, s: from the longest reported time, with its range.
+
+        The range is from 2 s, an interpretation of the mail's "several seconds", to the upper end by rounding.
+        """
+        times = (self.before_s, 2.0, self.before_s + 0.5)
         value, low, high = (time * share / self.lines for time, share in zip(times, self.share, strict=True))
         return value, low, high
 

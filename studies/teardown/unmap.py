@@ -92,8 +92,8 @@ def noise(times: NDArray[np.float64], digit: float, discrepancy: float) -> NDArr
 def published(mapping: str) -> pd.DataFrame:
     """Rows of a table with the entries and invalidations of each unmap.
 
-    Returns: `studies.study.COLUMNS`, and ``mapping``, ``kernel`` (one of `KERNELS`), ``memory_gb``,
-    ``constant``, ``entries``, ``invalidations``.
+    Returns: `studies.study.COLUMNS`, ``mapping``, ``kernel``, ``memory_gb``, ``constant``, ``entries``,
+    ``invalidations``.
     """
     table = TABLES[mapping]
     frame = load(table.name).frame

@@ -27,9 +27,6 @@ from studies.x86.parked import PAGES_PER_GIB
 TRAIN_VCPUS, TRAIN_VCPUS_PAGING = 16, 8
 """Maximum number of vCPUs of the training rows, for ept=Y and for ept=N."""
 
-EXTRAPOLATED_VCPUS = (96, 128)
-"""Numbers of vCPUs beyond all tables of the shadow MMU."""
-
 PAGING, PRESPLIT = "dirty_memory_time, ept=N", "dirty_memory_time, ept=N, eager_page_split=Y"
 """Metrics of shadow paging among the published numbers: with blocks split on fault, and split beforehand."""
 
@@ -137,10 +134,7 @@ def arm64_problem(grows: bool) -> Problem:
 
 
 def growth_fit(name: str) -> Fit:
-    """Load a shipped fit of a reading.
-
-    - `name`: a reading with ``-few`` or ``-all``; ``shadow-paging-few``; ``arm64-grows`` or ``arm64-constant``.
-    """
+    """Load a shipped fit: of a reading, ``-few`` or ``-all``, ``shadow-paging-few``, ``arm64-grows``/``-constant``."""
     return load_fit(data_dir() / "fits" / "x86-growth" / f"{name}.json")
 
 
@@ -242,13 +236,13 @@ def presplit_numbers() -> pd.DataFrame:
 
 
 def extrapolations(seed: int = 1) -> pd.DataFrame:
-    """Predicted times with blocks split on fault and more vCPUs than were measured, by reading and over all readings.
+    """Predicted times with blocks split on fault, with 96 and 128 vCPUs, which no table of the shadow MMU has.
 
-    Returns: ``reading`` (``all``: lowest low, highest high, estimate of `CHOSEN`), ``vcpus``, ``estimate``, ``low``,
-    ``high`` (s).
+    Returns: ``reading`` (``all``: lowest low and highest high of all readings, estimate of `CHOSEN`), ``vcpus``,
+    ``estimate``, ``low``, ``high`` (s).
     """
     rows = []
-    options: dict[str, Any] = {"vcpus": EXTRAPOLATED_VCPUS, "metrics": ["dirty_memory_time"], "seed": seed}
+    options: dict[str, Any] = {"vcpus": (96, 128), "metrics": ["dirty_memory_time"], "seed": seed}
     for name in PLAUSIBLE:
         fit = growth_fit(f"{name}-all")
         frame = predict(fit.scenario.variants["shadow, 100 % written"], fit=fit.estimate, **options).frame

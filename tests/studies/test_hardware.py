@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from simlib.lab import Trial
 from simlib.lab.hardware.effect import UNSEEN, effect_of
 from simlib.lab.hardware.prediction import WITH, on_hardware
-from simlib.lab import Trial
 from simlib.lab.trial.differences import assign_verdicts, compare
 from simlib.lab.trial.quantities import COUNT, TIME, TrialQuantity
 from studies.lab.translation import ratio_table

@@ -48,7 +48,8 @@ def test_one_draw_of_the_costs_answers_each_question_within_reach_of_the_predict
 def test_the_link_gives_the_published_bitmap_back_and_the_ring_lies_in_its_interval():
     link = rings.link_of(55.0)
     assert rings.migration_time("bitmap", link, seed=1) == pytest.approx(55.0, rel=0.01)
-    ring = with_errors(hardware_logs.STUDY.load_or_compute().of_table(rings.AVERAGE)).set_index("variant").loc["ring of 4096"]
+    numbers = hardware_logs.STUDY.load_or_compute().of_table(rings.AVERAGE)
+    ring = with_errors(numbers).set_index("variant").loc["ring of 4096"]
     assert ring["inside"]
     assert abs(ring["error_percent"]) < 10
 
