@@ -114,7 +114,7 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
         channels = min(8, 1 + round(guest.link / 8e9))
         base = base.changed(multifd=True, multifd_channels=channels)
         actions = [*actions, f"use {channels} multifd channels"]
-    throttles_by_default = current.auto_converge or VMMS[guest.vmm].whole_passes
+    throttles_by_default = current.auto_converge or current.dirty_limit or VMMS[guest.vmm].whole_passes
     if not throttles_by_default:
         throttled = current.changed(auto_converge=True)
         yield Plan("auto-converge", "turn auto-converge on, and change nothing else", throttled)
@@ -131,13 +131,18 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
 
 
 def _throttled_plans(guest: RunningGuest, targets: Targets, base: Settings, actions: list[str]) -> Iterator[Plan]:
-    """Generate plans that slow the guest down; `actions`: other changes of `base`."""
+    """Generate plans that slow the guest down; `actions`: other changes of `base`.
+
+    The dirty rate ranks these fixed plans; no throttle is computed from it. QEMU refuses dirty-limit with auto-converge.
+    """
     longest = np.inf if targets.max_stall_s is None else targets.max_stall_s * PS_PER_S
     for ceiling in CEILINGS:
         if sleep_time(QEMU.throttle.slice, 0, ceiling) > longest:
             continue
         initial = min(ceiling, base.cpu_throttle_initial)
-        throttled = base.changed(auto_converge=True, max_cpu_throttle=ceiling, cpu_throttle_initial=initial)
+        throttled = base.changed(
+            auto_converge=True, dirty_limit=False, max_cpu_throttle=ceiling, cpu_throttle_initial=initial
+        )
         action = f"throttle vCPUs by up to {ceiling} %"
         yield Plan(f"throttle <= {ceiling} %", ", ".join([*actions, action]), throttled)
         if ceiling > 50:
@@ -147,7 +152,7 @@ def _throttled_plans(guest: RunningGuest, targets: Targets, base: Settings, acti
     if guest.ring_entries:
         for quota in _QUOTAS:
             action = f"limit each vCPU's dirty rate to {quota} MiB/s"
-            limited = base.changed(dirty_limit=True, vcpu_dirty_limit=quota)
+            limited = base.changed(dirty_limit=True, auto_converge=False, vcpu_dirty_limit=quota)
             yield Plan(f"limit {quota} MiB/s", ", ".join([*actions, action]), limited)
 
 

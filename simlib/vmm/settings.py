@@ -26,11 +26,15 @@ class Vmm(NamedTuple):
     throttle: Throttle
     whole_passes: bool = False
     settings: frozenset[str] | None = None
+    title: str = "QEMU"
 
 
 QEMU, QEMU_1_6 = Vmm(throttle.QEMU), Vmm(throttle.QEMU_1_6)
 CLOUD_HYPERVISOR = Vmm(
-    throttle.CLOUD_HYPERVISOR, True, frozenset({"downtime-limit", "multifd", "multifd-channels", "max-bandwidth"})
+    throttle.CLOUD_HYPERVISOR,
+    True,
+    frozenset({"downtime-limit", "multifd", "multifd-channels", "max-bandwidth"}),
+    "Cloud Hypervisor",
 )
 """Cloud Hypervisor of Cyberus Technology, vmm/src/lib.rs memory_copy_iterations; its channels are connections, and no
 limit of bandwidth is all that it has of one."""
@@ -104,6 +108,8 @@ class Settings:
                 raise InputError(item.name.replace("_", "-"), value, rule, "correct it")
         if self.postcopy_ram and self.multifd:
             raise InputError("multifd", True, "QEMU 10.0 has no postcopy with multifd", "leave one of them out")
+        if self.dirty_limit and self.auto_converge:  # migration/options.c migrate_caps_check
+            raise InputError("dirty-limit", True, "QEMU refuses it with auto-converge", "leave one of them out")
         return self
 
     @classmethod

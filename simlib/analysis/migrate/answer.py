@@ -19,6 +19,7 @@ from simlib.vmm.guest import RunningGuest
 from simlib.vmm.paste import FORMATS, SETTABLE
 from simlib.vmm.plans import SURE, Plan, PlanOutcome, plans, precopy_of, simulate_plan, table_of
 from simlib.vmm.rules import PAGE
+from simlib.vmm.settings import VMMS
 from simlib.vmm.targets import Targets
 
 
@@ -26,15 +27,15 @@ from simlib.vmm.targets import Targets
 class Migration(Result):
     """Outcomes of the plans for a guest's migration, all simulated, and the recommended plan.
 
-    - `frame`: one row a plan: medians, ends of 90 % intervals, and the share of sampled working sets for which each
+    - `frame`: one row per plan: medians, ends of 90 % intervals, and the share of sampled working sets for which each
       target is met.
     - `passes`: passes of the recommended plan and of the current settings, for some working sets: plan, guest, time_s,
       new_bytes, left_bytes, lost_percent, sent_bytes.
     - `recommended`: the least drastic plan that meets the targets, or the one that comes nearest.
-    - `meets_targets`: True if it meets them.
-    - `lock`: what mmu_lock adds, or why that is not simulated; empty: it was not asked for.
-    - `kernel`: what a patched kernel would change; empty: it was not asked for.
-    - `emit`: output format of the settings; empty: one that can express all of them.
+    - `meets_targets`: True if the recommended plan meets them.
+    - `lock`: effect of mmu_lock, or why it is not simulated; empty if not requested.
+    - `kernel`: effect of a patched kernel; empty if not requested.
+    - `emit`: output format that the settings must have; empty: any.
     """
 
     guest: RunningGuest
@@ -57,13 +58,13 @@ class Migration(Result):
         return {str(name): value for name, value in self.frame.set_index("plan").loc[plan].items()}
 
     def paste(self, emit: str) -> str:
-        """Return the recommended plan as text for ``qmp``, ``virsh`` or ``kubevirt``, or for ``cloud-hypervisor``.
+        """Return the recommended plan in an output format of the guest's VMM (`simlib.vmm.paste.FORMATS`).
 
-        Raises `InputError` if the guest runs under another VMM.
+        Raises `InputError` if the VMM does not have this format.
         """
         known = FORMATS[self.guest.vmm]
         if emit not in known:
-            rule, hint = f"is not for a guest of {self.guest.vmm}", f"take one of {', '.join(known)}"
+            rule, hint = f"is not a format for {self.guest.vmm}", f"use one of {', '.join(known)}"
             raise InputError("emit", emit, rule, hint, flag="--emit")
         return known[emit](self.recommended, self.guest, self.targets)
 
@@ -72,7 +73,7 @@ class Migration(Result):
         return "\n".join([*(f"{text}." for text in self.summary_lines()), "", text_of(self.readable())])
 
     def summary_lines(self) -> list[str]:
-        """Return the answer in sentences; the first five say all that matters."""
+        """Return the answer in sentences; the first five are the most important."""
         current, planned = self.row("as it is"), self.row(self.recommended.name)
         lines = [self._current_settings(current)]
         targets = f" ({self.targets.description})" if self.targets.description else ""
@@ -89,8 +90,8 @@ class Migration(Result):
                         f"{_range(planned, 'guest_share', _percent)} of its speed")  # fmt: skip
             lines.append(f"The migration then {expected}" if planned["converges"] else "It still does not converge")
         if planned["converges"] and not self.meets_targets:
-            lines.append(f"Of the working sets that fit the measurements, {planned['converges']:.0%} then converge, "
-                         f"and {planned['meets_all']:.0%} meet all targets")  # fmt: skip
+            lines.append(f"It then converges for {planned['converges']:.0%} of the working sets that fit the "
+                         f"measurements, and meets all targets for {planned['meets_all']:.0%}")  # fmt: skip
         lock = self.lock if isinstance(self.lock, str) else self.lock.summary()
         return [*lines, *filter(None, (self._stalls(planned), lock, self.kernel, self._missed_targets(planned)))]
 
@@ -101,13 +102,13 @@ class Migration(Result):
                     f"{_range(current, 'passes', _whole)} passes, downtime "
                     f"{_range(current, 'downtime_s', seconds_text)}")  # fmt: skip
         stuck = pd.DataFrame([outcome for outcome in self.outcomes["as it is"] if not outcome.completed])
-        why = (f"after each pass {size_text(float(stuck['left_bytes'].median()))} are dirty, which takes "
-               f"{seconds_text(float(stuck['left_s'].median()))} to send, and the downtime limit is "
+        why = (f"after each pass {size_text(float(stuck['left_bytes'].median()))} are dirty; sending them "
+               f"takes {seconds_text(float(stuck['left_s'].median()))}, but the downtime limit is "
                f"{seconds_text(self.guest.settings.downtime_limit / 1e3)}")  # fmt: skip
         if share <= 1 - SURE:
             return f"The migration does not converge with the current settings: {why}"
-        return (f"The measurements are not enough: with the current settings, {share:.0%} of the working sets that fit "
-                f"them converge; with the others {why}"
+        return (f"The measurements are not sufficient: with the current settings, the migration converges for "
+                f"{share:.0%} of the working sets that fit them; for the others, {why}"
                 + ("" if len(self.guest.dirty) > 2 else ". Measure over 1, 10 and 60 s"))  # fmt: skip
 
     def _stalls(self, planned: dict[str, Any]) -> str:
@@ -116,19 +117,21 @@ class Migration(Result):
                     "page that has not arrived; if the network fails then, vCPUs wait until the migration is "
                     "recovered, and if either host fails, the guest is lost")  # fmt: skip
         if planned["throttle"] > 0:
-            return (f"QEMU throttles vCPUs by {_range(planned, 'throttle', _whole)} %; a vCPU sleeps for up to "
+            return (f"{VMMS[self.guest.vmm].title} throttles vCPUs by {_range(planned, 'throttle', _whole)} %; a vCPU sleeps for up to "
                     f"{_range(planned, 'sleep_s', seconds_text)} at a time")  # fmt: skip
+        if planned["sleep_s"] > 0:
+            return f"The dirty limit makes a vCPU sleep for up to {_range(planned, 'sleep_s', seconds_text)} at a time"
         return "Nothing throttles the guest"
 
     def _missed_targets(self, planned: dict[str, Any]) -> str:
-        """The targets that are missed, and what is reached instead."""
+        """The values that are reached instead of the targets that are missed, or what is needed to converge."""
         if self.meets_targets:
             return ""
         once_s = self.guest.memory * 8 / self.guest.link
         if self.targets.deadline_s is not None and once_s > self.targets.deadline_s:
             return f"Sending all memory once takes {seconds_text(once_s)}: set a later deadline, or use a faster link"
         if not planned["converges"]:
-            return "To converge it needs a faster link, or a guest that writes less"
+            return "To converge, the migration needs a faster link, or a guest that writes less"
         reached: dict[str, tuple[str, Callable[[float], str], str]] = {
             "downtime": ("downtime_s", seconds_text, "a downtime of"),
             "deadline": ("total_s", seconds_text, "a total time of"),
@@ -137,10 +140,10 @@ class Migration(Result):
         }
         texts = [f"{words} {_range(planned, column, shown)}" for target, (column, shown, words) in reached.items()
                  if planned[f"meets_{target}"] < SURE]  # fmt: skip
-        return f"It reaches instead: {', '.join(texts)}" if texts else ""
+        return f"Instead of the targets, it reaches {', '.join(texts)}" if texts else ""
 
     def readable(self) -> pd.DataFrame:
-        """Return the plans as a table of texts, without those that change nothing."""
+        """Return the plans as a table of strings, without those that change nothing."""
         rows, outcomes = [], set[tuple[Any, ...]]()
         for row in self.frame.to_dict("records"):
             key = tuple(round(float(row[name]), 4) for name in ("total_s", "downtime_s", "guest_share", "sleep_s"))
@@ -163,7 +166,7 @@ class Migration(Result):
         return self.frame
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything in types that JSON has."""
+        """Return all values in types of JSON."""
         return {
             "guest": self.guest.description, "targets": self.targets.description,
             "recommended": self.recommended.name, "actions": self.recommended.actions,
@@ -181,9 +184,9 @@ class MigrationOptions:
 
     - `draws`: number of working sets that are sampled.
     - `seed`: seed of the random numbers.
-    - `lock`: True to simulate what mmu_lock adds, which takes longest.
-    - `kernel`: True to simulate what a patched kernel would change, which takes half a minute more.
-    - `emit`: output format of the settings (`Migration.paste`); what it cannot express is not tried.
+    - `lock`: True to simulate the effect of mmu_lock, which takes most of the time.
+    - `kernel`: True to simulate the effect of a patched kernel, which takes half a minute more.
+    - `emit`: output format (`Migration.paste`); settings that it cannot express are not tried.
     """
 
     draws: int = 64
@@ -203,10 +206,10 @@ def migrate(
 ) -> Migration:  # fmt: skip
     """Simulate plans for a guest's migration, and recommend the least drastic one that meets the targets.
 
-    Raises `InputError` if something that decides the migration is not known, or if the measurements contradict each
-    other or the memory.
+    Raises `InputError` if a required value of the guest is missing, or if the measurements contradict each other or the
+    size of the memory.
 
-    - `progress`: called with (what, share done).
+    - `progress`: called with (stage, share done).
 
     >>> from simlib.vmm.dirtying import parse_dirty
     >>> guest = RunningGuest(4, 2**33, 10**10, (parse_dirty("400000/s over 4G"),))
@@ -241,7 +244,7 @@ def migrate(
 
 
 def _nearness(row: Any) -> tuple[float, float, float]:
-    """Sort key of plans that miss a target: the share that meets all, the share that converges, and each target's."""
+    """Sort key of plans that miss a target: share that meets all, share that converges, and sum over the targets."""
     shares = [float(row[name]) for name in row.index if str(name).startswith("meets_") and name != "meets_all"]
     return float(row["meets_all"]), float(row["converges"]), sum(shares)
 
@@ -256,14 +259,14 @@ def _passes(shown: list[Plan], guest: RunningGuest, targets: Targets, seeds: ran
             trajectory = precopy_of(plan, guest, targets, pages, link)
             for time, new, left, lost, sent, _ in trajectory.passes:
                 rows.append((plan.name, number, time, new * PAGE, left * PAGE, lost, sent))
-            if not trajectory.completed and not plan.postcopy:  # it goes on like this after the simulated passes
+            if not trajectory.completed and not plan.postcopy:  # further passes would be like the last one
                 rows.append((plan.name, number, trajectory.total_s, *rows[-1][3:]))
     names = ["plan", "guest", "time_s", "new_bytes", "left_bytes", "lost_percent", "sent_bytes"]
     return pd.DataFrame(rows, columns=names)
 
 
 def _range(row: Any, column: str, shown: Callable[[float], str], to: str = " to ") -> str:
-    """An interval as text; one value where both ends have the same text."""
+    """Format an interval; one value if both ends are formatted alike."""
     low, high = shown(row[f"{column}_low"]), shown(row[f"{column}_high"])
     return low if low == high else f"{low}{to}{high}"
 

@@ -56,7 +56,7 @@ def test_missed_targets_are_reported_with_what_is_reached():
     assert "No setting that was tried meets the targets" in text
     assert "Sending all memory once takes 27.5 s" in text
     slower = simlib.migrate(guest("600000/s over 16G"), Targets(downtime_s=0.001), options=quick(8))
-    assert "It reaches instead" in " ".join(slower.summary_lines())
+    assert "Instead of the targets, it reaches" in " ".join(slower.summary_lines())
 
 
 def test_the_nearest_plan_converges():
@@ -140,12 +140,29 @@ def test_cloud_hypervisor_throttles_by_its_own_rule_and_has_few_settings():
     assert answer.row("as it is")["throttle"] >= 10
     assert "clears all dirty pages in one hold" in answer.lock
     assert "downtime_ms" in answer.paste("cloud-hypervisor")
-    with pytest.raises(InputError, match="is not for a guest of cloud-hypervisor"):
+    with pytest.raises(InputError, match="is not a format for cloud-hypervisor"):
         answer.paste("virsh")
     with pytest.raises(InputError, match="is not a setting of cloud-hypervisor"):
         guest("1000/s", vmm="cloud-hypervisor", settings=Settings(max_bandwidth=0, auto_converge=True))
     with pytest.raises(InputError, match="has no dirty rings"):
         guest("1000/s", vmm="cloud-hypervisor", ring_entries=4096)
+
+
+@pytest.mark.parametrize("now", [{}, {"auto_converge": True}, {"dirty_limit": True}])
+def test_plans_have_settings_that_qemu_accepts_together(now):
+    """QEMU refuses dirty-limit with auto-converge, and post-copy with multifd."""
+    described = guest("600000/s over 8G", ring_entries=4096, link=4 * 10**10, settings=Settings(**now))
+    for plan in plans(described, Targets(downtime_s=0.3)):
+        plan.settings.check()
+    with pytest.raises(InputError, match="dirty-limit = True: QEMU refuses it with auto-converge"):
+        Settings(auto_converge=True, dirty_limit=True).check()
+
+
+def test_a_dirty_limit_that_makes_vcpus_sleep_is_reported():
+    limited = Settings(dirty_limit=True, vcpu_dirty_limit=30)
+    answer = simlib.migrate(guest("600000/s over 8G", ring_entries=4096, settings=limited), options=quick(8))
+    assert answer.row("as it is")["sleep_s_high"] > 0
+    assert "The dirty limit makes a vCPU sleep for up to" in answer._stalls(answer.row("as it is"))
 
 
 def test_a_rate_of_0_over_a_short_time_is_left_out():
