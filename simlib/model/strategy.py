@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Strategies: conditions, written as text in a scenario file, on which a hold of mmu_lock ends.
+"""Strategies: conditions, written as strings in a scenario file, on which a hold of mmu_lock ends.
 
     pages >= 512 or (held >= 50us and waiters >= 1)
 
-The condition is tested after every word of 64 pages (every block, where a walk goes by blocks). Its
-grammar is that of `simlib.model.grammar`, and its comparisons are
+The condition is tested after every word of 64 pages (every block, if a walk proceeds by blocks). Its grammar is that of
+`simlib.model.grammar`, and its comparisons are
 
     comparison = "never" | quantity sign amount
     quantity   = "pages" | "blocks" | "held" | "waiters" | "vcpus"
@@ -32,7 +32,7 @@ QUANTITIES: dict[str, Callable[[int, Extent, Lock, int], Condition]] = {
     "waiters": lambda least, hold, lock, block: lock.waiters(least),  # threads that wait for the lock
     "vcpus": lambda least, hold, lock, block: lock.vcpus(least),  # vCPUs among them
 }
-"""Quantities of a strategy; each makes the condition that it is at least an amount, for a hold, a lock and block pages."""
+"""Quantities of a strategy: each makes, for a hold, a lock and block pages, the condition "at least this amount"."""
 
 _SIGNS = (">=", ">", "<=", "<")
 _MOST = 2**40
@@ -61,8 +61,8 @@ class Threshold(Condition):
 class Adaptive(Condition):
     """The adaptive batch of pages is done.
 
-    At the end of each hold, the batch doubles if no thread waits for the lock, else it halves, within bounds; it starts
-    at the lower one. Each clearing thread has its own batch.
+    At the end of each hold, the batch doubles if no thread waits for the lock, otherwise it halves, within bounds. It
+    starts at the lower bound. Each clearing thread has its own batch.
     """
 
     least: int
@@ -78,7 +78,7 @@ def strategy(text: str, what: str = "clear_drop_when") -> Condition:
 
     Raises `InputError` that names the wrong word, and the rule that it breaks.
 
-    - `what`: names the text in an error.
+    - `what`: name of the string in an error.
 
     >>> str(strategy("pages>=512 or (held >= 50us and waiters>0)"))
     'pages >= 512 or held >= 50us and waiters >= 1'
@@ -87,7 +87,7 @@ def strategy(text: str, what: str = "clear_drop_when") -> Condition:
     ...
     simlib.InputError: clear_drop_when = page >= 512: unknown word 'page'; did you mean 'pages'? known: ...
     """
-    reader = _StrategyParser(text, what, "join conditions by and, or; close every parenthesis")
+    reader = _StrategyParser(text, what, "join conditions with `and` or `or`, and close every parenthesis")
     condition = reader.read()
     comparisons = leaves(condition)
     if len(comparisons) > 1 and any(isinstance(comparison, NeverDrop) for comparison in comparisons):
