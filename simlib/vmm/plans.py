@@ -133,7 +133,7 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
 def _throttled_plans(guest: RunningGuest, targets: Targets, base: Settings, actions: list[str]) -> Iterator[Plan]:
     """Generate plans that slow the guest down; `actions`: other changes of `base`.
 
-    The dirty rate ranks these fixed plans; no throttle is computed from it. QEMU refuses dirty-limit with auto-converge.
+    The dirty rate ranks these plans; no throttle is computed from it. QEMU refuses dirty-limit with auto-converge.
     """
     longest = np.inf if targets.max_stall_s is None else targets.max_stall_s * PS_PER_S
     for ceiling in CEILINGS:

@@ -117,8 +117,8 @@ class Migration(Result):
                     "page that has not arrived; if the network fails then, vCPUs wait until the migration is "
                     "recovered, and if either host fails, the guest is lost")  # fmt: skip
         if planned["throttle"] > 0:
-            return (f"{VMMS[self.guest.vmm].title} throttles vCPUs by {_range(planned, 'throttle', _whole)} %; a vCPU sleeps for up to "
-                    f"{_range(planned, 'sleep_s', seconds_text)} at a time")  # fmt: skip
+            return (f"{VMMS[self.guest.vmm].title} throttles vCPUs by {_range(planned, 'throttle', _whole)} %; a vCPU "
+                    f"sleeps for up to {_range(planned, 'sleep_s', seconds_text)} at a time")  # fmt: skip
         if planned["sleep_s"] > 0:
             return f"The dirty limit makes a vCPU sleep for up to {_range(planned, 'sleep_s', seconds_text)} at a time"
         return "Nothing throttles the guest"
