@@ -255,9 +255,8 @@ def _find_answer(notebook: nbformat.NotebookNode) -> str:
     """Answer that the last cell displays."""
     for cell in reversed(notebook.cells):
         texts = [o.get("data", {}).get("text/markdown", "") for o in cell.get("outputs", [])] or [cell.source]
-        for text in texts:
-            if text.startswith(ANSWER):
-                return _plain_text(text.removeprefix(ANSWER))
+        for text in filter(lambda text: text.startswith(ANSWER), texts):
+            return _plain_text(text.removeprefix(ANSWER))
     return ""
 
 

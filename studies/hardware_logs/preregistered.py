@@ -74,10 +74,8 @@ class PreregisteredQuestion(NamedTuple):
 def asked() -> list[PreregisteredQuestion]:
     """The scenarios of ``data/scenarios/pml-xeon.toml``, by the guest's size."""
     cases = load_scenario(data_dir() / "scenarios" / f"{NAME}.toml").variants
-    return [
-        PreregisteredQuestion(size, cases[f"manual-{size.lower()}"], cases[f"get-clears-{size.lower()}"])
-        for size in ("8G", "64G")
-    ]
+    sizes = ("8G", "64G")
+    return [PreregisteredQuestion(n, cases[f"manual-{n.lower()}"], cases[f"get-clears-{n.lower()}"]) for n in sizes]
 
 
 def _span(run: SimulationResult, first: Stamp, last: Stamp) -> float:
@@ -149,9 +147,8 @@ def files_of(table: pd.DataFrame) -> dict[str, str]:
     files: dict[str, str] = {}
     for kind, unit in (("ratios", "ratio"), ("times", "s")):
         columns = _columns(unit)
-        rows = table[(table["question"] == RATIO) == (unit == "ratio")].set_axis(
-            [column.name for column in columns], axis=1
-        )
+        rows = table[(table["question"] == RATIO) == (unit == "ratio")]
+        rows = rows.set_axis([column.name for column in columns], axis=1)
         title = f"a server with PML, {kind}: predicted before it was measured"
         described = DescribedTable(f"{NAME}-{kind}", title, columns, ("question", "guest_memory"), rows)
         files |= predicted_files(described, about, used)

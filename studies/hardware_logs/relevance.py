@@ -54,9 +54,7 @@ def matters_table(seed: int = 1, progress: parallel.Progress | None = None) -> p
     tasks = [partial(_sampled_means, case, seed) for case in all_cases.values()]
     results = parallel.run_all(tasks, "with and without PML", progress)
     rows = []
-    for (mmu, memory, tracking, hold), case, values in zip(all_cases, all_cases.values(), results, strict=True):
-        lost, stall, rare, clear, lasted = values
-        share = 100 * lost / (case.guest.vcpus * lasted)
-        rows.append((mmu, memory, tracking, hold, share, stall, rare, clear))
+    for (setup, case), (lost, stall, rare, clear, lasted) in zip(all_cases.items(), results, strict=True):
+        rows.append((*setup, 100 * lost / (case.guest.vcpus * lasted), stall, rare, clear))
     columns = ["mmu", "memory", "tracking", "hold", "lost_percent", "longest_stall_s", "stall_p999_s", "clear_s"]
     return pd.DataFrame(rows, columns=columns)

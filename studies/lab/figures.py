@@ -43,10 +43,12 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
             name = f"{batch} pages" if batch else "whole ioctl"
             for trace in _line_and_points(part, "vcpus", colour, name):
                 figure.add_scatter(**trace, legendgroup=trace["name"], showlegend=True, row=i, col=j)
-        without_title = {"title": None}
-        figure.update_xaxes(style.vcpu_axis(rows["vcpus"]) | (without_title if i < len(metrics) else {}), row=i, col=j)
-        axis = _times(rows[rows["metric"] == metric], METRICS[metric])
-        figure.update_yaxes(axis | (without_title if j > 1 else {}), row=i, col=j)
+        figure.update_xaxes(style.vcpu_axis(rows["vcpus"]), row=i, col=j)
+        figure.update_yaxes(_times(rows[rows["metric"] == metric], METRICS[metric]), row=i, col=j)
+        if i < len(metrics):
+            figure.update_xaxes(title=None, row=i, col=j)
+        if j > 1:
+            figure.update_yaxes(title=None, row=i, col=j)
     figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
     subtitle = "lab time; points: median and range over the seeds; lines: simulated from instruction costs"
     return style.titled(figure, "CLEAR under load: lab and simulator", subtitle, entries_per_row=3)
