@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The questions, one module or package each: simulate, predict, compare, calibrate, choose, migrate, sweep."""
+"""Analyses, one module or package each: simulate, predict, compare, calibrate, choose, migrate, sweep, theory."""
 
 from __future__ import annotations
 
 from simlib._lib import lazy_imports
 
-_QUESTIONS = ("calibrate", "choose", "compare", "migrate", "predict", "simulate", "sweep", "theory")
+_ANALYSES = ("calibrate", "choose", "compare", "migrate", "predict", "simulate", "sweep", "theory")
 
-__getattr__ = lazy_imports.lazy_names(__name__, dict.fromkeys(_QUESTIONS, ()))
+__getattr__ = lazy_imports.lazy_names(__name__, dict.fromkeys(_ANALYSES, ()))

@@ -21,11 +21,12 @@ from simlib.model.scenario import Scenario, as_scenario
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Result):
-    """Metrics of several policies, and their changes against the first.
+    """Metrics of several policies, and their changes relative to the first.
 
-    - `frame`: policy, variant, vcpus, metric, estimate, low, high, unit; and against the first policy, change_percent,
-      change_low, change_high (NaN if its metric is 0). The comparison is paired, so that common effects cancel.
-    - `policies`: the policies as given; the others are compared with the first.
+    - `frame`: policy, variant, vcpus, metric, estimate, low, high, unit; and the change relative to the first policy:
+      change_percent, change_low, change_high (NaN if the first policy's metric is 0). The comparison is paired, so that
+      common effects cancel.
+    - `policies`: the policies as given; all are compared with the first.
     - `level`: confidence level of the intervals.
     - `costs`: one row per cost that the programs spend: cost, evidence, value, low, high, unit, source.
     - `flags`: assumptions and limits that affect the result.
@@ -89,14 +90,14 @@ def compare(
     variant: str = "",
     **options: Unpack[PredictionKeywords],
 ) -> Comparison:
-    """Compare policies over vCPUs.
+    """Compare policies over numbers of vCPUs.
 
-    Raises `InputError` if a policy is unknown or named twice, and for the reasons of `simlib.predict`.
+    Raises `InputError` if a policy is unknown or named twice, and in the cases listed for `simlib.predict`.
 
     - `scenario`: a scenario, or its file.
-    - `policies`: names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, several
-      joined by ``+``, or ``"baseline"`` for the scenario's own. The others are compared with the first.
-    - `variant`: only this one, if the scenario has variants; by default all.
+    - `policies`: names in `simlib.model.policies.POLICIES`, batches such as ``"every-512"``, several policies joined by
+      ``+``, or ``"baseline"`` for the scenario's own policy. All are compared with the first.
+    - `variant`: variant to compare, if the scenario has variants; by default all of them.
     - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `unknown_costs`, `progress`: see
       `simlib.analysis.prediction_options.PredictionOptions`.
 

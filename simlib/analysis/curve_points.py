@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Simulation of the points of predicted curves: the runs of each point, and the values read from them."""
+"""Simulation of the points of predicted curves: the runs of each point, and the values computed from them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Floats = NDArray[np.float64]
 Read = TypeVar("Read")
 
 MOVED_PART = 4
-"""The effect of a cost is measured on one in this many pages of a point, against an equal run at the central costs."""
+"""Runs for the effect of a cost simulate one in this many pages of a point; the reference is an equal, central run."""
 
 
 def run_pages(
     scenario: Scenario, pages: int | None, seed: int, check: parallel.Check, part: int = 1
 ) -> SimulationResult:
-    """Run all memory (None), or this many pages per vCPU, or one in `part` of these.
+    """Simulate all memory (if `pages` is None), or one in `part` of this many pages per vCPU.
 
-    With fewer than 8 vCPUs, each simulates more pages, because the total determines the random spread.
+    With fewer than 8 vCPUs, more pages per vCPU are simulated, because the total number determines the random spread.
     """
     pages = None if pages is None else pages * max(1, 8 // scenario.guest.vcpus)
     return run_part(scenario, pages, part, seed=seed, progress=check)
@@ -48,7 +48,7 @@ def run_pages(
 def run_jobs(
     jobs: Sequence[tuple[Any, ...]], function: Callable[..., Read], progress: parallel.Progress | None = None
 ) -> list[Read]:
-    """Call a function for several scenarios in parallel; a job has its arguments except the last one, the check."""
+    """Call a function for several scenarios in parallel; a job contains its arguments except the last, the check."""
     # The scenarios with the most vCPUs take longest: run them first, so that all CPUs finish at about the same time.
     order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
     results = parallel.run_all([partial(function, *jobs[i]) for i in order], "predicting", progress)
@@ -65,11 +65,11 @@ class CurveCase:
     known: UncertainCosts
 
     def runs(self, options: PredictionOptions) -> list[tuple[Scenario, int]]:
-        """Return scenarios and seeds.
+        """Return the scenarios and seeds of the runs.
 
-        The first has the central costs. With calibrated costs, each logarithm follows, one step down and one step up;
-        without, the other seeds. With ``unknown_costs="sample"``, the last have each uncertain cost at both ends of its
-        prior.
+        The first run has the central costs. If costs were calibrated, two runs follow for each, with its logarithm one
+        step lower and one step higher; otherwise the runs with the other seeds follow. With
+        ``unknown_costs="sample"``, the last runs have each uncertain cost at both ends of its prior.
         """
         central, estimate, seed = self.known.central(), self.known.estimate, options.seed
         ends = variations(self.known, options.level) if options.unknown_costs == "sample" else []
@@ -83,9 +83,9 @@ class CurveCase:
 
 
 def steps_of(estimate: CostEstimate) -> Floats:
-    """Return the step of each calibrated logarithm for a derivative: its standard error, from 0.1 to 1.
+    """Return the step in each calibrated cost's logarithm for a derivative: the standard error, limited to 0.1 … 1.
 
-    With smaller steps, chance dominates the difference.
+    With smaller steps, random noise dominates the difference.
     """
     return np.clip(np.sqrt(np.diag(estimate.covariance)), 0.1, 1.0)
 
@@ -94,8 +94,8 @@ def steps_of(estimate: CostEstimate) -> Floats:
 class Values:
     """Metrics of one case.
 
-    - `points`, shape (points, metrics): those of `CurveCase.runs`, the central costs first.
-    - `ends`, shape (2 costs, metrics): those at the ends of the priors.
+    - `points`, shape (points, metrics): values for `CurveCase.runs` except `ends`; the central costs come first.
+    - `ends`, shape (2 costs, metrics): values at the ends of the priors.
     - `drawn`: the costs with a prior.
     """
 
@@ -108,12 +108,12 @@ class Values:
         return Spread.of(self.drawn, self.points[0], self.ends, self.points)
 
     def extremes(self, metric: int) -> tuple[float, float]:
-        """Return the least and the greatest value of an integer metric at any point."""
+        """Return the smallest and the largest value of an integer metric in any run."""
         values = np.rint(np.concatenate([self.points[:, metric], self.ends[:, metric]]))
         return float(values.min()), float(values.max())
 
     def over(self, other: Values) -> Values:
-        """Return the ratios to another case at the same costs; a cost that only one of them spends affects only it."""
+        """Return the ratios to another case at the same costs; a cost that only one spends affects only that one."""
         names = tuple(dict.fromkeys((*self.drawn, *other.drawn)))
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = self._ends_of(names) / other._ends_of(names)
@@ -137,12 +137,12 @@ class CurveRun(NamedTuple):
 
     @property
     def key(self) -> tuple[Costs, int, int, int | None]:
-        """Identity within its case; costs that the case does not spend do not matter."""
+        """Identity of the run within its case."""
         return self.scenario.costs, self.seed, self.part, self.replication
 
 
 class Point(NamedTuple):
-    """Runs for one of `CurveCase.runs`: the mean of `runs`, or their difference to `base`, the central costs."""
+    """Runs for one of `CurveCase.runs`: its value is the mean of `runs`, or the change from `base` (central costs)."""
 
     runs: Sequence[CurveRun]
     base: Sequence[CurveRun] = ()
@@ -169,13 +169,13 @@ def simulate_points(
         flags.add(f"sampled: windows of {DEFAULT_REPLICATIONS} replications of each migration (docs/sampling.md)")
     sampled = options.unknown_costs == "sample"
     if any(case.known.estimate is None and not (sampled and case.known.drawn) for case in cases):
-        flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
+        flags.add("intervals reflect only the spread over seeds: the costs were given, not calibrated")
     values = {key: row for key, (row, _) in results.items()}
     return [_values(i, case, points[i], values, options) for i, case in enumerate(cases)], tuple(sorted(flags))
 
 
 def _points_of(case: CurveCase, metrics: Sequence[str], options: PredictionOptions) -> list[Point]:
-    """Return the runs of a case; those for effects of costs use fewer pages, or one replication."""
+    """Return the runs of a case; runs for the effects of costs use fewer pages, or one replication."""
     central = case.known.central()
     sampled = central.guest.pages > WHOLE_PAGES and not unsupported_reason(central)
     windows = sampled and not set(metrics) - set(WINDOW_METRICS)
@@ -195,18 +195,18 @@ def _points_of(case: CurveCase, metrics: Sequence[str], options: PredictionOptio
 
 
 def _whole_hint(scenario: Scenario, metrics: Sequence[str]) -> str:
-    """Return a hint which metrics to omit, since they need a run of all memory, and why windows do not apply."""
+    """Return a hint on which metrics need a run of all memory and can be omitted, and why windows do not apply."""
     names = ", ".join(name for name in metrics if find_metric(scenario, name).scaling == "whole")
     others = ", ".join(sorted(set(metrics) - set(WINDOW_METRICS)))
     reason = unsupported_reason(scenario) or f"windows do not give {others}"
-    return f"or omit {names}, for which a part of the memory is not enough: {reason} (docs/sampling.md)"
+    return f"or omit {names}, which cannot be computed from a part of the memory: {reason} (docs/sampling.md)"
 
 
 def _read(
     scenario: Scenario, pages: int | None, seed: int, part: int, replication: int | None, check: parallel.Check,
     metrics: Sequence[str],
 ) -> tuple[Floats, float]:  # fmt: skip
-    """Return the metrics of a run, shape (metrics,), and its ratio of pages to simulated ones (0 with windows)."""
+    """Return the metrics of a run, shape (metrics,), and the ratio of all pages to simulated ones (0: windows)."""
     if replication is not None:
         (sampled,) = sample_several(scenario, DEFAULT_REPLICATIONS, seed, check, replication)
         return np.array([sampled.metrics[metric] for metric in metrics]), 0.0
@@ -217,7 +217,7 @@ def _read(
 def _values(
     i: int, case: CurveCase, points: Sequence[Point], results: Mapping[Any, Floats], options: PredictionOptions
 ) -> Values:
-    """Return the values of a case; effects from fewer pages, or from one replication, are applied to its centre."""
+    """Return the values of a case; effects from fewer pages, or from one replication, change its central value."""
     rows: list[Floats] = []
     for point in points:
         value = np.mean([results[i, run.key] for run in point.runs], axis=0)

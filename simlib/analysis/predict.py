@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Prediction of curves over vCPUs, with intervals.
+"""Prediction of curves over numbers of vCPUs, with intervals.
 
 The compiled engine simulates the points of a curve with a sample of the pages (if the metrics are proportional to
-them), on common random numbers. The interval combines the uncertainty of the costs (first order, in the logarithms,
-from runs with fewer pages) and the model's discrepancy from the data that it was fitted to.
+them), on common random numbers. The interval combines the uncertainty of the costs (to first order in their logarithms,
+from runs with fewer pages) with the model's discrepancy from the data on which the costs were calibrated.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ def predict(
     policy: str = "",
     **options: Unpack[PredictionKeywords],
 ) -> PredictionResult:
-    """Predict curves over vCPUs, for a scenario or each of its variants.
+    """Predict curves over numbers of vCPUs, for a scenario or each of its variants.
 
-    Raises `InputError` if the workload has no such metric, vcpus is empty, or if `unknown_costs` is ``"exact"`` and a
-    cost has no value.
+    Raises `InputError` if the workload lacks one of the metrics, if `vcpus` is empty, or if `unknown_costs` is
+    ``"exact"`` and a cost has no value.
 
-    - `scenario`: a scenario, or its file. If it has variants, they are predicted, else itself.
-    - `variant`: only this one.
-    - `policy`: strategy for taking the lock, by its name (`simlib.model.policies.POLICIES`).
+    - `scenario`: a scenario, or its file. If it has variants, these are predicted, otherwise the scenario itself.
+    - `variant`: variant to predict; by default all of them.
+    - `policy`: name of a strategy for taking the lock (`simlib.model.policies.POLICIES`).
     - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `unknown_costs`, `progress`: see
       `simlib.analysis.prediction_options.PredictionOptions`.
 
@@ -192,7 +192,7 @@ def _cases_of(
 def interval(
     values: Values, column: int, estimate: CostEstimate | None, level: float, spread: Spread, metric: str = ""
 ) -> tuple[float, float, float]:
-    """Return the centre and the interval of one metric of a case; without the metric's name, of a ratio.
+    """Return the centre and the ends of the interval of one metric of a case; if `metric` is empty, of a ratio.
 
     The model's discrepancy is assumed to be common to both sides of a ratio.
     """

@@ -12,7 +12,7 @@ from simlib.analysis.simulate import UnknownCosts
 from simlib.measurements.fits import AnyFit
 
 PAGES_PER_VCPU = 4096
-"""Pages per vCPU that a point of a curve simulates; twice as many move no published point by more than 0.5 %."""
+"""Simulated pages per vCPU of a point; twice as many change the value for no published point by more than 0.5 %."""
 
 LEVEL = 0.90
 """Default confidence level of intervals."""
@@ -25,18 +25,18 @@ class PredictionOptions:
     """Costs, metrics, precision and reporting of `simlib.predict` and `simlib.compare`.
 
     - `fit`: calibrated costs; by default the shipped fit of each host, if there is one. Without a fit, the scenario's
-      own costs are used, and the intervals show the simulation's random spread over `replications` seeds.
+      own costs are used, and the intervals reflect the random spread over `replications` seeds.
     - `metrics`: names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for
-      one iteration; by default those of the workload.
+      one iteration; by default the workload's default metrics.
     - `level`: confidence level of the intervals.
     - `seed`: seed of the random numbers.
     - `replications`: number of seeds for the random spread if no cost was calibrated.
     - `pages_per_vcpu`: simulated pages per vCPU.
     - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
-      ``"sample"``: sampled from its prior, which widens the intervals; ``"median"``: the prior's median; ``"exact"``:
-      refused.
+      ``"sample"``: the cost is sampled from its prior, which widens the intervals; ``"median"``: it is the prior's
+      median; ``"exact"``: the scenario is refused.
     - `progress`: called with (stage, share done), and before a long run with its expected duration.
-    - `factors`: factors for known costs of a scenario, by its name; not an argument of `simlib.predict`.
+    - `factors`: factors for known costs, by the scenario's name; not an argument of `simlib.predict`.
     """
 
     fit: AnyFit | None = None

@@ -47,10 +47,10 @@ class SimulationResult(Result):
     - `scenario`: the simulated scenario (with fewer pages, if pages were sampled).
     - `job`: the programs.
     - `raw`: every counter of the engine.
-    - `scale`: pages of the scenario over pages simulated; 1 if nothing was sampled. `metrics` that are proportional to
+    - `scale`: ratio of the scenario's pages to the simulated pages. If it is not 1, `metrics` that are proportional to
       the memory are multiplied by it, and those of a single stall are omitted.
     - `flags`: assumptions and limits that affect the result.
-    - `known`: costs of the whole scenario with their uncertainty; None: as the scenario has them.
+    - `known`: costs of the whole scenario with their uncertainty; None: those of `scenario`.
     - `ranges`: True if the metrics have a range over the uncertain costs.
     - `pages_per_vcpu`: maximum number of simulated pages per vCPU; None: every page.
     """
@@ -84,7 +84,7 @@ class SimulationResult(Result):
         return {name: float(np.sum(value)) for name, value in self._values.items()}
 
     def value(self, name: str) -> float:
-        """Return a metric by its name, or of a single iteration: ``dirty_memory_time[2]``.
+        """Return a metric by its name; ``dirty_memory_time[2]`` is the value of a single iteration.
 
         Raises `InputError` if the workload has no such metric or iteration, or if the metric needs a run of all memory.
 
@@ -103,14 +103,14 @@ class SimulationResult(Result):
 
     @cached_property
     def _values(self) -> dict[str, np.ndarray]:
-        """Every metric, scaled to the whole memory; those by iteration as arrays."""
+        """Every metric, scaled to all memory; metrics by iteration are arrays."""
         kind = kind_of(self.scenario)
         return kind.scale_to_whole(kind.measure(self.scenario, self.job, self.raw), self.scale)
 
     def table(self) -> pd.DataFrame:
         """Return the metrics: metric, value, unit; and low and high, the range over the uncertain costs, if any.
 
-        The range needs two runs for each of these costs, once.
+        The first call simulates two runs for each of these costs.
         """
         rows = [(name, value, find_metric(self.scenario, name).unit) for name, value in self.metrics.items()]
         frame, spread = pd.DataFrame(rows, columns=["metric", "value", "unit"]), self.spread()
@@ -121,7 +121,7 @@ class SimulationResult(Result):
     def spread(self, progress: parallel.Progress | None = None) -> Spread | None:
         """Return the effect of the uncertain costs: each of `metrics` with each cost at the ends of its prior.
 
-        It is simulated at the first call, in parallel on all CPUs. None: no cost is uncertain.
+        The first call simulates it, in parallel on all CPUs. Returns None if no cost is uncertain.
         """
         known = self.known
         if known is None or not self.ranges or not known.drawn:
@@ -146,7 +146,7 @@ class SimulationResult(Result):
         return (self.known or UncertainCosts.of(self.scenario)).table()
 
     def locks(self) -> pd.DataFrame:
-        """Return one row per lock and mode (see `EngineResult.locks`); counts as simulated, not scaled."""
+        """Return one row per lock and mode (see `EngineResult.locks`); counts are not scaled."""
         return self.raw.locks(self.job)
 
     def threads(self) -> pd.DataFrame:
@@ -156,8 +156,8 @@ class SimulationResult(Result):
     def phases(self) -> pd.DataFrame:
         """Return one row per phase between stamps: phase, start_s, seconds, faults, and mean microseconds by activity.
 
-        Values are as simulated, not scaled. The means are those per fault: the time of all threads, divided by the
-        faults of the phase. Parked threads count as idle.
+        Values are not scaled. The means are per fault: the time of all threads, divided by the faults of the phase.
+        Parked threads count as idle.
         """
         raw, names = self.raw, self.job.stamps
         rows = []
@@ -173,7 +173,7 @@ class SimulationResult(Result):
     def time_per_fault(self) -> pd.DataFrame:
         """Return the mean time of a fault while the guest dirties its memory: activity, microseconds_per_fault.
 
-        Populating is excluded, as in the selftest's dirty memory time. Zeros if the guest has no such phase.
+        Populating is excluded, as in the selftest's dirty memory time. All values are 0 if the guest has no such phase.
         """
         phase = kind_of(self.scenario).dirtying_phase
         dirtying = self.phases()[[stamp.phase == phase for stamp in self.job.stamps[1:]]]
@@ -212,7 +212,7 @@ class SimulationResult(Result):
     def degradation(self) -> pd.DataFrame:
         """Return the guest's loss of throughput over time, for workloads during which the guest runs.
 
-        Returns: time_s, width_s, throughput, degradation. Raises `InputError` if the guest does not run meanwhile.
+        Returns: time_s, width_s, throughput, degradation. Raises `InputError` for other workloads.
         """
         curve = kind_of(self.scenario).curve
         if curve is None:
@@ -236,12 +236,12 @@ def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOptions:
-    """Changes of a scenario before it runs, and its costs: options of `simulate`, `sample` and `programs`.
+    """Changes to a scenario before it runs, and its costs: common options of `simulate`, `sample` and `programs`.
 
     - `variant`: name of the variant, if the scenario has any.
     - `vcpus`: number of vCPUs; by default the scenario's.
-    - `policy`: strategy for taking the lock, by its name (`simlib.model.policies.POLICIES`).
-    - `fit`: calibrated costs; by default the shipped fit for the host, if there is one. Costs that the scenario gives
+    - `policy`: name of a strategy for taking the lock (`simlib.model.policies.POLICIES`).
+    - `fit`: calibrated costs; by default the shipped fit for the host, if there is one. Costs given in the scenario
       keep their values.
     """
 
@@ -261,16 +261,16 @@ class CaseOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions(CaseOptions):
-    """Options of `simulate`; those of `CaseOptions`, and these.
+    """Options of `simulate`: those of `CaseOptions`, and the following.
 
-    - `engine`: both give the same result; the reference engine is some hundred times slower. It takes small runs while
-      the compiled one is not yet compiled or loaded (`simlib.simulator.engine.engine_selection`).
+    - `engine`: both give the same result; the reference engine is some hundred times slower. It also simulates small
+      runs until the compiled engine is loaded (`simlib.simulator.engine.engine_selection`).
     - `seed`: seed of the random numbers.
-    - `trace`: keep up to this many trace events (the run fails if there are more).
+    - `trace`: maximum number of trace events to keep (the run fails if there are more).
     - `pages_per_vcpu`: simulate at most this many pages per vCPU and scale the result; by default every page.
     - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
-      ``"sample"``: the run has the median of its prior, and `SimulationResult.table` the range. ``"median"``: the same
-      without the range. ``"exact"``: such a scenario is refused.
+      ``"sample"``: the run uses the median of the cost's prior, and `SimulationResult.table` includes the range over
+      the prior. ``"median"``: the same without the range. ``"exact"``: such a scenario is refused.
     - `announce`: called with the expected duration before a long run.
     - `progress`: called with (events, simulated picoseconds) from time to time.
     """
@@ -308,8 +308,8 @@ class SimulationKeywords(CaseKeywords, total=False):
 def simulate(scenario: Scenario | str | Path, **options: Unpack[SimulationKeywords]) -> SimulationResult:
     """Simulate a scenario once, with the costs that were calibrated for its host.
 
-    Raises `InputError` if an argument breaks its rule, or if `unknown_costs` is ``"exact"`` and a cost has no value.
-    Raises `DeadlockError`, `HorizonError`.
+    Raises `InputError` if an argument is invalid, or if `unknown_costs` is ``"exact"`` and a cost has no value. Raises
+    `DeadlockError` if all threads wait for each other, and `HorizonError` if the run exceeds a limit.
 
     - `scenario`: a scenario, or its file.
     - `variant`, `vcpus`, `policy`, `fit`: see `CaseOptions`.
@@ -351,10 +351,10 @@ def sample(
     """Simulate some windows of a migration of any size, with the costs that were calibrated for its host.
 
     Returns: Every metric with the standard error of the sampling. Raises `InputError` if the migration cannot be
-    sampled (`simlib.simulator.sampling.unsupported_reason`), or an argument breaks its rule.
+    sampled (`simlib.simulator.sampling.unsupported_reason`), or an argument is invalid.
 
     - `scenario`: a scenario, or its file.
-    - `replications`: number of sampled runs, each with windows at other chunks; at least 2.
+    - `replications`: number of sampled runs, each with windows at different chunks; at least 2.
     - `seed`, `unknown_costs`: see `SimulationOptions`.
     - `progress`: called with (stage, share done).
     - `variant`, `vcpus`, `policy`, `fit`: see `CaseOptions`.
@@ -373,7 +373,7 @@ def sample(
     result = sample_migration(central, replications=replications, seed=seed, progress=part)
     frame, note = result.frame, ""
     if ranges:
-        # One replication simulates each end of a cost's prior, and is compared with itself at the central costs.
+        # Each end of a cost's prior is simulated in one replication, and compared with it at the central costs.
         cases, names = variations(known), list(result.metrics)
         numbers = [number % replications for number in range(len(cases))]
         tasks = [partial(sample_several, case, replications, seed, only=number)
@@ -409,7 +409,7 @@ def _with_ranges(scenario: Scenario, frame: pd.DataFrame, spread: Spread, scale:
 def programs(scenario: Scenario | str | Path, **options: Unpack[CaseKeywords]) -> Job:
     """Return the programs that `simulate` would run; ``listing()`` prints them.
 
-    A cost without a value has the median of its prior. Raises `InputError` if an argument breaks its rule.
+    A cost without a value is set to the median of its prior. Raises `InputError` if an argument is invalid.
 
     - `scenario`: a scenario, or its file.
     - `variant`, `vcpus`, `policy`, `fit`: see `CaseOptions`.
@@ -432,9 +432,9 @@ def run_scenario(
     pages_per_vcpu: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationResult:
-    """Run a scenario with its own costs: no fit is searched; a cost without a value has the median of its prior.
+    """Run a scenario with its own costs, without a fit; a cost without a value is set to the median of its prior.
 
-    Raises `InputError`, `DeadlockError`, `HorizonError`.
+    Raises `InputError`, `DeadlockError` or `HorizonError` as `simulate` does.
 
     - `scenario`: a scenario without variants.
     - `engine`, `seed`, `trace`, `pages_per_vcpu`, `progress`: see `SimulationOptions`.
@@ -449,7 +449,7 @@ def run_scenario(
 def run_part(
     scenario: Scenario, pages: int | None, part: int, *, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> SimulationResult:
-    """Run a scenario as `run_scenario` does, with one in `part` of `pages` per vCPU, to compare it with another."""
+    """Run a scenario as `run_scenario` does, with one in `part` of `pages` per vCPU, to compare two runs."""
     return _run(scenario, (pages, part), "compiled", seed, 0, progress)
 
 
@@ -457,7 +457,7 @@ def _run(
     scenario: Scenario, pages: tuple[int | None, int], engine: Engine, seed: int, trace: int,
     progress: Callable[[int, int], None] | None,
 ) -> SimulationResult:  # fmt: skip
-    """Build the programs of a scenario, and run them; `pages` per vCPU (None: all), and the divisor of these."""
+    """Build and run the programs of a scenario; `pages` are the pages per vCPU (None: all), and their divisor."""
     scenario = complete(scenario)
     kind, (pages_per_vcpu, part) = kind_of(scenario), pages
     small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind.sample(scenario, pages_per_vcpu, part)

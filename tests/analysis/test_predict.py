@@ -78,7 +78,7 @@ def test_a_single_stall_needs_all_memory(monkeypatch):
     messages: list[str] = []
     result = simlib.predict(scenario, [2], metrics=["longest_stall"], replications=2,
                            progress=lambda what, share: messages.append(what))  # fmt: skip
-    assert "or omit longest_stall, for which a part of the memory is not enough: a guest that" in messages[0]
+    assert "or omit longest_stall, which cannot be computed from a part of the memory: a guest that" in messages[0]
     assert (result.frame["estimate"] > 0).all()
     assert not any("was simulated" in flag for flag in result.flags)
 
@@ -95,7 +95,7 @@ def test_a_policy_by_name():
         ({"vcpus": []}, r"must name at least one number of vCPUs; write \[16, 32, 48\]"),
         (
             {"metrics": ["precopy_duration"]},
-            r"dirty_log_perf_test has none of this name; .*known: clear_cpu_time, clear_dirty",
+            r"dirty_log_perf_test has no metric of this name; .*known: clear_cpu_time, clear_dirty",
         ),
         ({"metrics": ["dirty_memory_time[7]"]}, r"the workload has iterations 1 to 2"),
         ({"policy": "every-63"}, r"multiple of 64"),

@@ -23,8 +23,8 @@ __all__ = ["CalibrationOptions", "build_problem", "calibrate", "sobol_indices", 
 class CalibrationOptions:
     """Options of `calibrate` that are rarely needed.
 
-    - `select`: condition on the rows that are used at all, in the form of ``train``.
-    - `level`: probability of the intervals.
+    - `select`: condition on the rows to use, for training or held out, in the format of ``train``.
+    - `level`: confidence level of the intervals.
     - `pages_per_vcpu`: pages per vCPU that each evaluation simulates.
     - `profile`: compute profile intervals and Sobol indices; otherwise the intervals are those of the linearised
       problem.
@@ -51,13 +51,13 @@ def calibrate(
     """Determine a scenario's costs from one or several tables of measurements.
 
     - `scenario`: a scenario, or its file. Its `Calibration` section names the unknown costs and the metrics.
-    - `measurements`: a table, a DataFrame by the rules of a measurement file, a CSV file, or the name of a table in
-      data/; or several of them. Each provides those of the calibration's metrics that it has, and each metric of each
-      table has a separate noise if it has enough rows (`simlib.analysis.calibrate.noise`).
-    - `train`: condition on the rows that the calibration may use; the others are held out. One for all tables, or by
-      the names of tables; the one named ``""`` is for tables that are not named.
+    - `measurements`: a table, a DataFrame with the columns of a measurement file, a CSV file, the name of a table in
+      data/, or several of these. A table provides those metrics of the calibration that it contains. The noise of each
+      metric of a table is estimated separately if it has enough rows (`simlib.analysis.calibrate.noise`).
+    - `train`: condition on the rows that the calibration may use; the others are held out. Give one condition for all
+      tables, or conditions by the names of tables, where ``""`` applies to tables that are not named.
     - `seed`: seed of the engine's random numbers and of the starting points.
-    - `progress`: called with (what, share done).
+    - `progress`: called with (stage, share done).
     - `options`: see `CalibrationOptions`.
 
     >>> import pandas as pd

@@ -16,7 +16,7 @@ INFORMATIVE_ROWS = {
     "queue_length_penalty": "times with several numbers of vCPUs that all queue for the lock",
     "tlb_invalidate": "times with many vCPUs whose faults take the lock for read",
     "fault_jitter": "contentions with 2 to 8 vCPUs",
-    "guest_access": "times of an iteration that takes no fault",
+    "guest_access": "times of an iteration without faults",
     "populate_block": "populate_time",
     "clear_page": "clear_dirty_log_time",
 }
@@ -37,17 +37,17 @@ def _not_converged(fit: Fit, end: Minimum) -> str:
     cost, width = _least_determined(fit), np.sqrt(np.diag(fit.estimate.covariance).max())
     return (
         f"the search was stopped after {end.steps} steps, the last {MAX_STEPS} of which still reduced the sum of "
-        f"squares by {end.gain:.1%}; the rows determine {cost} least (within a factor of {np.exp(width):.2g}): "
+        f"squares by {end.gain:.1%}; the rows constrain {cost} least (to a factor of {np.exp(width):.2g}): "
         f"{_remedy([cost])}"
     )
 
 
 def _starts_differ(fit: Fit) -> str:
     last = sorted(fit.starts["last"])
-    ratio = f" ({last[1] / last[0]:.1f} times its sum of squares)" if len(last) > 1 and last[0] > 0 else ""
+    ratio = f" with {last[1] / last[0]:.1f} times its sum of squares" if len(last) > 1 and last[0] > 0 else ""
     return (
-        f"of {len(last)} starts only one reached the best minimum, and the next one ended elsewhere{ratio}, so that a "
-        f"better minimum may exist; try other seeds, and if they give other costs: {_remedy([_least_determined(fit)])}"
+        f"of {len(last)} starts only one reached the best minimum, and the second best ended elsewhere{ratio}: a "
+        f"better minimum may exist; try other seeds, and if the costs then differ: {_remedy([_least_determined(fit)])}"
     )
 
 
@@ -68,7 +68,7 @@ def _few_data(fit: Fit) -> str:
     rows, costs = len(fit.train), len(fit.estimate.names)
     return (
         f"{rows - repeats(fit.train)} different observations ({rows} with repeats) are few for {costs} costs, which "
-        "may not be distinguishable: measure at other vCPUs or other metrics, or calibrate fewer costs"
+        "may not be distinguishable: measure other numbers of vCPUs or other metrics, or calibrate fewer costs"
     )
 
 
@@ -86,9 +86,9 @@ def _not_explained(fit: Fit) -> str:
     deviations = np.abs(np.log(np.maximum(fit.train["model"], 1e-12) / fit.train["value"]))
     worst = fit.train.iloc[int(np.argmax(deviations))]
     return (
-        f"{worst['metric']} with {worst['vcpus']} vCPUs is {worst['value']:.4g} and the model's {worst['model']:.4g}, "
+        f"{worst['metric']} with {worst['vcpus']} vCPUs is {worst['value']:.4g}, in the model {worst['model']:.4g}, "
         "for any costs: the scenario differs from the measured workload; check its iterations (with initially_set "
-        "the first one takes no fault), its backing, and whether faults of its architecture contend for a lock"
+        "the first one has no faults), its backing, and whether faults of its architecture contend for a lock"
     )
 
 

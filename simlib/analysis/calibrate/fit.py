@@ -40,7 +40,7 @@ def calibrate(
 
     - `level`, `pages_per_vcpu`, `profile`: see `simlib.analysis.calibrate.CalibrationOptions`.
     - `seed`: seed of the engine's random numbers and of the starting points.
-    - `progress`: called with (what, share done).
+    - `progress`: called with (stage, share done).
     """
     report = progress or (lambda what, share: None)
     coarse = LogResiduals(problem, assumed_ratios(problem.train), max(MIN_COARSE_PAGES, pages_per_vcpu // 8), seed)
@@ -51,7 +51,7 @@ def calibrate(
     logs, base = end.logs, objective(end.logs)
     dof = len(base) - len(logs)
     variance = float(base @ base) / dof + _simulation_variance(objective, logs)
-    uninformed = np.abs(jacobian).max(axis=0) < 1e-6  # no row depends on these costs: anywhere within their bounds
+    uninformed = np.abs(jacobian).max(axis=0) < 1e-6  # no row depends on these: any value within the bounds
     bounds_variance = np.diag(np.where(uninformed, _bounds_variance(problem.bounds, level), 0.0))
     covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance + bounds_variance
     deviations = np.sqrt(np.diag(covariance))
@@ -107,14 +107,14 @@ def calibrate(
 
 
 def _bounds_variance(bounds: FloatArray, level: float) -> FloatArray:
-    """Variances for which costs are within their bounds with probability `level`."""
+    """Variances for which costs lie within their bounds with probability `level`."""
     return np.asarray(((bounds[:, 1] - bounds[:, 0]) / 2 / float(ndtri(0.5 + level / 2))) ** 2)
 
 
 def _clip_to_bounds(
     bounds: FloatArray, logs: FloatArray, lows: FloatArray, highs: FloatArray, uninformed: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Clip the ends to the bounds; flag costs at a bound, and costs that are determined."""
+    """Clip intervals to the bounds; flag costs at a bound, and costs that are determined."""
     low_bound, high_bound = bounds.T
     lows = np.where(uninformed, low_bound, np.maximum(lows, low_bound))
     highs = np.where(uninformed, high_bound, np.minimum(highs, high_bound))
@@ -125,13 +125,13 @@ def _clip_to_bounds(
 def held_at_medians(
     objective: LogResiduals, estimate: CostEstimate, jacobian: FloatArray, weights: FloatArray
 ) -> tuple[tuple[str, ...], FloatArray]:
-    """Effect on the calibrated costs of costs that were held at the medians of their priors.
+    """Effect of the costs that were held at the medians of their priors on the calibrated costs.
 
     - `weights`, shape (calibrated costs,): weights of the squared changes of the calibrated costs relative to the
-      squared residuals, which keep costs that the rows hardly distinguish within their bounds.
+      squared residuals. They keep costs that the rows hardly distinguish within their bounds.
 
-    Returns: the names of the held costs, and the change of the logarithms of the calibrated costs for a standard
-    deviation of each, to first order, shape (calibrated costs, names). Costs without effect are left out.
+    Returns: the names of the held costs that have an effect, and the change of the calibrated costs' logarithms if a
+    held cost changes by its standard deviation, to first order, shape (calibrated costs, names).
     """
     problem, quantile = objective.problem, float(ndtri(0.5 + PRIOR_LEVEL / 2))
     cases = [problem.scenario.variants[name] if name else problem.scenario for name in set(problem.train["variant"])]

@@ -20,10 +20,10 @@ from simlib.measurements.fits import Fit
 def sobol_indices(
     fit: Fit, variant: str, vcpus: int, metric: str = "dirty_memory_time", *, seed: int = 1
 ) -> pd.DataFrame:
-    """Sobol indices of one predicted number over the costs' profile intervals (Saltelli et al. 2010).
+    """Sobol indices of one predicted value over the costs' profile intervals (Saltelli et al. 2010).
 
     Returns: name, first, first_confidence, total, total_confidence: shares of the variance, with 90 % half-widths.
-    `variant` is empty if the scenario has none.
+    `variant` is empty if the scenario has no variants.
     """
     if seed < 1:
         raise InputError("seed", seed, "must be at least 1", "SALib treats 0 as no seed")
@@ -37,7 +37,7 @@ def sobol_indices(
     values = np.log(np.array([r.metrics[metric] for r in runs]))
     if np.ptp(values):
         indices = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
-    else:  # no cost changes the metric, so that there is no variance to divide
+    else:  # no cost changes the metric: there is no variance to apportion
         indices = dict.fromkeys(("S1", "S1_conf", "ST", "ST_conf"), np.zeros(len(names)))
     return pd.DataFrame(
         {"name": names, "first": indices["S1"], "first_confidence": indices["S1_conf"], "total": indices["ST"],

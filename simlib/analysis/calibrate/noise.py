@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Deviation of measurements from the model, estimated separately for each metric of each table with enough rows.
 
-The deviation is that of the logarithm of model over measured. A group of rows (one metric of one table) has a separate
-deviation if it has enough rows; else the metric has one over all tables; else the group has the pooled one times an
-assumed ratio. They are estimated in rounds: weight, fit, and divide each group's sum of squares by its degrees of
-freedom, n minus the sum of its leverages (Patterson and Thompson 1971, Biometrika 58(3), restricted maximum likelihood
-for groups that differ in variance).
+The deviation is the standard deviation of the logarithm of model over measured. A group of rows (one metric of one
+table) has its own deviation if it has enough rows, otherwise that of its metric in all tables. If these rows are too
+few, the group has the pooled deviation times an assumed ratio. The deviations are estimated iteratively: weight, fit,
+and divide each group's sum of squares by its degrees of freedom, n minus the sum of its leverages (Patterson and
+Thompson 1971, Biometrika 58(3), restricted maximum likelihood for groups that differ in variance).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from simlib.analysis.calibrate.problem import FloatArray
 from simlib.simulator.workloads.metrics import split_name
 
 ASSUMED = {"contentions": 2.0}
-"""Assumed ratio of a metric's deviation to the pooled one if its rows do not determine it; 1 if not named. The
-published counts come from a kernel with CONFIG_LOCK_STAT, which the times need not."""
+"""Assumed ratio of a metric's deviation to the pooled one if its rows do not determine it; 1 for other metrics. The
+published counts come from a kernel with CONFIG_LOCK_STAT; the times may come from a kernel without it."""
 
 MIN_ROWS, MIN_FREEDOM = 6, 3.0
 """Rows and degrees of freedom that a group needs for a separate deviation."""
@@ -48,7 +48,7 @@ class Noise:
 
     @property
     def spread(self) -> dict[str, float]:
-        """Ratio of each metric, the root mean square over its tables; the assumed ratio if none was measured."""
+        """Ratio of each metric, the root mean square over its tables; the assumed one of an unmeasured metric."""
         squares = (self.groups["ratio"] ** 2 * self.groups["rows"]).groupby(self.groups["metric"]).sum()
         rows = self.groups.groupby("metric")["rows"].sum()
         ratios = {str(name): float(np.sqrt(squares[name] / rows[name])) for name in rows.index}
@@ -67,11 +67,11 @@ def assumed_ratios(train: pd.DataFrame) -> FloatArray:
 
 
 def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatArray, ratios: FloatArray) -> Noise:
-    """Estimate the deviations after a fit whose rows were weighted by `ratios`; the result has the next ratios.
+    """Estimate the deviations after a fit whose rows were weighted by `ratios`; the result has the next fit's ratios.
 
     The ratios stay as assumed unless at least two groups determine theirs. `residuals`, shape (rows,), are the
-    logarithms of model over measured, and `jacobian`, shape (rows, costs), their derivatives by the logarithms of the
-    costs.
+    logarithms of model over measured, and `jacobian`, shape (rows, costs), their derivatives with respect to the
+    logarithms of the costs.
     """
     group, weighted = row_groups(train), jacobian / ratios[:, None]
     # With pinv, directions that the rows do not determine use no degrees of freedom.

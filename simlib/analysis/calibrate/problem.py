@@ -36,8 +36,8 @@ class Problem:
     - `dataset`: name of the measurements.
     - `condition`: condition on the rows that the calibration may use, as written in a fit file.
     - `not_used`: metrics of the workload that the tables have but the calibration does not explain.
-    - `simulated`: cache of simulated values by variant, vCPUs, metric, costs, pages and seed: a change of one variant's
-      cost needs no new run of the others.
+    - `simulated`: cache of simulated values by variant, vCPUs, metric, costs, pages and seed. If a cost of one variant
+      changes, the other variants are not simulated again.
     """
 
     scenario: Scenario
@@ -73,7 +73,7 @@ class Problem:
         return np.asarray(np.log(self.train["value"].to_numpy(dtype=np.float64)))
 
     def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
-        """Return the model's value of each observation, on common random numbers.
+        """Return the model's value for each observation, on common random numbers.
 
         `points`, shape (n,) or (points, n), are logarithms of the costs. Returns: ndarray, shape (len(rows),) or
         (points, len(rows)).
@@ -105,17 +105,19 @@ def build_problem(
 
     The scenario's `Calibration` names the costs and the metrics. With variants, a table's column ``series`` names the
     variant of each row. A table has a column ``vcpus`` and columns of metrics; a column ``iteration`` gives the
-    iteration of a row's times, which are sums over all iterations if it is empty or missing. `train` is the condition
-    on the rows that the calibration may use, or one for each table by its name; empty: all.
+    iteration of a row's times. If it is missing or empty, the times are sums over all iterations. `train` is the
+    condition on the rows that the calibration may use, or one for each table by its name; empty: all.
 
-    Raises `InputError` if a column is missing, no table has a metric, series and variants do not match, the workload
-    lacks a metric or an iteration. Raises `CalibrationError` if there are too few observations for the parameters.
+    Raises `InputError` if a column is missing, a metric is in no table, series and variants do not match, or the
+    workload lacks a metric or an iteration.
+
+    Raises `CalibrationError` if there are too few observations for the parameters.
     """
     tables = [tables] if isinstance(tables, MeasurementTable) else list(tables)
     for cost in (*scenario.calibration.costs, *scenario.calibration.per_group_costs):
         if any(cost in case.costs.given() for case in (scenario, *scenario.variants.values())):
             raise InputError(
-                f"costs.{cost}", "given", "the calibration is to determine it",
+                f"costs.{cost}", "given", "[calibration] lists it as a cost to determine",
                 f"remove it from [costs], or {cost!r} from [calibration]",
             )  # fmt: skip
     texts = conditions_of("train", train, tables)
@@ -159,7 +161,7 @@ def _rows(scenario: Scenario, table: MeasurementTable, variants: Sequence[str], 
         raise InputError(
             f"columns of {table.name}", ", ".join(map(str, frame.columns)),
             f"none is a metric of the calibration ({', '.join(scenario.calibration.metrics)})",
-            "leave the table out, or name its metrics under [calibration]",
+            "remove the table, or list its metrics under [calibration]",
         )  # fmt: skip
     return pd.concat(parts, ignore_index=True)
 
@@ -178,13 +180,13 @@ def _check_metrics(scenario: Scenario, tables: Sequence[MeasurementTable]) -> No
             columns = dict.fromkeys(str(column) for table in tables for column in table.frame.columns)
             raise InputError(
                 f"columns of {', '.join(table.name for table in tables)}", ", ".join(columns),
-                f"none has {metric}, which [calibration] metrics names",
+                f"none has {metric}, which is in the metrics of [calibration]",
                 f"add a column {name}{'_s (or _ms, _us, _ns)' if unit == 's' else ''}, or remove it from metrics",
             )  # fmt: skip
 
 
 def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | FloatArray]:
-    """Metric of every row, with the iteration if there is one, and its value; NaN if a row has none."""
+    """Metric of every row, with the iteration if there is one, and the value; NaN if a row has no value."""
     name, iteration = split_name(metric)
     values = table.column(name).astype(float) if name in table.frame.columns else table.seconds(name)
     if "iteration" not in table.frame.columns:
@@ -209,7 +211,7 @@ def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
             raise InputError(*series, "the scenario has no variants, so one series must be chosen", hint)
         return [""] * len(frame)
     if "series" not in frame.columns:
-        raise InputError(*columns, "series is missing, which names the scenario's variant of each row", known)
+        raise InputError(*columns, "the column series, which names the variant of each row, is missing", known)
     if not set(names) & set(scenario.variants):
         raise InputError(*series, "none is a variant of the scenario", known)
     return names

@@ -2,7 +2,7 @@
 """Profile intervals: range of a cost while the other costs compensate for its change.
 
 A profile is followed from the optimum outwards (Bates and Watts 1988, Nonlinear Regression Analysis and Its
-Applications, 6.1.2), with runs of few pages. At its end, runs of all pages correct those of few pages until both agree.
+Applications, 6.1.2), with runs of few pages. At its end, runs of all pages correct these runs until both agree.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class _Profile:
         return _solve_for_one(self.growth_with_all_pages, distance, farthest)
 
     def growth_with_all_pages(self, distance: float) -> float:
-        """Root of the growth, relative to the interval's end, by the objective, which then corrects coarse runs."""
+        """Square root of the growth relative to the end's, from a run of all pages, which also corrects coarse runs."""
         ratio, point, residuals = self._evaluate(distance, self.objective)
         if distance > 0:
             self.coarse = self.coarse.updated(point.logs, residuals)
         return ratio
 
     def _evaluate(self, distance: float, function: Residuals) -> tuple[float, _ProfilePoint, FloatArray]:
-        """Minimise over the other costs, from the nearest known point, until a step gains 2 % of `room` at most."""
+        """Minimise over the other costs, from the nearest known point, until a step gains at most 2 % of `room`."""
         nearest = min(self.points, key=lambda point: abs(point.distance - distance))
         step = self.sign * (distance - nearest.distance)
         residuals, point = _minimise_others(function, nearest, self.cost, step, 0.02 * self.room)
@@ -103,7 +103,7 @@ class _Profile:
 def _solve_for_one(function: Callable[[float], float], start: float, farthest: float) -> float:
     """Find where a function that grows from 0 reaches 1, within 5 %; `farthest` if it does not.
 
-    The root of a sum of squares is nearly linear in the distance; where it is not, bisection alternates with secants.
+    The square root of a sum of squares is nearly linear in the distance; elsewhere, bisection alternates with secants.
 
     >>> round(_solve_for_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_solve_for_one(np.expm1, 7.0, 9.0)), 1)
     (3.0, 0.7)
@@ -142,10 +142,10 @@ def _solve_for_one(function: Callable[[float], float], start: float, farthest: f
 def _minimise_others(
     residuals: Residuals, start: _ProfilePoint, cost: int, change: float, negligible: float
 ) -> tuple[FloatArray, _ProfilePoint]:
-    """Minimise the sum of squares over all costs but `cost`, which moves by `change`.
+    """Minimise the sum of squares over all costs except `cost`, which changes by `change`.
 
-    Damped least squares (Levenberg 1944, Quarterly of Applied Mathematics 2(2)) from the point that the slopes predict.
-    Broyden's updates (1965, Mathematics of Computation 19(92)) of the slopes need no extra run.
+    Damped least squares (Levenberg 1944, Quarterly of Applied Mathematics 2(2)) start at the point that the slopes
+    predict. Broyden's updates (1965, Mathematics of Computation 19(92)) of the slopes need no extra run.
 
     Returns: the residuals at the minimum, and the point.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Least squares of a calibration: starting points over the whole physical range, and descents from some of them.
 
-The objective is deterministic: the engine uses common random numbers, so that two trial points differ only by their
-costs.
+The objective is deterministic: the engine uses common random numbers, so that its values at two points differ
+only because of the costs.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from simlib._lib.errors import CalibrationError, HorizonError
 from simlib.analysis.calibrate.problem import FloatArray, Problem
 
 SCREENED = 32
-"""Starting points over the whole physical range, a Sobol sequence in the logarithms; the guess is added to them."""
+"""Number of starting points over the physical range, a Sobol sequence in the logarithms; the guess is added to them."""
 
 FOLLOWED = 4
 """Number of starting points that are followed to a minimum: the guess, and the best of the others."""
 
 MAX_STEPS, MAX_DESCENTS = 20, 5
-"""Steps of one descent, and number of descents, each of which continues from the end of one that has not converged."""
+"""Maximum numbers of steps of a descent, and of descents: one that has not converged is continued by another."""
 
 CONVERGED = 1e-5
 """Relative decrease of the sum of squares below which a descent has converged."""
 
 STEP = 0.05
-"""Step in the logarithm of a cost for a derivative. The objective stays rough with common random numbers: descents with
-smaller steps get stuck."""
+"""Step in the logarithm of a cost for a derivative. The objective is rough even with common random numbers: descents
+with smaller steps get stuck."""
 
 GUESS = "guess from the asymptotes"
 
@@ -52,7 +52,7 @@ class LogResiduals:
         return self.problem.residuals(points, self.pages, self.seed) / self.ratios
 
     def derivative(self, point: FloatArray, step: float = STEP) -> FloatArray:
-        """Return one-sided derivatives by each cost's logarithm, shape (rows, costs)."""
+        """Return one-sided derivatives with respect to each cost's logarithm, shape (rows, costs)."""
         low, high = self.problem.bounds.T
         steps = np.where(point + step <= high, step, -step)
         residuals = self(np.vstack([point, point + np.diag(np.clip(point + steps, low, high) - point)]))
@@ -60,7 +60,7 @@ class LogResiduals:
 
     def jacobian(self, point: FloatArray) -> FloatArray:
         """Return two-sided derivatives, which take twice the runs."""
-        steps = 0.2 * np.eye(len(point))  # with smaller steps the intervals that follow are too narrow
+        steps = 0.2 * np.eye(len(point))  # with smaller steps the resulting intervals are too narrow
         return np.asarray((self(point + steps) - self(point - steps)).T / (2 * 0.2))
 
 
@@ -68,7 +68,7 @@ class LogResiduals:
 class CorrectedResiduals:
     """Residuals of runs with few pages, corrected to the values and slopes of runs with more pages at one point.
 
-    The additive correction of Alexandrov and Lewis (2001, Optimization and Engineering 2(4)).
+    This is the additive correction of Alexandrov and Lewis (2001, Optimization and Engineering 2(4)).
 
     - `shift`, shape (rows,), `slopes`, shape (rows, costs): differences of values and slopes at the point.
     """
@@ -80,7 +80,7 @@ class CorrectedResiduals:
 
     @classmethod
     def at(cls, point: FloatArray, fine: LogResiduals, jacobian: FloatArray, pages: int) -> CorrectedResiduals:
-        """Correct runs of `pages` at a point where `jacobian` is the derivative of `fine`."""
+        """Correct runs with `pages` at a point where `jacobian` is the derivative of `fine`."""
         coarse = replace(fine, pages=min(pages, fine.pages))
         return cls(coarse, point, fine(point) - coarse(point), jacobian - coarse.jacobian(point))
 
@@ -90,7 +90,7 @@ class CorrectedResiduals:
         return self.coarse.problem
 
     def updated(self, point: FloatArray, residuals: FloatArray) -> CorrectedResiduals:
-        """Return the residuals corrected at another point, too, by Broyden's update of the slopes."""
+        """Return the residuals corrected at a further point by Broyden's update of the slopes."""
         step = point - self.point
         return replace(self, slopes=self.slopes + np.outer(residuals - self(point), step) / (step @ step))
 
@@ -120,9 +120,9 @@ def minimise(
     descents: int | None = None,
     check: parallel.Check | None = None,
 ) -> Minimum:
-    """Descend from a point until the sum of squares decreases by less than 1e-5, or steps are below about 0.05 %.
+    """Descend from a point until the sum of squares decreases by a share below 1e-5, or steps are below about 0.05 %.
 
-    If the steps of one descent are not enough, further ones follow: `descents` or `MAX_DESCENTS` at most.
+    If one descent does not converge, others follow, up to a total of `descents` (by default `MAX_DESCENTS`).
     """
 
     def residuals(point: FloatArray) -> FloatArray:
@@ -148,9 +148,9 @@ def minimise(
 def first_guess(problem: Problem) -> FloatArray:
     """Logarithms of costs from the asymptotes of a closed queue: the time of one vCPU, and the time in saturation.
 
-    With one vCPU a fault takes think plus service time, with many vCPUs it takes their number times the service time
-    (Denning and Buzen 1978). That gives ``fault_unlocked`` and ``fault_hold``; the other costs of a fault are small
-    shares of the hold. CLEAR's cost of a page is its time divided by the pages.
+    With one vCPU, a fault takes the think time plus the service time; with many, it takes the service time multiplied
+    by the number of vCPUs (Denning and Buzen 1978). The two times give ``fault_unlocked`` and ``fault_hold``; the other
+    costs of a fault are small shares of the hold. CLEAR's cost per page is its time divided by the number of pages.
     """
     train = problem.train
     pages = problem.scenario.guest.pages_per_vcpu

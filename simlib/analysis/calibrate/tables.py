@@ -13,7 +13,7 @@ from simlib._lib.errors import InputError, nearest
 from simlib.measurements import MeasurementTable, as_table, parse_condition
 
 TableSource = MeasurementTable | pd.DataFrame | str | Path
-"""Table of measurements, DataFrame by the same rules, CSV file, or name of a table in data/."""
+"""Table of measurements, DataFrame with the same columns, CSV file, or name of a table in data/."""
 
 Tables = TableSource | Sequence[TableSource] | Mapping[str, TableSource]
 """One table, several, or several with given names."""
@@ -55,13 +55,13 @@ def conditions_of(option: str, given: Conditions, tables: Sequence[MeasurementTa
     """Return the condition of each table; `option` is ``train`` or ``select``.
 
     Raises `InputError` if a condition is for an unknown table, or names a column that a table lacks: rows are never
-    left out silently, so that such a table needs a separate condition.
+    skipped silently, so that such a table needs a separate condition.
     """
     names = [table.name for table in tables]
     if isinstance(given, Mapping):
         for name in given:
             if name and name not in names:
-                raise InputError(f"{option} of {name}", name, "is none of the tables", nearest(name, names))
+                raise InputError(f"{option} of {name}", name, "is not one of the tables", nearest(name, names))
         texts = [given.get(name, given.get("", "")) for name in names]
     else:
         texts = [given] * len(names)
@@ -70,8 +70,8 @@ def conditions_of(option: str, given: Conditions, tables: Sequence[MeasurementTa
         if lacking and len(tables) > 1:
             raise InputError(
                 f"{option} of {table.name}", text, f"the table has no column {', '.join(lacking)}",
-                f'give it a separate condition: {option}={{"{table.name}": "…", "": "{text}"}}',
-                f'give it a separate condition: --{option} "{table.name}:…"', f"--{option}",
+                f'give this table a separate condition: {option}={{"{table.name}": "…", "": "{text}"}}',
+                f'give this table a separate condition: --{option} "{table.name}:…"', f"--{option}",
             )  # fmt: skip
     return texts
 
@@ -83,17 +83,17 @@ def split_conditions(option: str, given: Sequence[str], names: Sequence[str]) ->
         prefix, colon, condition = text.partition(":")
         name = prefix.strip() if colon and not set(prefix) & set("'\"<>=!()[]") else ""
         if name and name not in names:
-            raise InputError(f"--{option}", text, f"{name!r} is none of the tables", nearest(name, names))
+            raise InputError(f"--{option}", text, f"{name!r} is not one of the tables", nearest(name, names))
         if name in conditions:
             raise InputError(
-                f"--{option}", text, f"a second condition for {name or 'all tables'}", "join them by `and` or `or`"
+                f"--{option}", text, f"is a second condition for {name or 'all tables'}", "join both with `and` or `or`"
             )
         conditions[name] = condition.strip() if name else text
     return conditions
 
 
 def single_condition(conditions: Mapping[str, str]) -> Conditions:
-    """Reduce conditions to a single text if none is for one table only.
+    """Reduce conditions to a single one unless some apply to only one table.
 
     >>> single_condition({"": "vcpus <= 8"}), single_condition({}), single_condition({"mine": "vcpus <= 8"})
     ('vcpus <= 8', '', {'mine': 'vcpus <= 8'})

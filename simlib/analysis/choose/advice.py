@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The result of a choice: tables, sentences, and forms for terminals, files and notebooks."""
+"""The result of a choice: tables, sentences, and output for terminals, files and notebooks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Choice(Result):
 
     - `scenario`, `weight`, `indifference`, `objective`: as given to `simlib.choose`.
     - `confidence`: joint confidence level of the intervals of the differences of all pairs of strategies, and so of
-      `pairs` and of the regrets in `answers`, whichever strategy is selected. It is the individual level of the
-      intervals of values.
+      `pairs` and of the regrets in `answers`, whichever strategy is selected. The intervals of values have this level
+      individually.
     - `how`: ``sampled`` or ``whole`` migrations.
     - `runs`: replications of the selection, and of the check; printed values use all of them.
     - `table`: one row per strategy: strategy, as_it_is, allowed (within the limit of the longest stall), stall_bound_s
@@ -47,11 +47,11 @@ class Choice(Result):
     - `budgets`: one row per limit of the longest stall: stall_budget_s, recommended, stall_bound_s, cost_s, share_more
       (of the cost without a limit).
     - `information`: one row per objective and cost: saving (s, mean, if the cost were known), indifference_s, matters
-      (more than half of the zone, and than chance would give), switches_to.
+      (the saving exceeds half of the zone, and what chance would give), switches_to.
     - `costs`: one row per cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
     - `evidence`: ``calibrated``, ``partly calibrated: faults only``, ``partly calibrated``, ``facts alone``, ``costs
       given by hand``, or ``partly given by hand``.
-    - `grounds`: the sentence behind that: the calibrated costs, their data, and the origin of the others.
+    - `grounds`: `evidence` in a sentence: the calibrated costs, their data, and the origin of the others.
     - `flags`: assumptions and limits that affect the result.
     - `closed_form`: for a choice among batches (`simlib.choose_batch`): recommendation of the batching law.
     """
@@ -121,8 +121,8 @@ class Choice(Result):
         """The joint confidence statement, in words."""
         count = len(self.pairs) - len(self.answers)
         return (
-            f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, jointly, "
-            "whichever strategy is selected (paired t, Bonferroni over all pairs of strategies)"
+            f"with a joint confidence of {self.confidence * 100:.6g} %, all {count} differences lie within their "
+            "intervals, whichever strategy is selected (paired t, Bonferroni over all pairs of strategies)"
         )
 
     @property
@@ -152,8 +152,8 @@ class Choice(Result):
         chunk = size_text(workload.clear_chunk) if workload.clear_chunk else memory
         return (
             f"{self.scenario.policy.architecture}, {guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; "
-            f"each vCPU accesses another page every {format_duration(workload.access_interval)} ({workload.access}), "
-            f"{workload.write_percent} % of them written"
+            f"each vCPU accesses another page every {format_duration(workload.access_interval)} ({workload.access}); "
+            f"the guest writes {workload.write_percent} % of the pages"
         )
 
     def readable_answers(self) -> pd.DataFrame:
@@ -217,18 +217,18 @@ class Choice(Result):
     @property
     def notes(self) -> list[str]:
         """Sentences below the table of strategies: shared lines, limits of the stall, and costs worth measuring."""
-        notes = [f"Equal to {first} within the zones: {', '.join(rows['strategy'][rows['strategy'] != first])}"
+        notes = [f"Equal to {first} within indifference zones: {', '.join(rows['strategy'][rows['strategy'] != first])}"
                  for first, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
         budgets, known = self.readable_budgets(), self.readable_information().drop_duplicates("cost").head(2)
         shares = budgets["more"].map(lambda share: f" ({share} weighted cost)" if share else "")
         least = format_seconds(float(self.table.loc[self.table["allowed"], "stall_bound_s"].min()))
         names = budgets["recommended"] + np.where((budgets.index == 0) & (budgets["weighted cost"] == ""),
-                                                  f" (least 90 % bound: {least})", "")  # fmt: skip
+                                                  f" (lowest 90 % bound: {least})", "")  # fmt: skip
         notes.append(f"If no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + names + shares)}")
         rows = known.iloc[:, :5].itertuples(index=False, name=None)
         costs = [f"{cost} ({saving} of {title}, with {other})" for title, cost, saving, _, other in rows]
-        return [*notes, f"Would change the answer, if known: {joined(costs, 'and')}" if costs else
-                "No single cost would change the answer, if known"]  # fmt: skip
+        return [*notes, f"The answer could change if these costs were known: {joined(costs, 'and')}" if costs else
+                "No single cost, if known, would change the answer"]  # fmt: skip
 
     def readable_budgets(self) -> pd.DataFrame:
         """Return the cost of limits of the longest stall, formatted, up to the first that costs nothing."""

@@ -88,7 +88,7 @@ class Batches:
 
     @property
     def equivalent(self) -> tuple[int, int]:
-        """Smallest and largest batch of the range around the recommended one that is equivalent, effective pages."""
+        """Smallest and largest batch of the equivalent range around the recommended one, effective pages."""
         best = self.table["selected"].tolist().index(True)
         worse = np.flatnonzero(~self.table["equivalent"].to_numpy(dtype=bool)).tolist()
         low = max((place for place in worse if place < best), default=-1) + 1
@@ -139,14 +139,14 @@ class Batches:
         batch = self.closed_form.batch
         text = f"closed form (docs/theory.md, costs at their medians): {self.label(batch)}"
         if self.closed_form.case is None:
-            text += ", since no fault takes the lock once huge pages are split"
+            text += ", because no fault takes the lock once huge pages are split"
         elif not math.isfinite(root := self.closed_form.square_root):
-            text += ", since the weight of guest time is 0"
+            text += ", because the weight of guest time is 0"
         elif batch / 2 <= root <= batch * 2:
             text += f" (square-root law: {root:.0f})"
         else:
-            text += f" (not the square-root law's {root:.3g}, which holds if few vCPUs wait)"
-        agrees = "agrees: it is" if self.law_confirmed else "disagrees: it is not"
+            text += f" (not the square-root law's {root:.3g}, which is valid if few vCPUs wait)"
+        agrees = "agrees: this batch is" if self.law_confirmed else "disagrees: this batch is not"
         return f"{text}; the simulation {agrees} in the equivalent range"
 
     def label(self, batch: int) -> str:
@@ -181,7 +181,7 @@ class Batches:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values beside the tables, as JSON has them."""
+        """Return the values that are not in the tables, in types of JSON."""
         law = self.closed_form
         return {
             "sentence": self.sentence, "recommended": self.recommended, "equivalent": list(self.equivalent),
@@ -195,7 +195,7 @@ def comparison_of_batches(choices: Mapping[str, Choice]) -> pd.DataFrame:
     """Return one row per choice among batches, by the choice's name: the table of all architectures.
 
     Returns: architecture, chunk_pages, recommended_pages (0: the whole ioctl), equivalent_from and equivalent_to
-    (effective pages: the whole ioctl is that of the chunk), matters, stall_from_s and stall_to_s (longest stalls of
+    (effective pages: those of the chunk for the whole ioctl), matters, stall_from_s and stall_to_s (longest stalls of
     these two batches), the regrets of the simple rules as regret_never_s, regret_64_s and regret_2m_s, and as shares,
     closed_form_pages, closed_form_confirmed, evidence, certain.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Choice of a strategy for the holds of mmu_lock under uncertain costs, with its confidence.
 
-There are two sets of replications. The selection decides which strategies satisfy the limit of the longest stall. The
-check continues until the answers are certain, or until more replications could not make them certain. Selected
-strategies and printed values use both sets: the intervals are those of all pairs of strategies, and hold for any
+There are two sets of replications. The selection finds the strategies that satisfy the limit of the longest stall. The
+check continues until the answers are certain, or until more replications could not make them certain. The
+selection of strategies and printed values use both sets: the intervals are those of all pairs, and hold for any
 selection (`simlib.analysis.choose.ranking`). All strategies are simulated in all replications on common random numbers,
 so that one run answers all objectives.
 """
@@ -44,7 +44,7 @@ SELECTION_RUNS = 24
 """Replications of the selection."""
 
 LOOKS = (32, 64)
-"""Numbers of replications of the check after which it may stop. It continues only if that can settle an open answer."""
+"""Numbers of replications of the check after which it may stop. It continues only if it can settle an open answer."""
 
 STALL_LEVEL = 0.90
 """Probability that a migration's longest stall is below the bound of a strategy."""
@@ -55,7 +55,7 @@ def choose(
 ) -> Choice:
     """Choose among strategies.
 
-    Raises `InputError` if the scenario is not a migration or clears nothing, an argument breaks its rule, or no
+    Raises `InputError` if the scenario is not a migration or clears nothing, an argument is invalid, or no
     strategy satisfies `max_stall_s`.
 
     - `scenario`: a migration without variants, or its file.
@@ -78,7 +78,7 @@ def choose(
 def choose_batch(scenario: Scenario | str | Path, **options: Unpack[ChoiceKeywords]) -> Choice:
     """Choose among batches of 64·2^k pages and the whole ioctl; `Choice.batches` has the results.
 
-    Raises `InputError` if the scenario is not a migration or leaves no batch to choose, an argument breaks its rule, or
+    Raises `InputError` if the scenario is not a migration or leaves no batch to choose, an argument is invalid, or
     no batch satisfies `max_stall_s`.
 
     - `scenario`: a migration without variants, or its file. The batch of its policy does not matter.
@@ -100,7 +100,7 @@ def choose_batch(scenario: Scenario | str | Path, **options: Unpack[ChoiceKeywor
     if len(batches) < 2:
         raise InputError(
             "workload.clear_chunk", scenario.workload.clear_chunk or "all of the memory", "one CLEAR covers 64 pages: "
-            "there is no batch to choose", "take a larger chunk, or more memory",
+            "there is no batch to choose", "use a larger chunk, or more memory",
         )  # fmt: skip
     choice = choose_among(scenario, [f"every-{batch}" if batch else "whole-ioctl" for batch in batches], criteria)
     medians = dict(zip(choice.costs["cost"], choice.costs["value"].astype(float), strict=True))
@@ -117,7 +117,7 @@ def choose_among(scenario: Scenario, names: Sequence[str] | None, options: Choic
     trials = Trials(costs, strategies, options.seed)
     simulated, wider = _select(trials, options), at_qemu_chunk(scenario)
     bounds = stall_bounds(simulated[:, :, _column("stall")])
-    if wider != scenario:  # a small chunk shortens every hold, but the next migration may have QEMU's default
+    if wider != scenario:  # a small chunk shortens every hold, but the next migration may use QEMU's default
         wide = Trials(dataclasses.replace(costs, scenario=wider), strategies, options.seed)
         part = parallel.subprogress(options.progress, 0.3, 0.4)
         metrics = wide.run(SELECTION, range(SELECTION_RUNS), "with QEMU's CLEARs", part)
@@ -139,10 +139,10 @@ def check_scenario(scenario: Scenario) -> None:
     """Raise `InputError` if a scenario leaves nothing to choose."""
     workload = scenario.workload
     if scenario.variants:
-        raise InputError("variants", ", ".join(scenario.variants), "one scenario at a time", "write one without them")
+        raise InputError("variants", ", ".join(scenario.variants), "must be a single scenario", "remove them")
     if not workload.facts.by_chunk:
         raise InputError(
-            "workload.kind", workload.kind, "a strategy is chosen for a migration",
+            "workload.kind", workload.kind, "strategies are chosen for migrations only",
             'write kind = "migration" under [workload]',
         )  # fmt: skip
     if workload.clear_when == "at_get":
@@ -181,7 +181,7 @@ def stall_bounds(stalls: Floats) -> Floats:
 
 
 def _select(trials: Trials, options: ChoiceOptions) -> Floats:
-    """Run the selection; the first replication, after compilation, gives the duration of the others.
+    """Run the selection, and estimate the duration of all runs from its first replication, after compilation.
 
     Returns: ndarray, shape (replications, strategies, objectives), s. Raises `InputError` if no memory is cleared.
     """
@@ -202,14 +202,14 @@ def _select(trials: Trials, options: ChoiceOptions) -> Floats:
     duration = (time.monotonic() - start) / count
     if announce is not None:
         announce(f"{duration * fewest:.0f} to {duration * most:.0f} s on this machine, "
-                 f"{parallel.concurrency()} at a time")  # fmt: skip
+                 f"with {parallel.concurrency()} simulations in parallel")  # fmt: skip
     others = trials.run(SELECTION, range(1, SELECTION_RUNS), "selecting", parallel.subprogress(progress, 0.02, 0.3))
     values = _objectives(np.concatenate([first, others]), scenario, options)
     if not values[:, :, _column("clear")].any():
         raise InputError(
             "workload.downtime", format_duration(scenario.workload.downtime),
-            "all of the memory can be sent within it, so that nothing is ever cleared",
-            "shorten it, or take more memory",
+            "all memory can be sent within this time, so that nothing is ever cleared",
+            "shorten it, or use more memory",
         )  # fmt: skip
     return values
 
@@ -233,9 +233,9 @@ def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float 
         least = int(np.argmin(bounds))
         raise InputError(
             "longest stall allowed", format_duration(round(max_stall_s * 1e12)),
-            f"no strategy satisfies it with a probability of {STALL_LEVEL:.0%}: the least, {strategies[least].name}, "
+            f"no strategy satisfies it with a probability of {STALL_LEVEL:.0%}: the best, {strategies[least].name}, "
             f"needs {format_duration(float(f'{bounds[least] * 1e12:.3g}'))}",
-            "allow more",
+            "allow longer stalls",
         )  # fmt: skip
     return allowed
 
@@ -276,8 +276,8 @@ def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[s
     if wider != scenario:
         own, qemu = (size_text(case.workload.clear_chunk or 0) for case in (scenario, wider))
         flags.append(
-            f"bounds of the longest stall are those of CLEARs of {qemu}, QEMU's default, where they are larger than "
-            f"those of this scenario's {own}; all other values are of {own}"
+            f"bounds of the longest stall are for CLEARs of {qemu}, QEMU's default, where they are larger than for "
+            f"this scenario's {own}; all other values are for {own}"
         )
     policy, facts = scenario.policy, scenario.policy.facts
     if costs.evidence.startswith("partly"):

@@ -9,11 +9,12 @@ lock. A scenario is mapped to such a case for the passes in which no huge page r
 - a waiter adds ``fault_hold``, and two transfers for each time that its fault takes the lock, and the broadcast
   invalidation if the architecture has one. The fault of a write-protected page takes the lock once unless the policy
   sets another number, even on architectures whose other faults take it twice. So does a slow fault, which invalidates
-  nothing. Faults that read-lock enter together: each adds two transfers, and all of them together one hold;
-- think: ``fault_unlocked`` and the time between two accesses over the share of the pages that are write-protected while
-  CLEAR runs. A cleared page stays protected until a vCPU writes it, with probability exp(-t / refill) after t, where
-  refill = pages of the guest × interval / vCPUs. While a chunk, a share c of the guest, is cleared in T, the mean share
-  is c × (1 - (1 - exp(-x)) / x) / x with x = T / refill, plus the pages that earlier chunks of the pass left protected.
+  nothing. Faults that read-lock enter together: each adds two transfers, and all of them one hold in total;
+- think: ``fault_unlocked`` plus the quotient of the time between two accesses and the share of the pages that are
+  write-protected while CLEAR runs. A cleared page is still protected after t, because no vCPU has written it, with
+  probability exp(-t / refill), where refill = pages of the guest × interval / vCPUs. While a chunk, a share c of the
+  guest, is cleared in T, the mean share of protected pages is c × (1 - (1 - exp(-x)) / x) / x with x = T / refill, plus
+  the pages that earlier chunks of the pass left protected.
 
 If no fault takes the lock, no vCPU waits, and the whole ioctl is best.
 """
@@ -82,14 +83,14 @@ def at_qemu_chunk(scenario: Scenario) -> Scenario:
 
 
 def batching(scenario: Scenario) -> Batching | None:
-    """Map a scenario to a case of the batching law, by the module's rules; None if no fault takes the lock."""
+    """Map a scenario to a case of the batching law, by the rules above; None if no fault takes the lock."""
     policy, costs, workload = scenario.policy.resolved(), scenario.costs, scenario.workload
     local = scenario.host.line_transfer_local
     transfer = (local if local is not None else costs.line_transfer or 0) * PS
     hold, unlocked = (costs.fault_hold or 0) * PS, (costs.fault_unlocked or 0) * PS
     work = ((costs.clear_page or 0) + (costs.clear_word or 0) / WORD_PAGES) * PS
     interval = max(1, workload.access_interval) * PS
-    protected, slow, mode = 0.0, 0.0, policy.write_protect_fault  # faults of one vCPU, 1/s, and how they lock
+    protected, slow, mode = 0.0, 0.0, policy.write_protect_fault  # fault rates of one vCPU, 1/s, and their lock mode
     if mode != "lockless":
         protected = _protected(scenario, work, interval) * workload.write_percent / 100 / interval
     if workload.slow_fault_every and policy.translation_fault != "lockless":

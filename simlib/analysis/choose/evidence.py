@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The origin of the costs behind a choice, as a sentence; `UncertainCosts.evidence` has it as a word."""
+"""The origin of the costs behind a choice, as a sentence; `UncertainCosts.evidence` has it as a keyword."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def origin(fit: Fit | None) -> str:
 def grounds(evidence: str, fit: Fit | None, *, given: bool = False) -> str:
     """Explain a value of `UncertainCosts.evidence` in a sentence; calibrated costs come from the fit.
 
-    - `given`: True if the user gave the fit; the sentence then includes what is wrong with it (`Fit.doubt`).
+    - `given`: True if the user gave the fit; the sentence then includes the fit's defects (`Fit.doubt`).
     """
     source, doubt = origin(fit), fit.doubt if fit is not None and given else ""
     sentence = {
         "calibrated": f"calibrated on {source}",
         "partly calibrated: faults only": f"costs of faults calibrated on {source}; those of CLEAR {_PRIORS}",
         "partly calibrated": f"partly calibrated on {source}; the other costs {_PRIORS}",
-        "facts alone": f"no cost that decides was calibrated; all are {_PRIORS}",
+        "facts alone": f"no cost that matters was calibrated; all are {_PRIORS}",
         "costs given by hand": "all costs that matter are from the scenario; none was calibrated",
         "partly given by hand": f"the scenario gives some costs, none was calibrated; the other costs {_PRIORS}",
     }[evidence]

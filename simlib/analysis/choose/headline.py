@@ -20,7 +20,7 @@ Choice = Any
 """`simlib.Choice`, which imports this module."""
 
 MIN_SHARE = 1e-4
-"""Smaller shares are printed as this one."""
+"""Smaller shares are printed as this share."""
 
 
 def advice(choice: Choice, objective: str) -> dict[str, str]:
@@ -35,7 +35,7 @@ def advice(choice: Choice, objective: str) -> dict[str, str]:
         sentences["Without a patch"] = "" if shipped else _best_shipped(choice, objective)
     sentences |= {"Longest stall": _stalls(choice), "How sure": _confidence(choice, objective),
                   "Evidence": choice.grounds,
-                  "Limits": "stalls are the model's: trust their order more than their size (docs/choose.md)",
+                  "Limits": "stalls are simulated: their order is more reliable than their length (docs/choose.md)",
                   "Other goals": _other_goals(choice, recommended)}  # fmt: skip
     return {label: text for label, text in sentences.items() if text} | {"Guest": choice.guest}
 
@@ -114,7 +114,7 @@ def _settings(choice: Choice, strategy: str) -> tuple[str, bool]:
 
 
 def _best_shipped(choice: Choice, objective: str) -> str:
-    """Return the best strategy of shipped software, or a hint where to look for one."""
+    """Return the best strategy of shipped software, or a hint on where to look for one."""
     table = choice.table[choice.table["allowed"].astype(bool)]
     shipped = [name for name in table["strategy"] if _settings(choice, name)[1]]
     best = table[table["strategy"].isin(shipped)].sort_values(f"{objective}_s", kind="stable").head(1)
@@ -164,7 +164,7 @@ def _confidence(choice: Choice, objective: str) -> str:
         return ""  # the first sentence has it
     share = f" by more than {_share(answer['regret_at_most_s'], answer['value_s'])}" * bool(answer["regret_at_most_s"])
     lowers = "needs less" if "CPU" in title else "further lowers the"
-    return f"{level} that no other of the {choice.table['allowed'].sum()} simulated {lowers} {title}{share}"
+    return f"{level} that no other of the {choice.table['allowed'].sum()} simulated strategies {lowers} {title}{share}"
 
 
 def _other_goals(choice: Choice, recommended: str) -> str:
@@ -192,7 +192,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def _largest_change(pairs: pd.DataFrame) -> tuple[str, str]:
-    """Return the largest share by which an allowed strategy may differ, and the objectives omitted for their floor."""
+    """Return the largest share by which an allowed strategy may differ, and the objectives below their floor."""
     share, below_floor = 0.0, list[str]()
     for name, rows in pairs[pairs["allowed"].astype(bool)].groupby("objective", sort=False):
         objective = OBJECTIVES[str(name)]
@@ -206,7 +206,7 @@ def _largest_change(pairs: pd.DataFrame) -> tuple[str, str]:
 
 
 def joined(words: Sequence[str], last: str) -> str:
-    """Join words to a list in a sentence."""
+    """Join expressions to a list in a sentence."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 

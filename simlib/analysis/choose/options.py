@@ -18,12 +18,12 @@ from simlib.measurements.fits import AnyFit
 class ChoiceOptions:
     """Costs, criteria, random seed and reporting of a choice.
 
-    Raises `InputError` if a value breaks its rule.
+    Raises `InputError` if a value is invalid.
 
     - `fit`: calibrated costs. By default the shipped fit for the scenario's host, if there is one. Costs that neither
       the scenario nor the fit has are drawn from the priors.
     - `objective`: objective to optimise: a name in `simlib.analysis.choose.objectives.OBJECTIVES`. It comes first in
-      the sentences and the tables; all objectives are answered.
+      the sentences and the tables; all objectives are evaluated.
     - `weight`: value of one second of vCPU time, in seconds of the clearing thread, for the weighted cost.
     - `indifference`: relative difference that counts as equal, as a share of an objective's best value; differences
       below `Objective.floor` count as equal, too.
@@ -32,7 +32,7 @@ class ChoiceOptions:
       probability of more than 10 %: with the scenario's CLEARs, or with QEMU's of 1 GiB if the scenario's are smaller.
     - `seed`: seed of the random numbers.
     - `announce`: called with a description of the runs, and their expected duration.
-    - `progress`: called with (stage, share done of all).
+    - `progress`: called with (stage, share of all stages done).
     """
 
     fit: AnyFit | None = None

@@ -58,7 +58,7 @@ def guests() -> Mapping[str, NamedGuest]:
 def named_guest(name: str) -> NamedGuest:
     """Return a guest by its name.
 
-    Raises `InputError` if the name is unknown; the message has the nearest known one.
+    Raises `InputError` if the name is unknown; the message suggests the nearest known one.
 
     >>> named_guest("databse")
     Traceback (most recent call last):
@@ -82,7 +82,7 @@ def preset_architectures() -> tuple[str, ...]:
 def preset_scenario(name: str, vcpus: int | None = None) -> Scenario:
     """Return the default guest of an architecture, and its migration.
 
-    Raises `InputError` if the architecture is unknown, or the number of vCPUs out of bounds.
+    Raises `InputError` if the architecture is unknown, or the number of vCPUs is out of bounds.
 
     - `name`: a name of `simlib.model.architectures.ARCHITECTURES`.
     - `vcpus`: replaces the preset's number. The memory is rounded up to whole huge pages for each vCPU.
@@ -100,8 +100,8 @@ def preset_scenario(name: str, vcpus: int | None = None) -> Scenario:
 def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> Scenario:
     """Return the scenario with some values of its guest and workload replaced.
 
-    Unless `changes` has the memory, it is rounded up to whole huge pages for each vCPU. Unless it has the chunk, the
-    chunk is at most the memory.
+    Unless `changes` contains the memory, it is rounded up to whole huge pages for each vCPU. Unless `changes` contains
+    the chunk, it is limited to the memory.
 
     >>> with_guest(preset_scenario("arm64"), {"guest": {"vcpus": 100}}).guest.memory // 2**20
     262200

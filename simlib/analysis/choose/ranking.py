@@ -2,8 +2,8 @@
 """Comparison of strategies for each objective: the best, those equivalent to it, and the excess of the others.
 
 Everything is computed from one set of intervals: those of the differences of *all* pairs of strategies, which hold
-jointly. Whichever strategy is selected, and by whatever function of the same data, its intervals are in the set. So the
-recommendation, the table and the sentence agree, and selecting does not weaken the guarantee.
+jointly. Whichever strategy is selected, and by whatever function of the same data, its intervals are in the set.
+Therefore, the recommendation, the table and the sentence agree, and selection does not weaken the guarantee.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ComparisonToBest:
         return bool(self.differences[strategy, best] + self.half_widths[strategy, best] <= self.zone(best))
 
     def select(self, allowed: Sequence[int], strategies: Sequence[Strategy]) -> int:
-        """Select, among the strategies equivalent to the one with the least mean, the one with the fewest changes.
+        """Select, among the strategies equivalent to the one with the lowest mean, the one with the fewest changes.
 
         A strategy that another one beats significantly, by more than the indifference zone, is not selected.
         """

@@ -24,14 +24,14 @@ SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-sp
 """Strategies for splitting huge pages. A stock x86 kernel supports only the last."""
 
 CHUNKS = ("baseline", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
-"""Memory of one CLEAR, which userspace selects."""
+"""Sizes of one CLEAR, which userspace selects."""
 
 
 def stock_kernel_strategies(scenario: Scenario) -> tuple[str, ...]:
     """Return the strategies that a stock kernel supports.
 
     These are several sizes of one CLEAR and, on x86 with eager splitting, no eager splitting; for a scenario with
-    dirty rings, `tracking_strategies`.
+    dirty rings, they are `tracking_strategies`.
 
     >>> guest = {"backing": "thp", "memory": "1G"}
     >>> stock_kernel_strategies(Scenario.parse({"policy": {"architecture": "x86-tdp"}, "guest": guest}))
@@ -72,7 +72,7 @@ class Strategy:
 
     @property
     def as_it_is(self) -> bool:
-        """True if it changes no setting of the scenario."""
+        """True if the strategy changes no setting of the scenario."""
         return self.changes == 0
 
     def applied(self, scenario: Scenario) -> Scenario:
@@ -81,7 +81,7 @@ class Strategy:
 
 
 def strategies_of(scenario: Scenario, names: Sequence[str] | None = None) -> tuple[Strategy, ...]:
-    """Return the strategies to compare for a scenario; of several with the same effect only the first.
+    """Return the strategies to compare for a scenario; of several with the same effect, only the first is returned.
 
     Raises `InputError` if a strategy is unknown or makes no CLEAR calls, or if fewer than two differ.
 

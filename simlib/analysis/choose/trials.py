@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Replications of a migration with every strategy: each draws new costs and places the sampling windows anew."""
+"""Replications of a migration with every strategy; each has newly drawn costs and newly placed sampling windows."""
 
 from __future__ import annotations
 

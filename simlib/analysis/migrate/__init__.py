@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Convergence of a guest's migration, and the settings to use.
 
-`simlib.vmm` has the guest, the targets, the plans with the pre-copy model behind them, and the text to paste.
-`migrate` recommends the least drastic plan that meets the targets; `lock` adds what mmu_lock has to do with it.
+`simlib.vmm` describes the guest and the targets, simulates plans with a model of pre-copy, and formats the settings.
+`migrate` recommends the least drastic plan that meets the targets; `lock` adds the effect of mmu_lock.
 """
 
 from simlib.analysis.migrate.answer import Migration, MigrationOptions, migrate

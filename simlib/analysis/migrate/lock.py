@@ -27,20 +27,20 @@ from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import VMMS
 
 CHUNKS = (2**30, 2**28, 2**26, 2**24)
-"""Memory of one CLEAR that is tried, bytes: from the default of QEMU's x-clear-bitmap-shift down."""
+"""Memory of one CLEAR that is tried, bytes, starting with QEMU's default (property x-clear-bitmap-shift)."""
 
 
 @dataclass(frozen=True)
 class LockAnswer:
     """Simulated waits for mmu_lock during a migration, by the chunk of CLEAR.
 
-    - `frame`: one row a chunk that was tried: chunk_bytes, shift, stall_s (the longest), stall_high_s, p999_s,
+    - `frame`: one row per chunk that was tried: chunk_bytes, shift, stall_s (the longest), stall_high_s, p999_s,
       lost_share, clear_s.
-    - `recommended`: largest chunk that was tried whose stalls are accepted, or the one with the shortest, bytes.
-    - `allowed_s`: longest stall that is accepted, s.
-    - `meets_target`: True if the recommended chunk keeps to it.
+    - `recommended`: largest tried chunk whose stalls are acceptable, otherwise the one with the shortest stalls, bytes.
+    - `allowed_s`: longest acceptable stall, s.
+    - `meets_target`: True if stalls with the recommended chunk are acceptable.
     - `current`: current chunk, bytes.
-    - `rings`: entries of a dirty ring, with which there is no CLEAR; 0: the dirty bitmap.
+    - `rings`: entries of a dirty ring, which needs no CLEAR; 0: the dirty bitmap.
     """
 
     frame: pd.DataFrame
@@ -54,32 +54,32 @@ class LockAnswer:
         """Return the answer in a sentence."""
         rows: dict[int, Any] = {row["chunk_bytes"]: row for row in self.frame.to_dict("records")}
         now = rows[self.current]
-        setup = f"dirty rings of {self.rings}" if self.rings else f"CLEARs of {format_size(self.current)}"
+        setup = f"dirty rings of {self.rings} entries" if self.rings else f"CLEARs of {format_size(self.current)}"
         effect = (f"mmu_lock: with {setup} a vCPU waits for up to {seconds_text(now['stall_high_s'])} at a time, and "
-                  f"dirty logging takes {100 * now['lost_share']:.2g} % of the guest's time in all")  # fmt: skip
+                  f"dirty logging takes a total of {100 * now['lost_share']:.2g} % of the guest's time")  # fmt: skip
         if self.recommended == self.current and self.meets_target:
-            return f"{effect}: nothing needs to be set"
+            return f"{effect}: no setting needs to change"
         if self.rings:
             return f"{effect}; that is more than {seconds_text(self.allowed_s)}: try the dirty bitmap (--ring 0)"
         best = rows[self.recommended]
         stall = seconds_text(best["stall_high_s"])
         setting = f"-global migration.x-clear-bitmap-shift={int(best['shift'])} ({format_size(self.recommended)})"
         if self.meets_target:
-            return f"{effect}. Start QEMU with {setting}: {stall}"
-        return f"{effect}. No chunk keeps stalls below {seconds_text(self.allowed_s)}; nearest is {setting}: {stall}"
+            return f"{effect}. To shorten the waits to {stall}, start QEMU with {setting}"
+        return f"{effect}. No chunk limits stalls to {seconds_text(self.allowed_s)}; {setting} comes nearest: {stall}"
 
 
 def lock_of(
     guest: RunningGuest, max_stall_s: float | None, dirtied: float, seed: int = 1,
     progress: parallel.Progress | None = None,
 ) -> LockAnswer | str:  # fmt: skip
-    """Sample the guest's migration with its current chunk, and with smaller ones where vCPUs wait too long.
+    """Sample the guest's migration with its current chunk, and with smaller ones while vCPUs wait too long.
 
     Returns: The answer; or a sentence on why the lock cannot be simulated; or, for a VMM whose GET clears all dirty
-    pages, for how long that holds the lock.
+    pages, a sentence on how long GET holds the lock.
 
-    - `max_stall_s`: longest wait that is accepted, s; None: 1 ms.
-    - `dirtied`: most pages that a pass finds dirty.
+    - `max_stall_s`: longest acceptable wait, s; None: 1 ms.
+    - `dirtied`: maximum number of pages that are dirty at a GET.
     """
     if VMMS[guest.vmm].whole_passes:
         return _whole_slot(guest, dirtied, seed)
@@ -123,13 +123,13 @@ def _whole_slot(guest: RunningGuest, dirtied: float, seed: int) -> str:
     page_ps = [costs.draw(random).costs.clear_page or 0 for _ in range(64)]
     low, high = (seconds_text(float(end)) for end in np.quantile(page_ps, [0.05, 0.95]) * dirtied / PS_PER_S)
     return (
-        f"mmu_lock: the GET of a pass clears all dirty pages in one hold, {low} to {high} for "
-        f"{size_text(dirtied * PAGE)}; a fault that needs the lock waits as long, and no setting changes that"
+        f"mmu_lock: the GET of a pass clears all dirty pages in one hold of {low} to {high} for "
+        f"{size_text(dirtied * PAGE)}; a fault that needs the lock waits up to this long, and no setting shortens it"
     )
 
 
 def _scenario(guest: RunningGuest, chunk: int) -> Scenario:
-    """The guest's migration as a scenario; its writes are spread over all of its memory."""
+    """The guest's migration as a scenario, with writes spread over all of the memory."""
     rate = min(guest.written, key=lambda rate: rate.seconds if isinstance(rate, DirtyRate) else 0.0)
     if not isinstance(rate, DirtyRate):
         rate = DirtyRate(distinct_pages(rate.pages(guest.pages), 1.0), 1.0)

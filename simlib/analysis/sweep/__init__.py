@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sweeps over many scenarios, on this machine or a Dask cluster; finished results survive any end of the run.
+"""Sweeps over many scenarios, on this machine or a Dask cluster; finished results survive any termination.
 
 `run` computes a grid into a folder, `load` reads it with labelled dimensions. `Pool` and `Cluster` execute its batches
 and, with `use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.

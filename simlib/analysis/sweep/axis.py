@@ -26,7 +26,7 @@ class Span:
     """Range of numbers in the internal units of a scenario.
 
     - `log`: True if steps are ratios.
-    - `multiple`: the values of a range of whole numbers are multiples of it; 0: any number.
+    - `multiple`: number that divides all values of a range of whole numbers; 0: any number is a value.
     """
 
     low: float
@@ -36,7 +36,7 @@ class Span:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Smallest and largest value within the range; the first exceeds the second if the range has no value.
+        """Smallest and largest value within the range; the first exceeds the second if the range contains no value.
 
         >>> Span(90, 300, False, 64).ends, Span(100, 120, False, 64).ends
         ((128, 256), (128, 64))
@@ -56,7 +56,7 @@ class Span:
         ratio, width = self.high / self.low if self.log else 1.0, self.high - self.low
         value = float(self.low * ratio**share if self.log else self.low + width * share)
         smallest, largest = self.ends
-        if share == 1.0:  # exactly the value that was written
+        if share == 1.0:  # exactly the value that was given
             return largest
         return min(max(round(value / self.multiple) * self.multiple if self.multiple else value, smallest), largest)
 
@@ -99,7 +99,7 @@ class Axis:
         return file_value(self.section, self.key, self.span.at(share))
 
     def cell(self, value: Any) -> Any:
-        """Convert a value for its column: to the internal unit of the scenario, or to text."""
+        """Convert a value for its column: to the internal unit of the scenario, or to a string."""
         return _cell(self.section, self.key, value)
 
 
@@ -125,7 +125,7 @@ def file_value(section: str, key: str, number: float) -> Any:
 def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
     """Read an axis from its entry in a grid file.
 
-    Raises `InputError` if the field is unknown, a value breaks its rule, or there is no value.
+    Raises `InputError` if the field is unknown, a value is invalid, or there is no value.
     """
     where = f"axes.{section}.{key}"
     if section not in SECTIONS or section == "calibration":
@@ -145,7 +145,7 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
         distinct = len(set(values))
         if distinct < count:
             rounded = f", as all are multiples of {file_value(section, key, span.multiple)}" if span.multiple else ""
-            raise InputError(f"{where}.count", count, f"the range gives fewer different values, {distinct:,}{rounded}",
+            raise InputError(f"{where}.count", count, f"the range has fewer different values ({distinct:,}){rounded}",
                              "write a smaller count or a wider range, or list the values")  # fmt: skip
     elif isinstance(given, list) and given:
         values = given
@@ -161,17 +161,17 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
 def check_distinct(parsed: Sequence[Hashable], given: Sequence[Any], where: str) -> None:
     """Refuse a list in which a value occurs twice, in whatever format.
 
-    Raises `InputError`, which names the second one as it was given.
+    Raises `InputError`, which names the second occurrence as it was given.
 
     >>> check_distinct((1024, 2048, 1024), ("1K", "2K", 1024), "sizes")
     Traceback (most recent call last):
     ...
-    simlib.InputError: sizes[2] = 1024: occurs twice; leave one of them out
+    simlib.InputError: sizes[2] = 1024: occurs twice; remove one of them
     """
     values: set[Hashable] = set()
     for number, value in enumerate(parsed):
         if value in values:
-            raise InputError(f"{where}[{number}]", given[number], "occurs twice", "leave one of them out")
+            raise InputError(f"{where}[{number}]", given[number], "occurs twice", "remove one of them")
         values.add(value)
 
 
@@ -194,16 +194,16 @@ def _span(section: str, key: str, given: Mapping[str, Any], where: str, sampled:
         raise InputError(where, given, "only numbers have a range", "list the values")
     low, high = ends
     if not low < high:
-        raise InputError(f"{where}.high", given["high"], "must be more than low")
+        raise InputError(f"{where}.high", given["high"], "must be greater than low")
     log = rules.choice("linear", "log")(given.get("scale", "linear"), f"{where}.scale") == "log"
     if log and low <= 0:
         raise InputError(f"{where}.low", given["low"], "must be above 0 on a log scale", 'or write scale = "linear"')
     is_whole = not isinstance(low, float)
     multiple = parse(given["multiple"], f"{where}.multiple") if "multiple" in given else int(is_whole)
     if not is_whole and multiple:
-        raise InputError(f"{where}.multiple", given["multiple"], "only whole numbers have multiples", "leave it out")
+        raise InputError(f"{where}.multiple", given["multiple"], "only whole numbers have multiples", "remove it")
     if is_whole and multiple < 1:
-        raise InputError(f"{where}.multiple", given["multiple"], "must be above 0", "leave it out")
+        raise InputError(f"{where}.multiple", given["multiple"], "must be above 0", "remove it")
     count = 2 if sampled else rules.whole(2, 10**6)(given["count"], f"{where}.count")
     if not math.isfinite(high):
         raise InputError(f"{where}.high", given["high"], "must be finite")

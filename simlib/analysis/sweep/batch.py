@@ -76,16 +76,16 @@ def run_batch(grid: Grid, begin: int, end: int, time_limit: float) -> Batch:
 
 @lru_cache(maxsize=1)
 def _warm_up() -> None:
-    """Load or compile the engine, so that no point's time contains it.
+    """Load or compile the engine, so that no point's time includes this.
 
-    Objects that exist by then are kept for good, so that the garbage collector need not scan them repeatedly.
+    Objects that exist by then are exempt from garbage collection, so that they are not scanned repeatedly.
     """
     compiled.run(build(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}})))
     gc.freeze()
 
 
 _checked: set[str] = set()
-"""Digests of grids that this worker computes identically."""
+"""Digests of grids for which this worker computes the same results as the driver."""
 
 
 def _check(grid: Grid) -> None:
@@ -95,7 +95,7 @@ def _check(grid: Grid) -> None:
     if replace(grid).digest != grid.digest:  # a copy computes its digest again, from the local files
         raise SimlibError(
             "a worker has another version of simlib, other fits or other priors than the driver of the sweep",
-            "install the same simlib, with the same data, on all of the cluster",
+            "install the same simlib, with the same data, on all machines of the cluster",
         )
     _checked.add(grid.digest)
 
@@ -117,7 +117,7 @@ def _row(grid: Grid, scenario: Scenario) -> tuple[Any, ...]:
 
 
 def replicate(grid: Grid, scenario: Scenario, seed: int) -> Floats:
-    """Simulate a scenario until the deciding metrics are precise enough.
+    """Simulate a scenario until the metrics of the precision rule are precise enough.
 
     Returns: ndarray, shape (replications, metrics). NaN if the workload has no such metric.
     """
@@ -132,7 +132,7 @@ def replicate(grid: Grid, scenario: Scenario, seed: int) -> Floats:
 
 
 def is_precise(rows: Sequence[Sequence[float]], columns: Sequence[int], rule: Replications) -> bool:
-    """True if the intervals of some columns are narrow enough; unknown ones are ignored.
+    """True if the intervals of some columns are narrow enough; NaN is ignored.
 
     >>> rule = Replications(precision=0.1)
     >>> is_precise([[1.0, float("nan")], [1.0, float("nan")]], [0, 1], rule), is_precise([[1.0], [2.0]], [0], rule)

@@ -54,7 +54,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     @property
     def workers(self) -> int:
-        """Threads of the cluster's workers, updated at most once a second; without any, this machine's CPUs."""
+        """Threads of the cluster's workers, updated at most once a second; this machine's CPUs if there are none."""
         if time.monotonic() - self._updated > 1.0 and self._client.status == "running":
             self._updated = time.monotonic()
             with suppress(OSError, TimeoutError):  # the scheduler has disappeared: `submit` waits for it
@@ -67,7 +67,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         while self._client.status != "running":
             if time.monotonic() > deadline:
                 raise SimlibError(
-                    f"no answer of the scheduler {self._address} for {self._patience:.0f} s; finished results are kept",
+                    f"no answer from scheduler {self._address} for {self._patience:.0f} s; finished results are kept",
                     "start it, and run again with resume=True", "start it, and run again with --resume",
                 )  # fmt: skip
             self._reconnect()
@@ -109,8 +109,8 @@ def _connect(address: str, timeout: float) -> Client:
 def _probe(address: str, timeout: float) -> str:
     """Return the reason why no scheduler answers; empty if one does.
 
-    The attempt runs in a thread with a separate event loop, because the caller's may be running, as in a notebook; if
-    it hangs, the thread is abandoned.
+    The attempt runs in a thread with a separate event loop, because the caller's loop may be running, as in a notebook.
+    If the attempt hangs, the thread is abandoned.
     """
 
     async def answer() -> str:

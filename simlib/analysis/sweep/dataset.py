@@ -26,7 +26,8 @@ def load(folder: str | Path) -> xr.Dataset:
 
     Returns: Dimensions ``variant`` or ``architecture``, ``policy``, and one for each axis; for a sampled design
     ``place``, along which the axes are coordinates. Variables are the metrics with the ends of their intervals
-    (``_low``, ``_high``), ``replications``, ``seed``, ``key``; NaN, 0 or "" if a point was refused or is not finished.
+    (``_low``, ``_high``), ``replications``, ``seed``, ``key``, ``scenario``; their values are NaN, 0 or "" if a point
+    was refused or is not finished.
     Raises `InputError` if the folder holds no sweep, or a part of it is damaged.
 
     - `folder`: folder written by `simlib.analysis.sweep.run`.
@@ -67,7 +68,7 @@ def load(folder: str | Path) -> xr.Dataset:
 
 
 def refused(folder: str | Path) -> pd.DataFrame:
-    """List the refused points of a sweep: their values, the field, and the rule.
+    """List the refused points of a sweep: their values, the refused field, and the rule.
 
     Returns: point, architecture, policy, the axes, field, rule, version.
     """
@@ -81,7 +82,7 @@ def refused(folder: str | Path) -> pd.DataFrame:
 
 
 def _table(folder: Path, name: str, meta: dict[str, Any]) -> pa.Table | None:
-    """Read all parts of a data set; None if there is none."""
+    """Read all parts of a data set; None if it has no parts."""
     tables = []
     with translate_errors(folder):
         for path, part in parts(folder, name, meta["points"]):

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from distributed import Client
 
 BATCH_S, MIN_BATCH_S = 1.0, 0.1
-"""Intended duration of a batch, and of the last ones, which are small so that all workers finish together, s."""
+"""Intended duration of a batch, s, and of the last batches, which are short so that all workers finish together."""
 
 MAX_BATCH = 4096
 """Largest number of points of a batch."""
 
 BLOCK = 2**16
-"""Number of positions that are searched together for unfinished points."""
+"""Number of positions that are searched at once for unfinished points."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Sweep:
     """Finished sweep.
 
     - `folder`: folder with the Parquet data sets ``results/`` and ``refused/``.
-    - `points`, `refused`, `kept`: number of all points; of points that a rule refused; of points finished before.
+    - `points`, `refused`, `kept`: numbers of all points, of refused points, and of points that were finished before.
     """
 
     folder: Path
@@ -74,7 +74,7 @@ def run(
     - `resume`: continue the sweep in the folder, if there is one.
     - `workers`: number of worker processes on this machine, at most `simlib._lib.parallel.MAX_WORKERS` (0: the number
       of CPUs); or the address of a Dask scheduler, or a client of one.
-    - `progress`: called with (what, share done).
+    - `progress`: called with (stage, share done).
     - `announce`: called with sentences about the content of the folder.
 
     >>> import tempfile
@@ -105,7 +105,7 @@ def run(
 
 
 class _Remaining:
-    """Unfinished positions, given out in batches whose size follows from the measured time per point."""
+    """Unfinished positions, assigned in batches whose size follows from the measured time per point."""
 
     def __init__(self, store: Store, workers: int) -> None:
         self.points = self._waiting = store.grid.points - int(store.done.sum())
@@ -114,7 +114,7 @@ class _Remaining:
         self._grid, self._workers, self._seconds = store.grid, workers, 0.0
 
     def next_batch(self) -> tuple[Any, ...] | None:
-        """Return the next batch as a task; None if all have been given out."""
+        """Return the next batch as a task; None if all have been assigned."""
         if not self._waiting:
             return None
         share = self._waiting / (2 * self._workers)
@@ -130,7 +130,7 @@ class _Remaining:
         return run_batch, self._grid, begin, end, 2 * BATCH_S
 
     def record(self, batch: Batch, end: int) -> None:
-        """Record a batch that has ended; its unfinished positions are given out again."""
+        """Record a batch that has ended; its unfinished positions will be assigned again."""
         done = batch.end - batch.begin
         self.points -= done
         seconds = batch.seconds / done

@@ -87,10 +87,10 @@ def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.
 class Replications(rules.Checked):
     """Number of replications of each point.
 
-    - `least`, `most`: initial number; more follow one at a time until the precision or `most` is reached.
-    - `precision`: half-width of the interval relative to the mean that every metric of `of` must reach; 0: always
-      `most`.
-    - `level`: probability of the intervals.
+    - `least`, `most`: initial and maximum number; more follow one at a time until the precision or `most` is reached.
+    - `precision`: maximum half-width of the interval, relative to the mean, for every metric in `of`; 0: always `most`
+      replications.
+    - `level`: confidence level of the intervals.
     - `of`: metrics that must reach the precision; empty: the default metrics of the workload.
     """
 
@@ -111,10 +111,10 @@ class Grid:
     """Description of a sweep's points.
 
     - `scenario`: base of every point; all of its variants are swept.
-    - `axes`: fields and values; the last axis changes fastest.
+    - `axes`: fields and values; the last axis varies fastest.
     - `unknown_costs`: treatment of a cost that neither the scenario nor the shipped fit of its host has. ``median``:
       the median of its prior. ``exact``: a point that spends such a cost is refused.
-    - `pages_per_vcpu`: largest number of pages per vCPU to simulate, with scaling; None: all of them.
+    - `pages_per_vcpu`: maximum number of simulated pages per vCPU; results are scaled. None: all pages.
     - `metrics`: metrics to keep; empty: all of the workload.
     - `seed`: seed of the random numbers.
     """
@@ -184,14 +184,14 @@ class Grid:
         known = dict.fromkeys(metric.name for name in sorted(kinds - {""}) for metric in KINDS[name].metrics)
         for name in (*self.metrics, *self.replications.of):
             if split_name(name)[0] not in known:
-                raise InputError("metric", name, "the workload has none of this name", nearest(name, known))
+                raise InputError("metric", name, "the workload has no metric of this name", nearest(name, known))
         return self.metrics or tuple(known)
 
 
 def read_grid(tables: Mapping[str, Any]) -> Grid:
     """Read a grid from the tables of its file.
 
-    Raises `InputError` on an unknown key, a value that breaks its rule, more points than `MAX_POINTS`, or a sampled
+    Raises `InputError` on an unknown key, an invalid value, more points than `MAX_POINTS`, or a sampled
     design with more than `MAX_COORDINATES`.
 
     >>> grid = read_grid({"policies": ["baseline", "every-64"], "architectures": ["arm64", "riscv"],
@@ -233,19 +233,19 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
     )
     if scenario.variants and grid.architectures:
         raise InputError("architectures", ", ".join(grid.architectures), "the scenario's variants have architectures",
-                         "remove one of them")  # fmt: skip
+                         "remove the architectures or the variants")  # fmt: skip
     if design.kind != "full" and not axes:
-        raise InputError("axes", "", f"a {design.kind} needs at least one", "write one, such as [axes.guest]")
+        raise InputError("axes", "", f"a {design.kind} design needs at least one axis", "add one, such as [axes.guest]")
     if design.points * len(axes) > MAX_COORDINATES:
         raise InputError("design.points", f"{design.points:,}",
-                         f"a {design.kind} has at most {MAX_COORDINATES:,} coordinates, points × axes, and not "
-                         f"{design.points * len(axes):,}", "take fewer points or fewer axes")  # fmt: skip
+                         f"a {design.kind} design has at most {MAX_COORDINATES:,} coordinates (points × axes), not "
+                         f"{design.points * len(axes):,}", "use fewer points or fewer axes")  # fmt: skip
     for name in grid.policies:
         if name != BASELINE:
             policy(name)
     if grid.points > MAX_POINTS:
         raise InputError("points", f"{grid.points:,}", f"a sweep has at most {MAX_POINTS:,}",
-                         'take fewer values, or a design of kind = "sobol"')  # fmt: skip
+                         'use fewer values, or a design with kind = "sobol"')  # fmt: skip
     grid.kept_metrics  # noqa: B018  # refuses unknown metrics
     return grid
 

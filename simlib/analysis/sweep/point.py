@@ -56,7 +56,7 @@ class Points:
     def numbers(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the numbers of the points at a range of positions in the sweep's order.
 
-        The order is case by case, and within a case in strides of nearly a golden section, so that slow and fast
+        The cases follow one another. Within a case, the stride is nearly a golden section, so that slow and fast
         points are mixed and the remaining time can be estimated from the finished points.
 
         >>> from simlib.analysis.sweep.grid import read_grid
@@ -110,7 +110,7 @@ class Points:
 
 
 def _coprime(count: int) -> int:
-    """First number from a golden section of `count` on that is coprime to it."""
+    """First number, starting with a golden section of `count`, that is coprime to `count`."""
     stride = max(1, round(count * 0.6180339887498949))
     while math.gcd(stride, count) > 1:
         stride += 1

@@ -27,11 +27,11 @@ from simlib.model import rules
 class Pool(AbstractContextManager["Pool"]):
     """Worker processes as an executor for `simlib._lib.parallel.use_executor` and `simlib.analysis.sweep.run`.
 
-    If a worker is killed, the others are ended, too, running tasks are lost (`lost`), and the next task starts new
-    workers.
+    If a worker is killed, the others are terminated, running tasks fail with an exception in `lost`, and the next task
+    starts new workers.
 
-    Raises `InputError` if there are too many workers. Raises `SimlibError`, also with the first task, if the system
-    cannot start them.
+    Raises `InputError` if there are too many workers. Raises `SimlibError`, possibly not before the first task, if the
+    system cannot start them.
 
     - `workers`: number of processes, at most `simlib._lib.parallel.MAX_WORKERS`; 0: the number of CPUs.
 
@@ -50,7 +50,7 @@ class Pool(AbstractContextManager["Pool"]):
         self._processes = self._start()
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Run a task in a worker; it is pickled by value, so that nested functions are possible."""
+        """Run a task in a worker; the task is pickled by value, so that nested functions are possible."""
         pickled = cloudpickle.dumps((task, arguments))
         with self._starting():
             try:
@@ -72,7 +72,7 @@ class Pool(AbstractContextManager["Pool"]):
         with self._starting():
             if self._context.get_start_method() == "forkserver":
                 self._context.set_forkserver_preload(["simlib.analysis.sweep.batch"])  # import it once for all workers
-                resource_tracker.ensure_running()  # first, because it unblocks SIGINT at its end
+                resource_tracker.ensure_running()  # before the mask: it unblocks SIGINT at its end
                 previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # only the parent handles Ctrl-C
                 try:
                     forkserver.ensure_running()
@@ -89,7 +89,8 @@ class Pool(AbstractContextManager["Pool"]):
         except OSError as error:
             raise SimlibError(
                 f"workers = {self.workers}: the processes cannot be started ({error.strerror or error})",
-                "give fewer workers=…, from a folder that exists", "give fewer --workers, from a folder that exists",
+                "use fewer workers=…, and a current folder that exists",
+                "use fewer --workers, and a current folder that exists",
             ) from None  # fmt: skip
 
     def _end(self) -> None:

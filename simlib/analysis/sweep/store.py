@@ -35,7 +35,7 @@ RESULTS, REFUSED = "results", "refused"
 DESCRIPTION = "sweep.json"
 
 FLUSH_INTERVAL_S, FLUSH_SHARE = 2.0, 0.02
-"""Rows are written after this time in s or this share of the elapsed time, whichever is longer; a kill loses them."""
+"""Rows are written after this time in s or this share of the elapsed time, whichever is longer; a kill loses newer."""
 
 
 class Store:
@@ -166,7 +166,7 @@ def _check(folder: Path, grid: Grid, resume: bool) -> None:
 
 
 def description(grid: Grid) -> dict[str, Any]:
-    """Return the description of a sweep, which is stored beside its data sets."""
+    """Return the description of a sweep, which is stored next to its data sets."""
     axes = [
         {"column": axis.column, "field": f"{axis.section}.{axis.key}", "unit": axis.unit, "values": list(axis.values)}
         for axis in grid.axes
@@ -193,7 +193,7 @@ _KEYS = {
 def read_description(folder: Path) -> dict[str, Any]:
     """Read the description of a sweep.
 
-    Raises `InputError` if the folder holds none.
+    Raises `InputError` if the folder has no valid one.
     """
     largest = 64 * MIB  # with an axis of a million values
     content = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", largest)
@@ -217,8 +217,8 @@ def _locked(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SimlibError(
-                f"another process uses {folder}", "wait for it, or give another folder",
-                "wait for it, or give another --out",
+                f"another process uses {folder}", "wait until it ends, or give another folder",
+                "wait until it ends, or give another --out",
             ) from None  # fmt: skip
         yield
 

@@ -17,10 +17,10 @@ def check_count(what: str, value: object) -> int:
 
     >>> check_count("n", 0)
     Traceback (most recent call last):
-    simlib.InputError: n = 0: must be an integer of at least 1; count whole threads
+    simlib.InputError: n = 0: must be an integer of at least 1; give a whole number
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise InputError(what, value, "must be an integer of at least 1", "count whole threads")
+        raise InputError(what, value, "must be an integer of at least 1", "give a whole number")
     return int(value)
 
 

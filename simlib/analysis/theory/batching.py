@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The batching law: the number of pages after which CLEAR should drop the lock.
 
-A clearing thread write-protects `pages`, at `work` seconds each, and drops the lock after every `batch` of them; it
-needs `reacquire` to take the lock again without contention. `vcpus` threads think for `think` on average (exponential)
-and then need the lock: for write, one after another, or for read, together.
+A clearing thread write-protects `pages` pages, each of which takes `work` seconds, and drops the lock after every
+`batch` pages; taking the lock again without contention takes `reacquire`. `vcpus` threads think for `think` on average
+(exponential) and then need the lock, either for write (one after another) or for read (concurrently).
 
 Let T = work × batch be the time of a hold and s the time that each waiter adds. If k vCPUs wait when a hold ends, they
 are served first. The vCPUs that fault before the clearing thread requests the lock again are served too (e on average),
-and it gets the lock after W = max(reacquire, s × (k + e)). A vCPU that faults after that request waits for the end of
+and the thread gets it after W = max(reacquire, s × (k + e)). A vCPU that faults after that request waits for the end of
 the next hold. If the vCPUs are taken as independent, k is binomial with
 
     p = 1 − exp(−(T + E[(W − reacquire) × (1 − k / (2 × vcpus))]) / think),   e = vcpus × (1 − p) × reacquire / think,
 
-where the bracket is the mean time for which a vCPU has been thinking after the request of the clearing thread: the
-served vCPUs began in between. The fixed point is computed by the secant method. A cycle takes C = T + E[W], and there
-are pages / batch cycles. Each fault ends one think time, so the guest's throughput, relative to undisturbed, is
+where the expectation is the mean time for which a vCPU thinks after the clearing thread's request; the served vCPUs
+begin to think during the wait. The fixed point is computed by the secant method. A cycle takes C = T + E[W], and there
+are pages / batch cycles. Each fault ends one think time, so the guest's relative throughput is
 (E[k] + e) × think / (vcpus × C). The engine agrees within a few percent (tests/analysis/theory/test_batching.py).
 
-For holds and waits that are short compared with the think time, the cost, CLEAR time plus `weight` times the guest time
-lost, is a sum of a term in 1 / batch and a term in batch, and the best hold is
+For holds and waits that are short compared with the think time, the cost (CLEAR time plus `weight` times the guest time
+lost) is the sum of one term proportional to 1 / batch and one proportional to batch, and the best hold is
 
     T* = sqrt(2 × reacquire × think / (weight × vcpus)),
 
 the square-root law. As for the economic lot size (Harris 1913) and the checkpoint interval (Young 1974), a fixed cost
-of each drop is traded for a loss that grows with the time between drops. Neither the length of a fault nor the number
-of pages is in it: the total wait of the clearing thread for the guest's faults does not depend on the batch.
+of each drop is traded against a loss that grows with the time between drops. T* depends neither on the length of a
+fault nor on the number of pages: the clearing thread's total wait for faults does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from simlib.analysis.theory.arguments import check_count, check_time, check_vect
 
 @dataclass(frozen=True)
 class Batching:
-    """Parameters of the clearing thread and the vCPUs; times in seconds. Raises `InputError` if one breaks its rule.
+    """Parameters of the clearing thread and the vCPUs; times in seconds. Raises `InputError` if one is invalid.
 
     - `pages`: pages of the whole ioctl.
     - `work`: time under the lock for each page.
@@ -76,8 +76,8 @@ class BatchCosts:
 
     - `batch`: pages of a hold.
     - `clear_time`: time of the whole ioctl.
-    - `throughput`: guest throughput during the ioctl, relative to undisturbed.
-    - `guest_time_lost`: CPU time that the guest loses in all.
+    - `throughput`: guest throughput during the ioctl, relative to an undisturbed guest.
+    - `guest_time_lost`: total CPU time that the guest loses.
     - `stall`: mean stall of a vCPU that faults as a hold begins and is served last.
     - `waiting`: mean number of vCPUs that wait when a hold ends.
     """
@@ -95,7 +95,7 @@ class BatchCosts:
 
 
 def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
-    """Compute the costs of batches: pages of a hold, each above 0 and cut to the pages of the ioctl.
+    """Compute the costs of batches: pages of a hold, each above 0 and limited to the pages of the ioctl.
 
     Raises `InputError` if a batch is not above 0.
 
@@ -138,10 +138,10 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
 
 
 def square_root_batch(case: Batching, weight: float = 1.0) -> float:
-    """Batch of the square-root law, pages; not rounded, and not cut to the pages of the ioctl.
+    """Batch of the square-root law, pages; not rounded, and not limited to the pages of the ioctl.
 
-    Valid if the resulting hold is short compared with `think`; `batch_costs` has no such limit. `weight`, above 0, is
-    the value of a vCPU's second, in seconds of the clearing thread.
+    Valid if the resulting hold is short compared with `think`; `batch_costs` is not restricted to that. `weight`,
+    above 0, is the value of one second of vCPU time, in seconds of the clearing thread.
 
     >>> case = Batching(pages=262144, work=30e-9, reacquire=0.2e-6, vcpus=16, think=1e-3, service=1e-6)
     >>> print(f"{square_root_batch(case):.0f}")
@@ -153,10 +153,10 @@ def square_root_batch(case: Batching, weight: float = 1.0) -> float:
 
 
 def best_batch(case: Batching, weight: float = 1.0, smallest: int = 64) -> tuple[int, BatchCosts]:
-    """Multiple of `smallest` pages with the least objective, by the fixed point instead of its limit.
+    """Multiple of `smallest` pages with the smallest objective, by the fixed point instead of the square-root law.
 
     Returns: The batch, and the costs of every candidate: `smallest` pages (the kernel clears whole bitmap words of 64),
-    then eight to the octave up to all pages. `weight` is as for `square_root_batch`.
+    then eight per doubling, up to all pages. `weight` is as for `square_root_batch`.
 
     >>> case = Batching(pages=262144, work=30e-9, reacquire=0.2e-6, vcpus=16, think=1e-3, service=1e-6)
     >>> best_batch(case)[0]

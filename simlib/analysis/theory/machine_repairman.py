@@ -22,9 +22,9 @@ class ClosedLock:
     """Stationary state of `n` threads that think and then take one lock.
 
     - `n`: number of threads.
-    - `think`: mean time outside of the lock, seconds.
+    - `think`: mean time outside the lock, seconds.
     - `probabilities`, shape (n + 1,): P[k], the fraction of time that `k` threads hold or wait for the lock. Read-only.
-    - `throughput`: acquisitions per second, of all threads together.
+    - `throughput`: total acquisitions per second of all threads.
     - `wait_probability`: fraction of acquisitions that have to wait because the lock is taken.
     """
 
@@ -51,7 +51,7 @@ class ClosedLock:
 
     @property
     def speed_up(self) -> float:
-        """Mean number of threads outside of the lock: n - w, equal to throughput × think.
+        """Mean number of threads outside the lock: n - w, equal to throughput × think.
 
         The speed-up of Boyd-Wickizer et al.: work per second in units of a core that never needs the lock.
         """
@@ -66,12 +66,12 @@ class ClosedLock:
 def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[np.float64]:
     """Stationary probabilities of a finite birth–death chain (Kleinrock 1975, "Queueing Systems", volume 1, chapter 3).
 
-    P[k+1] / P[k] = arrival_rates[k] / service_rates[k], the rates of k → k+1 and back, per second: at least 0, and
-    above 0. The exponent of each product is kept separately as an integer, so that nothing overflows and the relative
-    error stays about k rounding errors: accurate for thousands of states.
+    P[k+1] / P[k] = arrival_rates[k] / service_rates[k], the rates of k → k+1 (at least 0) and back (above 0), per
+    second. The exponent of each product is kept separately as an integer, so that nothing overflows and the relative
+    error is about k rounding errors: the result is accurate for thousands of states.
 
-    Returns: ndarray, shape (N + 1,). Probabilities of the states 0 … N. Raises `InputError` if a rate breaks its rule
-    or the lengths differ.
+    Returns: ndarray, shape (N + 1,). Probabilities of the states 0 … N. Raises `InputError` if a rate is invalid or
+    the lengths differ.
 
     >>> birth_death([2.0, 1.0], [1.0, 1.0])
     array([0.2, 0.4, 0.4])
@@ -98,15 +98,16 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
 def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) -> ClosedLock:
     """Stationary state of `n` threads and one lock whose mean service time depends on the number of threads at it.
 
-    Exact for exponential service at the rate of the present state, whatever the distribution of the think time (Baskett
+    Exact for exponential service at the rate of the current state, whatever the distribution of the think time (Baskett
     et al. 1975, J. ACM 22(2)). `wait_probability` uses the arrival theorem (Sevcik and Mitrani 1981, J. ACM 28(2)): an
     arriving thread sees the stationary state of the same lock with n - 1 threads.
 
-    Raises `InputError` if an argument or a returned service time breaks its rule.
+    Raises `InputError` if an argument or a returned service time is invalid.
 
     - `n`: number of threads, at least 1.
-    - `think`: mean time outside of the lock, seconds. At 0 all threads are always at the lock.
-    - `service_of_state`: `k` (1 … n, the holder counted) to mean service time, seconds. A state with 0 is left at once.
+    - `think`: mean time outside the lock, seconds. At 0, all threads are always at the lock.
+    - `service_of_state`: mean service time, seconds, as a function of `k` (1 … n, including the holder). A state with 0
+      is left at once.
 
     A lock whose hand-off costs 0.1 s for each waiting thread:
 
@@ -142,11 +143,11 @@ def _occupancy(n: int, think: float, service: NDArray[np.float64]) -> NDArray[np
 def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
     """Stationary state of the queue M/M/1//N, the machine repairman (Kleinrock 1975, volume 1, section 3.8).
 
-    P[k] = P[0] n! / (n-k)! (service / think)^k, for any distribution of the think time; an approximation where the
-    service time is not exponential. `think` and `service` are mean times outside of and in the lock, seconds, not both
-    0.
+    P[k] = P[0] n! / (n-k)! (service / think)^k, for any distribution of the think time; this is an approximation if
+    the service time is not exponential. `think` and `service` are the mean times outside the lock and under it,
+    seconds; they must not both be 0.
 
-    Raises `InputError` if an argument breaks its rule.
+    Raises `InputError` if an argument is invalid.
 
     >>> lock = machine_repairman(2, think=1.0, service=1.0)
     >>> lock.probabilities, lock.utilisation
@@ -158,21 +159,21 @@ def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
 
 
 def ticket_lock(n: int, think: float, service: float, transfer: float) -> ClosedLock:
-    """Stationary state of the non-scalable ticket lock, whose hand-offs take longer the more threads spin on its word.
+    """Stationary state of the non-scalable ticket lock, whose hand-offs take longer if more threads spin on its word.
 
-    With k threads holding or waiting, k → k-1 at rate 1 / (service + transfer × k / 2): the release invalidates every
-    spinner's copy of the line, the home directory answers their reads one by one, and the next holder is on average
-    half-way through (Boyd-Wickizer et al., "Non-scalable locks are dangerous", Linux Symposium 2012). Accounts of the
-    paper differ on whether its `k` includes the holder in the service time, as here; for waiters only, use
+    With k threads holding or waiting, the rate of k → k-1 is 1 / (service + transfer × k / 2): the release invalidates
+    every spinner's copy of the cache line, the home directory answers their reads one by one, and that of the next
+    holder is on average in the middle (Boyd-Wickizer et al., "Non-scalable locks are dangerous", Linux Symposium 2012).
+    Accounts of the paper differ on whether `k` in the service time includes the holder, as here; for waiters only, use
     `closed_lock` with ``lambda k: service + transfer * (k - 1) / 2``.
 
-    Returns: `speed_up` is the paper's n - w. Raises `InputError` if an argument breaks its rule.
+    Returns: `speed_up` is the paper's n - w. Raises `InputError` if an argument is invalid.
 
     - `n`: number of cores, at least 1.
     - `think`: mean time between a release and the same core's next acquisition, seconds (the paper's `a`).
     - `service`: mean time in the critical section, seconds (the paper's `s`).
-    - `transfer`: time for the home directory to answer one request for the line, seconds (the paper's `c`). At 0 this
-      is `machine_repairman`, as it is for a queued lock with the hand-off counted in `service`.
+    - `transfer`: time for the home directory to answer one request for the line, seconds (the paper's `c`). At 0, the
+      model is `machine_repairman`, which also describes a queued lock if `service` includes the hand-off.
 
     >>> ticket_lock(2, think=1.0, service=1.0, transfer=1.0).probabilities.round(4)
     array([0.1, 0.3, 0.6])

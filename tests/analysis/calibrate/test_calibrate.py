@@ -177,12 +177,13 @@ TIMES = "series,vcpus,dirty_memory_time_s\nold,1,1\nold,2,1.1\nold,4,1.5\nnew,1,
 @pytest.mark.parametrize(
     ("changes", "text", "what", "rule", "hint"),
     [
-        ({}, "vcpus,dirty_memory_time_s,contentions\n1,1,2\n", "columns of", "series is missing", "variants: old, new"),
+        ({}, "vcpus,dirty_memory_time_s,contentions\n1,1,2\n", "columns of", "of each row, is missing",
+         "variants: old, new"),
         ({}, "series,vcpus,dirty_memory_time_s,contentions\nx,1,1,2\n", "series of", "none is a variant", "old, new"),
         ({"variants": {}}, TIMES, "series of", "one series must be chosen", "give the condition series == 'NAME'"),
         ({"calibration": {"costs": ["flush"], "metrics": ["dirty_time"]}}, TIMES, "metric",
-         "has none of this name", "'dirty_memory_time'"),
-        ({"costs": {"fault_hold": "1us"}}, TIMES, "costs.fault_hold", "is to determine it", "remove it"),
+         "has no metric of this name", "'dirty_memory_time'"),
+        ({"costs": {"fault_hold": "1us"}}, TIMES, "costs.fault_hold", "a cost to determine", "remove it"),
         ({}, "series,dirty_memory_time_s\nold,1\n", "columns of", "vcpus is missing", ""),
     ],
 )  # fmt: skip

@@ -104,7 +104,7 @@ def test_a_condition_on_a_column_that_a_table_lacks_asks_for_a_separate_conditio
         conditions_of("train", "iteration > 1", named_tables)
     assert str(caught.value) == (
         "train of counts = iteration > 1: the table has no column iteration; "
-        'give it a separate condition: train={"counts": "…", "": "iteration > 1"}'
+        'give this table a separate condition: train={"counts": "…", "": "iteration > 1"}'
     )
     assert '--train "counts:…"' in caught.value.cli_message()
     assert conditions_of("train", {"": "iteration > 1", "counts": ""}, named_tables) == [
@@ -141,8 +141,8 @@ def test_conditions_of_the_command_line(texts, conditions):
 @pytest.mark.parametrize(
     ("texts", "rule"),
     [
-        (["your:vcpus > 1"], "'your' is none of the tables"),
-        (["vcpus > 1", "vcpus < 9"], "a second condition for all tables"),
+        (["your:vcpus > 1"], "'your' is not one of the tables"),
+        (["vcpus > 1", "vcpus < 9"], "is a second condition for all tables"),
     ],
 )
 def test_a_condition_for_an_unknown_table_or_a_second_one_is_refused(texts, rule):

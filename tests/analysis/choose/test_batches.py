@@ -61,7 +61,7 @@ def test_the_whole_ioctl_minimises_the_time_of_clear_if_reacquiring_is_expensive
     assert regrets.loc["whole ioctl", "regret_s"] == 0
     assert regrets.loc["every 64 pages", "regret_s"] > 2 * 15 * 10e-6
     assert regrets.loc["every 64 pages", "low_s"] > answer_for(result, "clear")["indifference_s"]
-    assert result.batches.law.endswith("the simulation agrees: it is in the equivalent range")
+    assert result.batches.law.endswith("the simulation agrees: this batch is in the equivalent range")
     batch = result.closed_form.batch
     for factor, text in ((1.9, "(square-root law: "), (2.1, "(not the square-root law's")):
         for root in (batch / factor, batch * factor):
@@ -98,7 +98,7 @@ def test_a_limit_of_the_longest_stall_excludes_long_holds(short):
     assert result.readable()["strategy"].iloc[-1] == "whole-ioctl (as it is, stalls too long)"
     with pytest.raises(
         InputError,
-        match=r"longest stall allowed = 1us: no strategy satisfies it with a probability of 90%: the least, every-64, "
+        match=r"longest stall allowed = 1us: no strategy satisfies it with a probability of 90%: the best, every-64, "
         r"needs .*us",
     ):
         choose_batch(case, max_stall_s=1e-6)
@@ -117,7 +117,7 @@ def test_a_small_chunk_does_not_make_the_whole_ioctl_satisfy_a_limit(short):
         "batch_pages"
     )
     assert table.loc[0, "stall_bound_s"] == pytest.approx(large.loc[0, "stall_bound_s"], rel=0.2)
-    assert result.flags[0].startswith("bounds of the longest stall are those of CLEARs of 4 MiB, QEMU's default")
+    assert result.flags[0].startswith("bounds of the longest stall are for CLEARs of 4 MiB, QEMU's default")
 
 
 def test_a_chunk_of_qemus_size_is_not_widened():
@@ -219,7 +219,7 @@ def test_uncalibrated_answers_are_labelled_facts_alone(short):
     small = {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}}
     choices = {name: choose_batch(with_guest(preset_scenario(name, vcpus=2), small)) for name in ("ppc-radix", "arm64")}
     flags = choices["ppc-radix"].flags
-    assert choices["ppc-radix"].grounds.startswith("no cost that decides was calibrated; all are published or assumed")
+    assert choices["ppc-radix"].grounds.startswith("no cost that matters was calibrated; all are published or assumed")
     assert any("computed as if write_protect_fault were 'write': POWER" in flag for flag in flags)
     assert any("it is assumed that they apply to arm64" in flag for flag in choices["arm64"].flags)
     table = comparison_of_batches(choices).set_index("architecture")
@@ -287,9 +287,9 @@ def test_slow_faults_invalidate_nothing():
 
 @pytest.mark.parametrize(
     ("change", "options", "message"),
-    [({"kind": "dirty_log_perf_test"}, {}, 'dirty_log_perf_test: a strategy is chosen for a migration; write kind'),
+    [({"kind": "dirty_log_perf_test"}, {}, 'dirty_log_perf_test: strategies are chosen for migrations only; write'),
      ({"clear_when": "at_get"}, {}, r"clear_when = at_get: GET clears the whole slot: there is no CLEAR to divide"),
-     ({"downtime": "1s"}, {}, "downtime = 1s: all of the memory can be sent within it, .* shorten it"),
+     ({"downtime": "1s"}, {}, "downtime = 1s: all memory can be sent within this time, .* shorten it"),
      ({}, {"objective": "costs"}, "objective = costs: unknown objective; did you mean 'cost'"),
      ({}, {"indifference": 0.0}, "indifference = 0.0: must lie between 0 and 1"),
      ({}, {"weight": -1.0}, "weight = -1.0: must be finite and at least 0"),

@@ -99,7 +99,7 @@ def test_choose_agrees_in_all_formats(ask, tmp_path, short):
     assert words.startswith(result["advice"][""])
     assert "Guest: x86-shadow, 4 vCPUs, 1 MiB (4k), CLEARs of 1 MiB; each vCPU accesses another page every " in words
     assert f"Evidence: {result['grounds']}. " in words
-    assert "No single cost would change the answer, if known." in words
+    assert "No single cost, if known, would change the answer." in words
     assert result["guarantee"] not in words
     code, text, _ = ask(*options, "-v")
     assert code == 0
@@ -115,7 +115,7 @@ def test_choose_agrees_in_all_formats(ask, tmp_path, short):
       "no kernel has this yet; patches for arm64 were posted in June 2023, but not merged"),
      ("chunk-16M", "Let CLEAR cover 16M at a time (chunk-16M): ",
       "start QEMU with -global migration.x-clear-bitmap-shift=12"),
-     ("no-eager-split", "Use no-eager-split: ", "nothing, unless QEMU has eager-split-size"),
+     ("no-eager-split", "Use no-eager-split: ", "nothing, unless QEMU's eager-split-size is set"),
      ("every-512+eager-split-drop", "Let CLEAR drop mmu_lock after every 512 pages and let an eager split drop "
       "mmu_lock to allocate its table (every-512+eager-split-drop): ", "every-512: no kernel has this yet; the patch "
       "is kernel-patches/0007, with kvm.dirty_log_clear_batch=512; eager-split-drop: start QEMU with -accel "
@@ -132,14 +132,14 @@ def test_the_advice_has_the_setting_its_effect_and_its_cost(names, text, to_do):
     assert advice[""].startswith(text)
     assert advice["To do so"] == to_do
     assert ("Without a patch" in advice) == ("no kernel has this yet" in to_do)
-    assert advice["How sure"] == "95 % that no other of the 2 simulated further lowers the weighted cost"
+    assert advice["How sure"] == "95 % that no other of the 2 simulated strategies further lowers the weighted cost"
     assert advice["Other goals"] == "for CPU time of CLEAR use whole-ioctl (as it is; longest stall then 1 ms)"
     assert advice["Longest stall"] == (
         f"1 ms as it is (in 90 % of migrations at most 1 s; 99.9 % of stalls at most 1 s); "
         f"shortest with {names}, 1 µs (1 s)"
     )
-    assert result.advice()["Limits"].startswith("stalls are the model's: trust their order more than their size")
-    assert any(note.startswith("If no stall may exceed 10us: none (least 90 % bound: 1s); ")
+    assert result.advice()["Limits"].startswith("stalls are simulated: their order is more reliable than their length")
+    assert any(note.startswith("If no stall may exceed 10us: none (lowest 90 % bound: 1s); ")
                for note in result.notes)  # fmt: skip
     assert result.readable("cost")["strategy"].tolist() == [f"{names} (recommended)", "whole-ioctl (as it is)"]
     assert list(result.readable("cost")) == ["strategy", "cost", "stall", "CLEAR"]

@@ -186,7 +186,7 @@ def test_the_lock_answer_has_the_chunk_that_meets_the_target():
     described = guest("20000/s", vcpus=8, memory=16 * GIB, architecture="arm64", dirty_tracking="")
     free = simlib.migrate(described, Targets(max_stall_s=0.1), options=MigrationOptions(draws=2)).lock
     assert free.recommended == free.current == 2**30
-    assert "nothing needs to be set" in free.summary()
+    assert "no setting needs to change" in free.summary()
     tight = simlib.migrate(
         described, Targets(max_stall_s=0.5 * free.frame["stall_s"].iloc[0]), options=MigrationOptions(draws=2)
     ).lock

@@ -117,7 +117,7 @@ def test_an_error_of_the_workers_does_not_name_the_folder(grid, tmp_path, monkey
 
     monkeypatch.setattr(pool.ProcessPoolExecutor, "submit", failing)
     with pytest.raises(
-        SimlibError, match=r"^workers = 2: the processes cannot be started \(Too many open files\); give fewer"
+        SimlibError, match=r"^workers = 2: the processes cannot be started \(Too many open files\); use fewer"
     ):
         run(grid, tmp_path / "out", workers=2)
 

@@ -58,13 +58,13 @@ def test_values_of_a_span_are_multiples_within_it(low, reach, multiple, log, sha
          "axes.guest.memory.multiple = 64M: the range from 100M to 120M contains no multiple of it; write a wider "
          "range"),
         ("guest", "memory", {"low": "100M", "high": "180M", "multiple": "64M", "count": 2},
-         "axes.guest.memory.count = 2: the range gives fewer different values, 1, as all are multiples of 64M; write a "
+         "axes.guest.memory.count = 2: the range has fewer different values (1), as all are multiples of 64M; write a "
          "smaller count or a wider range, or list the values"),
         ("guest", "vcpus", {"low": 1, "high": 8, "count": 6, "scale": "log"},
-         "axes.guest.vcpus.count = 6: the range gives fewer different values, 5, as all are multiples of 1; write a "
+         "axes.guest.vcpus.count = 6: the range has fewer different values (5), as all are multiples of 1; write a "
          "smaller count or a wider range, or list the values"),
         ("workload", "clear_threads", {"low": 0, "high": 8, "count": 3, "multiple": 0},
-         "axes.workload.clear_threads.multiple = 0: must be above 0; leave it out"),
+         "axes.workload.clear_threads.multiple = 0: must be above 0; remove it"),
     ],
 )  # fmt: skip
 def test_a_range_without_enough_values_is_refused(section, key, range_, sentence):
@@ -88,7 +88,7 @@ def test_a_sampled_design_has_a_limited_number_of_coordinates():
     ]  # fmt: skip
     design = {"kind": "sobol", "points": MAX_COORDINATES // 8}
     assert read_grid({"axes": {"costs": dict.fromkeys(names[:8], ends)}, "design": design}).points == design["points"]
-    with pytest.raises(InputError, match="at most 8,388,608 coordinates, points × axes, and not 9,437,184; take fewer"):
+    with pytest.raises(InputError, match=r"at most 8,388,608 coordinates \(points × axes\), not 9,437,184; use fewer"):
         read_grid({"axes": {"costs": dict.fromkeys(names, ends)}, "design": design})
 
 
