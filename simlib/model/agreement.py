@@ -26,7 +26,7 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
     if helpers:
         _check_helpers(workload, chunk if facts.by_chunk and chunk else memory, word)
     if workload.keeps_accessing and not workload.access_interval:
-        hint = "accesses that take no time would go on for ever at one instant"
+        hint = "without time between accesses, simulated time would not advance"
         raise InputError("workload.access_interval", format_duration(0), "must be more than 0", hint)
     if (facts.keeps_accessing or (workload.kind == "teardown" and workload.guest_runs)) and host.clock != "wall":
         rule = f"{workload.kind} measures the guest's speed over time, which needs a clock shared by all vCPUs"
@@ -34,7 +34,7 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
     _check_turns(host, vcpus + 1 + helpers)
     if not facts.regions and policy.lock_regions > 1:
         rule = f"{workload.kind} has one lock for all memory"
-        raise InputError("policy.lock_regions", policy.lock_regions, rule, "leave it out")
+        raise InputError("policy.lock_regions", policy.lock_regions, rule, "remove lock_regions")
     if workload.rings:
         _check_ring(policy, workload)
     if workload.preempted_vcpus:
@@ -46,18 +46,18 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
 
 
 def _check_helpers(workload: Workload, divided: int, word: int) -> None:
-    """Check the threads that only clear: they divide a chunk or the memory, of `divided` bytes, between them."""
+    """Check the threads that only clear. They divide a chunk or the memory, of `divided` bytes, between them."""
     facts, helpers = workload.facts, workload.clear_threads
     rule = hint = ""
     if not facts.clear_threads:
         kinds = " or ".join(f'"{name}"' for name, kind in sorted(KINDS.items(), reverse=True) if kind.clear_threads)
         rule, hint = f"{workload.kind} has no threads that only clear", f"use kind = {kinds}"
     elif facts.by_chunk and workload.clear_when != "lazy":
-        rule = f"they clear chunk by chunk, which clear_when = {workload.clear_when} does not"
+        rule = f"these threads clear chunk by chunk, which clear_when = {workload.clear_when} does not allow"
         hint = 'use clear_when = "lazy"'
     elif divided % (helpers * word):
         what, hint = ("a chunk", "change clear_chunk") if facts.by_chunk else ("the memory", "change memory")
-        rule = f"{what} must divide into one part a thread, each a multiple of {format_size(word)} (64 pages)"
+        rule = f"{what} must divide into one part per thread, each a multiple of {format_size(word)} (64 pages)"
     if rule:
         raise InputError("workload.clear_threads", helpers, rule, hint)
 
@@ -66,13 +66,13 @@ def _check_throttle(workload: Workload) -> None:
     key, value = "workload.throttle", workload.throttle
     rule = workload.throttling
     if rule is None:
-        raise InputError(key, value, f"{workload.kind} has no VMM that throttles", 'use kind = "migration"')
+        raise InputError(key, value, f"{workload.kind} does not model a VMM that throttles", 'use kind = "migration"')
     if workload.clear_threads:
-        raise InputError(key, value, "the sending thread checks the guest within its passes", "leave clear_threads out")
+        raise InputError(key, value, "is not supported with clear_threads", "remove clear_threads")
     if workload.throttle_slice == 0:
-        raise InputError("workload.throttle_slice", format_duration(0), "must be more than 0", "vCPUs must run, too")
+        raise InputError("workload.throttle_slice", format_duration(0), "must be more than 0", "vCPUs must also run")
     if rule.limit and not workload.rings:
-        raise InputError(key, value, "limits vCPUs by their dirty rings", 'use clear_when = "ring"')
+        raise InputError(key, value, "needs dirty rings, by which it limits vCPUs", 'use clear_when = "ring"')
 
 
 def _check_preempted(workload: Workload, vcpus: int) -> None:
@@ -80,9 +80,9 @@ def _check_preempted(workload: Workload, vcpus: int) -> None:
     key, count = "workload.preempted_vcpus", workload.preempted_vcpus
     if workload.kind != "clear_under_load" or workload.clear_threads:
         rule = "only the single clearing thread of clear_under_load preempts vCPUs"
-        raise InputError(key, count, rule, "leave it out")
+        raise InputError(key, count, rule, "remove preempted_vcpus")
     if count > vcpus:
-        raise InputError(key, count, f"the guest has {vcpus}", "give fewer")
+        raise InputError(key, count, f"the guest has only {vcpus} vCPUs", "use a smaller number")
     if workload.iterations > most:
         raise InputError("workload.iterations", workload.iterations, f"must be at most {most} with preempted vCPUs")
 
@@ -93,7 +93,7 @@ def _check_teardown(policy: Policy, workload: Workload) -> None:
         raise InputError("policy.architecture", policy.architecture, rule, hint)
     if workload.guest_runs and policy.teardown_tlb not in ("entry", "range"):
         rule = "a running guest could still use unmapped memory"
-        hint = 'use teardown_tlb = "entry" or "range", or leave guest_runs out'
+        hint = 'use teardown_tlb = "entry" or "range", or remove guest_runs'
         raise InputError("policy.teardown_tlb", policy.teardown_tlb, rule, hint)
 
 
@@ -101,27 +101,27 @@ def _check_ring(policy: Policy, workload: Workload) -> None:
     tracking = policy.resolved().dirty_tracking
     if TRACKING[tracking].dirty_bits and not policy.buffer_entries:
         rule, hint = (
-            "logs no pages that could go into a dirty ring",
-            'use "pml" or "hdbss", or another clear_when than "ring"',
+            "this mechanism logs no pages, so that dirty rings would stay empty",
+            'use "pml" or "hdbss", or a clear_when other than "ring"',
         )
         raise InputError("policy.dirty_tracking", tracking, rule, hint)
     reserve = RING_RESERVE + policy.buffer_entries
     if workload.ring_entries <= reserve:
-        rule = f"KVM keeps {reserve} entries of a ring free: {RING_RESERVE}, and as many as a log buffer has"
+        rule = f"KVM reserves {reserve} entries of a ring: {RING_RESERVE}, and as many as a log buffer has"
         raise InputError("workload.ring_entries", workload.ring_entries, rule, "use a larger ring")
     if policy.lock_regions > 1:
         rule, hint = (
             "a run of a dirty ring may lie in two regions",
-            'leave it out, or use another clear_when than "ring"',
+            'remove lock_regions, or use a clear_when other than "ring"',
         )
         raise InputError("policy.lock_regions", policy.lock_regions, rule, hint)
 
 
 def _check_turns(host: Host, threads: int) -> None:
     if host.turn and (host.clock == "wall" or host.turn >= MOST_TURN_PS):
-        rule = f"CPUs have turns only on a single processor, each of less than {format_duration(MOST_TURN_PS)}"
+        rule = f"CPUs take turns only on a single processor, each for less than {format_duration(MOST_TURN_PS)}"
         raise InputError("host.turn", format_duration(host.turn), rule, 'use clock = "serial" or "serial_yield"')
     if host.tick and not 0 < threads * (2 * host.turn + host.tick_work) < host.tick * (host.turn > 0):
-        room = f"each of {threads} threads a turn and its tick_work between two ticks"
-        rule = f"needs CPUs with turns, and must leave {room}"
-        raise InputError("host.tick", format_duration(host.tick), rule, "give turn, and a longer tick")
+        room = f"time for a turn and tick_work of each of {threads} threads between two ticks"
+        rule = f"needs CPUs that take turns, and must leave {room}"
+        raise InputError("host.tick", format_duration(host.tick), rule, "set turn, and use a longer tick")

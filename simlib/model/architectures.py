@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Use of mmu_lock for dirty logging on each architecture: facts, as data.
 
-Each row names the kernel files and functions that it was read from, and the kernel version, because all of them have
-changed at some time. These values are the defaults of a scenario's policy, which may override each.
+Each entry names the kernel files and functions that it was read from, and the kernel version, because the locking of
+every architecture has changed over time. These values are the defaults of a scenario's policy, which may override each
+of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from simlib._lib.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class Tracking:
-    """A mechanism by which KVM learns which pages of 4 KiB the guest writes.
+    """A mechanism by which KVM learns which 4 KiB pages the guest writes.
 
     - `dirty_bits`: hardware sets the dirty bit of an entry, so that the write does not fault.
     - `buffer_entries`: pages that hardware logs for each vCPU before a VM exit; 0: none, so that KVM must check every
@@ -53,8 +54,8 @@ class Architecture:
     - `write_protect_fault`: mode for a fault at a write-protected, already split page: ``lockless``, ``read``,
       ``write``, or ``none``: hardware records the write without a fault.
     - `translation_fault`: mode for installing a missing entry.
-    - `split_fault`: mode for a first write to a write-protected block.
-    - `clear_lock`: mode in which CLEAR_DIRTY_LOG (GET where there is no CLEAR) write-protects; ``none`` without
+    - `split_fault`: mode for the first write to a write-protected block.
+    - `clear_lock`: mode in which CLEAR (GET on architectures without CLEAR) write-protects pages; ``none``: without
       mmu_lock.
     - `fault_lock_sections`: number of times that one slow fault takes the lock.
     - `eager_split`: the places where blocks are split ahead of the guest's writes, and the lock mode.
@@ -62,17 +63,18 @@ class Architecture:
     - `fault_flush`: invalidation that a permission fault needs, under the lock: ``none`` (lockless or not needed),
       ``local`` (this CPU's TLB) or ``broadcast`` (all CPUs: arm64's inner shareable TLBI, riscv's remote fence, POWER's
       tlbie).
-    - `flush`: time of TLB flushes, with the lock held or not.
+    - `flush`: when TLBs are flushed, and whether the lock is then held.
     - `version`: kernel version of the facts.
     - `sources`: kernel files and functions.
     - `enable_lock`: mode in which enabling the log write-protects the slot, without KVM_DIRTY_LOG_INITIALLY_SET.
     - `splits_at_clear`: by default, CLEAR splits blocks eagerly after KVM_DIRTY_LOG_INITIALLY_SET.
-    - `enable_by_rmap`: enabling the log looks up every page's reverse mapping, also in blocks that are not split.
+    - `enable_by_rmap`: enabling the log looks up the reverse mapping of every page, also in blocks that are not split.
     - `data_lines`: cache lines other than the lock's that every fault under the lock changes, on every CPU.
     - `split_flush`: the fault that replaces a block by a table flushes all TLBs with the lock held.
-    - `page_fence`: every vCPU is requested to drop an entry from its TLB as soon as the entry has changed.
+    - `page_fence`: KVM requests every vCPU to drop an entry from its TLB as soon as the entry has changed.
     - `split_alloc`: an eager split allocates the new table ``under_lock``, or drops the lock to do so (``drop``).
-    - `dirty_tracking`: the mechanisms of `TRACKING` that it has, posted ones too; the first is the default.
+    - `dirty_tracking`: the mechanisms of `TRACKING` that the architecture has, including posted ones; the first is the
+      default.
     """
 
     name: str
@@ -108,7 +110,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     for row in (
         Architecture(
             "x86-tdp", "x86, TDP MMU", "rwlock", "lockless", "read", "read", "write", 1,
-            "at enable under the read lock; at CLEAR, with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock",
+            "when the log is enabled, under the read lock; with KVM_DIRTY_LOG_INITIALLY_SET, in CLEAR, "
+            "under the write lock",
             "at every split of a block since 6.11 (the lock is dropped to allocate); none in later passes",
             "local", _FLUSH_AFTER, "6.11",
             ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c kvm_tdp_mmu_page_fault",
@@ -141,8 +144,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "arm64", "arm64", "rwlock", "read", "read", "read", "write", 1,
-            "at enable, or at CLEAR with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock; off unless a chunk "
-            "size is set",
+            "when the log is enabled, or with KVM_DIRTY_LOG_INITIALLY_SET in CLEAR, under the write lock; off "
+            "unless a chunk size is set",
             "only in eager splitting, to refill the cache of tables or on contention", "local",
             "once per CLEAR, after the lock is dropped; broadcast invalidation under the lock for each split", "6.9",
             ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c kvm_arch_mmu_enable_log_dirty_pt_masked",
@@ -166,7 +169,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "riscv", "riscv (2026)", "rwlock", "read", "write", "write", "write", 1,
-            "at enable, or at CLEAR with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock",
+            "when the log is enabled, or with KVM_DIRTY_LOG_INITIALLY_SET in CLEAR, under the write lock",
             "in eager splitting, on need_resched or contention or an empty cache, after flushing",
             "broadcast", _FLUSH_AFTER, "tree of 2026",
             ("arch/riscv/kvm/mmu.c kvm_riscv_mmu_dirty_log_write_fault_fast", "arch/riscv/kvm/mmu.c kvm_riscv_mmu_map",
@@ -201,7 +204,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
     )
 }  # fmt: skip
-"""The facts, by name. The eight names of today's kernels, and three dated ones for older trees."""
+"""The facts, by name: eight for current kernels, three for older ones."""
 
 
 def architecture(name: str) -> Architecture:

@@ -18,9 +18,9 @@ class Label:
 
 
 def index(label: Label) -> int:
-    """Index of a label's step. Raises `InputError` if it was never placed."""
+    """Number of a label's step. Raises `InputError` if it was never placed."""
     if label.row is None:
-        raise InputError("program", "a label", "was never placed", "leave a loop only within it")
+        raise InputError("program", "a label", "was never placed", "call leave() only inside the loop")
     return label.row
 
 
@@ -96,7 +96,7 @@ class Or(Condition):
     right: Condition
 
     def write(self, program: ConditionRows, no: Label) -> None:
-        """Append the rows of both sides, with a jump over the right one's."""
+        """Append the rows of both sides, with a jump over those of the right side."""
         second, yes = Label(), Label()
         self.left.write(program, second)
         program.add(Step.JUMP, yes)

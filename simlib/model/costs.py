@@ -20,16 +20,17 @@ def _cost(low: str, high: str, unused: str) -> Any:
 
 @dataclass(frozen=True)
 class Costs(rules.Checked):
-    """Costs of actions. Times are picoseconds; None: not known, so that the prior is used.
+    """Costs of actions. Times are picoseconds; None: unknown; the prior is used.
 
     - `fault_unlocked`: one page fault outside the lock: VM exit, lookup of the page, and VM entry.
     - `fault_hold`: the part of one page fault under the lock.
     - `split_hold`: the part of the first write to a huge page or block mapping under the lock.
-    - `populate_block`: allocating and clearing one backing page (2 MiB or 4 KiB) at first touch, by the host.
+    - `populate_block`: the host's work to allocate and clear one backing page (2 MiB or 4 KiB) on first touch.
     - `tlb_invalidate`: one broadcast TLB invalidation, for which the interconnect serves one CPU at a time; under the
       lock.
-    - `fence_vcpu`: requesting one vCPU to drop an entry from its TLB, which riscv requests of every vCPU whenever an
-      entry changes (`Architecture.page_fence`); under the lock, in addition to a page's cost of CLEAR, enabling, fault.
+    - `fence_vcpu`: requesting one vCPU to drop an entry from its TLB; riscv as of 6.12 does so for every vCPU whenever
+      an entry changes (`Architecture.page_fence`). Under the lock, in addition to the cost per page of CLEAR, of
+      enabling the log, and of a fault.
     - `line_transfer`: moving a contended cache line from one CPU to another, with the atomic operation on it.
     - `queue_length_penalty`: additional time of a queued lock's hand-off for each doubling of the threads that wait for
       it. Empirical: no mechanism with a source explains it (docs/model.md).
@@ -37,7 +38,7 @@ class Costs(rules.Checked):
     - `guest_access`: one access of the guest without a fault.
     - `guest_flush`: a guest's flush of its own TLB (`Workload.flush_accesses`): with shadow paging a VM exit.
     - `split_access`: additional time of an access of a running guest after the huge page or block mapping around the
-      page was split: the TLB covers less memory.
+      page was split, because the TLB then covers less memory.
     - `clear_page`: CLEAR, for each page (or block) that it write-protects, under the lock.
     - `lockless_page`: the same without mmu_lock (``clear_lock = "lockless"``).
     - `clear_word`: CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
@@ -46,28 +47,28 @@ class Costs(rules.Checked):
     - `clear_ioctl`: one CLEAR ioctl, outside the lock.
     - `reacquire`: time between dropping the lock within a CLEAR and requesting it again.
     - `enable_page`: enabling the log, for each page that it write-protects, under the lock.
-    - `flush`: one remote TLB flush, whatever the number of vCPUs.
+    - `flush`: the part of one remote TLB flush that does not depend on the number of vCPUs.
     - `flush_per_vcpu`: additional time of the flush for each vCPU that is interrupted.
-    - `interrupt`: additional time of the flush if any vCPU is in the guest, where an interrupt must reach it.
+    - `interrupt`: additional time of the flush if any vCPU is in the guest, so that it must be interrupted.
     - `kick`: time that a vCPU loses to such an interrupt: VM exit and entry.
     - `dirty_set`: additional time of a guest's write where hardware sets the dirty bit and logs the page.
     - `log_exit`: VM exit and entry because the log buffer is full.
     - `log_entry`: moving one page of a log buffer into the dirty log, or into the ring.
-    - `log_kick`: requesting one vCPU's log buffer: an interrupt is sent, without waiting for its effect.
+    - `log_kick`: requesting one vCPU to empty its log buffer: sending an interrupt, without waiting for its effect.
     - `ring_exit`: exit to userspace and return to the guest, because the dirty ring is full or userspace requests it.
     - `ring_entry`: harvesting one entry of a ring in userspace.
     - `reset_entry`: the ring's reset, for each entry, outside the lock.
     - `split_block`: splitting one huge page or block mapping eagerly, under the lock.
-    - `split_alloc`: allocating its table, under the lock or not (`Policy.split_alloc`).
+    - `split_alloc`: allocating the table for one eager split, under the lock or not (`Policy.split_alloc`).
     - `zap_block`: unmapping one block and freeing its table, under the lock.
-    - `unmap_entry`: removing one entry of a page, a block or a table from an arm64 stage 2: the walk to it, clearing
-      it, and freeing its target. Without cache maintenance and TLB invalidation.
+    - `unmap_entry`: removing one entry of a page, a block or a table from an arm64 stage 2: walking to the entry,
+      clearing it, and freeing its target, but not cache maintenance or TLB invalidation.
     - `clean_line`: cleaning and invalidating one data cache line (64 bytes) to the point of coherency.
     - `walk_entry`: `eager_split`: visiting one entry in a walk over the page table, under the lock.
     - `protect_entry`: `eager_split`: additional time for write-protecting a visited writable entry, under the lock.
-    - `table_entry`: `eager_split`: creating one entry of a new table, with its share of allocating and clearing the
-      table, under the lock.
-    - `fault_jitter`: coefficient of variation of `fault_unlocked` and of the hold, from fault to fault.
+    - `table_entry`: `eager_split`: creating one entry of a new table, including its share of allocating and clearing
+      the table, under the lock.
+    - `fault_jitter`: coefficient of variation of `fault_unlocked` and `fault_hold` between faults.
     """
 
     fault_unlocked: int | None = _cost("50ns", "50us", "no vCPU faults")
@@ -81,7 +82,7 @@ class Costs(rules.Checked):
     line_local: int | None = _cost("1ns", "100ns", "no thread takes a lock")
     guest_access: int | None = _cost("1ns", "1us", "workload.access_interval is the time between accesses")
     guest_flush: int | None = _cost("1ns", "50us", "workload.flush_accesses is 0")
-    split_access: int | None = _cost("100ps", "1us", "no guest keeps accessing memory that was mapped by blocks")
+    split_access: int | None = _cost("100ps", "1us", "no guest keeps accessing memory that was mapped with blocks")
     clear_page: int | None = _cost("500ps", "2us", "nothing is cleared under mmu_lock")
     lockless_page: int | None = _cost("500ps", "2us", "pages are cleared under mmu_lock")
     clear_word: int | None = _cost("1ns", "20us", "nothing is cleared")
@@ -122,15 +123,15 @@ MEANINGS: dict[str, str] = {
 """Definition of each cost, from the docstring."""
 
 UNUSED: dict[str, str] = {cost.name: cost.metadata["unused"] for cost in dataclasses.fields(Costs)}
-"""Reason why a program may not spend a cost."""
+"""Reason for which a job may leave a cost unused."""
 
 
 def expand_others(table: Mapping[str, Any], where: str, named_elsewhere: Collection[str] = ()) -> dict[str, Any]:
     """Replace ``others = "0ns"`` in a [costs] table by that value for each cost that is not named.
 
-    Raises `InputError` if it is another time: costs differ.
+    Raises `InputError` for any other time, because costs differ from one another.
 
-    - `named_elsewhere`: costs that are named elsewhere: in the base of the table, or as those to calibrate.
+    - `named_elsewhere`: costs that the base of the table names, or that are to be calibrated.
 
     >>> len(expand_others({"fault_unlocked": "1us", "others": "0ns"}, "costs")) == len(UNUSED)
     True
@@ -139,7 +140,8 @@ def expand_others(table: Mapping[str, Any], where: str, named_elsewhere: Collect
     if "others" in rows:
         others = rows.pop("others")
         if parse_duration(others, f"{where}.others"):
-            raise InputError(f"{where}.others", others, 'must be "0ns": omitted costs are free', "name each cost")
+            rule, hint = 'must be "0ns": omitted costs are 0', "give each other cost by name"
+            raise InputError(f"{where}.others", others, rule, hint)
         unnamed = (name for name in UNUSED if name not in named_elsewhere)
         rows = {name: 0 if name == "fault_jitter" else others for name in unnamed} | rows
     return rows
@@ -155,8 +157,8 @@ class Calibration(rules.Checked):
     - `costs`: costs with one value for all variants.
     - `per_group_costs`: costs with a value for each group of variants.
     - `metrics`: measured quantities to explain.
-    - `included_in_others`: costs that the calibrated ones contain because this workload cannot separate them: 0 in
-      calibration and prediction. Any other cost without a value has the median of its prior.
+    - `included_in_others`: costs that the calibrated ones contain because this workload cannot separate them; these are
+      0 in calibration and prediction. Any other cost without a value has the median of its prior.
     """
 
     costs: tuple[str, ...] = rules.rule(rules.names, _CALIBRATED, list)

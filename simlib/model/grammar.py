@@ -6,7 +6,7 @@
     term        = "not" term | "(" condition ")" | comparison
 
 The `Reader` of strategies (`simlib.model.strategy`) and that of rows (`simlib.measurements.condition`) define
-comparisons. No text is ever executed.
+comparisons. A condition is never executed as code.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def leaves(condition: Condition) -> list[Condition]:
 class Reader(ABC):
     """Recursive descent parser over the words of a string.
 
-    - `what`: names the text in an error.
-    - `hint`: hint of an error without a more specific one.
+    - `what`: name of the string in an error.
+    - `hint`: hint of errors that have no more specific one.
     """
 
     def __init__(self, text: str, what: str, hint: str) -> None:
@@ -57,7 +57,7 @@ class Reader(ABC):
         """Read one comparison."""
 
     def read(self) -> Condition:
-        """Read the whole text. Raises `InputError` that names the wrong word, and the rule that it breaks."""
+        """Read the whole string. Raises `InputError` that names the wrong word, and the rule that it breaks."""
         condition = self._condition()
         if self.ahead:
             self.fail(f"{self.ahead!r} cannot follow here (character {self._place()})")
@@ -75,7 +75,7 @@ class Reader(ABC):
         return word
 
     def accept(self, *words: str) -> str:
-        """Consume and return the next word if it is one of `words`, else return an empty text."""
+        """Consume and return the next word if it is one of `words`, otherwise return an empty string."""
         return self.take() if self.ahead in words else ""
 
     def close(self, sign: str) -> None:
@@ -92,7 +92,7 @@ class Reader(ABC):
         self.fail(f"expected {expected}, found {self.ahead or 'the end'!r}{place}", hint)
 
     def fail(self, rule: str, hint: str = "") -> NoReturn:
-        """Raise an error with the rule that the text breaks."""
+        """Raise an error with the rule that the string breaks."""
         raise InputError(self.what, self.text, rule, hint or self.hint)
 
     def _place(self) -> int:
@@ -119,7 +119,7 @@ class Reader(ABC):
             return self.comparison()
         self._depth += 1
         if self._depth > DEEPEST:
-            self.fail(f"is nested deeper than {DEEPEST}", "write it with fewer parentheses")
+            self.fail(f"is nested deeper than {DEEPEST}", "use fewer parentheses")
         if opened == "not":
             condition: Condition = Not(self._term())
         else:

@@ -20,27 +20,28 @@ class Host(rules.Checked):
     """The host.
 
     - `name`: name of the host; selects its calibrated costs.
-    - `cores`, `sockets`, `threads_per_core`: number of cores in all, of sockets, over which the cores are divided
-      evenly, and of threads (the kernel's CPUs) that a core runs. Threads of the guest and of userspace fill socket
-      after socket, and in each first one thread of every core.
-    - `clusters`: number of groups of cores that share a cache, in all sockets together; 0: all cores of a socket are
-      equally near.
+    - `cores`, `sockets`, `threads_per_core`: total number of cores; number of sockets, over which the cores are divided
+      evenly; number of hardware threads (the kernel's CPUs) per core. Threads of the guest and of userspace fill one
+      socket after another, and in each socket one hardware thread of every core first.
+    - `clusters`: total number of groups of cores that share a cache; 0: all cores of a socket are equally near.
     - `line_transfer_local`, `line_transfer_remote`: picoseconds to move a contended cache line within a socket and
       between sockets. The defaults are the calibrated cost `Costs.line_transfer`, and `remote_ratio` times that cost.
-    - `remote_ratio`, `cluster_ratio`: time of a transfer between sockets, and within a cluster, over that within a
-      socket. Walks over page tables on another socket also take `remote_ratio` times as long.
-    - `slowdown`: factor on a vCPU's work, in the guest and in the kernel, by the number of busy CPUs: the effect of
-      frequency, sibling threads and memory. Linear in the logarithm between two numbers, constant beyond the last.
+    - `remote_ratio`, `cluster_ratio`: time of a transfer between sockets, and within a cluster, relative to that within
+      a socket. Walks over page tables on another socket also take `remote_ratio` times as long.
+    - `slowdown`: factor on the time of a vCPU's work, in the guest and in the kernel, by the number of busy CPUs: the
+      effect of clock frequency, sibling threads and memory. It is linear in the logarithm between two numbers, and
+      constant beyond the last.
     - `clock`: ``wall``: every CPU has its own time. ``serial``: one processor emulates all CPUs in turns, and its clock
-      is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the same, and
-      a CPU that waits for a lock ends its turn: so TCG treats x86's PAUSE, arm64's YIELD and WFE.
+      advances by the sum of the times for which they run, as under QEMU's single-threaded TCG (docs/lab.md).
+      ``serial_yield``: the same, and a CPU that waits for a lock ends its turn, as TCG does on x86's PAUSE and on
+      arm64's YIELD and WFE.
     - `turn`: mean length of those turns, picoseconds; 0: so short that all CPUs advance together.
     - `enqueue_cost`, `spin_poll_cost`: picoseconds that a CPU spends to queue for a lock, and on each unsuccessful poll
-      of it, before it ends its turn. For CPUs with turns.
-    - `tick`, `tick_work`, `tick_jitter`: interval of the host's timer interrupts on each CPU (0: none), and time of
-      such an interrupt, picoseconds, with its coefficient of variation. For CPUs with turns.
-    - `kick_spread`: distribution of `Costs.kick`: equally likely values, of which only the ratios matter; none: it is
-      constant.
+      of the lock, before it ends its turn. Used only if CPUs have turns.
+    - `tick`, `tick_work`, `tick_jitter`: interval of the host's timer interrupts on each CPU (0: none), time of such an
+      interrupt, both in picoseconds, and its coefficient of variation. Used only if CPUs have turns.
+    - `kick_spread`: distribution of `Costs.kick`: equally likely values, of which only the ratios matter; none: the
+      cost is constant.
     """
 
     name: str = rules.rule(rules.text, "unnamed")
@@ -79,11 +80,11 @@ HOSTS: dict[str, Host] = {
     host.name: host
     for host in (
         Host("ampere-altra", cores=64, sockets=1),
-        # Its hardware is not stated. Two sockets of at least 32 and fewer than 64 CPUs: CLEAR's time a GiB is flat up
-        # to 32 GiB and vCPUs, and longer at 64 (x86-shadow-eager-split-ioctl-time); at least 96 CPUs, for 96 vCPUs
-        # (x86-tdp-eager-split). Between sockets as between those of four Xeons, in the median (core-to-core-latency).
-        # Slower with busy CPUs as the pass of its guest that takes neither fault nor lock
-        # (x86-shadow-eager-split-dirty-time, ept=Y, eager_page_split=Y, 100 % written), over that of 2 vCPUs.
+        # The source does not state the hardware. sockets: two, of at least 32 and fewer than 64 CPUs, because CLEAR's
+        # time per GiB is constant up to 32 vCPUs with 1 GiB each, and longer with 64
+        # (x86-shadow-eager-split-ioctl-time). cores: the guest has up to 96 vCPUs (x86-tdp-eager-split). remote_ratio:
+        # median of four Xeons (core-to-core-latency). slowdown: time of the guest's pass without faults and locks
+        # (x86-shadow-eager-split-dirty-time, ept=Y, eager_page_split=Y, 100 % written), relative to 2 vCPUs.
         Host(
             "x86-published", cores=96, sockets=2, remote_ratio=2.75,
             slowdown=((2, 1.0), (4, 1.015), (8, 1.038), (16, 1.142), (32, 1.339), (64, 1.429)),
@@ -93,4 +94,4 @@ HOSTS: dict[str, Host] = {
 """Facts of hosts by name: the defaults of a scenario's [host]."""
 
 UNSTATED = frozenset({"x86-published"})
-"""Hosts whose hardware no source states, so that their calibrated costs may not hold anywhere else."""
+"""Hosts whose hardware no source states, so that their calibrated costs may hold on no other host."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The input of an engine: checked programs, threads, locks and page tables; and a listing for people."""
+"""The input of an engine: checked programs, threads, locks and page tables, and their listing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Places = float | Sequence[float] | NDArray[np.float64]
 
 
 def step_mask(*kinds: Step) -> NDArray[np.bool_]:
-    """Boolean table over the kinds of steps, True for these kinds; to be indexed by arrays of kinds.
+    """Boolean array over the kinds of steps, True for these kinds. An array of kinds can index it.
 
     >>> step_mask(Step.HOLD)[np.array([0, 1])].tolist()
     [False, True]
@@ -75,7 +75,7 @@ _SLOWS, _LOCKS = step_mask(Step.THROTTLE_CHECK, Step.THROTTLE, Step.DIRTY_LIMIT_
 _STEP_ARGUMENTS = [step.arguments for step in Step]
 _QUANTITY_ARGUMENTS = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
 _LIMITS = list(dict.fromkeys([None, *(_below(a) for group in (*_STEP_ARGUMENTS, *_QUANTITY_ARGUMENTS) for a in group)]))
-"""The limits of all arguments, as `_below` returns them; the first is none."""
+"""The limits of all arguments, as `_below` returns them; the first is None."""
 _STEPS, _QUANTITIES = _ranges(_STEP_ARGUMENTS, 5), _ranges(_QUANTITY_ARGUMENTS, 1)
 
 
@@ -90,22 +90,22 @@ class Job:
     - `local_ps`, `near_ps`, `far_ps`: time of one atomic operation on a cache line that this CPU, another CPU of the
       socket, or a CPU of another socket owned last.
     - `socket`, shape (n_threads,): socket on which each thread runs.
-    - `cluster`, shape (n_threads,): cluster of CPUs in which each thread runs, numbered through all sockets; None:
-      there are none.
-    - `cluster_ps`: time of such an operation where a CPU of the same cluster owned the line last.
+    - `cluster`, shape (n_threads,): cluster of CPUs in which each thread runs, numbered across all sockets; None: there
+      are no clusters.
+    - `cluster_ps`: time of an atomic operation on a cache line that a CPU of the same cluster owned last.
     - `queue_length_penalty_ps`: additional time of a queued lock's hand-off for each doubling of the waiting threads:
       k threads behind the next holder add log2(1 + k) times this (`queue_length_penalty`).
     - `lines`: number of cache lines that `Step.TOUCH` may change.
     - `cvs`: coefficient of variation of each distribution that steps name, or its equally likely values, of which only
-      the ratios matter; number 0 is constant.
-    - `places`: distributions of places for SEEK; number 0 must be 0, which is uniform. A number is the exponent of
-      Zipf's law, with ranks scattered over the region; an array has quantiles: the shares of the region below which
-      equally likely parts of the draws fall (4097 numbers from 0 to 1).
+      the ratios matter; distribution 0 is constant.
+    - `places`: distributions of places for SEEK; the first must be 0, which is uniform. A number is the exponent of
+      Zipf's law, with ranks scattered over the region; an array has the quantiles of the place within the region (4097
+      numbers from 0 to 1).
     - `pages`: number of guest pages.
     - `block_pages`: pages that one block maps; a power of two.
-    - `mapped_as_blocks`: stage 2 maps blocks where it can.
+    - `mapped_as_blocks`: stage 2 has block mappings where possible.
     - `populated`: all memory is mapped, writable, when the run begins.
-    - `image`: state of the memory when the run begins, in place of the above.
+    - `image`: state of the memory when the run begins, in place of `mapped_as_blocks` and `populated`.
     - `lock_pages`: pages of one region, where there is a lock for each (`LockScope.REGION`).
     - `write_percent`: share of the pages that the guest writes; it reads the others.
     - `vcpus`: number of vCPUs, which are the first threads.
@@ -118,18 +118,18 @@ class Job:
     - `turn_ps`: mean length of a turn on the one processor of a serial clock; 0: so short that all advance together.
     - `tick_ps`, `tick_work_ps`: interval of a timer that interrupts every thread where turns have a length, and mean
       time of the interrupt; 0: none. The time of the first interrupt is random.
-    - `tick_table`: index in `cvs` of the latter's distribution.
+    - `tick_table`: index in `cvs` of the distribution of `tick_work_ps`.
     - `enqueue_ps`, `poll_ps`: time that a thread spends to queue for a lock, and on each unsuccessful poll of it, where
       turns have a length and a waiting thread ends its turn.
-    - `dirty_bits`: hardware sets the dirty bit of a clean page's entry when the guest writes it; the write does not
-      fault then, and takes `dirty_set_ps`.
+    - `dirty_bits`: hardware sets the dirty bit of a clean page's entry when the guest writes it; such a write does not
+      fault, and takes `dirty_set_ps`.
     - `buffer_entries`: size of a vCPU's log buffer, into which hardware writes a page as it sets its dirty bit; 0:
-      there are none, and SCAN's sync finds the written pages. Without `dirty_bits`, LOG writes into it.
+      there are no log buffers, and SCAN's sync finds the written pages. Without `dirty_bits`, LOG writes into it.
     - `logged`, shape (n_threads,): pages in each log buffer when the run begins, all of them page 0; None: none.
-    - `ring_entries`: size of a vCPU's dirty ring, which gets pages in place of the dirty log; 0: there are none. With
-      `ring_full` or more entries that are not reset, the vCPU leaves the guest.
+    - `ring_entries`: size of a vCPU's dirty ring, which gets pages in place of the dirty log; 0: there are no rings.
+      When at least `ring_full` entries are not reset, the vCPU leaves the guest.
     - `throttle`: rule of THROTTLE_CHECK, THROTTLE and DIRTY_LIMIT_UPDATE; None: there are no such steps.
-    - `notes`: notes of the listing: step, and text.
+    - `notes`: notes of the listing: number of the step, and note.
     - `costs`: names of the costs (`simlib.model.costs.Costs`) that any step spends.
     """
 
@@ -184,7 +184,7 @@ class Job:
         """
         n, threads = len(self.steps), len(self.entry)
         if not n or not threads or self.steps.shape != (n, 6) or self.region.shape != (threads, 2):
-            raise InputError("job", f"{n} steps, {threads} threads", "must have steps of six numbers and threads")
+            raise InputError("job", f"{n} steps, {threads} threads", "must have threads, and steps of six numbers")
         kinds = self.steps[:, 0]
         if kinds.min() < 0 or kinds.max() >= len(Step):
             index = int(np.argmax((kinds < 0) | (kinds >= len(Step))))
@@ -220,9 +220,9 @@ class Job:
         if (kinds[1:][_SLEEPS[kinds[:-1]]] != Step.WAKE).any() or _SLEEPS[kinds[-1]]:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
         if _SLOWS[kinds].any() and (self.throttle is None or self.clock != Clock.WALL):
-            raise InputError("job.throttle", self.throttle, "must be given, with Clock.WALL")
+            raise InputError("job.throttle", self.throttle, "throttling steps need it, and Clock.WALL")
         if self.throttle is not None and not self.throttle.slice and (kinds == Step.DIRTY_LIMIT_UPDATE).any():
-            raise InputError("job.throttle.slice", 0, "must be more than 0: the interval of DIRTY_LIMIT_UPDATE")
+            raise InputError("job.throttle.slice", 0, "must be more than 0 as the interval of DIRTY_LIMIT_UPDATE")
 
     def _check_memory(self) -> None:
         kinds = self.steps[:, 0]
@@ -246,7 +246,7 @@ class Job:
             raise InputError("job.buffer_entries", self.buffer_entries, f"must be 0 to {MOST_ENTRIES}")
         least = self.ring_full + self.buffer_entries
         if self.ring_entries and not 0 < self.ring_full <= least < self.ring_entries <= MOST_ENTRIES:
-            rule = f"must be 1 at least, and leave a ring of {self.ring_entries} room for a log buffer"
+            rule = f"must be at least 1, and leave room for a log buffer in a ring of {self.ring_entries}"
             raise InputError("job.ring_full", self.ring_full, rule)
 
     def _check_steps(self) -> None:
@@ -307,7 +307,7 @@ class Job:
         return np.asarray(np.rint(self.queue_length_penalty_ps * doublings), dtype=np.int64)
 
     def listing(self) -> str:
-        """Return the programs as text: one step a line, with the names of locks, stamps and targets.
+        """Return the programs as a listing: one step per line, with the names of locks, stamps and targets.
 
         >>> from simlib.model.program import Program
         >>> p = Program()
@@ -363,7 +363,7 @@ class Job:
         return step.arguments if self.has_buffers or step is not Step.ACCESS else step.arguments[:-1]
 
     def _listed(self, step: Step, row: list[int]) -> list[tuple[Argument, int]]:
-        """Arguments and values that the listing shows: those that differ from the usual."""
+        """Arguments and values that the listing shows: those that differ from the defaults."""
         pairs = list(zip(self._arguments(step), row[1:], strict=False))
         if step is Step.TEST:
             argument = Quantity(row[2]).argument

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lock disciplines, and the words of a policy for them."""
+"""Lock disciplines, and their names in a policy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import IntEnum
 class Discipline(IntEnum):
     """Behaviour of a lock; each engine has a rule for each.
 
-    Every operation occupies the lock word's cache line, at a cost that depends on the CPU that owned the line last: in
-    the same socket or in another.
+    Every operation occupies the cache line of the lock word. Its time depends on whether the CPU that owned the line
+    last is on the same socket.
 
     Sources: kernel/locking/qspinlock.c `queued_spin_lock_slowpath`; the ticket lock as in
     Boyd-Wickizer et al. 2012, section 2; kernel/locking/qrwlock.c `queued_read_lock_slowpath`
@@ -18,37 +18,37 @@ class Discipline(IntEnum):
     """
 
     QUEUED_SPIN = 0
-    """First come, first served. The holder's store and the successor's read each move the lock's line. A successor with
-    waiters behind it also fetches the next waiter's queue node, from the CPU of that waiter."""
+    """First come, first served. The holder's store and the successor's read each move the lock word's cache line. A
+    successor with waiters behind it also fetches the next waiter's queue node, from the CPU of that waiter."""
     TICKET = 1
-    """All waiters read the word after every hand-off, each from the previous holder's CPU; the next holder's read is
-    served, on average, halfway."""
+    """All waiters read the word after every hand-off, each from the previous holder's CPU; on average, half of the
+    reads are served before that of the next holder."""
     QUEUED_RW = 2
-    """Queue of readers and writers as in Linux. The head of the queue marks the lock word: a writer keeps all others
-    out, a reader new writers. Until a new head has reached the word, others may steal the lock. Without turns this
-    takes a line transfer, during which only readers can steal it, since a drop decides who is next. Where CPUs have
-    turns it lasts until the head's turn, and a thread that finds the word free takes it. Behind the head, threads are
-    served in order of arrival."""
+    """Queue of readers and writers as in Linux. The head of the queue marks the lock word: a waiting writer blocks all
+    other threads, a waiting reader blocks new writers. Until a new head has marked the word, other threads may steal
+    the lock. Without turns, marking takes a line transfer, during which only readers can steal the lock, since a drop
+    determines the next holder. Where CPUs have turns, marking waits for the head's turn, and any thread that finds the
+    word free takes the lock. Behind the head, threads are served in order of arrival."""
     LOCKLESS = 3
-    """An update is published by compare-and-swap, and retried if another update came in between."""
+    """An update is published by compare-and-swap, and retried if another thread changed the entry in the meantime."""
     SERVER = 4
     """Not a lock: a part of the hardware that serves one CPU at a time, first come, first served, such as the
     interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and
     one server at a time."""
     COHORT = 5
-    """A what-if: hand-off within a socket first, at most `COHORT_PASSES` times in a row (Dice, Marathe and Shavit
-    2012, "Lock cohorting"). Of its two levels only the hand-off is modelled, with one line for both."""
+    """A what-if: hand-off within a socket first, at most `COHORT_PASSES` times in a row (Dice, Marathe and Shavit 2012,
+    "Lock cohorting"). The model has only the hand-off of this two-level lock, with one cache line for both levels."""
     FAIR_RW = 6
     """A what-if: readers and writers first come, first served, without lock stealing; consecutive readers enter one
     after another."""
 
 
 COHORT_PASSES = 64
-"""Bound on consecutive hand-offs within a socket; the paper leaves it open, the value is our choice."""
+"""Limit on consecutive hand-offs within a socket; the paper does not fix it, so the value is our choice."""
 
 LOCKS = {"spin": Discipline.QUEUED_SPIN, "ticket": Discipline.TICKET, "rwlock": Discipline.QUEUED_RW}
 LOCKS |= {"cohort": Discipline.COHORT, "fair-rwlock": Discipline.FAIR_RW}
-"""Disciplines that mmu_lock may have, by the words of ``policy.lock``."""
+"""Disciplines that mmu_lock may have, by their names in ``policy.lock``."""
 
 SHARING = frozenset({Discipline.QUEUED_RW, Discipline.FAIR_RW})
 """Disciplines with shared read mode; the others have one mode."""

@@ -12,7 +12,7 @@ ENTRY_BYTES = 8
 """Bytes of a page-table entry on every architecture modelled (arm64, x86-64, riscv64, LoongArch)."""
 
 LINE_BYTES = 64
-"""Bytes of a data cache line, the unit of arm64's cleaning: CTR_EL0.DminLine of Arm's Cortex-A72 and Neoverse cores."""
+"""Bytes of a data cache line, arm64's unit of cache maintenance: CTR_EL0.DminLine of Cortex-A72 and Neoverse cores."""
 
 IPA_BITS = 40
 """Size of a guest's physical address space on arm64 unless userspace requests another (KVM_PHYS_SHIFT)."""
@@ -23,10 +23,11 @@ WORD_PAGES = 64
 SPLIT_WALKS = ("all", "skip_levels", "skip_children", "skip_siblings")
 """Variants of arm64's eager-split walk, by the entries that it visits (`Policy.split_walk`).
 
-``all``: all of the range, also those of tables that the walk has just created (6.12). ``skip_levels``: none of the last
-level (flag KVM_PGTABLE_WALK_SKIP_LEVEL3, L. Bras, June 2026). ``skip_children``: not those of a table that the walk has
-just created, by the visitor's return value. ``skip_siblings``: neither these nor the entries of a last-level table
-after its first (both return values, L. Bras, RFC of 15 May 2026, 20260515195904.2466381-1-leo.bras@arm.com).
+``all``: all entries of the range, including those of tables that the walk has just created (6.12). ``skip_levels``: no
+entries of the last level (flag KVM_PGTABLE_WALK_SKIP_LEVEL3, L. Bras, June 2026). ``skip_children``: no entries of a
+table that the walk has just created (by the visitor's return value). ``skip_siblings``: neither these entries nor those
+of a last-level table after its first (by both return values, L. Bras, RFC of 15 May 2026,
+20260515195904.2466381-1-leo.bras@arm.com).
 """
 
 
@@ -54,7 +55,7 @@ class PageTable:
         return self.page_bytes // ENTRY_BYTES
 
     def block_bytes(self, height: int = 2) -> int:
-        """Bytes that an entry of a height maps: 1 is a page, 2 the first block level (2 MiB with 4 KiB pages)."""
+        """Bytes that an entry at this height maps; 1: a page, 2: the first block level (2 MiB with 4 KiB pages)."""
         return int(self.page_bytes * self.entries ** (height - 1))
 
     def pages_per_block(self, height: int = 2) -> int:
@@ -68,7 +69,7 @@ class PageTable:
 
         Its root may consist of up to 16 adjacent tables, which saves a level.
 
-        Source: arch/arm64/include/asm/stage2_pgtable.h stage2_pgtable_levels, and kvm_get_vtcr for the least of two
+        Source: arch/arm64/include/asm/stage2_pgtable.h stage2_pgtable_levels, and kvm_get_vtcr for the minimum of two
         (6.12).
 
         >>> [PageTable(4096).levels(bits) for bits in (48, 40)]
@@ -80,9 +81,10 @@ class PageTable:
         """Valid entries of an arm64 stage 2 that maps memory from address 0, by level above the pages.
 
         - `size`: bytes mapped.
-        - `leaf`: level that maps the memory; 1: pages, 2: blocks. An entry of a level above it holds a table.
+        - `leaf`: level that maps the memory; 1: pages, 2: blocks. An entry of a level above it points to a table.
 
-        64 GiB with pages of 4 KiB: 2²⁴ pages, 32768 tables of pages, and 64 tables of tables; as blocks; with 16 KiB.
+        64 GiB with 4 KiB pages has 2²⁴ pages, 32,768 last-level tables, and 64 tables above them. The other results are
+        for blocks, and for 16 KiB pages.
 
         >>> PageTable(4096).stage2_entries(64 * 2**30), PageTable(4096).stage2_entries(64 * 2**30, leaf=2)
         ({1: 16777216, 2: 32768, 3: 64}, {2: 32768, 3: 64})
@@ -94,7 +96,7 @@ class PageTable:
     def block_height(self, backing: str) -> int:
         """Height of the entries that map memory with this backing; 1: pages, 2: the first block level, 3: the next.
 
-        Only with 4 KiB pages does stage 2 map blocks of the second kind (1 GiB).
+        Only with 4 KiB pages does stage 2 have blocks of the second level (1 GiB).
 
         Source: arch/arm64/include/asm/kvm_pgtable.h KVM_PGTABLE_MIN_BLOCK_LEVEL (6.12).
 
@@ -107,9 +109,9 @@ class PageTable:
 
     @property
     def largest_block(self) -> int:
-        """Pages of the largest block that arm64's stage 2 maps: 1 GiB, 32 MiB and 512 MiB.
+        """Pages of the largest block of arm64's stage 2: 1 GiB, 32 MiB or 512 MiB with pages of 4, 16 or 64 KiB.
 
-        It is also the most that a walk of KVM covers before it may drop the lock (arch/arm64/kvm/mmu.c
+        It is also the largest range that a walk of KVM covers before the walk may drop the lock (arch/arm64/kvm/mmu.c
         stage2_apply_range, 6.12).
         """
         return self.pages_per_block(3 if self.page_bytes == 4096 else 2)
@@ -117,8 +119,8 @@ class PageTable:
     def walked(self, first: int, pages: int, height: int = 1, levels: int = 4) -> int:
         """Number of entries that a walk over a range visits in a table whose leaves are at this height.
 
-        - `first`, `pages`: the range. Both ends may lie within a block, whose entry is then visited too.
-        - `height`: 1: pages; 2, 3: blocks of the first or the second kind.
+        - `first`, `pages`: the range. Each end may lie within a block, whose entry is then also visited.
+        - `height`: 1: pages; 2, 3: blocks of the first or the second level.
 
         >>> PageTable(4096).walked(0, 64), PageTable(4096).walked(0, 64, height=2)
         (67, 3)
@@ -132,7 +134,7 @@ class PageTable:
         After splitting a block, the walker reloads the entry, finds a table, and descends into it.
 
         - `first`, `pages`, `levels`: as for `walked`.
-        - `height`: height of the present leaves; 1: they are pages, and nothing is split.
+        - `height`: height of the present leaves; 1: the leaves are pages, and nothing is split.
         - `walk`: one of `SPLIT_WALKS`; raises `InputError` if it is not.
 
         Source: arch/arm64/kvm/hyp/pgtable.c stage2_split_walker (6.12).

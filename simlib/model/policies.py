@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Named policies: ways of taking mmu_lock that kernel mails discuss, each with its changes of a scenario and source.
+"""Named policies: ways of taking mmu_lock that kernel mails discuss, each with its sources.
 
-A policy settles one question and leaves the others alone: a policy on CLEAR's holds overrides the scenario's condition
-for their end, but does not change eager splitting.
+A policy changes one aspect of a scenario and no other. For example, a policy for CLEAR's holds replaces the scenario's
+condition for dropping the lock, but does not change eager splitting.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Tables = Mapping[str, Mapping[str, Any]]
 class NamedPolicy:
     """A way of taking the lock.
 
-    - `exists`: ``upstream``: in Linux, now or once; ``posted``: in a mail; ``what-if``: in no kernel.
-    - `changes`: values that it sets in a scenario.
+    - `exists`: ``upstream``: in Linux, now or earlier; ``posted``: in a mail; ``what-if``: in no kernel.
+    - `changes`: values that the policy sets in a scenario.
     - `sources`: kernel file and function, commit, or Message-ID.
     - `architectures`: those to which `changes` apply; empty: all.
     - `elsewhere`: changes on the other architectures.
-    - `settings`: settings of shipped software that select it, by architecture or its family; "": on every other. An
-      empty text: no shipped software has it there.
-    - `patch`: patch that implements it; empty: none, except those of kernel-patches/ for a condition of CLEAR.
+    - `settings`: settings of shipped software that select the policy, by architecture or its family; "": on every
+      other. An empty string: no shipped software has the policy there.
+    - `patch`: patch that implements the policy; empty: none, except those of kernel-patches/ for a condition of CLEAR.
     - `imperative`: the change as an instruction, for `simlib choose`; empty: none.
     """
 
@@ -54,7 +54,7 @@ class NamedPolicy:
     imperative: str = ""
 
     def to_do(self, architecture: str) -> tuple[str, bool]:
-        """Return the settings or the patch that it needs, as a sentence, and whether shipped software has it.
+        """Return what the policy needs (settings or a patch), as a sentence, and whether shipped software has it.
 
         >>> POLICIES["no-eager-split"].to_do("x86-tdp"), POLICIES["bounded-hold"].to_do("arm64")
         (('load kvm with eager_page_split=N', True), ('no kernel does this on arm64, nor is there a patch', False))
@@ -85,7 +85,7 @@ _RESCHED = "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_iter_cond_resched"
 _NEEDBREAK = "include/linux/spinlock.h rwlock_needbreak (commit c793a62823d1)"
 _LAB = "no kernel has this yet; the patch is kernel-patches/"
 _NO_SHADOW_SPLIT = {"x86-shadow": "", "x86-shadow-paging": ""}
-"""With tdp_mmu=N `kvm_mmu_slot_try_split_huge_pages` does nothing: it splits only the rmaps of nested guests."""
+"""With tdp_mmu=N, `kvm_mmu_slot_try_split_huge_pages` splits only huge pages in the rmaps of nested guests."""
 _X86 = tuple(name for name in ARCHITECTURES if name.startswith("x86"))
 
 
@@ -132,9 +132,9 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("needbreak-preemptible", "CLEAR drops mmu_lock on contention, as walks of a preemptible kernel do",
                     "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024")),
                     imperative="let CLEAR drop mmu_lock if another thread waits for it"),
-        NamedPolicy("needbreak-voluntary", "the same in a kernel that is not preemptible: never",
+        NamedPolicy("needbreak-voluntary", "CLEAR never drops mmu_lock, like walks in a kernel without preemption",
                     "upstream", _clear("never"), (_NEEDBREAK, "20240312193911.1796717-3-seanjc@google.com")),
-        NamedPolicy("yield-after-progress", "CLEAR drops mmu_lock on contention, but after at least 512 pages",
+        NamedPolicy("yield-after-progress", "CLEAR drops mmu_lock on contention, but only after at least 512 pages",
                     "what-if",
                     _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),),
                     imperative="let CLEAR drop mmu_lock if another thread waits for it, after at least 512 pages"),
@@ -149,7 +149,7 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("bounded-hold", "CLEAR drops mmu_lock after 50 us", "what-if",
                     _clear("held >= 50us"), ("no kernel",),
                     imperative="let CLEAR drop mmu_lock after 50 us"),
-        NamedPolicy("bounded-hold-after-progress", "the same, but after at least 512 pages", "what-if",
+        NamedPolicy("bounded-hold-after-progress", "CLEAR drops mmu_lock after 50 us and at least 512 pages", "what-if",
                     _clear("held >= 50us and pages >= 512"), ("no kernel",),
                     imperative="let CLEAR drop mmu_lock after 50 us and at least 512 pages"),
         NamedPolicy("doubling-batch", "CLEAR's batch doubles without contention, and halves on contention",
@@ -165,7 +165,8 @@ POLICIES: dict[str, NamedPolicy] = {
                     settings={"x86": "run Linux 6.11 or newer, with eager_page_split=Y", **_NO_SHADOW_SPLIT,
                               "arm64": "start QEMU with -accel kvm,eager-split-size=2M"},
                     imperative="let an eager split drop mmu_lock to allocate its table"),
-        NamedPolicy("eager-split-shared-only", "the same, unless it holds the lock for read", "posted",
+        NamedPolicy("eager-split-shared-only", "an eager split drops mmu_lock to allocate its "
+                    "table, unless the lock is held for read", "posted",
                     _split(eager_split=True, split_alloc="under_read_lock"), (_reply("15 April 2024"),),
                     patch=f"{_LAB}0012, with kvm.split_alloc=drop_write on x86"),
         NamedPolicy("no-eager-split", "the guest's first write splits a huge page (x86) or block mapping (arm64)",
@@ -175,7 +176,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     settings={"x86-tdp": "load kvm with eager_page_split=N",
                               "riscv": "load kvm with eager_page_split=N",
                               "x86": "nothing: with tdp_mmu=N Linux splits no huge page eagerly",
-                              "": "nothing, unless QEMU has eager-split-size"}),
+                              "": "nothing, unless QEMU's eager-split-size is set"}),
         NamedPolicy("nx-faults", "NX huge pages: one access in 1000 causes a slow fault (the mail gives no rate)",
                     "upstream", {"workload": {"slow_fault_every": 1000}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_recover_nx_huge_pages", _reply("15 April 2024"))),
@@ -204,7 +205,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     patch=f"{_LAB}0009, with kvm.fast_page_fault=read on x86"),
         NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",
                     {"workload": {"clear_when": "at_get"}, "policy": {"get_drop_when": "never"}}, (_GET,),
-                    settings={"": "have userspace leave KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 off"}),
+                    settings={"": "have userspace leave KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 disabled"}),
         NamedPolicy("not-initially-set", "without KVM_DIRTY_LOG_INITIALLY_SET, enabling the log write-protects",
                     "upstream",
                     {"workload": {"initially_set": False}}, ("arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags",),
@@ -218,7 +219,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     _split(dirty_tracking="pml"), ("arch/x86/kvm/vmx/vmx.c vmx_flush_pml_buffer",),
                     settings={"x86-tdp": "load kvm_intel with pml=Y, its default",
                               "x86-shadow": "load kvm_intel with pml=Y, its default"}),
-        NamedPolicy("hdbss", "the same on arm64 with FEAT_HDBSS", "posted",
+        NamedPolicy("hdbss", "arm64 with FEAT_HDBSS: the CPU sets the dirty state and logs the page", "posted",
                     _split(dirty_tracking="hdbss"), ("20260225040421.2683931-1-zhengtian10@huawei.com",)),
         NamedPolicy("lock-regions", "a lock for each sixteenth of the memory", "what-if", _split(lock_regions=16),
                     ("no kernel",)),
@@ -233,8 +234,8 @@ POLICIES: dict[str, NamedPolicy] = {
 def policy(name: str) -> NamedPolicy:
     """Return a policy by its name, or the one of a condition such as ``held > 50us``.
 
-    Raises `InputError` if the name is unknown (the message names the most similar one), n of ``every-n`` is not a
-    multiple of 64, SIZE of ``chunk-SIZE`` is not a size, or the text is not a condition.
+    Raises `InputError` if the name is unknown (the message names the most similar one), the n of ``every-n`` is not a
+    multiple of 64, the SIZE of ``chunk-SIZE`` is not a size, or the string is not a condition.
 
     >>> policy("every-512").changes["policy"]["clear_drop_when"]
     'pages >= 512'
@@ -292,7 +293,7 @@ def _chunk(name: str, size: int) -> NamedPolicy:
 def apply(scenario: Scenario, name: str) -> Scenario:
     """Apply a policy, or several whose names are joined by ``+``, to a scenario and each of its variants.
 
-    Raises `InputError` if a name is unknown, or the scenario cannot have the policy.
+    Raises `InputError` if a name is unknown, or the changed scenario is invalid.
 
     >>> str(apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_drop_when)
     'pages >= 64'

@@ -24,18 +24,17 @@ class Policy(rules.Checked):
     """The kernel's use of the lock. ``"default"`` or None selects the architecture's value.
 
     - `architecture`: a name of `simlib.model.architectures.ARCHITECTURES`.
-    - `lock`: a word of `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
+    - `lock`: a name in `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
     - `write_protect_fault`, `translation_fault`, `split_fault`: ``lockless``, ``read`` or ``write``: the mode for a
       write to a write-protected page, for a missing entry, and for the first write to a write-protected block. A
-      spinlock has one mode: read is write.
+      spinlock has only one mode, so that read means write.
     - `clear_lock`: mode in which CLEAR, GET without manual protection, and the dirty ring's reset write-protect:
-      ``read``, ``write``, or ``lockless``: without mmu_lock, which then only an eager split takes.
-    - `get_flush`: time of TLB flushes of GET without manual protection: ``after`` it dropped the lock, or
-      ``under_lock``.
+      ``read``, ``write``, or ``lockless``: without mmu_lock, which only eager splitting then takes.
+    - `get_flush`: when GET without manual protection flushes TLBs: ``after`` dropping the lock, or ``under_lock``.
     - `enable_blocks`: treatment of blocks when enabling the log write-protects: ``protect`` them as they are, or
       ``drop`` their mappings, so that the next read or write faults.
-    - `clear_drop_when`: condition on which CLEAR drops the lock between two words (`simlib.model.strategy`), as text:
-      ``"never"``, or a condition such as ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
+    - `clear_drop_when`: condition on which CLEAR drops the lock between two words (`simlib.model.strategy`), as a
+      string: ``"never"``, or a condition such as ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
     - `get_drop_when`: the same for GET without manual protection.
     - `zap_drop_when`: the same for ``zap``, between two blocks.
     - `fault_lock_sections`: number of times that every fault takes the lock; the hold is divided over them. 0: the
@@ -44,10 +43,11 @@ class Policy(rules.Checked):
       them, instead of leaving that to the guest's next write.
     - `split_alloc`: ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it drops the
       lock to allocate; ``under_read_lock``: it drops the lock unless it holds it for read.
-    - `teardown_cache`: cache maintenance when arm64 unmaps: ``entry``, every line of the memory that each entry mapped;
-      ``elided``.
+    - `teardown_cache`: cache maintenance when arm64 unmaps: ``entry``, of every cache line of the memory that each
+      entry maps; or ``elided``.
     - `teardown_tlb`: TLB invalidation when arm64 unmaps: ``entry``, of each entry; ``range``, of each table and of each
-      range between two points where the lock may be dropped (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
+      range between two points where the lock may be dropped (FEAT_TLBIRANGE); ``vm``, once of the whole VM; or
+      ``elided``.
     - `split_walk`: `eager_split`: the variant of arm64's walk, one of `simlib.model.pagetable.SPLIT_WALKS`.
     - `split_chunk`: `eager_split`: bytes that arm64 splits between two checks of the lock and of the cache of tables
       (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE); None: the largest block that its stage 2 maps.
@@ -99,11 +99,11 @@ class Policy(rules.Checked):
         entries = TRACKING[self.resolved().dirty_tracking].buffer_entries
         return entries and (self.log_buffer or entries)
 
-    @functools.lru_cache(maxsize=256)  # noqa: B019  # frozen, and few
+    @functools.lru_cache(maxsize=256)  # noqa: B019  # instances are frozen and few
     def resolved(self) -> Policy:
         """Return the policy with every default replaced by the architecture's value.
 
-        Raises `InputError` if the architecture does not take mmu_lock there and the policy gives no value.
+        Raises `InputError` if the policy has a default for an action for which the architecture does not take mmu_lock.
 
         >>> p = Policy(architecture="loongarch").resolved()
         >>> p.lock, p.write_protect_fault, p.fault_lock_sections
@@ -143,6 +143,6 @@ def expand_batch(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     if pages % WORD_PAGES:
         raise InputError(key, pages, "must be 0 or a multiple of 64", "the kernel clears whole bitmap words")
     if "clear_drop_when" in rows:
-        given, rule = rows["clear_drop_when"], f"{key} = {pages} is given too"
-        raise InputError(f"{where}.clear_drop_when", given, rule, "give one of them")
+        given, rule = rows["clear_drop_when"], f"cannot be combined with {key} = {pages}"
+        raise InputError(f"{where}.clear_drop_when", given, rule, "give only one of them")
     return {"clear_drop_when": every(pages)} | rows

@@ -39,7 +39,8 @@ class Extent(NamedTuple):
         return AtLeast(Quantity.BEYOND, 0, self.level)
 
     def collected(self) -> Condition:
-        """Condition: a remaining page of it is in the bitmap: GET collected it, and it was not sent since."""
+        """Condition: a remaining page of it is in the bitmap: GET collected the page, and it has not been sent
+        since."""
         return AtLeast(Quantity.COLLECTED, 1, self.level)
 
     def dirty(self) -> Condition:
@@ -55,22 +56,22 @@ held = partial(AtLeast, Quantity.HELD)
 """Condition: the lock that was taken last has been held for at least this time, ps."""
 
 in_bitmap = partial(AtLeast, Quantity.BITMAP)
-"""Condition: at least so many pages are in the thread's bitmap."""
+"""Condition: at least this many pages are in the thread's bitmap."""
 
 clock_shows = partial(AtLeast, Quantity.CLOCK)
 """Condition: the clock shows at least this time, ps."""
 
 since_check = partial(AtLeast, Quantity.SINCE_CHECK)
-"""Condition: the thread's last throttle check was at least this time ago, ps."""
+"""Condition: at least this time has passed since the thread's last throttle check, ps."""
 
 in_guest = partial(AtLeast, Quantity.VCPUS_IN_GUEST)
-"""Condition: at least so many vCPUs are in the guest."""
+"""Condition: at least this many vCPUs are in the guest."""
 
 in_buffer = partial(AtLeast, Quantity.LOGGED)
-"""Condition: at least so many pages are in the thread's log buffer."""
+"""Condition: at least this many pages are in the thread's log buffer."""
 
 in_ring = partial(AtLeast, Quantity.RING)
-"""Condition: at least so many entries of the thread's dirty ring are not reset."""
+"""Condition: at least this many entries of the thread's dirty ring are not reset."""
 
 
 def raised(flag: int) -> Condition:
@@ -79,7 +80,7 @@ def raised(flag: int) -> Condition:
 
 
 def mapped_by_block() -> Condition:
-    """Condition: the current page is mapped by a block, not by a table."""
+    """Condition: a block mapping covers the current page."""
     return AtLeast(Quantity.BLOCK, 1)
 
 
@@ -185,7 +186,7 @@ class Program:
 
     @contextmanager
     def thread(self, name: str = "") -> Iterator[Thread]:
-        """Write the program of one thread; its deferred blocks follow after it."""
+        """Write the program of one thread; its deferred blocks follow it."""
         thread = Thread(len(self._rows), name)
         self._counters = 0
         yield thread
@@ -199,7 +200,7 @@ class Program:
 
     @contextmanager
     def loop(self, until: Condition | None = None) -> Iterator[Loop]:
-        """Repeat the block until the condition holds after it; without a condition, until it is left."""
+        """Repeat the block until the condition holds at its end; without a condition, until `Loop.leave`."""
         top, loop = self._next_row(), Loop(self, Label())
         yield loop
         if until is None:
@@ -210,7 +211,7 @@ class Program:
 
     @contextmanager
     def block(self) -> Iterator[Loop]:
-        """Run the block once, or until it is left."""
+        """Run the block once, or until `Loop.leave`."""
         block = Loop(self, Label())
         yield block
         self.place(block.end)
@@ -224,7 +225,7 @@ class Program:
 
     @contextmanager
     def every(self, times: int) -> Iterator[None]:
-        """Run the block each time that the thread has reached it `times` times."""
+        """Run the block on every `times`-th time that the thread reaches it."""
         past = Label()
         self.add(Step.REPEAT, past, times, self._counter())
         yield
@@ -275,7 +276,7 @@ class Program:
         return self._counters - 1
 
     def run(self, mean_ps: int | None, distribution: int = 0) -> None:
-        """Spend time outside any lock; None (not known) takes none."""
+        """Spend time outside any lock; None (unknown) counts as 0."""
         self.add(Step.RUN, mean_ps or 0, distribution)
 
     def hold(self, mean_ps: int | None, distribution: int = 0) -> None:
@@ -360,7 +361,7 @@ class Program:
         self.add(Step.WAKE)
 
     def throttle_check(self, begins: bool = False) -> None:
-        """Throttle the vCPUs if they dirtied too much; `begins`: only restart the counts."""
+        """Throttle the vCPUs if they dirtied too many pages; `begins`: only restart the counts."""
         self.add(Step.THROTTLE_CHECK, begins)
 
     def throttle(self, entry_ps: int = 0) -> None:
@@ -379,7 +380,7 @@ class Program:
         self.add(Step.WAKE)
 
     def kick(self, time_ps: int, stalls: bool = False, table: int = 0, entry_ps: int = 0) -> None:
-        """Make every vCPU in the guest exit and re-enter it; `stalls`: measure that with its stopwatch."""
+        """Make every vCPU in the guest exit and re-enter it; `stalls`: measure this with the vCPU's stopwatch."""
         self.add(Step.KICK, time_ps, stalls, table, entry_ps)
 
     def drain(self, entry_ps: int) -> None:

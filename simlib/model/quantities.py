@@ -71,7 +71,7 @@ def parse_duration(text: str | int, what: str = "duration") -> int:
 
 
 def format_duration(ps: float) -> str:
-    """Format a duration in the largest unit that keeps the number at or above one; whole picoseconds are exact.
+    """Format a duration in the largest unit in which the number is at least 1; whole picoseconds are exact.
 
     >>> format_duration(1_200_000), format_duration(47_000), format_duration(0)
     ('1.2us', '47ns', '0ps')
@@ -84,7 +84,7 @@ def format_duration(ps: float) -> str:
 
 
 def format_seconds(seconds: float, digits: int = 3) -> str:
-    """Format a duration for people, with this many significant digits; an empty text if it is not finite.
+    """Format a duration for people, with this many significant digits; an empty string if it is not finite.
 
     >>> format_seconds(0.0123456), format_seconds(-3.2e-6), format_seconds(5e-10), format_seconds(0.0)
     ('12.3ms', '-3.2us', '0.5ns', '0s')
@@ -103,7 +103,7 @@ def parse_size(text: str | int, what: str = "size") -> int:
     >>> parse_size("4K"), parse_size("2G"), parse_size("1.5GiB"), parse_size(4096)
     (4096, 2147483648, 1610612736, 4096)
     """
-    rule = "a size is a number with K, M, G or T"
+    rule = "a size is a number, optionally with the suffix K, M, G or T"
     if isinstance(text, bool) or not isinstance(text, (str, int)):
         raise InputError(what, text, rule)
     if isinstance(text, int) and not 0 < text < LARGEST:
@@ -130,7 +130,7 @@ def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
     ...
     simlib.InputError: workload.link = 0Gbit/s: must be at least 1 bit/s; nothing could ever be sent
     """
-    rule = "a bandwidth is a number and bit/s or B/s, optionally with the prefix k, M, G or T"
+    rule = "a bandwidth is a number with the unit bit/s or B/s, optionally with the prefix k, M, G or T"
     if not isinstance(text, str):
         raise InputError(what, text, rule)
     value, unit = _split(text, what, rule)

@@ -13,7 +13,7 @@ from simlib._lib.errors import InputError, nearest
 from simlib.model import quantities
 
 Parser = Callable[[Any, str], Any]
-"""Parses a value of a file; the second argument names it in an error."""
+"""Function that parses a value of a file; its second argument names the value in an error."""
 
 
 def whole(low: int, high: int) -> Parser:
@@ -78,11 +78,11 @@ def _list(value: Any, what: str) -> list[Any]:
 
 
 def choice(*words: str) -> Parser:
-    """One of several words."""
+    """One of several keywords."""
 
     def parse(value: Any, what: str) -> str:
         if value not in words:
-            raise InputError(what, value, "unknown word", nearest(str(value), words))
+            raise InputError(what, value, "unknown value", nearest(str(value), words))
         return str(value)
 
     return parse
@@ -96,16 +96,16 @@ def flag(value: Any, what: str) -> bool:
 
 
 def text(value: Any, what: str) -> str:
-    """A non-empty text."""
+    """A non-empty string."""
     if not isinstance(value, str) or not value:
-        raise InputError(what, value, "must be a non-empty text")
+        raise InputError(what, value, "must be a non-empty string")
     return value
 
 
 def names(value: Any, what: str) -> tuple[str, ...]:
-    """A list of texts."""
+    """A list of strings."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-        raise InputError(what, value, "must be a list of texts")
+        raise InputError(what, value, "must be a list of strings")
     return tuple(value)
 
 
@@ -115,18 +115,18 @@ def rule(parser: Parser, default: Any, to_file: Callable[[Any], Any] | None = No
 
 
 def duration(default: str | None = None, **more: Any) -> Any:
-    """A field of picoseconds; text in a file."""
+    """A field of picoseconds; a string in a file."""
     default_ps = None if default is None else quantities.parse_duration(default)
     return rule(quantities.parse_duration, default_ps, quantities.format_duration, check=_integer(0), **more)
 
 
 def size(default: int | None = None) -> Any:
-    """A field of bytes; text in a file."""
+    """A field of bytes; a string in a file."""
     return rule(quantities.parse_size, default, quantities.format_size, check=_integer(1))
 
 
 def bandwidth(default: str) -> Any:
-    """A field of bits per second; text in a file."""
+    """A field of bits per second; a string in a file."""
     parse = quantities.parse_bandwidth
     return rule(parse, parse(default), quantities.format_bandwidth, check=_integer(1))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Scenarios, as frozen validated dataclasses that read and write TOML.
 
-Every field has its rule as metadata, so that one function checks them all. An error has the key, the value, the rule
+Every field has its rule as metadata, so that one function checks them all. An error names the key, the value, the rule
 and a hint.
 """
 
@@ -34,12 +34,12 @@ from simlib.model.workload import RING_RESERVE, Workload
 class Guest(rules.Checked):
     """The virtual machine.
 
-    - `memory_per_vcpu`: bytes that each vCPU accesses; give this or `memory`.
-    - `memory`: bytes in all: divided evenly over the vCPUs, unless all of them touch all of it (`Workload.shared`).
+    - `memory_per_vcpu`: bytes that each vCPU accesses; an alternative to `memory`.
+    - `memory`: total bytes, divided evenly among the vCPUs unless each vCPU accesses all memory (`Workload.shared`).
     - `page_size`: base page, bytes.
     - `backing`: backing of the memory: ``4k``, ``thp``, ``hugetlb_2mb`` or ``hugetlb_1gb``.
-    - `memslot_aligned`: guest-physical and host-virtual address agree modulo the block size. If not, stage 2
-      maps base pages whatever the backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
+    - `memslot_aligned`: guest-physical and host-virtual address are equal modulo the block size. If not, stage 2 maps
+      the memory with base pages, whatever its backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
     """
 
     vcpus: int = rules.rule(rules.whole(1, 1023), 1)
@@ -51,7 +51,7 @@ class Guest(rules.Checked):
 
     @property
     def pages(self) -> int:
-        """Base pages in all."""
+        """Total number of base pages."""
         if self.memory is not None:
             return self.memory // self.page_size
         return self.pages_per_vcpu * self.vcpus
@@ -64,7 +64,7 @@ class Guest(rules.Checked):
 
     @property
     def mapped_as_blocks(self) -> bool:
-        """True if stage 2 maps blocks before dirty logging splits them."""
+        """True if stage 2 has block mappings before dirty logging splits them."""
         return self.backing != "4k" and self.memslot_aligned
 
 
@@ -116,8 +116,8 @@ class Scenario:
         """Check rules that involve more than one section."""
         guest = self.guest
         if guest.memory_per_vcpu is not None and guest.memory is not None:
-            rule = "memory_per_vcpu is given too"
-            raise InputError("guest.memory", format_size(guest.memory), rule, "give one of them")
+            rule = "cannot be combined with memory_per_vcpu"
+            raise InputError("guest.memory", format_size(guest.memory), rule, "give only one of them")
         if guest.memory_per_vcpu is None and guest.memory is None:
             object.__setattr__(self, "guest", dataclasses.replace(guest, memory_per_vcpu=2**30))
             guest = self.guest
@@ -139,7 +139,7 @@ class Scenario:
             if getattr(self.host, name) > self.host.cores:
                 raise InputError(f"host.{name}", getattr(self.host, name), "must not be more than the cores")
         if self.host.clusters % self.host.sockets:
-            rule, hint = "must be a multiple of the sockets", "every socket has the same number"
+            rule, hint = "must be a multiple of the sockets", "every socket has the same number of clusters"
             raise InputError("host.clusters", self.host.clusters, rule, hint)
 
     @property
@@ -157,7 +157,7 @@ class Scenario:
         Actions of vCPUs take longer while all are busy (`Host.slowdown`). A vCPU's memory and its page table are on the
         socket where it runs; a thread that walks all memory runs on the first socket, so its actions take longer for
         the share on other sockets (`Host.remote_ratio`). Where every vCPU must drop a changed entry from its TLB
-        (`Costs.fence_vcpu`), a change of an entry takes longer with each vCPU.
+        (`Costs.fence_vcpu`), changing an entry takes longer the more vCPUs there are.
 
         >>> host = {"cores": 4, "sockets": 2, "remote_ratio": 3}
         >>> costs = {"clear_page": "30ns", "fault_hold": "1us"}
@@ -239,7 +239,7 @@ class Scenario:
         return self.variants[name]
 
     def with_costs(self, **costs: float | str) -> Scenario:
-        """Return the scenario with some costs replaced, as picoseconds or as a duration in text.
+        """Return the scenario with some costs replaced, as picoseconds or as a string such as ``"1us"``.
 
         >>> Scenario().with_costs(fault_hold="1us", reacquire=60_000).costs.given()
         {'fault_hold': 1000000, 'reacquire': 60000}
@@ -271,7 +271,7 @@ class Scenario:
         return f"{self!r}\n{self.to_toml()}".strip()
 
     def to_toml(self) -> str:
-        """Text of a TOML file that reads back equal, with only the differences from the defaults.
+        """TOML with only the differences from the defaults; `parse` returns an equal scenario from it.
 
         >>> print(Scenario(guest=Guest(vcpus=4)).to_toml())
         [guest]
@@ -348,7 +348,7 @@ def parsed(section: type, rows: Mapping[str, Any], where: str) -> dict[str, Any]
 def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
     """Return the differences from the base, as the tables of a TOML file; for memory, always the key that was given.
 
-    TOML cannot express that a value of the base is absent from the scenario; such a difference is left out.
+    TOML cannot express that a value of the base is absent from the scenario; such a difference is omitted.
 
     >>> differences(Scenario().with_vcpus(8).with_costs(fault_hold="1us"), Scenario())
     {'guest': {'vcpus': 8}, 'costs': {'fault_hold': '1us'}}
@@ -387,7 +387,7 @@ def load_scenario(path: str | Path) -> Scenario:
 def as_scenario(given: Scenario | str | Path) -> Scenario:
     """Return a scenario itself, or read it from a file.
 
-    Raises `InputError` if it is neither a scenario nor a path, or the file is bad.
+    Raises `InputError` if it is neither a scenario nor a path, or the file is invalid.
 
     >>> as_scenario(Scenario()) == Scenario()
     True

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The step language: the actions of a kernel thread or a vCPU, as a table that both engines interpret.
 
-A program is a table of integers, one row a step: ``(kind, a, b, c, d, e)``. Steps that access anything shared (a lock,
-page state, a barrier) take effect at the simulated time at which the thread reaches them; the others only move the
-thread's own clock. `simlib.model.program` writes the rows.
+A program is a table of integers, one row per step: ``(kind, a, b, c, d, e)``. Steps that access anything shared (a
+lock, page state, a barrier) take effect at the simulated time at which the thread reaches them; the others only move
+the thread's own clock. `simlib.model.program` writes the rows.
 
 Every kind of step and every quantity that a program may test is declared here, with its number, its meaning, and its
 arguments with their ranges. The checks of a `simlib.model.job.Job`, its listing, docs/steps.md and the constants of
@@ -76,7 +76,7 @@ class Scan(IntEnum):
     TAKE = 7
     """Move the dirty bits that HARVEST set into the bitmap."""
     SYNC = 8
-    """Log each page of a table whose entry has its dirty bit set: needed for dirty bits without a log buffer."""
+    """Log each page whose entry in a table has its dirty bit set: needed for dirty bits without a log buffer."""
 
 
 class Mode(IntEnum):
@@ -96,8 +96,8 @@ class Adapt(IntEnum):
 class Clock(IntEnum):
     """Relation of the clock to simulated time.
 
-    If one processor runs all threads in turns so short that they advance together, its clock is faster than simulated
-    time by the number of running threads, and goes on at speed 1 when none runs. A thread that sleeps or waits at a
+    If one processor runs all threads in turns so short that they advance together, its clock runs n times as fast as
+    simulated time while n threads run, and at the same speed while none runs. A thread that sleeps or waits at a
     barrier does not run. If turns have a length (`Job.turn_ps`), only the thread whose turn it is advances, and the
     clock shows simulated time.
     """
@@ -121,7 +121,7 @@ class Page(IntEnum):
     """State of one page's entry; the same byte has the bits of KVM's dirty log and of userspace's bitmap.
 
     The next write to a PROTECTED page is recorded: it faults, or, where hardware sets dirty bits (`Job.dirty_bits`),
-    sets the dirty bit of the entry, which is clear. A write to a WRITABLE page is not recorded.
+    hardware sets the dirty bit of the entry, which was clear. A write to a WRITABLE page is not recorded.
     """
 
     ABSENT = 0
@@ -190,7 +190,7 @@ _DISTRIBUTION = Argument("distribution", 0, "cvs")
 
 
 class Quantity(IntEnum):
-    """Quantities that `Step.TEST` can compare. Those from `WAITERS` on are shared: other threads change them.
+    """Quantities that `Step.TEST` can compare. `WAITERS` and those after it are shared: other threads change them.
 
     >>> Quantity.HELD.meaning
     'time since the thread got its last lock, ps'
@@ -225,12 +225,12 @@ class Quantity(IntEnum):
 
     @property
     def shared(self) -> bool:
-        """True if other threads change it, so that it is read at the simulated time at which the thread reaches it."""
+        """True if other threads change it, so that TEST reads it at the simulated time at which the thread arrives."""
         return self >= Quantity.WAITERS
 
 
 class Step(IntEnum):
-    """Kinds of steps: number, meaning, arguments. Those from `TAKE` on are shared, and so is TEST of a shared quantity.
+    """Kinds of steps: number, meaning, arguments. `TAKE` and later ones are shared, as is TEST of a shared quantity.
 
     >>> Step.TAKE.name, [argument.name for argument in Step.TAKE.arguments], Step.TAKE.shared
     ('TAKE', ['lock', 'mode', 'scope'], True)

@@ -14,9 +14,10 @@ class Throttle(NamedTuple):
     """Throttling rule of a VMM. Times are in ps, shares in percent.
 
     - `trigger`: share of the sent memory that may be dirtied in the same time.
-    - `times`: number of checks in which the guest must exceed it before throttling starts or is raised.
-    - `initial`, `increment`, `most`: share of its time for which a vCPU sleeps: the first, the step, the maximum.
-    - `check_period`: least time between two checks.
+    - `times`: number of checks in which the guest must exceed this share before throttling starts or increases.
+    - `initial`, `increment`, `most`: share of its time for which a vCPU sleeps: the first value, the increment, the
+      maximum.
+    - `check_period`: minimum time between two checks.
     - `sync_every`: longest time between two synchronisations of the bitmap; 0: at the end of each pass.
     - `slice`: time for which a vCPU runs between two sleeps; 0: it sleeps for its share of each `window`.
     - `limit`: dirty rate allowed for each vCPU, MiB/s (QEMU's dirty limit, with dirty rings); `slice` is then the
@@ -53,4 +54,4 @@ THROTTLES = {
     "none": None, "qemu": QEMU, "qemu-1.6": QEMU_1_6, "qemu-dirty-limit": QEMU_DIRTY_LIMIT,
     "cloud-hypervisor": CLOUD_HYPERVISOR,
 }  # fmt: skip
-"""The rules, by the words of ``workload.throttle``."""
+"""The rules, by their names in ``workload.throttle``."""

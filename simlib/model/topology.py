@@ -21,10 +21,11 @@ class Placement(NamedTuple):
 
 @lru_cache(maxsize=256)
 def placement(host: Host, threads: int) -> Placement:
-    """Place threads by number, socket after socket: first one on each of its cores, then on the cores' next threads.
+    """Place threads by number, one socket after another: one on each core first, then on other hardware threads.
 
-    With more threads than CPUs it starts again. Linux fills a node in this way while it has idle CPUs and the memory is
-    there; the published CLEAR times of the x86 hosts, flat up to 32 GiB and vCPUs and longer at 64, agree.
+    With more threads than CPUs, the placement starts again with the first CPU. Linux fills a NUMA node in this way
+    while the node has idle CPUs and the memory is on it. The published CLEAR times per GiB of the x86 hosts agree: they
+    are constant up to 32 vCPUs with 1 GiB each, and longer with 64.
 
     >>> placement(Host(cores=4, sockets=2, threads_per_core=2, clusters=4), 8)
     Placement(socket=array([0, 0, 0, 0, 1, 1, 1, 1]), cluster=array([0, 1, 0, 1, 2, 3, 2, 3]))
@@ -38,7 +39,7 @@ def placement(host: Host, threads: int) -> Placement:
 
 
 def far_share(host: Host, vcpus: int) -> float:
-    """Share of the vCPUs that are not on the first socket; also that of the memory, by first touch.
+    """Share of the vCPUs that are not on the first socket, and, due to first touch, of the memory.
 
     >>> far_share(Host(cores=96, sockets=2), 64)
     0.25

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Counts of the actions that unmap an arm64 stage 2: entries, cache lines, TLB invalidations; and their time.
+"""Counts of the actions that unmap an arm64 stage 2: entries, cache lines and TLB invalidations, and their time.
 
 No other thread runs, so the time is a sum. The workload ``teardown`` performs the same actions step by step.
 
@@ -48,7 +48,7 @@ def unmapping(table: PageTable, size: int, leaf: int, policy: Policy, ipa_bits: 
 
     - `size`: bytes.
     - `leaf`: level that maps the memory; 1: pages, 2: blocks.
-    - `policy`: its ``teardown_cache`` and ``teardown_tlb`` decide.
+    - `policy`: only ``teardown_cache`` and ``teardown_tlb`` are used.
     - `ipa_bits`: width of the guest's physical addresses, which determines the levels of stage 2.
 
     >>> policy = Policy(teardown_cache="entry", teardown_tlb="entry")

@@ -17,12 +17,12 @@ RING_RESERVE = 64
 class WorkloadFacts:
     """Properties of a kind of workload on which the rules of a scenario's values depend.
 
-    - `keeps_accessing`: the guest accesses a page each ``access_interval`` for as long as userspace works.
+    - `keeps_accessing`: the guest accesses a page once per ``access_interval`` while userspace works.
     - `clear_threads`: there may be threads that only clear.
     - `by_chunk`: those threads divide each chunk between them, instead of the slot.
     - `regions`: there may be a lock for each of several regions.
     - `shares`: all vCPUs may access all memory (`Workload.shared`), which is then not divided.
-    - `manual`: manual protection: there is a CLEAR, and ``initially_set`` is possible.
+    - `manual`: the log has manual protection: there is a CLEAR, and ``initially_set`` is possible.
     - `rings`: KVM may report the guest's writes in dirty rings.
     """
 
@@ -58,52 +58,53 @@ class Workload(rules.Checked):
       ``lock_probe``: the selftest, with empty CLEARs while the vCPUs write (option -q of mmu_lock_contention_test);
       ``migration``: vCPUs keep writing while passes over the memory collect, clear and send it; ``zap``: vCPUs keep
       writing while all memory is unmapped once; ``teardown``: an arm64 stage 2 is unmapped entry by entry, after the
-      guest has ended or while it runs. ``eager_split``: as the first, with arm64's walks entry by entry; or vCPUs keep
-      writing (`parked`).
+      guest has stopped or while it runs; ``eager_split``: as ``dirty_log_perf_test``, with arm64's walks entry by
+      entry, or with vCPUs that keep writing (`parked`).
     - `iterations`: rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
     - `write_percent`: share of the pages that each round writes; it reads the others (option -f).
-    - `initially_set`: KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty.
-      It is a part of manual protection, so ``at_get`` and ``ring`` do not have it.
+    - `initially_set`: KVM_DIRTY_LOG_INITIALLY_SET: enabling the log write-protects nothing, and every page starts
+      dirty. This is a part of manual protection, so ``at_get`` and ``ring`` do not have it.
     - `clear_chunk`: bytes of one CLEAR ioctl; None: the whole slot.
     - `pause`: picoseconds for which the clearing thread sleeps before each round of ``clear_under_load`` and
       ``get_dirty_log``.
-    - `lock_stat_runs`: number of test runs that the published lock counters are the sum of.
+    - `lock_stat_runs`: number of test runs over which the published lock counters are summed.
     - `access`: order in which a vCPU of ``get_dirty_log``, ``migration`` and ``zap`` accesses its pages:
-      ``sequential``, cyclically from a random one; ``uniform``, each time any page; ``zipf``, by Zipf's law.
+      ``sequential``, cyclically from a random page; ``uniform``, a random page each time; ``zipf``, by Zipf's law.
     - `shared`: each such vCPU accesses all memory instead of its own part.
-    - `zipf_exponent`: page number r by popularity has a share proportional to r to this negative power.
+    - `zipf_exponent`: the r-th most popular page has a share of the accesses proportional to r^-`zipf_exponent`.
     - `access_interval`: picoseconds of a vCPU's own work between two accesses.
     - `warm_up`: picoseconds for which the guest of ``migration`` and ``zap`` runs undisturbed.
-    - `link`: bits a second that a migration can send.
+    - `link`: bits per second that a migration can send.
     - `clear_when`: ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
       ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection; ``ring``: by the
-      reset of the dirty rings, which takes the lock for each run of entries whose pages lie within 64.
-    - `ring_entries`: size of a vCPU's dirty ring (QEMU's dirty-ring-size), a power of two; 64 entries, and those of a
-      log buffer, stay free.
+      reset of the dirty rings, which takes the lock for each run of entries whose pages lie within 64 pages.
+    - `ring_entries`: size of a vCPU's dirty ring (QEMU's dirty-ring-size), a power of two; 64 entries, and as many as a
+      log buffer has, stay free.
     - `reap_every`: picoseconds that the reaper thread of ``migration`` sleeps between harvesting the rings; 0: there is
-      none. A full ring, and each pass or round, make userspace harvest all rings in any case.
+      no reaper thread. Userspace also harvests all rings when a ring is full, and in each pass or round.
     - `clear_threads`: threads that only clear. In ``migration`` they divide each chunk between them and stay one chunk
       ahead of the sending thread; 0: the sending thread clears, as in QEMU. In ``clear_under_load`` each clears a part
       of the slot; 0: one thread clears all of it.
     - `downtime`: downtime limit, picoseconds: a migration switches over when the dirty memory can be sent in this time.
-    - `pass_limit`: number of passes after which it switches over in any case.
+    - `pass_limit`: number of passes after which a migration switches over in any case.
     - `timeout`: picoseconds after which no new pass begins.
     - `throttle`: rule by which the VMM of a migration throttles the guest (`simlib.model.throttle`): ``none``;
       ``qemu``, its auto-converge; ``qemu-1.6``; ``qemu-dirty-limit``, with rings; ``cloud-hypervisor``.
     - `throttle_initial`, `throttle_increment`, `throttle_most`: percent; 0: the VMM's value.
-    - `throttle_slice`: picoseconds that a vCPU runs between two sleeps, or of the window in which it runs and sleeps,
-      or between two measurements of the vCPUs' rates; `throttle_check_period`: least time between two checks;
-      `throttle_sync`: longest time of a pass without a GET. None: the VMM's value.
+    - `throttle_slice`: picoseconds for which a vCPU runs between two sleeps, or length of the window in which it runs
+      and sleeps, or time between two measurements of the vCPUs' rates; `throttle_check_period`: minimum time between
+      two checks; `throttle_sync`: longest time of a pass without a GET. None: the VMM's value.
     - `dirty_limit`: dirty rate allowed for each vCPU under ``qemu-dirty-limit``, MiB/s.
-    - `parked`: the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it is
-      over, as in the selftest; else they keep writing, and `pause` precedes each CLEAR.
+    - `parked`: the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it ends,
+      as in the selftest; otherwise they keep writing, and `pause` precedes each CLEAR.
     - `flush_accesses`: accesses after which a vCPU of ``clear_under_load`` flushes its own TLB, which takes
       `Costs.guest_flush`; 0: never.
     - `preempted_vcpus`: number of vCPUs of ``clear_under_load``, the last ones, that share a CPU with the clearing
-      thread: after its current access and fault, each waits from when that thread wakes until it sleeps again.
+      thread: when that thread wakes, each of them completes its current access and fault, and then waits until the
+      thread sleeps again.
     - `slow_fault_every`: accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock
       regardless of the log, such as those of NX huge pages; 0: none.
-    - `guest_runs`: the guest of ``teardown`` keeps writing, as when userspace unmaps memory in use.
+    - `guest_runs`: the guest of ``teardown`` keeps writing, as if userspace unmapped memory in use.
     """
 
     kind: str = rules.rule(rules.choice(*KINDS), "dirty_log_perf_test")
@@ -147,7 +148,7 @@ class Workload(rules.Checked):
 
     @property
     def keeps_accessing(self) -> bool:
-        """True if the guest accesses a page each ``access_interval`` for as long as userspace works."""
+        """True if the guest accesses a page once per ``access_interval`` while userspace works."""
         return self.facts.keeps_accessing or self.guest_runs or (self.kind == "eager_split" and not self.parked)
 
     @property

@@ -112,7 +112,7 @@ def test_too_deep_extents_and_unplaced_labels_are_refused():
         with q.block() as block:
             block.leave()
         block.end.row = None
-    with pytest.raises(InputError, match="program = a label: was never placed; leave a loop only within it"):
+    with pytest.raises(InputError, match=r"program = a label: was never placed; call leave\(\) only inside the loop"):
         q.steps()
 
 

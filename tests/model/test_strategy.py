@@ -48,7 +48,7 @@ def test_a_strategy_reads_back_equal_and_has_python_s_truth_value(text, values):
      ("pages >= 65", r"multiple of 64 \(got 65\)"),
      ("pages >= many", "expected a whole number, found 'many'"), ("held >= 50", "needs a unit"),
      ("held >= fifty", "expected a duration, found 'fifty'"), ("waiters >= 0", r"at least 1 .*\(got 0\)"),
-     ("pages >= 64 waiters >= 1", r"'waiters' cannot follow here \(character 13\); join conditions by"),
+     ("pages >= 64 waiters >= 1", r"'waiters' cannot follow here \(character 13\); join conditions with"),
      ("(pages >= 64", r"'\(' is not closed; .*close every"), ("pages >= 64 or never", "'never' cannot be combined"),
      ("pages >= adaptive(64)", "',' is missing"),
      ("pages >= adaptive(100, 200)", r"bounds must be powers of two, at least 64"),
@@ -78,5 +78,5 @@ def test_a_value_that_is_not_a_text_is_refused(value):
 )  # fmt: skip
 def test_a_batch_reads_as_a_strategy(old, new):
     assert Scenario.parse({"policy": old}) == Scenario.parse({"policy": new})
-    with pytest.raises(InputError, match=r"policy\.clear_batch_pages = \d+ is given too"):
+    with pytest.raises(InputError, match=r"cannot be combined with policy\.clear_batch_pages = \d+; give only one"):
         Scenario.parse({"policy": old | new})

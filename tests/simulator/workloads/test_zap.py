@@ -87,7 +87,7 @@ def test_a_long_run_is_announced_and_one_of_a_week_is_refused():
 
     assert not long_run_notice(asked("1ms").changed({"workload": {"warm_up": "1ms"}}))
     assert long_run_notice(asked("4s")).startswith(
-        "a long run: the guest accesses its memory at least 2.62e+11 times: at least 5248 s"
+        "a long run: the guest accesses its memory at least 2.62e+11 times, which takes at least 5248 s"
     )
     with pytest.raises(HorizonError, match=r"2\.56e\+14 times, more than the 1e\+13 .*; shorten pause"):
         simulate(asked("4000s"))
@@ -95,5 +95,5 @@ def test_a_long_run_is_announced_and_one_of_a_week_is_refused():
 
 @pytest.mark.parametrize("host", [{"turn": "200ns"}, {"clock": "serial", "turn": "3ms"}])
 def test_turns_are_those_of_one_processor_and_short(host):
-    with pytest.raises(InputError, match=r"host\.turn = .*: CPUs have turns only on a single processor"):
+    with pytest.raises(InputError, match=r"host\.turn = .*: CPUs take turns only on a single processor"):
         Scenario.parse({"host": host})
