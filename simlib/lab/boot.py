@@ -23,10 +23,10 @@ from simlib.lab.targets import Target
 from simlib.vmm.qmp import Monitor
 
 LOG_BYTES = 32 * 2**20
-"""Longest console log that is read, bytes; a failed selftest can print every page-table entry."""
+"""Maximum size of a console log, bytes; a failed selftest can print every page-table entry."""
 
 CLOCK_RATIO = 1.25
-"""With the multithreaded clock: largest ratio of guest time to wall time, either way, before a run is refused."""
+"""Maximum ratio of guest time to wall time, and of wall time to guest time, with the multithreaded clock."""
 
 POLL_S = 0.1
 """Time between two checks of the time limit and of an interruption, s."""
@@ -44,7 +44,7 @@ _PANIC = re.compile(
 
 @dataclass(frozen=True)
 class BootOutcome:
-    """Outputs of the experiment's lines in one boot, with their hash, QEMU's portable command, and times, s.
+    """Output of each line of the script in one boot, with their hash, QEMU's portable command, and times, s.
 
     `functions`: name, instructions and yielded turns of each kernel function; empty without a profile.
     """
@@ -98,9 +98,9 @@ def boot(
 
 
 def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[str, int, int], ...]:
-    """Read the counts of ``profile.c``: functions with 1/10,000 of all instructions, and those where a CPU yielded.
+    """Read the counts of ``profile.c`` for functions with 1/10,000 of all instructions or in which a CPU yielded.
 
-    - `symbols`: address and name of each function, by address.
+    - `symbols`: address and name of each function, sorted by address.
 
     >>> read_profile("f010 70 0\\nf020 30 3\\n400 5 0\\n", [(0xF000, "first"), (0xF020, "second")])
     (('first', 70, 0), ('second', 30, 3))
@@ -117,7 +117,7 @@ def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[s
 
 
 def _cpu_locations(monitor: Path, built: Built) -> str:
-    """Describe where each CPU of a guest that does not end executes."""
+    """Name the function that each CPU executes, for a guest that exceeded its time limit."""
     try:
         with Monitor(str(monitor)) as machine:
             reply = machine.ask("human-monitor-command", {"command-line": "info registers -a"})
@@ -134,27 +134,27 @@ def _parse_console(log: bytes, timeout: str, cell: Cell, command: str, wall_s: f
     log = log.replace(b"\r", b"")
     if panic := _PANIC.search(log):  # first: a panic is why the test failed
         line = log[log.rfind(b"\n", 0, panic.start()) + 1 :].partition(b"\n")[0]
-        raise SimlibError(f"{cell.label}: the guest's kernel stopped: {line.decode('utf-8', errors='replace').strip()}")
+        raise SimlibError(f"{cell.label}: the guest kernel crashed: {line.decode('utf-8', errors='replace').strip()}")
     outputs, start, stop = _frames(log, cell)
     if len(log) >= LOG_BYTES:
-        raise SimlibError(f"{cell.label}: the console was flooded ({LOG_BYTES >> 20} MiB); it ends: {_tail(log)}")
+        raise SimlibError(f"{cell.label}: the console log exceeds {LOG_BYTES >> 20} MiB; its last line: {_tail(log)}")
     if start is None or stop is None or len(outputs) != len(cell.script().splitlines()):
-        fault = "the machine ended before the experiment did"
+        fault = "QEMU exited before the experiment ended"
         if timeout:
-            fault = f"no end after {cell.experiment.timeout_s} s (raise timeout_s if it was slow), {timeout}"
+            fault = f"not finished after {cell.experiment.timeout_s} s (raise timeout_s if the host is slow), {timeout}"
         raise SimlibError(f"{cell.label}: {fault}; last line of the console: {_tail(log)}")
     guest_s = stop - start
     if cell.experiment.clock == "multithreaded" and not guest_s / CLOCK_RATIO <= wall_s <= (stop + 5.0) * CLOCK_RATIO:
         raise SimlibError(
             f"{cell.label}: {stop:.1f} s passed on the guest's clock and {wall_s:.1f} s on the wall clock: the guest's "
-            "times are wrong; run it again on an idle host, or use the deterministic clock"
+            "times are wrong; run the cell again on an idle host, or use the deterministic clock"
         )
     digest = hashlib.sha256("\0".join(outputs).encode()).hexdigest()
     return BootOutcome(tuple(outputs), digest, command, guest_s, wall_s)
 
 
 def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | None]:
-    """Extract the outputs of the experiment's lines, and the guest's times at its start and stop."""
+    """Extract the output of each line of the script, and the guest's times at the start and at the stop."""
     outputs: list[str] = []
     times: dict[bytes, float] = {}
     current: list[bytes] | None = None
@@ -177,17 +177,17 @@ def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | No
 
 
 def _failure(cell: Cell, number: int, status: int, text: str) -> str:
-    line = next(iter(cell.script().splitlines()[number:]), "a line too many")
+    line = next(iter(cell.script().splitlines()[number:]), "an unexpected line")
     last = text.splitlines()[-1] if text else "it printed nothing"
     if line.startswith("parameter"):
-        return f"{cell.label}: the kernel refused '{line}': {last}; is it a patched kernel, and the value a known one?"
+        return f"{cell.label}: the kernel refused '{line}': {last}; check that the kernel is patched, and the value"
     if status == 4:
-        return f"{cell.label}: the test skipped itself: {last}"
-    return f"{cell.label}: '{line}' ended with {status}: {last}"
+        return f"{cell.label}: the test was skipped: {last}"
+    return f"{cell.label}: '{line}' exited with status {status}: {last}"
 
 
 def _tail(log: bytes) -> str:
-    """Last line of the console that is not blank, without QEMU's own message when a signal ends it."""
+    """Last line of the console that is neither blank nor QEMU's own message about a signal."""
     lines = (line.strip() for line in log.decode("utf-8", errors="replace").splitlines())
     messages = [line for line in lines if line and "terminating on signal" not in line]
-    return messages[-1][:200] if messages else "none: the console stayed empty"
+    return messages[-1][:200] if messages else "none: the console is empty"

@@ -28,13 +28,13 @@ from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
 
 KERNELS = {"plain": (), "statistics": ("statistics.config",), "lock-stat": ("lock-stat.config",)}
-"""Kernels by name, with the configuration fragments that each adds to the target's own: ``plain`` measures nothing;
-``statistics`` has the series' counters, and ``lock-stat`` the kernel's lock debugging."""
+"""Kernels by name, with the configuration fragments that each adds to the target's own: ``plain`` counts nothing;
+``statistics`` has the series' counters; ``lock-stat`` has the kernel's own statistics of all locks."""
 
 PROGRAMS = ("mmu_lock_contention_test", "dirty_log_perf_test")
 
 STATIC = "-static -Wl,--build-id=none"
-"""Linker flags of the initramfs programs: a build id would be a hash of the paths that debug information names."""
+"""Linker flags of the initramfs programs; a build id would depend on the paths in the debug information."""
 
 FIXED = (
     "KBUILD_BUILD_TIMESTAMP=2026-01-01T00:00:00Z", "KBUILD_BUILD_USER=simlib", "KBUILD_BUILD_HOST=lab",
@@ -42,7 +42,7 @@ FIXED = (
     *(f"{tool}=none-in-the-lab" for tool in ("PAHOLE", "RUSTC", "BINDGEN", "CLANG")),
 )  # fmt: skip
 """Settings that replace what a build takes from its environment: time, user, build number, git, and tools that Kconfig
-looks for. The same source and compiler then give the same bytes on every host."""
+looks for. The same source and compiler then produce the same bytes on every host."""
 
 OBJECTS_GIB = 0.5
 """Disk space of one object tree, GiB."""
@@ -88,7 +88,7 @@ def read_built(target: str, kernel: str) -> dict[str, Any]:
 def find_built(target: str, kernel: str) -> Built:
     """Find the kernel that was built last.
 
-    Raises `InputError` if it was not built, or if a file of it is missing or damaged.
+    Raises `InputError` if it was not built, or if one of its files is missing or damaged.
     """
     folder = built_dir(target, kernel)
     record = read_built(target, kernel)
@@ -128,7 +128,7 @@ def build(
 
     Does nothing if the inputs have not changed; rebuilds are incremental, and an interrupted build resumes.
 
-    Raises `InputError` if a tool or the source is missing, or the version is wrong. Raises `SimlibError` if the series
+    Raises `InputError` if a tool or the source is missing, or its version is wrong. Raises `SimlibError` if the series
     does not apply, a compilation fails, the disk is full or the lab is in use.
 
     - `target`, `kernel`: names in `TARGETS` and `KERNELS`.
@@ -177,8 +177,7 @@ def _build(target: Target, kernel: str, source: Source, key: str, progress: Step
 def compile_image(target: Target, tree: Path, objects: Path, fragment: str, label: str, progress: StepReport) -> None:
     """Compile a kernel; its image is ``target.image`` below `objects`.
 
-    Raises `SimlibError`, which names the log, if the configuration loses a line of the fragment or the compilation
-    fails.
+    Raises `SimlibError`, which names the log, if Kconfig drops an option of the fragment or the compilation fails.
 
     `fragment`: configuration, as `config_fragment` returns it. `label`: name of the kernel in the progress messages.
     """
@@ -196,10 +195,10 @@ def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: boo
 
     Format: cpio's ``newc``, in the kernel's ``Documentation/driver-api/early-userspace/buffer-format.rst``.
 
-    Returns: a multiple of 512 bytes, so that archives can be concatenated.
+    Returns: the archive, padded to a multiple of 512 bytes, so that archives can be concatenated.
 
     `files`: content by path, without the leading slash; all files are executable. `folders`: empty folders (mount
-    points) to make first. `console`: make ``/dev/console``, which init's output needs before devtmpfs is mounted.
+    points) to create. `console`: create ``/dev/console``, which init's output needs before devtmpfs is mounted.
     """
     entries = [_entry(name, stat.S_IFDIR | 0o755, b"") for name in folders]
     if console:
@@ -273,7 +272,7 @@ def compile_kvm(target: Target, kernel: str, tree: Path, rebuild: bool = True) -
 def require_compiler(target: Target, source: Sequence[str] = ()) -> str:
     """Return the target's compiler, after a check that every tool of a build is installed.
 
-    Raises `InputError`, which names the missing commands and the packages to install, with those of the `source`.
+    Raises `InputError`, which names the missing commands and the packages to install, including those in `source`.
     """
     commands = ("make", "patch", "bison", "flex", "bc", "rsync", f"{target.compiler}gcc")
     hint = f"apt-get install {' '.join([*target.packages, *source])}"
@@ -293,7 +292,7 @@ def _make(target: Target, tree: Path, objects: Path) -> list[str]:
 
 
 def _configure(make: Sequence[str], objects: Path, fragment: str, progress: StepReport) -> None:
-    """Configure with allnoconfig plus the fragment, and refuse a configuration that lost a line of the fragment."""
+    """Configure with allnoconfig plus the fragment; raise `SimlibError` if Kconfig drops an option of the fragment."""
     requested = objects / "fragment.config"
     config = objects / ".config"
     if config.is_file() and requested.is_file() and requested.read_text("utf-8") == fragment:
@@ -308,7 +307,7 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Step
     lost = [line for line in requests if line not in settings and not line.endswith("=n")]
     lost += [line for line in requests if line.endswith("=n") and f"{line[:-1]}y" in settings]
     if lost:
-        raise SimlibError(f"the kernel's configuration refused {', '.join(lost)}: a dependency is missing in configs/")
+        raise SimlibError(f"Kconfig dropped {', '.join(lost)}: add the missing dependency in configs/")
 
 
 def compile_selftests(
@@ -354,7 +353,7 @@ def build_selftests(
 
 
 def config_sha256(config: Path) -> str:
-    """Hash of the options that a configuration sets: which unset ones it lists depends on the host's tools."""
+    """Hash of the options that a configuration sets; which unset options it lists depends on the host's tools."""
     settings = sorted(line for line in config.read_text("utf-8").splitlines() if line.startswith("CONFIG_"))
     return hashlib.sha256("\n".join(settings).encode()).hexdigest()
 
@@ -393,4 +392,4 @@ def run_logged(command: Sequence[str], log: Path, progress: Callable[[int], None
         lines = text.splitlines()
         errors = [line for line in lines if _ERROR.search(line)][:3] or lines[-3:]
         sys.stderr.write("".join(f"  {line}\n" for line in errors))
-        raise SimlibError(f"{command[0]} ended with {done.returncode}: the whole log is {log}")
+        raise SimlibError(f"{command[0]} exited with status {done.returncode}: see {log}")

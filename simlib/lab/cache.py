@@ -13,7 +13,7 @@ from pathlib import Path
 from simlib._lib.errors import SimlibError
 from simlib._lib.files import DISK_FULL_ERRNOS
 
-MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place"
+MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a folder with more space"
 
 
 def lab_dir() -> Path:
@@ -28,10 +28,10 @@ def free_gib(folder: Path) -> float:
 
 
 def require_space(folder: Path, gib: float, what: str) -> None:
-    """Raise `SimlibError` if fewer than `gib` GiB are free where `folder` will be; `what` names what needs them."""
+    """Raise `SimlibError` if fewer than `gib` GiB are free on the file system of `folder`; `what` needs them."""
     free = free_gib(folder)
     if free < gib:
-        raise SimlibError(f"{what} needs {gib:g} GiB below {folder}, {free:.1f} GiB are free: {MORE_SPACE}")
+        raise SimlibError(f"{what} needs {gib:g} GiB in {folder}, but only {free:.1f} GiB are free: {MORE_SPACE}")
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def translate_os_errors() -> Iterator[None]:
 def check_ownership(*paths: Path) -> None:
     """Refuse folders and files that another user could have written, because the lab runs programs from them.
 
-    Raises `SimlibError` if an existing path belongs to another user or is writable by everybody.
+    Raises `SimlibError` if an existing path belongs to another user or is world-writable.
     """
     for path in paths:
         try:
@@ -65,14 +65,15 @@ def check_ownership(*paths: Path) -> None:
             continue
         if status.st_uid != os.geteuid() or status.st_mode & stat.S_IWOTH:
             reason = "is world-writable" if status.st_uid == os.geteuid() else "belongs to another user"
-            raise SimlibError(f"{path} {reason}, and programs in it are run: set SIMLIB_LAB to a folder of your own")
+            hint = "simlib runs programs from it, so set SIMLIB_LAB to a folder of your own"
+            raise SimlibError(f"{path} {reason}: {hint}")
 
 
 @contextmanager
 def lab_lock(*, exclusive: bool) -> Iterator[None]:
-    """Lock the lab: shared while its files are used, `exclusive` while they are changed; `translate_os_errors` within.
+    """Lock the lab's folder: shared while its files are used, `exclusive` while they are changed.
 
-    Raises `SimlibError` if another process holds a conflicting lock.
+    Raises `SimlibError` if another process holds a conflicting lock, and in place of an `OSError` in the block.
     """
     import fcntl  # noqa: PLC0415  # Windows has no fcntl: importing this module must not fail there
 
@@ -80,10 +81,10 @@ def lab_lock(*, exclusive: bool) -> Iterator[None]:
     with translate_os_errors():
         folder.mkdir(parents=True, exist_ok=True)
         check_ownership(folder)
-        with (folder / "lock").open("a") as lock:  # the kernel drops the lock, however this process ends
+        with (folder / "lock").open("a") as lock:  # the kernel releases the lock when this process ends, for any reason
             try:
                 fcntl.flock(lock, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             except BlockingIOError:
-                hint = "wait for it, or set SIMLIB_LAB to another folder"
-                raise SimlibError(f"another simlib lab is running in {folder}: {hint}") from None
+                hint = "wait until it ends, or set SIMLIB_LAB to another folder"
+                raise SimlibError(f"another simlib process is using {folder}: {hint}") from None
             yield

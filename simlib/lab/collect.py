@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Run all cells of an experiment, with their repeats: in parallel boots that resume, or one by one on this host."""
+"""Run all cells of an experiment, with their repeats: in parallel emulators, or one after the other on this host."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def collect(
     Raises `InputError`, before any boot, if a kernel is not built or QEMU is missing. Raises `SimlibError` if another
     process is building in the lab.
 
-    - `jobs`: concurrent boots, each on its own core; 0: one for every core.
-    - `restart`: run cells again although they have results.
+    - `jobs`: concurrent boots, each on its own core; 0: one per core.
+    - `restart`: run cells again even if they have results.
     """
     emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
     with lab_lock(exclusive=False):
@@ -74,7 +74,7 @@ class Boot:
 def run_boots(
     boots: Sequence[Boot], *, jobs: int = 0, restart: bool = False, progress: Progress | None = None
 ) -> list[Record | str]:
-    """Run cells that have no result yet, as `collect`; the caller holds `lab_lock`.
+    """Run cells that have no result yet, as `collect` does; the caller must hold `lab_lock`.
 
     Returns: the record of each boot, or the reason why it failed.
     """

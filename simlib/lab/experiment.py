@@ -23,7 +23,7 @@ from simlib.lab.build import KERNELS
 from simlib.lab.targets import find_target
 
 CLOCKS = ("deterministic", "multithreaded")
-"""``deterministic``: one host thread, one instruction a nanosecond. ``multithreaded``: smoke tests only."""
+"""``deterministic``: one host thread; each instruction takes 1 ns. ``multithreaded``: only for smoke tests."""
 
 OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
     "mmu_lock_contention_test": {
@@ -92,9 +92,9 @@ class Experiment:
     """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
     machine_memory: str = "768M"
     timeout_s: int = 600
-    """Wall time after which a boot is ended, s."""
+    """Maximum wall time of a boot, s."""
     profile: bool = False
-    """True to count the instructions of each kernel function, from its boot on."""
+    """True: count the instructions of each kernel function, including those of the boot itself."""
     repeats: int = 1
     """Number of runs of every cell; the hashes of the repeats must agree."""
     parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Cell:
         return self.experiment.cpus or threads
 
     def script(self) -> str:
-        """Lines for the lab's init: the module parameters, then the test."""
+        """Lines for the lab's init: module parameters, then the test."""
         lines = [f"parameter {key} {parameter_text(value)}" for key, value in self.parameters.items()]
         known = OPTIONS[self.experiment.program]
         words = ["run", f"/{self.experiment.program}"]
@@ -168,7 +168,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellSequence(Cell):
-    """Cells that one boot runs one after the other; the boot has the first cell's experiment, and CPUs for each."""
+    """Cells that one boot runs one after the other, with the first cell's experiment and enough CPUs for each cell."""
 
     cells: tuple[Cell, ...] = ()
 
@@ -195,18 +195,18 @@ class CellSequence(Cell):
 def load_experiment(path: str | Path) -> list[Experiment]:
     """Read an experiment file: ``[[experiment]]`` tables, or one experiment at the top level.
 
-    Raises `InputError` for a file that cannot be read, an unknown key or a value that breaks its rule.
+    Raises `InputError` for a file that cannot be read, an unknown key or an invalid value.
     """
     content = read_toml(path, "an experiment (TOML)")
     tables = content.get("experiment", [content])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-        raise InputError(str(path), "experiment", "must be tables", "write [[experiment]] above each")
+        raise InputError(str(path), "experiment", "must be tables", "write [[experiment]] above each table")
     for key in content if "experiment" in content else ():
         if key != "experiment":
             raise InputError(str(path), key, "belongs to no experiment", "write it below each [[experiment]]")
     experiments = [parse_experiment(table, str(path)) for table in tables]
     if (cells := sum(spec.size for spec in experiments)) > MOST_CELLS:
-        hint = "every cell is a boot: take fewer values"
+        hint = "every cell is a boot: list fewer values"
         raise InputError(str(path), f"{cells} cells", f"must be at most {MOST_CELLS}", hint)
     names = [spec.name for spec in experiments]
     for name in names:
@@ -239,7 +239,7 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
             if not _PARAMETER.fullmatch(key):
                 raise InputError(f"{where}.parameters", key, "is not a parameter's name", "kernel-patches/README.md")
             if not isinstance(value, int | str) or not _WORD.fullmatch(str(value)):
-                rule = "must be a number, a boolean or a word"
+                rule = "must be a number, a boolean or a keyword"
                 raise InputError(f"{where}.parameters.{key}", value, rule, "kernel-patches/README.md lists the values")
     return Experiment(**values, parameters=parameters, test=test)
 
@@ -289,7 +289,7 @@ def _check_option(program: str, key: str, value: Any, where: str) -> None:
     if type(value) is not kind:
         raise InputError(where, value, f"must be {kind.__name__}", "docs/lab.md lists the options")
     if (isinstance(value, str) and not _WORD.fullmatch(value)) or (isinstance(value, int) and value < 0):
-        raise InputError(where, value, "must be a word or a number from 0", "docs/lab.md lists the options")
+        raise InputError(where, value, "must be a keyword or a number of at least 0", "docs/lab.md lists the options")
     if key == "memory_per_vcpu" and not _SIZE.fullmatch(str(value)):
         raise InputError(where, value, "is not a size", "write 4M or 1G")
 
@@ -306,10 +306,10 @@ def matrix_values(value: Any, where: str) -> tuple[Any, ...]:
     """Values of a key; a list is a dimension of the matrix. Raises `InputError` if a value appears twice."""
     values = tuple(value) if isinstance(value, list) and value else (value,)
     if len({parameter_text(choice) for choice in values}) < len(values):
-        raise InputError(where, value, "names a value twice", "leave one of them out")
+        raise InputError(where, value, "lists a value twice", "remove one of them")
     return values
 
 
 def parameter_text(value: object) -> str:
-    """Format a parameter's value as the kernel reads it."""
+    """Format a parameter's value as the kernel expects it."""
     return ("Y" if value else "N") if isinstance(value, bool) else str(value)

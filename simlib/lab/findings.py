@@ -41,15 +41,15 @@ def check_host() -> list[Finding]:
         findings.append(_try(f"compiler {target.name}", partial(require_compiler, target)))
         findings.append(_try(f"QEMU {target.name}", lambda: f"{find_qemu(target).text}, deterministic mode"))  # noqa: B023  # called at once
         built = [name for name in KERNELS if read_built(target.name, name)]
-        detail = ", ".join(built) or f"none; simlib lab build --arch {target.name}"
+        detail = ", ".join(built) or f"none: run simlib lab build --arch {target.name}"
         findings.append(Finding(f"kernels {target.name}", bool(built), detail))
     free = free_gib(lab_dir())
-    disk = Finding("disk", free > 5.0, f"{free:.0f} GiB free for {lab_dir()}; a full lab takes 5")
+    disk = Finding("disk", free > 5.0, f"{free:.0f} GiB free for {lab_dir()}; a full lab takes 5 GiB")
     return [*findings, *_native(), disk]
 
 
 def _try(what: str, find: Callable[[], str]) -> Finding:
-    """Make a finding of what `find` describes, or of the hint in its `InputError`."""
+    """Return a finding with the description that `find` returns, or with the hint of its `InputError`."""
     try:
         return Finding(what, True, find())
     except InputError as error:
@@ -64,7 +64,7 @@ def _native() -> list[Finding]:
     elif kvm.exists():
         detail = "not accessible: join the group kvm, or run as root"
     else:
-        detail = "missing: load KVM's module, or turn on virtualisation in the firmware"
+        detail = "missing: load KVM's module, or enable virtualisation in the firmware"
     patched = is_patched()
     lock_stat = LOCK_STAT.exists()
     traced = (TRACING / "events/lock/contention_begin").exists()

@@ -35,7 +35,7 @@ def native_target() -> str:
     machine = platform.machine()
     if machine not in NATIVE_TARGETS:
         known = f"known: {', '.join(NATIVE_TARGETS)}"
-        raise InputError("this host", machine, "the lab has no such target", known, flag="--native")
+        raise InputError("this host", machine, "the lab does not support this machine", known, flag="--native")
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         hint = "load the kvm module, or join the group kvm"
         raise InputError("this host", "/dev/kvm", "is missing or not accessible", hint, flag="--native")
@@ -53,7 +53,7 @@ def run_native(cell: Cell, program: Path, output: Path | None = None, progress: 
     """
     script = cell.script().splitlines()
     words = next(line for line in script if line.startswith("run ")).split()[2:]
-    with ExitStack() as undo:  # restores the kernel's settings for the next cell and the host, whatever fails
+    with ExitStack() as undo:  # restores the kernel's settings, even after an error
         set_parameters(cell, undo)
         has_lock_stat = output is not None and _writable(LOCK_STAT)
         if has_lock_stat:
@@ -78,12 +78,12 @@ def run_test(cell: Cell, command: list[str], progress: TimeReport = silent) -> s
     def check(seconds: float) -> None:
         progress(seconds)
         if seconds > limit:
-            raise SimlibError(f"{cell.label}: no end after {limit} s: raise timeout_s, or test less memory")
+            raise SimlibError(f"{cell.label}: not finished after {limit} s: raise timeout_s, or test less memory")
 
     done = run(command, check, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
         last_line = ((done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"])[-1]
-        end = "skipped itself" if done.returncode == 4 else f"ended with {done.returncode}"
+        end = "was skipped" if done.returncode == 4 else f"exited with status {done.returncode}"
         raise SimlibError(f"{cell.label}: the test {end}: {last_line}")
     return str(done.stdout)
 
@@ -91,7 +91,7 @@ def run_test(cell: Cell, command: list[str], progress: TimeReport = silent) -> s
 def set_parameters(cell: Cell, undo: ExitStack) -> None:
     """Set the experiment's module parameters on the running kernel, until `undo` is closed.
 
-    Raises `InputError` if the kernel does not have a parameter, or refuses the value.
+    Raises `InputError` if the kernel does not have a parameter, or rejects the value.
     """
     for name, value in cell.parameters.items():
         path = PARAMETERS / name
@@ -102,7 +102,7 @@ def set_parameters(cell: Cell, undo: ExitStack) -> None:
         try:
             _set(path, parameter_text(value), undo)
         except OSError as error:
-            rule = f"was refused ({error.strerror})"
+            rule = f"was rejected ({error.strerror})"
             raise InputError(f"parameters.{name}", value, rule, "run as root; check the value") from None
 
 
@@ -135,19 +135,19 @@ def _writable(path: Path) -> bool:
 
 
 def _set(path: Path, text: str, undo: ExitStack) -> None:
-    """Write a parameter of the kernel; `undo` restores the old value, unless the write was refused."""
+    """Write a parameter of the kernel; `undo` restores the old value, unless the write was rejected."""
     before = path.read_text("utf-8").strip()
 
     def restore() -> None:
         if path.read_text("utf-8").strip() != before:
             path.write_text(before)
 
-    undo.callback(restore)  # first: a signal may come right after the write
+    undo.callback(restore)  # before the write: a signal may arrive right after it
     path.write_text(text)
 
 
 def _trace(output: Path, undo: ExitStack) -> None:
-    """Turn the lock tracepoints on, if the kernel has them; `undo` turns them off and keeps the trace in `output`."""
+    """Enable the lock tracepoints, if the kernel has them; `undo` disables them and saves the trace in `output`."""
     switches = [TRACING / f"events/lock/contention_{event}/enable" for event in ("begin", "end")]
     if all(_writable(path) for path in switches):
         (TRACING / "trace").write_text("")

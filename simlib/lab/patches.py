@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The bundled patch series: its files, the kernel that it is for, and applying it to copies of a tree's files."""
+"""The bundled patch series: its files, its kernel version, and its application to copies of a tree's files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Series:
-    """The patch series and the kernel that it is for."""
+    """The patch series and the kernel that it was written for."""
 
     folder: Path
     patches: tuple[Path, ...]
@@ -70,7 +70,7 @@ class Series:
             skipped = [p for p in self.patches if p.name == name or _number(p.name) == _number(name) is not None]
             if not skipped:
                 hint = f"give its number, 1 to {len(self.patches)}, or its file's name"
-                raise InputError("--skip", name, "is no patch of the series", hint)
+                raise InputError("--skip", name, "is not a patch of the series", hint)
             remaining = tuple(patch for patch in remaining if patch not in skipped)
         return replace(self, patches=remaining)
 
@@ -100,7 +100,7 @@ def patch_dir() -> Path:
     for folder in (package.parent / "kernel-patches", package / "_kernel_patches"):
         if (folder / "series").is_file():
             return folder
-    raise InputError("kernel-patches", str(package.parent), "holds no file named series", "install simlib again")
+    raise InputError("kernel-patches", str(package.parent), "has no file named series", "reinstall simlib")
 
 
 def read_series(folder: Path | None = None) -> Series:
@@ -117,7 +117,7 @@ def read_series(folder: Path | None = None) -> Series:
     names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     for name in names:
         if not (folder / name).is_file():
-            raise InputError(str(listing), name, "is not in the folder", "restore the file, or take out its line")
+            raise InputError(str(listing), name, "is not in the folder", "restore the file, or remove its line")
     version = (int(base[2]), int(base[3]), int(base[4] or 0))
     return Series(folder, tuple(folder / name for name in names), base[1], version)
 
@@ -125,14 +125,14 @@ def read_series(folder: Path | None = None) -> Series:
 def tree_version(tree: Path) -> tuple[int, int, int]:
     """Read the version of a kernel source tree from its Makefile.
 
-    Raises `InputError` if the folder is no kernel source tree.
+    Raises `InputError` if the folder is not a kernel source tree.
     """
     try:
         head = (tree / "Makefile").read_text("utf-8", errors="replace")[:2000]
         matches = [re.search(rf"^{key} = (\d+)$", head, re.MULTILINE) for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL")]
         return tuple(int(match[1]) for match in matches)  # type: ignore[return-value,index]  # None is caught below
     except (OSError, TypeError):
-        rule, hint = "is no Linux source tree", "name the folder that holds the kernel's top Makefile"
+        rule, hint = "is not a Linux source tree", "name the folder of the kernel's top-level Makefile"
         raise InputError("source", str(tree), rule, hint, flag="--source") from None
 
 
@@ -144,23 +144,23 @@ def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
     version = tree_version(tree)
     if version[:2] != series.version[:2]:
         rule = f"the patch series is for Linux {'.'.join(map(str, series.version[:2]))}"
-        hint = f"install the package {series.package}, or give the tree with --source to try it there"
+        hint = f"install the package {series.package}, or try the series on another tree with --source TREE"
         raise InputError("kernel source", ".".join(map(str, version)), rule, hint)
     return version
 
 
 @dataclass(frozen=True)
 class Renames:
-    """Names of KVM's selftests in a tree newer than Linux 6.12, which patches for that version are translated to.
+    """Names of KVM's selftests in a tree newer than Linux 6.12, to which patches for 6.12 are translated.
 
-    Linux 6.12 keeps a selftest for x86 in ``x86_64/`` and lists it in ``Makefile``. Newer trees have ``x86/``,
-    ``arm64/`` and ``s390/``, and list selftests in ``Makefile.kvm``.
+    Linux 6.12 has the selftests for x86 in ``x86_64/`` and lists selftests in ``Makefile``. Newer trees have ``x86/``,
+    ``arm64/`` and ``s390/``, and list them in ``Makefile.kvm``.
     """
 
     folders: dict[str, str]
     """New names of renamed selftest folders, by their old names."""
     text: str
-    """Contents of `_LISTING`; empty if the tree lists its selftests in ``Makefile``, as Linux 6.12."""
+    """Contents of `_LISTING`; empty if the tree lists its selftests in ``Makefile``, as Linux 6.12 does."""
 
     def within(self, stage: Path) -> Renames:
         """Return a copy with the contents of `_LISTING` in a staged tree, which earlier patches may have changed."""
@@ -182,7 +182,7 @@ class Renames:
         return part
 
     def _list(self, part: str) -> str:
-        """Add the new selftests after the last one of their variable, because the lines around them differ here."""
+        """Add the new selftests after the last one of their variable, because the patch's context differs here."""
         lines = self.text.splitlines()
         extended = list(lines)
         for line in _LISTED.findall(part):
@@ -207,8 +207,8 @@ def find_renames(tree: Path) -> Renames:
 def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     """Apply the series to copies of the files that it touches.
 
-    Only the patched files are written, to `stage`. Later patches are tried without one that does not apply. Files that
-    newer kernels renamed are patched under their new names (`Renames`).
+    Only the patched files are written to `stage`. If a patch does not apply, later patches are tried without it. Files
+    that newer kernels renamed are patched under their new names (`Renames`).
 
     Returns: the touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
     `SimlibError`, which names each patch that does not apply, with its files and hunks.
@@ -236,9 +236,9 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
 
 
 def apply_patch(text: str, stage: Path, fuzz: int = 0) -> str:
-    """Apply a patch to copies of files, with `fuzz` lines of context that may differ.
+    """Apply a patch to copies of files; up to `fuzz` lines of context may differ.
 
-    Returns: an empty text; if the patch does not apply, the output of ``patch``, and no file is changed.
+    Returns: an empty string. If the patch does not apply, no file is changed, and the output of ``patch`` is returned.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-patch-") as folder:
         path = Path(folder) / "given.patch"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Run other programs, and end them with all their children however the wait, or this process, ends."""
+"""Run other programs, and terminate them with all their children, even if the wait or this process is interrupted."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ StepReport = Callable[[str], None]
 """Called with a description of each step."""
 
 TimeReport = Callable[[float], None]
-"""Called repeatedly with the seconds since a program's start; an exception that it raises ends the program."""
+"""Called repeatedly with the seconds since a program's start; an exception that it raises terminates the program."""
 
 GRACE_S = 0.4
-"""Time between SIGTERM and SIGKILL, in which make deletes half-written files, s; a command ends within a second."""
+"""Time between SIGTERM and SIGKILL, s: make deletes incomplete files in it, and simlib exits within a second."""
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -38,7 +38,7 @@ def silent(*_: object) -> None:
 
 @contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Start a program, which ends with all its children, at the latest, when the block does.
+    """Start a program, and terminate it with all its children at the end of the block.
 
     Where setpriv is installed, the program also receives SIGTERM, which make passes on to its children, if this process
     is killed or the calling thread ends.
@@ -68,9 +68,9 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 def run(
     command: Sequence[str], progress: TimeReport = silent, poll_s: float = 1.0, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """Run a program to its end, as `started`; an exception during the wait ends it with all its children.
+    """Run a program until it exits; an exception during the wait terminates it with all its children (`started`).
 
-    `poll_s`: interval of the calls of `progress`. `**options`: of `subprocess.Popen`.
+    `poll_s`: time between two calls of `progress`, s. `**options`: of `subprocess.Popen`.
 
     >>> run(["sh", "-c", "echo hello; exit 3"], stdout=subprocess.PIPE, text=True).returncode
     3
@@ -87,7 +87,7 @@ def run(
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
-    """End a program and its children; kill them after `GRACE_S`."""
+    """Terminate a program and its children; kill them after `GRACE_S`."""
     if process.poll() is not None:
         return
     os.killpg(process.pid, signal.SIGTERM)
@@ -111,7 +111,7 @@ def require_programs(what: str, commands: Sequence[str], hint: str) -> None:
 
 
 def build_once(source: Path, suffix: str, what: str, hint: str, commands: Sequence[Sequence[str]]) -> Path:
-    """Compile a source file of simlib into the lab's folder, unless it was compiled before; return the path.
+    """Compile a source file of simlib into the lab's folder, unless it was compiled before; return the result's path.
 
     Raises `InputError` if a program is missing. Raises `SimlibError` if the compilation fails.
 
@@ -143,7 +143,7 @@ def raise_if_disk_full(output: str) -> None:
     >>> raise_if_disk_full("cc1: a.s: No space left on device")
     Traceback (most recent call last):
     simlib.SimlibError: cc1: a.s: No space left on device: free some space, or set SIMLIB_LAB (or TMPDIR) to a
-    larger place
+    folder with more space
     """
     for line in output.splitlines():
         if any(text in line for text in _FULL):

@@ -27,7 +27,7 @@ PROFILE = "profile"
 """Name of a boot's profile, in the folder of its initramfs."""
 
 _WRAPPER = """#!/bin/sh
-# QEMU with the libraries that were unpacked beside it.
+# Run QEMU with the libraries that were unpacked with it.
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
 LD_LIBRARY_PATH=$(echo "$root"/usr/lib/*-linux-gnu "$root"/lib/*-linux-gnu | tr ' ' ':')
 export LD_LIBRARY_PATH
@@ -46,7 +46,7 @@ class Qemu:
 
     @property
     def text(self) -> str:
-        """Version as text."""
+        """Version as a string."""
         return ".".join(map(str, self.version))
 
 
@@ -58,7 +58,7 @@ def private_root() -> Path:
 def ask_version(program: str) -> tuple[int, ...]:
     """Run an emulator with ``--version``, and parse its version.
 
-    Raises `SimlibError`, with the reason, if it does not start: a library is missing, or it is for another machine.
+    Raises `SimlibError`, with the reason, if the emulator does not start, for example because a library is missing.
     """
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # ours
@@ -73,7 +73,7 @@ def ask_version(program: str) -> tuple[int, ...]:
 
 
 def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
-    """List the emulators of a target, the private copy first, and the faults of those that do not work."""
+    """List the emulators of a target, the private copy first, and the errors of those that do not work."""
     emulators, faults = [], []
     root = private_root()
     private = str(root / "bin" / target.qemu)
@@ -106,7 +106,7 @@ def find_qemu(target: Target) -> Qemu:
         raise InputError(target.qemu, "; ".join(faults) or "not found", rule, hint)
     usable = [qemu for qemu in emulators if qemu.version[:2] >= OLDEST_QEMU]
     if not usable:
-        rule = f"is too old: before {oldest} no plugin can end a CPU's turn, and a whole CLEAR fits into one"
+        rule = f"is too old: plugins cannot end a CPU's turn before {oldest}, so that a whole CLEAR fits into one turn"
         raise InputError(target.qemu, "; ".join([*faults, emulators[0].text]), rule, hint)
     return usable[0]
 
@@ -117,9 +117,9 @@ def needs_qemu(targets: Sequence[Target]) -> bool:
 
 
 def build_plugin(name: str = "slices") -> Path:
-    """Compile QEMU's plugin ``slices``, which limits a CPU's turn, or ``profile``, which counts instructions, once.
+    """Compile QEMU's plugin ``slices``, which limits a CPU's turn, or ``profile``, which counts instructions.
 
-    Returns: its path. Raises `InputError` if this host has no compiler, `SimlibError` if it does not compile.
+    Returns: the plugin's path. Raises `InputError` if this host has no compiler, `SimlibError` if compilation fails.
     """
     source = Path(__file__).resolve().parent / f"{name}.c"
     command = ["gcc", "-O2", "-shared", "-fPIC", "-o", "{part}", "{source}"]
@@ -175,11 +175,11 @@ def portable_command(command: Sequence[str]) -> str:
 
 
 def fetch_qemu(targets: Sequence[Target], progress: StepReport = print) -> Path:
-    """Unpack a new enough QEMU into the lab's folder, beside other targets' emulators; nothing is installed.
+    """Unpack a QEMU that is new enough into the lab's folder, next to other targets' emulators; install nothing.
 
-    The packages come through apt, from the suite `QEMU_PACKAGES_SUITE` of the system's own Debian source.
-    Returns: the folder with the unpacked packages. Raises `InputError` if this is not Debian 12. Raises `SimlibError`
-    if apt fails, or the fetched QEMU does not start.
+    apt downloads the packages from the suite `QEMU_PACKAGES_SUITE` of the system's own Debian mirror.
+    Returns: the folder with the unpacked packages. Raises `InputError` if the system is not Debian 12. Raises
+    `SimlibError` if apt fails, or the fetched QEMU does not start.
     """
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     sources = [] if missing else debian_sources(Path("/etc/apt"))
@@ -242,7 +242,7 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: StepRepo
     if root.is_dir():  # keeps other targets' emulators; dpkg replaces hard-linked files instead of writing into them
         copy_tree(root, part, part)
     for package in sorted(archives.glob("*.deb")):
-        if not package.name.startswith("libc6_"):  # the system's, because the loader has to be of the same build
+        if not package.name.startswith("libc6_"):  # the system's libc has the same build as its loader
             run_logged(["dpkg", "-x", str(package), str(part)], log)
     for target in targets:
         wrapper = part / "bin" / target.qemu

@@ -67,7 +67,7 @@ LOCKS = (
 )
 
 _PHASES = {"populated": "populate", "enabled": "enable", "end": "rounds"}
-"""Phase that ends with each reading of the statistics by the test."""
+"""Phase that ends when the test reads the statistics, by the name of that time."""
 
 
 def lock_rows(record: Record) -> pd.DataFrame:
@@ -83,17 +83,17 @@ def lock_rows(record: Record) -> pd.DataFrame:
     timed, acquired = (int(counted[column].sum()) for column in ("timed", "acquired"))
     if timed < ALL_TIMED * acquired:
         raise SimlibError(
-            f"{timed} of {acquired} holds of mmu_lock were timed, and hold_time_ns must be of all: set the host's"
-            " kvm.mmu_lock_stat_period to 1 and measure again"
+            f"{timed} of {acquired} holds of mmu_lock were timed, but hold_time_ns must cover all of them: set the"
+            " host's kvm.mmu_lock_stat_period to 1, and measure again"
         )
     names = {"acquired": "acquisitions", "contended": "contentions"}
     names |= {"wait_ns": "wait_time_ns", "hold_ns": "hold_time_ns"}
     parts: list[pd.DataFrame] = []
     before = None
     for when, phase in _PHASES.items():
-        reading = frame[frame["when"] == when].set_index(["site", "mode"])[list(names)].astype("int64")
-        growth = reading if before is None else reading.sub(before, fill_value=0).astype("int64")
-        before = reading
+        counters = frame[frame["when"] == when].set_index(["site", "mode"])[list(names)].astype("int64")
+        growth = counters if before is None else counters.sub(before, fill_value=0).astype("int64")
+        before = counters
         growth = growth[growth["acquired"] > 0].reset_index()
         growth.insert(0, "phase", phase)
         parts.append(growth)
@@ -251,14 +251,14 @@ def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
 
 @translate_os_errors()
 def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
-    """Write the tables of records, ``<name>-runs`` and so on, with their descriptors: all, or none if one fails.
+    """Write the tables of records, ``<name>-runs`` and so on, with their descriptors; on failure, write none.
 
     Returns: the paths of the CSV files. Raises `InputError` if the name is unfit, or the folder cannot be written.
     Raises `SimlibError` if there is no record, or two records have the same key.
     """
     check_name("--name", name)
     if not records:
-        raise SimlibError("no cell gave a result: nothing is written")
+        raise SimlibError("no cell has a result: nothing is written")
     first: dict[str, Record] = {}
     for record in records:
         other = first.setdefault(json.dumps(record.keys), record)

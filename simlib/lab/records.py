@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Records: the raw results of the lab, one JSON file a cell."""
+"""Records: the raw results of the lab, one JSON file per cell."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def batch_of(switches: str) -> int:
 
 @dataclass(frozen=True)
 class Record:
-    """Results of a cell, with the inputs that repeat them."""
+    """Results of a cell, with the inputs that reproduce them."""
 
     content: Mapping[str, Any]
     """The file's content: `_CONTENT`, with a digest for each repeat and an output for each line of the script."""
@@ -66,7 +66,7 @@ class Record:
 
     @cached_property
     def imported(self) -> Imported:
-        """The test's output as tables. Raises `SimlibError` if the output is damaged or cut off."""
+        """The test's output as tables. Raises `SimlibError` if the output is damaged or truncated."""
         output = self.content["outputs"][int(self.content["test_line"])]
         return import_text(PROGRAM_KINDS[self.content["program"]], output + "\n")
 
@@ -74,7 +74,7 @@ class Record:
     def keys(self) -> dict[str, object]:
         """Values of the columns `KEYS`, which identify the cell in every table."""
         content, host = self.content, self.content["provenance"]
-        if "cpu" in host:  # the kernel is the host's, whatever the experiment names
+        if "cpu" in host:  # the kernel is the host's, not the one in the experiment
             kernel = "patched" if host["patched"] else "stock"
             content = {**content, "mode": "native", "kernel": kernel, "turn_instructions": 0}
         return cell_keys(content, content["parameters"], content["test"])
@@ -187,7 +187,7 @@ def load_record(path: Path) -> Record:
     try:
         content = json.loads(path.read_text("utf-8"))
         if missing := _CONTENT - set(content):
-            raise ValueError(f"without {', '.join(sorted(missing))}")
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
     except (ValueError, TypeError) as error:
         raise SimlibError(f"the result {path} is damaged ({error}): delete it, or run with --restart") from None
     return Record(content)

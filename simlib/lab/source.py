@@ -23,7 +23,7 @@ from simlib.lab.patches import Series, apply_series, check_version, tree_version
 from simlib.lab.process import StepReport, run
 
 SOURCE_GIB = 2.0
-"""Disk space of the unpacked and the patched tree, GiB; equal files are shared by hard links."""
+"""Disk space of the unpacked and the patched tree, GiB; identical files are hard links."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def prepare_source(lab: Path, series: Series, kernel_tree: Path | None = None, p
     Raises `InputError` if the source is missing, was built in place or lies in the lab's folder, or if the source
     package has another version. Raises `SimlibError` if the series does not apply.
 
-    `lab`: its folder. `kernel_tree`: the caller's, only read; default: the source package.
+    `lab`: the lab's folder. `kernel_tree`: the caller's tree, which is only read; default: the source package.
     """
     origin, sha256 = prepare_pristine(lab, series, kernel_tree, progress)
     pristine = lab / "pristine"
@@ -102,7 +102,7 @@ def prepare_pristine(
     else:
         if (version := tree_version(kernel_tree))[:2] != series.version[:2]:
             base = ".".join(map(str, series.version[:2]))
-            progress(f"the series was written for Linux {base}, this is {'.'.join(map(str, version))}")
+            progress(f"the series was written for Linux {base}, this tree is Linux {'.'.join(map(str, version))}")
         _refuse_unfit(kernel_tree, folder)
         progress(f"reading {kernel_tree}")
         origin, sha256 = "directory", _tree_sha256(kernel_tree, folder)
@@ -112,7 +112,7 @@ def prepare_pristine(
     require_space(folder, SOURCE_GIB, "the kernel source")
     progress(unpacking)
     stamp.unlink(missing_ok=True)
-    for stale in ("pristine", "source", "steps", "objects"):  # make would trust objects by their dates
+    for stale in ("pristine", "source", "steps", "objects"):  # make compares dates, and would reuse these objects
         shutil.rmtree(folder / stale, ignore_errors=True)
     if kernel_tree is None:
         unpack(archive, pristine)
@@ -139,7 +139,7 @@ def _unpack_commit(kernel_tree: Path, commit: str, pristine: Path) -> None:
 
 
 def prepare_step(folder: Path, series: Series, number: int) -> Path:
-    """Update the tree that checks the patches one by one to the first `number` patches, and return it.
+    """Update the tree in which patches are checked one by one to the first `number` patches; return its path.
 
     `folder`: the lab's folder, in which `prepare_source` was run.
     """
@@ -154,7 +154,7 @@ def prepare_step(folder: Path, series: Series, number: int) -> Path:
 
 
 def link_or_copy(source: Path, target: Path, *, follow_symlinks: bool) -> None:
-    """Link a file to a second name, or copy it where the file system has no hard links."""
+    """Hard-link a file to a second name, or copy it where the file system has no hard links."""
     try:
         os.link(source, target, follow_symlinks=follow_symlinks)
     except OSError:
@@ -171,7 +171,7 @@ def copy_tree(tree: Path, target: Path, lab: Path, copy: Callable[..., object] =
 
 
 def _refuse_unfit(kernel_tree: Path, lab: Path) -> None:
-    """Raise `InputError` for a tree in the lab's folder, or one that was built in place, which kbuild refuses late."""
+    """Raise `InputError` for a tree in the lab's folder, or one that was built in place, which kbuild rejects later."""
     if kernel_tree.resolve().is_relative_to(lab.resolve()):
         rule, hint = "lies in the lab's own folder", "give a tree that lies elsewhere"
         raise InputError("source", str(kernel_tree), rule, hint, flag="--source")
@@ -204,9 +204,9 @@ def _tree_sha256(kernel_tree: Path, lab: Path) -> str:
 def unpack(archive: Path, pristine: Path, prefixes: tuple[str, ...] = ("",)) -> None:
     """Unpack a source package into a temporary folder and rename it, so that an interrupted run leaves no partial tree.
 
-    Raises `SimlibError` if the archive is damaged. `prefixes`: of the paths within the tree to unpack; default: all.
+    Raises `SimlibError` if the archive is damaged. `prefixes`: of the paths to unpack, in the tree; default: all.
     """
-    # The filter exists from Python 3.11.4 on; Debian 12 has 3.11.2.
+    # The filter exists since Python 3.11.4; Debian 12 has 3.11.2.
     options: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
     part = pristine.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -217,7 +217,7 @@ def unpack(archive: Path, pristine: Path, prefixes: tuple[str, ...] = ("",)) -> 
         roots = list(part.iterdir())
         os.rename(roots[0] if len(roots) == 1 else part, pristine)
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise SimlibError(f"{archive} cannot be unpacked ({error}): install the package again") from None
+        raise SimlibError(f"{archive} cannot be unpacked ({error}): reinstall the package") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

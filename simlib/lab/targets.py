@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from simlib._lib.errors import InputError, nearest
 
 OLDEST_QEMU = (9, 1)
-"""First QEMU whose plugins can end a CPU's turn. Older versions give one CPU the whole turn, or starve some."""
+"""First QEMU whose plugins can end a CPU's turn. Older versions run one CPU until a timer is due, or starve others."""
 
 QEMU_PACKAGES_SUITE = "bookworm-backports"
-"""Debian suite with a new enough QEMU for bookworm, which has 7.2."""
+"""Debian suite with a QEMU for bookworm that is new enough; bookworm itself has 7.2."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class KernelMode:
     """Mode in which a target's KVM translates guest addresses."""
 
     cpu: str
-    """QEMU's ``-cpu``."""
+    """Argument of QEMU's ``-cpu``."""
     arguments: tuple[str, ...] = ()
     """Kernel arguments that select the mode."""
 

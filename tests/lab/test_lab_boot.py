@@ -55,67 +55,67 @@ REFUSED = console(
 )
 PANIC = "[ 0.5] Kernel panic - not syncing: Attempted to kill init!"
 FAULTS = {
-    "panic": (PLAIN, console(PLAIN)[:200] + f"\r\n{PANIC}\r\n---[ end", True, f"the guest's kernel stopped: {PANIC}"),
-    "panic, last line": (PLAIN, PANIC, True, f"fake: the guest's kernel stopped: {PANIC}"),
-    "a panic within a line of the test's": (PLAIN, f"x{PANIC}", True, f"the guest's kernel stopped: x{PANIC}"),
+    "panic": (PLAIN, console(PLAIN)[:200] + f"\r\n{PANIC}\r\n---[ end", True, f"the guest kernel crashed: {PANIC}"),
+    "panic, last line": (PLAIN, PANIC, True, f"fake: the guest kernel crashed: {PANIC}"),
+    "a panic within a line of the test's": (PLAIN, f"x{PANIC}", True, f"the guest kernel crashed: x{PANIC}"),
     "the panic that failed the test": (
         PLAIN,
         f"{PANIC}\r\n" + console(PLAIN, status=139),
         True,
-        f"fake: the guest's kernel stopped: {PANIC}",
+        f"fake: the guest kernel crashed: {PANIC}",
     ),
     "empty": (
         PLAIN,
         "",
         True,
-        "the machine ended before the experiment did; last line of the console: none: the console stayed",
+        "QEMU exited before the experiment ended; last line of the console: none: the console is",
     ),
     "QEMU's own fault": (
         PLAIN,
         "qemu: no such CPU\n",
         True,
-        "before the experiment did; last line of the console: qemu: no such",
+        "before the experiment ended; last line of the console: qemu: no such",
     ),
     "hang": (
         PLAIN,
         GOOD[: GOOD.index("@simlib end")],
         False,
-        "fake: no end after 20 s (raise timeout_s if it was slow",
+        "fake: not finished after 20 s (raise timeout_s if the host is slow",
     ),
-    "no stop": (PLAIN, GOOD[: GOOD.index("@simlib stop")], True, "the machine ended before the experiment did"),
-    "no start": (PLAIN, GOOD.replace("@simlib start", "@simlib st"), True, "the machine ended before the experiment"),
-    "a line is missing": (SWITCHED, console(SWITCHED, [""]), True, "the machine ended before the experiment did"),
+    "no stop": (PLAIN, GOOD[: GOOD.index("@simlib stop")], True, "QEMU exited before the experiment ended"),
+    "no start": (PLAIN, GOOD.replace("@simlib start", "@simlib st"), True, "QEMU exited before the experiment"),
+    "a line is missing": (SWITCHED, console(SWITCHED, [""]), True, "QEMU exited before the experiment ended"),
     "refused": (
         SWITCHED,
         REFUSED,
         True,
         "fake: the kernel refused 'parameter dirty_log_clear_batch 64': /sys/module/kvm/parameters/"
-        "dirty_log_clear_batch: 64 refused: Invalid argument; is it a patched kernel, and the value a known one?",
+        "dirty_log_clear_batch: 64 refused: Invalid argument; check that the kernel is patched, and the value",
     ),
     "skipped": (
         PLAIN,
         console(PLAIN, ["1..0 # SKIP no KVM"], status=4),
         True,
-        "fake: the test skipped itself: 1..0 # S",
+        "fake: the test was skipped: 1..0 # S",
     ),
     "failed": (
         PLAIN,
         console(PLAIN, ["x\n  errno 12"], status=254),
         True,
-        "fake: 'run /mmu_lock_contention_test -v 1 -b 2M -r 2 -p' ended with 254:   errno 12",
+        "fake: 'run /mmu_lock_contention_test -v 1 -b 2M -r 2 -p' exited with status 254:   errno 12",
     ),
-    "silent": (PLAIN, console(PLAIN, [""], status=1), True, "ended with 1: it printed nothing"),
+    "silent": (PLAIN, console(PLAIN, [""], status=1), True, "exited with status 1: it printed nothing"),
     "more lines than it has": (
         PLAIN,
         GOOD + console(PLAIN, ["x"], status=1),
         True,
-        "fake: 'a line too many' ended with 1: x",
+        "fake: 'an unexpected line' exited with status 1: x",
     ),
     "frames of others": (
         PLAIN,
         "@simlib end x 1\n@simlib start 1.2.3\n@simlib end 0 1\n",
         True,
-        "the machine ended befo",
+        "QEMU exited befo",
     ),
 }
 
@@ -132,7 +132,7 @@ def test_a_bad_console_is_one_sentence(fault):
 
 @pytest.mark.parametrize("at", range(0, len(GOOD) - 2, 97))
 def test_a_console_cut_anywhere_is_no_result(at):
-    with pytest.raises(SimlibError, match="the machine ended before the experiment did"):
+    with pytest.raises(SimlibError, match="QEMU exited before the experiment ended"):
         parse(GOOD[:at])
 
 
@@ -197,7 +197,7 @@ def test_a_hang_is_killed_with_all_its_children(tmp_path, silenced):
     loop = f"(while :; do echo >> '{mark}'; sleep 0.05; done) >/dev/null 2>&1 & echo hello; {silenced}sleep 9 & sleep 9"
     seconds: list[float] = []
     begun = time.monotonic()
-    with pytest.raises(SimlibError, match=r"no end after 1 s .*; last line of the console: hello"):
+    with pytest.raises(SimlibError, match=r"not finished after 1 s .*; last line of the console: hello"):
         start(tmp_path, loop, cell(clock="multithreaded", timeout_s=1), progress=seconds.append)
     assert time.monotonic() - begun < 10
     assert seconds
@@ -230,7 +230,7 @@ def test_an_emulator_ends_even_if_nobody_is_left_to_end_it(tmp_path, popen):
 
 def test_a_flooded_console_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOG_BYTES", 2**20)
-    with pytest.raises(SimlibError, match=r"fake: the console was flooded \(1 MiB\); it ends: pte pte"):
+    with pytest.raises(SimlibError, match=r"fake: the console log exceeds 1 MiB; its last line: pte pte"):
         start(tmp_path, "while :; do echo pte pte; done")
 
 
@@ -241,7 +241,7 @@ def test_a_flooded_console_is_cut(tmp_path, monkeypatch):
             None,
             r"qemu-system-x86_64 = not found: the lab's x86_64 needs QEMU 9\.1 or later; run simlib lab qemu, which .*",
         ),
-        ("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", r"qemu-system-x86_64 = 7\.2\.22: is too old: before 9\.1 no plugin"),
+        ("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", r"qemu-system-x86_64 = 7\.2\.22: is too old: plugins cannot end"),
         ("9.0.4", "is too old"),
         (
             "nonsense",

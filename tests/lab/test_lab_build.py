@@ -51,8 +51,9 @@ def test_a_missing_kernel_or_selftest_names_the_command_that_builds_it(lab):
 def test_a_disk_that_is_too_small_is_refused_before_anything_begins(tmp_path):
     with pytest.raises(SimlibError) as caught:
         require_space(tmp_path / "not" / "there", 1e9, "the kernel source")
-    assert str(caught.value).startswith("the kernel source needs 1e+09 GiB below ")
-    assert str(caught.value).endswith(" GiB are free: free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place")
+    assert str(caught.value).startswith("the kernel source needs 1e+09 GiB in ")
+    hint = "free some space, or set SIMLIB_LAB (or TMPDIR) to a folder with more space"
+    assert str(caught.value).endswith(f" GiB are free: {hint}")
     assert not list(tmp_path.iterdir())
 
 
@@ -80,7 +81,7 @@ def test_a_configuration_that_loses_a_line_is_refused(tmp_path, config, lost):
         if not lost:
             _configure(make, objects, FRAGMENT, lambda text: None)
             continue
-        with pytest.raises(SimlibError, match=rf"the kernel's configuration refused {lost}: a dependency is missing"):
+        with pytest.raises(SimlibError, match=rf"Kconfig dropped {lost}: add the missing dependency"):
             _configure(make, objects, FRAGMENT, lambda text: None)
     first, second = (tmp_path / "goals").read_text().splitlines()
     assert (first, second) == (f"KCONFIG_ALLCONFIG={objects}/fragment.config allnoconfig", "olddefconfig")
@@ -90,8 +91,8 @@ def test_a_configuration_that_loses_a_line_is_refused(tmp_path, config, lost):
     ("output", "printed", "hint"),
     [
         ("  CC lib/error-inject.o\nkvm_main.c:7:1: error: expected ;\n  CC a.o\nmake[2]: *** [kvm_main.o] Error 1",
-         ["kvm_main.c:7:1: error: expected ;", "make[2]: *** [kvm_main.o] Error 1"], "the whole log is {log}"),
-        ("one\ntwo\nthree\nfour", ["two", "three", "four"], "the whole log is {log}"),
+         ["kvm_main.c:7:1: error: expected ;", "make[2]: *** [kvm_main.o] Error 1"], "see {log}"),
+        ("one\ntwo\nthree\nfour", ["two", "three", "four"], "see {log}"),
     ],
 )  # fmt: skip
 def test_a_failing_make_prints_its_errors(tmp_path, capsys, output, printed, hint):
@@ -99,7 +100,7 @@ def test_a_failing_make_prints_its_errors(tmp_path, capsys, output, printed, hin
     make, log = program(tmp_path / "make", f"cat '{tmp_path}/output'; exit 2"), tmp_path / "logs" / "build.log"
     with pytest.raises(SimlibError) as caught:
         run_logged([str(make), "bzImage"], log)
-    assert str(caught.value) == f"{make} ended with 2: {hint.format(log=log)}"
+    assert str(caught.value) == f"{make} exited with status 2: {hint.format(log=log)}"
     assert capsys.readouterr().err.splitlines() == [f"  {line}" for line in printed]
     assert log.read_text() == output
 
@@ -169,7 +170,7 @@ def test_a_damaged_kernel_is_not_built(lab, damage):
 def test_two_labs_at_once(lab, monkeypatch):
     """Runs share the lock on the lab; a build takes it exclusively."""
     monkeypatch.setattr(building, "require_compiler", lambda target, source: None)
-    busy = rf"another simlib lab is running in {lab}: wait for it, or set SIMLIB_LAB"
+    busy = rf"another simlib process is using {lab}: wait until it ends, or set SIMLIB_LAB"
     with lab_lock(exclusive=False), lab_lock(exclusive=False), pytest.raises(SimlibError, match=busy):
         build_kernel("x86_64")
     with lab_lock(exclusive=True), pytest.raises(SimlibError, match=busy):
@@ -206,4 +207,4 @@ def test_a_bare_host_lists_what_to_install(only):
         assert findings[f"compiler {name}"].detail == f"not found: apt-get install {' '.join(target.packages)}"
         assert not findings[f"QEMU {name}"].present
         assert "run simlib lab qemu" in findings[f"QEMU {name}"].detail
-        assert findings[f"kernels {name}"].detail == f"none; simlib lab build --arch {name}"
+        assert findings[f"kernels {name}"].detail == f"none: run simlib lab build --arch {name}"

@@ -91,12 +91,18 @@ BAD = {
         "one.test.vcpu = 2: is not an option of mmu_lock_contention_test; did you mean",
     ),
     "option of a type": (TEST + 'vcpus = [1, "2"]', "one.test.vcpus = 2: must be int; docs/lab.md lists the options"),
-    "negative": (TEST + "vcpus = -1\n", "one.test.vcpus = -1: must be a word or a number from 0; docs/lab.md lists"),
+    "negative": (
+        TEST + "vcpus = -1\n",
+        "one.test.vcpus = -1: must be a keyword or a number of at least 0; docs/lab.md lists",
+    ),
     "no value": (TEST + "vcpus = []\n", "one.test.vcpus = []: must be int; docs/lab.md lists the options"),
-    "value twice": (TEST + "vcpus = [1, 2, 1]\n", "one.test.vcpus = [1, 2, 1]: names a value twice; leave one of them"),
+    "value twice": (
+        TEST + "vcpus = [1, 2, 1]\n",
+        "one.test.vcpus = [1, 2, 1]: lists a value twice; remove one of them",
+    ),
     "no table": (HEAD + "test = 3\n", "one.test = 3: must be a table; write [test] on its own line"),
     "parameter of a type": (PARAMETERS + "batch = 1.5", "one.parameters.batch = 1.5: must be a number, a boolean"),
-    "empty word": (PARAMETERS + 'batch = ""', "one.parameters.batch = : must be a number, a boolean or a word; ke"),
+    "empty word": (PARAMETERS + 'batch = ""', "one.parameters.batch = : must be a number, a boolean or a keyword; ke"),
     "one table": ("[experiment]\n" + HEAD, "e.toml = experiment: must be tables; write [[experiment]]"),
     "no tables": ("experiment = []\n", "e.toml = experiment: must be tables; write [[experiment]]"),
     "beside the tables": (

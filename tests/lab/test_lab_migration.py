@@ -28,12 +28,12 @@ BAD = {
     "an unknown pattern": (HEAD + '[experiment.guest]\npattern = "up"\n', "one of sweep, random"),
     "a working set beyond the memory": (
         HEAD + 'memory = "32M"\n[experiment.guest]\nworking_set = "32M"\n',
-        "above the first 1M",
+        "above the first 1 MiB",
     ),
     "a share without a set": (HEAD + "[experiment.guest]\nhot_percent = 5\n", "also set hot_percent"),
     "half a page": (HEAD + '[experiment.guest]\nvcpus = 3\nworking_set = "1M"\n', "a whole number of pages per vCPU"),
-    "a setting that is a text": (HEAD + '[experiment.settings]\nauto-converge = "on"\n', "a truth value"),
-    "a value twice": (HEAD + "repeats = [1, 1]\n", "names a value twice"),
+    "a setting that is a text": (HEAD + '[experiment.settings]\nauto-converge = "on"\n', "a boolean"),
+    "a value twice": (HEAD + "repeats = [1, 1]\n", "lists a value twice"),
     "no accelerator": (HEAD + 'accelerator = "xen"\n', "one of tcg, kvm"),
     "no time": (HEAD + "limit_s = 0\n", "must be from 1 to 3600"),
 }

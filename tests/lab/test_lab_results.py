@@ -17,6 +17,7 @@ from lab_fakes import OUTPUT, built, cell, outcome, program
 
 from simlib._lib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.lab import collect, collect_native, native, tables, write_tables
+from simlib.lab.cache import MORE_SPACE
 from simlib.lab.experiment import parse_experiment
 from simlib.lab.native import run_native
 from simlib.lab.qemu import Qemu
@@ -66,7 +67,7 @@ def test_a_damaged_record_is_named(tmp_path):
     ):
         load_record(tmp_path / "one.json")
     (tmp_path / "one.json").write_text('{"label": "x", "outputs": []}')
-    with pytest.raises(SimlibError, match=r"one\.json is damaged \(without clock, command, digests, .*\): delete it"):
+    with pytest.raises(SimlibError, match=r"one\.json is damaged \(it lacks clock, command, digests, .*\): delete it"):
         load_record(tmp_path / "one.json")
     (tmp_path / "one.json").write_text("3")
     with pytest.raises(SimlibError, match=r"one\.json is damaged"):
@@ -156,7 +157,7 @@ def test_records_with_the_same_key_are_not_written(tmp_path):
         SimlibError, match=r"'fake' and 'fake' have the same key in the tables, .* put them into separate"
     ):
         write_tables(pair, tmp_path / "out", "mine")
-    with pytest.raises(SimlibError, match="no cell gave a result: nothing is written"):
+    with pytest.raises(SimlibError, match="no cell has a result: nothing is written"):
         write_tables([], tmp_path / "out", "mine")
     assert not (tmp_path / "out").exists()
 
@@ -212,10 +213,10 @@ def test_cells_with_results_are_not_run_again(boots):
 
 
 def test_a_cell_that_fails_stops_no_other(boots):
-    boots.fail["m vcpus=2"] = SimlibError("m vcpus=2: no end after 600 s")
+    boots.fail["m vcpus=2"] = SimlibError("m vcpus=2: not finished after 600 s")
     collected = collect([matrix()])
     assert [record.label for record in collected.records] == ["m vcpus=1", "m vcpus=4"]
-    assert collected.failures == {"m vcpus=2": "m vcpus=2: no end after 600 s"}
+    assert collected.failures == {"m vcpus=2": "m vcpus=2: not finished after 600 s"}
     boots.fail.clear()
     assert len(collect([matrix()]).records) == 3
     assert boots.labels.count("m vcpus=2") == 2
@@ -226,7 +227,7 @@ def test_a_full_disk_is_a_failed_cell_with_a_hint(boots):
     boots.fail = {"m vcpus=1": FULL, "m vcpus=2": PermissionError(errno.EACCES, "Permission denied", "/tmp/x")}  # noqa: S108  # a name
     collected = collect([matrix()])
     assert collected.failures == {
-        "m vcpus=1": "No space left on device: free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place",
+        "m vcpus=1": f"No space left on device: {MORE_SPACE}",
         "m vcpus=2": "/tmp/x: Permission denied",  # noqa: S108  # the same
     }
     assert len(collected.records) == 1
@@ -319,10 +320,10 @@ def test_a_native_run_restores_the_parameters(kernel, tmp_path):
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("echo 'no KVM'; exit 4", "fake: the test skipped itself: no KVM"),
-        ("echo hello; echo 'errno 12' >&2; exit 254", "fake: the test ended with 254: errno 12"),
-        ("exit 1", "fake: the test ended with 1: it printed nothing"),
-        ("exec sleep 100", "fake: no end after 1 s: raise timeout_s, or test less memory"),
+        ("echo 'no KVM'; exit 4", "fake: the test was skipped: no KVM"),
+        ("echo hello; echo 'errno 12' >&2; exit 254", "fake: the test exited with status 254: errno 12"),
+        ("exit 1", "fake: the test exited with status 1: it printed nothing"),
+        ("exec sleep 100", "fake: not finished after 1 s: raise timeout_s, or test less memory"),
     ],
 )
 def test_a_native_run_that_fails_leaves_the_kernel_as_it_was(kernel, tmp_path, script, expected, locks):
@@ -359,7 +360,7 @@ def test_a_parameter_that_this_kernel_does_not_have_is_refused(kernel, tmp_path)
     assert state(kernel) == ["0", "Y", "0", "0"]
     (kernel / "no_such").mkdir()
     with pytest.raises(
-        InputError, match=r"parameters\.no_such = 1: was refused \(Is a directory\); run as root; check"
+        InputError, match=r"parameters\.no_such = 1: was rejected \(Is a directory\); run as root; check"
     ):
         run_native(cell({"no_such": 1}), program(tmp_path / "fake_test", "exit 0"), tmp_path / "output")
 
@@ -371,7 +372,7 @@ def test_a_native_matrix(kernel, tmp_path, monkeypatch):
     monkeypatch.setattr(collecting, "find_program", lambda target, name: program(tmp_path / name, script))
     collected = collect_native([matrix(parameters=SWITCHES, repeats=2)])
     assert [record.label for record in collected.records] == ["m vcpus=1", "m vcpus=4"]
-    assert collected.failures == {"m vcpus=2": "m vcpus=2: the test skipped itself: it printed nothing"}
+    assert collected.failures == {"m vcpus=2": "m vcpus=2: the test was skipped: it printed nothing"}
     paths = write_tables(collected.records, tmp_path / "tables", "native")
     assert [check(path)[0].split(",")[0] for path in paths[:1]] == ["native-runs: 2 rows"]
     with pytest.raises(InputError, match="m: target = arm64: this host is x86_64; leave out --native"):

@@ -150,7 +150,7 @@ def test_a_series_is_a_folder_a_mailbox_or_a_range_of_commits(tmp_path):
 
 @pytest.mark.parametrize("name", ["no-such-thing", "HEAD~1..HEAD"])
 def test_an_unknown_series_is_refused(name):
-    with pytest.raises(InputError, match="is no folder, no file and no range of commits"):
+    with pytest.raises(InputError, match="is not a folder, a file or a range of commits"):
         read_patches(name)
 
 
@@ -201,7 +201,7 @@ def test_bundled_patches_have_numbers_and_those_that_measure_are_refused():
     assert next(patch.name for patch in bundled_patches(read_series(), bundled_numbers("16-17"))).startswith(
         "KVM: x86/mmu"
     )
-    with pytest.raises(InputError, match="SERIES = 5: is no bundled patch that adds a switch; take 7 to 17"):
+    with pytest.raises(InputError, match="SERIES = 5: is not a bundled patch that adds a switch; choose 7 to 17"):
         bundled_patches(read_series(), [5])
 
 

@@ -110,7 +110,7 @@ def test_a_written_trial_is_loaded_unchanged(tmp_path):
     assert load_trial(path) == written
     for broken in ("[]", "{}", '{"differences": [{"quantity": 1}]}', written.json().replace('"base"', '"first"')):
         path.write_text(broken)
-        with pytest.raises(InputError, match="is no trial"):
+        with pytest.raises(InputError, match="is not a trial"):
             load_trial(path)
 
 
@@ -126,7 +126,7 @@ def test_a_rule_fails_on_the_numbers_that_it_matches():
     assert not FailRule.parse("clear time < 0%").violation(tried)
     with pytest.raises(InputError, match="matches no number of this trial; known: clear time"):
         FailRule.parse("clr time > 5%").violation(tried)
-    with pytest.raises(InputError, match="is no rule; write 'clear time > 5%'"):
+    with pytest.raises(InputError, match="is not a rule; write 'clear time > 5%'"):
         FailRule.parse("clear time 5")
 
 
@@ -161,7 +161,7 @@ def lab(tmp_path, monkeypatch):
         for task in boots:
             text = printed[task.built.provenance["side"]]
             if text == "panic":
-                results.append("check: the guest's kernel stopped: panic")
+                results.append("check: the guest kernel crashed: panic")
             else:
                 path = tmp_path / "records" / f"{len(results)}.json"
                 results.append(save_record(path, task.cell, [outcome(text, task.cell)], {}))
@@ -215,7 +215,7 @@ def test_each_patch_is_compared_with_those_before_it(lab, tmp_path, monkeypatch)
     assert [tried.about["patches"] for tried in trials] == [["0.patch"], ["1.patch"], ["2.patch"]]
     with pytest.raises(InputError, match="names bundled patches"):
         try_each_patch("7")
-    with pytest.raises(InputError, match="parameters = a: belong to one patch"):
+    with pytest.raises(InputError, match="parameters = a: apply to a whole series only"):
         try_each_patch(series, TrialOptions(parameters={"a": 1}))
 
 
@@ -248,7 +248,7 @@ def test_equal_images_are_not_booted_and_a_kernel_that_fails_once_is_not_measure
     lab[WITH_SERIES] = "panic"
     failed = try_series(tmp_path / "mine.patch", QUICK)
     assert failed.about["boots"] == 2
-    assert failed.failures == {"x86_64/npt": "check: the guest's kernel stopped: panic"}
+    assert failed.failures == {"x86_64/npt": "check: the guest kernel crashed: panic"}
     lab[WITHOUT_SERIES] = "panic"
     lab[WITH_SERIES] = OUTPUT
     with pytest.raises(SimlibError, match="the kernel without the series fails on x86_64/npt"):

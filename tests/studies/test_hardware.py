@@ -114,6 +114,7 @@ def test_an_empty_prediction_states_its_reason():
     same = trial("riscv64/h", numbers(clear_write=2), numbers(clear_write=2))
     prediction = on_hardware(same)
     assert prediction.frame.empty
-    assert "riscv64/h: nothing to predict, as nothing in the model changes" in " ".join(prediction.summary().split())
+    reason = "nothing in the model changes"
+    assert f"riscv64/h: nothing to predict, because {reason}" in " ".join(prediction.summary().split())
     failed = Trial({}, ("arm64/vhe",), (), {"arm64/vhe": "panic"}, ())
     assert "as the kernel FAILS there" in " ".join(on_hardware(failed).summary().split())

@@ -74,5 +74,5 @@ def test_a_relative_path_is_the_processs_own(tmp_path, monkeypatch):
     (tmp_path / "7" / "cwd").symlink_to("/srv")
     monkeypatch.setattr("simlib.lab.host.threads.PROC", tmp_path)
     assert qmp_sockets(7) == ["/srv/run/a.sock"]
-    with pytest.raises(InputError, match="PID = 8: is no process; name that of QEMU"):
+    with pytest.raises(InputError, match="PID = 8: is not a process; give the PID of QEMU"):
         qmp_sockets(8)

@@ -2,7 +2,7 @@
 """Effect of a patch series in terms of the model: the policy and the costs that a trial's differences imply.
 
 The lab measures when a changed kernel takes `mmu_lock`, in which mode, for how many pages, and how many instructions it
-executes there. When and in which mode become the model's policy; instructions become differences of costs.
+executes there. Acquisitions and their modes become the model's policy; instructions become differences of costs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ MODES = ("write", "read")
 
 UNSEEN = {
     "drop": "each time that CLEAR drops mmu_lock, the lock's cache line moves to a waiter and back: the model uses the "
-    "calibrated cost (line_transfer); if the series changes the order of waiters, that order is the emulator's",
-    "hold": "instructions that miss the cache take longer than those that the path had: the interval covers the spread "
+    "calibrated cost (line_transfer); if the series changes the order of waiters, the lab shows the emulator's order",
+    "hold": "new instructions that miss the cache take longer than the existing ones: the interval covers the spread "
     "between architectures, not the misses of this series",
     "exit": "an exit from the guest takes hardware time without instructions: only what the host executes is "
     "translated",
-    "clear": "write-protecting a page that is not cached takes a miss, assumed here as often as before",
+    "clear": "write-protecting a page causes a cache miss if its entry is not cached: the assumed miss rate is the "
+    "same with and without the series",
     "flush": "the number of TLB invalidations changes, but the cost of each on hardware (interrupts on x86, broadcasts "
     "on arm64) is not in the lab's times",
     "mode": "readers of a rwlock share its cache line: the model uses the host's calibrated transfers, not the "

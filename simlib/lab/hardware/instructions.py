@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Costs of actions on the lab's machines, in instructions: slopes over memory, with one parked vCPU.
 
-`name` is a machine in all functions, one of `simlib.lab.hardware.machines.LABS`.
+In all functions, `name` is a machine, one of `simlib.lab.hardware.machines.LABS`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simlib.vmm.rules import PAGE
 
 COST_COLUMNS = ["name", "value", "low", "high", "how", "cells"]
 """Columns of costs: a field of `simlib.model.costs.Costs`; instructions, which are nanoseconds of the lab's clock, with
-their interval of `LEVEL`; the slope that gives the cost; the number of cells behind it."""
+their interval of `LEVEL`; the slope that gives the cost; the number of cells in it."""
 
 Cost = tuple[str, float, float, float, str, int]
 
@@ -48,7 +48,7 @@ def _ioctls(kind: str, name: str) -> pd.DataFrame:
 def instruction_costs(name: str) -> pd.DataFrame:
     """Estimate costs of single actions (`COST_COLUMNS`) from cells with one vCPU, parked while the log is cleared.
 
-    Every cost is the slope of a time over the pages (16 to 128 MiB), so that costs per run and per ioctl drop out. With
+    Every cost is the slope of a time over the pages (16 to 128 MiB), so that costs per run and per ioctl cancel. With
     one vCPU there is no contention, and the clock advances only with the running thread.
     """
     ioctls, locks = _ioctls("memory", name), rows_of("memory-locks", name)

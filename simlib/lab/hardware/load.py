@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CLEAR while the guest writes: the lab's cells under load, compared with the simulator at the lab's costs.
 
-`name` is a machine in all functions, one of `simlib.lab.hardware.machines.LABS`.
+In all functions, `name` is a machine, one of `simlib.lab.hardware.machines.LABS`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ METRICS = {
     "clear_dirty_log_time": "time of CLEAR", "longest_stall": "longest stall", "gap_p50": "median gap",
     "gap_p99": "99th percentile of gaps", "gap_p999": "99.9th percentile of gaps",
 }  # fmt: skip
-"""Metrics that are compared under load. Gaps: times between accesses of a vCPU, over all vCPUs, from round 1 on."""
+"""Metrics that are compared under load. Gaps: times between accesses of a vCPU, over all vCPUs, since round 1."""
 
 MAIN_METRICS = ("clear_dirty_log_time", "gap_p999", "longest_stall")
-"""Metrics that are drawn and discussed; the others are only in the table."""
+"""Metrics in figures and text; the others are only in the table."""
 
 SMALL_BATCH = 64
-"""Pages per hold, at the batch that decides the choice."""
+"""Pages per hold of the batch on which the choice depends."""
 
 SEEDS = range(1, 12)
 """Seeds of the simulator; the medians of their results are compared."""
@@ -53,7 +53,7 @@ def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
 
 
 TURN_TABLES = {100: "turns", FINE_TURN: "fine", 500: "turns", 1000: "turns", COARSE_TURN: "load"}
-"""Tables by length of a turn, instructions, at which they measured the same cells."""
+"""Tables of the same cells, by length of a turn, instructions."""
 
 
 def turn_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
@@ -124,8 +124,8 @@ def _metric_values(clears: pd.DataFrame, stalls: pd.DataFrame) -> dict[str, pd.S
 def lab_fit(name: str) -> Fit:
     """Return the costs of a machine of the lab as a fit: ``data/fits/lab-<name>.json``.
 
-    The costs come from parked cells; the discrepancy of the model comes from the cells under load, a deviation per
-    metric.
+    The costs come from parked cells; the discrepancy of the model comes from the cells under load, one
+    deviation per metric.
     """
     costs = instruction_costs(name)
     comparison = load_comparison(name, cost_estimate(costs, name))
@@ -151,7 +151,7 @@ def lab_fit(name: str) -> Fit:
 
 
 def load_errors(load: pd.DataFrame) -> pd.DataFrame:
-    """Summarize errors under load, separately for cells with `SMALL_BATCH` pages per hold, which decide the batch.
+    """Summarize errors under load, separately for cells with `SMALL_BATCH` pages per hold, the batch in question.
 
     Returns: machine (``all``: all machines), metric, cells, ``median_64``, ``largest_64``, ``median``, ``largest`` (of
     all batches), ``turned`` (`reversed_orders`).

@@ -2,7 +2,7 @@
 """Machines and cells of the lab as scenarios, and the calibrated hosts that correspond to them.
 
 The lab's clock counts the instructions of all CPUs (docs/lab.md), and so does the model with
-``host.clock = "serial"``: no such time is a time on hardware.
+``host.clock = "serial"``: none of these times is a time on hardware.
 """
 
 from __future__ import annotations

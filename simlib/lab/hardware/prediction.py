@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Prediction of a tried series (`simlib.lab.try_series`) on hardware: curves without the series and with it.
 
-The trial's effect on policy and costs (`effect`) is applied to calibrated hosts. Instructions become time by the
-nanoseconds per instruction of that kind of action on that hardware (`translation`). What no instruction counter shows
-is listed in the notes.
+The trial's effect on policy and costs (`effect`) is applied to calibrated hosts. Instructions are converted to
+time by the nanoseconds per instruction of that kind of action on that hardware (`translation`). The notes list costs
+that no instruction counter shows.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def on_hardware(
             continue
         notes += [f"Not in the lab's counts: {UNSEEN[kind]}." for kind in effect.unseen]
         if effect.empty:
-            notes.append(f"{mode}: nothing to predict, as {_empty_reason(trial, mode)}.")
+            notes.append(f"{mode}: nothing to predict, because {_empty_reason(trial, mode)}.")
             continue
         for workload, case, metrics in cases:
             options = PredictionOptions(fit=fit, metrics=metrics, seed=seed, progress=share)
@@ -153,7 +153,7 @@ def _empty_reason(trial: Trial, mmu_mode: str) -> str:
     if mmu_mode in trial.failures:
         return "the kernel FAILS there"
     if trial.kernel != STATISTICS_KERNEL:
-        return f"a {trial.kernel} kernel does not count acquisitions of mmu_lock"
+        return f"a {trial.kernel} kernel does not count acquisitions of mmu_lock by call site"
     return "nothing in the model changes"
 
 

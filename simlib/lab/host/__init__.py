@@ -3,7 +3,7 @@
 
 Measuring and watching do not use the model; `measured`, `probe`, `fit` and `held_out` do.
 
-``docs/on-a-real-host.md`` describes the way from a stock kernel to a decision.
+``docs/on-a-real-host.md`` describes the steps from a stock kernel to a decision.
 """
 
 from simlib.lab.host.facts import HostFacts, read_facts

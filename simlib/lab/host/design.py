@@ -4,15 +4,15 @@
 ============ =========================================================== ==============================
 study        cells                                                       purpose
 ============ =========================================================== ==============================
-``parked``   one vCPU, parked during the ioctls; over memory             slopes: access, fault, CLEAR
-``chunks``   the same; over pages of one CLEAR                           time of a CLEAR ioctl
-``enable``   the same; enabling the log write-protects                   enabling the log
+``parked``   one vCPU, parked during the ioctls; several memory sizes    slopes: access, fault, CLEAR
+``chunks``   the same; several sizes of one CLEAR                        time of a CLEAR ioctl
+``enable``   the same; enabling dirty logging write-protects             cost of enabling
 ``blocks``   the same, on transparent huge pages                         huge pages: mapping, splitting
-``probe``    the same, with empty CLEARs while the vCPU faults           hold of the lock by a fault
-``reads``    one vCPU that only reads while CLEAR runs; pages of one     flushing its TLB, interrupting it
+``probe``    the same, with empty CLEARs while the vCPU faults           hold of mmu_lock by a fault
+``reads``    one vCPU that only reads during CLEAR; several sizes of it  TLB flush, interrupt of a vCPU
 ``faults``   several vCPUs, parked during the ioctls                     held out: contention of faults
-``load``     vCPUs that write while CLEAR runs; pages of one             held out: CLEAR under load
-``batches``  the same on a patched kernel; pages per hold                held out: CLEAR in batches
+``load``     vCPUs that write during CLEAR; several sizes of one CLEAR   held out: CLEAR under load
+``batches``  the same on a patched kernel; several pages per hold        held out: CLEAR in batches
 ============ =========================================================== ==============================
 """
 

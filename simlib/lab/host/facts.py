@@ -19,7 +19,7 @@ KVM_PARAMETERS = (
 """Parameters of KVM's modules that affect dirty logging; others are not recorded."""
 
 VENDORS = ("kvm_intel", "kvm_amd", "kvm_pvm")
-"""Modules of x86 that run guests; the first loaded one counts."""
+"""KVM's x86 modules that run guests; the first loaded one is used."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class HostFacts:
     cores: int
     sockets: int
     threads_per_core: int
-    """Cores and sockets of these CPUs, and the most threads on one core."""
+    """Cores and sockets of these CPUs, and the maximum number of threads on a core."""
     nodes: Mapping[str, tuple[int, ...]]
     """These CPUs by NUMA node."""
     memory_bytes: int
@@ -99,9 +99,9 @@ def detect_dirty_tracking(root: Path = Path("/")) -> str:
 
 
 def dirty_tracking_of(modules: Mapping[str, str]) -> str:
-    """Return how KVM tracks writes (`simlib.model.architectures.TRACKING`); empty if its modules do not say.
+    """Return how KVM tracks writes (`simlib.model.architectures.TRACKING`); empty if no module reports it.
 
-    KVM has no PML on AMD before September 2026. Sources: arch/x86/kvm/vmx/vmx.c enable_pml; kvm_amd.pml.
+    KVM has supported PML on AMD since September 2026. Sources: arch/x86/kvm/vmx/vmx.c enable_pml; kvm_amd.pml.
 
     >>> [dirty_tracking_of(modules) for modules in ({"kvm_intel.pml": "Y"}, {"kvm_amd.npt": "Y"}, {})]
     ['pml', 'write_protect', '']
@@ -115,8 +115,8 @@ def dirty_tracking_of(modules: Mapping[str, str]) -> str:
 def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[str, str]:
     """Determine the architecture of `simlib.model.architectures` that matches a host's KVM, with a description.
 
-    Sources: arch/x86/kvm/mmu/mmu.c kvm_configure_mmu and is_tdp_mmu_enabled; arm64 takes an rwlock since 5.18 and
-    handles all faults under its read lock since 6.2 (arch/arm64/kvm/mmu.c user_mem_abort); riscv took a spinlock at
+    Sources: arch/x86/kvm/mmu/mmu.c kvm_configure_mmu and is_tdp_mmu_enabled; arm64 has taken an rwlock since 5.18 and
+    handled all faults under its read lock since 6.2 (arch/arm64/kvm/mmu.c user_mem_abort); riscv took a spinlock at
     least until 6.12.
 
     Raises `InputError` if the machine is not modelled, or no module of KVM for x86 is loaded.
@@ -130,7 +130,7 @@ def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[
     if machine == "riscv64":
         name = "riscv-spinlock" if version < (7, 0) else "riscv"
         return name, f"G-stage, as of Linux {version[0]}.{version[1]}"
-    raise InputError("this host", machine, "is not modelled", "known: x86_64, aarch64, riscv64")
+    raise InputError("this host", machine, "is not modelled", "supported: x86_64, aarch64, riscv64")
 
 
 def kernel_version(release: str) -> tuple[int, int]:

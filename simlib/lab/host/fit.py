@@ -3,10 +3,10 @@
 
 The costs come from single-vCPU measurements: slopes over memory and over ioctls while the vCPU is parked or only reads,
 and the probe of the lock. CLEAR while vCPUs write, and faults of more than one vCPU, are held out. A kernel with
-simlib's patches adds three measurements: its statistics time the hold of a fault, and its parameters give the cost of
-dropping and reacquiring mmu_lock (both calibrated to), and CLEAR in batches while vCPUs write (held out).
+simlib's patches adds three measurements. Two are fitted: its statistics time the hold of a fault, and its parameters
+give the cost of dropping and reacquiring mmu_lock. The third, CLEAR in batches while vCPUs write, is held out.
 
-The uncertainty of a cost comes from resampling whole repeats, with Student's t for their number.
+The uncertainty of a cost comes from resampling whole repeats, with Student's t distribution for their number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simlib.measurements.fits.estimate import BOUNDS
 RESAMPLES = 500
 
 WORD = 64
-"""Pages of a word of the dirty bitmap: the shortest batch of CLEAR."""
+"""Pages of a word of the dirty bitmap: the smallest batch of CLEAR."""
 
 
 def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = silent) -> Fit:
@@ -81,7 +81,7 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = silent
 
 
 def _deviation(observations: pd.DataFrame, metric: str) -> float:
-    """Root mean square of the logarithms of predicted over measured."""
+    """Root mean square of the logarithms of the ratios of predicted to measured values."""
     errors = observations[observations["metric"] == metric]["error"]
     return float(np.sqrt(np.mean(np.log1p(errors) ** 2))) if len(errors) else 0.0
 
@@ -123,7 +123,7 @@ def values_of(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
 
 
 def slope(x: Floats, y: Floats) -> float:
-    """Fit a line to times with equal relative deviations and return its slope; NaN without two different `x`.
+    """Fit a line to times with equal relative deviations and return its slope; NaN if all `x` are equal.
 
     >>> round(slope(np.array([1.0, 2.0, 4.0]), np.array([12.0, 14.0, 18.0])), 9)
     2.0

@@ -113,7 +113,7 @@ def median_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
 def compare_held_out(fit: Fit) -> pd.DataFrame:
     """Compare held-out measurements with their predictions.
 
-    Returns: The fit's observations with ``ratio`` (predicted over measured), ``bar`` (the tolerance in words) and
+    Returns: The fit's observations with ``ratio`` (predicted over measured), ``bar`` (the tolerance as a string) and
     ``within`` (true if the prediction is within the tolerance).
     """
     cells = fit.observations.copy()
@@ -125,10 +125,10 @@ def compare_held_out(fit: Fit) -> pd.DataFrame:
 
 
 def interrupted_shares(fit: Fit, data: HostData) -> pd.DataFrame:
-    """Share of CLEAR's TLB flushes under load that interrupted a vCPU: counted by KVM, and predicted.
+    """Share of CLEAR's TLB flushes under load that interrupted a vCPU: as KVM counted it, and as predicted.
 
-    The predicted share is the time of CLEAR in the model beyond its own costs, over the cost of an interrupt; a wait
-    for the lock counts as part of an interrupt.
+    The predicted share is the time of CLEAR in the model minus its own costs, divided by the cost of one interrupt per
+    ioctl. Waits for the lock thus count as interrupts.
 
     Returns: ``vcpus``, ``chunk_pages``, ``counted``, ``predicted``; a row for each cell with several ioctls; no rows if
     the kernel does not count interrupts.

@@ -38,10 +38,10 @@ NAME = "host"
 """Default prefix of the names of a host's tables."""
 
 REPEATS = (3, 20)
-"""Least and largest number of repeats of all cells."""
+"""Minimum and maximum number of repeats of all cells."""
 
 BUSY_PERCENT = 10.0
-"""Largest share of CPU time used by other programs, percent, at which a host is measured without `allow_busy`."""
+"""Maximum share of CPU time used by other programs, percent; a busier host needs `allow_busy`."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class MeasurementPlan:
         if self.numa is not None:
             nodes = read_facts(allowed).nodes
             if str(self.numa) not in nodes:
-                raise InputError("--numa", self.numa, "is no node of this host", f"known: {', '.join(nodes)}")
+                raise InputError("--numa", self.numa, "is not a node of this host", f"known: {', '.join(nodes)}")
             return nodes[str(self.numa)]
         cpus = parse_cpus(self.cpus) if self.cpus else tuple(allowed)
         if missing := [str(cpu) for cpu in cpus if cpu not in allowed]:
@@ -100,7 +100,7 @@ class HostMeasurement:
     repeats: int
     """Number of complete repeats of all cells."""
     noisy: int
-    """Runs that were noisy at every attempt, which are flagged and not used."""
+    """Number of runs that were noisy at every attempt; they are flagged and not used."""
     tables: list[Path]
 
 
@@ -154,7 +154,7 @@ def _refuse_busy(cpus: Sequence[int]) -> None:
     if noise_now.foreign_percent > BUSY_PERCENT or noise_now.steal_percent > BUSY_PERCENT:
         raise InputError(
             "this host", f"CPUs {','.join(map(str, cpus))}", noise_now.description + ": times would not be reliable",
-            "wait, stop them, select other CPUs with --cpus, or measure anyway with --allow-busy",
+            "wait, stop these programs, select other CPUs with --cpus, or measure anyway with --allow-busy",
         )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def _pilot(facts: HostFacts, program: Path, hugepages: bool) -> dict[str, Any]:
     """Determine whether the guest must run in user mode, and the time in which its vCPUs write all pages."""
     base: dict[str, Any] = {"backing": "anonymous_hugetlb"} if hugepages else {}
     emulated = emulated_per_access(_run_once(program, {**base, "memory_per_vcpu": "2M", "rounds": 1}))
-    if emulated > 1:  # instructions per access: then no access goes through page tables
+    if emulated > 1:  # instructions per access: KVM emulates them, and no access uses page tables
         base["user"] = True
         if emulated_per_access(_run_once(program, {**base, "memory_per_vcpu": "2M", "rounds": 1})) > 1:
             raise SimlibError(

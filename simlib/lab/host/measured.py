@@ -32,7 +32,7 @@ KICKS = 256
 """Number of quantiles that describe the distribution of interrupts in a scenario."""
 
 MIN_REPEATS = 3
-"""Least number of quiet repeats of a cell."""
+"""Minimum number of repeats with a quiet run."""
 
 HINT = "measure for longer (--duration), or while the host is idle"
 
@@ -94,7 +94,7 @@ class HostData:
         return cells
 
     def phase_medians(self, study: str, name: str, late: bool, repeats: NDArray[np.int64]) -> Cells:
-        """Medians of a phase over repeats, given by their indices; cells without a quiet repeat are left out."""
+        """Medians of a phase over repeats, given by their indices; cells without a quiet repeat are excluded."""
         if (study, name, late) not in self._cells:
             return Cells(*np.empty((4, 0)))
         pages, batch, time, calls = self._cells[study, name, late]
@@ -106,8 +106,8 @@ class HostData:
     def kicks(self) -> list[Floats]:
         """Interruptions of a vCPU that only reads: duration of each, including an access, by repeat, ps.
 
-        These are its longest gaps, as many as KVM counted flushes that interrupted a CPU; none if gaps or counts are
-        missing.
+        These are the vCPU's longest gaps, one for each flush that interrupted a CPU (KVM's count); none if gaps or
+        counts are missing.
         """
         if "gaps" not in self.stalls or "flush_interrupts" not in self.runs:
             return [np.empty(0)] * len(self.repeats)
@@ -123,7 +123,7 @@ class HostData:
     def counted_holds(self) -> Floats:
         """Mean hold of mmu_lock by a parked vCPU's fault, by repeat, ps; NaN without the kernel's statistics.
 
-        The faults are those after CLEAR's write-protection; if these take no lock, those that map pages.
+        The faults are those after CLEAR's write-protection; if these take no lock, the faults that map pages.
         """
         if len(self.locks):
             faults = self.locks[(self.locks["experiment"] == "parked") & self.locks["site"].isin(FAULT_SITES)]
@@ -156,7 +156,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
         path = folder / f"{name}-{part}.csv"
         if path.is_file():
             tables[part] = read(path)
-        elif part != "locks":  # a stock kernel has none
+        elif part != "locks":  # a stock kernel has no such table
             hint = f"measure first: simlib host measure --out {folder}"
             raise InputError("host", str(path), "does not exist", hint, flag="DIR")
     try:
@@ -165,7 +165,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
         facts, pilot = dict(setup["host"]), dict(setup["pilot"])
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
         rule = "does not identify its host"
-        raise InputError("host", f"{name}-ioctls.json", rule, "measure it again") from None
+        raise InputError("host", f"{name}-ioctls.json", rule, "measure the host again") from None
     noise = tables.pop("noise")
     keys = [column for column in noise.key if column in tables["ioctls"].frame.columns]
     quiet = noise.frame[is_quiet(noise.frame)][keys]
@@ -180,7 +180,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
 
 
 def shipped_host() -> HostData:
-    """Load the measured host of the data set. Raises `SimlibError` outside a checkout, which alone has it."""
+    """Load the measured host of the data set. Raises `SimlibError` outside a checkout: the package lacks it."""
     require_checkout("the measured host of the data set")
     return load_host(data_dir() / "collected", "host-pvm")
 
@@ -203,8 +203,8 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
             "policy": {"architecture": facts["architecture"]},
             # All pages are dirty from the start of the simulated round.
             "workload": {"kind": "clear_under_load", "iterations": 1, "pause": "1ms"},
-            # Slopes over full words, with the lock's line in each hold, contain the first two. The flush was measured
-            # with one vCPU, and no measurement separates the cost of another vCPU from the interrupt.
+            # Slopes over full words, with the lock's cache line in each hold, include the first two. The flush was
+            # measured with one vCPU, and no measurement separates the cost of another vCPU from the interrupt.
             "calibration": {"included_in_others": ["clear_word", "line_local", "flush_per_vcpu"]},
         }
     )

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 STEAL_PERCENT = 1.0
-"""Largest share of the time that the hypervisor may take from the host during a quiet run (steal time)."""
+"""Maximum steal time of a quiet run, percent of the time of the CPUs in use."""
 
 FOREIGN_PERCENT = 3.0
-"""Largest share of the time that other programs may run on the CPUs of a quiet run."""
+"""Maximum time that other programs run during a quiet run, percent of the time of the CPUs in use."""
 
 FREQUENCY_PERCENT = 5.0
-"""Largest change of the frequency of any CPU in use during a quiet run."""
+"""Maximum change of the frequency of a CPU in use during a quiet run, percent."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -56,7 +56,7 @@ class HostNoise:
 
     @property
     def description(self) -> str:
-        """The disturbances in words."""
+        """Description of the disturbances for a message."""
         parts = [f"other programs ran for {self.foreign_percent:.1f} % of the time"]
         if self.steal_percent > STEAL_PERCENT:
             parts.append(f"the hypervisor took {self.steal_percent:.1f} %")
@@ -86,7 +86,7 @@ def take_snapshot(cpus: Sequence[int]) -> Snapshot:
 
 
 def noise_between(before: Snapshot, after: Snapshot, cpus: int) -> HostNoise:
-    """Disturbances between two snapshots, without the children that ended meanwhile."""
+    """Disturbances between two snapshots, not counting the children that ended meanwhile."""
     wall = max(after.wall_s - before.wall_s, 1e-9)
     children = after.children_s - before.children_s
     foreign = max(after.busy_s - before.busy_s - children, 0.0)

@@ -18,14 +18,14 @@ from simlib.simulator.engine.result import PS
 from simlib.vmm.rules import PAGE
 
 TRANSFER = (60e3, 3.0)
-"""Prior of a cache line's transfer, as the probe determines it poorly: ps, and the factor within which it lies with
+"""Prior of a cache line's transfer, which the probe determines poorly: median, ps, and the factor of its interval of
 `LEVEL`. Within a CCX of an EPYC 7R13 it takes 23 ns, within its socket 107 ns (data/published/core-to-core-latency)."""
 
 PROBE_TOLERANCE = 0.01
 """Standard deviation of the logarithms of the number and the time of probes, model against measurement."""
 
 COUNTED_TOLERANCE = 0.02
-"""The same for a hold that the kernel's statistics timed. Its time includes half of their two reads of the clock, about
+"""The same for a hold that the kernel's statistics timed. That time includes half of the two clock reads, about
 10 ns (kernel-patches/README.md): 2 % of a hold of 0.5 µs."""
 
 _TRANSFER_DEVIATION = np.log(TRANSFER[1]) / stats.norm.ppf(0.5 + LEVEL / 2)
@@ -66,7 +66,7 @@ class Probe:
         return _costs(self.solution.x, self.values)
 
     def resampled_costs(self, values: Mapping[str, float], random: np.random.Generator) -> dict[str, float]:
-        """Costs for slightly different values, to first order, with a transfer sampled from its prior, ps."""
+        """Costs for slightly different values, to first order, with a transfer time sampled from its prior, ps."""
         shift = (_targets_of(values) - self.targets) / _DEVIATIONS
         shift[2] = random.standard_normal()
         shift = shift[self.known]
@@ -85,7 +85,7 @@ class Probe:
         case = host_scenario(self.data, 1, _PAGES * PAGE).changed(workload)
         known = {"guest_access": self.values["guest_access"], "clear_ioctl": self.values["probe_ioctl"]}
         costs = {name: round(max(value, 1000.0)) for name, value in (_costs(x, self.values) | known).items()}
-        # The jitter of the faults keeps probes and faults from synchronising.
+        # The jitter of the faults prevents probes and faults from synchronising.
         run = run_scenario(case.with_costs(**costs, fault_jitter=0.3), seed=self.seed)
         simulated = run.value("lock_probes[2]"), run.value("dirty_memory_time[2]") / PS
         return np.log(np.array(simulated) / _PAGES)

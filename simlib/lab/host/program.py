@@ -29,7 +29,7 @@ OPTIONS = ("-q", "-u", "-y")
 """Options that a program from an older series lacks."""
 
 SOURCE_PARTS = ("Makefile", "Kbuild", "scripts/", "include/", "tools/", "usr/")
-"""Files and folders from which a selftest is built, besides the architecture's folder."""
+"""Files and folders from which a selftest is built, in addition to the architecture's folder."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class StressProgram:
 def check_given_program(path: Path) -> StressProgram:
     """Check a program that was built elsewhere.
 
-    Raises `InputError` if it cannot be run, or is another program, or is too old.
+    Raises `InputError` if it cannot be run, is another program, or is too old.
     """
     path = path.absolute()
     try:
@@ -54,7 +54,7 @@ def check_given_program(path: Path) -> StressProgram:
         raise InputError("program", str(path), rule, f"give a built {NAME}", flag="--program") from None
     if lacks := [option for option in OPTIONS if f"\n {option} " not in run.stdout]:
         rule = f"is not {NAME}, or is too old: it lacks the option {', '.join(lacks)}"
-        hint = "omit it to have it built, or build it from this version's patch series"
+        hint = "omit --program to have simlib build the selftest, or build it from this version's patches"
         raise InputError("program", str(path), rule, hint, flag="--program")
     return StressProgram(path, {"program": "given", "program_sha256": file_sha256(path)})
 

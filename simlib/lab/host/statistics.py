@@ -6,7 +6,7 @@ The statistics are those of ``KVM_GET_STATS_FD`` (Documentation/virt/kvm/api.rst
 they include the counters of mmu_lock, which debugfs and the tool kvm_stat do not show.
 
 QEMU reports the last bucket of a histogram first: ``add_kvmstat_entry()`` in its accel/kvm/kvm-all.c prepends each
-count to the list (7.1; 10.0.2 does so too). A later QEMU may not. The order is therefore checked against the statistic
+count to the list (7.1 and 10.0.2). Later versions may differ. The order is therefore checked against the statistic
 that is the sum of the histogram's values, where there is one.
 """
 
@@ -38,7 +38,7 @@ HISTOGRAMS = (
     *_SUBJECT,
     Column("stat_unit", "text", "unit of low and high, as KVM describes it"),
     Column("bucket", "whole", "number of the bucket, from 0", unit="1"),
-    Column("low", "whole", "least value of the bucket", unit="not stated"),
+    Column("low", "whole", "smallest value of the bucket", unit="not stated"),
     Column("high", "whole", "first value above the bucket; empty: no limit", optional=True, unit="not stated"),
     Column("count", "whole", "values that were added to the bucket in the interval"),
 )
@@ -46,7 +46,7 @@ _SMALL = {-3: "ms", -6: "us", -9: "ns"}
 
 StatisticKey = tuple[str, str, str]
 SampleTime = tuple[int, float, float]
-"""Number of a sample, its time, and the interval since the sample before, s."""
+"""Number of a sample, its time, and the interval since the previous sample, s."""
 
 
 class Description(NamedTuple):
@@ -64,7 +64,7 @@ class StatisticsWatch:
 
     `descriptions` are those of the statistics by target (``vm``, ``vcpu``) and name. `totals` and `buckets` are sums of
     differences by scope and name, `lock_totals` those of mmu_lock's counters by site and mode, over `seconds`.
-    `decreased` counts cumulative statistics that decreased, whose differences are left out. `last_first` is true if
+    `decreased` counts cumulative statistics that decreased, whose differences are excluded. `last_first` is true if
     QEMU reports the last bucket of a histogram first.
     """
 
@@ -166,7 +166,7 @@ class StatisticsWatch:
             self.decreased += new < old
 
     def highest_bucket(self, scope: str, name: str) -> tuple[int, int | None] | None:
-        """Bounds of the highest bucket of a histogram that is not empty; None if all are."""
+        """Bounds of the highest bucket of a histogram that is not empty; None if all are empty."""
         counts = self.buckets.get((scope, name))
         sizes = [len(v) for (s, _, n), v in self._previous.items() if (s, n) == (scope, name) and isinstance(v, list)]
         if not counts or not sizes:
@@ -184,10 +184,10 @@ class StatisticsWatch:
 
 
 def bucket_bounds(bucket: int, buckets: int, description: Description) -> tuple[int, int | None]:
-    """Bounds of a bucket: the least value in it, and the first value above it (None: no limit).
+    """Bounds of a bucket: the smallest value in it, and the first value above it (None: no limit).
 
-    ``kvm_stats_linear_hist_update()`` and ``kvm_stats_log_hist_update()`` in ``include/linux/kvm_host.h`` count all
-    larger values in the last bucket.
+    ``kvm_stats_linear_hist_update()`` and ``kvm_stats_log_hist_update()`` in ``include/linux/kvm_host.h`` count values
+    beyond the last bucket in that bucket.
 
     >>> [bucket_bounds(bucket, 8, Description("linear-histogram", "count", 10)) for bucket in (2, 7)]
     [(20, 30), (70, None)]
@@ -207,9 +207,9 @@ def sum_is_possible(counts: list[int], total: int, description: Description) -> 
     (True, False)
     """
     spans = [(count, *bucket_bounds(bucket, len(counts), description)) for bucket, count in enumerate(counts) if count]
-    least = sum(count * low for count, low, _ in spans)
-    most = sum(count * (math.inf if high is None else high) for count, _, high in spans)
-    return least <= total <= most
+    minimum = sum(count * low for count, low, _ in spans)
+    maximum = sum(count * (math.inf if high is None else high) for count, _, high in spans)
+    return minimum <= total <= maximum
 
 
 def unit_of(schema: dict[str, Any]) -> str:

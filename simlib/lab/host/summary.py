@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Summary of a watch: rates, shares and extremes, a row each."""
+"""Summary of a watch: rates, shares and extremes, one row each."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FLUSHES = ("remote_tlb_flush", "remote_tlb_flush_requests")
 """Statistics of a VM: TLB flushes, on every architecture (``KVM_GENERIC_VM_STATS`` in ``kvm_host.h``)."""
 
 _MIGRATION = (
-    ("total_time_ms", "total time", "ms"), ("setup_time_ms", "setup", "ms"), ("downtime_ms", "downtime", "ms"),
+    ("total_time_ms", "total time", "ms"), ("setup_time_ms", "setup time", "ms"), ("downtime_ms", "downtime", "ms"),
     ("transferred_bytes", "transferred", "B"), ("remaining_bytes", "remaining", "B"),
-    ("dirty_sync_count", "dirty log got", "times"), ("dirty_pages_per_s", "dirtied, last pass", "pages/s"),
-    ("throttle_percent", "vCPUs throttled", "%"),
+    ("dirty_sync_count", "GETs of the dirty log", "count"), ("dirty_pages_per_s", "dirty rate, last pass", "pages/s"),
+    ("throttle_percent", "throttling of vCPUs", "%"),
 )  # fmt: skip
 
 
@@ -64,22 +64,22 @@ def statistics_summary(statistics: StatisticsWatch) -> list[Row]:
 
 
 def _lock(statistics: StatisticsWatch, site: str, mode: str, acquired: int, total: Any) -> list[Row]:
-    """Summarize one call site and mode; untimed holds (kvm.mmu_lock_stat_period) count as long as the timed ones."""
+    """Summarize one call site and mode; untimed holds (kvm.mmu_lock_stat_period) count as the timed mean."""
     timed = total.get("timed", acquired)
     held_ns = total["hold_ns"] * acquired / timed if timed else math.nan
     about, seconds = f"mmu_lock {site} {mode}", statistics.seconds
     rows = [
         (about, "acquired", float(f"{acquired / seconds:.4g}"), "1/s"),
         (about, "contended", round(100 * total["contended"] / acquired, 2), "%"),
-        (about, "waited, of all threads", float(f"{100 * total['wait_ns'] / seconds / 1e9:.4g}"), "% of the time"),
+        (about, "wait, total of all threads", float(f"{100 * total['wait_ns'] / seconds / 1e9:.4g}"), "% of the time"),
         (about, "held", float(f"{100 * held_ns / seconds / 1e9:.4g}"), "% of the time"),
     ]
     if timed < ALL_TIMED * acquired:
-        rows.append((about, "holds timed, from which all are estimated", timed, "count"))
+        rows.append((about, "timed holds, from which all are estimated", timed, "count"))
     for quantity in ("wait", "hold"):
         longest = statistics.highest_bucket("vm", f"mmu_lock_{site}_{mode}_{quantity}_hist")
         if longest is not None:
-            bound, value = ("from", longest[0]) if longest[1] is None else ("below", longest[1])
+            bound, value = ("at least", longest[0]) if longest[1] is None else ("below", longest[1])
             rows.append((about, f"longest {quantity}, {bound}", value, "ns"))
     return rows
 
@@ -98,9 +98,10 @@ def threads_summary(threads: Threads) -> list[Row]:
             ("threads", "vCPUs that ran", len(vcpus), "count"),
             ("threads", "vCPU on a CPU, mean", round(sum(ran) / len(ran), 2), "% of the time"),
             ("threads", "vCPU on a CPU, minimum", round(min(ran), 2), "% of the time"),
-            ("threads", "vCPU waiting for a CPU, most", round(max(waited), 2), "% of the time"),
+            ("threads", "vCPU waiting for a CPU, maximum", round(max(waited), 2), "% of the time"),
         ]
-    return [*rows, ("threads", "others on a CPU, together", round(100 * threads.cpu_ns["none"] / nanoseconds, 2), "%")]
+    others = round(100 * threads.cpu_ns["none"] / nanoseconds, 2)
+    return [*rows, ("threads", "other threads on a CPU, total", others, "% of the time")]
 
 
 def trace_summary(trace: Trace) -> list[Row]:
@@ -110,8 +111,8 @@ def trace_summary(trace: Trace) -> list[Row]:
     if len(waits):
         rows += [
             ("tracepoints", "waits for locks of the kernel", len(waits), "count"),
-            ("tracepoints", "all of them together", int(waits["wait_ns"].sum()), "ns"),
-            ("tracepoints", "the longest", int(waits["wait_ns"].max()), "ns"),
+            ("tracepoints", "waits for locks, total", int(waits["wait_ns"].sum()), "ns"),
+            ("tracepoints", "waits for locks, maximum", int(waits["wait_ns"].max()), "ns"),
         ]
     held = trace.released.table("released", "", ()).frame
     if len(held):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """QEMU's process: its QMP sockets, and its threads over time: on a CPU, and runnable but waiting for one.
 
-``/proc/PID/task/TID/schedstat`` has both in nanoseconds, and the number of times that the thread was scheduled
+``/proc/PID/task/TID/schedstat`` gives both times in nanoseconds, and how often the thread was scheduled
 (Documentation/scheduler/sched-stats.rst); it exists with ``CONFIG_SCHED_INFO``.
 """
 
@@ -39,8 +39,8 @@ class Threads:
     """Threads of one process, sampled repeatedly.
 
     `rows` has a row for each sample and each thread that ran or waited for a CPU. `vcpus` may be set to the vCPU number
-    of each thread, as QEMU reports it; otherwise the names of the threads decide. `cpu_ns` and `delay_ns` are sums by
-    vCPU, with the sums of all other threads under ``"none"``, over `seconds`.
+    of each thread, as QEMU reports it; otherwise the names of the threads give it. `cpu_ns` and `delay_ns` are sums
+    by vCPU, with the sums of all other threads under ``"none"``, over `seconds`.
     """
 
     def __init__(self, pid: int) -> None:
@@ -116,20 +116,20 @@ class Threads:
 
 
 def command_of(pid: int) -> list[str]:
-    """Return the words of a process's command line.
+    """Return the arguments of a process's command line.
 
     Raises `InputError` if there is no such process, or its command line cannot be read.
 
     >>> command_of(2**30)
     Traceback (most recent call last):
-    simlib.InputError: PID = 1073741824: is no process; name that of QEMU: pgrep -a qemu
+    simlib.InputError: PID = 1073741824: is not a process; give the PID of QEMU: pgrep -a qemu
     """
     try:
         words = (PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
     except (FileNotFoundError, ProcessLookupError):
-        raise InputError("PID", pid, "is no process", "name that of QEMU: pgrep -a qemu") from None
+        raise InputError("PID", pid, "is not a process", "give the PID of QEMU: pgrep -a qemu") from None
     except OSError as error:
-        raise InputError("PID", pid, f"cannot be read ({error.strerror})", "run as root, or as its user") from None
+        raise InputError("PID", pid, f"cannot be read ({error.strerror})", "run as root, or as QEMU's user") from None
     return words[:-1]
 
 
@@ -161,6 +161,6 @@ def sockets_in(command: Sequence[str]) -> list[str]:
 
 
 def _keys(value: str) -> tuple[str, dict[str, str]]:
-    """Split an option such as ``socket,id=m,path=/run/b`` into its first word and its keys."""
+    """Split an option such as ``socket,id=m,path=/run/b`` into its first item and its keys."""
     parts = value.split(",")
     return parts[0], {key: text for key, equals, text in (part.partition("=") for part in parts) if equals}

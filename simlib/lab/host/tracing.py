@@ -33,7 +33,7 @@ _NAME = "simlib-watch-"
 class Tracing(contextlib.AbstractContextManager["Tracing"]):
     """An instance of tracefs while a watch runs.
 
-    Raises `InputError` if there is no tracefs that can be written, or none of the events.
+    Raises `InputError` if there is no writable tracefs, or the kernel has none of the events.
 
     `events`: ``system:event``; ``*`` matches any name, as in a shell. `tids`: threads to trace. `root`: mount point of
     tracefs.
@@ -43,8 +43,8 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
 
     >>> Tracing(EVENTS, [1], Path("/no/such/folder"))
     Traceback (most recent call last):
-    simlib.InputError: tracepoints = /no/such/folder: must be a tracefs that may be written; run as root, or
-    mount it: mount -t tracefs nodev /sys/kernel/tracing
+    simlib.InputError: tracepoints = /no/such/folder: must be a writable tracefs; run as root, or mount it:
+    mount -t tracefs nodev /sys/kernel/tracing
     """
 
     def __init__(self, events: Iterable[str], tids: Iterable[int], root: Path = TRACING) -> None:
@@ -53,7 +53,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
         self.folder, self._tail, self._pipe = root / "instances" / f"{_NAME}{os.getpid()}", "", -1
         if not os.access(root / "instances", os.W_OK):
             hint = f"run as root, or mount it: mount -t tracefs nodev {TRACING}"
-            raise InputError("tracepoints", str(root), "must be a tracefs that may be written", hint)
+            raise InputError("tracepoints", str(root), "must be a writable tracefs", hint)
         _remove_stale(root / "instances")
         try:
             with DeferSignals():
@@ -62,8 +62,8 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                hint = "run as root; --events '' leaves tracepoints out"
-                raise InputError("tracepoints", error.strerror or str(error), "must be allowed", hint) from None
+                hint = "run as root, or disable tracepoints with --events ''"
+                raise InputError("tracepoints", error.strerror or str(error), "cannot be enabled", hint) from None
             raise
 
     def __exit__(self, *_: object) -> None:
@@ -74,7 +74,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
         patterns = [f"events/{event.replace(':', '/', 1)}/enable" for event in events]
         switches = [switch for pattern in patterns for switch in sorted(self.folder.glob(pattern))]
         if not switches:
-            raise InputError("tracepoints", ", ".join(events), "this kernel has none of them", "name others: --events")
+            raise InputError("tracepoints", ", ".join(events), "this kernel has none of them", "give others: --events")
         self._write("trace_clock", "mono")  # the clock of time.monotonic
         self._write("buffer_size_kb", "4096")  # of each CPU
         self._write("options/event-fork", "1")

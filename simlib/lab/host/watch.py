@@ -67,7 +67,7 @@ def watch_guest(
     - `pid`: QEMU's process; the socket is taken from its command line. `qmp` or `pid` must be given.
     - `interval`: time between two samples, s.
     - `duration`: end after this time, s, even if a migration is active. By default wait for a migration and watch it
-      to its end.
+      until it ends.
     - `events`: tracepoints, ``system:event``; empty: no tracepoints.
     - `progress`: called after each sample with the state of the migration and the share of `duration` that has passed.
 
@@ -134,15 +134,15 @@ class _Watch:
             if isinstance(kvm, dict) and isinstance(kvm.get("enabled"), bool):
                 self.accelerator = "kvm" if kvm["enabled"] else "not kvm"
             if self.accelerator == "not kvm":
-                self.note("the guest does not run under KVM: this tests the watch, and measures nothing of KVM")
+                self.note("the guest does not run under KVM: the watch works, but shows nothing of KVM")
             self.statistics.read_schemas(self._query("query-stats-schemas", {"provider": "kvm"}))
             self._read_vcpus()
         if pid is None:
-            self.note("threads and tracepoints: the socket does not identify its process")
+            self.note("no threads and no tracepoints: the socket does not identify its process")
             return
         threads = Threads(pid)
         if not threads.alive() or (self.vcpu_tids and self.vcpu_tids.keys().isdisjoint(threads.tids())):
-            self.note(f"threads and tracepoints: process {pid}, which opened the socket, does not run the vCPUs")
+            self.note(f"no threads and no tracepoints: process {pid}, which opened the socket, does not run the vCPUs")
             return
         self.threads, threads.vcpus = threads, self.vcpu_tids
         if events:
@@ -170,7 +170,7 @@ class _Watch:
         answer = self.monitor.ask(command, arguments)
         if "error" in answer:
             self._refused.add(command)
-            since = "; QEMU has it since 7.1" if command.startswith("query-stats") else ""
+            since = "; QEMU has had it since 7.1" if command.startswith("query-stats") else ""
             self.note(f"{refusal(command, answer['error'])}{since}")
             return None
         return answer["return"]
@@ -220,7 +220,7 @@ class _Watch:
                 with DeferSignals():
                     self.threads.sample(number, self._now())
             except OSError as error:
-                self.note(f"threads: {error.strerror}: /proc/PID/task/TID/schedstat must be there (CONFIG_SCHED_INFO)")
+                self.note(f"threads: {error.strerror}: /proc/PID/task/TID/schedstat must exist (CONFIG_SCHED_INFO)")
             if not self.threads.alive():
                 self.ended = self.ended or "the process ended"
         if self.tracing is not None:
@@ -279,7 +279,7 @@ class _Watch:
         if self.unanswered:
             warnings.append(f"{self.unanswered} samples without an answer from QEMU within {TIMEOUT:g} s")
         if self.statistics.decreased:
-            warnings.append(f"{self.statistics.decreased} cumulative statistics decreased, left out")
+            warnings.append(f"{self.statistics.decreased} cumulative statistics decreased and are excluded")
         return warnings
 
     def _summary(self) -> list[dict[str, Any]]:

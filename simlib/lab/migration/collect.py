@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Run an experiment's migrations one after another, keep their results, and write them as tables."""
+"""Run an experiment's migrations one after another, save their results, and write them as tables."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class MigrationResults:
 def collect_migrations(
     migrations: Sequence[MigrationCell], *, restart: bool = False, progress: Progress = silent
 ) -> MigrationResults:
-    """Run the migrations that have no result yet, one at a time, as they are timed.
+    """Run the migrations that have no result yet, one at a time, because they are timed.
 
     A migration that fails does not stop the others. Raises `InputError` if QEMU or an assembler is missing. Raises
     `SimlibError` if the lab is already running.

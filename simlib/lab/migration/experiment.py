@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Experiments with real migrations: guests and QEMU's settings, in a TOML file.
 
-As in `simlib.lab.experiment`, a list spans a matrix. Keys of ``[experiment.settings]`` are QEMU's own: numbers are
-passed to ``migrate-set-parameters`` and truth values to ``migrate-set-capabilities``; ``cpu-throttle-tailslow`` is a
-parameter.
+As in `simlib.lab.experiment`, a list spans a matrix. Keys of ``[experiment.settings]`` are QEMU's names: numbers are
+passed to ``migrate-set-parameters`` and booleans to ``migrate-set-capabilities``, except ``cpu-throttle-tailslow``,
+which is a parameter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simlib.lab.migration.guest import BASE, MAX_VCPUS, WriteWorkload
 from simlib.vmm.rules import PAGE
 
 MAX_MIGRATIONS = 1000
-"""Most migrations in a file: each takes up to a minute."""
+"""Maximum number of migrations in a file; each takes up to a minute."""
 
 PATTERNS = ("sweep", "random")
 ACCELERATORS = ("tcg", "kvm")
@@ -34,7 +34,7 @@ _SIZE = re.compile(r"([1-9]\d*)([KMG]?)", re.ASCII)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZES = ("memory", "working_set", "hot_set")
 _BOOLEAN_PARAMETERS = ("cpu-throttle-tailslow",)
-"""Parameters with a truth value."""
+"""Parameters that are booleans."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _migrations(name: str, chosen: Mapping[str, Mapping[str, Any]], where: str) 
         raise InputError(f"{where}: accelerator", general["accelerator"], "is not known", hint)
     memory, workload = _bytes(general["memory"], f"{where}: memory"), _workload(chosen["guest"], where)
     if workload.working_set + BASE > memory:
-        rule, hint = "must hold the working set above the first 1M", "give the guest more memory"
+        rule, hint = "must contain the working set, above the first 1 MiB", "give the guest more memory"
         raise InputError(f"{where}: memory", general["memory"], rule, hint)
     settings = tuple(sorted(_setting(key, value, where) for key, value in chosen["settings"].items()))
     after = _number(general["postcopy_after_s"], f"{where}: postcopy_after_s", 0, 3600)
@@ -200,7 +200,7 @@ def _workload(given: Mapping[str, Any], where: str) -> WriteWorkload:
 
 def _setting(key: str, value: Any, where: str) -> tuple[str, int | bool]:
     if not _SETTING.fullmatch(key) or not isinstance(value, int):
-        rule = "must be a QEMU parameter with a number, or a capability with a truth value"
+        rule = "must be a QEMU parameter with a number, or a capability with a boolean"
         raise InputError(f"{where}: settings.{key}", value, rule, "write max-bandwidth = 50_000_000")
     return key, value
 

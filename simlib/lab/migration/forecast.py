@@ -18,7 +18,7 @@ from simlib.measurements.importers.tables import Column, DescribedTable, predict
 SEED = 1
 
 FIT_TABLES = ("migrate", "migrate-held-out")
-"""Tables of migrations to which the host is fitted: those behind the model, and the first held-out ones."""
+"""Tables of migrations to which the host is fitted: those used to develop the model, and the first held-out ones."""
 
 COLUMNS = (
     *KEYS,
@@ -43,7 +43,7 @@ def forecast(experiment: Path) -> pd.DataFrame:
 
     Raises `SimlibError` in an installed package, which lacks the collected migrations of `FIT_TABLES`.
     """
-    require_checkout("simlib lab predict, of migrations")
+    require_checkout("simlib lab predict for migrations")
     runs = pd.DataFrame([cell.keys for cell in load_migrations(experiment)])
     predictions = predict_migrations(runs, fit_host(load_collected(*FIT_TABLES)), SEED).rename(
         columns={"completed_share": "completed_share_ratio"}

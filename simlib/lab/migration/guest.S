@@ -2,23 +2,23 @@
  *
  * A guest that does nothing but write to its memory, at a known rate: 64 KiB of firmware, started at the reset vector.
  *
- * The first vCPU starts the others. Each writes one word of one page at a time, no sooner than so many ticks of the
- * time stamp counter after its last write; first once to all of its pages, without pause. A part of the writes may go
- * to some pages that are hot. Each vCPU counts its writes, and keeps the ends of its long gaps between two of them.
+ * The first vCPU starts the others. Each vCPU first writes to all of its pages once, without pause. It then writes
+ * one word of one page at a time, at least `interval_ticks` of the time stamp counter after its last write. A share of
+ * the writes may go to hot pages. Each vCPU counts its writes, and records the end and length of each long gap.
  */
-        .set COUNT, 0x8ff0              /* vCPUs that have begun */
+        .set COUNT, 0x8ff0              /* vCPUs that have started */
         .set STATE, 0x9000              /* 64 bytes a vCPU: the offsets below */
-        .set LOG, 0x10000               /* 16 bytes a gap: when it ended, how long it was; in turn */
-        .set GAPS, 1024                 /* gaps that are kept of each vCPU */
-        .set BASE, 0x100000             /* its first page; 1 MiB */
+        .set LOG, 0x10000               /* 16 bytes a gap: end and length; a ring buffer */
+        .set GAPS, 1024                 /* gaps that are stored for each vCPU */
+        .set BASE, 0x100000             /* address of the first page: 1 MiB */
 
         .set WRITES, 0
         .set LAST, 8                    /* time of the last write */
         .set FOUND, 16                  /* long gaps so far */
         .set RANDOM, 20
-        .set DUE, 24                    /* grows by hot_percent a write; at 100 a hot one is due */
-        .set FIRST, 28                  /* address of the first page */
-        .set HOT, 32                    /* where the sweep over the hot pages is */
+        .set DUE, 24                    /* grows by hot_percent per write; at 100, a write to a hot page is due */
+        .set FIRST, 28                  /* address of the vCPU's first page */
+        .set HOT, 32                    /* position of the sweep over the hot pages */
         .set COLD, 36
         .set READY, 40                  /* pages that were written at the beginning */
         .set SCRATCH, 44
@@ -85,7 +85,7 @@ again:  movl    DUE(%ebx), %eax
         jb      1f
         subl    $100, %eax
         movl    %eax, DUE(%ebx)
-        movl    hot_pages, %ecx         /* one of %ecx pages from page %edx on; the sweep is at (%esi) */
+        movl    hot_pages, %ecx         /* one of %ecx pages, the first is %edx; (%esi): position of the sweep */
         xorl    %edx, %edx
         leal    HOT(%ebx), %esi
         jmp     2f
@@ -149,10 +149,10 @@ again:  movl    DUE(%ebx), %eax
         jmp     again
 
         .balign 16
-        .ascii  "simlib-migration"      /* what the parameters follow */
+        .ascii  "simlib-migration"      /* the parameters follow this string */
 vcpus:          .long 1
 pages:          .long 1024              /* of each vCPU */
-hot_pages:      .long 0                 /* the first of these */
+hot_pages:      .long 0                 /* the first of these pages */
 hot_percent:    .long 0                 /* of the writes */
 random:         .long 0                 /* 1: anywhere; 0: one after the other */
 interval_ticks: .long 0

@@ -18,10 +18,10 @@ BASE = 2**20
 """Address of the guest's first page."""
 
 STATE, LOG, GAPS = 0x9000, 0x10000, 1024
-"""Addresses of the counters and of the long gaps, and the number of gaps kept per vCPU; as in ``guest.S``."""
+"""Addresses of the counters and of the long gaps, and the number of gaps stored per vCPU; as in ``guest.S``."""
 
 MAX_VCPUS = (0xA0000 - LOG) // (16 * GAPS)
-"""Most vCPUs whose gaps fit below the display's memory."""
+"""Maximum number of vCPUs whose gaps fit below the display's memory."""
 
 _STATE, _GAP = struct.Struct("<QQI20xI20x"), struct.Struct("<QQ")
 _MARK = b"simlib-migration"
@@ -48,10 +48,10 @@ class WriteWorkload:
     """Workload of the guest: the pages that it writes, and their rates.
 
     - `vcpus`: number of vCPUs; each writes to its own part of the working set.
-    - `working_set`: of all vCPUs together, bytes.
-    - `rate`: writes per second, each to one page, of all vCPUs together.
+    - `working_set`: total of all vCPUs, bytes.
+    - `rate`: writes per second, each to one page, total of all vCPUs.
     - `pattern`: ``sweep``, one page after the other, or ``random``.
-    - `hot_set`: bytes at the start of each vCPU's part, of all vCPUs together.
+    - `hot_set`: bytes at the start of each vCPU's part, total of all vCPUs.
     - `hot_percent`: share of the writes that go to the hot set.
     """
 

@@ -38,11 +38,11 @@ class EmulatedHost(NamedTuple):
 
     - `write_s`: time that the guest's loop adds between two writes of a vCPU.
     - `rate_spread`: standard deviation of the logarithm of its write rate.
-    - `switch_s`: downtime beyond sending the remaining pages; the guest has hardly any device.
+    - `switch_s`: downtime beyond sending the remaining pages; the guest has almost no devices.
     - `state_bytes`: bytes sent besides the pages.
     - `place_s`: time to place a page during postcopy (UFFDIO_COPY).
     - `oversleep_s`: time by which a throttled vCPU oversleeps, by number of vCPUs.
-    - `residuals`: logarithms of measured over expected, by quantity, of the migrations in the fit.
+    - `residuals`: logarithms of the ratios of measured to expected values, by quantity, in the fit.
     """
 
     write_s: float
@@ -111,7 +111,7 @@ def working_set_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
 
 
 def expected(row: Mapping[str, Any], host: EmulatedHost) -> dict[str, float]:
-    """Predict a migration, a row of ``data/collected/migrate-runs.csv``, with the models, without intervals."""
+    """Predict a migration (a row of ``data/collected/migrate-runs.csv``) with the models, without intervals."""
     settings = Settings.of(read_named(row["settings"].split())).check()
     link = LinkModel(FULL_SPEED_S, switch_s=host.switch_s, state_bytes=host.state_bytes, vcpus=row["vcpus"],
                 late_s=host.oversleep_s.get(row["vcpus"], max(host.oversleep_s.values())))  # fmt: skip
@@ -151,7 +151,7 @@ def predict_migrations(runs: pd.DataFrame, host: EmulatedHost, seed: int = 1) ->
     """Predict migrations with 90 % intervals: columns ``…``, ``…_low``, ``…_high``.
 
     The write rate is sampled around its nominal value, so that a migration near the limit may not converge. The
-    residuals are sampled from those of the fit (a bootstrap), which have longer tails than a normal distribution.
+    residuals are sampled from those of the fit (a bootstrap), which have heavier tails than a normal distribution.
     """
     tail = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     rows = []

@@ -29,7 +29,7 @@ _BASELINE_S = 1.0
 """Time over which the guest's write rate is measured before its migration, s."""
 
 _START_TIMEOUT_S = 20.0
-"""Longest time for QEMU to start, and for the guest to write all its pages once, s."""
+"""Maximum time for QEMU to start, and for the guest to write each of its pages once, s."""
 
 
 def command_line(qemu: Qemu, migration: MigrationCell, firmware: str, monitor: str) -> list[str]:

@@ -2,8 +2,8 @@
 """Replace the calls that take mmu_lock in a kernel's source by the series' accessors, which name each call site.
 
 Patches 0001 to 0004 of `kernel-patches/` do this by hand. The rules here also work on a source with other changes, to
-which those patches would not apply. A call keeps the site that the series gives its function; in a function that the
-series does not know, it gets a new site, which is named after the function.
+which those patches would not apply. A call gets the site that the series assigns to its function; in a function
+that the series does not know, it gets a new site, which is named after the function.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def new_site(function: str) -> str:
     >>> new_site("kvm_tdp_mmu_age")
     'KVM_MMU_LOCK_IN_KVM_TDP_MMU_AGE'
     """
-    return f"KVM_MMU_LOCK_IN_{function.upper()[:19]}"  # a statistic's name has at most 47 (KVM_STATS_NAME_SIZE)
+    return f"KVM_MMU_LOCK_IN_{function.upper()[:19]}"  # a statistic's name has up to 47 bytes (KVM_STATS_NAME_SIZE)
 
 
 def to_accessors(text: str, known: Mapping[str, Sequence[str]]) -> Rewritten:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Find the patch of a series that changes a number, by bisection over the number itself, which needs few boots."""
+"""Find the patch of a series that changes a number, by bisecting the number's change, which needs few boots."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Bisection(Result):
     """The patch that changes a number.
 
     - `trial`: of the whole series.
-    - `difference`: the number: of the changed ones with the given name, the one that changes most clearly.
+    - `difference`: the number: the most significant change among the numbers with the given name.
     - `values`: its median by the number of patches that are applied.
     - `patches`: names of the series' patches, in order.
-    - `patch_number`: of the patch that changes the number most, from 1.
+    - `patch_number`: number of that patch in the series, from 1.
     """
 
     trial: Trial
@@ -61,7 +61,7 @@ def bisect_series(
     """Find the patch of a series that changes a number; only the cell that shows it is booted again.
 
     Raises as `simlib.lab.try_each_patch`, and `InputError` if the series does not change such a number. If several
-    patches change it, the result is the one at which it becomes nearer to its value with the whole series.
+    patches change the number, the result is one at which it becomes nearer to its value with the whole series.
 
     - `metric`: words of the number's name, such as ``clear time``.
     """
@@ -88,7 +88,7 @@ def _clearest(trial: Trial, metric: str) -> Difference:
     """Select the changed number with the given name whose change is largest relative to the scatter of its runs."""
     changed = [difference for difference in FailRule(metric).matching(trial) if difference.verdict == CHANGED]
     if not changed:
-        raise InputError("--bisect", metric, "the series does not change such a number", "take one of the answer's")
+        raise InputError("--bisect", metric, "the series does not change such a number", "choose one of the trial's")
     return min(changed, key=lambda difference: (difference.p, -abs(math.log(difference.ratio))))
 
 

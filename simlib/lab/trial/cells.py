@@ -20,7 +20,7 @@ class TrialDesign:
     - `test`: options of the test; a list is a dimension of the matrix.
     - `layouts`, `seeds`: numbers of layouts of each kernel, and of seeds for each layout.
     - `modes`: MMU modes, ``target/mode``, in which it is run; empty: all.
-    - `quick`: True if the small matrix has it, too.
+    - `quick`: True if the small matrix includes it.
     """
 
     name: str
@@ -53,13 +53,13 @@ CHECK = TrialDesign(
 """Test that a kernel has to pass before it is measured.
 
 Rounds are short, so that bitmap words are partly dirty, and a vCPU writes a page again before it leaves the guest.
-Longer rounds miss a kernel that clears a bit too many or omits a TLB flush (`make lab-control`). Chunks of 64 pages
-leave time for writes between GET and CLEAR.
+Longer rounds do not detect a kernel that clears one bit too many or omits a TLB flush (`make lab-control`). Chunks of
+64 pages leave time for writes between GET and CLEAR.
 """
 
 DESIGNS = (
     TrialDesign("parked", "faults, GET, CLEAR, teardown", "parked", _PARKED, 5),
-    TrialDesign("enable", "enabling that protects", "parked", {**_PARKED, "protect_at_enable": True}, 5),
+    TrialDesign("enable", "enabling write-protects", "parked", {**_PARKED, "protect_at_enable": True}, 5),
     TrialDesign("get", "GET that clears", "parked", {**_PARKED, "get_clears": True}, 5),
     TrialDesign("ring", "dirty rings", "parked", {**_PARKED, "vcpus": 1, "ring_entries": 512}, 5, modes=_RINGS),
     TrialDesign("blocks", "2 MiB mappings, enabling", "parked", {**_HUGE, "protect_at_enable": True}, 5),
@@ -84,7 +84,7 @@ _MODES_OF_FILES = (
     (r"arch/riscv/", ("riscv64/h",)),
     (r"arch/|Documentation/|tools/|MAINTAINERS", ()),
 )
-"""MMU modes that use a file, for files that not all of them use; the first pattern that matches counts."""
+"""MMU modes that use a file, for files that not all of them use; the first matching pattern is used."""
 
 MMU_MODES = ("x86_64/npt", "x86_64/shadow", "arm64/vhe", "riscv64/h")
 

@@ -26,7 +26,7 @@ MIN_CHANGE = 0.01
 """Smallest relative change of a time that is reported."""
 
 DETECTABLE_CHANGE = 0.10
-"""Relative change that the interval of a number has to exclude or show; otherwise its runs are too few."""
+"""Relative change that the runs of a number must be able to show; otherwise they are too few."""
 
 CHANGED, ALIKE, TOO_FEW, EQUAL = "changed", "not distinguishable", "too few runs", "equal"
 

@@ -82,7 +82,7 @@ class Trial(Result):
 
     @property
     def reported(self) -> tuple[Difference, ...]:
-        """Numbers of `changed` for the text and the figure: without a time a dirty page that only repeats the time."""
+        """Numbers of `changed` for the text and the figure: without times per page that only repeat the time."""
         times = {(n.mmu_mode, n.cell, n.quantity.of): n.ratio for n in self.changed if n.quantity.what == "time"}
 
         def repeats_time(number: Difference) -> bool:
@@ -152,12 +152,12 @@ class Trial(Result):
     def _head(self) -> list[str]:
         patches = self.about["patches"]
         title = f"{len(patches)} patches" if len(patches) != 1 else patches[0]
-        return wrap_lines(f"Tried in the lab: {title}. Times are instructions of all CPUs together, not seconds.")
+        return wrap_lines(f"Tried in the lab: {title}. Times are instructions, summed over all CPUs, not seconds.")
 
     def _remarks(self, mode: str) -> list[str]:
         """Sentences on an MMU mode that follow the table of its changes."""
         if mode in self.same:
-            return ["the same kernel: the images are equal to the byte."]
+            return ["the same kernel: the images are identical."]
         remarks = [f"the kernel with the series FAILS: {self.failures[mode]}"] if mode in self.failures else []
         numbers = [number for number in self.differences if number.mmu_mode == mode]
         if numbers and all(number.verdict != CHANGED for number in numbers):
@@ -185,7 +185,7 @@ class Trial(Result):
 def load_trial(path: str | Path) -> Trial:
     """Read the values of a trial's runs (``trial.json``), and compare them again.
 
-    Raises `InputError` if the file does not exist, or is no trial.
+    Raises `InputError` if the file does not exist, or is not a trial.
     """
     content = read_json(path, "a trial (trial.json of simlib lab try --out)")
     try:
@@ -193,7 +193,7 @@ def load_trial(path: str | Path) -> Trial:
         numbers = [(r["mmu_mode"], r["cell"], TrialQuantity(*r["quantity"]), r["base"], r["changed"]) for r in rows]
         return Trial.judged(content, [difference(*number) for number in numbers])
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(str(path), str(error), "is no trial", "give trial.json of simlib lab try --out") from error
+        raise InputError(str(path), str(error), "is not a trial", "give trial.json of simlib lab try --out") from error
 
 
 def wrap_lines(text: str, indent: str = "") -> list[str]:

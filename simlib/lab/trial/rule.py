@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rules that fail a trial, for a CI."""
+"""Rules that fail a trial, for CI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FailRule:
     def parse(cls, text: str) -> FailRule:
         """Parse a rule.
 
-        Raises `InputError` if the text is no rule.
+        Raises `InputError` if the string is not a rule.
 
         >>> FailRule.parse("clear time > 5%"), FailRule.parse("changed").what
         (FailRule(what='clear time', above=True, percent=5.0), '')
@@ -39,7 +39,7 @@ class FailRule:
         match = _RULE.fullmatch(text.strip())
         if match is None:
             hint = "write 'clear time > 5%', 'longest stall > 10%' or 'changed'"
-            raise InputError("--fail-if", text, "is no rule", hint)
+            raise InputError("--fail-if", text, "is not a rule", hint)
         return cls(match["what"].strip(), match["sign"] == ">", float(match["percent"]))
 
     def violation(self, trial: Trial) -> str:

@@ -49,13 +49,13 @@ class Request:
         """
         parameters = {**options.parameters, **options.shared_parameters}
         if flag and parameters:
-            hint = "leave out --each-patch and --bisect, or --set and --set-all"
-            raise InputError("parameters", ", ".join(parameters), "belong to one patch", hint, flag="--set")
+            hint = "omit --each-patch and --bisect, or omit --set and --set-all"
+            raise InputError("parameters", ", ".join(parameters), "apply to a whole series only", hint, flag="--set")
         check_kernel(options.kernel)
         numbers = bundled_numbers(series)
         if flag and numbers:
             rule = "names bundled patches, which are tried as a whole"
-            raise InputError("SERIES", series, rule, f"leave out {flag}")
+            raise InputError("SERIES", series, rule, f"omit {flag}")
         tree = None if options.source is None else Path(options.source)
         patches = bundled_patches(read_series(), numbers) if numbers else read_patches(series, tree)
         modes = _selected_modes(options.mmu_modes, _touched_modes(patches))

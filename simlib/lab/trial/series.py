@@ -62,7 +62,7 @@ class Patch(NamedTuple):
 def read_patches(series: str, tree: Path | None = None) -> tuple[Patch, ...]:
     """Read the patches of a series, in order; an empty folder has none.
 
-    Raises `InputError` if the series does not exist, or a patch of it changes nothing.
+    Raises `InputError` if the series does not exist, or one of its patches changes nothing.
 
     - `series`: a folder of ``*.patch`` in the order of their names, a mailbox or a single patch, or a range of commits
       of `tree`, such as ``HEAD~3..HEAD``.
@@ -75,7 +75,7 @@ def read_patches(series: str, tree: Path | None = None) -> tuple[Patch, ...]:
     if ".." in series and tree is not None:
         return _split_mails(git(tree, series, "format-patch", "--stdout", "--no-signature", series, "--"), series)
     hint = "give a folder or mailbox of git format-patch, or a range of commits such as HEAD~3..HEAD with --source TREE"
-    raise InputError("SERIES", series, "is no folder, no file and no range of commits of a tree", hint)
+    raise InputError("SERIES", series, "is not a folder, a file or a range of commits of a tree", hint)
 
 
 def bundled_numbers(series: str) -> tuple[int, ...]:
@@ -91,14 +91,14 @@ def bundled_numbers(series: str) -> tuple[int, ...]:
 def bundled_patches(series: Series, numbers: Sequence[int]) -> tuple[Patch, ...]:
     """Read patches of the bundled series.
 
-    Raises `InputError` if a number is unknown, or its patch measures, as both kernels have those.
+    Raises `InputError` if a number is unknown, or its patch measures: both kernels have those patches.
     """
     paths = {int(path.name[:4]): path for path in series.patches}
     for number in numbers:
         if number not in paths or number in MEASURING_PATCHES:
             switches = [known for known in paths if known not in MEASURING_PATCHES]
-            hint = f"take {switches[0]} to {switches[-1]}"
-            raise InputError("SERIES", number, "is no bundled patch that adds a switch", hint)
+            hint = f"choose {switches[0]} to {switches[-1]}"
+            raise InputError("SERIES", number, "is not a bundled patch that adds a switch", hint)
     return tuple(Patch(_title(text, paths[n].name), text) for n in numbers for text in [_read(paths[n])])
 
 
@@ -123,12 +123,12 @@ def git(tree: Path, series: str, *words: str) -> str:
     """
     require_programs("reading commits", ["git"], "apt-get install git")
     if series.startswith("-"):
-        raise InputError("SERIES", series, "is no range of commits", "give one such as HEAD~3..HEAD")
+        raise InputError("SERIES", series, "is not a range of commits", "give one such as HEAD~3..HEAD")
     done = run(["git", "-C", str(tree), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     text = str(done.stdout.decode("utf-8", errors="surrogateescape"))
     if done.returncode:
         last_line = (text.strip().splitlines() or ["no message"])[-1]
-        raise InputError("SERIES", series, "is no range of commits", f"git reports in {tree}: {last_line}")
+        raise InputError("SERIES", series, "is not a range of commits", f"git reports in {tree}: {last_line}")
     return text
 
 
@@ -154,10 +154,10 @@ def _checked(patch: Patch) -> Patch:
     """Raise `InputError` for a patch that changes nothing, or names a file outside of the tree."""
     paths = [name for names, part in file_diffs(patch.text) for name in (*names, *_NAMED.findall(part))]
     if not paths:
-        hint = "make it by git format-patch"
+        hint = "create it with git format-patch"
         raise InputError("SERIES", patch.name, "changes nothing: it has no line 'diff --git'", hint)
     for name in paths:
         path = name.removeprefix("a/").removeprefix("b/")
         if name != "/dev/null" and (path.startswith("/") or ".." in path.split("/")):
-            raise InputError("SERIES", patch.name, f"names {name}, which lies outside of the tree", "leave it out")
+            raise InputError("SERIES", patch.name, f"names {name}, which lies outside of the tree", "remove that file")
     return patch

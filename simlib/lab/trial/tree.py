@@ -19,12 +19,12 @@ _ACCESSOR_PATCHES = 4
 """Number of the last bundled patch that replaces calls by accessors."""
 
 _BY_HAND = ("include/linux/kvm_types.h", "virt/kvm/kvm_mm.h", "include/linux/kvm_mmu_lock.h")
-"""Files in which the accessor patches do more than that."""
+"""Files in which the accessor patches do more than replace calls."""
 
 _SITES, _STATISTICS = "include/linux/kvm_types.h", "include/linux/kvm_mmu_lock_sites.h"
 _LAST = "\tKVM_MMU_LOCK_NR_SITES,"
 
-LOCK_STAT_HINT = "take --kernel lock-stat, which counts by lock"
+LOCK_STAT_HINT = "use --kernel lock-stat, which counts by lock"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _apply_tried(pristine: Path, patches: Sequence[Patch], folder: Path, by_rule
             shutil.copy2(pristine / name, folder / name)
     for patch in patches:
         if patch.kernel_diff and (output := apply_patch(patch.kernel_diff, folder)):
-            hint = "rebase it to the kernel that is built, or give its own tree with --source"
+            hint = "rebase it onto the kernel that is built, or give its own tree with --source"
             raise SimlibError(describe_failure(patch.name, output, hint))
     return touched
 

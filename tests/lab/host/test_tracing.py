@@ -81,14 +81,14 @@ def test_the_instance_is_removed_whatever_happens(tracefs, fault):
 
 def test_a_start_that_fails_leaves_nothing(tracefs, monkeypatch):
     root, _, removed = tracefs
-    with pytest.raises(InputError, match="tracepoints = kvm:no_such: this kernel has none of them; name others: --ev"):
+    with pytest.raises(InputError, match="tracepoints = kvm:no_such: this kernel has none of them; give others: --ev"):
         Tracing(["kvm:no_such"], [41], root)
 
     def refused(self, name, text):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Tracing, "_write", refused)
-    with pytest.raises(InputError, match="tracepoints = Operation not permitted: must be allowed; run as root"):
+    with pytest.raises(InputError, match="tracepoints = Operation not permitted: cannot be enabled; run as root"):
         Tracing(["lock:*"], [41], root)
     assert len(removed) == 2
     assert not list((root / "instances").iterdir())
