@@ -54,7 +54,7 @@ def test_each_variant_is_compared_with_itself():
     ("policies", "message"),
     [([], "must name at least one"), (["baseline", "baseline"], "given more than once"),
      (["evry-64"], "did you mean 'every-64'"),
-     (["baseline", "zap-batch-10"], "zap has none of this name")],
+     (["baseline", "zap-batch-10"], "zap has no metric of this name")],
 )  # fmt: skip
 def test_wrong_policies_are_refused(policies, message):
     with pytest.raises(InputError, match=message):

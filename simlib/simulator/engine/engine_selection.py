@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Choose the engine: the reference engine for small runs until the compiled one is loaded.
 
-Both give the same result. Compiling takes half a minute of processor time after an installation, loading a third of a
+Both give the same result. Compiling takes half a minute of CPU time, once per installation. Loading takes a third of a
 second in each process.
 """
 
@@ -12,13 +12,13 @@ from simlib.simulator.engine import compiled, reference
 from simlib.simulator.engine.result import EngineResult, Progress
 
 MAX_REFERENCE_EVENTS = 20_000
-"""Most events of a run that is left to the reference engine: a quarter of a second."""
+"""Maximum number of events of a run on the reference engine, which then takes a quarter of a second."""
 
 COMPILE_AFTER_EVENTS = 500_000
-"""Events of all reference runs in this process after which compiling pays: six seconds."""
+"""Total events of the reference runs in this process (six seconds) after which compiling pays off."""
 
 LOAD_AFTER_EVENTS = 10_000
-"""Events of all reference runs after which loading pays, where the engine is compiled already."""
+"""Total events of these runs after which loading pays off, if the engine is already compiled."""
 
 
 class _ReferenceEvents:
@@ -32,7 +32,7 @@ class _TooLongError(Exception):
 
 
 def run(job: Job, seed: int = 1, *, trace: int = 0, progress: Progress | None = None) -> EngineResult:
-    """Run a job; arguments, result and errors as `simlib.simulator.engine.compiled.run`."""
+    """Run a job; the arguments, result and errors are those of `simlib.simulator.engine.compiled.run`."""
     budget = 0
     if not (trace or compiled.is_loaded()):
         limit = LOAD_AFTER_EVENTS if compiled.is_compiled() else COMPILE_AFTER_EVENTS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Limits of both engines: simulated time, size of a job; and the errors of runs that cannot end."""
+"""Limits of both engines (simulated time, size of a job), and the errors of runs that cannot end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.steps import Block, Page, Step
 
 MAX_THREADS = 1 << 10
-"""Most threads of a job."""
+"""Maximum number of threads of a job."""
 
 HORIZON_PS = (1 << 52) - 1
 """Longest simulated time: 2**52 ps, about 75 minutes; a time and a thread's number fit into one 64-bit key."""
 
 MAX_PRIVATE_STEPS = 1 << 26
-"""Most steps that a thread may take without its clock advancing; more is an endless loop."""
+"""Maximum number of steps that a thread may take while its clock does not advance; more indicate an endless loop."""
 
 _BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
 """Steps that take time for each entry of a log buffer or of dirty rings."""
@@ -26,7 +26,7 @@ _BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
 _TIMED = step_mask(Step.RUN, Step.HOLD, Step.SCAN, Step.SLEEP, *_BY_ENTRY)
 
 PADDING = 64
-"""Absent pages after the last one, which a thread that is done with its region may access."""
+"""Number of absent pages after the last page; a thread that has reached the end of its region may access them."""
 
 
 def check_size(job: Job) -> None:
@@ -36,18 +36,18 @@ def check_size(job: Job) -> None:
 
 
 def check_times(job: Job, draws: NDArray[np.int64]) -> None:
-    """Refuse steps whose time, or whose longest draw, is past the horizon. Raises `HorizonError`."""
+    """Refuse steps whose time, or whose longest draw, exceeds the horizon. Raises `HorizonError`."""
     kinds, a, b, c, d, _ = job.steps.T
     longest = int(job.steps[_TIMED[kinds], 1:].max(initial=0))
     entries = max(job.buffer_entries, job.ring_entries * max(1, job.vcpus))
-    times_of_a_scan = 2 * WORD_PAGES + 1  # of each page, of each page of an unsplit block, and of the word
+    times_of_a_scan = 2 * WORD_PAGES + 1  # per page, per page of an unsplit block, and per word
     if longest * max(entries, times_of_a_scan) <= HORIZON_PS and longest * int(draws.max()) <= 2**62:
-        return  # nearly always
+        return  # the usual case
     runs, scans = kinds <= Step.HOLD, kinds == Step.SCAN
     limits = np.full(len(kinds), HORIZON_PS)
     jittered = runs & (b > 0)
     limits[jittered] = np.minimum(HORIZON_PS, 2**62 // draws.max(axis=1)[b[jittered]])
-    # In floating point: a product may overflow int64, and is then far too large anyway.
+    # In floating point, because a product may overflow int64; it then exceeds the limit anyway.
     worst = np.where(runs | (kinds == Step.SLEEP), a.astype(float), 0.0)
     worst[scans] = 64.0 * (b[scans].astype(float) + d[scans]) + c[scans]
     for kind, argument in zip(_BY_ENTRY, (d, a, a, b), strict=True):
@@ -55,25 +55,25 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     if (worst > limits).any():
         index = int(np.argmax(worst > limits))
         raise HorizonError(
-            f"step {index} ({Step(kinds[index]).name}) takes {worst[index] * 1e-12:.6g} s on average, longer than is "
-            f"simulated ({limits[index] * 1e-12:.0f} s); shorten it"
+            f"step {index} ({Step(kinds[index]).name}) takes {worst[index] * 1e-12:.6g} s on average, longer than the "
+            f"longest simulated time ({limits[index] * 1e-12:.0f} s); shorten the step"
         )
 
 
 def deadlock(job: Job, now: int, ended: NDArray[np.int64]) -> DeadlockError:
-    """Error of a run in which no thread can go on; `ended`: end of each thread, or -1."""
+    """Error of a run in which no thread can continue; `ended`: time at which each thread ended, or -1."""
     names = job.thread_names or tuple(f"thread {i}" for i in range(len(ended)))
     stuck = [name for name, time in zip(names, ended, strict=True) if time < 0]
     listed = ", ".join(stuck[:4]) + (" …" if len(stuck) > 4 else "")
     return DeadlockError(
         f"deadlock at {now * 1e-12:.6g} s of simulated time: {len(stuck)} thread(s) wait for a lock or a "
-        f"barrier that no other thread will release ({listed}); check that every TAKE has its DROP and that every "
-        "barrier has its number of threads"
+        f"barrier that no other thread will release ({listed}); check that every TAKE has a DROP, and that "
+        "every barrier is reached by as many threads as it waits for"
     )
 
 
 def past_horizon() -> HorizonError:
-    """Error of a run that does not end in time."""
+    """Error of a run that exceeds the longest simulated time."""
     return HorizonError(
         f"the run has not ended after {HORIZON_PS * 1e-12:.0f} s, the longest simulated time; use less memory, "
         "fewer iterations or fewer vCPUs"
@@ -81,15 +81,15 @@ def past_horizon() -> HorizonError:
 
 
 def runaway(now: int) -> HorizonError:
-    """Error of a thread that loops without its clock advancing."""
+    """Error of a thread that loops while its clock does not advance."""
     return HorizonError(
-        f"a program takes more than {MAX_PRIVATE_STEPS} steps at {now * 1e-12:.6g} s of simulated time while no time "
-        "passes: an endless loop; give its steps a cost, or check how its loops end"
+        f"a program takes more than {MAX_PRIVATE_STEPS} steps at {now * 1e-12:.6g} s of simulated time while its "
+        "clock does not advance: an endless loop; give the steps a cost, or check the conditions that end the loops"
     )
 
 
 def ring_overflow(now: int) -> HorizonError:
-    """Error of a page that finds no room in a dirty ring."""
+    """Error of a dirty ring that has no room for a page."""
     return HorizonError(
         f"a dirty ring overflows at {now * 1e-12:.6g} s of simulated time; a vCPU whose ring is nearly full must "
         "leave the guest (ACCESS) and have its ring reset"
@@ -103,12 +103,12 @@ def check_room(what: str, count: int, room: int) -> None:
 
 
 def vcpu_pages(job: Job) -> int:
-    """Pages of the smallest region: that of a vCPU, within which random pages are drawn."""
+    """Number of pages of the smallest region: that of a vCPU, in which random pages are drawn."""
     return max(1, int((job.region[:, 1] - job.region[:, 0]).min()))
 
 
 def initial_memory(job: Job) -> Image:
-    """State of every page and block when the run begins, with the padding."""
+    """State of every page and block when the run begins, including the padding."""
     size = job.pages + PADDING
     pages = np.full(size, Page.ABSENT, dtype=np.uint8)
     blocks = np.full(-(-size // job.block_pages), Block.TABLE, dtype=np.uint8)

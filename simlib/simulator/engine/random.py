@@ -80,9 +80,9 @@ def draw(key: int, number: int) -> int:
 
 
 def first_tick(key: int, period: int) -> int:
-    """Time of a timer's first tick: any time within its period.
+    """Time of a timer's first tick: a random time within its period.
 
-    - `key`: of the stream that draws the turns, which never reach this draw.
+    - `key`: key of the stream that draws the turns, which never reaches this draw.
 
     >>> 0 <= first_tick(7, 4000) < 4000
     True
@@ -94,7 +94,7 @@ def first_tick(key: int, period: int) -> int:
 def quantile_table(cv: float) -> NDArray[np.int64]:
     """Table of a gamma distribution with mean 1 and coefficient of variation `cv`.
 
-    Returns: ndarray of int64, shape (2048,). In units of 2**-16. Raises `InputError` if `cv` is negative, above 8, or
+    Returns: ndarray of int64, shape (2048,), in units of 2**-16. Raises `InputError` if `cv` is negative, above 8, or
     not finite.
 
     - `cv`: standard deviation over mean. 0: always the mean. 1: the exponential distribution.
@@ -123,7 +123,7 @@ SEEK_BITS = 12
 """A table of places has 2**SEEK_BITS + 1 edges of equally likely bins."""
 
 WITHIN_BITS = 30
-"""Bits of a draw that determine a place within its bin: the last bin of Zipf's law over a terabyte has millions."""
+"""Bits of a draw that determine a place in its bin: the last bin of Zipf's law over 1 TiB has millions of places."""
 
 SCATTER = 2654435761
 """Prime that scatters ranks over a region: neighbours in rank are not neighbours in memory (Knuth's multiplier)."""
@@ -136,12 +136,12 @@ def _check_exponent(exponent: float) -> None:
 
 @functools.lru_cache(maxsize=64)
 def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
-    """Ranks of a Zipf distribution at equally likely steps: quantiles of the density (r + 1)**-exponent on [0, places].
+    """Zipf ranks at evenly spaced probabilities: quantiles of the density (r + 1)**-exponent on [0, places].
 
-    Returns: ndarray of int64, shape (4097,). Share of the places, in units of 2**-32. Raises `InputError` if the
+    Returns: ndarray of int64, shape (4097,): shares of the places, in units of 2**-32. Raises `InputError` if the
     exponent is negative, above 4, or not finite.
 
-    - `exponent`: 0: every place is as likely. 0.99: YCSB's default (Cooper et al. 2010, section 5.2).
+    - `exponent`: 0: all places are equally likely. 0.99: YCSB's default (Cooper et al. 2010, section 5.2).
 
     >>> float(zipf_table(0.0, 1000)[2048] / 2**32)
     0.5
@@ -159,10 +159,10 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
 
 
 def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Places by their popularity, each class with twice as many as the one before; of the density of `zipf_table`.
+    """Classes of places by popularity, each with twice the places of the one before; density: that of `zipf_table`.
 
-    Returns: share of the accesses that go to each class, and its places, shape (classes,). Raises `InputError` as
-    `zipf_table` does.
+    Returns: share of the accesses that go to each class, and its number of places, shape (classes,). Raises
+    `InputError` as `zipf_table` does.
 
     >>> share, size = zipf_classes(1.0, 7)
     >>> size.tolist(), share.round(2).tolist()
@@ -176,7 +176,7 @@ def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDA
 
 
 def quantile_places(quantiles: Sequence[float] | NDArray[np.float64]) -> NDArray[np.int64]:
-    """A distribution over a region by its quantiles at equally likely steps, in the format of `zipf_table`.
+    """A distribution over a region from its quantiles at evenly spaced probabilities, in the format of `zipf_table`.
 
     Raises `InputError` if there are not 4097 numbers from 0 to 1 in ascending order.
     """
@@ -187,7 +187,7 @@ def quantile_places(quantiles: Sequence[float] | NDArray[np.float64]) -> NDArray
 
 
 def seek_tables(places: Sequence[Places], pages: int) -> NDArray[np.int64]:
-    """One table of places per row: exponents of Zipf's law, or quantiles.
+    """One table of places per row, from exponents of Zipf's law or from quantiles.
 
     The last column is 1 if ranks are scattered over the region.
 

@@ -22,13 +22,13 @@ Progress = Callable[[int, int], None]
 """Called with (events, simulated time in ps) several times a second."""
 
 BINS = 512
-"""Bins of every quantity recorded over time."""
+"""Number of bins of every quantity recorded over time."""
 
 LAP_BITS = 5
-"""log2 of the bins of laps in each power of two: a bin is at most 3 % wide."""
+"""log2 of the number of bins of laps in each power of two: a bin is at most 3 % wide."""
 
 LAP_BINS = (64 - LAP_BITS) << LAP_BITS
-"""Bins of laps: see `lap_bin`."""
+"""Number of bins of laps: see `lap_bin`."""
 
 FIRST_SHIFT = 10
 """log2 of the first bin width, ps; the width doubles whenever the run outgrows the bins."""
@@ -58,19 +58,19 @@ LOGGED = FAULTS.stop
 """Column that counts the writes logged by hardware, without a fault."""
 
 LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
-"""Statistics that a lock keeps for each mode."""
+"""Statistics of a lock for each mode."""
 
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
           "kick", "touch", "poll", "leave", "drain", "harvest", "reset", "pause", "throttle_check",
           "throttle")  # fmt: skip
-"""Kinds of trace event, by number. A poll is one at which a thread found the lock free in its turn, without a hand-off.
+"""Kinds of trace event, by number. ``poll``: a thread found the lock free in its turn, without a hand-off.
 """
 
 LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset", "pause", "throttle_check",
           "throttle", "dirty_limit_update", "dirty_limit_sleep")  # fmt: skip
 """Kinds of ledger entry, by number: the guest wrote a page; a scan visited a word (`simlib.model.steps.Scan`); a log
-buffer was emptied; new entries of a dirty ring were harvested; a run of them was taken out of the ring; a throttled
-vCPU sleeps; then THROTTLE_CHECK, THROTTLE that pauses the vCPUs, DIRTY_LIMIT_UPDATE and DIRTY_LIMIT_SLEEP.
+buffer was emptied; new entries of a dirty ring were harvested; a run of entries was taken out of the ring; a throttled
+vCPU sleeps; the steps THROTTLE_CHECK, THROTTLE (if it pauses the vCPUs), DIRTY_LIMIT_UPDATE and DIRTY_LIMIT_SLEEP.
 """
 
 
@@ -85,7 +85,7 @@ def lap_bin(lap: int) -> int:
 
 
 def lap_bin_end(number: int) -> int:
-    """Shortest lap that is too long for a bin, ps; at most 33/32 of the bin's shortest.
+    """Shortest lap that is too long for a bin, ps; at most 33/32 of the shortest lap in the bin.
 
     >>> [lap_bin(lap_bin_end(number)) - number for number in (0, 63, 64, 509, 1886)]
     [1, 1, 1, 1, 1]
@@ -114,7 +114,7 @@ _LAP_ENDS = np.array([0, *(lap_bin_end(number) for number in range(LAP_BINS))], 
 
 
 class Counters(NamedTuple):
-    """Arrays that a run accumulates: those of `EngineResult`; no trace and no ledger if none is kept."""
+    """Arrays of `EngineResult` that a run accumulates; the trace and the ledger are None unless requested."""
 
     queue_ps: NDArray[np.int64]
     progress: NDArray[np.int64]
@@ -138,38 +138,38 @@ def empty_counters(job: Job) -> Counters:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """Result of one run of a job. Arrays only, so that runs compare with ``==``.
+    """Result of one run of a job: arrays and integers, so that runs compare with ``==``.
 
     - `end_ps`: simulated time at which the last thread ended.
-    - `events`: steps with a shared effect that took place.
+    - `events`: number of steps with a shared effect.
     - `lock_stats`, shape (n_locks, 2, 6): lock, mode (read, write), `LOCK_COLUMNS`.
     - `wait_histogram`, `hold_histogram`, shape (n_locks, 2, 65): count of waits and holds by the bit length of their
       picoseconds.
     - `busy_ps`, shape (n_locks,): time during which any thread held the lock.
     - `queue_ps`, shape (n_locks, 512): integral of the queue length over each time bin.
     - `thread_ps`, shape (n_threads, 6): time by `ACTIVITIES`.
-    - `thread_end_ps`, shape (n_threads,)
+    - `thread_end_ps`, shape (n_threads,): time at which each thread ended.
     - `faults`, shape (n_threads, 5): page translation, page permission, block permission, block translation faults; and
       writes to clean pages without a fault, where hardware set the dirty bit.
     - `progress`, shape (n_threads, 512): pages done in each time bin.
     - `bin_ps`: width of a time bin.
-    - `stamp_ps`, shape (n_stamps,)
+    - `stamp_ps`, shape (n_stamps,): time of each stamp.
     - `stamp_locks`, shape (n_stamps, n_locks, 2, 2): acquisitions and contended acquisitions up to each stamp.
     - `stamp_sums`, shape (n_stamps, 12): up to each stamp, summed over all threads: time by `ACTIVITIES`, then
       `faults`; then pages done by vCPUs.
-    - `stamp_thread`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
-    - `stamp_waits`, shape (n_stamps,): time that the vCPUs waiting for a lock at each stamp have waited, ps in all;
-      their time by activity includes a wait only when it is over.
+    - `stamp_thread`, shape (n_stamps, 7): for the thread that stamped: picoseconds by activity, pages in its bitmap.
+    - `stamp_waits`, shape (n_stamps,): total time, ps, that the vCPUs waiting for a lock at each stamp have waited
+      for it so far; time by activity includes a wait only after it has ended.
     - `lap_histogram`, shape (1888,): laps (`Step.LAP`) of all threads by `lap_bin`.
-    - `lap_max_ps`, shape (n_threads,): longest lap of each thread; of accesses to memory: its longest stall.
-    - `throttle`: of the vCPUs at the end, percent; 1 if they are limited.
-    - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock event its mode; empty unless
+    - `lap_max_ps`, shape (n_threads,): longest lap of each thread; if laps are accesses to memory, its longest stall.
+    - `throttle`: throttle of the vCPUs at the end, percent; 1 if the dirty limit has started.
+    - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and mode (of lock events); empty unless
       requested.
-    - `ledger`, shape (n_entries, 5): time, thread, `LEDGER` number, page (of a scan the first one), and a count: for a
-      write 1 after a fault, 2 if hardware logged it, else 0; for a scan the pages that matched. For log buffers and
-      dirty rings: their owner, and the number of entries. For the steps that slow vCPUs down: the throttle (for
-      DIRTY_LIMIT_UPDATE and DIRTY_LIMIT_SLEEP the vCPU, for a sleep the kick before it), and a duration (µs for the
-      dirty limit's steps; for THROTTLE_CHECK whether it only begins a period). Empty unless requested.
+    - `ledger`, shape (n_entries, 5): time, thread, `LEDGER` number, page (of a scan: the first), and a count: for a
+      write, 1 after a fault, 2 if hardware logged it, else 0; for a scan, the pages that matched. The last two are,
+      for log buffers and dirty rings, their owner and the number of entries; for the steps that slow vCPUs down, the
+      throttle (for DIRTY_LIMIT_UPDATE and DIRTY_LIMIT_SLEEP the vCPU, for a sleep the kick before it) and a duration
+      (µs for the dirty limit's steps; for THROTTLE_CHECK, whether it only begins a period). Empty unless requested.
     """
 
     end_ps: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Decisions of a VMM that throttles its guest: one function per decision. Integers are divided as C does."""
+"""Decisions of a VMM that throttles its guest: one function per decision. Integers are divided as in C."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def sleep_time(slice_ps: int, window: int, percent: int) -> int:
 def next_throttle(
     now: int, dirtied: float, allowed: float, initial: int, increment: int, tailslow: bool, most: int
 ) -> int:
-    """Next throttle, percent, once the guest has dirtied too much as often as allowed.
+    """Next throttle, percent, after as many checks with too many dirtied pages as trigger throttling.
 
     Source: migration/ram.c mig_throttle_guest_down, migration/cpu-throttle.c cpu_throttle_set.
 
     - `now`: current throttle, percent; 0: none yet.
     - `dirtied`, `allowed`: amount that the guest dirtied, and the amount allowed.
     - `initial`, `increment`, `most`: as in `simlib.model.throttle.Throttle`.
-    - `tailslow`: add less where less is enough: cpu-throttle-tailslow.
+    - `tailslow`: QEMU's cpu-throttle-tailslow: add less than `increment` where less is enough.
 
     >>> next_throttle(0, 90.0, 50.0, 20, 10, False, 99), next_throttle(20, 90.0, 50.0, 20, 10, False, 99)
     (20, 30)
-    >>> next_throttle(50, 55.0, 50.0, 20, 10, True, 99)  # half the CPU dirties 10 % too much: 45.5 % would do
+    >>> next_throttle(50, 55.0, 50.0, 20, 10, True, 99)  # half the CPU dirties 10 % too much: 45.5 % would suffice
     55
     """
     if now == 0:
@@ -54,15 +54,15 @@ def next_throttle(
 
 @cached_njit(nogil=True)
 def next_sleep_us(sleep_us: int, quota: int, current: int, full_us: int) -> int:
-    """Next sleep of a vCPU whenever its dirty ring is full, µs, after its dirty rate was measured.
+    """Next duration of a vCPU's sleep when its dirty ring is full, µs, from its measured dirty rate.
 
     Source: system/dirtylimit.c dirtylimit_adjust_throttle, dirtylimit_set_throttle.
 
-    - `sleep_us`: current sleep.
-    - `quota`, `current`: vcpu-dirty-limit, and its dirty rate, MiB/s.
+    - `sleep_us`: current duration.
+    - `quota`, `current`: vcpu-dirty-limit, and the vCPU's dirty rate, MiB/s.
     - `full_us`: time to fill the ring at the highest rate seen, µs.
 
-    >>> next_sleep_us(0, 10, 30, 131_072)  # within 25 MiB/s, nothing is done
+    >>> next_sleep_us(0, 10, 30, 131_072)  # within 25 MiB/s, the sleep does not change
     0
     >>> next_sleep_us(0, 10, 100, 131_072), next_sleep_us(0, 100, 140, 131_072)
     (1179648, 13107)
@@ -83,7 +83,7 @@ def next_sleep_us(sleep_us: int, quota: int, current: int, full_us: int) -> int:
 
 @cached_njit(nogil=True)
 def dirty_rate_mib(pages: int, period_ps: int) -> int:
-    """Dirty rate of a vCPU in whole MiB/s, as QEMU counts its pages of 4 KiB.
+    """Dirty rate of a vCPU in whole MiB/s, as QEMU computes it from 4 KiB pages.
 
     Source: migration/dirtyrate.c do_calculate_dirtyrate.
 
@@ -101,7 +101,7 @@ def fill_time_us(entries: int, fastest: int) -> int:
 
     Source: system/dirtylimit.c dirtylimit_dirty_ring_full_time.
 
-    - `entries`: entries of the ring, of 4 KiB.
+    - `entries`: entries of the ring, one per 4 KiB page.
     - `fastest`: dirty rate, MiB/s.
 
     >>> fill_time_us(4096, 400)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Timeline of lock waits and lock holds, read from the trace of a run, exact to the picosecond.
 
-An event of the trace that ends a wait (``acquired``) or a hold (``released``) ends the wait or hold that the event
-before it, of the same thread and lock, began.
+A trace event that ends a wait (``acquired``) or a hold (``released``) is paired with the preceding event of the same
+thread and lock, which began that wait or hold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TracedRun(Protocol):
 
     @property
     def seed(self) -> int:
-        """Seed of its random streams."""
+        """Seed of the run's random streams."""
 
 
 OWNERS = ("write, vCPUs", "write, clearing threads", "read", "free")
@@ -43,15 +43,15 @@ _MODES = np.array([mode.name.lower() for mode in Mode], dtype=object)
 
 
 def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd.DataFrame:
-    """Every wait for a lock and every hold of a traced run, in order of their beginnings.
+    """Every wait for a lock and every hold of a traced run, in the order in which they began.
 
     Returns: ``thread``, ``lock``, ``mode`` (``read`` or ``write``), ``what`` (``wait`` or ``hold``), ``begin_s``,
     ``end_s``. A wait ends when the thread owns the lock, so it includes the transfers of the lock's cache line.
-    Lockless updates count as holds, except those that lost their race. Raises `InputError` if the run was not traced,
-    or the window is empty.
+    Lockless updates count as holds, except those that lost a race and were retried. Raises `InputError` if the run was
+    not traced, or the window is empty.
 
-    - `result`: of ``simulate(scenario, trace=N)``.
-    - `window`: simulated time in seconds: only what lies within it, clipped at its ends.
+    - `result`: result of ``simulate(scenario, trace=N)``.
+    - `window`: begin and end, s of simulated time, to which the waits and holds are clipped.
 
     >>> from simlib import Scenario
     >>> from simlib.analysis.simulate import run_scenario as simulate
@@ -86,11 +86,11 @@ def ownership_over_time(
     """Share of each time bin in which a lock is held, by owner, or free.
 
     Returns: ``time_s`` (middle of the bin), ``width_s``, ``owner`` (one of `OWNERS`), ``share``; the shares of a bin
-    add up to 1. Overlapping readers count once. Raises `InputError` if the run was not traced, the lock is not in it,
-    or there is no bin.
+    add up to 1. Overlapping readers count once. Raises `InputError` if the run was not traced, it does not take the
+    lock, or there is no bin.
 
     - `run`: a traced run, or its `timeline`.
-    - `window`: simulated time in seconds that the bins divide. Default: the whole run, or all that the table covers.
+    - `window`: begin and end, s of simulated time, between which the bins lie. Default: all of the run or the table.
 
     >>> held = pd.DataFrame({"thread": ["vcpu 0", "main"], "lock": "mmu_lock", "mode": "write", "what": "hold",
     ...                      "begin_s": [0.0, 2.0], "end_s": [1.0, 4.0]})

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Migrations of any size, estimated from simulated windows, with the error of the estimate.
 
-A migration of hundreds of gigabytes is hours of simulation, and nearly all of it is alike. `fluid_model` computes the
+Simulating a migration of hundreds of gigabytes takes hours, and nearly all of it is alike. `fluid_model` computes the
 share of the memory that is write-protected at each moment, given the speed of the guest; `window` simulates a short
 time page by page and measures the guest's speed, the duration of CLEAR and the waits of each vCPU; `estimator`
-alternates between both from pass to pass; `sample_migration` replicates this, and `table` derives the error from the
+alternates between the two from pass to pass; `sample_migration` replicates this, and `table` derives the error from the
 spread of the replications. docs/sampling.md compares the estimates with whole simulations.
 """
 
@@ -29,7 +29,7 @@ from simlib.simulator.sampling.table import metric_table, validity_flags
 from simlib.simulator.workloads.migration import METRICS, page_time
 
 DEFAULT_REPLICATIONS = 8
-"""Sampled runs by default."""
+"""Default number of sampled runs."""
 
 WHOLE_PAGES = 2**18
 """Migrations with at most this many pages are simulated whole: 1 GiB."""
@@ -41,7 +41,7 @@ WINDOW_METRICS = tuple(
 
 
 def unsupported_reason(scenario: Scenario) -> str:
-    """Reason for which a migration cannot be sampled by windows; empty if it can.
+    """Reason why a migration cannot be sampled by windows; empty if it can.
 
     >>> unsupported_reason(Scenario.parse({"workload": {"kind": "migration", "access": "sequential"}}))
     'a guest that accesses its pages in order is not sampled (workload.access)'
@@ -55,7 +55,7 @@ def unsupported_reason(scenario: Scenario) -> str:
         "only a migration is sampled by windows (workload.kind)": not workload.facts.by_chunk,
         "a guest that accesses its pages in order is not sampled (workload.access)": workload.access == "sequential",
         "only lazy clearing and rings are sampled (workload.clear_when)": workload.clear_when not in ("lazy", "ring"),
-        "rings are sampled where blocks are split eagerly (policy.eager_split)": rings and left_whole,
+        "rings are sampled only if blocks are split eagerly (policy.eager_split)": rings and left_whole,
         "with rings, a guest that fits into the downtime limit is not sampled (workload.downtime)": rings
         and guest.pages <= workload.downtime // page_time(scenario),
         "a throttled guest is not sampled; simlib migrate computes its pre-copy (workload.throttle)": workload.throttle
@@ -134,7 +134,7 @@ def sample_migration(
     if reason := unsupported_reason(scenario):
         raise InputError("scenario", scenario.workload.kind, reason, "simulate the whole migration", "omit --sample")
     if replications < 2:
-        raise InputError("replications", replications, "must be at least 2", "one run does not show its error")
+        raise InputError("replications", replications, "must be at least 2", "a single run gives no error estimate")
     runs = parallel.run_all(_tasks(scenario, replications, seed), "sampling", progress)
     windows, events = sum(run.windows for run in runs), sum(run.events for run in runs)
     table, curve, flags = metric_table(scenario, runs), _curve(runs), validity_flags(scenario, runs)
@@ -144,13 +144,13 @@ def sample_migration(
 def sample_several(
     scenario: Scenario, replications: int, seed: int, check: parallel.Check, only: int | None = None
 ) -> list[SampledRun]:
-    """Sample one migration several times, one run after another, or only the replication of one number."""
+    """Sample one migration several times, one run after another, or only the replication with one number."""
     tasks = _tasks(scenario, replications, seed)
     return [task(check) for task in (tasks if only is None else tasks[only : only + 1])]
 
 
 def _tasks(scenario: Scenario, replications: int, seed: int) -> list[Callable[[parallel.Check], SampledRun]]:
-    """One task per replication, whose first window is in its own part of the migration."""
+    """One task per replication; each has its first window in another part of the migration."""
     starts = (np.arange(replications) + np.random.default_rng(seed).random(replications)) / replications
     return [partial(sample_once, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
 

@@ -28,22 +28,22 @@ SETTLE, BEFORE_CLEAR, AFTER_CLEAR = 16, 48, 32
 """Accesses of each vCPU in a window: before the measurement, before CLEAR, and after it."""
 
 MAX_ROUNDS = 4
-"""Most windows of a pass, repeated until the assumed state of the memory is the resulting one."""
+"""Maximum number of windows of a pass, which are repeated until the assumed and the resulting state of memory agree."""
 
 ALIKE = 0.25
-"""Shares of faulting accesses that differ by less than this part are taken to give the same loss per fault."""
+"""Relative difference below which shares of faulting accesses are assumed to give the same loss per fault."""
 
 AGREES = 0.03
-"""Largest relative difference between shares of faulting accesses that are taken to be the same."""
+"""Largest relative difference between shares of faulting accesses that are considered equal."""
 
 WANTED_FAULTS = 400
-"""Number of faults that a window without CLEAR aims at, within ten times `BEFORE_CLEAR`."""
+"""Target number of faults in a window without CLEAR, which is limited to ten times `BEFORE_CLEAR`."""
 
 ENABLING = 0.0
-"""Time of enabling where every page is dirty at once, s: no other log is sampled (`sampling.unsupported_reason`)."""
+"""Time of enabling if every page is initially dirty, s; no other log is sampled (`sampling.unsupported_reason`)."""
 
 MIN_FAULTS = 20
-"""Fewest faults from which a window estimates their duration."""
+"""Minimum number of faults from which a window estimates their duration."""
 
 LOGGED_NOISE = 0.1
 """Accepted relative error of a fault's mean duration in a window, in which log buffers are seldom full."""
@@ -93,8 +93,8 @@ class Stalls(NamedTuple):
 def _stall_bound(scenario: Scenario, observed: Window) -> float:
     """Upper bound of any stall, s.
 
-    If no vCPU waits: a kick and the longest fault; if a hold of another thread dominates: that hold and those;
-    otherwise a hold and twice the faults of all vCPUs.
+    The bound is the sum of a kick and the longest fault if no vCPU waits; of a hold and these if a hold of another
+    thread dominates; otherwise of a hold and twice the faults of all vCPUs.
     """
     costs = scenario.host_costs
     spread = float(quantile_table(float(costs.fault_jitter or 0.0)).max()) / 2**FIXED_POINT_BITS
@@ -163,15 +163,14 @@ class _Pass(NamedTuple):
 def sample_once(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | None = None) -> SampledRun:
     """Sample a migration once.
 
-    In each pass one chunk is drawn whose CLEAR is simulated, with a probability in proportion to its duration without
-    contention, and one whose sending is, in proportion to the guest's faults meanwhile; so ratios to these apply to all
-    (sampling with probability proportional to size: Hansen and Hurwitz 1943, "On the theory of sampling from finite
-    populations", Annals of Mathematical Statistics 14(4)).
+    In each pass, one chunk is drawn whose CLEAR is simulated, with a probability proportional to the duration of CLEAR
+    without contention, and one whose sending is simulated, with a probability proportional to the guest's faults
+    meanwhile; so ratios to these quantities apply to all chunks (sampling with probability proportional to size: Hansen
+    and Hurwitz 1943, "On the theory of sampling from finite populations", Annals of Mathematical Statistics 14(4)).
 
-    - `scenario`: for which `simlib.simulator.sampling.unsupported_reason` is empty.
-    - `seed`: of the windows.
-    - `at`: from 0 to 1: position of the first pass's chunk; replications of the same migration have evenly spread
-      values.
+    - `scenario`: one for which `simlib.simulator.sampling.unsupported_reason` is empty.
+    - `seed`: seed of the windows.
+    - `at`: from 0 to 1: position of the first pass's chunk; replications have evenly spread values.
     - `check`: called with (events, simulated time) from time to time.
     """
     workload = scenario.workload
@@ -262,9 +261,8 @@ def initial_rates(scenario: Scenario) -> Rates:
 class Logging(NamedTuple):
     """Durations of logged writes, s.
 
-    `write`: one, with its part of full log buffers; `buffer`: a full one; `full`: the share of writes whose page leaves
-    its buffer because that is full, over its entries: other pages leave it when the vCPU is interrupted. `fault`:
-    another fault.
+    `write`: a logged write, with its share of emptying full log buffers; `buffer`: emptying a full log buffer; `full`:
+    full log buffers per logged write (pages also leave the buffer when a vCPU is interrupted); `fault`: another fault.
     """
 
     write: float
@@ -273,9 +271,9 @@ class Logging(NamedTuple):
     fault: float
 
     def min_faults(self, shares: Floats) -> float:
-        """Fewest faults from which a window estimates their duration, as full log buffers are rare.
+        """Minimum number of faults from which a window estimates their duration, because full log buffers are rare.
 
-        - `shares`, shape (3,): of the accesses that meet a clean page, an unsplit block, and a missing page.
+        - `shares`, shape (3,): shares of the accesses that meet a clean page, an unsplit block, and a missing page.
         """
         part = float(shares[0] / shares.sum()) if shares[0] else 0.0
         mean = part * self.write + (1 - part) * self.fault
@@ -283,7 +281,7 @@ class Logging(NamedTuple):
 
 
 def _logging(scenario: Scenario, logged: float = 0.0) -> Logging | None:
-    """Durations of logged writes, of which a vCPU makes `logged` between two interrupts; None: writes fault."""
+    """Durations of logged writes, of which a vCPU makes `logged` between two interrupts; None if writes fault."""
     if not TRACKING[scenario.policy.resolved().dirty_tracking].dirty_bits:
         return None
     cost, entries = partial(cost_of, scenario), scenario.policy.buffer_entries
@@ -314,7 +312,7 @@ def _clear(memory: MemoryState, chunk: int, cycles: Cycles, rates: Rates) -> Win
 def job_of_clear(scenario: Scenario, seed: int = 1) -> Job:
     """Window on one CLEAR in the middle of the first pass, to be run with a trace of the lock's holders.
 
-    Faults are taken to wait for each other no more than necessary: the waits that a sampled run measures in its first
+    Faults are assumed to wait for each other no more than necessary: the waits that a sampled run measures in its first
     windows are not known here.
 
     - `scenario`: for which `simlib.simulator.sampling.unsupported_reason` is empty.
@@ -383,7 +381,7 @@ def _updated_rates(
         delay = max(0.0, interval.lost / interval.faults - queued)
         service = service_of(rates.vcpus, rates.interval, share, delay, queued) - splitting * rates.held
         point = share, max(0.0, delay - splitting * rates.flush), max(0.0, service)
-        if points and share - points[-1][0] < ALIKE * share:  # too near to separate
+        if points and share - points[-1][0] < ALIKE * share:  # too close to distinguish
             point = tuple(np.mean([points.pop(), point], axis=0).tolist())
         points.append(point)
     if points:
@@ -399,7 +397,7 @@ def _updated_rates(
 def _combine_passes(
     scenario: Scenario, time: float, passes: list[_Pass], pages_left: float, converged: bool, windows: int, events: int
 ) -> SampledRun:
-    """Metrics of all passes together, as a whole simulation would have measured them."""
+    """Metrics over all passes, as a simulation of the whole memory would have given them."""
     sums = dict.fromkeys(("work", "wait", "other", "acquisitions", "contended"), 0.0)
     laps, stalls = np.zeros(LAP_BINS), list[Stalls]()
     for pass_ in passes:
@@ -416,7 +414,7 @@ def _combine_passes(
     widths = np.diff(np.concatenate([[0.0], curve[:, 0]]))
     above = {f"seconds_above_{level}": float(width * (curve[:, 1] < 1 - level / 100).sum()) for level in LEVELS}
     clear, fault = sums["work"] + sums["wait"] + sums["other"], 0.0
-    if passes:  # time of all vCPUs together beyond their undisturbed accesses
+    if passes:  # total time of the vCPUs beyond their undisturbed accesses
         vcpus, accesses = scenario.guest.vcpus, float(passes[-1].cycles.accesses[-1, -1])
         fault = max(0.0, vcpus * (time - accesses / undisturbed_rate(scenario)))
     metrics = {

@@ -3,12 +3,12 @@
 
 A page is still untouched after n accesses of the guest with probability exp(-n × p), where p is the share of the
 accesses that go to it; the duration of the accesses does not matter. So the state of each part of the memory when a
-chunk is cleared follows from the number of accesses since it was cleared before, and that number from the speed of the
-guest while the migration thread clears and sends. Only this speed has to be simulated, in windows
+chunk is cleared follows from the number of accesses since that part was last cleared, and that number from the speed
+of the guest while the migration thread clears and sends. Only this speed has to be simulated, in windows
 (`simlib.simulator.sampling.window`); it is described by `Rates`.
 
-Pages of one popularity form a class; there is one class if all are alike. For each chunk and class the model keeps the
-probability that a page which the guest writes is clean: write-protected, or missing from a block that was split.
+Pages of one popularity form a class; there is one class if all pages are alike. For each chunk and class, the model has
+the probability that a page which the guest writes is clean: write-protected, or missing from a block that was split.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def inlined_function(function: Function) -> Function:
 
 
 GOLDEN = 0.6180339887498949
-"""Golden ratio less one: its multiples fill an interval as evenly as possible, however many there are."""
+"""Golden ratio minus one: its multiples fill an interval as evenly as possible, however many there are."""
 
 ENDS = (0.125, 0.25, 0.5, 1.0)
 """Ends of the parts into which the time of sending a chunk is divided: most of the change comes first."""
@@ -103,9 +103,9 @@ class Rates(NamedTuple):
 
     Times in seconds. `vcpus`; `interval`: time between two accesses of a vCPU, if none faults. `faulting`: shares of
     the accesses that fault, ascending, at which these are known: `delay`, the time that a fault loses besides waiting
-    in queues, and `service`, the time for which each fault keeps the others waiting. `flush`: time of all vCPUs that a
-    fault takes besides if it splits a block and flushes their TLBs, and `held`: the time for which that keeps the
-    others waiting. `clear`: duration of a CLEAR relative to that without contention (`MemoryState.uncontended_clear`).
+    in queues, and `service`, the time for which each fault keeps the others waiting. `flush`: additional time of
+    all vCPUs if a fault splits a block and flushes their TLBs, and `held`: the time for which this keeps the others
+    waiting. `clear`: duration of a CLEAR relative to that without contention (`MemoryState.uncontended_clear`).
     `working`: accesses of the guest during a CLEAR and for `drain` after it, relative to those of the same time
     undisturbed.
     """
@@ -134,14 +134,14 @@ class Rates(NamedTuple):
         return _between_once(self.arrays(), faulting, splitting)
 
     def arrays(self) -> Rates:
-        """The same with arrays, so that Numba compiles one version for any number of shares."""
+        """The same rates with arrays, so that Numba compiles one version for any number of shares."""
         faulting, delay, service = (np.array(values) for values in (self.faulting, self.delay, self.service))
         return self._replace(faulting=faulting, delay=delay, service=service)
 
 
 @inlined_function
 def _at(place: float, places: Any, values: Any) -> float:
-    """Interpolate few values linearly, constant beyond the first and the last (as `numpy.interp`)."""
+    """Interpolate linearly between a few values, constant beyond the first and the last (as `numpy.interp`)."""
     if place <= places[0]:
         return float(values[0])
     for i in range(1, places.shape[0]):
@@ -199,7 +199,7 @@ class Cycles(NamedTuple):
     """The chunks of one pass, each cleared and then sent; arrays of shape (chunks,).
 
     `begin`: beginning of its CLEAR, s since the end of the warm-up. `clear`, `send`: durations, s, and `drain`: the
-    part of `send` that `Rates.working` includes. `accesses`: the guest's accesses in all when CLEAR begins, after
+    part of `send` that `Rates.working` includes. `accesses`: the guest's total accesses when CLEAR begins, after
     `drain`, and after each part of the remainder of `send`, shape (chunks, 2 + parts). `faulting`: shares of the
     accesses that meet a write-protected page, an unsplit block, or a missing page, when CLEAR begins, and in each part
     of the sending after `drain`, shape (chunks, 1 + parts, 3). `faults`: of the guest in each part, shape (chunks,
@@ -215,7 +215,7 @@ class Cycles(NamedTuple):
     faults: Floats
 
     def accesses_at(self, times: Floats, profile: Floats) -> Floats:
-        """Number of the guest's accesses up to some times, from the beginning of the pass on.
+        """Number of the guest's accesses up to some times, since the beginning of the pass.
 
         - `profile`: share of the accesses during CLEAR and `drain` that were made up to moments which divide this time
           evenly.
@@ -298,7 +298,7 @@ class MemoryState:
         return np.asarray(np.maximum(per_ioctl + self.chunks * page, PS) * (dirty > 0))  # windows measure ratios to it
 
     def make_pass(self, dirty: Floats, rates: Rates) -> Cycles:
-        """Make one pass over the pages that GET found; the state is then that at its end."""
+        """Make one pass over the pages that GET found; the state is then that at the end of the pass."""
         count = len(self.chunks)
         clear = rates.clear * self.uncontended_clear(dirty)
         send = np.rint(dirty * self.chunks) * page_time(self.scenario) * PS
@@ -377,7 +377,7 @@ def _integrate_pass(
         during = model.rates.working * model.rates.vcpus / model.rates.interval * (clear[chunk] + drain[chunk])
         half = 0.0
         if clear[chunk] > 0:
-            # Its pages are protected one after another: as if all at once, halfway.
+            # CLEAR protects its pages one after another; the model protects all of them at once, halfway.
             half = 0.5 * during * clear[chunk] / (clear[chunk] + drain[chunk])
             _fade(model, memory, HALF, half)
             since[chunk] = accesses + half
@@ -404,7 +404,7 @@ def _integrate_pass(
 def _send(
     model: _FluidModel, memory: _Memory, accesses: float, time: float, shares: Floats, faults: Floats, totals: Floats
 ) -> float:
-    """Send a chunk, part by part; returns the guest's accesses in all."""
+    """Send a chunk, part by part; returns the guest's total accesses."""
     shares[1:], faults[:] = 0.0, 0.0
     if time <= 0:
         return accesses

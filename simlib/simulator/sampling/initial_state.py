@@ -48,9 +48,9 @@ def initial_image(
 def _chances(memory: MemoryState, chunk: int, accesses: float) -> tuple[float, float, float, float, float]:
     """Probabilities of the states of a page when CLEAR comes, averaged over the classes.
 
-    The average is enough because popular pages are scattered. Of a page that the guest writes: that it was dirty at
-    GET, that it is dirty now, and that it is dirty or was never accessed; that a page which the guest only reads was
-    never accessed; and that a block was never split.
+    The average is enough because popular pages are scattered. The probabilities are: that a page which the guest writes
+    was dirty at GET; that it is dirty now; that it is dirty or was never accessed; that a page which the guest only
+    reads was never accessed; and that a block was never split.
     """
     at_get, rate = memory.clean_now()[chunk], memory.touches.rate
     clean = at_get * np.exp(-rate * (accesses - memory.accesses))

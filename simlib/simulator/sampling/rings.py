@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A migration with dirty rings, estimated by windows over all of its memory.
 
-Rings protect a page when they are reaped: when a pass begins, and in it when one is full, and every
-`Workload.reap_every`. A pass begins with all pages clean, and is steady after some reaps. A window simulates the whole
-pass if it has hardly any reaps; for longer passes one window is enough, whose losses per second apply to every second.
-The number of pages that a pass finds follows from how often each was accessed meanwhile, as in
+Reaping the rings write-protects their pages. Rings are reaped when a pass begins, during a pass when one is full, and
+every `Workload.reap_every`. A pass begins with all pages clean, and is steady after some reaps. A window simulates the
+whole pass if the pass has hardly any reaps; for longer passes one window is enough, and its losses per second apply to
+every second. The number of pages that a pass finds follows from how often each was accessed meanwhile, as in
 `simlib.simulator.sampling.fluid_model`.
 """
 
@@ -32,19 +32,19 @@ from simlib.simulator.workloads.kernel import STOP
 from simlib.simulator.workloads.migration import page_time
 
 SHORT = 2.0
-"""Reaps of the longest pass that is simulated whole."""
+"""Number of reaps of the longest pass that is simulated whole."""
 
 SETTLE = 1.5
-"""Reaps before the measurement of a window on a long pass begins."""
+"""Number of reaps before the measurement begins in a window on a long pass."""
 
 MEASURED_REAPS, ACCESSES = (2.5, 20.0), 1e6
-"""Fewest and most reaps during the measurement, and its number of accesses, if that lies between."""
+"""Minimum and maximum number of reaps during the measurement, and its number of accesses between these limits."""
 
 _ACQUIRED, _CONTENDED = (LOCK_COLUMNS.index(name) for name in ("acquisitions", "contended"))
 
 
 class Reaping(NamedTuple):
-    """Costs of reaping the rings: acquisitions of mmu_lock; time holding it, waiting for it, and other, s."""
+    """Costs of reaping the rings: acquisitions of mmu_lock; time holding it, waiting for it, and other time, s."""
 
     acquisitions: float
     work: float
@@ -100,9 +100,9 @@ def reap_period(scenario: Scenario) -> float:
 
 
 def ring_job(scenario: Scenario, settle: float, seconds: float, ends: bool, at: float = 0.5) -> Job:
-    """Programs of a window that opens `settle` s after all pages were clean, for `seconds` s; `ends`: its pass ends.
+    """Programs of a window that opens `settle` s after all pages were clean, for `seconds` s.
 
-    `at`: from 0 to 1: position of the reaping thread in its sleep.
+    `ends`: whether its pass ends; `at`: from 0 to 1: position of the reaping thread in its sleep.
     """
     kernel = MeasuredKernel(scenario)
     pages, block = scenario.guest.pages, PageTable(scenario.guest.page_size).pages_per_block()
@@ -166,7 +166,7 @@ def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since:
 
 
 def reap_cost(scenario: Scenario, entries: float) -> Reaping:
-    """Cost of reaping `entries` entries, none within 64 pages of another; faults that lock move the cache line."""
+    """Cost of reaping `entries` entries, none within 64 pages of another; faults that take the lock move its line."""
     cost, policy = partial(cost_of, scenario), scenario.policy.resolved()
     per_reap = cost("ring_exit", "flush", "interrupt") + scenario.guest.vcpus * cost("flush_per_vcpu")
     per_entry = cost("ring_entry", "reset_entry")

@@ -18,7 +18,7 @@ from simlib.simulator.workloads.degradation import LEVELS
 from simlib.simulator.workloads.migration import METRICS, not_converged_warning, page_time
 
 MODEL_ERROR = 0.01
-"""Standard deviation, relative, of the error of means beyond the spread of the replications (docs/sampling.md)."""
+"""Relative standard deviation of the error of means, besides the spread of the replications (docs/sampling.md)."""
 
 LEVEL = 0.90
 """Nominal coverage of an interval."""
@@ -36,7 +36,7 @@ class Estimate:
     high: float
 
     def within(self, least: float, most: float) -> Estimate:
-        """Clip the interval to a range of possible values; the value stays.
+        """Clip the interval to a range of possible values; the value does not change.
 
         >>> Estimate(1.0, 0.1, 0.8, 1.2).within(0.0, 1.0)
         Estimate(value=1.0, error=0.1, low=0.8, high=1.0)
@@ -46,7 +46,7 @@ class Estimate:
 
 
 def metric_table(scenario: Scenario, runs: Sequence[SampledRun]) -> pd.DataFrame:
-    """Means over the replications; of stalls an estimate from all of them together.
+    """Means over the replications; for stalls, one estimate from all replications.
 
     Values that are exact have no error: the time of enabling; the number of passes and the convergence, where the
     replications agree; the first pass, which sends all of the memory; and every metric, if nothing is sent at all.
@@ -66,9 +66,9 @@ def metric_table(scenario: Scenario, runs: Sequence[SampledRun]) -> pd.DataFrame
 
 
 def validity_flags(scenario: Scenario, runs: Sequence[SampledRun]) -> tuple[str, ...]:
-    """Validity flags of sampled runs, in the words of `workloads.migration.warnings` for a whole migration."""
+    """Validity flags of sampled runs, phrased as by `workloads.migration.warnings` for a whole migration."""
     late = [run for run in runs if not run.metrics["converged"]]
-    flags = [f"replications do not agree: it converged in {len(runs) - len(late)} of {len(runs)}"]
+    flags = [f"replications do not agree: the migration converged in {len(runs) - len(late)} of {len(runs)}"]
     flags = flags if 0 < len(late) < len(runs) else []
     if 2 * len(late) >= len(runs):
         passes = round(_middle([run.metrics["passes"] for run in late]))
@@ -100,7 +100,7 @@ def _middle(values: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def _half(replications: int, error: float, unknown: float) -> float:
-    """Half-width of an interval, if `unknown` of the value is not known exactly."""
+    """Half-width of an interval, if the part `unknown` of the value is not known exactly."""
     quantile = float(stdtrit(replications - 1, 0.5 + LEVEL / 2))
     return quantile * float(np.hypot(error, MODEL_ERROR * unknown))
 
@@ -137,7 +137,7 @@ def _limits(scenario: Scenario, estimates: dict[str, Estimate]) -> dict[str, tup
 
 
 def _longest(runs: Sequence[SampledRun]) -> float:
-    """Longest stall to expect, from all replications together."""
+    """Expected longest stall, from all replications."""
     if len({len(run.stalls) for run in runs}) > 1:  # with different numbers of windows
         return max(run.metrics["longest_stall"] for run in runs)
     pooled = []

@@ -31,13 +31,13 @@ from simlib.simulator.workloads.guest import running_vcpu
 from simlib.simulator.workloads.kernel import PLACES, STOP
 
 BACKGROUND = 64
-"""Least number of blocks that represent the memory around a chunk."""
+"""Minimum number of blocks that represent the memory around a chunk."""
 
 UNSPLIT, MOST_BACKGROUND = 4, 1024
-"""Least number of unsplit blocks among these, if accesses meet any; and most blocks, unless the memory has fewer."""
+"""Minimum number of unsplit blocks among these, if accesses meet any; maximum number of blocks."""
 
 PROFILE = 33
-"""Moments at which a window records the share of its accesses made so far."""
+"""Number of moments at which a window records the share of its accesses made so far."""
 
 MEASURE = 1
 """Flag that opens a window."""
@@ -72,7 +72,7 @@ class Interval(NamedTuple):
     def working(self, vcpus: int, interval: float) -> float:
         """Accesses relative to those of an undisturbed guest; `interval`: time between two accesses of a vCPU, s.
 
-        The time lost is known more finely; but the vCPUs that wait at the end have lost more than is recorded.
+        The time lost is more precise than the accesses; but vCPUs that wait at the end have lost more than is recorded.
         """
         vcpu_seconds = vcpus * self.seconds
         unrecorded = vcpu_seconds - self.accesses * interval - self.lost
@@ -87,7 +87,7 @@ class Window:
     - `before`: before CLEAR, while the preceding chunk was being sent.
     - `measured`: CLEAR and some time after it; without a chunk, while one was being sent.
     - `clear`: duration of CLEAR, s.
-    - `profile`, shape (33,): share of the accesses in `measured` made up to as many moments, evenly spaced.
+    - `profile`, shape (33,): share of the accesses in `measured` made up to each of 33 evenly spaced moments.
     - `laps`, shape (1888,): the vCPUs' stalls that ended in `measured`, by `simlib.simulator.engine.result.lap_bin`.
     - `longest`, shape (vcpus,): the longest stall of each vCPU, s.
     - `hold`: the longest hold of mmu_lock, s.
@@ -167,8 +167,8 @@ class WindowSpec(NamedTuple):
       page.
     - `times`: before the measurement, before CLEAR, and after it, s.
     - `accesses`: of the guest up to the beginning of CLEAR.
-    - `logged`: least and most pages that a vCPU has logged since an interrupt emptied its buffer, when the window
-      begins.
+    - `logged`: minimum and maximum number of pages that a vCPU has logged since an interrupt emptied its buffer, when
+      the window begins.
     """
 
     memory: MemoryState
@@ -194,7 +194,7 @@ def window_job(spec: WindowSpec, seed: int) -> Job:
     pages, block = int(counts.sum()), memory.block_pages
     unsplit = float(faulting[1]) / memory.written if memory.written else 0.0
     max_background = max(BACKGROUND, min(MOST_BACKGROUND, int(memory.chunks.sum()) // block))
-    needed = math.ceil(UNSPLIT / unsplit) if unsplit * max_background >= 1 else 0  # else chance has one now and then
+    needed = math.ceil(UNSPLIT / unsplit) if unsplit * max_background >= 1 else 0  # otherwise some occur by chance
     background = min(max_background, max(BACKGROUND, needed))
     blocks = -(-(-(-pages // block) + background) // guest.vcpus) * guest.vcpus
     window_pages = blocks * block

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scenario to programs: one module per workload, with its `metrics.WorkloadKind`: programs, metrics, limits."""
+"""From scenarios to programs: one module per workload, with its `metrics.WorkloadKind` (programs, metrics, limits)."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def build(scenario: Scenario) -> Job:
 
 @functools.lru_cache(maxsize=32)
 def _built(host: Host, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
-    """Job of a scenario by all that it depends on, so that replications build it once."""
+    """Job from the parts of a scenario that it depends on, so that replications build it once."""
     return KINDS[workload.kind].build(Scenario(host, guest, policy, workload, costs))
 
 
 def find_metric(scenario: Scenario, name: str) -> Metric:
     """Metric of a scenario's workload by its name: ``dirty_memory_time``, ``dirty_memory_time[2]``.
 
-    Raises `InputError` if the workload has no metric of this name, or not this iteration.
+    Raises `InputError` if the workload has no metric of this name, or no such iteration.
 
     >>> find_metric(Scenario(), "dirty_memory_time[2]").unit
     's'

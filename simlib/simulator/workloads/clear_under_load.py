@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CLEAR while the guest writes, as programs: the selftest mmu_lock_contention_test of ``kernel-patches/``.
 
-Each vCPU populates its own region. From then on, beginning at a random page, it accesses page after page, round and
-round, until the rounds are over, and reads its stopwatch after every access; waits caused by enabling the log are not
-counted. The main thread enables dirty logging; in every round it sleeps for a while, then does GET and CLEAR, or has
-other threads CLEAR a part of the slot each. A vCPU that shares a CPU with the main thread waits while that is awake. At
-the end every vCPU makes one more access.
+Each vCPU populates its own region. Then, beginning at a random page, it accesses the pages of the region in order,
+again and again, until the rounds are over, and reads its stopwatch after every access; waits caused by enabling the log
+are not counted. The main thread enables dirty logging; in every round it sleeps for a while, then does GET and CLEAR,
+or has other threads CLEAR a part of the slot each. A vCPU that shares a CPU with the main thread waits while the main
+thread is awake. At the end every vCPU makes one more access.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     access = costs.guest_access or 0
     if workload.flush_accesses:
         access += round((costs.guest_flush or 0) / workload.flush_accesses)
-    # A preempted vCPU accesses its page again later; the first access counts as the one under way.
+    # A preempted vCPU accesses its page again later; its first access to it counts as under way.
     repeated = workload.preempted_vcpus * (workload.iterations - 1)
     laps = raw.lap_histogram
     return {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CPU time that dirty logging takes, by part: enabling, CLEAR, faults.
 
-The parts are counted in the engine's picoseconds over one span, so that their sum is complete: work that a policy moves
-from one part to another stays in it.
+The parts are counted in the engine's picoseconds over one span, so that their sum does not change if a
+policy moves work from one part to another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENABLED = Stamp("enabled")
 def cpu_metrics(begin: str, end: str, scaling: str = "same") -> tuple[Metric, ...]:
     """Metrics of `cpu_times`, the sum first.
 
-    - `begin`, `end`: the span over which all of them are counted, in words.
+    - `begin`, `end`: the span over which all of them are counted, as text.
     - `scaling`: `Metric.scaling`.
     """
     return (
@@ -52,7 +52,7 @@ def cpu_times(
     guest = int(all_threads[AWAKE].sum() - (stamper[last] - stamper[first])) - helpers
     guest += int(raw.stamp_waits[last] - raw.stamp_waits[first])
     enable, clear = (int(stamper[enabled] - stamper[first]), int(stamper[last] - stamper[enabled]) + helpers)
-    # An access is counted as done as its vCPU begins the next one: each has one under way at either end.
+    # An access counts as done when its vCPU begins the next one: each vCPU has one under way at either end.
     fault = max(0, guest - undisturbed_work(scenario, int(all_threads[-1]) + uncounted, access))
     parts = {"enable_cpu_time": enable, "clear_cpu_time": clear, "fault_cpu_time": fault}
     return {"logging_cpu_time": sum(parts.values()) * PS} | {name: time * PS for name, time in parts.items()}

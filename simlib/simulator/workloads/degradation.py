@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Throughput of a guest that keeps running while others take mmu_lock, read from an engine's counters."""
+"""Throughput of a guest that keeps running while other threads take mmu_lock, from an engine's counters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def degradation(scenario: Scenario, job: Job, raw: EngineResult, end: Stamp = SW
     """The guest's throughput over time, relative to that of an undisturbed guest.
 
     Returns: ``time_s`` (since the end of the warm-up, middle of the bin), ``width_s``, ``throughput``, ``degradation``
-    (one less the throughput). From the first whole bin to the last before the end.
+    (1 − throughput). The rows are from the first whole bin to the last before the end.
 
     - `end`: stamp at which the disturbance ends; by default the switchover of a migration.
     """

@@ -21,7 +21,7 @@ class DirtyLog(KernelProgram):
 
     @property
     def initially_set(self) -> bool:
-        """True if every page is dirty when logging begins: needs manual protection, so not for `at_get` or `ring`."""
+        """True if every page is dirty when logging begins; this needs manual protection, unlike `at_get` and `ring`."""
         workload = self.scenario.workload
         manual = workload.facts.manual and workload.clear_when not in ("at_get", "ring")
         return workload.initially_set and manual
@@ -39,8 +39,8 @@ class DirtyLog(KernelProgram):
     def enable_log(self) -> None:
         """Enable dirty logging for the slot: set every bit; or split every block and write-protect every page.
 
-        Source: arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags; arch/arm64/kvm/mmu.c kvm_arch_commit_memory_region. Blocks
-        were dropped by arch/x86/kvm/mmu.c spte_write_protect as of 3.11.
+        Source: arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags; arch/arm64/kvm/mmu.c kvm_arch_commit_memory_region. In
+        Linux 3.11, arch/x86/kvm/mmu.c spte_write_protect dropped blocks.
         """
         program, lock = self.program, self.lock(self.policy.facts.enable_lock, regions=True)
         program.note("enable dirty logging")
@@ -76,7 +76,7 @@ class DirtyLog(KernelProgram):
 
     @contextmanager
     def _lock_regions(self, within: Extent = REGION) -> Iterator[Extent]:
-        """Run the block for all pages of the extent, or in turn for those of each region with a lock of its own."""
+        """Run the ``with`` block for all pages of the extent, or in turn for each region with a lock of its own."""
         if self.policy.lock_regions == 1:
             yield within
             return
@@ -105,7 +105,7 @@ class DirtyLog(KernelProgram):
         """GET without manual protection, which write-protects the pages that it finds.
 
         Source: virt/kvm/kvm_main.c kvm_get_dirty_log_protect; kernel-patches/ 0007 for dropping the lock, 0017 for
-        doing without it. TLBs were flushed under it by arch/x86/kvm/x86.c kvm_vm_ioctl_get_dirty_log as of 3.11.
+        GET without the lock. In 3.11, arch/x86/kvm/x86.c kvm_vm_ioctl_get_dirty_log flushed TLBs under the lock.
         """
         program, policy, lock = self.program, self.policy, self.clear_lock
         flush_held = policy.get_flush == "under_lock" and lock is not None
@@ -154,7 +154,7 @@ class DirtyLog(KernelProgram):
     def sync_log(self) -> list[Scan]:
         """Collect what hardware has logged before GET or CLEAR; returns the scans that are needed for it.
 
-        The vCPUs flush their log buffers; without any, every entry of the page table is visited.
+        The vCPUs flush their log buffers; without log buffers, every entry of the page table is visited.
         """
         program, costs = self.program, self.costs
         self.sync_buffers()
@@ -186,14 +186,14 @@ class DirtyLog(KernelProgram):
             self.scan_all(Scan.TAKE)
 
     def harvest_stopped_rings(self) -> None:
-        """Harvest the rings of the stopped guest; the cost of it is not modelled."""
+        """Harvest the rings of the stopped guest; the cost is not modelled."""
         with self.program.holding(Lock(USERSPACE, Mode.WRITE)):
             self.kick(0)
             self.program.harvest(0)
             self.scan_all(Scan.TAKE)
 
     def reap(self) -> None:
-        """Harvest the rings of all vCPUs, and have them reset."""
+        """Harvest the rings of all vCPUs, and have KVM reset them."""
         with self.program.holding(Lock(USERSPACE, Mode.WRITE)):
             self._reap()
 
@@ -215,7 +215,7 @@ class DirtyLog(KernelProgram):
 
         Source: QEMU accel/kvm/kvm-all.c kvm_dirty_ring_reaper_thread.
 
-        - `first`: time of its first reap, ps; None: after a whole sleep.
+        - `first`: time of its first reap, ps; None: the end of a whole sleep.
         """
         program, every = self.program, self.scenario.workload.reap_every
         with program.thread("reap") as thread:
@@ -283,10 +283,10 @@ class DirtyLog(KernelProgram):
     ) -> None:
         """Apply `act` to each word of an extent with the lock held; the strategy decides when a hold ends.
 
-        `at_end` is called at the end of each hold. Without a lock nothing is held.
+        `at_end` is called at the end of each hold. Without a lock there are no holds.
 
-        If the strategy never drops the lock, it is taken once, even if there is nothing to do. Otherwise a hold begins
-        at the first word that has something to do, as in kernel-patches/ 0007.
+        If the strategy never drops the lock, the lock is taken once, even if there is nothing to do. Otherwise a hold
+        begins at the first word that has something to do, as in kernel-patches/ 0007.
         """
         program = self.program
         if lock is None:

@@ -94,7 +94,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[Scenario, float]:
     """Scenario with at most `pages_per_vcpu` pages per vCPU, or one in `fraction` of these, and its scale factor.
 
-    In the steady state, times and counts are proportional to the pages; the relative weight of start and end is lost.
+    In the steady state, times and counts are proportional to the pages. The weight of start and end is not kept.
     With dirty rings the whole memory is simulated: the number of entries in them at the end of a round does not grow
     with the pages.
     """
@@ -108,8 +108,8 @@ def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[
     workload, costs = scenario.workload, scenario.costs
     chunk = workload.clear_chunk or memory
     if chunk > total:
-        # An ioctl that covers less than before flushes less often for its pages: shrink the flush alike. Faults that
-        # split a block and flush for it come as often for their pages as before; what they flush stays as it is.
+        # An ioctl that covers less than before flushes more often per page: shrink the cost of its flush in
+        # proportion. Faults that split a block flush as often per page as before: then the cost stays the same.
         if workload.clear_chunk is not None:
             workload = dataclasses.replace(workload, clear_chunk=total)
         policy, frequent = scenario.policy.resolved(), guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"

@@ -2,8 +2,8 @@
 """Eager splitting on arm64, table walk by table walk, as programs: when dirty logging is enabled, or during CLEAR.
 
 The steps are those of the selftest dirty_log_perf_test with one slot. Memory is mapped when the run begins. Without
-KVM_DIRTY_LOG_INITIALLY_SET enabling write-protects the slot and then splits it; with it, each CLEAR write-protects and
-splits the 64 pages of a word at a time. Every walk costs its visits (`simlib.model.pagetable.PageTable.walked`).
+KVM_DIRTY_LOG_INITIALLY_SET, enabling write-protects the slot and then splits it; with it, each CLEAR write-protects and
+splits the 64 pages of a word at a time. A walk takes as long as its visits (`simlib.model.pagetable.PageTable.walked`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _main(kernel: EagerSplit) -> Thread:
 
 @dataclass
 class EagerSplit(DirtyLog):
-    """An arm64 kernel whose stage-2 table walks cost their visits."""
+    """An arm64 kernel in which the time of a stage-2 table walk is that of its visits."""
 
     def __post_init__(self) -> None:
         """Determine the levels and blocks that map the memory."""
@@ -103,13 +103,13 @@ class EagerSplit(DirtyLog):
         if chunk % max(self.leaf_pages, self.block_pages):
             raise InputError(
                 "policy.split_chunk", format_size(chunk * self.table.page_bytes),
-                "must be a multiple of the blocks that map the memory",
+                "must be a multiple of the size of the blocks that map the memory",
                 "omit it; a smaller chunk splits 1 GiB in two steps, which is not simulated",
             )  # fmt: skip
         if pages % self.leaf_pages:
             raise InputError(
                 "guest.memory", format_size(pages * self.table.page_bytes),
-                f"must be a multiple of the blocks of {format_size(self.leaf_pages * self.table.page_bytes)}",
+                f"must be a multiple of the block size, {format_size(self.leaf_pages * self.table.page_bytes)}",
             )  # fmt: skip
         if self.height == 3 and self.chunk % self.leaf_pages:
             raise InputError(
@@ -118,7 +118,7 @@ class EagerSplit(DirtyLog):
             )  # fmt: skip
 
     def _visits(self, pages: int, height: int) -> int:
-        """Time of a walk over `pages` pages from the first of a block whose leaves have this height, ps."""
+        """Time of a walk over `pages` pages, from the first page of a block whose leaves have this height, ps."""
         return self.costs.walk_entry * self.table.walked(0, pages, height, self.levels)
 
     def _split_visits(self, pages: int, height: int) -> int:
@@ -151,7 +151,7 @@ class EagerSplit(DirtyLog):
             program.back(REGION)
 
     def _protect(self, extent: Extent, pages: int) -> None:
-        """Write-protect the entries that map a range; 1 GiB blocks, of which the engine knows the parts, once each."""
+        """Write-protect the entries that map a range: each 1 GiB block once, although the engine knows its parts."""
         program, entry_ps = self.program, self.costs.protect_entry
         program.hold(self._visits(pages, self.height))
         if self.height == 3:
@@ -202,8 +202,8 @@ class EagerSplit(DirtyLog):
         """CLEAR the whole slot, `clear_chunk` at a time.
 
         Each word with a dirty page is write-protected and then split, if a block still maps it. A walk covers the pages
-        from the word's first dirty one to its last, taken to be all 64. In the first round, pages that come from a
-        block are taken to be write-protected already.
+        from the word's first dirty one to its last, assumed to be all 64. In the first round, pages that come from a
+        block are assumed to be write-protected already.
 
         Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; arch/arm64/kvm/mmu.c
         kvm_arch_mmu_enable_log_dirty_pt_masked (6.12).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""GET_DIRTY_LOG without manual protection while the guest writes, as programs: the benchmark of 2013, as far as known.
+"""GET without manual protection while the guest writes, as programs: the benchmark of 2013, as far as it is known.
 
 The memory is mapped when the run begins. After a while the log is enabled; then userspace sleeps and does GET, round
 after round. Each GET collects the pages written since the last one and write-protects them: with mmu_lock held, in one
@@ -87,7 +87,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Refuse rounds that cannot end in time. Raises `HorizonError`."""
+    """Refuse rounds that cannot end within the simulated time. Raises `HorizonError`."""
     workload, guest, costs = scenario.workload, scenario.guest, scenario.host_costs
     round_ps = workload.pause + guest.pages * max(costs.clear_page or 0, costs.lockless_page or 0)
     hint = "use less memory, fewer iterations or a shorter pause"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Early refusal of runs that would exceed the simulated time."""
+"""Early refusal of runs that would exceed the longest simulated time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from simlib.simulator.engine.result import PS
 def check_within_horizon(what: str, time: float, hint: str, cli_hint: str = "", extra: int = 0) -> None:
     """Raise unless a time, ps, plus `extra` can be simulated.
 
-    The message is `what`, with the time for ``{}``, and `hint`; on the command line `cli_hint`. Raises `HorizonError`.
+    The message is `what`, with the time as ``{}``, and `hint` (`cli_hint` on the command line). Raises `HorizonError`.
     """
     if extra + time > HORIZON_PS:
-        limit = f"more than the {HORIZON_PS * PS:.0f} s that are simulated"
+        limit = f"more than the longest simulated time of {HORIZON_PS * PS:.0f} s"
         raise HorizonError(what.format(f"{time * PS:.0f} s") + f", {limit}", hint, cli_hint)
 
 
 LONGEST_RUN = 10**13
-"""Accesses of all vCPUs above which a run is refused: a week."""
+"""Number of accesses of all vCPUs (a week) above which a run is refused."""
 
 ACCESS_S, LONG_S = 20e-9, 10.0
-"""Least time of the compiled engine for an access without a fault, s; and the duration of a run to announce, s."""
+"""Minimum time of the compiled engine per access without a fault, s; duration from which a run is announced, s."""
 
 
 def undisturbed_accesses(scenario: Scenario) -> float:
@@ -61,7 +61,7 @@ SHORTER_HINT = "shorten pause or warm_up, or lengthen access_interval"
 
 
 def least_accesses(scenario: Scenario) -> float:
-    """Least number of accesses of a run: of a migration until all memory was sent once, else in its pauses or rounds.
+    """Minimum number of accesses of a run: of a migration until all memory is sent once, else in pauses or rounds.
 
     >>> least_accesses(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"iterations": 3}}))
     8192.0
@@ -80,7 +80,7 @@ def long_run_notice(scenario: Scenario, runs: int = 1, concurrency: int = 1) -> 
 
     >>> s = {"guest": {"vcpus": 64}, "workload": {"kind": "get_dirty_log", "pause": "100s", "access_interval": "500ns"}}
     >>> long_run_notice(Scenario.parse(s), runs=3, concurrency=2)
-    'a long run: the guest accesses its memory at least 2.56e+10 times in each of 3 runs: at least 768 s; shorten ...'
+    'a long run: the guest accesses its memory at least 2.56e+10 times in each of 3 runs, which takes at least 768 ...'
     """
     accesses = least_accesses(scenario)
     seconds = accesses * ACCESS_S * max(1.0, runs / concurrency)
@@ -89,11 +89,11 @@ def long_run_notice(scenario: Scenario, runs: int = 1, concurrency: int = 1) -> 
     in_each = f" in each of {runs} runs" if runs > 1 else ""
     hint = "use less memory or a faster link" if scenario.workload.facts.by_chunk else SHORTER_HINT
     notice = f"a long run: the guest accesses its memory at least {accesses:.3g} times{in_each}"
-    return f"{notice}: at least {seconds:.0f} s; {hint}"
+    return f"{notice}, which takes at least {seconds:.0f} s; {hint}"
 
 
 def check_passes(scenario: Scenario) -> None:
-    """Refuse a guest whose passes over its memory cannot end in time.
+    """Refuse a guest whose passes over its memory cannot end within the simulated time.
 
     The bound is asymptotic: no vCPU is faster than its own faults in sequence (Denning and Buzen 1978). Raises
     `HorizonError`.

@@ -40,7 +40,7 @@ PLACES = 1
 
 
 def blocks_per_split(guest: Guest) -> int:
-    """Blocks of 2 MiB (with pages of 4 KiB) that are one mapping until a fault splits it.
+    """Number of 2 MiB blocks (with 4 KiB pages) that are one mapping until a fault splits it.
 
     >>> blocks_per_split(Guest(backing="hugetlb_1gb")), blocks_per_split(Guest())
     (512, 1)
@@ -51,7 +51,7 @@ def blocks_per_split(guest: Guest) -> int:
 class ProgramCosts:
     """Costs of actions as a program uses them, in ps by the names of `Costs`, and the names that were used.
 
-    A cost without a value takes no time here; the caller makes sure that it has one (`simlib.measurements.fits`).
+    A cost without a value takes no time here; the caller ensures that each has one (`simlib.measurements.fits`).
 
     >>> costs = ProgramCosts(Costs(fault_unlocked=700_000))
     >>> costs.fault_unlocked, costs.fault_hold, sorted(costs.used)
@@ -74,7 +74,7 @@ class ProgramCosts:
         return value if getattr(self._costs, name) is not None else getattr(self, other)
 
     def value_if_set(self, name: str) -> int:
-        """Value of a cost that another one includes unless it has a value; 0 if it has none."""
+        """Value of a cost; 0 if it has none, because another cost then includes it."""
         return 0 if getattr(self._costs, name) is None else getattr(self, name)
 
 
@@ -92,7 +92,7 @@ class KernelProgram:
     costs: ProgramCosts = field(init=False)
     """Costs of actions on the scenario's host."""
     first_batch: int = 64
-    """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
+    """Pages of each thread's adaptive batch when the run begins: the minimum that the strategy in use allows."""
     places: tuple[Places, ...] = ()
     """Distribution of the pages that the guest accesses (`Job.places`), if it is not uniform; by default Zipf's law."""
     kick_is_stall: bool = field(default=False, init=False)
@@ -100,7 +100,7 @@ class KernelProgram:
     image: Image | None = None
     """Memory when the run begins, if it is neither empty nor all mapped."""
     hardware_dirty_bits: bool = True
-    """True if the engine sets dirty bits; otherwise a write that hardware would log faults, and takes no longer."""
+    """True if the engine sets dirty bits; otherwise a write that hardware would log is a fault of the same duration."""
 
     def __post_init__(self) -> None:
         """Resolve the settings that the scenario leaves to the architecture."""
@@ -122,7 +122,7 @@ class KernelProgram:
         return self.scenario.guest.pages
 
     def stamp(self, phase: str, number: int = 0) -> None:
-        """Record the time at which a phase ends, or a round of it."""
+        """Record the time at which a phase, or a round of it, ends."""
         self.program.stamp(len(self.stamps))
         self.stamps.append(Stamp(phase, number))
 
@@ -158,12 +158,12 @@ class KernelProgram:
         """Handlers of the four kinds of fault, in the order of `Step.ACCESS`; `timed`: with the stopwatch."""
         costs, policy = self.costs, self.policy
         hold = costs.fault_hold
-        # Without a log nothing is write-protected: the second and the third kind do not come.
+        # Without a log nothing is write-protected: the second and the third kind do not occur.
         split = costs.value_or("split_hold", "fault_hold") if logging and self.faults_split else 0
         slow_sections, fast_sections = policy.fault_lock_sections, self.scenario.policy.fault_lock_sections or 1
-        # Only an entry that was valid can be cached by a TLB, and only some architectures broadcast.
+        # Only an entry that was valid can be cached by a TLB, and only some architectures broadcast invalidations.
         flush = costs.tlb_invalidate if logging and policy.facts.fault_flush == "broadcast" else 0
-        # A slot that is logged is mapped by pages: kvm_mmu_hugepage_adjust, arm64's user_mem_abort (logging_active).
+        # KVM maps a logged slot with pages: x86's kvm_mmu_hugepage_adjust, arm64's user_mem_abort (logging_active).
         block_action = Map.BLOCK if self.scenario.guest.mapped_as_blocks and not logging else Map.PAGE
         kinds = (
             ("missing page", policy.translation_fault, hold, 0, Map.PAGE, slow_sections),
@@ -189,7 +189,7 @@ class KernelProgram:
     def access(self, logging: bool, timed: bool = False) -> None:
         """Access the current page; `timed`: with the stopwatch for delays."""
         leave = self.leave(timed) if logging and self.hardware_dirty_bits else None
-        # A fault that fills the ring leaves before its page is written, which is protected then, and logged twice.
+        # A vCPU whose fault fills the ring exits before it writes; the reset protects the page, which is logged again.
         retry = leave is not None and self.ring_entries > 0
         self.program.access(*self.faults(logging, timed), on_full=leave, retry=retry)
 
@@ -238,11 +238,11 @@ class KernelProgram:
             self.read_stopwatch(of_kicks=True)
 
     def _flush_after_split(self) -> None:
-        """Flush TLBs once per block of the host's backing, whose mappings are all replaced.
+        """Flush TLBs once per block of the host's backing, all mappings of which are replaced.
 
-        It takes as long as with all vCPUs in the guest, although those that wait for the lock need no interrupt.
+        The flush takes as long as with all vCPUs in the guest, although those that wait for the lock need no interrupt.
 
-        Source: arch/x86/kvm/mmu/mmu.c __link_shadow_page (6.12), drop_large_spte before.
+        Source: arch/x86/kvm/mmu/mmu.c __link_shadow_page (6.12); drop_large_spte in earlier versions.
         """
         with self.program.every(blocks_per_split(self.scenario.guest)):
             self.flush(held=True)
@@ -282,10 +282,10 @@ class KernelProgram:
         program.back(REGION)
 
     def flush(self, held: bool = False) -> None:
-        """Flush all TLBs: this takes the caller's time and interrupts vCPUs; `held`: with the lock held.
+        """Flush all TLBs: this takes the caller's time and interrupts vCPUs; `held`: the caller holds the lock.
 
-        It interrupts each vCPU that is in the guest or on its way out or in: all but those that wait for the lock or
-        hold it, or are interrupted already.
+        It interrupts each vCPU that is in, entering or leaving the guest: all but those that wait for the lock, hold
+        it, or are interrupted already.
 
         Source: virt/kvm/kvm_main.c kvm_request_needs_ipi with KVM_REQUEST_WAIT (vcpu->mode), 6.12.
         """
@@ -295,13 +295,13 @@ class KernelProgram:
         spend(time)
         if costs.interrupt:
             with self.program.when(in_guest(1)):
-                self.kick(costs.kick, self.drain_cost)  # both begin as it is sent: the vCPU leaves, the caller waits
+                self.kick(costs.kick, self.drain_cost)  # when it is sent, the vCPU leaves and the caller begins to wait
                 spend(costs.interrupt)
         else:
             self.kick(costs.kick, self.drain_cost)
 
     def kick(self, time: int, entry: int = 0) -> None:
-        """Interrupt the vCPUs for `time`, if that costs them anything; `entry`: time per page in their log buffers."""
+        """Interrupt the vCPUs for `time`, if that takes any time; `entry`: time per page in their log buffers."""
         if time or self.buffer_entries:
             self.program.kick(time, self.kick_is_stall, _KICK if self.scenario.host.kick_spread else 0, entry)
 
@@ -396,7 +396,7 @@ class KernelProgram:
         )
 
     def _placement(self, threads: int) -> Placement:
-        """CPU of every thread: the vCPUs socket after socket, userspace's other threads from the first socket on."""
+        """CPU of every thread: the vCPUs socket after socket, userspace's other threads on the first socket first."""
         host, vcpus = self.scenario.host, self.scenario.guest.vcpus
         guest, others = placement(host, vcpus), placement(host, threads - vcpus)
         cluster = None

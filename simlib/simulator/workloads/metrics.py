@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Metrics of a workload, as data: each workload declares them beside the function that reads them from a run.
+"""Metrics of a workload, as data: each workload declares them next to the function that reads them from a run.
 
 A metric measured per round, such as ``dirty_memory_time``, is the sum over all rounds; ``dirty_memory_time[2]`` selects
 one of them.
@@ -21,18 +21,18 @@ from simlib.simulator.engine.result import PS, EngineResult
 from simlib.simulator.workloads.horizon import check_passes
 
 Values = Mapping[str, "float | Sequence[float]"]
-"""Measured values of a run by metric; for a metric by rounds, one value per round."""
+"""Values of a run by metric; for a metric with rounds, one value per round."""
 
 _NAME = re.compile(r"(\w+)(?:\[([0-9]{1,4})\])?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity that a run of a workload gives.
+    """One quantity that a run of a workload yields.
 
     - `definition`: definition of the quantity, as in docs/metrics.md.
-    - `scaling`: relation of its value for a part of the memory to the whole: ``proportional``, ``same``, or ``whole``:
-      the whole memory must be simulated.
+    - `scaling`: relation of its value for a part of the memory to the whole: ``proportional``, ``same``, or ``whole``
+      (the whole memory must be simulated).
     - `rounds`: whether it is the sum over rounds that can be selected.
     - `integer`: whether its values are integers, so that nothing lies between two of them.
     """
@@ -73,7 +73,7 @@ def lock_metrics(scenario: Scenario, raw: EngineResult) -> dict[str, float]:
 
 
 def phase_seconds(job: Job, raw: EngineResult, phase: str) -> list[float]:
-    """Duration of each round of a phase, s, from the stamp before its own."""
+    """Duration of each round of a phase, s, since the stamp before its own."""
     ends = [i for i, stamp in enumerate(job.stamps) if stamp.phase == phase]
     return [float(raw.stamp_ps[i] - raw.stamp_ps[i - 1]) * PS for i in ends]
 
@@ -121,22 +121,22 @@ class WorkloadKind:
         base, number = split_name(name)
         metric = next((known for known in self.metrics if known.name == base), None)
         if metric is None:
-            raise InputError("metric", name, f"{self.name} has none of this name",
+            raise InputError("metric", name, f"{self.name} has no metric of this name",
                              nearest(base, (known.name for known in self.metrics)))  # fmt: skip
         if number is None:
             return metric, 0
         if not metric.rounds:
             names = ", ".join(known.name for known in self.metrics if known.rounds) or "none"
-            raise InputError("metric", name, f"{base} has no iterations in {self.name}", f"metrics that have: {names}")
+            raise InputError("metric", name, f"{base} has no iterations in {self.name}", f"with iterations: {names}")
         if not 1 <= number <= rounds:
             raise InputError("metric", name, f"the workload has iterations 1 to {rounds}",
                              f"select one of them, or {base} for their sum")  # fmt: skip
         return metric, number
 
     def scale_to_whole(self, measured: Values, scale: float) -> dict[str, np.ndarray]:
-        """Scale values measured on a part of the memory to the whole, which is `scale` times as large.
+        """Scale values of a part of the memory to the whole, which is `scale` times as large.
 
-        Metrics that need the whole memory are left out.
+        Metrics that need the whole memory are omitted.
         """
         factors = {"proportional": scale, "same": 1.0} | ({"whole": 1.0} if scale == 1.0 else {})
         factor = {metric.name: factors[metric.scaling] for metric in self.metrics if metric.scaling in factors}
@@ -146,7 +146,7 @@ class WorkloadKind:
 def split_name(name: str) -> tuple[str, int | None]:
     """Name of a metric, and the iteration that it selects.
 
-    Raises `InputError` if the text is not of this form.
+    Raises `InputError` if the string is not of this form.
 
     >>> split_name("dirty_memory_time[2]"), split_name("contentions")
     (('dirty_memory_time', 2), ('contentions', None))

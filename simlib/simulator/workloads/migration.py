@@ -5,8 +5,8 @@ The memory is mapped when the run begins. The guest runs undisturbed for a while
 pass the migration thread does GET and, chunk by chunk, CLEAR and send, as QEMU does (migration/ram.c ram_save_iterate
 and migration_bitmap_clear_dirty, accel/kvm/kvm-all.c kvm_log_clear). It switches over when the pages that GET found can
 be sent within the downtime limit, or at the limit of passes or of time, and collects the pages that are dirty then. The
-following phase (stop-and-copy or post-copy) sends them and takes no lock. With dirty rings each pass reaps these
-instead; a vCPU whose ring is full does so too, and so does a thread periodically.
+following phase (stop-and-copy or post-copy) sends them and takes no lock. With dirty rings, each pass reaps the
+rings instead; a vCPU whose ring is full also reaps them, and so does a thread periodically.
 
 A VMM may throttle the guest (`simlib.model.throttle`). After each GET it compares the pages dirtied with those sent; if
 a pass takes long, it does a GET and this check within the pass. A thread makes all vCPUs sleep periodically.
@@ -109,7 +109,7 @@ def _clear_at_once(kernel: DirtyLog) -> None:
 
 
 def _check_within_pass(kernel: DirtyLog, rule: Throttle) -> None:
-    """If the last throttle check is too old, do GET and a check within a pass, which then continues where it was."""
+    """If the last throttle check is too old, do GET and a check; the pass then continues where it was."""
     program = kernel.program
     if not rule.sync_every:
         return
@@ -137,7 +137,7 @@ def _throttler(kernel: DirtyLog) -> Thread:
 def _send(kernel: DirtyLog, everything: bool) -> None:
     """Send the pages in the bitmap, or everything, chunk by chunk.
 
-    Each chunk is cleared before, by this thread or by its helpers.
+    Before it is sent, each chunk is cleared by this thread or by its helpers.
     """
     program, workload = kernel.program, kernel.scenario.workload
     parties = 1 + workload.clear_threads
@@ -272,7 +272,7 @@ def _left(job: Job, raw: EngineResult) -> int:
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Refuse a link so slow that the passes cannot end in time. Raises `HorizonError`."""
+    """Refuse a link so slow that the passes cannot end within the simulated time. Raises `HorizonError`."""
     workload = scenario.workload
     first = scenario.guest.pages * page_time(scenario)
     check_within_horizon(
@@ -280,8 +280,9 @@ def check_horizon(scenario: Scenario) -> None:
         "use less memory or a faster link", extra=workload.warm_up,
     )  # fmt: skip
     check_within_horizon(
-        "if it does not converge, its passes would take {}", min(workload.pass_limit * first, workload.timeout + first),
-        "use a shorter timeout or fewer passes", extra=workload.warm_up,
+        "if the migration does not converge, its passes would take {}",
+        min(workload.pass_limit * first, workload.timeout + first), "use a shorter timeout or fewer passes",
+        extra=workload.warm_up,
     )  # fmt: skip
 
 
@@ -307,7 +308,7 @@ def not_converged_warning(scenario: Scenario, passes: int, left: float, last: fl
     - `scale`: memory of the whole over that of the scenario.
 
     >>> not_converged_warning(Scenario.parse({"workload": {"kind": "migration", "pass_limit": 2}}), 2, 2**17, 1.0)
-    'had not converged: the guest dirties 0.5 GiB/s, the link sends ... GiB/s; stopped at the limit of 2 passes'
+    'the migration had not converged: the guest dirties 0.5 GiB/s, the link sends ... GiB/s; it stopped at the ...'
     """
     workload, guest = scenario.workload, scenario.guest
     bound = "at least " if left >= _MOST_PAGES * guest.pages * workload.write_percent / 100 else ""
@@ -316,8 +317,8 @@ def not_converged_warning(scenario: Scenario, passes: int, left: float, last: fl
     if passes == workload.pass_limit:
         stop = f"limit of {passes} pass{'es' if passes > 1 else ''}"
     return (
-        f"had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {link_rate:.3g} GiB/s; "
-        f"stopped at the {stop}"
+        f"the migration had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {link_rate:.3g} "
+        f"GiB/s; it stopped at the {stop}"
     )
 
 
@@ -333,7 +334,7 @@ KIND = WorkloadKind(
 
 
 def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
-    """Metrics of a scaled migration as for the whole; those of a single stall are left out.
+    """Metrics of the whole migration from those of a scaled one, without the metrics of a single stall.
 
     >>> unscaled({"precopy_duration": 0.5, "passes": 2.0, "longest_stall": 0.1}, 16)
     {'precopy_duration': 8.0, 'passes': 2.0}

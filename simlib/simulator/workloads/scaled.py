@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scale a migration to less memory: as many passes, each shorter in proportion."""
+"""Scale a migration to less memory: it makes as many passes, and each is shorter in proportion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
 
 SAMPLE_PAGES = 2**18
-"""Least number of pages of a sampled migration: 1 GiB, at which the April 2024 mail agrees with the whole memory."""
+"""Minimum number of pages of a sampled migration: 1 GiB, which gives the April 2024 mail's results of all memory."""
 
 _TIMES = ("warm_up", "downtime", "timeout", "pause", "reap_every")
 _PER_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu", "interrupt", "kick")
@@ -21,9 +21,9 @@ _PER_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu", "interrupt", "kick")
 def scaled(scenario: Scenario, factor: int) -> Scenario:
     """Scale a migration to a part of its memory.
 
-    A guest that accesses as many pages per second accesses each page of a smaller memory more often, in proportion; a
-    pass over it takes less time, in proportion. So the same happens to a page between two passes. Chunks shrink alike,
-    so that their number is the same, and the cost of an ioctl outside of its pages shrinks with them. The time of a
+    At the same access rate, a guest with less memory accesses each page more often, in proportion, and a pass over its
+    memory takes less time, in proportion. So the same happens to a page between two passes. Chunks shrink alike,
+    so that their number is the same, and the cost of an ioctl apart from its pages shrinks with them. The time of a
     single hold of a whole chunk, and so the longest stall, does not scale. Raises `InputError` if the memory or the
     chunk cannot be divided by the factor.
 
@@ -65,11 +65,11 @@ def _undivided(scenario: Scenario, unit: int) -> int:
 
 
 def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[Scenario, float]:
-    """Scenario with about `pages_per_vcpu` pages per vCPU, at least `SAMPLE_PAGES` in all, and its scale factor.
+    """Scenario with about `pages_per_vcpu` pages per vCPU, at least `SAMPLE_PAGES` in total, and its scale factor.
 
-    The result is as near to that as the memory and its chunks can be divided. A migration stays whole if it depends on
-    more than its memory: Zipf's law differs with fewer pages, and neither the time between slow faults nor that of a
-    throttle shrinks with the memory.
+    The number of pages is as close to this as the memory and its chunks can be divided. A migration stays whole if it
+    depends on more than its memory: Zipf's law differs with fewer pages, and neither the time between slow faults nor
+    that of a throttle shrinks with the memory.
 
     - `fraction`: keep only one in `fraction` of these pages, for a second run that is compared with this one.
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Unmapping of an arm64 stage 2 entry by entry, as programs: at the end of a VM, or while its guest runs.
+"""Unmapping of an arm64 stage 2 entry by entry, as programs: when a VM is destroyed, or while its guest runs.
 
-With mmu_lock held for write, each entry is cleared, its TLB entry invalidated by a broadcast, which the interconnect
-serves one CPU at a time, and the data cache cleaned of the memory that it mapped, as the policy requires. A table is
-freed after its last entry. After each largest block mmu_lock is dropped if a thread waits for it.
+With mmu_lock held for write, each entry is cleared; as the policy requires, its TLB entry is invalidated by a
+broadcast, which the interconnect serves one CPU at a time, and the memory that it mapped is cleaned from the data
+cache. A table is freed after its last entry. After each largest block mmu_lock is dropped if a thread waits for it.
 
-Source: arch/arm64/kvm/mmu.c stage2_apply_range, kvm_pgtable_stage2_unmap (6.12). Today a VM that ends has its tables
-freed without maintenance (kvm_free_stage2_pgd, kvm_pgtable_stage2_destroy): `teardown_cache` and `teardown_tlb` are
-then "elided", and the walk runs without the lock. Unmapping a range in use still is as above.
+Source: arch/arm64/kvm/mmu.c stage2_apply_range, kvm_pgtable_stage2_unmap (6.12). When a VM is destroyed, that kernel
+frees its tables without maintenance (kvm_free_stage2_pgd, kvm_pgtable_stage2_destroy): `teardown_cache` and
+`teardown_tlb` are then "elided", and the walk runs without the lock. A range in use is unmapped as above.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKi
 def build(scenario: Scenario) -> Job:
     """Programs of one scenario.
 
-    All memory is mapped when the run begins. Stamps are ``start``, ``undisturbed`` and ``unmapped``. The vCPUs of a
-    guest that has ended do nothing.
+    All memory is mapped when the run begins. Stamps are ``start``, ``undisturbed`` and ``unmapped``. If the
+    guest does not run, its vCPUs do nothing.
     """
     kernel = KernelProgram(scenario)
     if scenario.workload.guest_runs:
@@ -54,7 +54,7 @@ def _main(kernel: KernelProgram) -> Thread:
                 if kernel.policy.teardown_tlb == "vm":
                     kernel.flush(held=True)
         else:
-            with program.holding(lock):  # to detach the tables, which are private to this thread then
+            with program.holding(lock):  # to detach the tables, which are then private to this thread
                 pass
             _walk(kernel, lock)
         kernel.stamp("unmapped")
@@ -143,7 +143,7 @@ def counts(scenario: Scenario) -> Unmapping:
 
 
 def check_horizon(scenario: Scenario) -> None:
-    """Refuse a teardown that exceeds the simulated time. Raises `HorizonError`."""
+    """Refuse a teardown that exceeds the longest simulated time. Raises `HorizonError`."""
     time = counts(scenario).time_ps(scenario.host_costs, scenario.guest.vcpus)
     hint = "use less memory, or count the operations (simlib.simulator.workloads.teardown.counts)"
     check_within_horizon("the teardown would take {}", time, hint, extra=scenario.workload.warm_up)

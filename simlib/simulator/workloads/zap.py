@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Unmapping of all memory while the guest runs, as programs: the cost of deleting a memslot under the shadow MMU."""
+"""Unmapping of all memory while the guest runs, as programs: the cost of deleting a memslot under x86's shadow MMU."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _main(kernel: KernelProgram) -> Thread:
 def _zap(kernel: KernelProgram) -> None:
     """Give every vCPU an empty table at once; free the old ones block by block.
 
-    Between two blocks it may drop mmu_lock. The old tables are no longer in use, so TLBs are flushed only at the end,
-    with the lock held.
+    The thread may drop mmu_lock between two blocks. The old tables are no longer in use, so TLBs are flushed only at
+    the end, with the lock held.
 
     Source: arch/x86/kvm/mmu/mmu.c kvm_mmu_zap_all_fast and kvm_zap_obsolete_pages (BATCH_ZAP_PAGES).
     """

@@ -477,7 +477,7 @@ def test_intervals_stay_within_the_possible_values(name):
     assert downtime["high"] == pytest.approx(left["high"] / 4096 * link)
     parts = rows["value"][list(PARTS)].sum()
     assert rows["value"]["logging_cpu_time"] == pytest.approx(parts)
-    expected = [flag for flag in whole.flags if flag.startswith("had not converged")]
+    expected = [flag for flag in whole.flags if flag.startswith("the migration had not converged")]
     assert [flag[:17] for flag in sample.flags] == [flag[:17] for flag in expected]
     for flag, whole_flag in zip(sample.flags, expected, strict=True):
         assert flag.partition("; ")[2] == whole_flag.partition("; ")[2]
@@ -495,10 +495,12 @@ def test_replications_that_do_not_agree_are_flagged():
     rows = metric_table(migration(), [run, other, other]).set_index("metric")
     assert rows.loc["passes", ["value", "low", "high"]].tolist() == [2, 2, 3]
     assert rows.loc["converged", ["value", "low", "high"]].tolist() == [1, 0, 1]
-    assert validity_flags(migration(), [run, other, other]) == ("replications do not agree: it converged in 2 of 3",)
-    assert [flag[:17] for flag in validity_flags(migration(), [run, other])] == [
-        "had not converged",
-        "replications do n",
+    assert validity_flags(migration(), [run, other, other]) == (
+        "replications do not agree: the migration converged in 2 of 3",
+    )
+    assert [flag[:31] for flag in validity_flags(migration(), [run, other])] == [
+        "the migration had not converged",
+        "replications do not agree: the ",
     ]
 
 
@@ -506,7 +508,7 @@ REASONS = {
     "only a migration is sampled": {"workload": {"kind": "clear_under_load"}},
     "accesses its pages in order": {"workload": {"access": "sequential"}},
     "only lazy clearing and rings are sampled": {"workload": {"clear_when": "at_once"}},
-    "rings are sampled where blocks are split eagerly": {
+    "rings are sampled only if blocks are split eagerly": {
         "policy": {"eager_split": False},
         "workload": {"clear_when": "ring"},
     },
@@ -529,7 +531,7 @@ def test_an_unsupported_migration_is_refused_with_its_reason(reason):
 
 def test_supported_migrations_are_sampled():
     assert all(unsupported_reason(case) == "" for case in CASES.values())
-    with pytest.raises(InputError, match="replications = 1: must be at least 2; one run does not show its error"):
+    with pytest.raises(InputError, match="replications = 1: must be at least 2; a single run gives no error estimate"):
         sample_migration(migration(), replications=1)
 
 

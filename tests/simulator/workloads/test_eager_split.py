@@ -136,7 +136,7 @@ def test_a_guest_that_writes_on_waits_for_a_chunk_at_most():
     ("case", "message"),
     [
         (scenario("hugetlb_1gb", "1G", policy={"split_chunk": "2M"}), r"policy\.split_chunk = 2M: must be a multiple"),
-        (scenario("hugetlb_1gb", "512M"), r"guest\.memory = 512M: must be a multiple of the blocks of 1G"),
+        (scenario("hugetlb_1gb", "512M"), r"guest\.memory = 512M: must be a multiple of the block size, 1G"),
         (scenario("hugetlb_1gb", "2G", clear_chunk="512M"), r"workload\.clear_chunk = 512M: must be a multiple of 1G"),
     ],
 )

@@ -80,11 +80,15 @@ def test_one_iteration_scales_with_the_sample():
         (
             "dirty_log_perf_test",
             "contentions[1]",
-            r"has no iterations in dirty_log_perf_test; metrics that have: dirty_mem",
+            r"has no iterations in dirty_log_perf_test; with iterations: dirty_mem",
         ),
         ("dirty_log_perf_test", "dirty_memory_time[two]", r"must be a name, or a name with an iteration; write dirty_"),
-        ("migration", "dirty_memory_time", r"migration has none of this name; .*known: clear_cpu_time, clear_flush"),
-        ("zap", "precopy_duration", r"zap has none of this name; known: contentions, guest_throughput"),
+        (
+            "migration",
+            "dirty_memory_time",
+            r"migration has no metric of this name; .*known: clear_cpu_time, clear_flush",
+        ),
+        ("zap", "precopy_duration", r"zap has no metric of this name; known: contentions, guest_throughput"),
     ],
 )
 def test_an_unknown_metric_is_refused(kind, name, message):

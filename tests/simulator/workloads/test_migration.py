@@ -94,7 +94,9 @@ def test_threads_that_clear_beside_the_sender_hide_their_time(threads):
 def test_clear_threads_need_parts_of_whole_words():
     with pytest.raises(InputError, match=r"workload\.clear_threads = 3: .* multiple of 256K .* change clear_chunk"):
         scenario(clear_threads=3)
-    with pytest.raises(InputError, match=r"workload\.clear_threads = 2: they clear chunk by chunk, which clear_when = at_once does not"):
+    with pytest.raises(
+        InputError, match=r"workload\.clear_threads = 2: they clear chunk by chunk, which clear_when = at_once does not"
+    ):
         scenario(clear_threads=2, clear_when="at_once")
     with pytest.raises(InputError, match=r"workload\.clear_threads = 2: zap has no threads that only clear"):
         scenario(clear_threads=2, kind="zap")
@@ -278,8 +280,8 @@ def test_a_migration_that_cannot_converge_is_reported(workload, stopped):
     assert result.metrics["converged"] == 0
     left = result.metrics["dirty_left"] / 4096
     assert result.metrics["downtime"] == pytest.approx(left * page_time(result.scenario) * PS)  # GET takes no time
-    flag = next(f for f in result.flags if f.startswith("had not converged"))
-    assert f"the link sends {link:.3g} GiB/s; stopped at the {stopped}" in flag
+    flag = next(f for f in result.flags if f.startswith("the migration had not converged"))
+    assert f"the link sends {link:.3g} GiB/s; it stopped at the {stopped}" in flag
     bound, rate = re.search(r"the guest dirties (at least )?([0-9.]+) GiB/s", flag).groups()
     if bound:  # all of it, in the time that sending it takes
         assert float(rate) == pytest.approx(link, rel=0.05)
@@ -289,7 +291,9 @@ def test_a_migration_that_cannot_converge_is_reported(workload, stopped):
 
 
 def test_passes_that_could_last_longer_than_is_simulated_are_refused_at_once():
-    with pytest.raises(HorizonError, match=r"if it does not converge, its passes would take 5.* shorter timeout"):
+    with pytest.raises(
+        HorizonError, match=r"if the migration does not converge, its passes would take 5.* shorter timeout"
+    ):
         simulate(scenario(guest={"memory": "32G"}, link="250Mbit/s", clear_chunk="1G", timeout="4000s", pass_limit=100))
 
 

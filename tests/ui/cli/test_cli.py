@@ -157,7 +157,7 @@ def test_bad_arguments(ask, small, tmp_path):
         (("predict", small, "--vcpus", "16,many"), "whole numbers"),
         (
             ("predict", small, "--vcpus", "16", "--metrics", "speed"),
-            "has none of this name; known: clear_cpu_time, clear_dirty_log_time",
+            "has no metric of this name; known: clear_cpu_time, clear_dirty_log_time",
         ),
         (("predict", small, "--vcpus", "16", "--fit", small), "must be a fit file (JSON)"),
         (("simulate", ARM64), "name one"),

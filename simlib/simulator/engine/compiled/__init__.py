@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The fast engine: Numba interprets the step language; one module per subject.
+"""The fast engine interprets the step language in code compiled by Numba; one module per subject.
 
 `simlib.simulator.engine.reference` defines the behaviour; this engine computes the same result, event for event.
 `state` holds the records of a run, `calendar` the order of wake-ups, `lookahead` the steps that need no event (with the
 facts that `static_analysis` derives from the programs and the rounds that `fast_forward` learns), `access` the guest's
 memory accesses, `clock` the passing of time, `turns` the scheduling of an emulator's single processor, `locks` the lock
-disciplines, `throttling` how a VMM throttles vCPUs, `memory` the page table and the dirty log, `logs` the log buffers
-and dirty rings, `statistics` what is recorded. `interpreter` goes from step to step.
+disciplines, `throttling` the throttling of vCPUs, `memory` the page table and the dirty log, `logs` the log buffers
+and dirty rings, `statistics` what is recorded. `interpreter` runs step after step.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from simlib.simulator.engine.result import EngineResult, Progress
 
 _compiling = Lock()
 _addresses: dict[bool, int] = {}
-"""Address of `slow_path`, by whether runs keep records; present once the engine is compiled for them."""
+"""Address of `slow_path`, by whether runs keep records; present once the engine is compiled for such runs."""
 
 BUDGET = 500_000
-"""Events between two checks for an interrupt and updates of the progress display: well below a tenth of a second."""
+"""Events between two checks for an interrupt and updates of the progress display; they take well below 0.1 s."""
 
 
 def run(job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Progress | None = None) -> EngineResult:
@@ -41,8 +41,8 @@ def run(job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: P
 
     - `job`: programs, threads and locks.
     - `seed`: seed of the random numbers.
-    - `trace`: keep up to this many trace events; 0 keeps none.
-    - `ledger`: keep up to this many entries of what happened to the guest's pages; 0 keeps none.
+    - `trace`: record up to this many trace events; 0: none.
+    - `ledger`: record up to this many entries of what happened to the guest's pages; 0: none.
     - `progress`: called with (events, simulated time in ps) several times a second.
 
     >>> from simlib.model.program import Lock, Program
@@ -91,7 +91,7 @@ def is_compiled() -> bool:
 
 
 def compiling_engine() -> AbstractContextManager[None]:
-    """Compile the engine in another process while the block runs, unless the machine code is cached."""
+    """Compile the engine in another process while the ``with`` block runs, unless the machine code is cached."""
     return compiling_in_background(advance, (_minimal_run(), BUDGET), "simlib.simulator.engine.compiled", "plain")
 
 
@@ -113,7 +113,7 @@ def _minimal_run(records: int = 0) -> Run:
 def compile_for(state: Run, *, slow_path_only: bool = False) -> None:
     """Compile or load the engine, or only its slow path, for runs like this one: with records or without.
 
-    If no machine code is cached, another process compiles the slow path meanwhile.
+    If no machine code is cached, another process compiles the slow path in parallel.
     """
     recorded = state.counters.trace is not None
     with _compiling, loops_as_written():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compile the engine ahead of the first run: ``python -m simlib.simulator.engine.compiled [plain|recorded]...``.
 
-Compiles for both kinds of runs by default.
+By default, this compiles for both kinds of runs.
 
 Numba caches the machine code (``NUMBA_CACHE_DIR``), so that later commands do not wait for it. Runs with records have
-machine code of their own. ``slow_path`` before the kinds compiles only the slow path.
+machine code of their own. With ``slow_path`` before the kinds, only the slow path is compiled.
 """
 
 import sys

@@ -35,7 +35,7 @@ def interrupt(run, thread, number):
 
 @always_inline
 def access(run, thread, number, step):
-    """Access the current page: a hit goes on, a fault jumps. Returns the thread's clock."""
+    """Access the current page: a hit continues, a fault jumps to its handler. Returns the thread's clock."""
     world, counters = run.worlds[0], run.counters
     if thread.interrupted == 2:
         thread.pause = 0

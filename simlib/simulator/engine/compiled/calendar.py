@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The calendar: a winner tree over threads, each of which has at most one pending wake-up.
 
-A key combines a wake-up's time and the thread's number in one integer: the least key is the next event, and of equal
-times the lower thread comes first. `tree[1]` is the winner; the leaves, one per thread, are the second half.
+A key is a wake-up's time and the thread's number in one integer: the smallest key is the next event, at equal times
+that of the lower thread number. `tree[1]` is the winner; the leaves, one per thread, are the second half.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from simlib.simulator.engine.compiled.inline import always_inline
 from simlib.simulator.engine.limits import HORIZON_PS, MAX_THREADS
 
 THREAD_BITS = MAX_THREADS.bit_length() - 1
-"""Low bits of a key that hold the thread's number."""
+"""Number of low bits of a key that contain the thread's number."""
 
 NEVER = np.iinfo(np.int64).max
 """Key of a thread without a wake-up."""
 
 
 def initial_calendar(threads: int, turns: bool = False) -> NDArray[np.int64]:
-    """Calendar in which every thread wakes at time zero; empty where turns have a length, until a turn begins.
+    """Calendar in which every thread wakes at time zero; if turns have a length, it is empty until a turn begins.
 
     >>> initial_calendar(3)[1:6].tolist()
     [0, 0, 2, 0, 1]
@@ -39,7 +39,7 @@ def initial_calendar(threads: int, turns: bool = False) -> NDArray[np.int64]:
 
 @always_inline
 def least_rival(tree, number):
-    """Least key of all other threads."""
+    """Smallest key of all other threads."""
     node = np.uint64((tree.shape[0] >> 1) + number)
     least = NEVER
     while node > np.uint64(1):

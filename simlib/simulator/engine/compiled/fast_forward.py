@@ -11,7 +11,7 @@ from simlib.simulator.engine.compiled.static_analysis import HIT
 from simlib.simulator.engine.compiled.statistics import bin_of, lap_bin
 
 _ROUND_STEPS = 64
-"""Steps of the longest round that is traced."""
+"""Maximum number of steps of a round that is traced."""
 
 _NONE = -1
 _ALL_WRITABLE = Page.WRITABLE * 0x0101010101010101
@@ -22,7 +22,7 @@ _ALL_STATES = 3 * 0x0101010101010101
 def add_step(step, round_):
     """Add a step to a round; returns True if it does the same in every round, so that the round has a closed form.
 
-    There may be one LAP and one ADVANCE; a TEST only of a flag, or of the end of the extent, which is not reached.
+    It may have one LAP, one ADVANCE, and a TEST of a flag or of the end of the extent, which is not reached.
     """
     kind = step.kind
     if kind <= Step.HOLD:
@@ -47,7 +47,7 @@ def add_step(step, round_):
         elif round_.other == _NONE and step.c != round_.counter:
             round_.other, round_.other_period = step.c, step.b
         else:
-            return False  # there is no room for a third counter
+            return False  # a round has no field for a third counter
         return True
     if kind == Step.TEST and step.b == Quantity.FLAG:
         round_.events += 1
@@ -70,7 +70,7 @@ def jumps(world, step, expires):
 def trace_round(world, steps, first, expires, round_):
     """Trace the steps from a hit of an ACCESS to the next, and add up what they spend; True if there is a closed form.
 
-    The extent does not end on the way, and no counter runs out except number `expires`.
+    The extent does not end on the way, and no counter except `expires` runs out.
     """
     round_.time, round_.events, round_.run, round_.hold, round_.stride = 0, 1, 0, 0, 0
     round_.lap, round_.lap_at, round_.advance_at = _NONE, 0, 0
@@ -88,7 +88,7 @@ def trace_round(world, steps, first, expires, round_):
 
 @always_inline
 def shape_of(round_):
-    """All of a round but its number of events."""
+    """All fields of a round except its number of events."""
     times = round_.time, round_.run, round_.hold, round_.advance_at, round_.lap, round_.lap_at
     return times, (round_.stride, round_.extent, round_.counter, round_.other)
 
@@ -97,8 +97,8 @@ def shape_of(round_):
 def learn_rounds(world, steps, rounds):
     """Trace a round from every ACCESS, with the current flags.
 
-    If the expiry of one counter only costs events (such as testing a flag now and then), it becomes `counter`, and its
-    expiries are counted instead of ending a run of rounds.
+    If the expiry of a counter only adds events (such as testing a flag now and then), this counter becomes `counter`,
+    and its expiries are counted instead of ending a run of rounds.
     """
     for pc in range(steps.shape[0]):
         if steps[pc].ahead != HIT:
@@ -135,7 +135,7 @@ def writable_pages(words, page, count):
 
 @always_inline
 def scan_hits(world, pages, words, blocks, page, stride, most):
-    """Number of consecutive accesses, `stride` pages apart from `page` on, that are hits; at most `most`."""
+    """Number of consecutive accesses, starting at `page`, `stride` pages apart, that are hits; at most `most`."""
     count = 0
     while count < most:
         if stride == 1:
@@ -159,7 +159,7 @@ def scan_hits(world, pages, words, blocks, page, stride, most):
 
 @always_inline
 def count_hits(world, pages, words, blocks, thread, stride, most):
-    """Number of consecutive hits from the page on, at most `most`; the last scan holds until an entry is withdrawn."""
+    """Number of consecutive hits from the current page, at most `most`; a scan is valid until an entry is withdrawn."""
     page = thread.page
     known = thread.hits_since == world.withdrawn
     if known and stride == 1 and thread.hits_from <= page < thread.hits_to:
@@ -207,7 +207,7 @@ def max_repeats(round_, thread, time, horizon):
 
 @always_inline
 def advance_counters(round_, thread, rounds):
-    """Advance the counters by `rounds` rounds; returns the events of the expiries of a free counter."""
+    """Advance the counters by `rounds` rounds; returns the number of events that the expiries of a free counter add."""
     if round_.other != _NONE:
         thread.counters[round_.other] += rounds
     if round_.counter == _NONE:
@@ -244,5 +244,5 @@ def skip_rounds(run, thread, number, time, horizon):
         thread.lap_from = time + (rounds - 1) * round_.time + round_.lap_at
     events = rounds * round_.events + advance_counters(round_, thread, rounds)
     world.events += events
-    world.stop_at += events - 1 - (rounds >> 7)  # what it took to add them up, in events
+    world.stop_at += events - 1 - (rounds >> 7)  # the cost of adding them up, in events
     return time + rounds * round_.time

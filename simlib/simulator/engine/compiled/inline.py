@@ -17,7 +17,7 @@ _INNER: dict[str, Any] = {
 }  # fmt: skip
 """Options of functions that only compiled functions call: Numba emits no wrappers for callers in Python and C.
 
-Without Numba's run-time (`_nrt`), arrays are not reference-counted when they are passed to a function.
+Without Numba's runtime (`_nrt`), arrays are not reference-counted when they are passed to a function.
 """
 
 inlined_at_caller = njit(inline="always", **_INNER)
@@ -34,8 +34,8 @@ outlined = njit(forceinline=False, **_INNER)
 def loops_as_written() -> Iterator[None]:
     """Compile without loop vectorisation in this block: LLVM would vectorise the rare loops.
 
-    They are inlined into the engine's one large function, which would become half as long again, and slower by a
-    fifteenth.
+    These loops are inlined into the engine's one large function, which vectorisation would make half as long again,
+    and slower by a fifteenth.
     """
     previous = config.LOOP_VECTORIZE, config.SLP_VECTORIZE
     config.LOOP_VECTORIZE = config.SLP_VECTORIZE = 0
@@ -47,7 +47,7 @@ def loops_as_written() -> Iterator[None]:
 
 @always_inline
 def item(array, index):
-    """Element of an array at an index known to be non-negative; Numba otherwise checks for an index from the end."""
+    """Element of an array at a non-negative index; otherwise Numba checks whether the index counts from the end."""
     return array[np.uint64(index)]
 
 
@@ -64,7 +64,7 @@ def bit_length(typingctx: Any, value: Any) -> Any:
 
 @intrinsic
 def noinline(typingctx: Any) -> Any:
-    """Keep LLVM from inlining the calling function, however small it is.
+    """Prevent LLVM from inlining the calling function, however small it is.
 
     So the engine's loop contains neither copies of a whole run nor addresses that only rare steps need.
     """
@@ -80,7 +80,7 @@ def noinline(typingctx: Any) -> Any:
 def call_at(typingctx: Any, address: Any, run: Any, number: Any) -> Any:
     """Call a function of a run and a number, which returns an int64, by the address of its machine code.
 
-    It is compiled with an error model that raises nothing, so the returned status is not checked.
+    The function is compiled with an error model that raises nothing, so the returned status is not checked.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

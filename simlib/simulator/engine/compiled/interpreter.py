@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interpreter: takes the next event from the calendar and runs its thread until that must wait."""
+"""The interpreter: takes the next event from the calendar and runs its thread until the thread must wait."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def quantity(pages, thread, step, time):
 
 @always_inline
 def in_guest(thread):
-    """True if a vCPU is in the guest, or on its way out or in: it holds and awaits no lock, and is not interrupted."""
+    """True if a vCPU is in, entering or leaving the guest: it holds and awaits no lock, and is not interrupted."""
     return thread.asleep == 0 and thread.holds == 0 and thread.interrupted == 0
 
 
@@ -152,7 +152,7 @@ def wait_at_barrier(run, thread, number, step):
 
 @outlined
 def wake_or_sleep(run, thread):
-    """Read the clock; before the alarm, sleep for the least time until it, which is when all threads run."""
+    """Read the clock; before the alarm, sleep for the minimum time until the alarm, as if all threads ran."""
     world = run.worlds[0]
     now = world.now
     remaining = thread.alarm - clock.shown_time(world, now)
@@ -254,7 +254,7 @@ def shared_step(run, thread, number, step, now):
 
 @outlined
 def call_slow_path(run, number):
-    """Call `slow_path` by its address (`_compile`)."""
+    """Call `slow_path` by its address (see `_compile`)."""
     noinline()
     return call_at(run.worlds[0].slow_path, run, number)
 
@@ -290,7 +290,7 @@ def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches
         if condition == static_analysis.NEVER:
             if time > turn:
                 if time > done or time > min(world.turn_end, HORIZON_PS) or world.events >= world.stop_at:
-                    return time  # come back at that time
+                    return time  # return to the thread at that time
                 if calendar.key_of(time, number) >= calendar.least_rival(run.tree, number):
                     return time
                 private_steps = 1
@@ -311,7 +311,7 @@ def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches
                 if time > now:
                     continue
         if now == turn:
-            horizon = UNKNOWN  # others may see what it does now, and be woken by it
+            horizon = UNKNOWN  # other threads may see what it does now, and be woken by it
         world.events += 1
         time = done = shared_step(run, thread, number, step, now)
         if time == ASLEEP or time > world.turn_end:
@@ -319,7 +319,7 @@ def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches
 
 
 def fingerprint() -> int:
-    """Hash of all sources that are compiled into the engine: Numba's cache checks one file only."""
+    """Hash of all sources compiled into the engine; Numba's own cache checks only one file."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted([*here.glob("*.py"), *here.parent.glob("*.py"), *(here.parents[2] / "model").glob("*.py")]):
@@ -334,7 +334,7 @@ def _compile(version: int) -> tuple[Any, Any]:
     def slow_path(run, number):
         """Take a rare step of thread `number`, or, if it is -1, prepare the run.
 
-        This is half of the engine's code, so that two processes can compile it. The loop calls it by its address.
+        This is half of the engine's code, so that two processes share its compilation. The loop calls it by address.
         """
         if number < 0:
             lookahead.prepare(run)

@@ -15,7 +15,7 @@ ACQUISITIONS, CONTENDED, WAIT_PS, WAIT_MAX_PS, HOLD_PS, HOLD_MAX_PS = range(LOCK
 """A lock's statistics, in the order of `simlib.simulator.engine.result.LOCK_COLUMNS`."""
 
 ASLEEP = -1
-"""Returned in place of a thread's clock: it sleeps until another thread wakes it."""
+"""Returned in place of a thread's clock: the thread sleeps until another one wakes it."""
 
 
 @always_inline
@@ -28,7 +28,7 @@ def transfer(world, cpus, owner, number):
 
 @always_inline
 def use_lock_word(world, cpus, lock, number, at):
-    """Operate on the lock word, requested at `at`; returns when the operation is done."""
+    """Operate on the lock word, as requested at time `at`; returns the time at which the operation is done."""
     if lock.kind == Discipline.SERVER:
         return at
     done = max(at, lock.line_free) + transfer(world, cpus, lock.line_owner, number)
@@ -39,7 +39,7 @@ def use_lock_word(world, cpus, lock, number, at):
 
 @always_inline
 def touch(world, cpus, trace, line, thread, number, now):
-    """Change a cache line that threads share; returns when the operation is done."""
+    """Change a cache line that threads share; returns the time at which the operation is done."""
     done = max(now, line.free) + transfer(world, cpus, line.owner, number)
     line.free = done
     line.owner = number
@@ -98,7 +98,7 @@ def pass_to_successor(world, cpus, waiting, index, lock, number, by, at):
     if lock.kind == Discipline.SERVER:
         return at
     if lock.kind == Discipline.TICKET:
-        # All waiters poll the word; the successor's read comes, on average, halfway.
+        # All waiters poll the word; on average, the successor's read comes halfway through their reads.
         lock.line_free = at + (poll_sweep(world, cpus, waiting, index, lock, by, number) >> 1)
         lock.line_owner = number
         return lock.line_free
@@ -107,11 +107,11 @@ def pass_to_successor(world, cpus, waiting, index, lock, number, by, at):
         lock.count = lock.count + 1 if cpus.socket[by] == cpus.socket[number] else 0
         return owned_at
     if lock.length > 0:
-        # It fetches the queue node of the next waiter, to make that the head of the queue.
+        # The thread fetches the queue node of the next waiter, to make that waiter the head of the queue.
         owned_at += transfer(world, cpus, waiter(waiting, index, lock, 0), number)
         owned_at += item(cpus.queue_length_penalty_ps, lock.length)
     if lock.kind == Discipline.QUEUED_RW:
-        # The next waiter then reaches the word, which it must fetch; with turns, not before its turn.
+        # The next waiter then reaches the word, which it must fetch; if threads take turns, in its turn.
         lock.comes_at = HORIZON_PS
         if world.turn_ps == 0 and lock.length > 0:
             lock.comes_at = owned_at + transfer(world, cpus, lock.line_owner, waiter(waiting, index, lock, 0))
@@ -129,7 +129,7 @@ def move_up(waiting, index, lock, place):
 
 @always_inline
 def begin_hold(thread, at):
-    """Count one more lock held by the thread; the acquisition time of the enclosing lock is kept."""
+    """Count one more lock held by the thread; the acquisition time of the enclosing lock is saved."""
     if thread.holds > 0:
         thread.outer = thread.acquired
     thread.acquired = at
@@ -138,7 +138,7 @@ def begin_hold(thread, at):
 
 @always_inline
 def record_acquisition(world, counters, index, lock, number, thread, mode, at):
-    """Make the thread a holder of the lock from `at` on."""
+    """Make the thread a holder of the lock at time `at`."""
     lock.busy_since = at if lock.holders == 0 else min(lock.busy_since, at)
     thread.pc += 1
     lock.holders += 1 if mode == Mode.READ else -1
@@ -160,7 +160,7 @@ def record_acquisition(world, counters, index, lock, number, thread, mode, at):
 def may_bypass_queue(run, index, lock, mode, at):
     """True if a thread that reaches the lock word at `at` may ignore the queue.
 
-    It may until the head of the queue reaches the word, and a reader also while the head is a reader.
+    It may until the head of the queue reaches the word; a reader may also while the head is a reader.
     """
     if lock.length == 0 or lock.kind != Discipline.QUEUED_RW:
         return lock.length == 0
@@ -219,7 +219,7 @@ def drop(run, thread, number, step, now):
     index = lock_index(thread, number, step)
     lock, mode = item(run.locks, index), step.b
     first = LOCK_STATISTICS * mode
-    if lock.length > 0:  # the successor polls the word: the line must be fetched back
+    if lock.length > 0:  # the successor polls the word: its cache line must be fetched back
         place = successor(run.cpus, run.waiting, index, lock, number)
         lock.line_owner = waiter(run.waiting, index, lock, place)
     done = use_lock_word(world, run.cpus, lock, number, now)
@@ -249,7 +249,7 @@ def drop(run, thread, number, step, now):
     statistics.record_event(world, counters.trace, done, number, statistics.RELEASED, index, mode)
     thread.pc += 1
     lock.last, lock.freed = number, done
-    if lock.length > 0 and world.turn_ps == 0:  # with turns, waiters poll in their turns
+    if lock.length > 0 and world.turn_ps == 0:  # if threads take turns, waiters poll in their turns
         grant(run, index, lock, number, now, max(done, lock.comes_at))
     return done
 
@@ -273,7 +273,7 @@ def poll(run, thread, number, step):
 
 @inlined_at_caller
 def grant(run, index, lock, by, now, at):
-    """Grant the lock, free from `at` on, to its next holders: one writer, or consecutive readers."""
+    """Grant the lock, which is free at time `at`, to its next holders: one writer, or consecutive readers."""
     while lock.length > 0:
         place = successor(run.cpus, run.waiting, index, lock, by)
         number = waiter(run.waiting, index, lock, place)
@@ -289,7 +289,7 @@ def grant(run, index, lock, by, now, at):
 
 @always_inline
 def grant_to(run, index, lock, place, number, thread, by, now, at):
-    """Grant the lock, free from `at` on, to a waiter; returns when that sees it."""
+    """Grant the lock, which is free at time `at`, to a waiter; returns the time at which the waiter owns it."""
     world, counters = run.worlds[0], run.counters
     statistics.add_queue_time(world, counters.progress, counters.queue_ps, index, lock, now, -1)
     if place > 0:

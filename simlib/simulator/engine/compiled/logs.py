@@ -18,7 +18,7 @@ def ring_is_full(world, thread):
 
 @always_inline
 def must_leave_guest(world, thread, fault):
-    """True if a thread must leave the guest before its access: its ring is full, or its buffer before a log."""
+    """True if a thread must leave the guest before its access: its ring, or the log buffer that it needs, is full."""
     return (fault == LOGGED and 0 < world.buffer_entries <= thread.logged) or ring_is_full(world, thread)
 
 

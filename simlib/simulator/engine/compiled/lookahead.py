@@ -2,28 +2,28 @@
 """Steps without an event: a thread runs ahead of the calendar through steps that no other thread can observe.
 
 A vCPU's access that does not fault changes nothing; reading a stopwatch concerns only the thread itself. Such steps
-need no event: the thread takes them in succession as long as its key (time, number) is below its *horizon*, the least
-key at which another thread could change what it sees, or could see what it did. The result, counters included, is as if
-each step had been an event. Why this is exact:
+need no event: the thread takes them in succession as long as its key (time, number) is below its *horizon*, the
+smallest key at which another thread could change what this one sees, or could see what it did. The result, including
+the counters, is as if each step had been an event. This is exact for the following reasons:
 
-- Only some threads, the *changers*, can change what others see, or observe what others did: those from whose first step
-  a SCAN, STAMP, SIGNAL, KICK, HARVEST, RESET, THROTTLE_CHECK, THROTTLE, DIRTY_LIMIT_UPDATE, a Map.ZAP or a test of the
-  page table or the dirty log can be reached. They do so at their next event at the earliest.
+- Only some threads, the *changers*, can change what others see, or observe what others did: those that can reach a
+  SCAN, STAMP, SIGNAL, KICK, HARVEST, RESET, THROTTLE_CHECK, THROTTLE, DIRTY_LIMIT_UPDATE, a Map.ZAP or a test of the
+  page table or the dirty log. They do so at their next event at the earliest.
 - A changer that waits for a lock or at a barrier is woken by another thread's event, and acts at that event's time at
-  the earliest; so the next event of any other thread is a bound for it. A barrier at which the thread itself must
-  arrive first does not open before that, and gives no bound.
-- A thread whose memory only changers touch besides itself (`memory_private`) may even fault, take a lockless lock that
-  only it takes, map, and log. Where others map the same memory, they turn faults into hits, never the reverse, unless
-  they split a block (then a thread does not run ahead); so a hit remains a hit, and a fault waits for its time.
-- A changer that clears an extent word after word does not reach a thread's region, or the end of its extent, before the
-  time that clearing takes for the pages in between that are both in the log and in the bitmap; as long as it is the
-  only changer, no page leaves them before.
-- A bitmap that only one thread scans is private to it: it sends word after word.
-- A thread may stop anywhere and continue at its time, so every step not known to be safe is an event.
+  the earliest; so the next event of any other thread is a bound for the changer. A barrier that waits for the thread
+  itself does not open before the thread arrives, so a changer at such a barrier gives no bound.
+- A thread whose memory only changers and the thread itself touch (`memory_private`) may even fault, take a lockless
+  lock that only it takes, map, and log. If others map the same memory, they turn faults into hits, never the reverse,
+  unless they split a block (then a thread does not run ahead); so a hit remains a hit, and a fault waits for its time.
+- A changer that clears an extent word after word first clears the pages in between that are both in the log and in the
+  bitmap; it reaches a thread's region, or the end of its extent, only after the time that this takes. As long as it is
+  the only changer, no page leaves the log or the bitmap before.
+- A bitmap that only one thread scans is private to that thread, which sends word after word.
+- A thread may stop anywhere and continue at its own time, so every step not known to be safe is an event.
 
-A *round* is the steps between two hits of one ACCESS. As long as only the page and the time differ, rounds are alike:
-`fast_forward.learn_rounds` traces one round of each ACCESS at the start, and `fast_forward.skip_rounds` adds up as many
-at once as there are hits in a row.
+A *round* consists of the steps between two hits of one ACCESS. As long as only the page and the time differ, rounds are
+alike: `fast_forward.learn_rounds` traces one round of each ACCESS at the start, and `fast_forward.skip_rounds` adds up
+as many at once as there are hits in a row.
 
 With a trace, a ledger or a clock other than the world's, every step is an event.
 """
@@ -68,7 +68,7 @@ def prepare(run):
 
 @outlined
 def count_clearable(world, words, sweep, page, end):
-    """Count, for every block from `page` to `end`, the pages before it that are to be cleared."""
+    """Count, for every block from `page` to `end`, the pages before that block that are to be cleared."""
     first, last = page >> world.block_shift, end >> world.block_shift
     words_of_block = 1 << (world.block_shift - 3)
     count = 0
@@ -82,10 +82,10 @@ def count_clearable(world, words, sweep, page, end):
 
 @outlined
 def earliest_sweep_effect(world, words, sweep, sweeper, sweep_round, thread, key):
-    """Least key at which a thread that clears an extent word after word can affect a thread with private memory.
+    """Smallest key at which a thread that clears an extent word after word can affect a thread with private memory.
 
-    It is the time at which the sweep reaches the blocks of that thread's region, or the end of its extent. Until then
-    no other page leaves those to be cleared, and each of them takes its time.
+    Its time is that at which the sweep reaches the blocks of the affected thread's region, or the end of the extent.
+    Until then the set of pages to be cleared does not shrink otherwise, and each page takes at least `page_ps`.
     """
     page, end, shift = sweeper.page, sweeper.end[sweep_round.extent], world.block_shift
     first = (thread.begin[0] >> shift) << shift

@@ -12,7 +12,7 @@ NO_FAULT, LOGGED = -1, 4
 """Results of `fault_of` besides the four kinds of fault: no fault; no fault, but a write that hardware logs."""
 
 WORD_PAGES = 64
-"""Pages of a word of the bitmap."""
+"""Number of pages in a word of the bitmap."""
 
 _PROTECTS = (Scan.CLEAR, Scan.PROTECT, Scan.PROTECT_RUN)
 """Scans that withdraw write permission."""
@@ -44,7 +44,7 @@ def fault_of(world, pages, blocks, page):
 
 @outlined
 def fill_table(pages, block, block_shift, state):
-    """Set the state of every page of a block; its bits in the log and the bitmap are kept."""
+    """Set the state of every page of a block; their bits in the log and the bitmap do not change."""
     first = block << block_shift
     for page in range(first, min(first + (1 << block_shift), pages.shape[0] - PADDING)):
         pages[page] = (pages[page] & _BITS) | state
@@ -82,7 +82,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
 
 @outlined
 def scan_word(pages, first, action, in_table):
-    """Scan the 64 pages from `first` on; returns the pages that matched, and the change of those in the bitmap."""
+    """Scan the 64 pages from `first`; returns how many matched, and the change of the number in the bitmap."""
     matched = added = 0
     for page in range(first, first + WORD_PAGES):
         bits = item(pages, page)
@@ -114,7 +114,7 @@ def scan_word(pages, first, action, in_table):
 
 @outlined
 def protect_run(world, pages, blocks, thread):
-    """Write-protect the run taken out of a ring; returns its pages, entries, and pages of unsplit blocks."""
+    """Write-protect the run taken out of a ring; returns its numbers of pages, entries, and pages of unsplit blocks."""
     matched = entries = unsplit = 0
     previous = -1
     for i in range(WORD_PAGES):
@@ -143,7 +143,7 @@ def scan(world, trace, ledger, pages, blocks, thread, number, step):
     if thread.pc == world.sweep_at and thread.page == world.sweep_page:
         world.sweep_page += WORD_PAGES
     else:
-        world.sweep_at = -1  # the counts may no longer hold
+        world.sweep_at = -1  # the counts may no longer be valid
     added = 0
     if action == Scan.PROTECT_RUN:
         matched, entries, unsplit = protect_run(world, pages, blocks, thread)

@@ -21,7 +21,7 @@ from simlib.simulator.engine.random import first_tick, seek_tables, tables, thre
 from simlib.simulator.engine.result import ACTIVITIES, FIRST_SHIFT, LOCK_COLUMNS, Counters, empty_counters
 
 CACHE_LINE = 64
-"""Bytes."""
+"""Size in bytes."""
 
 Records = NDArray[Any]
 """An array of records."""
@@ -35,7 +35,7 @@ def record(*fields: str, **arrays: int) -> np.dtype[Any]:
 STEP = record("kind", "a", "b", "c", "d", "e", "ahead", "shared")
 """A step. `ahead`: the condition under which a thread may take it ahead of the calendar
 (`simlib.simulator.engine.compiled.lookahead`). `shared`: whether other threads see its effect or change what it tests.
-With eight numbers a step is addressed without a multiplication.
+A step has eight numbers, so that its address is computed without a multiplication.
 """
 
 ROUND = record(
@@ -43,9 +43,9 @@ ROUND = record(
     "counter", "period", "free", "extra", "other", "other_period", "page_ps",
 )  # fmt: skip
 """The steps between two hits of one ACCESS (`simlib.simulator.engine.compiled.lookahead`), if `known`: duration, number
-of events, time spent by activity; `stride` in pages and the `extent` that must not end; offsets at which ADVANCE and
-LAP come, and what LAP reads; counters, of which the first may run out if it is `free`, which costs `extra` events. -1:
-none. For a SCAN that clears an extent word after word: `extent`, and `page_ps`, the least time per page; otherwise 0.
+of events, time spent by activity; `stride` in pages and the `extent` that must not end; time offsets of ADVANCE and
+LAP, and what LAP reads; counters, of which the first may run out if it is `free`, which adds `extra` events. -1: none.
+For a SCAN that clears an extent word after word: `extent`, and `page_ps`, the minimum time per page; otherwise 0.
 """
 
 
@@ -73,23 +73,24 @@ _SELDOM = record(
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
 """A thread's registers. `stream`: state of its random stream at the draw whose `bits` come next; `acquired`, `served`:
-time at which it last got a lock, and the server; `holds`: locks held and lockless updates under way; `outer`:
-`acquired` of the enclosing lock; `parked`: the barrier at which it waits, or -1; `interrupted`: 1 on the way back from
-an interrupt, 2 from a sleep; `kicked`: its stopwatch runs since a kick (`kick_stalls`: as the KICK step requested).
+times at which it last acquired a lock, and the server; `holds`: locks held and lockless updates under way; `outer`:
+`acquired` of the enclosing lock; `parked`: the barrier at which it waits, or -1; `interrupted`: 1 while it returns from
+an interrupt, 2 from a sleep; `kicked`: its stopwatch has been running since a kick (`kick_stalls`: KICK requests it).
 `runs_ahead`, `memory_private`, `owns_bitmap` and `barriers` (reachable ones, as bits) are results of
-`simlib.simulator.engine.compiled.static_analysis`. Accesses to the pages `hits_from` to `hits_to` are hits unless an
-entry was withdrawn since `hits_since`. Fields in frequent use are adjacent, in few cache lines. Where turns have a
-length, `unspent` is the time that the thread must still spend in its turns before its next step, `sleeping` means that
-it sleeps until its alarm, and `tick_at` is the time of its next timer interrupt. `logged`: pages in its log buffer;
-`pushed`, `harvested`, `reset`: entries of its dirty ring in all; `run_first`, `run_mask`: the run that it last took out
-of a ring. `pause`: duration of a throttle's sleep, pending or under way. `newly_dirty`, `pages_sent`: pages that
-entered its bitmap and pages sent since its last throttle check, at `checked_at`; `high_checks`: checks at which too
-much was dirtied. `pushed_at_update`: `pushed` at the last DIRTY_LIMIT_UPDATE; `limit_sleep_us`: duration of its sleep
-when its ring is full. `version_read`: version of a lockless lock when it began its update.
+`simlib.simulator.engine.compiled.static_analysis`. Accesses to the pages from `hits_from` to `hits_to` (exclusive) are
+hits as long as the world's `withdrawn` is `hits_since`. Fields in frequent use are adjacent, in few cache lines. If
+turns have a length, `unspent` is the time that the thread must still spend in its turns before its next step,
+`sleeping` means that it sleeps until its alarm, and `tick_at` is the time of its next timer interrupt. `logged`: pages
+in its log buffer; `pushed`, `harvested`, `reset`: total entries of its dirty ring; `run_first`, `run_mask`: the run
+that it last took out of a ring. `pause`: duration of a throttle's sleep, pending or under way. `newly_dirty`,
+`pages_sent`: pages that entered its bitmap and pages sent since its last throttle check, at `checked_at`;
+`high_checks`: checks at which too many pages were dirtied. `pushed_at_update`: `pushed` at the last DIRTY_LIMIT_UPDATE;
+`limit_sleep_us`: duration of its sleep when its ring is full. `version_read`: version of a lockless lock before its
+update.
 """
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
-"""Number of statistics that a lock keeps for each mode, and number of possible bit lengths of a time."""
+"""Number of statistics of a lock for each mode, and number of possible bit lengths of a time."""
 
 LOCK = record(
     "kind", "holders", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
@@ -98,9 +99,9 @@ LOCK = record(
 )  # fmt: skip
 """A lock. `holders`: number of readers, or -1 for a writer; `head`, `length`: of its ring of waiting threads; `count`:
 used by the discipline (updates of a lockless lock; hand-offs within a socket of a cohort lock); `last`: the thread that
-dropped it last, and `freed` the time at which that drop was done; `comes_at`: time at which the head of the queue
-reaches the lock word, until when others may bypass the queue. Then, for each mode, its `LOCK_COLUMNS` and the
-histograms of waits and holds by bit length.
+dropped it last; `freed`: time at which that drop was done; `comes_at`: time at which the head of the queue reaches the
+lock word; until then others may bypass the queue. Then, for each mode, its `LOCK_COLUMNS` and the histograms of waits
+and holds by bit length.
 """
 
 LINE = record("free", "owner")
@@ -117,13 +118,13 @@ WORLD = record(
 )  # fmt: skip
 """The global state. `woken`: time of the wake-up whose thread is running; `shift`: log2 of the width of a time bin. The
 fields from `local_ps` to `slow_path` are constant during a run; `slow_path`: address of the machine code of rare steps;
-`stop_at`: number of events at which the loop returns; `changers`: their number; `withdrawn`: count of withdrawn page
-table entries, after which a hit may be a fault; `sweep_at`: the SCAN whose pages to clear, up to `sweep_end`, are
-counted in `Run.sweep`, or -1; `sweep_page`: its next page; `fluid`: a serial clock whose turns have no length;
-`stream`, `bits`: random stream of the turns, as of a thread; `turn_of`: the thread whose turn it is, until `turn_end`
-(without turns: never ends); `failed_polls`: threads in succession that polled a lock without getting it; `overflow_at`:
-time at which a page found no room in a dirty ring, or -1; `throttle`: of the vCPUs, percent; `fastest`: the highest
-dirty rate of a vCPU, MiB/s; `pause_entry`: time per page of a log buffer before a vCPU sleeps; then `Job.throttle`.
+`stop_at`: number of events at which the loop returns; `changers`: number of changers; `withdrawn`: count of withdrawals
+of page table entries, each of which can turn hits into faults; `sweep_at`: the SCAN whose pages to clear, up to
+`sweep_end`, are counted in `Run.sweep`, or -1; `sweep_page`: its next page; `fluid`: a serial clock whose turns have no
+length; `stream`, `bits`: random stream of the turns, as of a thread; `turn_of`: the thread whose turn it is, until
+`turn_end` (without turns: it never ends); `failed_polls`: consecutive threads that polled a lock in vain;
+`overflow_at`: time at which a dirty ring had no room for a page, or -1; `throttle`: of the vCPUs, percent; `fastest`:
+highest dirty rate of a vCPU, MiB/s; `pause_entry`: time per page of a log buffer before a vCPU sleeps; `Job.throttle`.
 """
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
@@ -188,7 +189,7 @@ def initial_run(job: Job, seed: int, trace: int, ledger: int) -> Run:
     steps[:, : job.steps.shape[1]] = job.steps
     return Run(
         steps=steps.view(STEP).reshape(-1),
-        quantiles=quantiles.astype(np.int32),  # less than 2**27 each; they stay in the nearest cache
+        quantiles=quantiles.astype(np.int32),  # each is below 2**27; they stay in the L1 cache
         places=seek_tables(job.places, limits.vcpu_pages(job)),
         worlds=_world_of(job, keys[-1], trace, ledger),
         threads=_threads_of(job, keys),
@@ -251,7 +252,7 @@ def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records
 
 
 def _threads_of(job: Job, keys: NDArray[np.uint64]) -> Records:
-    """Threads before their first step; `keys`: of their random streams, then of the turns'."""
+    """Threads before their first step; `keys`: those of their random streams, then that of the turns."""
     threads = aligned(len(job.entry), THREAD)
     threads["pc"], threads["batch"] = job.entry, job.first_batch
     threads["stream"] = keys[:-1].view(np.int64)

@@ -13,12 +13,12 @@ other thread touches its memory; the same, or if it is a hit; if no other thread
 
 _CHANGES, _ACCESSES, _TOUCHES, _SPLITS, _SCANS, _COUNTS, _LEAVES = (1 << i for i in range(7))
 """Bits of the effects that a thread can reach: change what others see, or observe what they did; access memory; access
-or map it; split a block; use the bitmap; count pages in it, which is tested at no fixed time; touch memory outside its
-region.
+or map it; split a block; use the bitmap; count its pages, which a TEST does at no fixed time; touch memory outside the
+thread's region.
 """
 
 _FIRST_BARRIER, _BARRIERS = 8, 48
-"""Bits of the barriers that it can reach."""
+"""Bits of the barriers that a thread can reach: the first, and their number."""
 
 _CHANGERS = (Step.SCAN, Step.STAMP, Step.SIGNAL, Step.KICK, Step.HARVEST, Step.RESET, Step.DIRTY_LIMIT_UPDATE)
 """Steps, besides THROTTLE_CHECK, THROTTLE and a Map.ZAP, that change what others see or observe what they did."""
@@ -86,10 +86,10 @@ _SUCCESSORS = 7
 
 @outlined
 def find_steps_in_region(steps, locks, threads, inside_region):
-    """Mark the steps at which a thread's current page is always in its region: 1; 0 if not known.
+    """Mark the steps at which a thread's current page is always in its region: 1; the others: 0.
 
-    It is so before the first step; ADVANCE may leave the region, while SEEK, BACK and an extent that is not done are
-    within.
+    Before the first step the page is in the region. ADVANCE may leave the region; SEEK and BACK to it return; an extent
+    that is not done is within it.
     """
     inside_region[:] = 2  # not reached
     for thread in threads:

@@ -24,7 +24,7 @@ _ACTIVITIES, _FAULTS = len(ACTIVITIES), 5
 
 @always_inline
 def record_event(world, trace, time, number, event, argument, mode=0):
-    """Append an event to the trace, if there is one; `mode`: of a lock event."""
+    """Append an event to the trace, if there is one; `mode`: that of a lock event."""
     if trace is not None:
         if world.traced < trace.shape[0]:
             row = trace[world.traced]
@@ -34,7 +34,7 @@ def record_event(world, trace, time, number, event, argument, mode=0):
 
 @always_inline
 def record_entry(world, ledger, number, kind, page, count):
-    """Append an entry to the ledger, if there is one: what happened to a page, or to those of a word."""
+    """Append an entry to the ledger, if there is one: what happened to a page, or to the pages of a word."""
     if ledger is not None:
         if world.ledgered < ledger.shape[0]:
             row = ledger[world.ledgered]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Turns on an emulator's single processor: which thread runs, and until when.
 
-The calendar contains only the thread owner turn it is; for the others `unspent` is the time that they must still spend
-before their next step.
+The calendar contains only the thread whose turn it is; for every other thread, `unspent` is the time that it must still
+spend before its next step.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from simlib.simulator.engine.random import TURN_BITS
 
 @outlined
 def next_turn(world, threads, tree, quantiles):
-    """Give the turn to the next thread that can go on or poll a lock; threads poll only if progress is possible."""
+    """Give the turn to the next thread that can continue or poll a lock; they poll only if progress is possible."""
     count, owner, now = threads.shape[0], world.turn_of, world.now
     last, chosen, sleeper = item(threads, owner), -1, -1
     spins = last.asleep and last.parked < 0 and last.ended < 0

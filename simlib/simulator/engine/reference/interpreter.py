@@ -9,7 +9,7 @@ from simlib.simulator.engine.reference.world import World
 
 
 class Interpreter(World):
-    """Interprets the private steps of threads, and tests."""
+    """Interpreter of private steps and of TEST."""
 
     def run_ahead(self, thread: SimulatedThread, clock: int) -> int:
         """Spend the time of all consecutive RUN and HOLD steps, with which no other thread can interfere."""

@@ -64,7 +64,7 @@ class LockSteps(Interpreter):
         return self.grant_to(index, thread, by, now, max(now, lock.freed))
 
     def record_acquisition(self, index: int, thread: SimulatedThread, mode: int, at: int) -> None:
-        """Make the thread a holder of the lock from `at` on."""
+        """Make the thread a holder of the lock at time `at`."""
         lock = self.locks[index]
         thread.asleep = thread.spins = False
         thread.pc += 1
@@ -86,7 +86,7 @@ class LockSteps(Interpreter):
         now = self.now
         index = self.lock_index(thread, number, scope)
         lock = self.locks[index]
-        if lock.waiting:  # the successor polls the word: its line must be fetched back
+        if lock.waiting:  # the successor polls the word: its cache line must be fetched back
             lock.line.owner = lock.waiting[lock.successor(thread)].number
         done = lock.use_word(thread.number, now)
         thread.spent[LINE] += done - now
@@ -112,12 +112,12 @@ class LockSteps(Interpreter):
         self.record_event(done, thread, "released", index, mode)
         thread.pc += 1
         lock.last, lock.freed = thread, done
-        if self.turns is None:  # with turns, waiters poll in their turns
+        if self.turns is None:  # if threads take turns, waiters poll in their turns
             self.grant(index, thread, now, max(done, lock.comes_at))
         return done
 
     def grant(self, index: int, by: SimulatedThread, now: int, at: int) -> None:
-        """Grant the lock, free from `at` on, to its next holders: one writer, or consecutive readers."""
+        """Grant the lock, which is free at time `at`, to its next holders: one writer, or consecutive readers."""
         lock = self.locks[index]
         while lock.waiting and lock.admits(lock.waiting[lock.successor(by)].mode):
             thread = lock.waiting[lock.successor(by)]
@@ -125,7 +125,7 @@ class LockSteps(Interpreter):
             self.rouse(thread, self.run_ahead(thread, at))
 
     def grant_to(self, index: int, thread: SimulatedThread, by: SimulatedThread, now: int, at: int) -> int:
-        """Grant the lock, free from `at` on, to a waiter; returns when that sees it."""
+        """Grant the lock, which is free at time `at`, to a waiter; returns the time at which the waiter owns it."""
         lock = self.locks[index]
         self.statistics.add_queue_time(index, lock, now)
         lock.waiting.remove(thread)

@@ -16,14 +16,14 @@ from simlib.simulator.engine.reference.threads import SimulatedThread
 
 @dataclass
 class CacheLine:
-    """A cache line: one atomic operation at a time, more expensive if another CPU owned it last."""
+    """A cache line; its atomic operations are serialised, and more expensive if another CPU owned it last."""
 
     job: Job
     free: int = 0
     owner: int | None = None
 
     def transfer(self, owner: int | None, thread: int) -> int:
-        """Time of one operation on a line last owned by the owner's CPU."""
+        """Time of one operation on a line last owned by the CPU of `owner`."""
         if owner is None or owner == thread:
             return self.job.local_ps
         job = self.job
@@ -32,7 +32,7 @@ class CacheLine:
         return job.near_ps if job.socket[owner] == job.socket[thread] else job.far_ps
 
     def use(self, thread: int, at: int) -> int:
-        """Operate on the line, requested at `at`; returns when the operation is done."""
+        """Operate on the line, as requested at time `at`; returns the time at which the operation is done."""
         self.free = max(at, self.free) + self.transfer(self.owner, thread)
         self.owner = thread
         return self.free
@@ -49,7 +49,7 @@ class SimulatedLock:
     holders: list[int] = field(default_factory=lambda: [0, 0])
     waiting: deque[SimulatedThread] = field(default_factory=deque)
     last: SimulatedThread | None = None
-    """The thread that dropped it last."""
+    """The thread that dropped the lock last."""
     freed: int = 0
     """Time at which that thread's operation on the word was done."""
     busy_since: int = 0
@@ -64,7 +64,7 @@ class SimulatedLock:
         return not any(self.holders)
 
     comes_at: int = 0
-    """Time at which the head of the queue reaches the lock word, where that matters."""
+    """Time at which the head of the queue reaches the lock word, if the discipline depends on it."""
 
     def may_bypass_queue(self, mode: int, at: int) -> bool:
         """True if a thread that reaches the lock word at `at` may ignore the queue."""
@@ -75,17 +75,17 @@ class SimulatedLock:
         return 0
 
     def acquire_uncontended(self) -> None:
-        """Note that a thread takes the lock without having waited."""
+        """Record that a thread takes the lock without having waited."""
 
     def use_word(self, thread: int, at: int) -> int:
-        """Operate on the lock word; returns when the operation is done."""
+        """Operate on the lock word; returns the time at which the operation is done."""
         return self.line.use(thread, at)
 
     def pass_to_successor(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
         """Time at which the thread, already out of the queue, sees that it owns the lock.
 
-        It reads the word; if others wait behind it, it also fetches the queue node of the next one, to make that the
-        head of the queue, and takes longer the more they are.
+        The thread reads the word. If others wait behind it, it also fetches the queue node of the next waiter, to make
+        that waiter the head of the queue; this takes longer the longer the queue is.
         """
         owned_at = self.line.use(thread.number, at)
         if self.waiting:
@@ -94,19 +94,19 @@ class SimulatedLock:
         return owned_at
 
     def add_holder(self, mode: int, at: int) -> None:
-        """Add a holder from `at` on."""
+        """Add a holder at time `at`."""
         self.busy_since = min(self.busy_since, at) if any(self.holders) else at
         self.holders[mode] += 1
 
     def remove_holder(self, mode: int, at: int) -> None:
-        """Remove a holder from `at` on."""
+        """Remove a holder at time `at`."""
         self.holders[mode] -= 1
         if not any(self.holders):
             self.busy += at - self.busy_since
 
 
 class Ticket(SimulatedLock):
-    """Ticket lock: all waiters poll the word; the successor's read comes, on average, halfway."""
+    """Ticket lock: all waiters poll the word; on average, the successor's read comes halfway through their reads."""
 
     def pass_to_successor(self, thread: SimulatedThread, by: SimulatedThread, at: int) -> int:
         """Time at which the thread sees its ticket: each waiter fetches the line from the CPU that dropped the lock."""
@@ -143,7 +143,7 @@ class ReadersWriters(FairReadersWriters):
 
 @dataclass
 class NoLock(SimulatedLock):
-    """No lock: a compare-and-swap that is retried if another update came between."""
+    """No lock: a compare-and-swap that is retried if another update intervened."""
 
     version: int = 0
 

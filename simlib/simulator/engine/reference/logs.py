@@ -17,7 +17,7 @@ from simlib.simulator.engine.reference.memory import Memory
 
 @dataclass
 class Ring:
-    """A dirty ring: pages in the order of their pushes; the first `harvested` are harvested; `pushed`: in all."""
+    """A dirty ring: pages in order of their pushes, the first `harvested` of them harvested; `pushed`: total."""
 
     pages: deque[int] = field(default_factory=deque)
     harvested: int = 0
@@ -29,7 +29,7 @@ class Ring:
     def run(self) -> tuple[int, list[int]]:
         """Take the first harvested entries within 64 pages; returns their number, and the pages.
 
-        Source: virt/kvm/dirty_ring.c kvm_dirty_ring_reset (6.12), which also goes back as long as no bit is lost.
+        Source: virt/kvm/dirty_ring.c kvm_dirty_ring_reset (6.12), which also extends a run downwards if no bit is lost.
         """
         first, mask, entries = self.pages.popleft(), 1, 1
         while entries < self.harvested:
@@ -56,7 +56,7 @@ class Logs:
         self.rings = [Ring() for _ in job.entry]
 
     def must_leave_guest(self, owner: int, logs: bool) -> bool:
-        """True if a thread must leave the guest before its access: its ring is full, or its buffer before a log."""
+        """True if a thread must leave the guest before its access: its ring, or a log buffer that it needs, is full."""
         buffer_is_full = self.job.buffer_entries > 0 and self.buffer_is_full(owner)
         return (logs and buffer_is_full) or 0 < self.job.ring_full <= len(self.rings[owner])
 

@@ -20,8 +20,8 @@ PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
 class Scanned(NamedTuple):
     """Result of a scan.
 
-    `pages`: pages that matched; `entries`: entries of the page table acted on, where an unsplit block has one;
-    `unsplit`: of the pages cleared, those that an unsplit block maps; `added`: change of the number of pages in the
+    `pages`: pages that matched; `entries`: page-table entries acted on, of which an unsplit block has one;
+    `unsplit`: pages cleared that an unsplit block maps; `added`: change of the number of pages in the
     bitmap.
     """
 
@@ -58,7 +58,7 @@ class Memory:
         return sum(bits & bit > 0 for bits in self.pages[first:end])
 
     def fault(self, page: int) -> int | None:
-        """Kind of fault that an access to a page causes, in the order of `Step.ACCESS`; `LOGGED`; or None: no fault."""
+        """Kind of fault of an access to a page, in the order of `Step.ACCESS`; `LOGGED`; None if it does not fault."""
         block, state = self.blocks[self.block_of(page)], self.pages[page] & STATE
         if block == Block.TABLE:
             clean = LOGGED if self.job.dirty_bits else 1
@@ -89,7 +89,7 @@ class Memory:
         return must_log
 
     def fill_table(self, block: int, state: Page) -> None:
-        """Set the state of every page of a block; its bits in the log and the bitmap are kept."""
+        """Set the state of every page of a block; their bits in the log and the bitmap do not change."""
         size = self.job.block_pages
         for page in range(block * size, min((block + 1) * size, self.job.pages)):
             self.pages[page] = self.pages[page] & ~STATE | state

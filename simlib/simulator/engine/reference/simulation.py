@@ -129,4 +129,4 @@ SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
     for step in Step
     if step is Step.TEST or (step.shared and step is not Step.END)
 }
-"""Methods by steps, after which all but two of them are named."""
+"""Method of each step; all but two methods have the name of the step."""

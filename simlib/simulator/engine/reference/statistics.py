@@ -23,12 +23,12 @@ class Statistics:
         self.shift = FIRST_SHIFT
 
     def record_event(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int = 0) -> None:
-        """Append an event to the trace, if a trace is kept; `mode`: of a lock event."""
+        """Append an event to the trace, if there is one; `mode`: that of a lock event."""
         if self.room["trace"]:
             self.trace.append((time, thread.number, EVENTS.index(kind), argument, mode))
 
     def record_entry(self, time: int, thread: SimulatedThread, kind: str, page: int, count: int) -> None:
-        """Append an entry to the ledger, if one is kept: what happened to a page, or to those of a word."""
+        """Append an entry to the ledger, if there is one: what happened to a page, or to the pages of a word."""
         if self.room["ledger"]:
             self.ledger.append((time, thread.number, LEDGER.index(kind), page, count))
 
@@ -42,7 +42,7 @@ class Statistics:
         return time >> self.shift
 
     def add_queue_time(self, index: int, lock: SimulatedLock, now: int) -> None:
-        """Add the queue's length since its last change to the time bins; to be called before it changes."""
+        """Add the queue's length since its last change to the time bins; call this before the length changes."""
         last = self.bin_of(now)
         begin = lock.changed
         while begin < now and lock.waiting:

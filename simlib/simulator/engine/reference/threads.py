@@ -26,13 +26,13 @@ class SimulatedThread:
     end: list[int]
     batch: int
     roused: simpy.Event
-    """Event that wakes it while it sleeps."""
+    """Event that wakes the thread while it sleeps."""
     draws: int = 0
     counters: list[int] = field(default_factory=lambda: [0] * COUNTERS)
     tried: int = 0
     acquired: int = 0
     since: dict[int, int] = field(default_factory=dict)
-    """Time at which it got each lock that it holds, in that order."""
+    """Time at which it acquired each lock that it holds, in the order of acquisition."""
     version_read: int = 0
     mode: int = 0
     spent: list[int] = field(default_factory=lambda: [0] * 6)
@@ -57,30 +57,30 @@ class SimulatedThread:
     spins: bool = False
     """True while it waits for a lock."""
     sleeping: bool = False
-    """True while it sleeps until its alarm, where turns have a length."""
+    """True while it sleeps until its alarm, if turns have a length."""
     holds: int = 0
-    """Locks held and lockless updates under way, without servers."""
+    """Number of locks held, excluding servers, and of lockless updates under way."""
     pause: int = 0
     """Duration of a throttle's sleep, pending or under way."""
     interrupted: int = 0
-    """1 on the way back from an interrupt, 2 from a sleep."""
+    """1 while it returns from an interrupt, 2 while it returns from a sleep."""
     kicked: bool = False
-    """True if its stopwatch runs since a kick."""
+    """True if its stopwatch has been running since a kick."""
     lap_from: int = 0
     lap_max: int = 0
     ended: int = -1
     tick_at: int = 0
     """Time of its next timer interrupt."""
     owed: int = 0
-    """Time that interrupts take before it goes on."""
+    """Time that interrupts take before it continues."""
 
     def can_run(self, now: int) -> bool:
-        """True if it can use a turn: it goes on, or polls a lock."""
+        """True if it can use a turn: to continue, or to poll a lock."""
         return (self.spins or not self.asleep) and not (self.sleeping and self.alarm > now)
 
     @property
     def in_guest(self) -> bool:
-        """True if it is in the guest, or on its way out or in: it holds and awaits no lock, and is not interrupted."""
+        """True if it is in, entering or leaving the guest: it holds and awaits no lock, and is not interrupted."""
         return not (self.asleep or self.holds or self.interrupted)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Turns on an emulator's single processor: which thread runs, and until when.
 
-They follow QEMU's single-threaded TCG with the lab's plugin (``simlib/lab/slices.c``): round robin, a turn ends after a
-random number of instructions, and a thread that gives up the remainder of a turn passes it to the next one.
+They follow QEMU's single-threaded TCG with the lab's plugin (``simlib/lab/slices.c``): threads run round robin, a turn
+ends after a random number of instructions, and a thread that gives up the remainder of a turn passes it to the next.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Turns:
             yield from self.spend(thread, time)
 
     def yield_turn(self, thread: SimulatedThread) -> Generator[simpy.Event, None, None]:
-        """Give up a turn: the next thread gets the remainder, unless the thread spins it away."""
+        """Give up a turn: the next thread gets the remainder, unless this thread spins until the turn ends."""
         if thread.spins:
             remaining = max(0, self.end - self.env.now)
             yield Wake(self.env, thread.number, min(self.poll_ps, remaining) if self.yields else remaining)
@@ -61,7 +61,7 @@ class Turns:
         yield from self.wait(thread)
 
     def next_turn(self, failed_polls: int = 0) -> None:
-        """Give the turn to the next thread that can go on or poll a lock; threads poll only if progress is possible."""
+        """Give the turn to the next thread that can continue or poll a lock; they poll only if progress is possible."""
         count, now = len(self.threads), int(self.env.now)
         self.failed_polls, self.running = failed_polls, None
         in_order = [self.threads[(self.last.number + i) % count] for i in range(1, count + 1)]

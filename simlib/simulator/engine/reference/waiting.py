@@ -12,7 +12,7 @@ class WaitSteps(Interpreter):
     """Barriers and sleep: each step returns the thread's clock, or None if the thread sleeps."""
 
     def barrier(self, thread: SimulatedThread, index: int, parties: int, *_: int) -> int | None:
-        """Wait for the other threads; the last one wakes them and goes on at once."""
+        """Wait for the other threads; the last one wakes them and continues at once."""
         now = self.now
         thread.pc += 1
         self.record_event(now, thread, "barrier", index)
@@ -33,14 +33,14 @@ class WaitSteps(Interpreter):
         return now
 
     def fall_asleep(self, thread: SimulatedThread, time: int, *_: int) -> int:
-        """Fall asleep: the clock goes on with one thread less."""
+        """Fall asleep: the clock continues with one running thread fewer."""
         thread.alarm = self.clock.shown_time() + time
         self.clock.change_running(-1)
         thread.pc += 1
         return self.now
 
     def wake(self, thread: SimulatedThread, *_: int) -> int | None:
-        """Read the clock; before the alarm, sleep for the least time until it, which is when all threads run."""
+        """Read the clock; before the alarm, sleep for the minimum time until the alarm, as if all threads ran."""
         remaining = thread.alarm - self.clock.shown_time()
         if remaining <= 0:
             if thread.sleeping:

@@ -68,16 +68,16 @@ class World:
             yield thread.roused
 
     def rouse(self, thread: SimulatedThread, at: int) -> None:
-        """Wake a sleeping thread at a time; of equal times the lower thread comes first."""
+        """Wake a sleeping thread at a time; at equal times the thread with the lower number comes first."""
         event = thread.roused
         Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
 
     def finish_step(self, thread: SimulatedThread, kind: str, argument: int, time: int = 0) -> int:
-        """Record an event, and go on to the next step; returns the thread's clock, `time` from now."""
+        """Record an event, and continue with the next step; returns the thread's clock, `time` from now."""
         self.record_event(self.now, thread, kind, argument)
         thread.pc += 1
         return self.now + time
 
     def ends_at(self) -> int:
-        """Time until which a thread's own clock is the world's, whatever others do."""
+        """Time until which a thread's own clock is the world's, whatever other threads do."""
         return self.turns.end if self.turns is not None else limits.HORIZON_PS
