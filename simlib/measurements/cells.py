@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Split the text of a measurement file into a header and rows of cells.
 
-The descriptor (`simlib.measurements.descriptor`) says what the cells mean.
+The descriptor (`simlib.measurements.descriptor`) defines the meaning of the cells.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 def cut_cells(where: str, text: str) -> pd.DataFrame:
     """Split the text of a CSV file (commas, a header first, a newline at the end) into cells stripped of blanks.
 
-    Returns: Cells as text; the index is the line of the file on which a row ends, and the header is line 1. Raises
-    `InputError` if the text is truncated or is no table; `where` is the file's name in messages.
+    Returns: Cells as strings; the index is the line of the file on which a row ends, and the header is line 1. Raises
+    `InputError` if the text is truncated or is not a table; `where` is the file's name in messages.
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines: list[tuple[int, list[str]]] = []
@@ -35,15 +35,15 @@ def cut_cells(where: str, text: str) -> pd.DataFrame:
     header = _header(where, lines[0][1])
     for line_number, row in lines[1:]:
         if len(row) != len(header):
-            rule = f"must have {len(header)} cells, as the header has"
-            hint = "is the file truncated?" if len(row) < len(header) else "quote a cell that holds a comma"
+            rule = f"must have {len(header)} cells like the header"
+            hint = "is the file truncated?" if len(row) < len(header) else "quote a cell that contains a comma"
             raise InputError(f"{where}, row {line_number}", f"{len(row)} cells", rule, hint)
     if len(lines) == 1:
         raise InputError(where, "a header only", "must have at least one row", "is the file truncated?")
     if not text.endswith(("\n", "\r")):
         line_number, row = lines[-1]
-        rule = "the last line must end with a newline, else the file may be truncated"
-        hint = "complete the line, or add the newline if it is complete"
+        rule = "the last line must end with a newline, otherwise the file may be truncated"
+        hint = "complete the line; if it is complete, add the newline"
         raise InputError(f"{where}, row {line_number}", ",".join(row), rule, hint)
     numbers, rows = zip(*lines[1:], strict=True)
     return pd.DataFrame(list(rows), index=list(numbers), columns=header, dtype=object)
@@ -54,7 +54,7 @@ def _header(where: str, header: list[str]) -> list[str]:
         raise InputError(f"{where}, header", header[0], "columns must be separated by commas", "save the file as CSV")
     for name, count in Counter(header).items():
         if not name:
-            raise InputError(f"{where}, header", ",".join(header), "every column must have a name", "name it")
+            raise InputError(f"{where}, header", ",".join(header), "every column must have a name", "name the column")
         if count > 1:
-            raise InputError(f"{where}, header", name, "a column must occur once", "rename or remove one")
+            raise InputError(f"{where}, header", name, "each name must occur once", "rename or remove one")
     return header

@@ -32,7 +32,7 @@ _VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s'",<>=!()\[\]]+""")
 _GRAMMAR = "write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses"
 
 RESERVED = ("and", "or", "not", "in")
-"""Words of the grammar; no column can have such a name."""
+"""Keywords of the grammar; a column cannot have one of them as its name."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Clause(conditions.Condition):
 
 @dataclass(frozen=True)
 class RowCondition:
-    """Condition that selects rows of a table. Made by `parse_condition`, which also reads what ``str`` writes.
+    """Condition that selects rows of a table. `parse_condition` creates it, also from its own ``str``.
 
     - `condition`: clauses joined by ``and``, ``or`` and ``not``; None selects every row.
     """
@@ -77,11 +77,11 @@ class RowCondition:
     def mask(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """Select the rows of `frame` that meet the condition.
 
-        A comparison with a missing value is neither true nor false, not even with ``!=``, so that the row does not
-        meet its ``not`` either (Kleene's three-valued logic, as in SQL and pandas).
+        A comparison with a missing value is neither true nor false, even with ``!=``, so that the row meets neither the
+        comparison nor its negation (Kleene's three-valued logic, as in SQL and pandas).
 
         Returns: ndarray of bool, shape (len(frame),). True where the condition holds. Raises `InputError` if a column
-        does not exist, if a number is compared with text, or if text is compared by order.
+        does not exist, if a number is compared with a string, or if strings are compared by order.
 
         >>> frame = pd.DataFrame({"vcpus": [1, 8, 64], "lock": ["spin", "rw", "rw"]})
         >>> parse_condition("vcpus >= 8 and lock == rw").mask(frame)
@@ -97,12 +97,12 @@ class RowCondition:
 def parse_condition(text: str) -> RowCondition:
     """Read a condition on rows.
 
-    Raises `InputError` if the text does not follow the grammar.
+    Raises `InputError` if the string does not follow the grammar.
 
     - `text`: comparisons ``column op value`` joined by ``and``, ``or``, ``not`` and parentheses; `op` is ``==``,
       ``!=``, ``<=``, ``>=``, ``<``, ``>``, or ``in`` or ``not in`` with values separated by commas, optionally in
       parentheses or brackets. ``not`` binds closest, then ``and``, then ``or``. A value with blanks, commas or
-      parentheses is quoted. An empty text selects every row.
+      parentheses must be quoted. An empty string selects every row.
 
     >>> print(parse_condition("vcpus in [16,32, 64] and (series == 'rwlock-old-test' or not iteration > 1)"))
     vcpus in 16,32,64 and (series == 'rwlock-old-test' or not iteration > 1)
@@ -168,12 +168,12 @@ def _compared(clause: Clause, frame: pd.DataFrame) -> Any:
     if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
         for value in clause.literals:
             if not NUMBER.fullmatch(value):
-                raise InputError(where, value, "the column holds numbers", "give one")
+                raise InputError(where, value, "the column contains numbers", "compare it with a number")
         literals = [float(value) for value in literals]
         cells = series.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         if clause.op not in ("==", "!=", "in"):
-            raise InputError(where, clause.op, "the column holds text", "compare it with ==, != or in")
+            raise InputError(where, clause.op, "the column contains strings", "compare it with ==, != or in")
         cells = series.astype(object).map(str).to_numpy(dtype=object)
     operation = _COMPARE["==" if clause.op == "in" else clause.op]
     holds = np.any([operation(cells, value) for value in literals], axis=0)

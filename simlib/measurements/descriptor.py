@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Descriptor of a measurement file: its columns, and the source of its numbers.
 
-A descriptor is a Frictionless table resource in JSON, ``<stem>.json`` beside
-``<stem>.csv``. A file without one gets the descriptor that its column names imply.
+A descriptor is a Frictionless table resource in JSON, ``<stem>.json`` next to ``<stem>.csv``. A file without a
+descriptor gets the one that its column names imply.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _KEY_UNITS = ("%", "B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")  # s
 _NUMERIC = ("number", "integer")
 
 ITERATION = "iteration"
-"""Key column that may be empty: the times of the row are then sums over all iterations."""
+"""Key column that may be empty; the times of such a row are sums over all iterations."""
 
 
 def read_descriptor(path: Path) -> dict[str, Any] | None:
     """Read the descriptor of a CSV file, ``<stem>.json`` in the same folder; None if there is none.
 
-    Raises `InputError` if it is not a JSON object, holds no schema, or describes another file.
+    Raises `InputError` if it is not a JSON object, contains no schema, or describes another file.
     """
     descriptor_path = path.with_suffix(".json")
     if descriptor_path == path or not exists(descriptor_path):
@@ -51,7 +51,7 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
         raise InputError(where, "no schema with fields", rule, hint)
     described = descriptor.setdefault("path", path.name)
     if described != path.name:
-        raise InputError(f"{where}, path", described, f"must name the file beside it, {path.name!r}", "correct it")
+        raise InputError(f"{where}, path", described, f"must name the file next to it, {path.name!r}", "correct path")
     keys = schema.get("primaryKey", [])
     schema["primaryKey"] = keys = keys if isinstance(keys, list) else [keys]
     names = [field["name"] for field in fields]
@@ -63,10 +63,10 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
             raise InputError(f"{where}, primaryKey", str(key), "must be a field", nearest(str(key), names))
     missing = schema.setdefault("missingValues", [""])
     if not isinstance(missing, list) or not all(isinstance(value, str) for value in missing):
-        raise InputError(f"{where}, missingValues", str(missing), "must be a list of text", "correct it")
+        raise InputError(f"{where}, missingValues", str(missing), "must be a list of strings", "correct the list")
     for name in ("caveats", "notes"):
         if not isinstance(descriptor.setdefault(name, []), list):
-            raise InputError(f"{where}, {name}", str(descriptor[name]), "must be a list of text", "correct it")
+            raise InputError(f"{where}, {name}", str(descriptor[name]), "must be a list of strings", "correct the list")
     return dict(descriptor)
 
 
@@ -80,10 +80,10 @@ def _is_field(field: Any) -> bool:
 def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
     """Derive a descriptor from the names of the columns; source and hardware are ``"not stated"``.
 
-    Times and key columns must be filled in, apart from `ITERATION`. The key of a row consists of every column that is
+    Times and key columns must not be empty, apart from `ITERATION`. The key of a row consists of every column that is
     not an outcome: a time, a rate, a change or a count of events.
 
-    Raises `InputError` if a column of numbers carries no known unit.
+    Raises `InputError` if the name of a column of numbers has no known unit.
 
     >>> cells = pd.DataFrame({"lock": ["spin"], "vcpus": ["1"], "clear_time_s": ["0.5"]}, index=[2])
     >>> implied_descriptor("a.csv", cells)["schema"]["primaryKey"]
@@ -137,14 +137,14 @@ def check_cells(where: str, cells: pd.DataFrame, descriptor: dict[str, Any]) -> 
     header = [str(name) for name in cells]
     for name in header:
         if name not in fields and names_duration(name):
-            unit_of(where, name)  # a wrong suffix gets its own message
+            unit_of(where, name)  # a wrong suffix has its own message
     for name in fields:
         if name not in header:
             rule = f"the column {name!r} is missing"
             raise InputError(f"{where}, header", ",".join(header), rule, f"add it ({nearest(name, header)})")
     for name in header:
         if name not in fields:
-            rule = "the descriptor does not know the column"
+            rule = "the descriptor does not describe the column"
             raise InputError(f"{where}, header", name, rule, nearest(name, fields))
         _check_column(where, cells[name], fields[name], missing_values(descriptor))
     _check_schema(where, cells, descriptor, [fields[name] for name in header])
@@ -181,7 +181,7 @@ def _number_fault(cell: str, name: str, whole: bool, least: float) -> tuple[str,
         return cell, f"{quantity} must not be negative", "correct the number"
     if whole and not _INTEGER.fullmatch(cell):
         return cell, "must be a whole number", "write it without a decimal point"
-    return (cell, "must be at most 2^53", "is the number right?") if whole and abs(float(cell)) > _LARGEST else None
+    return (cell, "must be at most 2^53", "check the number") if whole and abs(float(cell)) > _LARGEST else None
 
 
 def _check_schema(where: str, cells: pd.DataFrame, descriptor: dict[str, Any], fields: list[dict[str, Any]]) -> None:
@@ -210,7 +210,7 @@ def _fault(where: str, cells: pd.DataFrame, fault: Any, primary: list[str]) -> I
         row = cells.iloc[row_number - 2]
         key = ", ".join(f"{name}={row[name]}" for name in primary)
         if not any(row[name] for name in primary):
-            return InputError(where, key, f"the key {'+'.join(primary)} must be filled in", "fill in the cell")
+            return InputError(where, key, f"the key {'+'.join(primary)} must not be empty", "fill in the cell")
         rule = f"an earlier row has the same {'+'.join(primary)}"
         return InputError(where, key, rule, "remove one, or distinguish repeated runs by a column 'run'")
     name = getattr(fault, "field_name", None)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Data package: its folder, its tables, and loading one of them.
 
-``data/datapackage.json`` lists the tables for any Frictionless tool. The descriptor beside a CSV file says what its
-table holds and gives its source. An installed package has only the tables that simlib itself needs; a checkout has all.
+``data/datapackage.json`` lists the tables for any Frictionless tool. The descriptor next to a CSV file describes the
+columns of the table and its source. An installed package has only the tables that simlib itself needs; a checkout has
+all.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")
 def data_dir() -> Path:
     """Return the folder of the data package.
 
-    It is the folder that the environment variable ``SIMLIB_DATA`` names, else ``data`` of the source tree, else the
-    copy inside the installed package. Raises `InputError` if it holds no ``datapackage.json``.
+    It is the folder that the environment variable ``SIMLIB_DATA`` names, otherwise ``data`` of the source tree,
+    otherwise the copy inside the installed package. Raises `InputError` if the folder contains no ``datapackage.json``.
 
     >>> (data_dir() / "datapackage.json").exists()
     True
@@ -48,12 +49,12 @@ def data_dir() -> Path:
     for candidate in candidates:
         if (candidate / _LISTING).is_file():
             return candidate
-    rule, hint = f"one of these folders must hold a {_LISTING}", "install simlib again, or set SIMLIB_DATA"
+    rule, hint = f"one of these folders must contain a {_LISTING}", "install simlib again, or set SIMLIB_DATA"
     raise InputError("data package", " and ".join(map(str, candidates)), rule, hint)
 
 
 def list_tables() -> pd.DataFrame:
-    """List the tables of the data package whose files are present, in its order.
+    """List the tables of the data package whose files are present, in the order of the package.
 
     Returns: name, title, rows, source (author and subject), hardware, kind. Raises `InputError` if the package or one
     of its descriptors cannot be read.
@@ -78,7 +79,8 @@ def load(name: str) -> MeasurementTable:
 
     Tables are cached: the next call returns a copy, unless the files have changed.
 
-    Raises `InputError` if there is no such table, its file is not part of the installed package, or the file is bad.
+    Raises `InputError` if there is no such table, its file is not part of the installed package, or the file is
+    invalid.
 
     >>> load("arm64-teardown-64gb").seconds("teardown_time")
     array([12.,  1.])
@@ -97,7 +99,7 @@ def assemble(folder: Path) -> dict[str, Any]:
     """Build ``datapackage.json`` from the descriptors of a data package.
 
     Returns: The present keys of the file, with the standard part of every ``*/*.json`` in `folder` that describes a CSV
-    file beside it as its resources.
+    file next to it as its resources.
     """
     resources = []
     for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem):
@@ -142,7 +144,7 @@ def _paths() -> dict[str, Path]:
 
 
 def _present(paths: dict[str, Path]) -> dict[str, Path]:
-    """Tables whose CSV file exists; in a checkout all of them, so that a lost file is an error."""
+    """Tables whose CSV file exists; in a checkout, all tables, so that a missing file is an error."""
     return paths if checkout() else {name: path for name, path in paths.items() if exists(path)}
 
 

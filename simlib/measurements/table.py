@@ -22,10 +22,10 @@ from simlib.measurements.units import PER_SECOND, SUFFIXES, is_time, stem_of, su
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MeasurementTable:
-    """A checked table of measurements. Made by `read` or `simlib.measurements.load`.
+    """A checked table of measurements, created by `read` or `simlib.measurements.load`.
 
     - `frame`: the rows. Integers are ``int64``, other numbers and integers with a missing value ``float64`` (missing:
-      NaN), text is as written (missing: empty).
+      NaN), strings are as written (missing: empty).
     - `descriptor`: Frictionless descriptor, with source, hardware, command, notes and caveats.
     - `path`: the file that was read.
 
@@ -73,7 +73,7 @@ class MeasurementTable:
 
     @property
     def units(self) -> dict[str, str]:
-        """Unit of each column; ``"none"`` for text."""
+        """Unit of each column; ``"none"`` for strings."""
         fields = {field["name"]: field for field in self.descriptor["schema"]["fields"]}
         implied = {name: SUFFIXES.get(suffix_of(name) or "", "none") for name in fields}
         return {name: str(field.get("unit", implied[name])) for name, field in fields.items()}
@@ -89,14 +89,14 @@ class MeasurementTable:
         """Times of one column, converted to seconds.
 
         `stem` is the column's name without its unit (``"dirty_memory_time"``), or with it. Raises `InputError` if no
-        column, or more than one, holds that time.
+        column, or more than one, contains that time.
         """
         times = [str(column) for column in self.frame.columns if is_time(str(column))]
         matches = [column for column in times if stem in (column, stem_of(column))]
         if not matches:
-            raise InputError(f"time of {self.name}", stem, "no column holds it", nearest(stem, map(stem_of, times)))
+            raise InputError(f"time of {self.name}", stem, "no column contains it", nearest(stem, map(stem_of, times)))
         if len(matches) > 1:
-            rule = f"several columns hold it: {', '.join(matches)}"
+            rule = f"several columns contain it: {', '.join(matches)}"
             raise InputError(f"time of {self.name}", stem, rule, "name one of them")
         per_second = PER_SECOND[str(suffix_of(matches[0]))]
         return np.array(self.frame[matches[0]], dtype=np.float64) / per_second
@@ -122,10 +122,10 @@ class MeasurementTable:
 
 
 def read(path: str | Path) -> MeasurementTable:
-    """Read a measurement file: a tidy CSV (UTF-8) whose columns carry their unit.
+    """Read a measurement file: a tidy CSV file (UTF-8) whose column names end with the unit.
 
-    A descriptor ``<stem>.json`` beside the file is used; without one, types and units follow from the column names.
-    Raises `InputError` for the first fault of the file: its place, the value, the rule, a hint.
+    The descriptor ``<stem>.json`` next to the file is used; without a descriptor, types and units follow from the
+    column names. Raises `InputError` for the first fault of the file, with its place, the value, the rule and a hint.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -138,7 +138,7 @@ def read(path: str | Path) -> MeasurementTable:
 
 
 def from_frame(frame: pd.DataFrame) -> MeasurementTable:
-    """Make a checked table from a DataFrame whose columns carry their unit, as in a measurement file.
+    """Make a checked table from a DataFrame whose column names end with the unit, as in a measurement file.
 
     Raises `InputError` for the first fault.
 
@@ -151,7 +151,7 @@ def from_frame(frame: pd.DataFrame) -> MeasurementTable:
 def check(path: str | Path) -> list[str]:
     """Check a measurement file; see `read`.
 
-    Returns: Lines of a report: rows, key, range and unit of every column of numbers.
+    Returns: Lines of a report: rows, key, and range and unit of every column of numbers.
 
     >>> from simlib.measurements import data_dir
     >>> for line in check(data_dir() / "published" / "x86-get-dirty-log-lockless.csv"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Units of measurement columns, given by the end of a column's name.
 
-``dirty_memory_time_ms`` is in milliseconds, ``memory_gib`` in GiB. Numbers
-without a unit are counts (``vcpus``, ``contentions``) and carry no suffix.
+``dirty_memory_time_ms`` is in milliseconds, ``memory_gib`` in GiB. Counts (``vcpus``, ``contentions``) have no unit and
+no suffix.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SUFFIXES |= {"mib_per_s": "MiB/s", "gib_per_s": "GiB/s"}
 """Symbol of the unit in a descriptor, by the suffix of a column."""
 
 COUNT_UNITS = ("count", "1", "not stated")
-"""Units of numbers whose column carries no suffix."""
+"""Units of numbers whose column has no suffix."""
 
 KEY_COUNTS = frozenset({
     "vcpus", "cores", "sockets", "threads", "nodes", "iteration", "iterations", "run", "runs", "repetition", "seed",
@@ -61,20 +61,20 @@ def stem_of(column: str) -> str:
 def unit_of(where: str, column: str, declared: str | None = None) -> str:
     """Unit of a column of numbers, from its name and the unit that the descriptor declares.
 
-    Returns: Symbol of the unit; ``"count"`` for a number without a unit. Raises `InputError` if the name carries no
-    known unit and is no count, or if the descriptor declares another unit than the name.
+    Returns: Symbol of the unit; ``"count"`` for a number without a unit. Raises `InputError` if the name has no known
+    unit and is not that of a count, or if the descriptor declares another unit than the name.
 
     >>> unit_of("a.csv", "clear_time_s"), unit_of("a.csv", "vcpus")
     ('s', 'count')
     >>> unit_of("a.csv", "clear_time_s", "ms")
     Traceback (most recent call last):
-    simlib.InputError: a.csv, column clear_time_s = ms: the descriptor's unit must be the
-    name's, 's'; rename the column or correct its unit
+    simlib.InputError: a.csv, column clear_time_s = ms: the descriptor's unit must be that
+    of the name, 's'; rename the column or correct its unit
     """
     suffix = suffix_of(column)
     if suffix is not None:
         if declared not in (None, SUFFIXES[suffix]):
-            rule = f"the descriptor's unit must be the name's, {SUFFIXES[suffix]!r}"
+            rule = f"the descriptor's unit must be that of the name, {SUFFIXES[suffix]!r}"
             raise InputError(f"{where}, column {column}", declared, rule, "rename the column or correct its unit")
         return SUFFIXES[suffix]
     is_duration = names_duration(column)
@@ -83,5 +83,5 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
     if declared is None and column in KEY_COUNTS | OUTCOME_COUNTS:
         return "count"
     hint = f"use one of the suffixes {', '.join('_' + suffix for suffix in (PER_SECOND if is_duration else SUFFIXES))}"
-    hint += "" if is_duration else ", or declare a count with unit 'count' in a descriptor beside the file"
+    hint += "" if is_duration else ", or declare a count with unit 'count' in a descriptor next to the file"
     raise InputError(f"{where}, column", column, "the name of a column of numbers must end with a known unit", hint)

@@ -119,7 +119,7 @@ class Reader(ABC):
             return self.comparison()
         self._depth += 1
         if self._depth > DEEPEST:
-            self.fail(f"is nested deeper than {DEEPEST}", "use fewer parentheses")
+            self.fail(f"is nested deeper than {DEEPEST}", "write fewer parentheses")
         if opened == "not":
             condition: Condition = Not(self._term())
         else:

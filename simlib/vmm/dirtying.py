@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Working sets that fit a guest's measured dirty rates.
 
-The number of *distinct* pages that are written during a pass decides a migration: the working-set size s(T) of
-P. J. Denning and S. C. Schwartz (1972, "Properties of the working-set model"). A dirty rate is one point of s(T): pages
-over a time. Between two points, and beyond them, many working sets are possible. This module samples them: a working
-set is a mixture of pages that are written at random, some often and some seldom, and every mixture that passes through
-the measured points is possible.
+A migration depends on the number of *distinct* pages that are written during a pass: the working-set size s(T) of P. J.
+Denning and S. C. Schwartz (1972, "Properties of the working-set model"). A dirty rate is one point of s(T): a number of
+pages within a time. Between two points, and beyond them, many working sets are possible. This module samples them: a
+working set is a mixture of pages that are written at random, some often and some seldom, and every mixture that passes
+through the measured points is possible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simlib.vmm.memory import Floats, WorkingSet
 from simlib.vmm.rules import PAGE
 
 DEFAULT_S = 1.0
-"""Time over which a rate without a time was counted, s: the default of calc-dirty-rate."""
+"""Measurement time of a rate that is given without a time, s: the default of calc-dirty-rate."""
 
 RATES = 16
 """Number of write rates in a mixture that is fitted to several points."""
@@ -41,9 +41,9 @@ _RATE = re.compile(r"([0-9][0-9_.,]*(?:e[0-9]+)?)\s*([kM]|[KMGT]i?B)?(?: pages)?
 
 @dataclass(frozen=True)
 class DirtyRate:
-    """Distinct pages that a guest wrote within a time.
+    """Number of distinct pages that a guest wrote within a time.
 
-    - `pages`: of 4 KiB, as QEMU counts them.
+    - `pages`: number of 4 KiB pages, as QEMU counts them.
     - `seconds`: the time.
     - `error`: relative standard error of `pages`.
     """
@@ -54,7 +54,7 @@ class DirtyRate:
 
     @property
     def description(self) -> str:
-        """The rate as text."""
+        """The rate as a string."""
         return f"{self.pages / self.seconds:,.0f} distinct pages/s over {format_seconds(self.seconds)}"
 
 
@@ -66,11 +66,11 @@ class DirtyingGuess:
     >>> round(distinct_pages(DirtyingGuess(1000, 1000).pages(1e6), 1.0))  # 1000 writes to 1000 pages, at random
     632
 
-    - `writes`: writes a second of all vCPUs, each to one page.
-    - `working_set`: pages that are written.
+    - `writes`: writes per second of all vCPUs, each to one page.
+    - `working_set`: number of pages that are written.
     - `zipf`: exponent of their popularity; 0: uniform.
-    - `sweep`: True if they are written in order. Where the sweep is when CLEAR clears a chunk then matters, and the
-      pre-copy model, which only knows means, may be off by a tenth.
+    - `sweep`: True if the pages are written in order. The result then depends on the position of the sweep when CLEAR
+      clears a chunk. The pre-copy model computes only means, so its error may be 10 %.
     """
 
     writes: float
@@ -80,14 +80,14 @@ class DirtyingGuess:
 
     @property
     def description(self) -> str:
-        """The working-set model as text."""
+        """The working-set model as a string."""
         return f"{self.writes:,.0f} writes/s over {size_text(self.working_set * PAGE)}"
 
     def pages(self, memory: float) -> WorkingSet:
         """Return the working set by class of pages; all other memory is not written."""
         if self.working_set > memory:
             raise InputError("--dirty", f"over {size_text(self.working_set * PAGE)}", "is more than the memory",
-                             "give the working set, or more --memory")  # fmt: skip
+                             "give a smaller working set, or more --memory")  # fmt: skip
         share, size = np.ones(1), np.array([self.working_set])
         if self.zipf:
             share, size = zipf_classes(self.zipf, int(self.working_set))
@@ -108,17 +108,18 @@ def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generat
     """Sample a working set that fits the measured rates.
 
     With one point, the size of the working set is log-uniform between the pages that were counted and the memory. With
-    several, it is a random mixture of write rates that passes through the points within their errors.
+    several points, the working set is a random mixture of write rates that passes through the points within their
+    errors.
 
-    Raises `InputError` if more pages were dirtied than there are, or if two points contradict each other.
+    Raises `InputError` if more pages were dirtied than the memory has, or if two points contradict each other.
 
-    - `measured`: at least one.
-    - `memory`: pages.
+    - `measured`: at least one point.
+    - `memory`: number of pages.
     """
     for point in measured:
         if point.pages > memory:
             raise InputError("--dirty", point.description, f"is more than the memory of {size_text(memory * PAGE)}",
-                             "measure over a shorter time, or give --memory as it is")  # fmt: skip
+                             "measure over a shorter time, or correct --memory")  # fmt: skip
     ordered = sorted(measured, key=lambda point: point.seconds)
     for before, after in pairwise(ordered):
         low, high = before.pages * (1 - 3 * before.error), after.pages * (1 + 3 * after.error)
@@ -141,8 +142,8 @@ def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generat
 def _mixture(points: Sequence[DirtyRate], memory: float, random: np.random.Generator) -> WorkingSet:
     """Sample a mixture of write rates, and the pages of each rate, that passes through the points.
 
-    A random prior decides what the points leave open: the number of pages of a rate is constant, or grows up to
-    inversely with the rate. The prior is changed as little as the points require (ridge regression).
+    A random prior determines what the points do not: the number of pages of a rate is proportional to the rate to a
+    random power from -1 to 0. The prior is changed as little as the points require (ridge regression).
     """
     times, counted = np.array([point.seconds for point in points]), np.array([point.pages for point in points])
     low, high = np.log(0.01 / times[-1]), np.log(20.0 / times[0])
@@ -151,7 +152,7 @@ def _mixture(points: Sequence[DirtyRate], memory: float, random: np.random.Gener
     matrix = -np.expm1(-np.outer(times, rates))
     prior *= counted[-1] / (matrix[-1] @ prior)
     weights = 1.0 / (counted * np.array([max(point.error, 0.005) for point in points]))
-    unwritten = max(memory - prior.sum(), 0.01 * memory)  # all classes together are the memory
+    unwritten = max(memory - prior.sum(), 0.01 * memory)  # the pages of all classes add up to the memory
     prior = np.append(prior, unwritten)
     point_rows = np.column_stack([matrix, np.zeros(len(times))]) * weights[:, None]
     rows = np.vstack([point_rows, np.full((1, RATES + 1), 1 / (_MEMORY_ERROR * memory))]) * prior
@@ -164,9 +165,9 @@ def _mixture(points: Sequence[DirtyRate], memory: float, random: np.random.Gener
 
 
 def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
-    """Read a dirty rate or a working-set model as ``--dirty`` takes it.
+    """Parse the value of ``--dirty``: a dirty rate or a working-set model.
 
-    Raises `InputError` if the text is neither.
+    Raises `InputError` if the string is neither.
 
     - `text`: ``250000/s`` (over a second), ``250000/s in 10s``, ``900MiB/s in 1s``: distinct pages, measured; or
       ``200000/s over 40G``, ``200000/s over 40G, zipf 0.8``: writes to a working set.
@@ -192,7 +193,7 @@ def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
         time = condition.removeprefix("in ").strip()
         seconds = parse_duration(time, "--dirty") / PS_PER_S if condition else DEFAULT_S
         if seconds <= 0 or rate <= 0:
-            raise InputError("--dirty", text, "must be above 0, and over a time", hint)
+            raise InputError("--dirty", text, "the rate and its time must be above 0", hint)
         return DirtyRate(rate * seconds, seconds)
     match = re.fullmatch(r"over ([^,]+)(?:,\s*(zipf|sweep)\s*([0-9.]*))?", condition)
     if match is None or rate <= 0:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A running guest: the one class that leads from QEMU's replies, or from options, to the plan of a migration.
+"""A running guest, as QEMU's replies or options describe it.
 
-Memory is in bytes, a link in bit/s, and what the guest writes in pages and seconds from the first parser on.
+Memory is in bytes, bandwidth in bit/s, and dirty rates are in pages and seconds.
 """
 
 from __future__ import annotations
@@ -20,44 +20,45 @@ from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import VMMS, Settings
 
 ARCHITECTURE = "x86-tdp"
-"""Architecture of a guest that does not say its own."""
+"""Architecture of a guest's host if it is not known."""
 
 _PAYLOAD = (0.94, 0.99)
-"""Share of a link that is left for memory: Ethernet's and TCP's headers with frames of 1500 to 9000 bytes."""
+"""Share of a link that remains for memory after the headers of Ethernet and TCP, with frames of 1500 to 9000 bytes."""
 
 _STREAM_BITS = (8e9, 20e9)
-"""Throughput of one stream of QEMU, bit/s: a prior, as one thread copies. No source was found."""
+"""Throughput of one QEMU stream, bit/s: a prior, since one thread copies the memory. We know no source."""
 
 _WAIT_S = (0.3e-3, 6e-3)
-"""Time from a fault after the switch to post-copy to the arrival of its page, s: a prior, as pages that are queued
-before it count."""
+"""Time from a fault after the switch to post-copy to the arrival of its page, s: a prior, which includes the time for
+pages that are queued before it."""
 
 _SWITCH_S = (0.005, 0.1)
-"""Downtime beside sending memory, s: devices stop, are saved and start. A prior."""
+"""Downtime apart from sending memory, s: to stop, save and start devices. A prior."""
 
 SWITCH_MOST_S = _SWITCH_S[0] * (_SWITCH_S[1] / _SWITCH_S[0]) ** 0.95
-"""Its 95th percentile, s."""
+"""95th percentile of `_SWITCH_S`, s."""
 
 _LATE_S = (5e-5, 5e-4)
-"""Time by which a throttled vCPU oversleeps, s: from Linux's timer slack (PR_SET_TIMERSLACK) up. A prior."""
+"""Time by which a throttled vCPU oversleeps, s: at least Linux's timer slack (PR_SET_TIMERSLACK). A prior."""
 
-_DIRTY_HINT = "measure it: calc-dirty-rate over 1, 10 and 60 s (docs/migrate.md), then --dirty '250000/s in 10s'"
+_DIRTY_HINT = "use calc-dirty-rate over 1, 10 and 60 s (docs/migrate.md), and give --dirty '250000/s in 10s'"
 
 
 @dataclass(frozen=True)
 class RunningGuest:
-    """A guest that runs under QEMU or another VMM, as far as it is known; 0 and an empty value: not known.
+    """A guest that runs under QEMU or another VMM, as far as it is known; 0 or an empty value: not known.
 
-    - `vcpus`; `memory`: bytes, all that a migration sends, with the display's and the firmware's.
-    - `link`: bit/s that the migration may use, or reached.
-    - `dirty`: its writes: several `DirtyRate`, the newest last, or one `DirtyingGuess`.
+    - `vcpus`: number of vCPUs. `memory`: bytes that a migration sends, including the display's and the firmware's
+      memory.
+    - `link`: bandwidth that the migration may use, or has reached, bit/s.
+    - `dirty`: the guest's writes: several `DirtyRate`, the newest last, or one `DirtyingGuess`.
     - `settings`: migration settings that are in force.
-    - `architecture`: a name of `simlib.model.architectures`. `dirty_tracking`: how its host logs writes; by default
-      as `simlib.preset_scenario` of that architecture, which on x86 has PML.
-    - `ring_entries`: of each vCPU's dirty ring; 0: the dirty bitmap.
+    - `architecture`: a name of `simlib.model.architectures`. `dirty_tracking`: mechanism by which the host logs writes;
+      the default is that of `simlib.preset_scenario` for the architecture (PML on x86).
+    - `ring_entries`: size of each vCPU's dirty ring; 0: QEMU uses the dirty bitmap.
     - `chunk`: memory of one CLEAR, bytes: QEMU's x-clear-bitmap-shift.
     - `vmm`: a name of `simlib.vmm.settings.VMMS`.
-    - `notes`: where the numbers come from, and which are missing.
+    - `notes`: sources of the numbers, and numbers that are missing.
 
     Raises `InputError` if a value is impossible, or contradicts another.
     """
@@ -83,14 +84,14 @@ class RunningGuest:
         self._check_host()
         if len(self.dirty) > 1 and any(isinstance(rate, DirtyingGuess) for rate in self.dirty):
             rule = "a working-set model cannot be combined with measured rates"
-            raise InputError("dirty", "several", rule, "give one of them", flag="--dirty")
+            raise InputError("dirty", "several", rule, "give the model or the rates", flag="--dirty")
 
     def check_complete(self) -> None:
-        """Raise `InputError` if something that decides a migration is not known."""
+        """Raise `InputError` if a value on which the migration depends is not known."""
         for name, hint in _HINTS.items():
             value = getattr(self, name)
             if not (value if name != "dirty" else self.written):
-                raise InputError(name, "nothing", "must be given: QEMU did not report it, or no option did", hint,
+                raise InputError(name, "nothing", "must be known from QEMU's replies or from an option", hint,
                                  flag=f"--{name}")  # fmt: skip
         self.settings.check()
 
@@ -99,17 +100,17 @@ class RunningGuest:
             raise InputError("vmm", self.vmm, "must be a modelled VMM", nearest(self.vmm, VMMS), flag="--emit")
         if self.vmm == "cloud-hypervisor" and self.ring_entries:
             rule = "Cloud Hypervisor has no dirty rings"
-            raise InputError("ring", self.ring_entries, rule, "leave it out", flag="--ring")
+            raise InputError("ring", self.ring_entries, rule, "do not give it", flag="--ring")
         known = VMMS[self.vmm].settings
         for name, value in self.settings.changes_from(Settings(max_bandwidth=0)).items():
             if known is not None and name not in known:
-                rule, hint = f"is not a setting of {self.vmm}", f"give one of {', '.join(sorted(known))}"
+                rule, hint = f"is not a setting of {self.vmm}", f"use one of {', '.join(sorted(known))}"
                 raise InputError(name, value, rule, hint, flag="--current")
 
     def _check_host(self) -> None:
         facts = architecture(self.architecture or ARCHITECTURE)
         if self.dirty_tracking and self.dirty_tracking not in facts.dirty_tracking:
-            rule, hint = f"is not available on {facts.name}", f"take one of {', '.join(facts.dirty_tracking)}"
+            rule, hint = f"is not available on {facts.name}", f"use one of {', '.join(facts.dirty_tracking)}"
             raise InputError("dirty_tracking", self.dirty_tracking, rule, hint, flag="--dirty-tracking")
         entries = self.ring_entries
         if entries and (entries & (entries - 1) or not 128 <= entries <= 65536):
@@ -121,22 +122,22 @@ class RunningGuest:
 
     @property
     def pages(self) -> float:
-        """Pages of its memory."""
+        """Number of pages of its memory."""
         return self.memory / PAGE
 
     @property
     def written(self) -> tuple[DirtyRate | DirtyingGuess, ...]:
-        """Those of `dirty` that are above 0: QEMU reports 0 for less than 1 MiB/s."""
+        """Rates in `dirty` that are above 0: QEMU reports 0 for less than 1 MiB/s."""
         return tuple(rate for rate in self.dirty if isinstance(rate, DirtyingGuess) or rate.pages > 0)
 
     @property
     def description(self) -> str:
-        """Its size, link and write rates as text."""
+        """Size, link and write rates as a string."""
         rates = "; ".join(rate.description for rate in self.dirty)
         return f"{self.vcpus} vCPUs, {size_text(self.memory)}, {format_bandwidth(self.link)}; {rates}"
 
     def sample(self, random: np.random.Generator) -> tuple[WorkingSet, LinkModel, float]:
-        """Draw a working set and a link that fit what is known.
+        """Draw a working set and a link that fit the known values.
 
         Returns: Working set, link, and the time that a fault waits after the switch to post-copy, s.
         """
@@ -158,10 +159,10 @@ class RunningGuest:
 
 
 _HINTS = {
-    "vcpus": "give the number of vCPUs, such as --vcpus 64", "memory": "give all of its memory, such as --memory 512G",
-    "link": "give what the migration may use, such as --link 25Gbit/s", "dirty": _DIRTY_HINT,
+    "vcpus": "give the number of vCPUs, such as --vcpus 64", "memory": "give the total memory, such as --memory 512G",
+    "link": "give the bandwidth for the migration, such as --link 25Gbit/s", "dirty": _DIRTY_HINT,
 }  # fmt: skip
-"""Hints for values that decide a migration and are missing."""
+"""Hints for missing values on which a migration depends."""
 
 
 def _log_uniform(random: np.random.Generator, low: float, high: float) -> float:

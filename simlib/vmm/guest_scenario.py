@@ -20,7 +20,7 @@ from simlib.vmm.rules import PAGE
 
 
 def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
-    """Return a migration's scenario with a running guest's numbers, as far as they are known.
+    """Return a migration's scenario with the known numbers of a running guest.
 
     vCPUs, memory (rounded up to whole huge pages for each vCPU) and link are replaced. The interval between two
     accesses is set so that the undisturbed guest dirties as many distinct pages in the measured time as were counted.
@@ -28,11 +28,11 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
 
     Raises `InputError` if the scenario is not a migration or has variants, or if no interval gives that dirty rate.
 
-    - `guest`: its newest rate counts.
+    - `guest`: its newest dirty rate is used.
     """
     workload = scenario.workload
     if workload.kind != "migration":
-        rule = "must be migration to take a running guest's numbers"
+        rule = "must be migration to use a running guest's numbers"
         raise InputError("workload.kind", workload.kind, rule, 'write kind = "migration" under [workload]')
     if scenario.variants:
         rule = "must be empty: a running guest is one scenario"
@@ -50,7 +50,7 @@ def pages_written(scenario: Scenario, accesses: float) -> float:
     guest, workload = scenario.guest, scenario.workload
     pages = guest.pages
     if workload.access == "sequential":
-        # Each vCPU accesses an arc from a random page, of all the memory or of its own part.
+        # Each vCPU accesses consecutive pages, cyclically from a random one, of all memory or of its own part.
         round_share = min(1.0, accesses / pages / (guest.vcpus if workload.shared else 1))
         touched = 1 - (1 - round_share) ** (guest.vcpus if workload.shared else 1)
     else:
@@ -75,25 +75,23 @@ def _sized(guest: RunningGuest, scenario: Scenario) -> Scenario:
 
 
 def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
-    """Picoseconds between two accesses of a vCPU with which the guest dirties as much as was measured."""
+    """Picoseconds between two accesses of a vCPU with which the guest dirties as many pages as were measured."""
     guest, workload, seconds = scenario.guest, scenario.workload, measured.seconds
     shown = f"{size_text(measured.pages * PAGE / seconds)}/s over {seconds:g} s"
     wanted = measured.pages * PAGE / guest.page_size
     if wanted <= 0:
-        rule = "must be above 0: the guest of a migration writes"
-        hint = (
-            "measure while it works, or leave out the reply of query-dirty-rate to keep the scenario's access_interval"
-        )
+        rule = "must be above 0: the guest must write during a migration"
+        hint = "measure while the guest works, or remove the reply to query-dirty-rate to use access_interval"
         raise InputError("dirty rate", shown, rule, hint)
     most = guest.pages * workload.write_percent / 100
     shorter = "measure over a shorter time (calc-dirty-rate with a smaller calc-time)"
     if wanted > most - 0.5:
         raise InputError(
             "dirty rate", shown,
-            f"is {size_text(wanted * guest.page_size)} of distinct pages, and the guest must write more than that: it "
+            f"is {size_text(wanted * guest.page_size)} of distinct pages, but the scenario's guest must write more: it "
             f"writes {workload.write_percent} % of {size_text(guest.pages * guest.page_size)}",
-            f"{shorter}, or set guest.memory and workload.write_percent as they are",
-            f"{shorter}, or set --memory and the scenario's write_percent as they are",
+            f"{shorter}, or correct guest.memory and workload.write_percent",
+            f"{shorter}, or correct --memory and the scenario's write_percent",
         )  # fmt: skip
     high = wanted
     while pages_written(scenario, high) <= wanted:
@@ -101,6 +99,6 @@ def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
     accesses = float(scipy.optimize.brentq(lambda n: pages_written(scenario, n) - wanted, 0.0, high, rtol=1e-12))
     interval = round(guest.vcpus * seconds * PS_PER_S / accesses)
     if not interval:
-        rule = "would need more than one access a picosecond of each vCPU"
+        rule = "needs more than one access per picosecond of each vCPU"
         raise InputError("dirty rate", shown, rule, f"{shorter}, or lower workload.zipf_exponent")
     return interval

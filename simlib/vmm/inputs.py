@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Inputs of a migration, each declared once: its name, its help and how its text is read.
+"""Inputs of a migration, each declared once: its name, its help and its parser.
 
-The options of `simlib migrate`, the controls of the explorer's page and the errors are made from this list, and
-`read_inputs` makes the guest and the targets. Nothing here needs NumPy, so that ``--help`` is fast.
+The options of `simlib migrate`, the controls of the explorer's page and the errors come from this list; `read_inputs`
+creates the guest and the targets from it. This module does not import NumPy, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from simlib._lib.errors import InputError
 from simlib.model.quantities import PS_PER_S, parse_bandwidth, parse_duration, parse_size
 
 MOST_VCPUS = 4096
-"""KVM_MAX_VCPUS of x86 (arch/x86/include/asm/kvm_host.h), the most of any architecture."""
+"""KVM_MAX_VCPUS of x86 (arch/x86/include/asm/kvm_host.h), the largest of all architectures."""
 
 _MINUTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*min", re.ASCII)
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", re.ASCII)
 
 
 def parse_time(text: str, name: str) -> float:
-    """Seconds of ``300ms`` or ``15min``.
+    """Parse a time such as ``300ms`` or ``15min``, to seconds.
 
-    Raises `InputError` if the text is not a time.
+    Raises `InputError` if the string is not a time.
 
-    - `name`: what an error names.
+    - `name`: name of the value in an error.
 
     >>> parse_time("15min", "--deadline")
     900.0
@@ -40,23 +40,23 @@ def parse_time(text: str, name: str) -> float:
 
 
 def parse_share(text: str, name: str) -> float:
-    """Share of ``80%`` or ``0.8``.
+    """Parse a share such as ``80%`` or ``0.8``.
 
-    Raises `InputError` if the text is not a share.
+    Raises `InputError` if the string is not a share.
 
     >>> parse_share("80%", "--min-guest-speed")
     0.8
     """
     share = _SHARE.fullmatch(text)
     if share is None:
-        raise InputError(name, text, "must be a share", "write 80%")
+        raise InputError(name, text, "must be a share such as 80% or 0.8")
     return float(share[1]) / (100 if share[2] else 1)
 
 
 def parse_whole(text: str, name: str) -> int:
-    """Whole number of a string of digits.
+    """Parse a whole number.
 
-    Raises `InputError` if the text has anything else.
+    Raises `InputError` if the string contains anything but digits.
     """
     if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
         raise InputError(name, text, "must be a whole number", "write digits only")
@@ -76,12 +76,12 @@ def _text(text: str, name: str) -> str:
 class MigrationInput(NamedTuple):
     """An input of a migration.
 
-    - `name`: of the option, without its dashes.
-    - `field`: of `RunningGuest` or `Targets`.
-    - `read`: function of the text and of the name for errors, which returns the value.
-    - `help`: what it is, with its unit and an example.
+    - `name`: name of the option, without its dashes.
+    - `field`: the field of `RunningGuest` or `Targets` that it sets.
+    - `read`: function from the string, and the name for errors, to the value.
+    - `help`: description, with its unit and an example.
     - `metavar`: placeholder in the command's help.
-    - `repeated`: True if it may be given several times.
+    - `repeated`: True if the option may be given several times.
     """
 
     name: str
@@ -99,25 +99,27 @@ class MigrationInput(NamedTuple):
 
 GUEST = (
     MigrationInput("vcpus", "vcpus", _vcpus, "Number of vCPUs.", "N"),
-    MigrationInput("memory", "memory", parse_size, "All memory of the guest, e.g. 512G.", "SIZE"),
+    MigrationInput("memory", "memory", parse_size, "Total memory of the guest, e.g. 512G.", "SIZE"),
     MigrationInput(
         "dirty", "dirty", _text,
-        "Dirty rate: '250000/s in 10s', distinct pages counted over a time; repeat it for other times, which narrows "
-        "the answer. Or a working-set model: '200000/s over 40G, zipf', writes to a working set.", "RATE",
+        "Dirty rate, e.g. '250000/s in 10s': distinct pages counted over a time; repeat it for other times to narrow "
+        "the answer. Or a working-set model, e.g. '200000/s over 40G, zipf': writes to a working set.", "RATE",
         repeated=True,
     ),
     MigrationInput("link", "link", parse_bandwidth, "Bandwidth of the link, e.g. 25Gbit/s.", "RATE"),
     MigrationInput("architecture", "architecture", _text,
-                   "Architecture of the host. Default: QEMU's target, else x86-tdp.", "NAME"),
+                   "Architecture of the host. Default: that of QEMU's target, otherwise x86-tdp.", "NAME"),
     MigrationInput("dirty-tracking", "dirty_tracking", _text,
-                   "How KVM detects writes: write_protect; x86 also pml (default); arm64 also dbm, hdbss.", "NAME"),
+                   "How KVM detects writes: write_protect; pml (x86 with EPT or NPT, default); dbm or hdbss (arm64).",
+                   "NAME"),
     MigrationInput("chunk", "chunk", parse_size,
-                   "Memory of one CLEAR: QEMU's x-clear-bitmap-shift. Default: 1G.", "SIZE"),
-    MigrationInput("ring", "ring_entries", parse_whole, "QEMU's dirty-ring-size; 0: the dirty bitmap.", "N"),
+                   "Memory that one CLEAR covers: QEMU's x-clear-bitmap-shift. Default: 1G.", "SIZE"),
+    MigrationInput("ring", "ring_entries", parse_whole, "QEMU's dirty-ring-size; 0: QEMU uses the dirty bitmap.", "N"),
     MigrationInput(
         "current", "settings", _text,
         "A migration parameter or capability already set in QEMU, e.g. downtime-limit=500, auto-converge=on. The "
-        "others are those that QEMU reported, else QEMU's defaults with an unlimited max-bandwidth.", "NAME=VALUE",
+        "others have the values that QEMU reported, otherwise QEMU's defaults with an unlimited max-bandwidth.",
+        "NAME=VALUE",
         repeated=True,
     ),
 )  # fmt: skip
@@ -127,8 +129,8 @@ TARGETS = (
     MigrationInput("downtime-limit", "downtime_s", parse_time, "Maximum downtime, e.g. 300ms.", "TIME"),
     MigrationInput("deadline", "deadline_s", parse_time, "Maximum total migration time, e.g. 900s or 15min.", "TIME"),
     MigrationInput("min-guest-speed", "min_guest_speed", parse_share,
-                   "Minimum guest throughput during migration, a mean, e.g. 80%.", "SHARE"),
+                   "Minimum mean guest throughput during migration, e.g. 80%.", "SHARE"),
     MigrationInput("max-stall", "max_stall_s", parse_time,
-                   "Maximum time for which a vCPU waits at once, without the downtime, e.g. 50ms.", "TIME"),
+                   "Maximum length of one wait of a vCPU, apart from the downtime, e.g. 50ms.", "TIME"),
 )  # fmt: skip
-"""Inputs that say what the migration should meet."""
+"""Inputs that set bounds for the migration."""

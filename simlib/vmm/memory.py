@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Memory during a migration by cells and classes: the share that has yet to be sent, and the share that is clean.
+"""Memory during a migration, by cell and class: the share that has yet to be sent, and the share that is clean.
 
-The memory is divided into cells, in the order in which it is sent, and its pages into classes (`WorkingSet`). What is
-random in which page is written when is left out, as there are many pages: shares are means.
+The memory is divided into cells, in the order in which it is sent, and its pages into classes (`WorkingSet`). Shares
+are means: with many pages, the randomness of single writes averages out.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from simlib.vmm import rules
 Floats = NDArray[np.float64]
 
 CELLS = 128
-"""Cells of the memory."""
+"""Number of cells of the memory."""
 
 
 class WorkingSet(NamedTuple):
     """The pages of a guest by class; arrays of shape (classes,).
 
-    - `number`: pages.
-    - `rate`: writes to each a second, while the guest runs undisturbed.
-    - `sweep`: 1: they are written one after the other, so that each is written once in 1/`rate`; 0: at random.
-    - `first`, `last`: between which shares of the memory they lie.
-    - `zero`: 1: pages of zeros, as they never were written.
+    - `number`: number of pages.
+    - `rate`: writes per second to each page, while the guest runs undisturbed.
+    - `sweep`: 1: the pages are written one after another, each once in 1/`rate` seconds; 0: at random.
+    - `first`, `last`: shares of the memory between which the pages lie.
+    - `zero`: 1: pages of zeros, which have never been written.
     """
 
     number: Floats
@@ -44,12 +44,12 @@ class LinkModel(NamedTuple):
 
     - `page_s`: time to send a page at full speed, s.
     - `zero_s`: time to scan a page of zeros, s.
-    - `switch_s`: downtime beside the time to send the last pages, s.
-    - `state_bytes`: bytes that are sent beside memory.
+    - `switch_s`: downtime apart from the time to send the last pages, s.
+    - `state_bytes`: bytes that are sent in addition to memory.
     - `sync_s`: time to synchronise the dirty bitmap, s.
     - `chunk_pages`: pages that one CLEAR covers; 0: GET clears, or rings are reset.
-    - `vcpus`: of the guest.
-    - `ring_entries`: of each vCPU's dirty ring; 0: there are none.
+    - `vcpus`: number of vCPUs of the guest.
+    - `ring_entries`: size of each vCPU's dirty ring; 0: there are no rings.
     - `late_s`: time by which a throttled vCPU oversleeps, s.
     """
 
@@ -65,14 +65,14 @@ class LinkModel(NamedTuple):
 
 
 class BitmapState(NamedTuple):
-    """Shares of pages by cell and class, shape (cells, classes), but for the last three.
+    """Pages by cell and class, shape (cells, classes) unless another shape is given.
 
-    - `held`: pages.
+    - `held`: number of pages.
     - `bitmap`: share that has yet to be sent.
-    - `clean`: share that was not written since the log cleared it.
-    - `taken`: share that GET gave and CLEAR has not cleared yet.
+    - `clean`: share that has not been written since the log was cleared.
+    - `taken`: share that GET has returned and CLEAR has not cleared yet.
     - `since`: the guest's time up to which `clean` holds.
-    - `fresh`, shape (cells,): whether CLEAR may have something to do in a cell since the last GET.
+    - `fresh`, shape (cells,): True until CLEAR has cleared the cell after the last GET.
     - `at`, shape (1,): the cell that is sent next.
     """
 
@@ -97,7 +97,7 @@ def distinct_pages(pages: WorkingSet, seconds: float) -> float:
 
 @cached_njit(nogil=True)
 def new_memory(pages: WorkingSet, by_get: bool) -> BitmapState:
-    """State at the begin of a migration: no page is sent, and the log has just been enabled."""
+    """State at the beginning of a migration: no page has been sent, and the log has just been enabled."""
     kinds = len(pages.number)
     held = np.zeros((CELLS, kinds))
     for kind in range(kinds):
@@ -115,13 +115,13 @@ def new_memory(pages: WorkingSet, by_get: bool) -> BitmapState:
 
 @cached_njit(nogil=True)
 def pages_left(memory: BitmapState) -> float:
-    """Pages that have yet to be sent, by the dirty bitmap."""
+    """Pages that have yet to be sent, according to the dirty bitmap."""
     return float((memory.bitmap * memory.held).sum())
 
 
 @cached_njit(nogil=True)
 def _age(pages: WorkingSet, memory: BitmapState, cell: int, guest: float) -> None:
-    """Let pages of a cell be written until the guest's time `guest`."""
+    """Update the clean shares of a cell to the guest's time `guest`."""
     clean, since = memory.clean, memory.since
     for kind in range(len(pages.number)):
         passed = guest - since[cell, kind]
@@ -129,14 +129,14 @@ def _age(pages: WorkingSet, memory: BitmapState, cell: int, guest: float) -> Non
             continue
         if pages.sweep[kind] == 0:
             clean[cell, kind] *= np.exp(-pages.rate[kind] * passed)
-        else:  # each is written once a sweep: as many every moment
+        else:  # each page is written once per sweep, at a constant rate
             clean[cell, kind] = max(0.0, clean[cell, kind] - pages.rate[kind] * passed)
         since[cell, kind] = guest
 
 
 @cached_njit(nogil=True)
 def synchronise(pages: WorkingSet, memory: BitmapState, guest: float, by_get: bool) -> float:
-    """Get the log, and clear it if GET does so; pages that are new in the bitmap."""
+    """Get the log, and clear it if GET does so; return the number of pages that are new in the bitmap."""
     held, bitmap, clean, taken = memory.held, memory.bitmap, memory.clean, memory.taken
     new = 0.0
     for cell in range(CELLS):
@@ -146,10 +146,10 @@ def synchronise(pages: WorkingSet, memory: BitmapState, guest: float, by_get: bo
         for cell in range(CELLS):
             waits += (bitmap[cell, kind] - taken[cell, kind]) * held[cell, kind]
             everywhere += (1 - taken[cell, kind]) * held[cell, kind]
-        # A sweep does not come back soon to where it was when the pages that wait were written.
+        # A sweep does not return soon to the pages that wait to be sent, which it has just written.
         apart = 1 / max(1 - waits / everywhere, 1e-9) if pages.sweep[kind] > 0 and everywhere > 0 else 1.0
         for cell in range(CELLS):
-            logged = 1 - clean[cell, kind] - taken[cell, kind]  # written since its last CLEAR, and not known yet
+            logged = 1 - clean[cell, kind] - taken[cell, kind]  # written since the last CLEAR, and not known yet
             old = bitmap[cell, kind] - taken[cell, kind]
             share = logged * apart * (1 - old / (1 - taken[cell, kind])) if taken[cell, kind] < 1 else 0.0
             share = min(max(share, 0.0), 1 - bitmap[cell, kind])
@@ -165,7 +165,7 @@ def synchronise(pages: WorkingSet, memory: BitmapState, guest: float, by_get: bo
 
 @cached_njit(nogil=True)
 def _clear(pages: WorkingSet, memory: BitmapState, chunk_cells: int, guest: float) -> None:
-    """CLEAR the chunk that the next cell lies in, before the first of its pages is sent."""
+    """CLEAR the chunk that contains the next cell, before the first page of the chunk is sent."""
     at = int(memory.at[0])
     if not memory.fresh[at] or (memory.bitmap[at] * memory.held[at]).sum() == 0:
         return
@@ -182,7 +182,7 @@ def _clear(pages: WorkingSet, memory: BitmapState, chunk_cells: int, guest: floa
 def send_cell(
     pages: WorkingSet, memory: BitmapState, link: LinkModel, guest: float, room_bytes: float, room_s: float
 ) -> tuple[float, float, float]:
-    """Send what waits in the next cell, as far as there is room; bytes, time in s, and pages that were sent."""
+    """Send the waiting pages of the next cell, as far as there is room; return bytes, time in s, and pages sent."""
     if link.chunk_pages > 0:
         _clear(pages, memory, max(1, round(link.chunk_pages * CELLS / pages.number.sum())), guest)
     at, normal, zeros = int(memory.at[0]), 0.0, 0.0

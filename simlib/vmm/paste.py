@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A plan as text to paste: QMP, virsh, KubeVirt or ch-remote, and which settings each of them cannot express.
+"""A plan as text to paste for QMP, virsh, KubeVirt or ch-remote, and the settings that each of these cannot express.
 
 Sources: QEMU's qapi/migration.json (10.0); virsh(1) and libvirt-domain.h; KubeVirt's MigrationPolicy
 (migrations.kubevirt.io/v1alpha1); cloud-hypervisor's API, SendMigrationData.
@@ -18,19 +18,19 @@ from simlib.vmm.settings import CAPABILITIES
 from simlib.vmm.targets import Targets
 
 _UNLIMITED = 2**63 - 2**20
-"""Value of max-bandwidth with which libvirt lifts the limit, bytes/s."""
+"""Value of max-bandwidth with which libvirt removes the limit, bytes/s."""
 
 _LIBVIRT = frozenset({
     "auto-converge", "cpu-throttle-initial", "cpu-throttle-increment", "multifd", "multifd-channels", "postcopy-ram",
     "downtime-limit", "max-bandwidth",
 })  # fmt: skip
-"""Settings for which virsh has an option or a command; its default is an unlimited bandwidth."""
+"""Settings for which virsh has an option or a command; the default of virsh is an unlimited bandwidth."""
 
 _KUBEVIRT = frozenset({"auto-converge", "postcopy-ram", "max-bandwidth"})
 """Settings for which a MigrationPolicy has a key."""
 
 SETTABLE = {"kubevirt": _KUBEVIRT}
-"""Settings that an output format can express, where it cannot express all."""
+"""Settings that an output format can express, for formats that cannot express all settings."""
 
 
 def _inexpressible(plan: Plan, guest: RunningGuest, known: frozenset[str]) -> dict[str, int | bool]:
@@ -71,12 +71,12 @@ def virsh(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
     lines = [f"virsh qemu-monitor-command DOMAIN '{command}'" for command in _commands(monitor)]
     if monitor:
         before = ", ".join(f"{name} {getattr(guest.settings, name.replace('-', '_'))}" for name in monitor)
-        lines[-1] += f"   # libvirt has no option for it; it was {before}"
+        lines[-1] += f"   # libvirt has no option for this; before: {before}"
     if settings.downtime_limit != guest.settings.downtime_limit:
         lines.append(f"virsh migrate-setmaxdowntime DOMAIN {settings.downtime_limit}")
     lines.append(" ".join([*words, "DOMAIN qemu+ssh://HOST/system"]))
     if targets.deadline_s is not None:
-        limit = f"# not over after {math.ceil(targets.deadline_s)} s?"
+        limit = f"# if the migration takes longer than {math.ceil(targets.deadline_s)} s:"
         lines.append(f"{limit} virsh domjobabort DOMAIN cancels it; the guest stays on the source")
     return "\n".join(lines)
 

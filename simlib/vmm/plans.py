@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Plans to migrate a guest, from the least drastic on, and the simulated outcome of each."""
+"""Plans to migrate a guest, the least drastic first, and the simulated outcome of each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _QUOTAS = (200, 100, 50, 30)
 _LIFT, _SWITCH = "lift max-bandwidth", "switch to post-copy after the first pass"
 
 _INTERVALS = ("total_s", "downtime_s", "passes", "throttle", "guest_share", "sleep_s", "fault_s", "sent_bytes")
-"""Columns of an outcome of which a table has medians and intervals."""
+"""Columns of an outcome for which a table has medians and intervals."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class PlanOutcome(NamedTuple):
     - `throttle`: highest throttle, percent.
     - `guest_share`: mean throughput of the guest, as a share of its undisturbed throughput.
     - `sleep_s`: longest sleep that throttling causes. `fault_s`: wait of a fault after the switch to post-copy.
-    - `slow_s`: time after that switch during which the guest runs at less than half its speed.
+    - `slow_s`: time after this switch during which the guest runs at less than half its speed.
     - `left_bytes`, `left_s`: memory that is dirty after the last pass, and the time to send it.
     """
 
@@ -77,7 +77,7 @@ class PlanOutcome(NamedTuple):
     left_s: float
 
     def meets(self, targets: Targets) -> dict[str, bool]:
-        """Return for each target whether it is met, and for all of them together."""
+        """Return whether each target is met, and whether all of them are."""
         stall = max(self.sleep_s, self.fault_s)
         met = {
             "downtime": targets.downtime_s is None or (self.completed and self.downtime_s <= targets.downtime_s),
@@ -89,7 +89,7 @@ class PlanOutcome(NamedTuple):
 
 
 def plans(guest: RunningGuest, targets: Targets, settable: frozenset[str] | None = None) -> Iterator[Plan]:
-    """Generate the plans from the least drastic on; the first one keeps the current settings.
+    """Generate the plans, the least drastic first; the first plan keeps the current settings.
 
     - `settable`: settings that can be changed, by QEMU's names; None: all.
     """
@@ -103,7 +103,7 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
     yield Plan("as it is", "keep the current settings", current)
     base, actions = current, []
     if targets.downtime_s is not None:
-        # QEMU compares the time to send the dirty memory with downtime-limit; the devices' time comes on top.
+        # QEMU compares the time to send the dirty memory with downtime-limit; the time for the devices is added to it.
         limit = max(1, round(1000 * max(0.3 * targets.downtime_s, targets.downtime_s - SWITCH_MOST_S)))
         if limit != current.downtime_limit:
             base, actions = base.changed(downtime_limit=limit), [f"set downtime-limit to {limit} ms"]
@@ -120,7 +120,7 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
         yield Plan("auto-converge", "turn auto-converge on, and change nothing else", throttled)
     if actions:
         yield Plan("same throttle" if throttles_by_default else "no throttle", ", ".join(actions), base)
-    if VMMS[guest.vmm].whole_passes:  # it throttles by its own rule, and has no post-copy
+    if VMMS[guest.vmm].whole_passes:  # this VMM throttles by its own rule, and has no post-copy
         return
     yield from _throttled_plans(guest, targets, base, actions)
     after = current.changed(postcopy_ram=True, multifd=False)  # QEMU 10.0 does not support both
@@ -169,7 +169,7 @@ def precopy_of(
 
 
 def simulate_plan(plan: Plan, guest: RunningGuest, targets: Targets, seeds: range) -> list[PlanOutcome]:
-    """Migrate one sampled working set for each seed."""
+    """Simulate the migration of one sampled working set for each seed."""
     planned = replace(guest, settings=plan.settings)
     return [_simulate(plan, planned, targets, np.random.default_rng([17, seed])) for seed in seeds]
 
@@ -195,7 +195,7 @@ def _simulate(plan: Plan, guest: RunningGuest, targets: Targets, random: np.rand
 
 
 def table_of(plan_outcomes: dict[str, list[PlanOutcome]], targets: Targets) -> pd.DataFrame:
-    """Tabulate outcomes: one row a plan with medians, 90 % intervals, and the share that meets each target."""
+    """Tabulate outcomes: one row per plan, with medians, 90 % intervals, and the share that meets each target."""
     rows = []
     for name, outcomes in plan_outcomes.items():
         frame = pd.DataFrame(outcomes)

@@ -22,9 +22,9 @@ class Postcopy(NamedTuple):
 
     - `total_s`: time until all pages have arrived, s.
     - `requests`: pages that the guest requested.
-    - `lost_s`: time of a vCPU spent waiting, s, mean over vCPUs.
+    - `lost_s`: mean time that a vCPU waits, s.
     - `slow_s`: time in which the guest ran at less than half its speed, s.
-    - `sent_bytes`: in that time.
+    - `sent_bytes`: bytes sent in the phase.
     """
 
     total_s: float
@@ -40,9 +40,10 @@ def postcopy(
 ) -> Postcopy:
     """Simulate the post-copy phase: missing pages are sent while the guest runs.
 
-    - `missing`: share of each class that has yet to be sent, shape (classes,). Accesses are taken to be the writes.
+    - `missing`: share of each class that has yet to be sent, shape (classes,). The guest's accesses are assumed to be
+      its writes.
     - `bandwidth`: max-postcopy-bandwidth, bytes/s; 0: no limit.
-    - `wait_s`: from a fault to the page, s, beside the page's own time.
+    - `wait_s`: time from a fault to the arrival of its page, s, apart from the time to send the page.
 
     >>> import numpy as np
     >>> pages = WorkingSet(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
@@ -62,10 +63,10 @@ def postcopy(
             left += share[kind] * held[kind]
         if left < 0.5 or time > 1e5:
             return Postcopy(time, requests, lost, slow, sent_bytes)
-        faults = 0.0  # faults a second of a guest that never waits
+        faults = 0.0  # faults per second of a guest that never waits
         for kind in range(len(held)):
             faults += share[kind] * held[kind] * rate[kind]
-        waits = faults / vcpus * (wait_s + page_s)  # wait of a vCPU over the time that it runs
+        waits = faults / vcpus * (wait_s + page_s)  # time that a vCPU waits, relative to the time that it runs
         runs = 1.0 / (1.0 + waits)
         requested = min(faults * runs, 1.0 / page_s)
         step = min(STEP_S * max(1.0, left * page_s / 2.0), left * page_s + 1e-9)

@@ -3,9 +3,9 @@
 
 Time advances in QEMU's windows of 100 ms. In each window QEMU sends pages, synchronises the dirty bitmap if little is
 left, throttles the guest if it dirtied too much, and switches over if the dirty memory fits into the downtime. The
-rules are those of `simlib.vmm.rules` and `simlib.simulator.engine.throttle`, the pages those of `simlib.vmm.memory`.
-Cloud Hypervisor sends all pages that a GET returned, and then decides whether the next GET's can be sent within the
-downtime.
+rules are those of `simlib.vmm.rules` and `simlib.simulator.engine.throttle`, and the model of the memory is
+`simlib.vmm.memory`. Cloud Hypervisor sends all pages that a GET returned, and then checks whether those of the next GET
+can be sent within the downtime limit.
 
 Source: QEMU 10.0, migration/migration.c migration_thread, migration_iteration_run, migration_rate_limit;
 migration/ram.c ram_save_iterate, migration_bitmap_sync.
@@ -37,13 +37,13 @@ from simlib.vmm.memory import (
 from simlib.vmm.settings import QEMU, Settings, Vmm
 
 MOST_PASSES = 4096
-"""Most synchronisations that are recorded."""
+"""Largest number of synchronisations that are recorded."""
 
 STUCK_AFTER_S = 300.0
 """Time after which a migration may be judged endless, s."""
 
 STUCK_SYNCS = 100
-"""Number of synchronisations whose remaining pages must agree for that."""
+"""Number of synchronisations with the same remaining pages after which a migration is judged endless."""
 
 TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
 """Columns of `PrecopyTrajectory.passes`."""
@@ -52,17 +52,17 @@ TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
 class PrecopyTrajectory(NamedTuple):
     """Outcome of a simulated pre-copy phase.
 
-    - `completed`: True if it switched over before the limit.
+    - `completed`: True if the migration switched over before the limit.
     - `total_s`, `downtime_s`: times.
-    - `synchronisations`: as QEMU counts them.
+    - `synchronisations`: their number, as QEMU counts them.
     - `throttle`: last throttle, percent.
     - `sleep_s`: longest sleep of a throttled vCPU, s.
     - `sent_bytes`: bytes sent.
     - `guest_s`: time that the undisturbed guest would need for the work that it did, s.
     - `left_pages`: dirty pages at the switchover.
     - `missing`, shape (classes,): share of each class that the destination does not have at the end.
-    - `passes`, shape (synchronisations, 6): time, s; pages found newly dirty; pages left; share of the time that the
-      guest loses, percent; bytes sent; guest's time, s: after each synchronisation.
+    - `passes`, shape (synchronisations, 6): state after each synchronisation: time, s; pages found newly dirty; pages
+      left; share of time that the guest loses, percent; bytes sent; guest's time, s.
     """
 
     completed: bool
@@ -101,9 +101,9 @@ class _Means(NamedTuple):
 _NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _CHECK, _CHECK_SENT, _CHECK_NEW, \
     _NEXT_CHECK, _PERIOD, _LEAST, _MOST = range(16)  # fmt: skip
 """Indices of the state, times in s: now, guest's time, bytes sent, pages left, share of the time in which the guest
-runs, its longest sleep, bytes that may be left at the switchover; begin of the window, and bytes sent by then; the same
-of the interval since the last check, and pages dirtied in it; next periodic synchronisation, and next update of the
-dirty limit; least and most pages left lately."""
+runs, longest sleep of a vCPU, bytes that may be left at the switchover; beginning of the window, and bytes sent by
+then; the same of the interval since the last check, and pages dirtied in it; next periodic synchronisation, and next
+update of the dirty limit; minimum and maximum of the recent pages left."""
 
 _THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED = range(7)
 """Indices of the integer state: throttle, checks above the threshold, synchronisations, those at the last periodic
@@ -115,10 +115,10 @@ def precopy_trajectory(
 ) -> PrecopyTrajectory:
     """Simulate the pre-copy phase of a migration.
 
-    - `limit_s`: time after which it is abandoned, s.
+    - `limit_s`: time after which the simulation stops, s.
     - `vmm`: VMM whose rules are followed.
 
-    >>> columns = (2**18, 0.1, 0, 0, 1, 0)  # 1 GiB, of which 10 % is written a second
+    >>> columns = (2**18, 0.1, 0, 0, 1, 0)  # 1 GiB, of which 10 % is written per second
     >>> pages = WorkingSet(*(np.array([float(value)]) for value in columns))
     >>> result = precopy_trajectory(pages, LinkModel(page_s=4e-6), Settings(max_bandwidth=0), 60.0)
     >>> result.completed, round(result.total_s, 2), result.synchronisations
@@ -144,7 +144,7 @@ def precopy_trajectory(
 def _precopy(
     pages: WorkingSet, link: LinkModel, means: _Means, limit_s: float, passes: Floats
 ) -> tuple[bool, float, float, int, int, float, float, float, float, Floats]:
-    """`precopy_trajectory`, by numbers."""
+    """Compiled part of `precopy_trajectory`."""
     by_get = link.chunk_pages == 0
     memory = new_memory(pages, by_get)
     s, n = np.zeros(16), np.zeros(7, np.int64)
@@ -188,7 +188,7 @@ def _pass_time(s: Floats, seconds: float) -> None:
 
 @cached_njit(nogil=True)
 def _is_due(means: _Means, s: Floats, n: Floats) -> bool:
-    """True if the bitmap is synchronised now: little is left, or the periodic check finds that it was not lately."""
+    """True if the bitmap is synchronised now: little is left, or a periodic check finds no recent synchronisation."""
     if means.whole_passes:
         return bool(s[_LEFT] < 0.5)
     due = s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
@@ -212,7 +212,7 @@ def _synchronise(pages: WorkingSet, memory: BitmapState, link: LinkModel, s: Flo
 
 @cached_njit(nogil=True)
 def _check_throttle(link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
-    """Throttle the guest if it dirtied too much at as many checks as the rule asks for."""
+    """Throttle the guest if it dirtied too much in as many checks as the rule requires."""
     dirtied, sent = s[_CHECK_NEW] * rules.PAGE, s[_SENT] - s[_CHECK_SENT]
     if rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
         n[_HIGH] += 1
@@ -234,7 +234,7 @@ def _check_throttle(link: LinkModel, means: _Means, s: Floats, n: Floats) -> Non
 
 @cached_njit(nogil=True)
 def _limit(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
-    """Update the dirty limit: measure the vCPUs' rates, and set the sleep at a full ring."""
+    """Update the dirty limit: measure the vCPUs' rates, and set the sleep for a full ring."""
     period, ring = means.x_vcpu_dirty_limit_period, link.ring_entries
     s[_PERIOD] = s[_NOW] + period
     now = dirty_rate_mib(int(distinct_pages(pages, period * s[_RUNS]) / link.vcpus), int(period * PS_PER_S))
@@ -249,7 +249,7 @@ def _limit(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floa
 
 @cached_njit(nogil=True)
 def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Means, s: Floats) -> None:
-    """Send until the bandwidth limit, the end, or QEMU's MAX_WAIT; with a limit, wait for the end of the window."""
+    """Send up to the bandwidth limit, the last page, or QEMU's MAX_WAIT; at the limit, wait until the window ends."""
     begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
         room = rules.bytes_in_window(means.max_bandwidth) - (s[_SENT] - s[_WINDOW_SENT])
@@ -279,7 +279,7 @@ def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
 
 @cached_njit(nogil=True)
 def _is_stuck(means: _Means, s: Floats, n: Floats) -> bool:
-    """True if the migration never ends: synchronisations leave equally much for long, at the highest throttle."""
+    """True if the migration never ends: the pages left no longer change, and the throttle is at its maximum."""
     s[_LEAST], s[_MOST] = min(s[_LEAST], s[_LEFT]), max(s[_MOST], s[_LEFT])
     n[_UNCHANGED] += 1
     if n[_UNCHANGED] < STUCK_SYNCS:

@@ -23,8 +23,8 @@ MOST_BYTES = 2**24
 """Longest message that is read, bytes: statistics of thousands of vCPUs."""
 
 _HINT = (
-    "a QMP socket serves one client at a time: end the other one (libvirt holds its own), or give QEMU another "
-    "(-qmp unix:PATH,server=on,wait=off)"
+    "a QMP socket serves one client at a time: disconnect the other one (libvirt occupies its own), or give QEMU "
+    "another (-qmp unix:PATH,server=on,wait=off)"
 )
 
 
@@ -38,18 +38,18 @@ class MonitorError(InputError):
 class Monitor(AbstractContextManager["Monitor"]):
     """A connection to QEMU, after greeting and negotiation.
 
-    Raises `InputError` if nobody answers there, or not in QMP.
+    Raises `InputError` if no process answers on the socket, or the answer is not QMP.
 
-    `path`: the socket. `timeout`: seconds that connecting, greeting and negotiating may take in all, and each answer;
-    see `allow`.
+    `path`: the socket. `timeout`: total seconds for connecting, greeting, negotiation and all answers, unless `allow`
+    sets a new limit.
 
-    `version` becomes QEMU's, such as ``"7.2.22"``, empty if the greeting has none; `pid` the process that opened the
-    socket for listening, None where the system does not report it; `events` the events between the answers.
+    `version`: QEMU's version, such as ``"7.2.22"``, empty if the greeting has none. `pid`: process that opened the
+    socket for listening, None where the system does not report it. `events`: events between the answers.
 
     >>> Monitor("/no/such/socket")
     Traceback (most recent call last):
     simlib.InputError: /no/such/socket = No such file or directory: must be a QMP socket that accepts
-    connections; check that QEMU still runs, and that you may use it
+    connections; check that QEMU is running, and that you have access
     """
 
     def __init__(self, path: str, timeout: float = TIMEOUT) -> None:
@@ -67,14 +67,14 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.connection.close()
 
     def allow(self, seconds: float) -> None:
-        """Allow `seconds` for all answers from now on together."""
+        """Set the total time for all further answers, s."""
         self.timeout, self._deadline = seconds, time.monotonic() + seconds
 
     def ask(self, command: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a command and return its answer; events before it are kept.
+        """Send a command and return its answer; preceding events are appended to `events`.
 
-        Returns: An object with ``return`` or ``error``. Raises `MonitorError` if there is no answer in time, or the
-        other side hangs up. Raises `InputError` if what comes is not QMP.
+        Returns: An object with ``return`` or ``error``. Raises `MonitorError` if there is no answer in time, or QEMU
+        closes the connection. Raises `InputError` if the answer is not QMP.
         """
         self.number += 1
         message_id = f"simlib-{self.number}"
@@ -91,40 +91,40 @@ class Monitor(AbstractContextManager["Monitor"]):
                 self.events.append(answer)
 
     def _connect(self) -> None:
-        """Connect, read the greeting, and leave negotiation of capabilities."""
+        """Connect, read the greeting, and leave capabilities negotiation mode."""
         self.connection.settimeout(self.timeout)
         try:
             self.connection.connect(self.path)
         except OSError as error:
             rule = "must be a QMP socket that accepts connections"
-            hint = "check that QEMU still runs, and that you may use it"
+            hint = "check that QEMU is running, and that you have access"
             raise InputError(self.path, error.strerror or str(error), rule, hint) from None
         self.pid = _listener(self.connection)
         greeting = self._message("its greeting")
         if "QMP" not in greeting:
-            raise InputError(self.path, one_line(greeting), "must greet as QMP does", "name the QMP socket")
+            raise InputError(self.path, one_line(greeting), "must send a greeting of QMP", "give the QMP socket")
         self.version = _version(greeting["QMP"])
         answer = self.ask("qmp_capabilities")
         if "error" in answer:
             raise InputError(self.path, refusal("qmp_capabilities", answer["error"]), "must accept queries", _HINT)
 
     def _message(self, awaited: str) -> dict[str, Any]:
-        """The next object that the other side sends; after each comes a newline."""
+        """Return the next object that QEMU sends; each ends with a newline."""
         while True:
             text = self._received.decode("utf-8", errors="surrogateescape").lstrip()
             if text and not text.startswith("{"):
-                hint = "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor"
+                hint = "give the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor"
                 raise InputError(self.path, one_line(text), "must be a QMP message", hint)
-            if b"\n" in self._received:  # each message ends with one; looking at every piece of a long one takes time
+            if b"\n" in self._received:  # a message ends with a newline; parsing each piece would be slow
                 try:
                     value, end = json.JSONDecoder().raw_decode(text)
-                except (ValueError, RecursionError):  # a line of a message, not all of it
+                except (ValueError, RecursionError):  # a line of a message, not the whole message
                     pass
                 else:
                     self._received = text[end:].lstrip().encode("utf-8", errors="surrogateescape")
                     return dict(value)
             if len(self._received) > MOST_BYTES:
-                raise InputError(self.path, f"more than {MOST_BYTES} bytes", "is too long for a reply of QMP")
+                raise InputError(self.path, f"more than {MOST_BYTES} bytes", "is too long for a QMP reply")
             self._receive(awaited)
 
     def _receive(self, awaited: str) -> None:
@@ -140,7 +140,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     @contextmanager
     def _waiting(self, awaited: str, lost: bool = False) -> Iterator[None]:
-        """Say what QEMU was to do if it does not; `lost`: whether no time for it is the end."""
+        """Raise `MonitorError` on a timeout or a fault; `lost`: whether a timeout loses the connection."""
         try:
             yield
         except TimeoutError:
@@ -156,7 +156,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
 
 def refusal(command: str, error: dict[str, Any]) -> str:
-    """A sentence on a command that QEMU refused.
+    """Describe a command that QEMU refused.
 
     >>> refusal("query-stats", {"class": "CommandNotFound", "desc": "The command query-stats has not been found"})
     'QEMU refused query-stats: The command query-stats has not been found'
@@ -165,7 +165,7 @@ def refusal(command: str, error: dict[str, Any]) -> str:
 
 
 def one_line(value: Any, most: int = 60) -> str:
-    """The first line of something foreign, without what a terminal would obey.
+    """First line of an untrusted string, without control characters.
 
     >>> one_line(" QEMU\\x1b[1m\\r\\nmonitor"), one_line({"a": [1]})
     ('QEMU [1m', "{'a': [1]}")
@@ -183,7 +183,7 @@ def _version(greeting: Any) -> str:
 
 
 def _listener(connection: socket.socket) -> int | None:
-    """Process that called ``listen`` on the other side (``SO_PEERCRED`` in unix(7)); None where that is not known."""
+    """Process that called ``listen`` on the other side (``SO_PEERCRED`` in unix(7)); None if it is not known."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     except (AttributeError, OSError):

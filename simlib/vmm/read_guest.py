@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Read a running guest from QEMU: replies that were pasted, or a QMP socket.
+"""Read a running guest from QEMU: from pasted replies, or over a QMP socket.
 
-Queries of QEMU's machine protocol (QMP) that are understood: ``query-migrate`` (memory, throughput, pages dirtied
-during the migration), ``query-dirty-rate`` (the measurement of ``calc-dirty-rate``), ``query-cpus-fast`` (vCPUs,
-architecture), ``query-migrate-parameters`` and ``query-migrate-capabilities`` (current settings).
+Supported queries of QEMU's machine protocol (QMP): ``query-migrate`` (memory, throughput, pages dirtied during the
+migration), ``query-dirty-rate`` (the measurement of ``calc-dirty-rate``), ``query-cpus-fast`` (vCPUs, architecture),
+``query-migrate-parameters`` and ``query-migrate-capabilities`` (current settings), and ``query-memory-size-summary``
+(memory before a migration).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _HUMAN = re.compile(
 def read_guest(source: str | Path) -> RunningGuest:
     """Read a guest from pasted replies, or query its QEMU.
 
-    Raises `InputError` if the source cannot be read, does not answer, or has no reply that is understood and possible.
+    Raises `InputError` if the source cannot be read, does not answer, or has no valid reply to a supported query.
 
     - `source`: a text file with replies (see `parse_guest`), ``"-"`` for standard input, or a unix domain socket of
-      QMP. Over the socket only `QUERIES` are sent; each must be answered within `TIMEOUT` seconds.
+      QMP. Over the socket only `QUERIES` are sent; all must be answered within a total of `TIMEOUT` seconds.
 
     >>> read_guest("no-such-file")
     Traceback (most recent call last):
@@ -53,20 +54,20 @@ def read_guest(source: str | Path) -> RunningGuest:
         if isinstance(error, InputError):
             raise
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(where, reason, "must be a text file or a QMP socket that can be read") from None
+        raise InputError(where, reason, "must be a readable text file or QMP socket") from None
     if len(data) > _LIMIT:
-        raise InputError(where, f"more than {_LIMIT} bytes", "is too long for replies of QMP", ASK)
+        raise InputError(where, f"more than {_LIMIT} bytes", "is too long for QMP replies", ASK)
     return parse_guest(data.decode("utf-8-sig", errors="replace"), where)
 
 
 def parse_guest(text: str, where: str = "text") -> RunningGuest:
-    """Read a guest from QMP replies that were pasted.
+    """Read a guest from pasted QMP replies.
 
-    Raises `InputError` if no reply is understood, one is cut off, or a value is impossible or contradicts another.
+    Raises `InputError` if no reply is recognised, a reply is cut off, or a value is impossible or contradicts another.
 
     - `text`: replies in any order, each a JSON value with or without its ``{"return": ...}``. Prompts, commands, events
-      and replies to other queries may lie between them. Of several replies to one query the last counts; of
-      query-dirty-rate the last reply of each measuring time.
+      and replies to other queries may lie between them. Of several replies to one query, the last one is used; for
+      query-dirty-rate, the last one of each measurement time.
     - `where`: name of the text in errors.
 
     >>> guest = parse_guest('''
@@ -89,7 +90,7 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     replies = list(replies_in(text, where, notes))
     if not replies:
         if human := _HUMAN.search(text):
-            rule = "is the human monitor's text, which rounds, and differs between versions"
+            rule = "is output of the human monitor, which rounds numbers and differs between versions"
             raise InputError(where, one_line(human[0]), rule, ASK)
         rule = "; ".join([f"has no reply to {MIGRATE}, {DIRTY_RATE} or {CPUS}", *notes])
         raise InputError(where, one_line(text) or "empty", rule, ASK)
@@ -103,7 +104,7 @@ def _ask(path: str) -> RunningGuest:
             answer = monitor.ask(query)
             reply = answer.get("return")
             if query == DIRTY_RATE and isinstance(reply, dict) and reply.get("calc-time-unit") == "second":
-                answer = monitor.ask(query, {"calc-time-unit": "millisecond"})  # exact, where QEMU knows units
+                answer = monitor.ask(query, {"calc-time-unit": "millisecond"})  # exact, if QEMU supports units
                 reply = answer.get("return")
             if query == MIGRATE and reply == {}:
                 reply = {"status": "none"}
@@ -112,7 +113,7 @@ def _ask(path: str) -> RunningGuest:
             elif query_of(reply) == query:
                 replies.append((query, reply))
             else:
-                raise InputError(f"{path}, {query}", one_line(reply), "is not a reply to it", ASK)
+                raise InputError(f"{path}, {query}", one_line(reply), "is not a reply to this query", ASK)
     if not replies:
         raise InputError(path, "only errors", "; ".join(notes), ASK)
     return guest_of(replies, notes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A guest and targets from texts by the names of their inputs."""
+"""Parsing of a guest and of targets from strings, by the names of their inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simlib.vmm.targets import Targets
 
 
 def read_targets(texts: Mapping[str, str]) -> Targets:
-    """Read the targets from texts by the names of `TARGETS`; an empty text sets no bound.
+    """Read the targets from strings by the names of `TARGETS`; an empty string sets no bound.
 
     Raises `InputError` if a string cannot be read, or a bound is impossible.
 
@@ -26,11 +26,11 @@ def read_targets(texts: Mapping[str, str]) -> Targets:
 
 
 def read_settings(texts: Iterable[str], current: Settings | None = None) -> Settings:
-    """Read QEMU's settings from texts such as ``downtime-limit=500``.
+    """Read QEMU's settings from strings such as ``downtime-limit=500``.
 
     Raises `InputError` if a string is not a setting.
 
-    - `current`: settings that no text changes; by default QEMU's, with an unlimited bandwidth.
+    - `current`: settings that the strings do not change; by default those of QEMU, with an unlimited bandwidth.
 
     >>> read_settings(["auto-converge=on"]).auto_converge
     True
@@ -40,7 +40,7 @@ def read_settings(texts: Iterable[str], current: Settings | None = None) -> Sett
 
 
 def read_options(texts: Mapping[str, str | Sequence[str]], known: RunningGuest | None = None) -> RunningGuest:
-    """Return a guest with what the texts say, by the names of `GUEST`; an empty text changes nothing.
+    """Return a guest with the values of strings, by the names of `GUEST`; an empty string changes nothing.
 
     Dirty rates are added to those that are known for other times.
 
@@ -70,7 +70,7 @@ def read_options(texts: Mapping[str, str | Sequence[str]], known: RunningGuest |
 def _other_times(
     known: Sequence[DirtyRate | DirtyingGuess], given: Sequence[DirtyRate | DirtyingGuess]
 ) -> list[DirtyRate | DirtyingGuess]:
-    """Rates that were known and were not counted over the same time as a given one; none beside a working-set model."""
+    """Known rates over other times than the given ones; none if a working-set model is given."""
     if any(isinstance(rate, DirtyingGuess) for rate in given):
         return []
     times = {rate.seconds for rate in given if isinstance(rate, DirtyRate)}

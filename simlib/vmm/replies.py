@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""QEMU's replies about a guest: recognise the query of each by its form, and read its numbers.
+"""QEMU's replies about a guest: recognise by its form which query a reply answers, and read its numbers.
 
 The fields are those of QEMU's qapi/migration.json and qapi/machine.json.
 """
@@ -34,12 +34,12 @@ ARCHITECTURES = {
 
 ASK = (
     'run virsh qemu-monitor-command DOMAIN \'{"execute": "query-migrate"}\', the same with query-dirty-rate and '
-    "query-cpus-fast, and paste what they print"
+    "query-cpus-fast, and paste their output"
 )
 
 _MIB = 2**20
 _EXACT = 0.02
-"""Relative standard error of a rate for which every write is counted: guests are never quite steady."""
+"""Relative standard error of a rate for which every write is counted: the rate of a guest is never constant."""
 
 _SAMPLE_PAGES = 512
 """Pages of each GiB that calc-dirty-rate compares by default: migration/dirtyrate.h."""
@@ -52,14 +52,14 @@ _MIGRATION_STATUS = _SENDING | {
 }  # fmt: skip
 _BY_KEYS = ((PARAMETERS, {"downtime-limit", "max-bandwidth"}), (MEMORY, {"base-memory"}))
 _VALUE = re.compile(r'\{\s*"|\[\s*\{')
-_AS_IT_CAME = "paste the reply as QEMU gave it"
-_ONE_GUEST = "paste those of one guest"
+_AS_IT_CAME = "paste the reply as QEMU printed it"
+_ONE_GUEST = "paste the replies of one guest only"
 
 
 def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, Any]]:
-    """Each known reply in a string, with its query; QEMU's error replies become notes.
+    """Yield each known reply in a string, with its query; QEMU's error replies become notes.
 
-    Raises `InputError` if one is cut off, or no JSON.
+    Raises `InputError` if a reply is cut off, or is not JSON.
     """
     for value in _values(text, where):
         for row in value if isinstance(value, list) and value and not query_of(value) else [value]:
@@ -72,7 +72,7 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
 
 
 def query_of(reply: Any) -> str:
-    """The query that a reply belongs to, by its form; empty for any other."""
+    """Return the query that a reply answers, by its form; empty for any other object."""
     if isinstance(reply, list) and reply and all(isinstance(row, dict) for row in reply):
         if all("cpu-index" in row for row in reply) and not any("limit-rate" in row for row in reply):
             return CPUS
@@ -102,13 +102,13 @@ def _values(text: str, where: str) -> Iterator[Any]:
             deep = isinstance(error, RecursionError)
             if not deep and not _VALUE.match(text, start):
                 continue
-            rule = "is nested too deep for a reply" if deep else f"is no JSON ({error})"
+            rule = "is nested too deeply for a reply" if deep else f"is not JSON ({error})"
             if isinstance(error, json.JSONDecodeError):
-                rule = f"is no JSON ({error.msg}, {_line(text, error.pos, where)})"
+                rule = f"is not JSON ({error.msg}, {_line(text, error.pos, where)})"
                 if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
                     rule = "is cut off"
             shown = text[start : start + 40].split("\n", maxsplit=1)[0]
-            raise InputError(_line(text, start, where), shown, rule, "paste all of the reply") from None
+            raise InputError(_line(text, start, where), shown, rule, "paste the whole reply") from None
         yield value
 
 
@@ -118,12 +118,12 @@ def _line(text: str, position: int, where: str) -> str:
 
 
 def guest_of(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> RunningGuest:
-    """The guest that replies describe; its notes say where each number is from.
+    """Return the guest that replies describe; its notes name the source of each number.
 
     Raises `InputError` if a value is impossible or contradicts another.
 
     - `replies`: query and reply, in the order in which they came.
-    - `notes`: notes to add behind those.
+    - `notes`: notes to append to the guest's notes.
     """
     by_query = {query: [reply for name, reply in replies if name == query] for query in QUERIES}
     migration = by_query[MIGRATE][-1] if by_query[MIGRATE] else None
@@ -133,13 +133,13 @@ def guest_of(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> Runnin
     memory, page_size = _memory(by_query[MIGRATE], by_query[MEMORY], sources)
     link = _link(migration, sources)
     rates: dict[float, DirtyRate] = {}
-    for reply in measured:  # of each time the last reply, and the newest of all at the end
+    for reply in measured:  # the last reply for each time; the newest reply at the end
         rate = _dirty_rate(reply, sources)
         rates.pop(rate.seconds, None)
         rates[rate.seconds] = rate
     dirty = tuple(rates.values())
     if not measured:
-        reasons = {"measuring": "still runs: ask again when it is over", "unstarted": "was not started"}
+        reasons = {"measuring": "is still running: query again when it has ended", "unstarted": "was not started"}
         sources += [f"{DIRTY_RATE}: the measurement (calc-dirty-rate) {reasons[reply['status']]}"
                     for reply in by_query[DIRTY_RATE][-1:]]  # fmt: skip
         dirty = _rate_of_migration(migration, page_size, sources)
@@ -150,23 +150,23 @@ def guest_of(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> Runnin
 
 
 def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: list[str]) -> Settings:
-    """The migration's settings that are modelled, the last of each."""
+    """Settings of the migration that are modelled, with the last value of each."""
     values = {name: value for reply in parameters for name, value in reply.items() if isinstance(value, int)}
     values |= {str(row["capability"]): bool(row["state"]) for reply in capabilities for row in reply}
     notes += [f"current settings: {query}" for query, given in ((PARAMETERS, parameters), (CAPABILITIES, capabilities))
               if given]  # fmt: skip
     known = {name: value for name, value in values.items() if name in NAMES}
-    if known.get("max-bandwidth", 0) >= 2**62:  # what libvirt sends for no limit
+    if known.get("max-bandwidth", 0) >= 2**62:  # libvirt's value for no limit
         known["max-bandwidth"] = 0
     if known.get("max-bandwidth") == Settings().max_bandwidth:
         del known["max-bandwidth"]
-        notes.append("max-bandwidth is QEMU's default, which libvirt lifts as it migrates: taken as no limit "
-                     "(--current max-bandwidth=134217728 if it is in force)")  # fmt: skip
+        notes.append("max-bandwidth is QEMU's default, which libvirt removes when it migrates: assumed to be unlimited "
+                     "(give --current max-bandwidth=134217728 if it is in force)")  # fmt: skip
     return Settings.of({"max-bandwidth": 0} | known)
 
 
 def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> tuple[int, str]:
-    """Number of vCPUs and architecture; `measured`: replies of query-dirty-rate, which may count vCPUs, too."""
+    """Number of vCPUs and architecture; `measured`: replies of query-dirty-rate, which may also count vCPUs."""
     counted = [reply.get("vcpu-dirty-rate") for reply in measured[-1:]]
     counts = {len(rows) for rows in (*replies, *counted) if isinstance(rows, list) and rows}
     if len(counts) > 1:
@@ -203,7 +203,7 @@ def _dirty_rate(reply: Any, notes: list[str]) -> DirtyRate:
         raise InputError(f"{DIRTY_RATE} calc-time-unit", one_line(unit), "must be second or millisecond", _AS_IT_CAME)
     if not count:
         rule = "must be more than 0 (whole seconds are rounded down)"
-        hint = 'ask with "arguments": {"calc-time-unit": "millisecond"}'
+        hint = 'query with "arguments": {"calc-time-unit": "millisecond"}'
         raise InputError(f"{DIRTY_RATE} calc-time", "0", rule, hint)
     seconds = count / (1000 if unit == "millisecond" else 1)
     mode = one_line(reply.get("mode", "page-sampling"))
@@ -212,7 +212,7 @@ def _dirty_rate(reply: Any, notes: list[str]) -> DirtyRate:
     method = {
         "page-sampling": f": changed contents among {one_line(reply.get('sample-pages', 'some'))} pages of each GiB",
         "dirty-bitmap": ": by KVM's dirty log",
-        "dirty-ring": ": migrations of this guest use the ring, too (workload.clear_when)",
+        "dirty-ring": ": migrations of this guest also use the ring (workload.clear_when)",
     }  # fmt: skip
     notes.append(note + method.get(mode, ""))
     sampled = _number(reply, "sample-pages", DIRTY_RATE) if mode == "page-sampling" else 0
@@ -222,7 +222,7 @@ def _dirty_rate(reply: Any, notes: list[str]) -> DirtyRate:
 
 
 def _memory(replies: Sequence[Any], summaries: Sequence[Any], notes: list[str]) -> tuple[int, int]:
-    """Memory and page size, bytes. All replies of a migration must agree; without one the summary of sizes counts."""
+    """Memory and page size, bytes. All replies of a migration must agree; without any, the summary of sizes is used."""
     rams = [_ram(reply) for reply in replies]
     sizes = [(_number(ram, "total", MIGRATE, "ram."), _number(ram, "page-size", MIGRATE, "ram.")) for ram in rams]
     totals = {(total, page) for total, page in sizes if total}
@@ -237,9 +237,9 @@ def _memory(replies: Sequence[Any], summaries: Sequence[Any], notes: list[str]) 
         notes.append(f"memory not known: {f'{MIGRATE} has no ram' if replies else f'no reply of {MIGRATE}'}")
         return 0, 0
     total, page_size = totals.pop()
-    notes.append(f"memory {size_text(total)}: ram.total of {MIGRATE}, with the display's and the firmware's memory")
+    notes.append(f"memory {size_text(total)}: ram.total of {MIGRATE}, including display and firmware")
     if page_size is not None:
-        notes.append(f"QEMU counts pages of {page_size} bytes: ram.page-size; the scenario's guest.page_size is kept")
+        notes.append(f"QEMU counts pages of {page_size} bytes: ram.page-size; the scenario keeps its guest.page_size")
     return total, page_size or 0
 
 
@@ -255,8 +255,8 @@ def _link(migration: Any, notes: list[str]) -> int:
         why = f"status {status}" if status not in _SENDING else "ram.mbps is 0 or missing"
         notes.append(f"link not known: nothing is being migrated, or not for long enough ({why})")
         return 0
-    when = "all of the migration" if status == "completed" else "the last moments"
-    notes.append(f"link {format_bandwidth(bits)}: ram.mbps of {MIGRATE}, reached in {when}; the link may be faster")
+    when = "the whole migration" if status == "completed" else "the last moments"
+    notes.append(f"link {format_bandwidth(bits)}: ram.mbps of {MIGRATE}, for {when}; the link may be faster")
     return bits
 
 
@@ -276,8 +276,8 @@ def _rate_of_migration(migration: Any, page_size: int, notes: list[str]) -> tupl
     slowed = f", throttled by {throttle:g} %" if throttle else ""
     notes.append(
         f"{rate * page_size / _MIB:.4g} MiB/s dirtied over {seconds:.3g} s: ram.dirty-pages-rate of {MIGRATE}; the "
-        f"time is assumed to be that of a mean pass, total-time over dirty-sync-count, and the migration slowed the "
-        f"guest{slowed}: {DIRTY_RATE} before the migration is better"
+        f"time is assumed to be that of a mean pass, total-time over dirty-sync-count. The migration slowed the "
+        f"guest{slowed}: {DIRTY_RATE} before the migration is more accurate"
     )
     return (DirtyRate(rate * page_size * seconds / PAGE, seconds),)
 
@@ -290,7 +290,7 @@ def _ram(migration: Any) -> dict[str, Any]:
 
 
 def _number(row: dict[str, Any], key: str, query: str, prefix: str = "", *, whole: bool = True) -> Any:
-    """A number that is not negative; None if it is not there."""
+    """A number that is not negative; None if it is missing."""
     value = row.get(key)
     if value is None:
         return None

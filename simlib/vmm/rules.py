@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Decisions of QEMU during a migration as arithmetic, one function a decision.
+"""Decisions of QEMU during a migration as arithmetic, one function per decision.
 
-Source: QEMU 10.0, the file and function that each names. Whole numbers are divided as C does.
+Source: QEMU 10.0, the file and function that each function here names. Integers are divided as in C.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from simlib._lib.jit import cached_njit
 
 WINDOW_S = 0.1
-"""QEMU measures and limits its bandwidth over so long, s: migration/migration-stats.h BUFFER_DELAY."""
+"""Window over which QEMU measures and limits its bandwidth, s: migration/migration-stats.h BUFFER_DELAY."""
 
 MAX_WAIT_S = 0.051
 """Time after which QEMU, without a bandwidth limit, stops sending to check what remains, s: migration/ram.c
@@ -22,13 +22,13 @@ _HEADER = 8
 """Bytes before each page: migration/ram.c save_page_header."""
 
 WHOLE_PAGE = _HEADER + PAGE
-"""Bytes of a page that is sent whole."""
+"""Bytes of a page that is sent with its contents."""
 
 ZERO_PAGE = _HEADER + 1
 """Bytes of a page of zeros: migration/ram.c save_zero_page."""
 
 _FLUSH_PAGES = 32
-"""Pages after which the stream knows that they were sent: half of migration/qemu-file.c MAX_IOV_SIZE."""
+"""Pages after which QEMU flushes the stream and counts its bytes: half of migration/qemu-file.c MAX_IOV_SIZE."""
 
 
 @cached_njit(nogil=True)
@@ -48,7 +48,7 @@ def is_high(dirtied: float, sent: float, threshold: int) -> bool:
 
 @cached_njit(nogil=True)
 def bytes_in_window(limit: float) -> float:
-    """Bytes that are sent in a window before the limit is found to be exceeded: whole flushes.
+    """Bytes that are sent in a window before QEMU finds that the limit is exceeded: whole flushes.
 
     Source: migration/migration-stats.c migration_rate_exceeded.
 

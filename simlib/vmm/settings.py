@@ -16,11 +16,11 @@ _SWITCH = {"on": True, "off": False, "true": True, "false": False}
 
 
 class Vmm(NamedTuple):
-    """Behaviour of a VMM that cannot be set.
+    """Behaviour of a VMM that no setting changes.
 
     - `throttle`: rule by which it throttles; QEMU's settings change some of its numbers.
     - `whole_passes`: True if it sends all pages that a GET returned before it synchronises again, and always throttles.
-    - `settings`: settings below that it has, by QEMU's names; None: all.
+    - `settings`: those of `Settings` that the VMM has, by QEMU's names; None: all.
     """
 
     throttle: Throttle
@@ -36,15 +36,15 @@ CLOUD_HYPERVISOR = Vmm(
     frozenset({"downtime-limit", "multifd", "multifd-channels", "max-bandwidth"}),
     "Cloud Hypervisor",
 )
-"""Cloud Hypervisor of Cyberus Technology, vmm/src/lib.rs memory_copy_iterations; its channels are connections, and no
-limit of bandwidth is all that it has of one."""
+"""Cloud Hypervisor of Cyberus Technology, vmm/src/lib.rs memory_copy_iterations; its multifd channels are connections,
+and its bandwidth is always unlimited."""
 
 VMMS = {"qemu": QEMU, "cloud-hypervisor": CLOUD_HYPERVISOR}
 """VMMs that a user may name."""
 
 
 def read_named(texts: Iterable[str]) -> dict[str, int | bool]:
-    """Read settings by QEMU's names from texts such as ``downtime-limit=500`` and ``auto-converge=on``.
+    """Read settings by QEMU's names from strings such as ``downtime-limit=500`` and ``auto-converge=on``.
 
     Raises `InputError` if a string is not a setting.
 
@@ -55,7 +55,7 @@ def read_named(texts: Iterable[str]) -> dict[str, int | bool]:
     for text in texts:
         name, _, value = text.partition("=")
         if value not in _SWITCH and not re.fullmatch(r"\d{1,19}", value, re.ASCII):
-            rule, hint = "must be NAME=NUMBER, or NAME=on", "write downtime-limit=500"
+            rule, hint = "must be NAME=NUMBER, NAME=on or NAME=off", "such as downtime-limit=500"
             raise InputError("settings", text, rule, hint, flag="--current")
         values[name] = _SWITCH[value] if value in _SWITCH else int(value)
     return values
@@ -81,20 +81,20 @@ class Settings:
 
     max_bandwidth: int = _setting(2**27, 0, 2**62, "bytes/s; 0: no limit, which is what libvirt sets")
     downtime_limit: int = _setting(300, 0, 2_000_000, "ms")
-    avail_switchover_bandwidth: int = _setting(0, 0, 2**62, "bytes/s expected at the switchover; 0: what is measured")
+    avail_switchover_bandwidth: int = _setting(0, 0, 2**62, "bytes/s expected at the switchover; 0: as measured")
     auto_converge: bool = _truth("throttle vCPUs if the guest dirties too fast")
-    throttle_trigger_threshold: int = _setting(50, 1, 100, "percent of what is sent that may be dirtied meanwhile")
+    throttle_trigger_threshold: int = _setting(50, 1, 100, "percent of the sent bytes that may be dirtied meanwhile")
     cpu_throttle_initial: int = _setting(20, 1, 99, "percent")
     cpu_throttle_increment: int = _setting(10, 1, 99, "percent")
     cpu_throttle_tailslow: bool = _truth("smaller steps near the end", capability=False)
     max_cpu_throttle: int = _setting(99, 1, 99, "percent")
     dirty_limit: bool = _truth("limit each vCPU that dirties too fast; needs dirty rings and KVM")
     vcpu_dirty_limit: int = _setting(1, 1, 2**31, "MiB/s of each vCPU")
-    x_vcpu_dirty_limit_period: int = _setting(1000, 1, 1000, "ms between two looks at the vCPUs' rates")
-    postcopy_ram: bool = _truth("may switch to postcopy")
-    max_postcopy_bandwidth: int = _setting(0, 0, 2**62, "bytes/s in postcopy; 0: no limit")
+    x_vcpu_dirty_limit_period: int = _setting(1000, 1, 1000, "ms between two measurements of the vCPUs' rates")
+    postcopy_ram: bool = _truth("may switch to post-copy")
+    max_postcopy_bandwidth: int = _setting(0, 0, 2**62, "bytes/s in post-copy; 0: no limit")
     multifd: bool = _truth("several streams")
-    multifd_channels: int = _setting(2, 1, 255, "of them")
+    multifd_channels: int = _setting(2, 1, 255, "number of streams")
 
     def check(self) -> Settings:
         """Return the settings if QEMU accepts them.
@@ -105,9 +105,9 @@ class Settings:
             value, least, most = getattr(self, item.name), item.metadata["least"], item.metadata["most"]
             if not least <= value <= most:
                 rule = f"must be from {least} to {most} ({item.metadata['about']})"
-                raise InputError(item.name.replace("_", "-"), value, rule, "correct it")
+                raise InputError(item.name.replace("_", "-"), value, rule, "use a value in this range")
         if self.postcopy_ram and self.multifd:
-            raise InputError("multifd", True, "QEMU 10.0 has no postcopy with multifd", "leave one of them out")
+            raise InputError("multifd", True, "QEMU 10.0 has no post-copy with multifd", "turn one of them off")
         if self.dirty_limit and self.auto_converge:  # migration/options.c migrate_caps_check
             raise InputError("dirty-limit", True, "QEMU refuses it with auto-converge", "leave one of them out")
         return self
@@ -121,7 +121,7 @@ class Settings:
         known = {item.name.replace("_", "-"): item.name for item in fields(cls)}
         for name, value in named.items():
             if name not in known:
-                raise InputError(name, value, "must be a setting that is modelled", nearest(name, known))
+                raise InputError(name, value, "must be a modelled setting", nearest(name, known))
         values: dict[str, Any] = {known[name]: value for name, value in named.items()}
         return cls(**values)
 
@@ -143,4 +143,4 @@ NAMES = frozenset(item.name.replace("_", "-") for item in fields(Settings))
 """QEMU's names of all settings."""
 
 CAPABILITIES = frozenset(item.name.replace("_", "-") for item in fields(Settings) if item.metadata.get("capability"))
-"""Names that are set by migrate-set-capabilities; all others by migrate-set-parameters."""
+"""Names that migrate-set-capabilities sets; migrate-set-parameters sets all others."""

@@ -16,9 +16,9 @@ class Targets:
 
     - `downtime_s`: longest downtime, s.
     - `deadline_s`: longest total time, s.
-    - `min_guest_speed`: least throughput of the guest during the migration, as a share of its undisturbed throughput;
-      a mean over the migration.
-    - `max_stall_s`: longest time for which a vCPU waits at once, s. The downtime is not counted.
+    - `min_guest_speed`: minimum mean throughput of the guest during the migration, as a share of its undisturbed
+      throughput.
+    - `max_stall_s`: longest single wait of a vCPU, s. The downtime does not count as a wait.
 
     Raises `InputError` if a bound is impossible.
 
@@ -36,7 +36,7 @@ class Targets:
                            ("max_stall_s", "--max-stall")):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise InputError(name, value, "must be a time above 0", "leave it out if it does not matter", flag=flag)
+                raise InputError(name, value, "must be a time above 0", "omit the bound if none is needed", flag=flag)
         speed = self.min_guest_speed
         if speed is not None and not 0 < speed <= 1:
             rule, hint = "must be above 0 and at most 1 (100 %)", "write 0.8, or 80% on the command line"
@@ -44,7 +44,7 @@ class Targets:
 
     @property
     def description(self) -> str:
-        """The bounds that are given, as text."""
+        """The bounds that are given, as a string."""
         texts = {
             f"downtime <= {format_seconds(self.downtime_s or 0)}": self.downtime_s,
             f"total time <= {format_seconds(self.deadline_s or 0)}": self.deadline_s,

@@ -15,7 +15,7 @@ from simlib.vmm.guest import RunningGuest
 from simlib.vmm.rules import PAGE
 
 _SAME_TIME = 1.5
-"""Times of passes that differ by less than this factor are pooled."""
+"""Passes whose times differ by less than this factor are pooled."""
 
 _WATCH = "the watch.csv that simlib host watch --out wrote"
 
@@ -23,10 +23,10 @@ _WATCH = "the watch.csv that simlib host watch --out wrote"
 def read_watched_guest(path: str | Path) -> RunningGuest:
     """Read a guest from a migration that was watched while it ran.
 
-    Each synchronisation of the dirty bitmap counts the pages that were dirtied since the one before. Passes of similar
-    length are pooled. Passes of a throttled guest are left out.
+    Each synchronisation of the dirty bitmap counts the pages that were dirtied since the previous one. Passes of
+    similar length are pooled. Passes of a throttled guest are ignored.
 
-    Raises `InputError` if the table has no two synchronisations of an unthrottled guest.
+    Raises `InputError` if the table has fewer than two synchronisations of an unthrottled guest.
 
     - `path`: table ``watch.csv`` of `simlib host watch`.
     """
@@ -35,7 +35,7 @@ def read_watched_guest(path: str | Path) -> RunningGuest:
     try:
         frame = read(path).frame.dropna(subset=["dirty_sync_count", "dirty_pages_per_s", "total_bytes"])
     except (InputError, KeyError):
-        hint = f"give {_WATCH}; replies of QEMU go to --from-qemu"
+        hint = f"give {_WATCH}; use --from-qemu for replies of QEMU"
         raise InputError(str(path), "another file", "must be a table of a watched migration", hint) from None
     frame = frame[frame["throttle_percent"].fillna(0) == 0]
     synchronised = frame[frame["dirty_sync_count"].diff().fillna(0) == 1]

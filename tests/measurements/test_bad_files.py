@@ -112,12 +112,12 @@ def message(path: Path) -> str:
         ),
         pytest.param(
             GOOD + "spin,4\n",
-            "a.csv, row 4 = 2 cells: must have 4 cells, as the header has; is the file truncated?",
+            "a.csv, row 4 = 2 cells: must have 4 cells like the header; is the file truncated?",
             id="too few cells",
         ),
         pytest.param(
             GOOD + "spin,4,2,503,7\n",
-            "a.csv, row 4 = 5 cells: must have 4 cells, as the header has; quote a cell that holds a comma",
+            "a.csv, row 4 = 5 cells: must have 4 cells like the header; quote a cell that contains a comma",
             id="too many cells",
         ),
         pytest.param(
@@ -133,7 +133,7 @@ def message(path: Path) -> str:
         ),
         pytest.param(
             GOOD.replace("contentions", "vcpus"),
-            "a.csv, header = vcpus: a column must occur once",
+            "a.csv, header = vcpus: each name must occur once",
             id="column twice",
         ),
         pytest.param(GOOD.replace("contentions", ""), "a.csv, header = series,vcpus", id="column without a name"),
@@ -156,7 +156,7 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, content: str, expected: str,
         ),
         pytest.param(
             "series,vcpus,dirty_memory_time_ms,contentions,host\nspin,1,926,0,a\n",
-            "a.csv, header = host: the descriptor does not know the column",
+            "a.csv, header = host: the descriptor does not describe the column",
             id="unknown column",
         ),
         pytest.param(
@@ -190,11 +190,11 @@ def _fields(at: int, **changes: Any) -> str:
         ("[" * 100_000, "a.json = nested too deeply: must be a descriptor (JSON)"),
         ("[]", "a.json = no schema with fields: a descriptor must be a Frictionless table resource"),
         ('{"schema": {"fields": [{"type": "number"}]}}', "a.json = no schema with fields"),
-        (json.dumps({**DESCRIPTOR, "path": "b.csv"}), "a.json, path = b.csv: must name the file beside it"),
+        (json.dumps({**DESCRIPTOR, "path": "b.csv"}), "a.json, path = b.csv: must name the file next to it"),
         (_schema(primaryKey="vcpu"), "a.json, primaryKey = vcpu: must be a field; did you mean 'vcpus'"),
-        (_schema(missingValues=3), "a.json, missingValues = 3: must be a list of text"),
-        (json.dumps({**DESCRIPTOR, "caveats": 5}), "a.json, caveats = 5: must be a list of text"),
-        (json.dumps({**DESCRIPTOR, "notes": {"a": 1}}), "a.json, notes = {'a': 1}: must be a list of text"),
+        (_schema(missingValues=3), "a.json, missingValues = 3: must be a list of strings"),
+        (json.dumps({**DESCRIPTOR, "caveats": 5}), "a.json, caveats = 5: must be a list of strings"),
+        (json.dumps({**DESCRIPTOR, "notes": {"a": 1}}), "a.json, notes = {'a': 1}: must be a list of strings"),
         (_schema(fields=[*FIELDS, FIELDS[0]]), "a.json, field = series: must occur once"),
         (_fields(0, type="words"), "a.json = schema: must be a Frictionless table schema"),
         (_fields(0, constraints={"pattern": "("}), "a.json = schema: must be a Frictionless table schema"),

@@ -113,9 +113,9 @@ def test_an_unknown_column_is_refused_with_the_nearest_name() -> None:
 
 
 def test_a_number_is_not_compared_with_text() -> None:
-    with pytest.raises(InputError, match="many: the column holds numbers"):
+    with pytest.raises(InputError, match="many: the column contains numbers"):
         parse_condition("vcpus == many").mask(FRAME)
-    with pytest.raises(InputError, match="<: the column holds text"):
+    with pytest.raises(InputError, match="<: the column contains strings"):
         parse_condition("series < spin").mask(FRAME)
 
 

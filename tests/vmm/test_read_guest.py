@@ -168,21 +168,22 @@ FAULTS = {
     "": "guest.txt = empty: has no reply to query-migrate, query-dirty-rate or query-cpus-fast; run virsh",
     "hello\n{}": "guest.txt = hello: has no reply",
     "(qemu) info migrate\nMigration status: active\ntotal ram: 4195328 kbytes":
-        "guest.txt = Migration status: active: is the human monitor's text, which rounds, and differs between versions",
+        "guest.txt = Migration status: active: is output of the human monitor, which rounds numbers and differs "
+        "between versions",
     "x\n" + json.dumps({"return": MIGRATE})[:99]: 'guest.txt, line 2 = {"return": {"status": "active", "setup-t: is cu',
-    json.dumps(cpus(8))[:300]: "is cut off; paste all of the reply",
-    '{"return": {"status": active}}': "is no JSON (Expecting value, guest.txt, line 1)",
-    json.dumps(cpus(2)) + json.dumps(cpus(3)): "vCPUs = 2 and 3: the replies contradict each other; paste those of one",
+    json.dumps(cpus(8))[:300]: "is cut off; paste the whole reply",
+    '{"return": {"status": active}}': "is not JSON (Expecting value, guest.txt, line 1)",
+    json.dumps(cpus(2)) + json.dumps(cpus(3)): "vCPUs = 2 and 3: the replies contradict each other; paste the replies",
     json.dumps([*cpus(1), cpus(2, "aarch64")[1]]): "target = aarch64 and x86_64: must be the same for all vCPUs",
     ram(total=-5): "query-migrate ram.total = -5: must be a whole number, at least 0",
     ram(mbps=float("nan")): "query-migrate ram.mbps = nan: must be a number",
     ram() + ram(total=5 * GIB): "query-migrate ram.total = 4295622656 and 5368709120: the replies contradict",
     json.dumps(DIRTY | {"dirty-rate": -1}): "query-dirty-rate dirty-rate = -1: must be a whole number",
-    json.dumps(DIRTY | {"calc-time": 0}): 'calc-time = 0: must be more than 0 (whole seconds are rounded down); ask',
+    json.dumps(DIRTY | {"calc-time": 0}): 'calc-time = 0: must be more than 0 (whole seconds are rounded down); query',
     json.dumps(DIRTY | {"calc-time": "10"}): "query-dirty-rate calc-time = 10: must be a whole number",
     json.dumps({"status": "measured"}): "query-dirty-rate = measured: must have dirty-rate and calc-time",
     "[" * 100_000: "nested too deep",
-    '{"return": ' + "9" * 5000 + "}": "is no JSON (Exceeds the limit",
+    '{"return": ' + "9" * 5000 + "}": "is not JSON (Exceeds the limit",
 }  # fmt: skip
 
 
@@ -194,10 +195,10 @@ def test_wrong_texts_in_their_sentences(text):
 
 
 def test_what_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match="Is a directory: must be a text file or a QMP socket that can be read"):
+    with pytest.raises(InputError, match="Is a directory: must be a readable text file or QMP socket"):
         read_guest(tmp_path)
     (tmp_path / "long").write_bytes(b" " * (2**22 + 1))
-    with pytest.raises(InputError, match="is too long for replies"):
+    with pytest.raises(InputError, match="is too long for QMP replies"):
         read_guest(tmp_path / "long")
 
 
@@ -311,11 +312,11 @@ def hangs_up(connection, lines):
         (no_answer, "qmp.sock = no answer: must answer within 0.3 s; waited for its greeting; a QMP socket serves one"),
         (only_greets, "qmp.sock = no answer: must answer within 0.3 s; waited for qmp_capabilities"),
         (only_events, "no answer: must answer within 0.3 s; waited for qmp_capabilities"),
-        (human, "qmp.sock = QEMU 8.2.0 monitor - type 'help' for more information: must be a QMP message; name the"),
+        (human, "qmp.sock = QEMU 8.2.0 monitor - type 'help' for more information: must be a QMP message; give the"),
         (hangs_up, "hung up: must answer"),
         (answering(lambda _: {"error": {"class": "GenericError", "desc": "no"}}, []),
          "qmp.sock = QEMU refused qmp_capabilities: no: must accept queries"),
-        (answering(lambda _: {"return": {}}, []), "qmp.sock, query-dirty-rate = {}: is not a reply to it"),
+        (answering(lambda _: {"return": {}}, []), "qmp.sock, query-dirty-rate = {}: is not a reply to this query"),
     ],
 )  # fmt: skip
 def test_a_qemu_that_does_not_answer_as_it_should(tmp_path, monkeypatch, talk, sentence):
@@ -386,17 +387,18 @@ def test_a_simulated_guest_dirties_as_much(workload):
 @pytest.mark.parametrize(
     ("guest", "scenario", "sentence"),
     [
-        (RunningGuest(vcpus=4), Scenario(), "must be migration to take a running guest's numbers"),
+        (RunningGuest(vcpus=4), Scenario(), "must be migration to use a running guest's numbers"),
         (RunningGuest(vcpus=4), Scenario.parse({"workload": {"kind": "migration"}, "variants": {"a": {}}}),
          "variants = a: must be empty: a running guest is one scenario"),
         (RunningGuest(vcpus=4096), migration(), "guest.vcpus = 4096: must be a whole number from 1 to 1023"),
         (RunningGuest(dirty=(DirtyRate(0.0, 1.0),)), migration(),
-         "dirty rate = 0 MiB/s over 1 s: must be above 0: the guest of a migration writes; measure while it works"),
+         "dirty rate = 0 MiB/s over 1 s: must be above 0: the guest must write during a migration; measure while the "
+         "guest works"),
         (RunningGuest(dirty=(DirtyRate(32768.0, 2.0),)), migration(write_percent=50),
-         "dirty rate = 64 MiB/s over 2 s: is 128 MiB of distinct pages, and the guest must write more than "
-         "that: it writes 50 % of 128 MiB; measure over a shorter time"),
+         "dirty rate = 64 MiB/s over 2 s: is 128 MiB of distinct pages, but the scenario's guest must write more: "
+         "it writes 50 % of 128 MiB; measure over a shorter time"),
         (RunningGuest(dirty=(DirtyRate(30720.0, 1.0),)), migration(access="zipf", zipf_exponent=4),
-         "more than one access a picosecond"),
+         "more than one access per picosecond"),
     ],
 )  # fmt: skip
 def test_what_a_scenario_cannot_do(guest, scenario, sentence):

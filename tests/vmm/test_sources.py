@@ -66,7 +66,7 @@ def test_settings_that_contradict_each_other_are_refused_only_for_a_migration():
     capabilities = [{"capability": name, "state": True} for name in ("multifd", "postcopy-ram")]
     guest = parse_guest(replies(counted(1), {"return": capabilities}))
     texts = {"memory": "16G", "link": "10Gbit/s"}
-    with pytest.raises(InputError, match="no postcopy with multifd"):
+    with pytest.raises(InputError, match="no post-copy with multifd"):
         read_options(texts, guest).check_complete()
     read_options(texts | {"current": ["multifd=off"]}, guest).check_complete()
 

@@ -79,7 +79,7 @@ def test_a_page_keeps_what_it_was_asked_while_another_is_shown(monkeypatch):
     [
         ("vcpus=0", "vcpus = 0: must be from 1 to"),
         ("memory=5Q", "memory = 5Q: unknown unit"),
-        ("memory=2G", "dirty = over 40 GiB: is more than the memory; give the working set, or more memory"),
+        ("memory=2G", "dirty = over 40 GiB: is more than the memory; give a smaller working set, or more memory"),
         ("writes=1e999", "writes = 1e999: must be at most"),
         ("writes-known=measured&more=1/s in 60s", "contradict each other"),
         ("current-downtime-limit=300ms", "current-downtime-limit = 300ms: must be a whole number"),
