@@ -71,7 +71,7 @@ def unsupported_reason(scenario: Scenario) -> str:
 
 @dataclass(frozen=True, repr=False)
 class SampleResult(Result):
-    """A migration estimated from simulated windows. Nothing in it was measured.
+    """A migration estimated from simulated windows, without any measurement.
 
     - `frame`: one row per metric: metric, value, standard_error, low, high, unit. The standard error is that of the
       sampling, from the spread of the replications.

@@ -27,11 +27,11 @@ def cpu_metrics(begin: str, end: str, scaling: str = "same") -> tuple[Metric, ..
     """
     return (
         Metric("logging_cpu_time", "s", f"Total CPU time of dirty logging, from {begin} to {end}.", scaling),
-        Metric("enable_cpu_time", "s", "The thread that enables the log: work, waiting for locks, TLB flushes.",
-               scaling),
-        Metric("clear_cpu_time", "s", "The threads that run GET, CLEAR or the ring's reset: work, waiting for locks, "
+        Metric("enable_cpu_time", "s", "CPU time of the thread that enables the log: work, waiting for locks, "
                "TLB flushes.", scaling),
-        Metric("fault_cpu_time", "s", "The vCPUs, beyond what their accesses take undisturbed: exits, holds, waiting "
+        Metric("clear_cpu_time", "s", "CPU time of the threads that run GET, CLEAR or the ring's reset: work, waiting "
+               "for locks, TLB flushes.", scaling),
+        Metric("fault_cpu_time", "s", "CPU time of the vCPUs beyond their undisturbed accesses: exits, holds, waiting "
                "for locks, cache lines, invalidations, kicks.", scaling),
     )  # fmt: skip
 

@@ -396,7 +396,7 @@ class KernelProgram:
         )
 
     def _placement(self, threads: int) -> Placement:
-        """CPU of every thread: the vCPUs socket after socket, userspace's other threads on the first socket first."""
+        """CPU of every thread: the vCPUs fill socket after socket; so do the other threads, starting with the first."""
         host, vcpus = self.scenario.host, self.scenario.guest.vcpus
         guest, others = placement(host, vcpus), placement(host, threads - vcpus)
         cluster = None

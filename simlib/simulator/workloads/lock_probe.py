@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Hold times of mmu_lock by faults, measured by a thread that waits for it: selftest mmu_lock_contention_test -q.
+"""Hold times of faults, measured by a thread that waits for mmu_lock: selftest mmu_lock_contention_test -q.
 
 In every round the vCPUs write all their pages once, while the main thread repeatedly clears nothing: such an ioctl
 takes mmu_lock and drops it at once. The number of these ioctls shows how long the lock was held.

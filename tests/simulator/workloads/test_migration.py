@@ -95,7 +95,7 @@ def test_clear_threads_need_parts_of_whole_words():
     with pytest.raises(InputError, match=r"workload\.clear_threads = 3: .* multiple of 256K .* change clear_chunk"):
         scenario(clear_threads=3)
     with pytest.raises(
-        InputError, match=r"workload\.clear_threads = 2: they clear chunk by chunk, which clear_when = at_once does not"
+        InputError, match=r"workload\.clear_threads = 2: these threads clear chunk by chunk, which clear_when = at_once does"
     ):
         scenario(clear_threads=2, clear_when="at_once")
     with pytest.raises(InputError, match=r"workload\.clear_threads = 2: zap has no threads that only clear"):
