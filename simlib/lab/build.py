@@ -133,7 +133,7 @@ def build(
 
     - `target`, `kernel`: names in `TARGETS` and `KERNELS`.
     - `source`: the caller's kernel tree. Default: the distribution's source package.
-    - `skip`: patches to leave out, by number or file name.
+    - `skip`: patches to omit, by number or file name.
     """
     spec = find_target(target)
     check_kernel(kernel)

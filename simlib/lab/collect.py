@@ -117,7 +117,7 @@ def collect_native(experiments: Sequence[Experiment], *, progress: Progress = si
     target = native_target()
     for spec in experiments:
         if spec.target != target:
-            raise InputError(f"{spec.name}: target", spec.target, f"this host is {target}", "leave out --native")
+            raise InputError(f"{spec.name}: target", spec.target, f"this host is {target}", "omit --native")
     collected = Collected([], {})
     cells = [cell for spec in experiments for cell in spec.cells()]
     with lab_lock(exclusive=True):

@@ -61,7 +61,7 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
 }
 """Flag and type of each option of the selftests, by its key in ``[test]``."""
 
-MOST_CELLS = 10_000
+MAX_CELLS = 10_000
 """Maximum number of cells in a file; each is a boot."""
 
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -205,9 +205,9 @@ def load_experiment(path: str | Path) -> list[Experiment]:
         if key != "experiment":
             raise InputError(str(path), key, "belongs to no experiment", "write it below each [[experiment]]")
     experiments = [parse_experiment(table, str(path)) for table in tables]
-    if (cells := sum(spec.size for spec in experiments)) > MOST_CELLS:
+    if (cells := sum(spec.size for spec in experiments)) > MAX_CELLS:
         hint = "every cell is a boot: list fewer values"
-        raise InputError(str(path), f"{cells} cells", f"must be at most {MOST_CELLS}", hint)
+        raise InputError(str(path), f"{cells} cells", f"must be at most {MAX_CELLS}", hint)
     names = [spec.name for spec in experiments]
     for name in names:
         if names.count(name) > 1:

@@ -118,7 +118,7 @@ def host_provenance() -> dict[str, object]:
 
 
 def cpu_model(info: str) -> str:
-    """Model of the CPU, from the text of /proc/cpuinfo."""
+    """Model of the CPU, from the contents of /proc/cpuinfo."""
     for line in info.splitlines():
         if line.startswith(("model name", "CPU part", "uarch")):
             return line.partition(":")[2].strip()

@@ -257,7 +257,7 @@ def _report(failures: list[str], total: int) -> str:
         return failures[0]
     hint = f"; {_HINT}"
     short = "; ".join(failure.removesuffix(hint) for failure in failures)
-    return f"{len(failures)} of {total} patches fail: {short}{hint}, or leave out those that do not apply (--skip)"
+    return f"{len(failures)} of {total} patches fail: {short}{hint}, or omit the patches that do not apply (--skip)"
 
 
 def describe_failure(patch: str, output: str, hint: str) -> str:

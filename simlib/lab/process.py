@@ -27,7 +27,7 @@ TimeReport = Callable[[float], None]
 """Called repeatedly with the seconds since a program's start; an exception that it raises terminates the program."""
 
 GRACE_S = 0.4
-"""Time between SIGTERM and SIGKILL, s: make deletes incomplete files in it, and simlib exits within a second."""
+"""Time between SIGTERM and SIGKILL, s: enough for make to delete incomplete files; simlib still exits within 1 s."""
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 

@@ -67,7 +67,7 @@ LOCKS = (
 )
 
 _PHASES = {"populated": "populate", "enabled": "enable", "end": "rounds"}
-"""Phase that ends when the test reads the statistics, by the name of that time."""
+"""Phase that ends when the test reads the statistics, by the value of ``when``."""
 
 
 def lock_rows(record: Record) -> pd.DataFrame:

@@ -375,7 +375,7 @@ def test_a_native_matrix(kernel, tmp_path, monkeypatch):
     assert collected.failures == {"m vcpus=2": "m vcpus=2: the test was skipped: it printed nothing"}
     paths = write_tables(collected.records, tmp_path / "tables", "native")
     assert [check(path)[0].split(",")[0] for path in paths[:1]] == ["native-runs: 2 rows"]
-    with pytest.raises(InputError, match="m: target = arm64: this host is x86_64; leave out --native"):
+    with pytest.raises(InputError, match="m: target = arm64: this host is x86_64; omit --native"):
         collect_native([matrix(target="arm64")])
 
 

@@ -120,8 +120,8 @@ def test_all_patches_that_fail_are_named_and_can_be_left_out(tmp_path):
     assert str(caught.value) == (
         "2 of 3 patches fail: p1.patch does not apply: hunk 1 of virt/a.c, at line 4; "
         "p3.patch does not apply: virt/missing.c does not exist; the tree differs from the one the series was written "
-        "for: use the source package and version that kernel-patches/series names, or leave out those that do not "
-        "apply (--skip)"
+        "for: use the source package and version that kernel-patches/series names, or omit the patches that do "
+        "not apply (--skip)"
     )
     assert apply_series(kernel, patches.without(["p1.patch", "p3.patch"]), tmp_path / "stage") == ["virt/new.c"]
     with pytest.raises(InputError, match=r"--skip = p4: is not a patch of the series; give its number, 1 to 3"):

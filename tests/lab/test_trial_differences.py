@@ -12,11 +12,11 @@ import pytest
 from lab_fakes import OUTPUT, built, outcome
 
 from simlib._lib.errors import InputError, SimlibError
+from simlib.lab import FailRule, Trial, TrialOptions, bisect_series, load_trial, try_each_patch, try_series
 from simlib.lab.experiment import CellSequence
 from simlib.lab.qemu import Qemu
 from simlib.lab.records import load_record, save_record, split_record
 from simlib.lab.source import Source
-from simlib.lab import FailRule, Trial, TrialOptions, bisect_series, load_trial, try_each_patch, try_series
 from simlib.lab.trial.cells import DESIGNS, MMU_MODES, cells, designs
 from simlib.lab.trial.differences import ALIKE, CHANGED, EQUAL, TOO_FEW, assign_verdicts, compare
 from simlib.lab.trial.kernels import WITH_SERIES, WITHOUT_SERIES, Kernel

@@ -21,7 +21,7 @@ def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
     """Compare the kernel's counts of acquisitions of mmu_lock with the simulator's, for the same parked cells.
 
     Returns: The columns of a cell, ``phase``, ``what`` (``fault``, ``clear``, ``enable``), ``lock_mode``, ``kernel``,
-    ``model``, ``difference``. Call sites that the model lacks are left out. `locks`: a machine's table, such as
+    ``model``, ``difference``. Call sites that the model lacks are omitted. `locks`: a machine's table, such as
     ``rows_of("counts-locks", "x86-npt")``.
     """
     table = []

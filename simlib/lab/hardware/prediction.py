@@ -84,7 +84,7 @@ class OnHardware(Result):
 
     def summary(self) -> str:
         """Text for a mail: 72 columns."""
-        lines = [f"On hardware (PREDICTED from what the lab counted, {LEVEL:.0%} intervals):"]
+        lines = [f"On hardware (PREDICTED from what the lab counted, {100 * LEVEL:.0f} % intervals):"]
         template = "  {host}: {what} {without} -> {with}"
         lines += [template.format_map(row) for row in self.effects.to_dict("records")]
         table = self.readable()

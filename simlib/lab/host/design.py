@@ -9,9 +9,9 @@ study        cells                                                       purpose
 ``enable``   the same; enabling dirty logging write-protects             cost of enabling
 ``blocks``   the same, on transparent huge pages                         huge pages: mapping, splitting
 ``probe``    the same, with empty CLEARs while the vCPU faults           hold of mmu_lock by a fault
-``reads``    one vCPU that only reads during CLEAR; several sizes of it  TLB flush, interrupt of a vCPU
+``reads``    one vCPU that only reads during CLEARs of several sizes     TLB flush, interrupt of a vCPU
 ``faults``   several vCPUs, parked during the ioctls                     held out: contention of faults
-``load``     vCPUs that write during CLEAR; several sizes of one CLEAR   held out: CLEAR under load
+``load``     vCPUs that write during CLEARs of several sizes             held out: CLEAR under load
 ``batches``  the same on a patched kernel; several pages per hold        held out: CLEAR in batches
 ============ =========================================================== ==============================
 """

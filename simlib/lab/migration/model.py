@@ -39,7 +39,7 @@ class EmulatedHost(NamedTuple):
     - `write_s`: time that the guest's loop adds between two writes of a vCPU.
     - `rate_spread`: standard deviation of the logarithm of its write rate.
     - `switch_s`: downtime beyond sending the remaining pages; the guest has almost no devices.
-    - `state_bytes`: bytes sent besides the pages.
+    - `state_bytes`: bytes sent in addition to the pages.
     - `place_s`: time to place a page during postcopy (UFFDIO_COPY).
     - `oversleep_s`: time by which a throttled vCPU oversleeps, by number of vCPUs.
     - `residuals`: logarithms of the ratios of measured to expected values, by quantity, in the fit.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Find the patch of a series that changes a number, by bisecting the number's change, which needs few boots."""
+"""Find the patch of a series that changes a number, by bisection, which boots few kernels."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _measure(request: Request, source: Source, count: int, difference: Differenc
     _, runs = trial.boot([design], [[], built], progress)
     if trial.failure or difference.cell not in runs:
         rule = f"with it the kernel fails: {trial.failure}"
-        hint = "fix that patch, or leave out those before it"
+        hint = "fix that patch, or omit the patches before it"
         raise InputError("SERIES", request.patches[count - 1].name, rule, hint)
     return statistics.median(run.get(difference.quantity, 0.0) for run in runs[difference.cell])
 

@@ -74,7 +74,7 @@ DESIGNS = (
 """Designs of a trial; those with `quick` take ten minutes."""
 
 TURNS_FROM, TURNS_TO = "kvm_arch_sync_dirty_log kvm_dirty_ring_reset", "kvm_vm_release"
-"""Functions between whose calls vCPUs contend with the thread that clears: first GET, CLEAR or reset, and the end."""
+"""Functions whose calls begin and end the contention of vCPUs with the thread that clears."""
 
 _MODES_OF_FILES = (
     (r"arch/x86/kvm/mmu/tdp_(mmu|iter)\.[ch]", ("x86_64/npt",)),

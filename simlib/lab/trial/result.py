@@ -238,7 +238,7 @@ def _describe_unchanged(numbers: Sequence[Difference]) -> str:
             f"{count[TOO_FEW]} had too few runs (at most {runs} of each kernel) for an uncertainty of {resolution}:"
             f" {needed[len(needed) // 2]} runs would suffice for half of them"
         )
-    return f"{'; '.join(clauses)} (probability of any false difference: {ALPHA:.0%})."
+    return f"{'; '.join(clauses)} (probability of any false difference: {100 * ALPHA:.0f} %)."
 
 
 COLUMNS = (

@@ -55,7 +55,7 @@ class FailRule:
         return ""
 
     def matching(self, trial: Trial) -> list[Difference]:
-        """Numbers of a trial whose names have all words of the rule, and end with the last one.
+        """Numbers of a trial whose names contain all words of the rule and end with the last one.
 
         Raises `InputError` if there are none.
         """

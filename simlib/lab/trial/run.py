@@ -45,7 +45,7 @@ class Request:
 
         Raises `InputError` for an unknown series, source or MMU mode, or if a compiler or an emulator is missing.
 
-        - `flag`: flag that asks to try parts of the series, which bundled patches and parameters forbid.
+        - `flag`: option that tries parts of the series; it excludes bundled patches and parameters.
         """
         parameters = {**options.parameters, **options.shared_parameters}
         if flag and parameters:
