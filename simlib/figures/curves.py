@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Curves over vCPUs: dirty memory time, contentions, speed-up, and any predicted metric.
 
-The first three read the same table, one row a point: ``variant``, ``vcpus``, ``metric`` (``dirty_memory_time`` in
+The first three read the same table, one row per point: ``variant``, ``vcpus``, ``metric`` (``dirty_memory_time`` in
 seconds or ``contentions``), ``kind`` (`KINDS`), ``value``, ``low`` and ``high`` (NaN without an interval), and
-``held_out``: the calibration did not use this measured point, or none at this number of vCPUs.
+``held_out``: the calibration did not use this measured point, or, for a model, any point at this number of vCPUs.
 
 Measurements are drawn as points, and the model as lines.
 """
@@ -53,11 +53,11 @@ _BASELINES = {
 
 @reads("curves", COLUMNS)
 def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over vCPUs") -> go.Figure:
-    """Dirty memory time over vCPUs, both logarithmic, one colour a variant.
+    """Dirty memory time over vCPUs, both logarithmic, one colour per variant.
 
     Raises `InputError` if a column is missing, or there is no row to draw, or a time is not a positive number.
 
-    - `curves`: the columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
+    - `curves`: the columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are ignored.
 
     >>> point = {"variant": "spinlock-old-test", "vcpus": 1, "metric": "dirty_memory_time",
     ...          "kind": "measured", "value": 0.926, "low": None, "high": None, "held_out": False}
@@ -84,7 +84,7 @@ def contentions(
 
     Raises `InputError` if a column is missing, or there is no row to draw, or `pages_per_vcpu` is below 1.
 
-    - `curves`: the columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
+    - `curves`: the columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are ignored.
     - `pages_per_vcpu`: pages that one vCPU dirties during the whole run: 2 GiB of 4 KiB pages, twice, are 1048576.
 
     >>> point = {"variant": "spinlock-old-test", "vcpus": 2, "metric": "contentions", "kind": "measured",
@@ -122,7 +122,7 @@ def contentions(
 
 @reads("curves", COLUMNS)
 def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.Figure:
-    """Pages dirtied per second relative to one vCPU, measured and by three models, a panel a variant.
+    """Pages dirtied per second relative to one vCPU, measured and from three models, one panel per variant.
 
     Every curve is divided by its own point at one vCPU: ``vcpus * value(1) / value(vcpus)``, since each
     vCPU dirties its own memory.
@@ -168,7 +168,7 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
 
 @reads("frame", METRIC_COLUMNS | {"policy": TEXT, "variant": TEXT}, policy="", variant="")
 def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted over vCPUs") -> go.Figure:
-    """Curves of predicted metrics with their intervals over vCPUs, a panel a metric.
+    """Curves of predicted metrics with their intervals over vCPUs, one panel per metric.
 
     Raises `InputError` if there is no row to draw.
 
@@ -182,7 +182,7 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
     array([1. , 1.5])
     """
     if metric and metric not in set(frame["metric"]):
-        raise InputError("metric", metric, "no row of it to draw", nearest(metric, in_order(frame["metric"])))
+        raise InputError("metric", metric, "the table has no row of it", nearest(metric, in_order(frame["metric"])))
     rows = frame[frame["metric"] == metric] if metric else frame
     rows = rows.assign(curve=rows["policy"].where(rows["policy"] != "", rows["variant"]))
     units, factors = dict(zip(rows["metric"], rows["unit"], strict=True)), dict.fromkeys(rows["metric"], 1.0)
@@ -224,7 +224,7 @@ def _relative(rows: pd.DataFrame) -> pd.DataFrame:
         single = part.loc[part["vcpus"] == 1, "value"]
         if single.empty:
             missing = f"no 1 for {kind} {variant}"
-            raise InputError("curves.vcpus", missing, "a speed-up is relative to one vCPU", "add that point")
+            raise InputError("curves.vcpus", missing, "a speed-up is relative to one vCPU", "add a row with 1 vCPU")
         speed = part["vcpus"] * single.iloc[0] / part["value"]
         parts.append(part.assign(value=speed, low=np.nan, high=np.nan))
     return pd.concat(parts)
@@ -258,7 +258,8 @@ def _draw_model(
     kind_name = "simulated" if (rows["kind"] == "simulated").any() else "predicted"
     predicted = rows[rows["kind"] == kind_name]
     fitted = rows[rows["kind"] == "fitted"]
-    # At a number of vCPUs in the calibration, a prediction is part of the fitted curve, unless that has a point there.
+    # At a number of vCPUs in the calibration, a prediction is part of the fitted curve, unless that curve has a point
+    # there.
     inside = predicted[~predicted["held_out"] & ~predicted["vcpus"].isin(fitted["vcpus"])]
     fitted = pd.concat([fitted, inside]).sort_values("vcpus")
     beyond = predicted[predicted["held_out"]].sort_values("vcpus")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Choice of a batch or a policy: costs, maps of the best, and the trade-off between stalls, CLEAR and guest time.
+"""Choice of a batch or a strategy: costs, and the trade-off between stalls, CLEAR and guest time lost.
 
-All values are simulated, except the closed form, which is labelled. A batch of 0 pages is the whole ioctl.
+All values are simulated, except the closed form, which is labelled. A batch of 0 pages means the whole ioctl.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def batch_text(pages: float) -> str:
 
 @reads("table", COST_COLUMNS | {"closed_form_s": _END}, closed_form_s=np.nan)
 def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and equivalent batches") -> go.Figure:
-    """Cost of each batch, a panel an architecture; the best is marked, and batches equivalent to it are shaded.
+    """Cost of each batch, one panel per architecture; the best batch is marked, and equivalent batches are shaded.
 
     - `table`: the columns `COST_COLUMNS`: ``batch_pages`` (0: the whole ioctl), ``objective_s`` and its interval in
       seconds (NaN: none), ``equivalent`` and ``best`` (bool), ``evidence`` (basis of the architecture's costs, such as
@@ -86,8 +86,8 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and equi
 def pareto(table: pd.DataFrame, title: str = "Trade-off of strategies: stalls, CLEAR, guest time lost") -> go.Figure:
     """Longest stall over CLEAR's CPU time, with the guest time lost as colour; a line joins the Pareto front.
 
-    - `table`: the columns `PARETO_COLUMNS`: times in seconds, ``on_front`` (bool): no other strategy is better in all.
-      ``knee`` and ``as_it_is`` (bool) are optional: their labels name them.
+    - `table`: the columns `PARETO_COLUMNS`: times in seconds, ``on_front`` (bool): no other strategy is better in all
+      three. ``knee`` and ``as_it_is`` (bool) are optional; they add a note to the label.
 
     >>> table = pd.DataFrame({"strategy": ["every-64", "every-512", "whole-ioctl"], "stall_s": [1e-4, 8e-4, 0.1],
     ...                       "clear_s": [9.0, 2.0, 2.5], "guest_time_lost_s": [60.0, 55.0, 70.0],

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The explorer's figures: small, one question each, theory dotted, simulation solid.
+"""The explorer's figures: small, one question each, with theory dotted and simulation solid.
 
 The selected strategy is black in all of them, and a pinned strategy keeps its colour. Each figure is built from plain
-dictionaries in one call instead of update calls, for each of which Plotly validates and copies the template: that would
-be too slow for an interactive page.
+dictionaries in one call, because Plotly validates and copies the template on each update call, which would be too slow
+for an interactive page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simlib.figures.ownership import ownership_bars
 from simlib.model.quantities import seconds_text
 
 HEIGHT = 340
-"""Height of a figure, pixels; a row of figures and the text above fit into 720."""
+"""Height of a figure, pixels; a row of figures and the text above it fit into 720 pixels."""
 
 PINNED = style.PALETTE[3:7]
 """Colours of the pinned strategies, in their order."""
@@ -58,7 +58,7 @@ def fault_curve(
     traces.append(_line(theory["vcpus"], theory["times"], "bound: theory", _THEORY))
     if simulated is not None:
         area = style.band(simulated["vcpus"], simulated["low"], simulated["high"], style.translucent(style.INK, 0.12))
-        traces.append(area | {"name": "90 % of the costs", "mode": "none", "showlegend": True})
+        traces.append(area | {"name": "90 % interval over the costs", "mode": "none", "showlegend": True})
         dots = {"mode": "lines+markers", "marker": {"size": 6}, "hovertemplate": "%{x} vCPUs: %{y:.3g} ×"}
         traces.append(_line(simulated["vcpus"], simulated["times"], "simulated", _SIMULATED, **dots))
         values += [*simulated["low"], *simulated["high"]]
@@ -76,7 +76,7 @@ def fault_curve(
 
 
 def guest_over_time(table: pd.DataFrame) -> go.Figure:
-    """Guest throughput during migration, a line a strategy.
+    """Guest throughput during migration, one line per strategy.
 
     - `table`: ``strategy``, ``time_s``, ``throughput`` (1: undisturbed); the first strategy is the selected one.
 
@@ -97,7 +97,7 @@ def guest_over_time(table: pd.DataFrame) -> go.Figure:
 
 
 def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, baseline: float) -> go.Figure:
-    """Longest stall over the CPU time of CLEAR: a point a strategy, and a line through the batches.
+    """Longest stall over the CPU time of CLEAR: one point per strategy, and a line through the batches.
 
     - `strategies`, `batches`: ``longest_stall_s``, ``clear_cpu_time_s``, and ``strategy`` or ``batch_pages`` (0: the
       whole ioctl); the first strategy is the selected one.
@@ -133,7 +133,7 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, baseline: f
 
 
 def _labels(batches: pd.DataFrame) -> list[str]:
-    """Label of each point; of points that lie together only the first has one."""
+    """Labels of the points; of several points close together, only the first has a label."""
     logs = np.log(batches[["clear_cpu_time_s", "longest_stall_s"]].to_numpy(dtype=float))
     near = 0.12 * (np.ptp(logs, axis=0) + 0.9)  # about a label's height
     labelled: list[int] = []
@@ -159,7 +159,7 @@ def time_by_class(table: pd.DataFrame) -> go.Figure:
         if part["share"].any():
             look = {"name": style.ACTIVITY_NAMES.get(activity, activity), "marker": {"color": colour}}
             traces.append(bar | look | {"y": part["thread_class"], "x": 100 * part["share"]})
-    across = {"title": {"text": "share of their time around one CLEAR, %"}, "range": [0, 100]}
+    across = {"title": {"text": "share of time around one CLEAR, %"}, "range": [0, 100]}
     return _small(traces, "Time by activity", barmode="stack", xaxis=across)
 
 
@@ -167,15 +167,15 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
     """Owners of mmu_lock over time, around one CLEAR.
 
     - `shares`: ``time_s``, ``width_s``, ``owner``, ``share``, as `simlib.simulator.engine.timeline.ownership_over_time`
-      gives them; may be empty.
-    - `span`: begin and end of CLEAR, s.
+      returns them; may be empty.
+    - `span`: beginning and end of CLEAR, s.
 
     >>> shares = pd.DataFrame({"time_s": [0.5], "width_s": 1.0, "owner": "read", "share": 1.0})
     >>> lock_strip(shares).data[0].name
     'read'
     """
     scale, unit = style.time_unit([shares["time_s"].max() - shares["time_s"].min()])
-    title = f"time in the window, {unit}" + (" (dotted: CLEAR begins, ends)" if span else "")
+    title = f"time in the window, {unit}" + (" (dotted: begin and end of CLEAR)" if span else "")
     dots = {"color": style.INK, "width": 1, "dash": "dot"}
     axes = {"xaxis": {"title": {"text": title}}, "yaxis": {"title": {"text": "owned, %"}, "range": [0, 100]}}
     bars, marks = ownership_bars(shares, scale, unit, ".4g"), [_upright(time / scale, dots) for time in span or ()]

@@ -30,10 +30,10 @@ _RESIDUAL_COLUMNS |= {"error_percent": number(gaps=True), "deviation_percent": n
 
 @reads("residuals", _RESIDUAL_COLUMNS)
 def residuals(rows: pd.DataFrame, title: str = "Residuals: model minus measurement") -> go.Figure:
-    """Error of the model at each row over vCPUs, a panel a metric, on a band of the assumed deviation of a row.
+    """Error of the model at each row over vCPUs, one panel per metric; a band shows the assumed deviation of a row.
 
     - `rows`: columns ``variant``, ``vcpus``, ``metric``, ``role`` (``fitted``, ``held out``, ``shown only``),
-      ``error_percent`` (model over measured, minus one; a row without it is not drawn), ``deviation_percent``.
+      ``error_percent`` (model over measured, minus one; a row without this value is not drawn), ``deviation_percent``.
 
     >>> rows = pd.DataFrame({"variant": "a", "vcpus": [1, 16], "metric": "contentions", "role": ["fitted", "held out"],
     ...                      "error_percent": [1.5, -3.0], "deviation_percent": 2.0})
@@ -79,10 +79,10 @@ _COST_COLUMNS |= {"fit": TEXT, "bound": TEXT}
 
 @reads("costs", _COST_COLUMNS, bound="")
 def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their intervals") -> go.Figure:
-    """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
+    """Every cost as a point with its interval, on a logarithmic axis, one panel per unit, one colour per fit.
 
-    - `costs`: columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (which
-      calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis. The optional column
+    - `costs`: columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (the
+      calibration that gave the cost). A value or an end that is 0 is drawn at the edge of the axis. The optional column
       ``bound`` has a string if a value or an end of a cost is at a physical bound; such costs are marked.
 
     >>> costs = pd.DataFrame({"name": ["hold"], "value": [400.0], "low": [380.0], "high": [430.0],
@@ -100,7 +100,7 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     for row, (unit, rows) in enumerate(names.items(), start=1):
         _draw_costs(figure, costs[costs["unit"] == unit], unit, rows, colours, {"row": row, "col": 1})
     figure.update_layout(height=height)
-    subtitle = "calibrated; a point or interval that runs into the left edge reaches 0"
+    subtitle = "calibrated; a point or interval at the left edge reaches 0"
     return style.titled(figure, title, subtitle, entries_per_row=3)
 
 
@@ -170,7 +170,7 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     figure.update_xaxes(showgrid=False, tickangle=-35 if len(names) > 5 else 0, type="category")
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category")
     figure.update_layout(height=max(style.HEIGHT, 40 * len(names) + 220))
-    return style.titled(figure, title, "near ±1: the data determine only a combination of the two")
+    return style.titled(figure, title, "near ±1: the data determine only a combination of the two costs")
 
 
 _SENSITIVITY_COLUMNS = {"name": TEXT, "first": number(), "first_confidence": _END}
@@ -200,7 +200,7 @@ def sensitivity(frame: pd.DataFrame, title: str = "Sensitivity to the costs") ->
     figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, height=max(style.HEIGHT, 46 * len(rows) + 190))
     figure.update_xaxes(title="share of the output's variance", zeroline=True, zerolinecolor=style.INK)
     figure.update_yaxes(autorange="reversed", type="category", ticks="")
-    return style.titled(figure, title, "Sobol indices; bars at the ends are confidence intervals", entries_per_row=5)
+    return style.titled(figure, title, "Sobol indices; error bars are confidence intervals", entries_per_row=5)
 
 
 def _lines(costs: pd.Series, names: list[str]) -> list[float]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks of a figure's table: `reads` checks it, column by column, before anything is drawn.
+"""Checks of a figure's table: `reads` checks the table, column by column, before anything is drawn.
 
 A table that is not a DataFrame, lacks a column or has no rows, or a value that breaks its column's rule, raises an
 `InputError` that names the column and the value.
@@ -46,10 +46,10 @@ def number(least: float = -np.inf, *, gaps: bool = False) -> ColumnRule:
         try:
             numbers = values.to_numpy(dtype=float)
         except (TypeError, ValueError) as error:
-            raise InputError(where, str(error), "must hold numbers") from error
+            raise InputError(where, str(error), "must contain numbers") from error
         if not gaps and not np.isfinite(numbers).all():
             bad = numbers[~np.isfinite(numbers)][0]
-            raise InputError(where, float(bad), "must be a finite number", "drop the row or fill it")
+            raise InputError(where, float(bad), "must be a finite number", "drop the row or fill in the number")
         if (numbers < least).any():
             raise InputError(where, float(numbers[numbers < least][0]), f"must be at least {least:g}")
 
@@ -57,7 +57,7 @@ def number(least: float = -np.inf, *, gaps: bool = False) -> ColumnRule:
 
 
 def word(words: Collection[str]) -> ColumnRule:
-    """Rule: one of several words."""
+    """Rule: one of several keywords."""
 
     def check(values: pd.Series, where: str) -> None:
         for value in values.unique():
@@ -69,7 +69,7 @@ def word(words: Collection[str]) -> ColumnRule:
 
 def _truths(values: pd.Series, where: str) -> None:
     for value in values:
-        if not isinstance(value, bool | np.bool_):  # "False" as text would be true
+        if not isinstance(value, bool | np.bool_):  # the string "False" would be true
             raise InputError(where, str(value), "must be True or False")
 
 
@@ -124,7 +124,7 @@ def checked(
     for column in rules:
         if column not in table.columns and column not in optional:
             known = nearest(column, map(str, table.columns)) if len(table.columns) else "the table has no columns"
-            raise InputError(f"{what}.{column}", "missing", "a column is needed", known)
+            raise InputError(f"{what}.{column}", "missing", "the column is required", known)
     if table.empty:
         raise InputError(what, "no rows", "the figure needs at least one row", "check the filter that made the table")
     rows = table.assign(**{name: table.get(name, default) for name, default in optional.items()})[list(rules)]
@@ -135,5 +135,5 @@ def checked(
 
 
 def in_order(values: Iterable[object]) -> list[str]:
-    """Distinct values as text, in order of first appearance."""
+    """Distinct values as strings, in order of first appearance."""
     return list(dict.fromkeys(str(value) for value in values))

@@ -24,7 +24,7 @@ CLEAR_COLUMNS = {
 
 
 def chunk_name(pages: int) -> str:
-    """Text of the pages of one CLEAR ioctl, or of one hold, for an axis.
+    """Label of the pages of one CLEAR ioctl, or of one hold, for an axis.
 
     >>> chunk_name(0), chunk_name(4096)
     ('all', '4096')
@@ -33,9 +33,9 @@ def chunk_name(pages: int) -> str:
 
 
 def clear_under_load(
-    cells: pd.DataFrame, over: str = "chunk_pages", title: str = "CLEAR while the guest writes: held out, and predicted"
+    cells: pd.DataFrame, over: str = "chunk_pages", title: str = "CLEAR while the guest writes: held out and predicted"
 ) -> go.Figure:
-    """CLEAR time and longest stall over pages of one ioctl, or of one hold: a panel a metric, a colour a vCPU count.
+    """CLEAR time and longest stall over pages of one ioctl or hold; one panel per metric, one colour per vCPU count.
 
     - `cells`: the columns `CLEAR_COLUMNS` and `over`, where 0 means all pages; ``value`` is measured, ``value_low`` and
       ``value_high`` are the interval of that median; ``model`` is predicted, ``model_low`` and ``model_high`` are the
@@ -76,5 +76,5 @@ def clear_under_load(
         )  # fmt: skip
         figure.update_yaxes(time_axis(metric_rows[list(_ENDS)].to_numpy().ravel(), ""), row=1, col=column)
     figure.update_layout(height=470, margin_t=116)
-    subtitle = "measured: median with its 90 % interval; predicted: median and 90 % of replications"
+    subtitle = "measured: median with its 90 % interval; predicted: median and 90 % range of the replications"
     return titled(figure, title, subtitle, entries_per_row=2)

@@ -30,7 +30,7 @@ _ACTIVITIES = {
     "split", {"variant": TEXT, "vcpus": number(0), "activity": word(_ACTIVITIES), "microseconds_per_fault": number(0)}
 )
 def time_per_page(split: pd.DataFrame, title: str = "Time per fault by activity") -> go.Figure:
-    """Simulated time per fault by activity, stacked, over vCPUs, a panel a variant.
+    """Simulated time per fault by activity, stacked, over vCPUs, one panel per variant.
 
     - `split`: columns ``variant``, ``vcpus``, ``activity`` (one of `style.ACTIVITY_COLOURS`),
       ``microseconds_per_fault``.
@@ -69,7 +69,7 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
 
 @reads("progress", {"thread": TEXT, "time_s": number(0), "pages": number(0)})
 def progress(progress: pd.DataFrame, title: str = "Pages per second of each thread") -> go.Figure:
-    """Pages that each thread completes per second, over simulated time, at most `MOST_THREADS` threads.
+    """Pages that each thread completes per second, over simulated time, for at most `MOST_THREADS` threads.
 
     - `progress`: columns ``thread``, ``time_s`` (middle of a bin; bins are equally wide), ``pages`` (done within the
       bin).
@@ -94,7 +94,7 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
 def _lines_over_time(
     rows: pd.DataFrame, by: str, value: str, hover: str, looks: list[dict[str, Any]], longest: float | None = None
 ) -> go.Figure:
-    """Draw a line a lock or a thread over simulated time, in the unit of the latest time."""
+    """Draw one line per lock or thread over simulated time, in the unit of the latest time."""
     factor, unit = style.time_unit([rows["time_s"].max() if longest is None else longest])
     figure = go.Figure()
     common = {"mode": "lines", "hovertemplate": f"%{{x:.4g}} {unit}: {hover}<extra>%{{fullData.name}}</extra>"}
@@ -110,10 +110,10 @@ _BINS = {"lock": TEXT, "mode": word(style.MODE_COLOURS), "up_to_s": number(np.fi
 
 @reads("histogram", _BINS)
 def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str = "time") -> go.Figure:
-    """Counts of wait or hold times in bins a factor of two wide, a panel a lock, a colour a mode.
+    """Counts of wait or hold times in bins a factor of two wide, one panel per lock, one colour per mode.
 
-    - `frame`: columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin that starts at half
-      of it), ``count``.
+    - `frame`: columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin, which starts at half
+      of this time), ``count``.
     - `what`: the kind of time, ``"wait time"`` or ``"hold time"``, for the title of the x axis.
 
     >>> frame = pd.DataFrame({"lock": "mmu_lock", "mode": "write", "up_to_s": [2e-6, 4e-6], "count": [3, 5]})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Degradation of the guest during migration, and passes of the migration.
 
-Lines are simulated: solid, or dashed where a series predicts a measurement to which no cost was fitted. Points are
+Lines are the model: dashed where a line predicts a measurement to which no cost was fitted, otherwise solid. Points are
 published.
 """
 
@@ -33,7 +33,7 @@ def degradation_over_time(
     """Degradation over time, and in a second panel the time above each level, with published times.
 
     - `rows`: columns ``series``, ``time_s``, ``degradation`` (1: the guest makes no progress). Optional are ``width_s``
-      of the time bins (default: the step of ``time_s``), and ``role`` (``fitted``, ``predicted``): predicted series are
+      of the time bins (default: the step of ``time_s``), and ``role`` (``fitted``, ``predicted``): predicted lines are
       dashed.
     - `measured`: columns ``series``, ``level_percent``, ``seconds``: published time above that degradation.
 
@@ -65,7 +65,7 @@ def degradation_over_time(
     figure.update_yaxes(title="degradation, %", col=1)
     figure.update_xaxes(title="time since the log was enabled, s", rangemode="tozero", col=1)
     figure.update_xaxes(title="time above that degradation, s", rangemode="tozero", col=2)
-    subtitle = "lines are simulated" + ("" if measured is None else ", points are published")
+    subtitle = "simulated" if measured is None else "lines are the model, points are published"
     return titled(figure, title, subtitle, entries_per_row=3)
 
 
@@ -74,12 +74,12 @@ _PASSES = {"plan": TEXT, "guest": number(0), "time_s": number(0), "left_bytes": 
 
 @reads("table", _PASSES)
 def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration") -> go.Figure:
-    """Dirty memory after each synchronisation, and the guest's speed under throttling; a line a sampled guest.
+    """Dirty memory after each synchronisation, and the guest's speed under throttling; one line per sampled guest.
 
     The time axis ends at twice the end of the plan that ends first, or at the end of the last plan. Longer lines are
     cut off.
 
-    - `rows`: columns ``plan``, ``guest``, ``time_s``, ``left_bytes`` and ``lost_percent``, a row a synchronisation.
+    - `rows`: columns ``plan``, ``guest``, ``time_s``, ``left_bytes`` and ``lost_percent``, one row per synchronisation.
 
     >>> table = pd.DataFrame({"plan": "as it is", "guest": 0, "time_s": [0.0, 2.0], "left_bytes": [2.0**30, 2.0**29],
     ...                       "lost_percent": [0.0, 20.0]})
@@ -110,7 +110,7 @@ def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration")
     figure.update_xaxes(range=[0, min(ends.max(), 2 * ends.min()) * 1.02])
     figure.update_xaxes(title="time since the migration began, s", row=2)
     figure.update_layout(height=520)
-    return titled(figure, title, "simulated: a line for each guest that fits the measurements", entries_per_row=1)
+    return titled(figure, title, "simulated: one line per guest that fits the measurements", entries_per_row=1)
 
 
 def _colours(series: Sequence[str]) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _colours(series: Sequence[str]) -> dict[str, str]:
 def add_lines(
     figure: go.Figure, rows: pd.DataFrame, column: str, series: Sequence[str], at: dict[str, int], shape: str = "linear"
 ) -> None:
-    """Draw a line a series, in percent; each is 2 px wider than the next, so that it is visible on both sides of it."""
+    """Draw one line per series, in percent; each is about 2 px wider than the next, so that both are visible."""
     for i, (name, colour) in enumerate(_colours(series).items()):
         part = rows[rows["series"] == name].sort_values("time_s", kind="stable")
         if part.empty:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Holders and waiters of a lock over a traced run, a row a thread.
+"""Holders and waiters of a lock over a traced run, one row per thread.
 
-All waits and holds of a kind are one line with gaps, so that tens of thousands of them are drawn quickly.
+All waits or holds of a kind are one line with gaps, so that Plotly draws tens of thousands quickly.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def lock_ownership(
     lock: str = "mmu_lock",
     title: str = "Holders and waiters of {lock}",
 ) -> go.Figure:
-    """Waits and holds of one lock over time, a row a thread, and below them the owners of the lock.
+    """Waits and holds of one lock over time, one row per thread, and below them the owners of the lock.
 
-    Holds are thick, waits thin. The clearing threads are above the vCPUs; at most `MOST_ROWS` rows. Intervals shorter
-    than a pixel look faint: draw a window to see them (`timeline(result, window)`).
+    Holds are thick, waits thin. The clearing threads are above the vCPUs. At most `MOST_ROWS` rows are drawn. Intervals
+    shorter than a pixel look faint: draw a window to see them (`timeline(result, window)`).
 
     Raises `InputError` if the lock is not in the table.
 
-    - `table`: columns ``thread``, ``lock``, ``mode`` (``read`` or ``write``), ``what`` (``wait`` or
-      ``hold``), ``begin_s``, ``end_s``: simulated seconds, as `simlib.simulator.engine.timeline.timeline` gives them.
+    - `table`: columns ``thread``, ``lock``, ``mode`` (``read`` or ``write``), ``what`` (``wait`` or ``hold``),
+      ``begin_s``, ``end_s``: simulated seconds, as `simlib.simulator.engine.timeline.timeline` returns them.
     - `shares`: columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
-      `simlib.simulator.engine.timeline.ownership_over_time` gives them.
+      `simlib.simulator.engine.timeline.ownership_over_time` returns them.
     - `title`: ``{lock}`` is replaced by the lock's name.
 
     >>> table = pd.DataFrame({"thread": ["main", "vcpu 0"], "lock": "mmu_lock", "mode": "write",
@@ -87,7 +87,7 @@ def lock_ownership(
     figure.update_layout(height=body + strip + (gap if strip else 0) + 92 + figure.layout.margin.b)
     if len(threads) > len(drawn):
         title += f" (first {len(drawn)} of {len(threads)} threads)"
-    below = "; below: share of the time that it is owned" if strip else ""
+    below = "; below: owners of the lock" if strip else ""
     return titled(figure, title.format(lock=lock), "simulated; thick: hold, thin: wait" + below)
 
 

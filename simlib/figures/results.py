@@ -51,9 +51,9 @@ class Result:
         return tuple(self.FIGURES)
 
     def table_for(self, figure: str) -> pd.DataFrame:
-        """Return the table that one of its figures draws. Raises `InputError` if it has no such figure."""
+        """Return the table that one of its figures draws. Raises `InputError` if there is no such figure."""
         if figure not in self.figures():
-            raise InputError("figure", figure, f"cannot be drawn of a {type(self).__name__}",
+            raise InputError("figure", figure, f"is not a figure of a {type(self).__name__}",
                              nearest(figure, self.figures()))  # fmt: skip
         return self.FIGURES[figure](self)
 
@@ -107,7 +107,7 @@ def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFram
 
 
 def html_of(frame: pd.DataFrame) -> Markup:
-    """Format a table as HTML; its texts and column names are escaped.
+    """Format a table as HTML; its cells and column names are escaped.
 
     >>> "&lt;b&gt;" in html_of(pd.DataFrame({"<b>": ["<i>"]})), "<i>" in html_of(pd.DataFrame({"<b>": ["<i>"]}))
     (True, False)

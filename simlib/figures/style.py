@@ -52,7 +52,7 @@ MODE_COLOURS = {"write": "#D55E00", "read": "#0072B2"}
 
 MODEBAR: dict[str, Any] = {"responsive": True, "displaylogo": False, "showSendToCloud": False, "plotlyServerURL": ""}
 MODEBAR |= {"modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"], "toImageButtonOptions": {"format": "svg"}}
-"""Configuration of Plotly's mode bar, in reports and notebooks: no button sends data, pictures are saved as SVG."""
+"""Configuration of Plotly's mode bar, in reports and notebooks: no button sends data, and pictures are saved as SVG."""
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 """Units of times in figures, in seconds."""
@@ -62,7 +62,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def variant_colours(variants: Iterable[object]) -> dict[str, str]:
-    """Colour of each variant: fixed for the known ones, else the next free colour.
+    """Colour of each variant: fixed for the known ones, otherwise the next free colour.
 
     >>> variant_colours(["patched", "rwlock-old-test"])
     {'patched': '#CC79A7', 'rwlock-old-test': '#D55E00'}
@@ -85,7 +85,7 @@ def translucent(colour: str, opacity: float = 0.18) -> str:
 
 
 def short_number(value: float) -> str:
-    """Format a number for a tick: at most three digits, with a prefix from a thousand on.
+    """Format a number for a tick: at most three digits, with a prefix for a thousand or more.
 
     >>> [short_number(v) for v in (0, 0.05, 20, 5000, 2e8)]
     ['0', '0.05', '20', '5 k', '200 M']
@@ -109,7 +109,7 @@ def signed(value: float) -> str:
 
 
 def time_unit(values: Iterable[float]) -> tuple[float, str]:
-    """Common unit of several times, with its seconds: that of their geometric middle.
+    """Common unit of several times, and its seconds: the unit of the geometric mean of the shortest and longest.
 
     >>> time_unit([5e-6, 2e-3]), time_unit([0.8, 20.0]), time_unit([0.0])
     ((1e-06, 'µs'), (1.0, 's'), (1.0, 's'))
@@ -243,7 +243,7 @@ def titled(figure: go.Figure, title: str, subtitle: str = "", *, entries_per_row
 
 
 def as_widget(figure: go.Figure) -> go.FigureWidget:
-    """Convert a figure to a widget; the subtitle becomes part of the title, as a widget draws one over the other.
+    """Convert a figure to a widget; the subtitle becomes part of the title, because a widget draws one over the other.
 
     >>> title = as_widget(titled(go.Figure(), "Hold times", "simulated")).layout.title
     >>> title.subtitle.text, title.text.startswith("Hold times<br>")
@@ -310,7 +310,7 @@ def coloured(look: dict[str, Any], colour: str) -> dict[str, Any]:
 def facets(
     panels: Sequence[str], x_title: str = "vCPUs", *, columns: int = 3, shared_y: bool = True
 ) -> tuple[go.Figure, Callable[[int], dict[str, int]]]:
-    """Small multiples over the same quantity, a panel a title.
+    """Small multiples over the same quantity, one panel per title.
 
     Returns: the figure, and a function from a panel's index to its ``row`` and ``col``.
 
@@ -336,9 +336,9 @@ def facets(
 def bars_over_vcpus(
     rows: pd.DataFrame, kind: str, value: str, looks: Mapping[str, tuple[str, dict[str, Any]]], hover: str
 ) -> go.Figure:
-    """Grouped or stacked bars of each kind over vCPUs, a panel a variant.
+    """Grouped or stacked bars of each kind over vCPUs, one panel per variant.
 
-    - `rows`: ``variant``, ``vcpus``, and the columns `kind` and `value`; one row a bar.
+    - `rows`: ``variant``, ``vcpus``, and the columns `kind` and `value`; one row per bar.
     - `looks`: label and marker of each kind, in order.
     - `hover`: Plotly's format of ``y`` in a bar's hover text.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Changes by a patch series in the lab, one point a number."""
+"""Changes by a patch series in the lab, one point per number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ MOST = 60
 def differences(table: pd.DataFrame, title: str = "Changes by the series in the lab") -> go.Figure:
     """Ratios of the patched kernel's numbers to those of the base, with their intervals; a colour for each MMU mode.
 
-    - `table`: columns ``mmu_mode``, ``cell``, ``name``, ``ratio``, ``low``, ``high``; only numbers that are changed.
+    - `table`: columns ``mmu_mode``, ``cell``, ``name``, ``ratio``, ``low``, ``high``; only numbers that the series
+      changes.
 
     >>> rows = pd.DataFrame({"mmu_mode": ["x86_64/npt"], "cell": ["parked"], "name": ["clear: time"], "ratio": [1.2],
     ...                      "low": [1.1], "high": [1.3]})
@@ -30,7 +31,7 @@ def differences(table: pd.DataFrame, title: str = "Changes by the series in the 
     lines = in_order(rows["cell"] + ", " + rows["name"])
     modes = in_order(rows["mmu_mode"])
     axis = style.log_axis([*rows[["ratio", "low", "high"]].to_numpy().ravel(), 0.9, 1.1],
-                          "with the series over without it", style.plain_number)  # fmt: skip
+                          "ratio: with the series / without it", style.plain_number)  # fmt: skip
     left, right = (10**end for end in axis["range"])
     figure = go.Figure()
     for i, (mode, colour) in enumerate(zip(modes, style.PALETTE, strict=False)):

@@ -91,7 +91,7 @@ class RunningGuest:
         for name, hint in _HINTS.items():
             value = getattr(self, name)
             if not (value if name != "dirty" else self.written):
-                raise InputError(name, "nothing", "must be known from QEMU's replies or from an option", hint,
+                raise InputError(name, "nothing", "must be given by QEMU's replies or by an option", hint,
                                  flag=f"--{name}")  # fmt: skip
         self.settings.check()
 

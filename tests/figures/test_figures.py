@@ -133,7 +133,7 @@ def test_an_index_with_duplicates_changes_nothing(draw: Draw, frame: pd.DataFram
 @pytest.mark.parametrize(
     ("draw", "frame", "sentence"),
     [
-        (figures.degradation_over_time, DEGRADATION.assign(degradation="much"), "must hold numbers"),
+        (figures.degradation_over_time, DEGRADATION.assign(degradation="much"), "must contain numbers"),
         (figures.batch_costs, COSTS.assign(objective_s=0.0), "table.objective_s = 0.0"),
         (figures.batch_costs, COSTS.assign(best="False"), "table.best = False: must be True or False"),
         (best_strategy_map, CELLS.assign(matters="yes"), "table.matters = yes"),

@@ -61,7 +61,7 @@ def test_a_result_can_be_drawn(results, name):
         drawn += len(made.data)
     assert drawn
     assert result.plot() == result.plot(result.figures()[0])
-    with pytest.raises(InputError, match=f"cannot be drawn of a {type(result).__name__}"):
+    with pytest.raises(InputError, match=f"is not a figure of a {type(result).__name__}"):
         result.plot("pie")
 
 
@@ -69,7 +69,7 @@ def test_figures_take_a_result_without_reshaping(results):
     assert simlib.figures.contentions(results["prediction"], 1024).data
     assert simlib.figures.speed_up(results["prediction"]).data
     assert results["prediction"].plot("over_vcpus", metric="contentions").data
-    with pytest.raises(InputError, match="no row of it to draw"):
+    with pytest.raises(InputError, match="the table has no row of it"):
         results["prediction"].plot(metric="zap_time")
 
 

@@ -206,7 +206,7 @@ def test_estimates_carry_their_range():
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (partial(figures.unmap_times, UNMAP.drop(columns="low")), r"table\.low = missing: a column is needed"),
+        (partial(figures.unmap_times, UNMAP.drop(columns="low")), r"table\.low = missing: the column is required"),
         (partial(figures.unmap_times, UNMAP.assign(predicted=-1.0)), r"table\.predicted = "),
         (partial(figures.teardown_ways, WAYS.iloc[:0]), r"table = no rows"),
         (partial(figures.teardown_ways, WAYS, BOUNDS.assign(relation="about")), r"bounds\.relation = about"),
