@@ -94,9 +94,8 @@ def test_threads_that_clear_beside_the_sender_hide_their_time(threads):
 def test_clear_threads_need_parts_of_whole_words():
     with pytest.raises(InputError, match=r"workload\.clear_threads = 3: .* multiple of 256K .* change clear_chunk"):
         scenario(clear_threads=3)
-    with pytest.raises(
-        InputError, match=r"workload\.clear_threads = 2: these threads clear chunk by chunk, which clear_when = at_once does"
-    ):
+    message = r"workload\.clear_threads = 2: these threads clear chunk by chunk, which clear_when = at_once does not"
+    with pytest.raises(InputError, match=message):
         scenario(clear_threads=2, clear_when="at_once")
     with pytest.raises(InputError, match=r"workload\.clear_threads = 2: zap has no threads that only clear"):
         scenario(clear_threads=2, kind="zap")
