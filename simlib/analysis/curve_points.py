@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Read = TypeVar("Read")
 
 MOVED_PART = 4
-"""Runs for the effect of a cost simulate one in this many pages of a point; the reference is an equal, central run."""
+"""The effect of a cost is simulated on one in this many pages, relative to an equal run at the central costs."""
 
 
 def run_pages(
@@ -113,7 +113,7 @@ class Values:
         return float(values.min()), float(values.max())
 
     def over(self, other: Values) -> Values:
-        """Return the ratios to another case at the same costs; a cost that only one spends affects only that one."""
+        """Return the ratios to another case at the same costs; a cost that only one case spends affects only it."""
         names = tuple(dict.fromkeys((*self.drawn, *other.drawn)))
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = self._ends_of(names) / other._ends_of(names)
@@ -217,7 +217,7 @@ def _read(
 def _values(
     i: int, case: CurveCase, points: Sequence[Point], results: Mapping[Any, Floats], options: PredictionOptions
 ) -> Values:
-    """Return the values of a case; effects from fewer pages, or from one replication, change its central value."""
+    """Return a case's values; effects from fewer pages, or from one replication, are applied to the central value."""
     rows: list[Floats] = []
     for point in points:
         value = np.mean([results[i, run.key] for run in point.runs], axis=0)

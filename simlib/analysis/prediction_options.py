@@ -12,7 +12,7 @@ from simlib.analysis.simulate import UnknownCosts
 from simlib.measurements.fits import AnyFit
 
 PAGES_PER_VCPU = 4096
-"""Simulated pages per vCPU of a point; twice as many change the value for no published point by more than 0.5 %."""
+"""Simulated pages per vCPU of a point; with twice as many, no published point's value changes by more than 0.5 %."""
 
 LEVEL = 0.90
 """Default confidence level of intervals."""

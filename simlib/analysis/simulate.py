@@ -263,8 +263,8 @@ class CaseOptions:
 class SimulationOptions(CaseOptions):
     """Options of `simulate`: those of `CaseOptions`, and the following.
 
-    - `engine`: both give the same result; the reference engine is some hundred times slower. It also simulates small
-      runs until the compiled engine is loaded (`simlib.simulator.engine.engine_selection`).
+    - `engine`: ``"compiled"``, or ``"reference"``, which gives the same result but is some hundred times slower. Small
+      runs use it until the compiled engine is loaded (`simlib.simulator.engine.engine_selection`).
     - `seed`: seed of the random numbers.
     - `trace`: maximum number of trace events to keep (the run fails if there are more).
     - `pages_per_vcpu`: simulate at most this many pages per vCPU and scale the result; by default every page.
@@ -373,7 +373,7 @@ def sample(
     result = sample_migration(central, replications=replications, seed=seed, progress=part)
     frame, note = result.frame, ""
     if ranges:
-        # Each end of a cost's prior is simulated in one replication, and compared with it at the central costs.
+        # Each end of a cost's prior is simulated in one replication, whose run at the central costs is the reference.
         cases, names = variations(known), list(result.metrics)
         numbers = [number % replications for number in range(len(cases))]
         tasks = [partial(sample_several, case, replications, seed, only=number)

@@ -44,7 +44,7 @@ def _not_converged(fit: Fit, end: Minimum) -> str:
 
 def _starts_differ(fit: Fit) -> str:
     last = sorted(fit.starts["last"])
-    ratio = f" with {last[1] / last[0]:.1f} times its sum of squares" if len(last) > 1 and last[0] > 0 else ""
+    ratio = f" with {last[1] / last[0]:.1f} times the sum of squares" if len(last) > 1 and last[0] > 0 else ""
     return (
         f"of {len(last)} starts only one reached the best minimum, and the second best ended elsewhere{ratio}: a "
         f"better minimum may exist; try other seeds, and if the costs then differ: {_remedy([_least_determined(fit)])}"

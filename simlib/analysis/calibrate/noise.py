@@ -48,7 +48,7 @@ class Noise:
 
     @property
     def spread(self) -> dict[str, float]:
-        """Ratio of each metric, the root mean square over its tables; the assumed one of an unmeasured metric."""
+        """Ratio of each metric, the root mean square over its tables; the assumed ratio if unmeasured."""
         squares = (self.groups["ratio"] ** 2 * self.groups["rows"]).groupby(self.groups["metric"]).sum()
         rows = self.groups.groupby("metric")["rows"].sum()
         ratios = {str(name): float(np.sqrt(squares[name] / rows[name])) for name in rows.index}

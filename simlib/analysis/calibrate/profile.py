@@ -103,7 +103,7 @@ class _Profile:
 def _solve_for_one(function: Callable[[float], float], start: float, farthest: float) -> float:
     """Find where a function that grows from 0 reaches 1, within 5 %; `farthest` if it does not.
 
-    The square root of a sum of squares is nearly linear in the distance; elsewhere, bisection alternates with secants.
+    The square root of a sum of squares is nearly linear in the distance; if not, bisection alternates with secants.
 
     >>> round(_solve_for_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_solve_for_one(np.expm1, 7.0, 9.0)), 1)
     (3.0, 0.7)

@@ -26,7 +26,7 @@ FOLLOWED = 4
 """Number of starting points that are followed to a minimum: the guess, and the best of the others."""
 
 MAX_STEPS, MAX_DESCENTS = 20, 5
-"""Maximum numbers of steps of a descent, and of descents: one that has not converged is continued by another."""
+"""Maximum number of steps of a descent, and of descents, each of which continues one that has not converged."""
 
 CONVERGED = 1e-5
 """Relative decrease of the sum of squares below which a descent has converged."""
@@ -196,7 +196,7 @@ def explore(objective: LogResiduals, progress: parallel.Progress) -> tuple[pd.Da
         check()
         try:
             residuals = objective(point)
-        except HorizonError:  # the costs are so large that the run would not end
+        except HorizonError:  # the costs are so large that the run exceeds a limit
             return np.inf
         return float(residuals @ residuals)
 

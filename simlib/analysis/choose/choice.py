@@ -3,9 +3,9 @@
 
 There are two sets of replications. The selection finds the strategies that satisfy the limit of the longest stall. The
 check continues until the answers are certain, or until more replications could not make them certain. The
-selection of strategies and printed values use both sets: the intervals are those of all pairs, and hold for any
-selection (`simlib.analysis.choose.ranking`). All strategies are simulated in all replications on common random numbers,
-so that one run answers all objectives.
+recommendations and the printed values are computed from both sets: the intervals are those of all pairs of strategies,
+whichever is recommended (`simlib.analysis.choose.ranking`). All replications simulate all strategies on common random
+numbers, so that one run answers all objectives.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def check_scenario(scenario: Scenario) -> None:
     """Raise `InputError` if a scenario leaves nothing to choose."""
     workload = scenario.workload
     if scenario.variants:
-        raise InputError("variants", ", ".join(scenario.variants), "must be a single scenario", "remove them")
+        raise InputError("variants", ", ".join(scenario.variants), "must be empty for a choice", "remove them")
     if not workload.facts.by_chunk:
         raise InputError(
             "workload.kind", workload.kind, "strategies are chosen for migrations only",

@@ -30,7 +30,7 @@ class Pool(AbstractContextManager["Pool"]):
     If a worker is killed, the others are terminated, running tasks fail with an exception in `lost`, and the next task
     starts new workers.
 
-    Raises `InputError` if there are too many workers. Raises `SimlibError`, possibly not before the first task, if the
+    Raises `InputError` if there are too many workers. Raises `SimlibError`, possibly only with the first task, if the
     system cannot start them.
 
     - `workers`: number of processes, at most `simlib._lib.parallel.MAX_WORKERS`; 0: the number of CPUs.
@@ -89,8 +89,8 @@ class Pool(AbstractContextManager["Pool"]):
         except OSError as error:
             raise SimlibError(
                 f"workers = {self.workers}: the processes cannot be started ({error.strerror or error})",
-                "use fewer workers=…, and a current folder that exists",
-                "use fewer --workers, and a current folder that exists",
+                "use fewer workers=…, or start from a folder that exists",
+                "use fewer --workers, or start from a folder that exists",
             ) from None  # fmt: skip
 
     def _end(self) -> None:

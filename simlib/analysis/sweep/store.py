@@ -35,7 +35,7 @@ RESULTS, REFUSED = "results", "refused"
 DESCRIPTION = "sweep.json"
 
 FLUSH_INTERVAL_S, FLUSH_SHARE = 2.0, 0.02
-"""Rows are written after this time in s or this share of the elapsed time, whichever is longer; a kill loses newer."""
+"""Minimum interval between writes: this time, s, and this share of the elapsed time; a kill loses unwritten rows."""
 
 
 class Store:

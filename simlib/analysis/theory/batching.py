@@ -14,7 +14,7 @@ the next hold. If the vCPUs are taken as independent, k is binomial with
 
 where the expectation is the mean time for which a vCPU thinks after the clearing thread's request; the served vCPUs
 begin to think during the wait. The fixed point is computed by the secant method. A cycle takes C = T + E[W], and there
-are pages / batch cycles. Each fault ends one think time, so the guest's relative throughput is
+are pages / batch cycles. Each fault ends one think time: the guest's throughput, relative to an undisturbed guest, is
 (E[k] + e) × think / (vcpus × C). The engine agrees within a few percent (tests/analysis/theory/test_batching.py).
 
 For holds and waits that are short compared with the think time, the cost (CLEAR time plus `weight` times the guest time

@@ -148,7 +148,7 @@ def test_advice_states_how_far_starts_differ(good):
     differing = dataclasses.replace(good, starts=starts).with_meta(valid={"starts_agree": False})
     text = advice(differing, END)["starts_agree"]
     assert text.startswith("of 4 starts only one reached the best minimum")
-    assert "(2.5 times its sum of squares)" in text
+    assert "with 2.5 times the sum of squares" in text
     assert "try other seeds" in text
 
 
