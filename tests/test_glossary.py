@@ -88,6 +88,8 @@ def sources(*folders: str, suffix: str = ".py") -> list[Path]:
 
 
 CODE = sources("simlib", "studies")
+PROGRAMS = sources("checks", "benchmarks")
+TEMPLATES = [*sources("simlib", suffix=".j2"), *sources("simlib", suffix=".js"), *sources("studies", suffix=".j2")]
 PAGES = [*sources("docs", suffix=".md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
          ROOT / "kernel-patches" / "README.md"]  # fmt: skip
 NOTEBOOKS = sources("notebooks", suffix=".ipynb")
@@ -138,7 +140,7 @@ def faults(rule: str, hits: Iterator[tuple[Path, str]]) -> list[str]:
 
 
 def test_docstrings_begin_with_a_noun_phrase_or_a_verb():
-    hits = ((path, line) for path in CODE for line in docstrings(parsed(path)) if QUESTION.match(line))
+    hits = ((path, line) for path in [*CODE, *PROGRAMS] for line in docstrings(parsed(path)) if QUESTION.match(line))
     assert not faults("docstring", hits)
 
 
@@ -146,14 +148,14 @@ def test_names_say_what_they_hold():
     def is_empty(name: str) -> bool:
         return name in EMPTY_NAMES or bool(EMPTY_PARTS & {*name.lower().strip("_").split("_")})
 
-    hits = ((path, name) for path in CODE for name in named(parsed(path)) if is_empty(name))
+    hits = ((path, name) for path in [*CODE, *PROGRAMS] for name in named(parsed(path)) if is_empty(name))
     assert not faults("name", hits)
 
 
 def test_texts_use_the_words_of_the_field():
     hits = (
         (path, match[0])
-        for path in [*CODE, *PAGES, *NOTEBOOKS]
+        for path in [*CODE, *PROGRAMS, *TEMPLATES, *PAGES, *NOTEBOOKS]
         for text in prose(path)
         for match in DIALECT.finditer(text)
     )
@@ -164,7 +166,7 @@ def test_texts_use_the_words_of_the_field():
 def test_names_of_earlier_checkouts_are_gone(name):
     pattern = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
     data = [*sources("data", suffix=".toml"), *sources("data/fits", suffix=".json"), *sources("data/priors")]
-    places = [*CODE, *PAGES, *NOTEBOOKS, *data, *sources("checks"), *sources("benchmarks")]
+    places = [*CODE, *PROGRAMS, *TEMPLATES, *PAGES, *NOTEBOOKS, *data]
     hits = ((path, name) for path in places if pattern.search(path.read_text(encoding="utf-8")))
     assert not faults("old name", hits)
 
