@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Atomic writes of single files, and of sets of files that belong together.
 
-A file is written beside its place, as ``.NAME.part``, and renamed once it is complete. A writer locks the folder; the
-system releases that lock however the process ends, and the next writer replaces what a killed one left.
+A file is written next to its destination, as ``.NAME.part``, and renamed once complete. A writer locks the folder; the
+system releases that lock however the process ends, and the next writer removes what a killed process left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROBE_BYTES = 1 << 16  # free space that a disk must have before work whose res
 _LOCK_TIMEOUT_S, _LOCK_POLL_S = 60.0, 0.02
 """Longest wait for another process that writes in the same folder, and interval of polling its lock, s."""
 
-_MAX_NAME_BYTES = 240  # longest name to which ``.part`` is added, bytes; the system allows 255 in all
+_MAX_NAME_BYTES = 240  # longest name to which ``.part`` is added, bytes; the system allows 255
 PART = ".part"  # suffix of a file or folder that is being written; its name begins with a dot, so that readers skip it
 _INCOMPLETE, _COMPLETE = f".simlib{PART}", ".simlib.whole"
 """Folders within an existing folder: a set that is being written, and a complete set that remains to be moved."""
@@ -50,7 +50,7 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
-    """Write a file beside its place, then rename it; write to a device, a pipe or ``/dev/stdout`` directly.
+    """Write a file next to its destination, then rename it; write to a device, a pipe or ``/dev/stdout`` directly.
 
     A link is followed: its target is replaced, and the link stays. A file keeps its permissions. Raises `InputError` if
     it cannot be written.
@@ -59,7 +59,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     with _as_input_error(path):
         number = _descriptor(path)
         if number is not None:
-            sys.stdout.flush()  # keeps the order of what else is written there
+            sys.stdout.flush()  # keeps the order of the output
             with open(os.dup(number), "wb") as stream:
                 stream.write(content)
         elif _is_special(path):
@@ -70,7 +70,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 
 
 def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
-    """Write a file beside its place, then rename it. Raises `OSError` if it cannot be written.
+    """Write a file next to its destination, then rename it. Raises `OSError` if it cannot be written.
 
     - `place`: not a link; its folder is created if it does not exist.
     - `durable`: flush file and folder to the disk, so that the file survives a loss of power.
@@ -92,8 +92,8 @@ def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) 
 def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write several text files into a folder, so that a reader sees all of them or none.
 
-    A new folder is written beside its place and renamed. Into an existing folder the files are moved once all are
-    written; if that is interrupted, the next call completes it first.
+    A new folder is written next to its destination and renamed. Into an existing folder the files are moved once all
+    are written; if that is interrupted, the next call completes it first.
 
     Returns: Paths in the order of `texts`. Raises `InputError` if the folder cannot be created or written, or has
     something other than a regular file under one of these names; then no file is changed.
@@ -263,7 +263,7 @@ def _as_input_error(path: Path) -> Iterator[None]:
         full = error.errno in DISK_FULL_ERRNOS
         hint = "free some space, or choose another disk" if full else "choose a folder that you may write to"
         reason = error.strerror or str(error)
-        if str(error.filename).endswith(PART):  # left by a killed run, and in the way
+        if str(error.filename).endswith(PART):  # left by a killed run
             reason = f"{error.filename}: {reason}"
         raise InputError("output", str(path), f"cannot be written ({reason})", hint) from None
     except ValueError as error:  # a byte 0 in a name

@@ -12,7 +12,7 @@ def quantile(low: ArrayLike, high: ArrayLike, count: ArrayLike, share: float) ->
 
     Returns: NaN if nothing was counted.
 
-    - `low`, `high`, `count`, shape (buckets,): least value of each bucket, first value above it, number of values in
+    - `low`, `high`, `count`, shape (buckets,): lowest value of each bucket, first value above it, number of values in
       it; from the lowest bucket to the highest.
     - `share`: level of the quantile, from 0 to 1.
 

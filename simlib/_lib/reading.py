@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reading of the user's files: regular files only, bounded in size and depth.
+"""Read files of users: only regular files, bounded in size and depth.
 
-A scenario, a fit, an experiment or a table may come from anybody. The result is text or plain values (numbers, texts,
-lists, tables) without control characters, which a terminal would interpret. An error is one sentence.
+A scenario, a fit, an experiment or a table may come from anybody. The result is text or plain values (numbers,
+strings, lists, tables) without control characters, which a terminal would interpret. An error is one sentence.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
     if len(raw) > most:
         raise InputError(where, f"more than {most / MIB:g} MiB", must, "is this the right file?")
     if not raw.strip():
-        raise InputError(where, "an empty file", must, "write it again")
+        raise InputError(where, "an empty file", must, "write the file again")
     return raw
 
 
@@ -108,11 +108,11 @@ def read_text(path: str | Path, kind: str, most: int = CSV_BYTES) -> str:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        row, byte = raw.count(b"\n", 0, error.start) + 1, f"byte {raw[error.start]:#04x}"
-        raise InputError(f"{where}, row {row}", byte, "must be UTF-8 text", "save the file as UTF-8") from None
+        line, byte = raw.count(b"\n", 0, error.start) + 1, f"byte {raw[error.start]:#04x}"
+        raise InputError(f"{where}, line {line}", byte, "must be UTF-8 text", "save the file as UTF-8") from None
     if control := _CONTROL.search(text):
-        row = text.count("\n", 0, control.start()) + 1
-        raise InputError(f"{where}, row {row}", printable(control[0]), "must be a printable character", "remove it")
+        line = text.count("\n", 0, control.start()) + 1
+        raise InputError(f"{where}, line {line}", printable(control[0]), "must be a printable character", "remove it")
     return text
 
 
@@ -135,10 +135,10 @@ def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
     {'guest': {'vcpus': 8}}
     >>> parse_toml("a." * 99 + "b = 1", "mine.toml", "a scenario file (TOML)")
     Traceback (most recent call last):
-    simlib.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct it
+    simlib.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct the file
     >>> parse_toml("a = " + "[" * 99 + "]" * 99, "mine.toml", "a scenario file (TOML)")
     Traceback (most recent call last):
-    simlib.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct it
+    simlib.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct the file
     """
     if len(text) > TOML_BYTES:
         raise InputError(where, f"more than {TOML_BYTES / MIB:g} MiB", f"must be {kind}", "is this the right file?")
@@ -149,7 +149,7 @@ def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
     except RecursionError:
         raise _too_deep(where, kind) from None
     except ValueError as error:  # tomllib.TOMLDecodeError, or a number that is too long for Python
-        raise InputError(where, f"not TOML: {error}", f"must be {kind}", "correct it") from None
+        raise InputError(where, f"not TOML: {error}", f"must be {kind}", "correct the file") from None
     _check(tables, where, kind)
     return tables
 
@@ -167,10 +167,10 @@ def parse_json(text: str, where: str, kind: str) -> Any:
     except RecursionError:
         raise _too_deep(where, kind) from None
     except json.JSONDecodeError as error:
-        row = f"{where}, row {error.lineno}"
-        raise InputError(row, error.msg, f"must be {kind}", "correct it, or generate it again") from None
+        line = f"{where}, line {error.lineno}"
+        raise InputError(line, error.msg, f"must be {kind}", "correct the file, or generate it again") from None
     except ValueError as error:  # NaN, or a number that is too long for Python
-        raise InputError(where, str(error), f"must be {kind}", "correct it, or generate it again") from None
+        raise InputError(where, str(error), f"must be {kind}", "correct the file, or generate it again") from None
     _check(value, where, kind)
     return value
 
@@ -180,11 +180,11 @@ def _refuse_constant(word: str) -> None:
 
 
 def _too_deep(where: str, kind: str) -> InputError:
-    return InputError(where, "nested too deeply", f"must be {kind}", "correct it")
+    return InputError(where, "nested too deeply", f"must be {kind}", "correct the file")
 
 
 def _check(root: Any, where: str, kind: str) -> None:
-    """Refuse a value that is nested too deeply, and texts with control characters."""
+    """Refuse a value that is nested too deeply, and strings with control characters."""
     level = [root]
     for _ in range(DEPTH):
         deeper: list[Any] = []

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that end a run in order: Ctrl-C, a request of the system, and a terminal that is closed."""
+"""Signals that end a run cleanly: Ctrl-C, a request of the system, and a terminal that is closed."""
 
 SENTENCE = "interrupted; nothing half-written is left behind"
 
 DEADLINE_S = 0.8  # time from a signal to the end by force, s
 _WRITE_TIMEOUT_S = 0.1  # longest time that `force_exit` waits for `write_lock`, s
-write_lock = threading.RLock()  # held by any thread during a short write that must not be cut in two
+write_lock = threading.RLock()  # held by any thread during a short write that must not be interrupted
 _SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress display, which hides the cursor
 
 
@@ -50,7 +50,7 @@ state = SignalState()
 
 
 def install_handlers() -> dict[int, Any]:
-    """Handle `SIGNALS` from now on, in the main thread; return the previous handlers.
+    """Start to handle `SIGNALS`, in the main thread; return the previous handlers.
 
     A signal that nohup ignores stays ignored, but not Ctrl-C, which a shell's background jobs ignore too.
 
@@ -77,7 +77,7 @@ def handlers_installed() -> bool:
 
 
 def arm_watchdog() -> None:
-    """End the process by force `DEADLINE_S` after a signal; only for a process that is nothing but the command."""
+    """End the process by force `DEADLINE_S` after a signal; only for a process that runs nothing but the command."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)  # written by the C handler, whatever Python does
@@ -86,7 +86,7 @@ def arm_watchdog() -> None:
 
 
 def force_exit(number: int) -> NoReturn:
-    """End this process with the exit code of a signal, after a pending write; print the message if nobody has."""
+    """End this process with the exit code of a signal, after a pending write; print the message if needed."""
     if not state.reported:
         state.reported = True
         os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + f"simlib: {SENTENCE}\n".encode())
@@ -95,9 +95,9 @@ def force_exit(number: int) -> NoReturn:
 
 
 class DeferSignals:
-    """A block that no signal interrupts: `KeyboardInterrupt` is raised at its end if a signal came before.
+    """A block that no signal interrupts: `KeyboardInterrupt` is raised at its end if a signal was received.
 
-    For operations that must not be cut in two, such as starting a program and storing its id.
+    For operations that must not be interrupted halfway, such as starting a program and storing its id.
 
     >>> previous = install_handlers()
     >>> try:

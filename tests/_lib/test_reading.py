@@ -76,9 +76,9 @@ def test_anything_but_text_is_refused(tmp_path, kind):
     for content, expected in (
         (b"", "file = an empty file: must be"),
         (b" \n", "file = an empty file: must be"),
-        (b"\xff\xfea", "file, row 1 = byte 0xff: must be UTF-8 text; save the file as UTF-8"),
-        (b"a\n\xe4", "file, row 2 = byte 0xe4: must be UTF-8 text"),
-        (b"a\n\x1b[31mb", "file, row 2 = \\x1b: must be a printable character"),
+        (b"\xff\xfea", "file, line 1 = byte 0xff: must be UTF-8 text; save the file as UTF-8"),
+        (b"a\n\xe4", "file, line 2 = byte 0xe4: must be UTF-8 text"),
+        (b"a\n\x1b[31mb", "file, line 2 = \\x1b: must be a printable character"),
     ):
         path.write_bytes(content)
         assert expected in error_message(kind, path)
@@ -113,7 +113,7 @@ def test_bad_toml_is_named(tmp_path, kind, text, expected):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{", "a.json, row 1 = Expecting property name"),
+        ("{", "a.json, line 1 = Expecting property name"),
         (f'{{"dof": {LONG}}}', "a.json = Exceeds the limit (4300 digits)"),
         ("[" * DEEP, "a.json = nested too deeply"),
         ("[" * 40 + "]" * 40, "a.json = nested too deeply"),

@@ -186,7 +186,7 @@ def _fields(at: int, **changes: Any) -> str:
     ("descriptor", "expected"),
     [
         ("", "a.json = an empty file: must be a descriptor (JSON)"),
-        ("{", "a.json, row 1 = Expecting property name"),
+        ("{", "a.json, line 1 = Expecting property name"),
         ("[" * 100_000, "a.json = nested too deeply: must be a descriptor (JSON)"),
         ("[]", "a.json = no schema with fields: a descriptor must be a Frictionless table resource"),
         ('{"schema": {"fields": [{"type": "number"}]}}', "a.json = no schema with fields"),
@@ -225,7 +225,7 @@ def test_a_device_is_refused() -> None:
 
 def test_bytes_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(GOOD.encode() + b"sp\xefn,4,2503,7\n")
-    assert message(tmp_path / "a.csv") == "a.csv, row 4 = byte 0xef: must be UTF-8 text; save the file as UTF-8"
+    assert message(tmp_path / "a.csv") == "a.csv, line 4 = byte 0xef: must be UTF-8 text; save the file as UTF-8"
 
 
 @pytest.mark.parametrize(

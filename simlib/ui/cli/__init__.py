@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ``simlib`` command: thin, one function a subcommand.
+"""The ``simlib`` command: thin, with one function per subcommand.
 
 Results go to stdout; progress and messages to stderr. Exit codes: 0 done,
 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Commands(TyperGroup):
-    """Commands; a signal ends each of them in order."""
+    """Commands; a signal ends each of them cleanly."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the selected command."""
@@ -84,11 +84,11 @@ app.command()(migrate.migrate)
 app.command()(decide.choose)
 app.command("choose-batch")(decide.choose_batch)
 
-TRACE_EVENTS = 2_000_000  # most events that a trace file holds
+TRACE_EVENTS = 2_000_000  # maximum number of events in a trace file
 
 
 @app.callback()
-def options(show_version: Annotated[bool, Option("--version", help="Print the version and leave.")] = False) -> None:
+def options(show_version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False) -> None:
     """Options before a subcommand; `main` handles --version."""
 
 
@@ -128,7 +128,7 @@ def sweep(
     cluster: ClusterOption = "",
     workers: Annotated[int, Option(min=0, max=MAX_WORKERS, help="Processes on this machine; 0: one for each CPU.")] = 0,
 ) -> None:
-    """Simulate all points of a grid: fields of a scenario × policies × architectures, with as many runs as each needs.
+    """Simulate all points of a grid: fields of a scenario × policies × architectures, with enough runs each.
 
     FOLDER/results is a Parquet data set for pandas, DuckDB or Polars; FOLDER/refused lists the points that a rule
     refuses. Finished points are kept if the run is interrupted; --resume simulates the others. The results do not
@@ -398,9 +398,9 @@ def main(arguments: list[str] | None = None) -> None:
     except MemoryError:
         say("not enough memory: simulate or read less")
         sys.exit(1)
-    except OSError as error:  # of nothing that a part knows: standard output, or what the system refuses anywhere
+    except OSError as error:  # not handled elsewhere: standard output, or any other system call
         unnamed = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
         say(f"{error.filename or unnamed}: {error.strerror or error}")
-        if sys.stdout is sys.__stdout__ and sys.stdout is not None:  # lest Python try again, at its end
+        if sys.stdout is sys.__stdout__ and sys.stdout is not None:  # so that Python does not try again when it exits
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -15,7 +15,7 @@ from simlib.ui.cli.output import Format, FormatOption, into_folder, patient_prog
 
 app = Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
 
-PRINTED_ROWS = 60  # most rows of an imported table that are printed as a table
+PRINTED_ROWS = 60  # maximum number of rows of an imported table that are printed
 
 
 class ImportCommand(TyperCommand):
@@ -79,7 +79,7 @@ def data_import(
     ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Convert the output of another tool to tidy tables: lock_stat, traces, perf, selftests, KVM statistics.
+    """Convert the output of another tool into tidy tables: lock_stat, traces, perf, selftests, KVM statistics.
 
     Examples: simlib data import lock-stat /proc/lock_stat
 

@@ -49,7 +49,7 @@ class Subject:
     dirty_tracking: Annotated[
         str,
         Option(metavar="NAME", help="Dirty tracking of the host: write_protect, pml, hdbss. Default on x86: "
-               "what the host of a --from-qemu socket uses, else what the fit was measured with, else pml."),
+               "that of the host of a --from-qemu socket, else that of the fit's measurements, else pml."),
     ] = ""  # fmt: skip
     guest: Annotated[
         str,
@@ -65,7 +65,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Values that replace the guest's, as text."""
+    """Values that replace the guest's, as strings."""
 
     vcpus: Annotated[int, Option(min=0, help="Number of vCPUs instead of the guest's.")] = 0
     memory: Annotated[str, Option(help="Total memory, e.g. 512G.")] = ""
@@ -96,8 +96,8 @@ class Criteria:
 
     objective: Annotated[
         str,
-        Option(metavar="NAME", help="Objective to optimise. cost: CPU time of CLEAR + weight x guest time lost; "
-               "guest_time_lost; stall; p999; above10, above50, above99; clear; precopy."),
+        Option(metavar="NAME", help="Objective to optimise. cost: CPU time of enabling dirty logging and of CLEAR + "
+               "weight x guest time lost; guest_time_lost; stall; p999; above10, above50, above99; clear; precopy."),
     ] = "cost"  # fmt: skip
     weight: Annotated[float, Option(help="Weight of guest time lost in the weighted cost, CPU s per vCPU s.")] = 1.0
     indifference: Annotated[float, Option(help="Relative difference that counts as equal (indifference zone).")] = 0.02
@@ -204,12 +204,12 @@ def choose(
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and compare the cost of each strategy.
 
     By default, the strategies are settings of stock software: the memory of one CLEAR (QEMU's x-clear-bitmap-shift),
-    and x86's eager splitting. With --kernel, they include those of a patched kernel. All are migrations of the same
-    guest, simulated with costs sampled from their uncertainty. One run answers all objectives: guest time lost, longest
-    stall, 99.9th percentile, time degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled
-    (docs/sampling.md).
+    and x86's eager splitting. With --kernel, they include those of a patched kernel. All are simulated in
+    migrations of the same guest, with costs sampled from their uncertainty. One run covers all objectives: guest time
+    lost, longest stall, 99.9th percentile, time degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large
+    guests are sampled (docs/sampling.md).
 
-    The answer also has the cost of limits of the longest stall, and the costs worth measuring. See docs/choose.md.
+    The answer also reports what a limit on the longest stall costs, and which costs to measure. See docs/choose.md.
 
     Examples: simlib choose --architecture arm64
 
@@ -245,7 +245,7 @@ def choose_batch(*, question: ChoiceOutput) -> None:
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
 
     It compares 64, 128, 256, ... pages and the whole ioctl, as simlib choose does, for one objective. It also reports
-    the excess of three simple rules (whole ioctl, every 64 pages, one huge page), and the batch of the closed form.
+    how much worse three simple rules are (whole ioctl, every 64 pages, one huge page), and the closed form's batch.
 
     If no cost was calibrated, the evidence is "facts alone". See docs/choose-batch.md.
 
@@ -284,7 +284,7 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
     if (scenario is not None) + bool(architecture) + everything != 1:
         given = [str(scenario or ""), "--architecture" * bool(architecture), "--all" * everything]
         rule = "give one of SCENARIO.toml, --architecture NAME, --all"
-        hint = "such as --architecture x86-tdp, or a --fit, which has an architecture"
+        hint = "give --architecture x86-tdp, or a --fit, which names an architecture"
         raise InputError(command, " ".join(filter(None, given)) or "nothing", rule, hint)
     if scenario is not None:
         if subject.guest:
@@ -321,7 +321,7 @@ def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenar
         if not method and host is not None:
             method = host.policy.resolved().dirty_tracking
             if method == "write_protect":  # measurements of a host disable PML
-                say("the fit's host was measured without PML; if it logs by PML, add --dirty-tracking pml")
+                say("the fit's host was measured without PML; if the host uses PML, add --dirty-tracking pml")
     return case.changed({"policy": {"dirty_tracking": method}}) if method else case
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib host``: measure this host, calibrate the model to it, report, and watch a guest that it runs."""
+"""``simlib host``: measure this host, calibrate the model to it, report, and watch a guest on it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def host_measure(
     ] = None,
     program: Annotated[Path | None, Option(metavar="FILE", help="A built selftest (mmu_lock_contention_test).")] = None,
     seed: Annotated[int, Option(help="Random seed for the run order.")] = 1,
-    restart: Annotated[bool, Option("--restart", help="Discard what the folder holds and start again.")] = False,
+    restart: Annotated[bool, Option("--restart", help="Discard the folder's measurements and start again.")] = False,
     allow_busy: Annotated[bool, Option("--allow-busy", help="Measure even if other programs use the CPUs.")] = False,
     name: NameOption = "host",
 ) -> None:
@@ -58,7 +58,7 @@ def host_measure(
     facts = measurement.facts
     say(f"{facts.cpu}, {len(facts.cpus)} CPUs, Linux {facts.kernel}: {facts.page_tables}")
     say(
-        f"{len(measurement.records)} runs in {measurement.repeats} repeats; {measurement.noisy} runs noisy and not used"
+        f"{len(measurement.records)} runs in {measurement.repeats} repeats; {measurement.noisy} noisy runs are not used"
     )
     for path in measurement.tables:
         say(f"{path}")

@@ -40,10 +40,10 @@ ArchitectureOption = Annotated[
 ]
 ExperimentArgument = Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")]
 SourceOption = Annotated[
-    Path | None, Option(metavar="TREE", help="A Linux tree; it is only read. Default: the source package.")
+    Path | None, Option(metavar="TREE", help="A Linux tree, which is not changed. Default: the source package.")
 ]
 JobsOption = Annotated[int, Option(min=0, help="Concurrent boots, each on its own core. 0: all cores.")]
-RestartOption = Annotated[bool, Option("--restart", help="Run cells again although they have results.")]
+RestartOption = Annotated[bool, Option("--restart", help="Run cells again even if they have results.")]
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def lab_check(how: FormatOption = Format.TABLE) -> None:
 @app.command("qemu")
 def lab_qemu(
     arch: ArchitectureOption = None,
-    if_needed: Annotated[bool, Option("--if-needed", help="Only if no new enough QEMU is installed.")] = False,
+    if_needed: Annotated[bool, Option("--if-needed", help="Only if no QEMU is installed that is new enough.")] = False,
 ) -> None:
-    """Unpack a new enough QEMU into the lab's folder, without installing it. Debian 12 only."""
+    """Unpack a QEMU that is new enough into the lab's folder, without installing it. Debian 12 only."""
     targets = _targets(arch)
     if not if_needed or simlib.lab.needs_qemu(targets):
         with _steps() as step:
@@ -116,7 +116,7 @@ def lab_run(
 
 @app.command("compare")
 def lab_compare(
-    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="With parked = true: counts are exact.")],
+    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="With parked = true, for exact counts.")],
     jobs: JobsOption = 0,
     how: FormatOption = Format.TABLE,
 ) -> None:
@@ -124,8 +124,8 @@ def lab_compare(
 
     Fails if a count of the rounds differs.
 
-    What happens before the log is enabled is reported but does not affect the exit status: the guest also accesses its
-    code and page tables.
+    Differences before dirty logging is enabled are reported but do not affect the exit status: the guest also accesses
+    its code and page tables then.
     """
     from simlib.lab.hardware.counts import count_comparison
 
@@ -133,7 +133,7 @@ def lab_compare(
     _report(collected)
     locks = simlib.lab.tables(collected.records)["locks"]
     if not len(locks) or (locks["parked"] != "true").any():
-        raise InputError(str(experiment), "not parked", "counts are exact only while the vCPUs wait", "parked = true")
+        raise InputError(str(experiment), "not parked", "counts are exact only if the vCPUs wait", "set parked = true")
     frame = count_comparison(locks)
     show(frame[["switches", "vcpus", "protection", "phase", "what", "lock_mode", "kernel", "model", "difference"]], how)
     wrong = frame[(frame["phase"] == "rounds") & (frame["difference"] != 0)]
@@ -236,7 +236,7 @@ def _update_listing(out: Path) -> None:
 
 @dataclass(frozen=True)
 class TryOptions:
-    """Kernels of a trial, parts of a series to try, the rule that fails it, and the prediction on hardware."""
+    """Kernels of a trial, parts of a patch series to try, the rule that fails it, and the prediction on hardware."""
 
     source: SourceOption = None
     arch: Annotated[
@@ -253,7 +253,7 @@ class TryOptions:
         Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
     ] = None
     set_all: Annotated[
-        list[str] | None, Option("--set-all", metavar="NAME=VALUE", help="The same, for both kernels.")
+        list[str] | None, Option("--set-all", metavar="NAME=VALUE", help="Parameter of kvm, for both kernels.")
     ] = None
     kernel: Annotated[
         str, Option(help="statistics: counts by call site; plain: only times; lock-stat: counts by lock.")
@@ -263,13 +263,13 @@ class TryOptions:
         bool, Option("--each-patch", help="Compare each patch with the kernel that has the patches before it.")
     ] = False
     bisect: Annotated[
-        str, Option(metavar="METRIC", help="Find the patch that changes a number by bisection: 'clear time'.")
+        str, Option(metavar="METRIC", help="Find by bisection the patch that changes a metric, e.g. 'clear time'.")
     ] = ""
     fail_if: Annotated[
         str, Option(metavar="RULE", help="Exit with status 3 if RULE is true: 'clear time > 5%', or 'changed'.")
     ] = ""
     on: Annotated[
-        Path | None, Option(metavar="SCENARIO.toml", help="Predict this scenario without the series and with it.")
+        Path | None, Option(metavar="SCENARIO.toml", help="Predict this scenario without and with the series.")
     ] = None
     fit: Annotated[Path | None, Option(metavar="FIT.json", help="Calibrated costs of your host.")] = None
     vcpus: Annotated[str, Option(help="Numbers of vCPUs to predict.")] = "1,4,16,64"
@@ -283,12 +283,12 @@ def lab_try(
         str,
         Argument(
             metavar="SERIES",
-            help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), bundled patches (7, 16-17).",
+            help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), or bundled patches (16-17).",
         ),
     ],
     options: TryOptions,
     out: Annotated[
-        Path | None, into_folder("DIR", "Also write the text (mail, Markdown), a page, and all numbers (CSV, JSON).")
+        Path | None, into_folder("DIR", "Also write text (mail, Markdown), an HTML page, and all numbers (CSV, JSON).")
     ] = None,
 ) -> None:
     """Try a patch series: compare a kernel without it and one with it.
@@ -306,7 +306,7 @@ def lab_try(
     with compiling_engine():
         trials, bisection = _try_series(series, options)
     predictions = []
-    for trial in trials:  # prints the measured differences before the prediction takes a while
+    for trial in trials:  # prints the measured differences first, as the prediction takes a while
         write(f"{trial.summary()}\n\n")
         with progress_bar() as progress:
             prediction = simlib.on_hardware(trial, options.on, fit=options.fit, vcpus=vcpus, progress=progress)

@@ -94,18 +94,18 @@ def migrate(
         ),
     ] = EmitFormat.VIRSH,
     kernel: Annotated[
-        bool, Option("--kernel", help="Also simulate what a patched kernel would change: half a minute more.")
+        bool, Option("--kernel", help="Also simulate what a patched kernel would change, which takes half a minute.")
     ] = False,
-    draws: Annotated[int, Option(min=1, help="Number of working sets sampled that fit the measurements.")] = 64,
+    draws: Annotated[int, Option(min=1, help="Number of sampled working sets that fit the measurements.")] = 64,
     seed: Annotated[int, Option(min=0, help="Seed of the random numbers; the same seed gives the same result.")] = 1,
     out: Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")] = None,
     output: Output,
 ) -> None:
     """Predict whether a guest's migration converges and how long it takes, and recommend settings.
 
-    Simulates the migration as QEMU 10.0 does it, with the current settings and with others from the least drastic on,
-    and recommends the first that meets the targets, as text to paste. Measurements rarely determine what a guest
-    writes: several working sets that fit them are migrated, and the intervals hold nine tenths of these.
+    Simulates the migration as QEMU 10.0 performs it, with the current settings and then with more drastic ones, and
+    recommends the first that meet the targets, ready to paste. Measurements rarely determine which pages a guest
+    writes: several working sets that fit them are simulated, and an interval contains nine tenths of the results.
 
     docs/migrate.md says how to measure a guest and explains the answer.
 

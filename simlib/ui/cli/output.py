@@ -29,13 +29,13 @@ from simlib._lib.signals import state
 if TYPE_CHECKING:
     import pandas as pd
 
-QUIET_S = 10.0  # without a terminal, longest silence of a stage, s
+QUIET_S = 10.0  # without a terminal, longest time between two messages of a stage, s
 STARTING = "starting (the first run compiles the engine)"  # first message of a progress display
 PATIENCE_S = 2.0  # time after which reading shows its progress, s
-WIDTH = 120  # columns of text where stdout is no terminal
-PROSE = 80  # columns of sentences, at most
+WIDTH = 120  # columns of text where stdout is not a terminal
+PROSE = 80  # maximum columns of sentences
 NARROWEST, LONGEST_WORD = 14, 30
-"""A column of text is not wrapped to less than this, its heading, or its longest word; longer words are cut."""
+"""Minimum width of a wrapped column, unless its heading or longest word is wider; longest word that is not cut."""
 
 GAP = "  "
 
@@ -102,7 +102,7 @@ def _named_once(context: Context, path: Path, use: str) -> Path:
 
 
 def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
-    """Print a result on stdout. A table fits the terminal: columns that do not are left out and named."""
+    """Print a result on stdout. Columns of a table that do not fit the terminal are omitted and named on stderr."""
     import pandas as pd
 
     # Whole numbers with a missing one among them are floats in pandas; print them as whole numbers.
@@ -118,7 +118,7 @@ def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
         cells = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
         text, left_out = fitted([printable(str(name)) for name in frame.columns], cells, numeric, terminal_width())
         if left_out:
-            say(f"no room for {', '.join(left_out)}: a wider terminal or --format csv has all")
+            say(f"no room for {', '.join(left_out)}: use a wider terminal, or --format csv")
     write(text)
 
 
@@ -155,7 +155,7 @@ def fitted(
 def _widths(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], shown: int, width: int
 ) -> list[int]:
-    """Widths of the first columns: the width that each needs, with the widest texts narrowed until all fit."""
+    """Widths of the first columns: the width that each needs, with the widest columns narrowed until all fit."""
     needed = [max(len(row[i]) for row in [header, *rows]) for i in range(shown)]
     words = [max((len(word) for row in rows for word in row[i].split()), default=0) for i in range(shown)]
     least = [
@@ -222,7 +222,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # Asked, and another error: C code that was being imported makes its own of an interrupt.
+        # Another error after a signal: C code that is being imported replaces KeyboardInterrupt by its own error.
         if not state.received and not isinstance(error, KeyboardInterrupt):
             raise
         interrupted = RunInterruptedError(signals.SENTENCE)
@@ -236,7 +236,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """Show progress on stderr; without a terminal, as lines now and then. Signals end it in one sentence."""
+    """Show progress on stderr; without a terminal, as occasional lines. A signal ends the work with one sentence."""
     with interruptible(), _display() as progress:
 
         def report(what: str, share: float) -> None:
@@ -255,10 +255,10 @@ def _display() -> Iterator[Callable[[str, float], None]]:
         ended = threading.Event()
 
         def line(what: str, share: float) -> None:
-            """Print one line for each stage, and one now and then while it lasts; the stage is the text before ``:``.
+            """Print a line for each stage, and another every `QUIET_S` while it lasts; the stage is `what` until ``:``.
 
-            A share of 0 means unknown, or that the work begins. The remaining time is estimated from the share done
-            since then, or since the first line, as the time before was for something else.
+            A share of 0 means that the share is unknown, or that work begins. The remaining time is estimated from the
+            share done since the last such call, or since the first line: earlier time was spent on other work.
             """
             nonlocal timed, first, last_time, last, last_share
             stage, now, last, last_share = what.partition(":")[0], time.monotonic(), what, share
@@ -296,7 +296,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
 
 
 def time_left(elapsed: float, share: float, first: float = 0.0) -> str:
-    """Remaining time as text; empty if too little is done to estimate it.
+    """Remaining time as a string; empty if too little is done to estimate it.
 
     >>> time_left(30.0, 0.25), time_left(30.0, 0.75, 0.5), time_left(0.5, 0.25), time_left(30.0, 0.0)
     (', about 90 s left', ', about 30 s left', '', '')

@@ -96,8 +96,8 @@ class UnknownCostOptions:
     unknown_costs: Annotated[
         UnknownCostsName,
         Option(
-            help="Costs that neither the scenario nor a fit has. sample: draw them from their priors, which widens the "
-            "intervals; median: take the prior's median, without a range; exact: refuse the scenario."
+            help="Costs to which neither the scenario nor a fit gives a value. sample: draw them from their priors, "
+            "which widens the intervals; median: take the prior's median, without a range; exact: refuse the scenario."
         ),
     ] = UnknownCostsName.SAMPLE
     verbose: Annotated[
@@ -105,7 +105,7 @@ class UnknownCostOptions:
     ] = False
 
     def report(self, table: pd.DataFrame | None) -> None:
-        """Print the costs that the programs spend, with ``--verbose``."""
+        """Print the costs that the programs use, if ``--verbose`` is given."""
         if self.verbose and table is not None:
             from simlib.measurements.fits import readable_costs
 
@@ -177,11 +177,11 @@ DEFAULT_MAX_WORKERS = 16  # maximum number of processes that a command starts by
 
 @dataclass(frozen=True)
 class Processes(ExecutorOptions):
-    """Processes by default, for commands of which half the work is Python code that holds the GIL."""
+    """Processes by default, for commands that spend half of their time in Python code, which holds the GIL."""
 
     workers: Annotated[
         int | None,
-        Option(min=0, max=MAX_WORKERS, show_default=f"one a CPU, {DEFAULT_MAX_WORKERS} at most", help=_WORKERS),
+        Option(min=0, max=MAX_WORKERS, show_default=f"one per CPU, at most {DEFAULT_MAX_WORKERS}", help=_WORKERS),
     ] = None
 
 
@@ -231,9 +231,7 @@ class Curves:
     fit: FitOption = None
     metrics: Annotated[
         str,
-        Option(
-            metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of one iteration. Default: those of the workload."
-        ),
+        Option(metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of iteration 2. Default: those of the workload."),
     ] = ""
     intervals: Intervals
     unknown: UnknownCostOptions

@@ -2,7 +2,7 @@
 """Interactive what-if pages: widgets over `simlib.simulator.sampling`, `simlib.analysis.migrate` and `simlib.figures`.
 
 Two pages, shown by `server` or in a notebook cell: `page` compares strategies for mmu_lock, `migration_page` plans a
-migration, and `tabs` has both. `base` is what they share: the controls (`fields`), the figures (`canvas`) and the
+migration, and `tabs` has both. `base` has what both share: the controls (`fields`), the figures (`canvas`) and the
 thread that simulates. `state` and `migration_state` hold the question and convert it to and from a URL. `answers`
 computes, `findings` keeps the results, `drawing` draws them, and `words` writes the sentences.
 

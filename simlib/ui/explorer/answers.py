@@ -34,12 +34,12 @@ from simlib.simulator.sampling.estimator import SampledRun, job_of_clear, sample
 from simlib.ui.explorer.state import ExplorerState
 
 BATCHES = (64, 512, 4096, 32768, 0)  # pages of a hold in the trade-off; 0: the whole ioctl
-CURVE_PAGES = 2**16  # pages simulated for a point of the curve, from eight vCPUs on: many take no longer than few
-LEAST_PAGES = 256  # pages of each vCPU, at least
-DRAWS = 12  # vectors of costs behind the curve's band
+CURVE_PAGES = 2**16  # total pages of a point of the curve with 8 or more vCPUs, for equal running times
+MIN_PAGES = 256  # minimum pages per vCPU
+DRAWS = 12  # vectors of costs for the curve's band
 TRACE = 2_000_000  # events of a window whose lock ownership is drawn
 RANGED = ["series", "quantity", "low", "high", "change_low", "change_high"]  # columns of `Ranges.frame`
-MOST_VCPUS, SEED = 1023, 1
+MAX_VCPUS, SEED = 1023, 1
 
 
 class Theory(NamedTuple):
@@ -67,10 +67,10 @@ def theory(state: ExplorerState) -> Theory:
 def selftest(scenario: Scenario) -> Scenario:
     """Return the scenario under dirty_log_perf_test: every vCPU writes all of its pages, and each write faults.
 
-    Most published curves over vCPUs measure this test.
+    Most published curves over vCPUs come from this test.
     """
     size = scenario.guest.page_size
-    guest = Guest(vcpus=1, memory_per_vcpu=LEAST_PAGES * size, page_size=size, backing="4k")
+    guest = Guest(vcpus=1, memory_per_vcpu=MIN_PAGES * size, page_size=size, backing="4k")
     return dataclasses.replace(scenario, guest=guest, workload=Workload(kind="dirty_log_perf_test"))
 
 
@@ -81,7 +81,7 @@ def curve_vcpus(vcpus: int) -> list[int]:
     [1, 2, 4, 8, 16, 32, 64, 128, 160, 256]
     """
     powers = [2**k for k in range(10) if 2**k <= max(64, 2 * vcpus)]
-    return sorted({*powers, vcpus} | ({MOST_VCPUS} if vcpus > 512 else set()))
+    return sorted({*powers, vcpus} | ({MAX_VCPUS} if vcpus > 512 else set()))
 
 
 def bound(case: Scenario) -> pd.DataFrame:
@@ -104,7 +104,7 @@ def bound(case: Scenario) -> pd.DataFrame:
     broadcast = float(costs.tlb_invalidate or 0) if policy.facts.fault_flush == "broadcast" else 0.0
     exclusive = mode == "write" or (mode == "read" and policy.lock != "rwlock")
     serial = max({"lockless": 0.0}.get(mode, crossing) + (hold if exclusive else 0.0), broadcast)
-    alone = run_scenario(selftest(case)).metrics["dirty_memory_time"] / LEAST_PAGES / PS
+    alone = run_scenario(selftest(case)).metrics["dirty_memory_time"] / MIN_PAGES / PS
     vcpus = np.array(curve_vcpus(case.guest.vcpus))
     return pd.DataFrame({"vcpus": vcpus, "times": np.maximum(alone, vcpus * serial) / alone})
 
@@ -146,7 +146,7 @@ def curve(state: ExplorerState, check: Check) -> pd.DataFrame:
     cases = [(selftest(case).with_vcpus(n), n) for case in drawn for n in vcpus]
 
     def page_time(case: Scenario, n: int, inner: Check) -> float:
-        pages = max(LEAST_PAGES, CURVE_PAGES // max(8, n) // WORD_PAGES * WORD_PAGES)
+        pages = max(MIN_PAGES, CURVE_PAGES // max(8, n) // WORD_PAGES * WORD_PAGES)
         guest = dataclasses.replace(case.guest, memory_per_vcpu=pages * case.guest.page_size)
         whole = dataclasses.replace(case, guest=guest)
         return run_scenario(whole, progress=_either(check, inner)).metrics["dirty_memory_time"] / pages
@@ -205,7 +205,7 @@ class Ranges(NamedTuple):
 
     - `frame`: series (a strategy), quantity (a column of `Trip.row`), its low and high, and change_low and change_high
       of its ratio to the baseline: each drawn cost at the ends of its 90 % interval, combined in quadrature.
-    - `decisive`: sentence on the costs that cause nearly all of it for the selected strategy; empty if none is drawn.
+    - `decisive`: sentence on the costs that cause nearly all uncertainty of the selected strategy; empty if none.
     """
 
     frame: pd.DataFrame
@@ -259,7 +259,7 @@ class Glimpse:
 
     @property
     def span(self) -> tuple[float, float]:
-        """Begin and end of the window, from shortly before CLEAR to shortly after it, s."""
+        """Start and end of the window, from shortly before CLEAR to shortly after it, s."""
         _, opened, cleared, closed = (float(time) * PS for time in self.raw.stamp_ps)
         margin = min(0.1 * (cleared - opened), closed - cleared)
         return max(0.0, opened - margin), cleared + margin

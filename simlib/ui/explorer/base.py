@@ -20,7 +20,7 @@ from simlib._lib.errors import InputError, RunInterruptedError, SimlibError
 from simlib._lib.parallel import Check
 from simlib.ui.explorer.canvas import IMAGES, Canvas
 from simlib.ui.explorer.fields import Fields, auto, button, note
-from simlib.ui.explorer.findings import KnownCosts
+from simlib.ui.explorer.findings import PartialFindings
 from simlib.ui.explorer.state import ExplorerQuestion
 
 DRAWING_S, LOADING_S = 0.5, 5.0
@@ -28,10 +28,10 @@ DRAWING_S, LOADING_S = 0.5, 5.0
 
 PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
-SLOW = "Still simulating … (after an installation the simulator is compiled once, for up to half a minute)"
+SLOW = "Still simulating … (after installation, the simulator is compiled once: up to half a minute)"
 
 Q = TypeVar("Q", bound=ExplorerQuestion)
-K = TypeVar("K", bound=KnownCosts[Any])
+K = TypeVar("K", bound=PartialFindings[Any])
 
 
 class ExplorerPage(ABC, Generic[Q, K]):
@@ -45,7 +45,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
     - `ASKS`, `FINDS`, `CONTROLS`: classes of its states, of its findings, and of its controls.
     - `TITLE`, `ABOUT`: its heading, and a sentence on what to do on the page.
     - `FIGURES`: titles of its figures by name.
-    - `STANDARD`: name of the state that it shows if a URL is not understood.
+    - `STANDARD`: name of the state that the page shows if a URL is invalid.
     """
 
     NAME: ClassVar[str] = ""
@@ -64,7 +64,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
             first: Q = self.ASKS.from_query(state or "") if state is None or isinstance(state, str) else state
         except InputError as error:
             first = self.ASKS.from_query("")
-            self._wrong = f"The URL was not understood: {error}. This is {self.STANDARD}. "
+            self._wrong = f"The URL is invalid: {error}. The page shows {self.STANDARD}. "
         self._background = background
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
@@ -142,7 +142,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
             if cancelled.is_set():
                 raise RunInterruptedError("the state was changed")
 
-        if self._background:  # browser and simulation would share the CPUs
+        if self._background:  # otherwise, they would compete for the CPUs
             self.canvas.wait_until_drawn(findings.generation, DRAWING_S if findings.generation > 1 else LOADING_S)
         patience = threading.Timer(PATIENCE_S, lambda: self._later(findings, partial(self._say, SLOW)))
         patience.daemon = True
@@ -157,10 +157,10 @@ class ExplorerPage(ABC, Generic[Q, K]):
         except SimlibError as error:
             text = str(error)
             self._later(findings, lambda: self._say(text, error=True))
-        except Exception as error:  # an error in a thread would not be shown
+        except Exception as error:  # otherwise, an error in a thread would not be shown
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
-            self._later(findings, lambda: self._say(f"a fault of simlib, please report it: {text}", error=True))
+            self._later(findings, lambda: self._say(f"this is a bug of simlib, please report it: {text}", error=True))
         finally:
             patience.cancel()
 
@@ -204,7 +204,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
         return page
 
     def _exports(self, files: Mapping[str, tuple[str, Callable[[], bytes]]], *before: widgets.Widget) -> widgets.Widget:
-        """Return the controls that save files and pictures, and show the calls that repeat the answer."""
+        """Return the controls that save files and images, and show the calls that repeat the answer."""
         code = widgets.Textarea(rows=5, disabled=True, layout=auto())
         saves = [button(label, partial(self._try, self._save, *file)) for label, file in files.items()]
         images = [button(kind.upper(), partial(self._try, self._save_image, kind), width="60px") for kind in PICTURES]
@@ -222,7 +222,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
             self.canvas.save(f"{name}.pdf", as_pdf(go.Figure(json.loads(self.canvas.figures[name]))))
 
     def _try(self, action: Callable[..., None], *given: Any) -> None:
-        """Call the action of a button, and show its error beside it."""
+        """Call the action of a button, and show its error next to the button."""
         self._note.value = ""
         try:
             action(*given)
@@ -237,5 +237,5 @@ def as_pdf(figure: go.Figure) -> bytes:
     except (ImportError, RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0]
         raise SimlibError(
-            f"a PDF needs kaleido (simlib[plot-files]) and a Chrome or Chromium; SVG needs neither ({first})"
+            f"a PDF needs kaleido (simlib[plot-files]) and Chrome or Chromium; SVG needs neither ({first})"
         ) from None

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Draws the explorer's figures with one Plotly, saves files, keeps the page's address, and says when the kernel is gone.
-// Plotly is there already (simlib/ui/explorer/jupyter), or the kernel sends it.
+// Draws the explorer's figures with one Plotly, saves files, keeps the page's URL, and reports when the kernel no longer answers.
+// The page has loaded Plotly (simlib/ui/explorer/jupyter); otherwise the kernel sends it.
 
 const CONFIG = { displaylogo: false, responsive: true, showSendToCloud: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
 const PULSE_MS = 5000;
@@ -69,17 +69,17 @@ async function render({ model, el }) {
       for (const [key, text] of Object.entries(figures)) {
         if (drawn.get(key) === text) continue;
         const { data, layout } = JSON.parse(text);
-        delete layout.height; // the style sheet's matter: it knows the window
+        delete layout.height; // the style sheet sets the height
         const box = place(key);
         if (box.layout) {
-          await plotly.react(box, data, layout); // with a configuration, it would make all of it anew
+          await plotly.react(box, data, layout); // with a configuration, Plotly would rebuild the figure
         } else {
           await plotly.newPlot(box, data, layout, { ...CONFIG, modeBarButtonsToAdd: [download(key)] });
         }
         drawn.set(key, text);
       }
       places.forEach((box, key) => box.classList.toggle("simlib-stale", (stamp.stale || []).includes(key)));
-      // What a test waits for: which answer is on the screen.
+      // Tests wait for these: the answer that is on the screen.
       grid.dataset.generation = stamp.generation;
       grid.dataset.part = stamp.part;
       performance.mark("simlib-drawn", { detail: stamp });
@@ -111,7 +111,7 @@ async function render({ model, el }) {
     }
   }, PULSE_MS);
 
-  async function heed(message, buffers) {
+  async function onMessage(message, buffers) {
     heard = Date.now();
     notice.hidden = true;
     if (message.kind === "file") {
@@ -126,7 +126,7 @@ async function render({ model, el }) {
   model.on("change:figures", draw);
   model.on("change:stamp", draw);
   model.on("change:query", address);
-  model.on("msg:custom", heed);
+  model.on("msg:custom", onMessage);
   const watch = new ResizeObserver(() => places.forEach((box) => box.layout && plotly.Plots.resize(box)));
   watch.observe(grid);
   draw();

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The explorer's figures in a browser: one widget with one Plotly for all of them."""
+"""The explorer's figures in a browser: one widget, with one instance of Plotly for all."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Canvas(anywidget.AnyWidget):
         super().__init__(**given)
         self._drawn = threading.Condition()
         self._seen = 0
-        self.on_msg(self._heed)
+        self.on_msg(self._on_message)
 
     def show(self, figures: Mapping[str, go.Figure], *, generation: int, part: str, stale: Sequence[str] = ()) -> None:
-        """Draw some figures, and leave the others as they are; those of an older answer are pale."""
+        """Draw some figures, and leave the others as they are; `stale` figures are pale."""
         with self.hold_sync():
             self.figures = self.figures | {name: figure.to_json() for name, figure in figures.items()}
             self.stamp = {"generation": generation, "part": part, "stale": list(stale)}
 
     def wait_until_drawn(self, generation: int, patience: float) -> None:
-        """Wait in a thread until a browser has drawn an answer, for so many seconds at most: there may be none."""
+        """Wait in a thread until a browser has drawn an answer; at most `patience` seconds: there may be no browser."""
         with self._drawn:
             self._drawn.wait_for(lambda: self._seen >= generation, patience)
 
@@ -53,7 +53,7 @@ class Canvas(anywidget.AnyWidget):
         """Have the browser save a figure as an image of one of `IMAGES`."""
         self.send({"kind": "image", "figure": figure, "format": image, "name": f"{figure}.{image}"})
 
-    def _heed(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:
+    def _on_message(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:
         if content.get("kind") == "pulse":
             self.send({"kind": "alive"})
         elif content.get("kind") == "plotly":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Controls of the explorer: one for each key of a scenario file, with the scenario's error beside it."""
+"""Controls of the explorer: one for each key of a scenario file, with the scenario's error below it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ KEYS: dict[str, tuple[Key, ...]] = {
             steps=_SIZES[:13]),
         Key("guest", "backing", "backing", ("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"),
             "pages that back the guest's memory"),
-        Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "some pages more often, or in order"),
-        Key("workload", "slow_fault_every", "slow fault every", help="so many accesses; 0: never",
+        Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "order and frequency of pages"),
+        Key("workload", "slow_fault_every", "slow fault every", help="number of accesses between two; 0: never",
             steps=(0, *(digit * 10**power for power in range(6, 1, -1) for digit in (5, 2, 1)))),
         Key("workload", "link", "link", help="what the migration can send, such as 25Gbit/s",
             steps=tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
-        Key("workload", "pass_limit", "passes at most", steps=(1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)),
+        Key("workload", "pass_limit", "maximum passes", steps=(1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)),
     ),
     "Lock": (
         Key("policy", "lock", "lock", ("default", *LOCKS), "default: the architecture's"),
@@ -58,13 +58,13 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "write protection, or a log in hardware"),
         Key("policy", "eager_split", "eager split", ("default", True, False),
             "KVM splits huge pages before the guest writes"),
-        Key("policy", "split_alloc", "split's memory", ("default", "under_lock", "drop", "under_read_lock"),
+        Key("policy", "split_alloc", "split allocation", ("default", "under_lock", "drop", "under_read_lock"),
             "how eager splitting allocates page tables"),
     ),
     "Host": (
         Key("host", "cores", "cores", steps=(8, 16, 32, 64, 80, 96, 128, 192, 256, 512)),
         Key("host", "sockets", "sockets", steps=(1, 2, 4, 8)),
-        Key("host", "remote_ratio", "far line transfer", help="times as long as within a socket",
+        Key("host", "remote_ratio", "remote transfer", help="cache line between sockets, times that within one",
             steps=(1, 1.5, 2, 2.5, 3, 4, 5)),
     ),
 }  # fmt: skip
@@ -142,7 +142,7 @@ class Controls(Fields[ExplorerState]):
         self._notes["pins"], self._meaning = note(), widgets.HTML(layout=widgets.Layout(margin=BELOW.format("4px")))
         self._pins, self._costs = widgets.Box(layout=widgets.Layout(flex_flow="row wrap")), widgets.VBox()
         heads = self._shown("architecture", "preset", "named", "strategy")
-        pin = button("Pin this strategy", self._pin, tooltip="keep it in the table and the pictures")
+        pin = button("Pin this strategy", self._pin, tooltip="keep the strategy in the table and the figures")
         parts = [widgets.VBox(self._shown(*(f"{key.table}.{key.name}" for key in keys))) for keys in KEYS.values()]
         folds = widgets.Accordion([*parts, self._costs], titles=(*KEYS, "Costs"), selected_index=0)
         return widgets.VBox([*heads, self._meaning, pin, self._notes["pins"], self._pins]), folds
@@ -164,10 +164,10 @@ class Controls(Fields[ExplorerState]):
         return state.changed({"costs": {name.removeprefix("costs."): value}})
 
     def _pin(self) -> None:
-        self._heed("pins", dict.fromkeys((*self.state.pins, self.state.strategy)))
+        self._on_change("pins", dict.fromkeys((*self.state.pins, self.state.strategy)))
 
     def _unpin(self, pin: str) -> None:
-        self._heed("pins", [name for name in self.state.pins if name != pin])
+        self._on_change("pins", [name for name in self.state.pins if name != pin])
 
     def _show_costs(self, state: ExplorerState) -> None:
         table = cost_table(state.case())
@@ -197,7 +197,7 @@ def _other_architecture(state: ExplorerState, name: str) -> ExplorerState:
 
 
 def cost_table(scenario: Scenario) -> pd.DataFrame:
-    """Tabulate the costs that are spent: value as in a file, interval and source.
+    """Tabulate the costs that the simulation uses: value as in a file, interval and source.
 
     Returns: cost, shown, hint.
 

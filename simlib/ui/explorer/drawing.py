@@ -21,19 +21,19 @@ TITLES = {
     "time": "Time by activity",
     "lock": "Owner of mmu_lock",
 }
-"""Figures in their order, with the title of one that is still empty."""
+"""Figures in order, each with its title while it is empty."""
 
 SIMULATED = {
     "batch": ("trips", "batches"), "guest": ("trips",),
     "time": ("glimpse", "no glimpse"), "lock": ("glimpse", "no glimpse"),
 }  # fmt: skip
-"""Figures that need simulation, and their parts: an old figure is pale until one of these is simulated again."""
+"""Figures that need simulation, and their parts: an old figure is pale until one of its parts is simulated again."""
 
 
 def draw(findings: Findings, part: str, others: bool = False) -> dict[str, go.Figure]:
     """Draw the figures that a part of the answers changes.
 
-    - `others`: True to show what was measured with another kernel or on another host.
+    - `others`: True to show also curves that were measured with another kernel or on another host.
     """
     parts = findings.parts
     drawn: dict[str, go.Figure] = {}
@@ -57,7 +57,7 @@ def draw(findings: Findings, part: str, others: bool = False) -> dict[str, go.Fi
 
 
 def measured(findings: Findings, others: bool) -> pd.DataFrame:
-    """Curves that were measured on the host of the state with its kernel, or all of them."""
+    """Curves that were measured on the host of the state with its kernel; `others`: with any kernel."""
     table = findings.theory.published
     if others:
         return table if len(table) else answers.published(preset("arm64").host.name)

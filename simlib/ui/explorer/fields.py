@@ -46,7 +46,7 @@ class Fields(ABC, Generic[S]):
 
     @abstractmethod
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
-        """Return the main controls, and the folds below them."""
+        """Return the main controls, and the collapsible sections below them."""
 
     @abstractmethod
     def _asked(self, state: S, name: str, value: Any) -> S | None:
@@ -61,7 +61,7 @@ class Fields(ABC, Generic[S]):
         """Return the step of a key's slider that is nearest to the state's value."""
 
     def set(self, name: str, value: Any) -> None:
-        """Set a control, as its user does."""
+        """Set a control, as a user does."""
         widget = self._widgets[name]
         widget.value = str(value) if isinstance(widget, widgets.Text) else value
 
@@ -84,7 +84,7 @@ class Fields(ABC, Generic[S]):
                 self._sliders[name].value = self._step(state, key)
 
     def _make(self, others: Mapping[str, Any] | None = None) -> None:
-        """Make the controls of all keys beside `others`, and observe them."""
+        """Make the controls of all keys in addition to `others`, and observe them."""
         self._widgets = {**(others or {}), **{name: widget_of(key) for name, key in self._keys.items()}}
         for name in self._widgets:
             self._observe(name)
@@ -96,7 +96,7 @@ class Fields(ABC, Generic[S]):
                 slider.observe(partial(self._slide, name), names="value")
 
     def _slide(self, name: str, change: Any) -> None:
-        """Show a slider's value beside it at once, and use it when the slider rests."""
+        """Show a slider's value at once, and use the value when the slider has rested for `SETTLED_S`."""
         if self._quiet:
             return
         value, self._quiet = str(self._keys[name].steps[change["new"]]), True
@@ -106,14 +106,14 @@ class Fields(ABC, Generic[S]):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._heed(name, value)
+            self._on_change(name, value)
         else:
-            self._moving[name] = loop.call_later(SETTLED_S, self._heed, name, value)
+            self._moving[name] = loop.call_later(SETTLED_S, self._on_change, name, value)
 
     def _observe(self, name: str) -> None:
         """Observe a control, and make a place for its errors."""
         self._notes[name] = note(margin=BELOW.format(0))
-        self._widgets[name].observe(lambda change: self._heed(name, change["new"]), names="value")
+        self._widgets[name].observe(lambda change: self._on_change(name, change["new"]), names="value")
 
     def _shown(self, *names: str) -> list[widgets.Widget]:
         """Return controls with their sliders, each with the place for its errors below it."""
@@ -123,7 +123,7 @@ class Fields(ABC, Generic[S]):
             self._rows[name] = (row, self._notes[name])
         return [part for name in names for part in self._rows[name]]
 
-    def _heed(self, name: str, value: Any) -> None:
+    def _on_change(self, name: str, value: Any) -> None:
         if self._quiet:
             return
         try:
@@ -150,7 +150,7 @@ class Fields(ABC, Generic[S]):
         self._notes[name].value = escape(why)
 
     def _adopt(self, new_state: S) -> None:
-        """Report a change, then show all that follows from it; controls with errors keep their text."""
+        """Report a change, then show all that follows from it; controls with errors keep their values."""
         self.state = new_state
         self._changed(new_state)  # first, as the simulation takes longest
         wrong = dict(self.errors)
@@ -175,17 +175,17 @@ def nearest(value: float, steps: Iterable[float]) -> int:
 
 
 def auto() -> widgets.Layout:
-    """Return a layout as wide as there is room."""
+    """Return a layout that takes the available width."""
     return widgets.Layout(width="auto")
 
 
 def wide() -> dict[str, Any]:
-    """Return options of a control as wide as its column, beside its label."""
+    """Return options of a control that takes the width of its column, with its label."""
     return {"style": {"description_width": "118px"}, "layout": auto()}
 
 
 def note(**layout: str) -> widgets.HTML:
-    """Return a place for an error."""
+    """Return an empty widget for an error."""
     made = widgets.HTML(layout=widgets.Layout(**layout))
     made.add_class("simlib-error")
     return made

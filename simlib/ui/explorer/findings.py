@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results of the explorer's pages about one state so far, as tables."""
+"""Results for one state of an explorer page, as tables."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Q = TypeVar("Q", bound=ExplorerQuestion)
 
 
 @dataclass
-class KnownCosts(Generic[Q]):
-    """Results about one state so far; the other parts are still being simulated.
+class PartialFindings(Generic[Q]):
+    """Results for one state so far; the other parts are still being simulated.
 
     - `generation`: counts the states of a page; results of an older one are not shown.
     - `parts`: results of the page's stages by name.
@@ -36,7 +36,7 @@ class KnownCosts(Generic[Q]):
 
 
 @dataclass
-class Findings(KnownCosts[ExplorerState]):
+class Findings(PartialFindings[ExplorerState]):
     """Results about mmu_lock in one migration (`simlib.ui.explorer.answers.stages`)."""
 
     @cached_property
@@ -45,7 +45,7 @@ class Findings(KnownCosts[ExplorerState]):
         return answers.theory(self.state)
 
     def trips(self, part: str = "trips") -> pd.DataFrame:
-        """Table with a row for each simulated strategy: the selected one, then the pins; or of ``baseline``."""
+        """Table with a row for each strategy of a part; of ``trips``: the selected strategy, then the pins."""
         vcpus = self.state.scenario.guest.vcpus
         return pd.DataFrame([trip.row(vcpus) for trip in self.parts.get(part, ())])
 
@@ -53,7 +53,7 @@ class Findings(KnownCosts[ExplorerState]):
         """Compare each strategy with the baseline.
 
         Returns: series (the strategy), quantity, value, change (its ratio to the baseline), known (True if drawn costs
-        leave a range), and low, high, change_low, change_high (`answers.Ranges`; NaN if not known).
+        give a range), and low, high, change_low, change_high (`answers.Ranges`; NaN if not known).
         """
         long = self.trips().rename(columns={"strategy": "series"}).melt("series", var_name="quantity")
         long["baseline"] = long["quantity"].map(self.trips("baseline").iloc[0])
@@ -86,7 +86,7 @@ class Findings(KnownCosts[ExplorerState]):
             yield named.assign(figure="curve", quantity="times as long as 1 vCPU", unit="ratio", kind=kind)
 
     def _strategies(self) -> Iterator[pd.DataFrame]:
-        """The guest over time, and what each strategy comes to."""
+        """The guest over time, and the totals of each strategy."""
         for trip in self.parts.get("trips", ()):
             rows = over_time(trip).rename(columns={"strategy": "series", "time_s": "x", "throughput": "value"})
             yield rows.assign(figure="guest", quantity="guest throughput", unit="share", kind="simulated")
@@ -129,7 +129,7 @@ def find(state: ExplorerState, progress: Progress | None = None) -> Findings:
 
 
 @dataclass
-class MigrationFindings(KnownCosts[MigrationState]):
+class MigrationFindings(PartialFindings[MigrationState]):
     """Results of the page about a migration."""
 
     def table(self) -> pd.DataFrame:
@@ -144,7 +144,7 @@ def migration_answer(state: MigrationState, progress: Progress | None = None) ->
 
 
 def find_migration(state: MigrationState, progress: Progress | None = None) -> MigrationFindings:
-    """Find everything about a state; `progress` is called with (what, share done).
+    """Compute everything about a state; `progress` is called with (what, share done).
 
     >>> state = MigrationState({"memory": "8G", "working-set": "1G", "link": "100Gbit/s"})
     >>> find_migration(state).table()["plan"].iloc[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The process of the explorer's server: JupyterLab with one folder's configuration, which ends with its starter."""
+"""The process of the explorer's server: JupyterLab, which exits when its starter exits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from simlib._lib import lazy_imports
 def main(folder: str) -> None:
     """Run JupyterLab with the configuration of a folder until the other end of stdin is closed.
 
-    The folder is removed if JupyterLab does not end by itself, e.g. because the command that started it was killed.
+    The folder is removed if JupyterLab does not exit by itself, e.g. because the command that started it was killed.
     """
-    signal.signal(signal.SIGTERM, lambda *_: _end_at_once(folder))  # until JupyterLab, once imported, listens itself
+    signal.signal(signal.SIGTERM, lambda *_: _end_at_once(folder))  # until JupyterLab installs its own handler
     threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    # No user's and no system's configuration of Jupyter is read: it could open the server to everybody.
-    from jupyter_core import paths  # noqa: PLC0415  # before those who take this function from it
+    # Jupyter reads neither the user's nor the system's configuration, which could open the server to everybody.
+    from jupyter_core import paths  # noqa: PLC0415  # before other modules import this function from it
 
     paths.jupyter_config_path = lambda: [folder]
     with lazy_imports.without_module("rfc3987_syntax"):
@@ -32,14 +32,14 @@ def main(folder: str) -> None:
 
 
 def _end_with(starter: int, folder: str) -> None:
-    """Wait until the command that started this is gone, however it ended; end all that it would have ended."""
+    """Wait until the starter of this process has exited or was killed; then stop everything in its place."""
     while os.read(starter, 1):
         pass
     _end_at_once(folder)
 
 
 def _end_at_once(folder: str) -> None:
-    """End this process and all that it has started, and remove the folder."""
+    """Kill the descendants of this process, remove the folder, and exit."""
     for number in started_by(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(number, signal.SIGKILL)
@@ -48,7 +48,7 @@ def _end_at_once(folder: str) -> None:
 
 
 def started_by(number: int) -> list[int]:
-    """Process ids of the descendants of a process; none where there is no ``/proc``."""
+    """Process ids of the descendants of a process; an empty list where there is no ``/proc``."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -66,7 +66,7 @@ class MigrationControls(Fields[MigrationState]):
 
 
 class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
-    """Page about a migration: put it last in a cell to show it.
+    """Page about a migration. To show it, make it the last expression of a notebook cell.
 
     >>> page = MigrationPage("page=migration&memory=8G&working-set=1G", background=False)
     >>> page.findings.parts["answer"].recommended.name
@@ -78,14 +78,14 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
     ASKS, FINDS, CONTROLS = MigrationState, MigrationFindings, MigrationControls
     TITLE = "Will this migration converge, and which settings should I use?"
     ABOUT = (
-        "Describe what the guest writes and set targets. Below are the time that its migration takes, the guest's "
-        "speed meanwhile, and the settings of QEMU to choose."
+        "Describe the guest's writes, and set targets. The page shows how long the migration takes, the guest's speed "
+        "meanwhile, and which QEMU settings to choose."
     )
     controls: MigrationControls
     FIGURES: ClassVar = {FIGURE: "Passes of the migration"}
     STANDARD = "the first example"
     _answered: Migration | None = None
-    """The last answer: another output format changes it only where it can express fewer settings."""
+    """The last answer; it is simulated again for another output format only if that can express other settings."""
 
     def change(self, **texts: str) -> None:
         """Change the state as the controls do; the parameters are those of `MigrationState.changed`."""

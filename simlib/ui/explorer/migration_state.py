@@ -24,13 +24,13 @@ from simlib.vmm.paste import FORMATS
 from simlib.vmm.read_inputs import read_options, read_targets
 from simlib.vmm.targets import Targets
 
-DRAWS = 16  # number of working sets that are sampled: fewer than the command samples, as a reader waits
-MOST_RATE = 10**15  # bound on a dirty rate, pages/s: no memory is that fast
+DRAWS = 16  # number of sampled working sets; the command samples more, but here a user waits
+MAX_RATE = 10**15  # maximum dirty rate, pages/s: no memory is that fast
 PATTERNS = {
     "measured": "{distinct}/s in {over}; {more}", "uniform": "{writes}/s over {working-set}",
     "zipf": "{writes}/s over {working-set}, zipf", "sweep": "{writes}/s over {working-set}, sweep",
 }  # fmt: skip
-"""Templates of ``--dirty`` for what is known of the guest's writes, with the names of other controls."""
+"""Templates of ``--dirty`` by what is known of the guest's writes; a name in braces is that of another control."""
 
 CURRENT = "current-"  # prefix of the names of QEMU's current settings
 _RATES = tuple(digit * 10**power for power in range(3, 7) for digit in (1, 2, 5))
@@ -39,13 +39,13 @@ _OPTION = re.compile(r"(?<![\w-])--(?=[a-z])")
 
 
 def _rate(text: str, name: str) -> float:
-    hint = "write 250000, 250k or 900MiB: pages or memory a second"
+    hint = "write 250000, 250k or 900MiB, pages or memory per second"
     try:
         rate = parse_dirty(f"{text}/s in 1s")
     except InputError:
         raise InputError(name, text, "must be a rate", hint) from None
-    if not isinstance(rate, DirtyRate) or rate.pages > MOST_RATE:
-        raise InputError(name, text, f"must be at most {MOST_RATE:,}", hint)
+    if not isinstance(rate, DirtyRate) or rate.pages > MAX_RATE:
+        raise InputError(name, text, f"must be at most {MAX_RATE:,}", hint)
     return rate.pages
 
 
@@ -56,7 +56,7 @@ def _row(
 
 
 def _input(declared: MigrationInput, label: str, first: str, steps: tuple[Any, ...]) -> Key:
-    """A control of an input that the command has, too."""
+    """Return the control of an input that is also an option of the command."""
     return _row(declared.name, label, first, declared.read, steps, declared.help)
 
 
@@ -73,16 +73,16 @@ ROWS: dict[str, tuple[Key, ...]] = {
         _input(_MEMORY, "memory", "512G", _SIZES[3:]),
         _input(_LINK, "link", "25Gbit/s",
                tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
-        _choice("writes-known", "writes known as", "uniform",
+        _choice("writes-known", "writes given as", "uniform",
                 (("measured: distinct pages", "measured"), ("writes, uniform over the pages", "uniform"),
                  ("writes, popularity by Zipf", "zipf"), ("writes, pages in order", "sweep")),
                 "what is known of the guest's writes"),
         _row("distinct", "distinct pages/s", "250000", _rate, _RATES, "as calc-dirty-rate counts them; or 900MiB"),
         _row("over", "measured for", "10s", parse_time, ("1s", "2s", "5s", "10s", "20s", "30s", "60s"),
-             "time over which they were counted"),
-        _row("more", "also measured", "", None, (), "other times, such as 400000/s in 1s; 90000/s in 60s"),
-        _row("writes", "writes/s", "900000", _rate, _RATES, "of all vCPUs, each to one page"),
-        _row("working-set", "working set", "40G", parse_size, _SIZES[:-3], "memory that is written"),
+             "time over which distinct pages were counted"),
+        _row("more", "also measured", "", None, (), "rates over other times: 400000/s in 1s; 90000/s in 60s"),
+        _row("writes", "writes/s", "900000", _rate, _RATES, "writes of all vCPUs, each to one page"),
+        _row("working-set", "working set", "40G", parse_size, _SIZES[:-3], "memory to which the guest writes"),
     ),
     "Targets": (
         _input(_DOWNTIME, "downtime limit", "300ms",
@@ -93,11 +93,11 @@ ROWS: dict[str, tuple[Key, ...]] = {
                ("", "2ms", "5ms", "10ms", "20ms", "50ms", "100ms", "200ms", "500ms", "1s")),
     ),
     "QEMU's current settings": (
-        _row(f"{CURRENT}downtime-limit", "downtime-limit, ms", "300", parse_whole,
+        _row(f"{CURRENT}downtime-limit", "downtime, ms", "300", parse_whole,
              (50, 100, 200, 300, 500, 1000, 2000, 5000), "migration parameter downtime-limit"),
         _choice(f"{CURRENT}auto-converge", "auto-converge", "off", ("off", "on"),
                 "throttle vCPUs if the guest dirties memory too fast"),
-        _row(f"{CURRENT}max-cpu-throttle", "max-cpu-throttle, %", "99", parse_whole,
+        _row(f"{CURRENT}max-cpu-throttle", "max. throttle, %", "99", parse_whole,
              (20, 30, 40, 50, 60, 70, 80, 90, 99), "migration parameter max-cpu-throttle"),
     ),
     "Paste": (
@@ -111,7 +111,7 @@ BY_NAME = {key.name: key for keys in ROWS.values() for key in keys}
 
 
 def number(name: str, text: str) -> Any:
-    """Return the value of a control's text; None of an empty text, and of one that is used as it is.
+    """Return the value of a control's string; None for an empty string, and for one that is used as it is.
 
     Raises `InputError` if it breaks a rule.
 
@@ -124,10 +124,10 @@ def number(name: str, text: str) -> Any:
 
 @dataclass(frozen=True)
 class MigrationState:
-    """State of the page about a migration. Two states are equal if all of their texts are.
+    """State of the page about a migration. Two states are equal if all of their strings are.
 
-    - `texts`: by the names of `BY_NAME`; a missing one is as on the first visit, which describes a guest that converges
-      only if it is throttled a little.
+    - `texts`: strings by the names of `BY_NAME`; the defaults are those of the first visit, whose guest converges only
+      if QEMU throttles it a little.
 
     >>> state = MigrationState({"vcpus": "128", "writes-known": "zipf"})
     >>> state.query, state.guest.vcpus, state.dirty
@@ -137,7 +137,7 @@ class MigrationState:
     texts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the rules, and name in errors the controls instead of the command's options."""
+        """Check the rules; errors name the controls instead of the command's options."""
         for name, text in self.texts.items():
             key = BY_NAME.get(name)
             if key is None:
@@ -158,7 +158,7 @@ class MigrationState:
             raise InputError(where, error.value, error.rule, hint) from None
 
     def changed(self, **texts: str) -> MigrationState:
-        """Return the state with some texts replaced; ``_`` is ``-`` in their names.
+        """Return the state with some strings replaced; write ``_`` for ``-`` in their names.
 
         >>> MigrationState().changed(min_guest_speed="90%").targets.min_guest_speed
         0.9
@@ -166,7 +166,7 @@ class MigrationState:
         return MigrationState({**self.texts, **{name.replace("_", "-"): text for name, text in texts.items()}})
 
     def matters(self, name: str) -> bool:
-        """True if a control counts for what is known of the guest's writes.
+        """True if a control applies to what is known of the guest's writes.
 
         >>> MigrationState().matters("writes"), MigrationState().matters("distinct")
         (True, False)
@@ -177,7 +177,7 @@ class MigrationState:
 
     @property
     def dirty(self) -> list[str]:
-        """Dirty rates or working-set model, as texts for ``--dirty``."""
+        """Dirty rates or working-set model, as values of ``--dirty``."""
         rates = PATTERNS[self.texts["writes-known"]].format_map(self.texts)
         return [rate.strip() for rate in rates.split(";") if rate.strip()]
 
@@ -197,7 +197,7 @@ class MigrationState:
 
     @property
     def query(self) -> str:
-        """The state as the query of a URL: texts that differ from the first visit's."""
+        """The state as the query of a URL: the strings that differ from those of the first visit."""
         rows = [(name, text) for name, text in self.texts.items() if text != BY_NAME[name].first]
         return urlencode([("page", "migration"), *rows], quote_via=quote, safe="/,()[]")
 
@@ -213,7 +213,7 @@ class MigrationState:
 
     @property
     def command(self) -> str:
-        """The command that asks the same."""
+        """The command that gives the same answer."""
         options = {name: self.texts[name] for name in ("vcpus", "memory", "link")}
         options |= {item.name: self.texts[item.name] for item in inputs.TARGETS if self.texts[item.name]}
         words = [word for name, text in options.items() for word in (f"--{name}", text)]

@@ -23,7 +23,7 @@ from simlib.ui.explorer.words import answer, grounds_in_words
 
 
 class Explorer(ExplorerPage[ExplorerState, Findings]):
-    """Explore strategies for mmu_lock during a migration: put it last in a cell to show it.
+    """Page about strategies for mmu_lock. To show it, make it the last expression of a notebook cell.
 
     Theory answers at once; simulation refines the answer in the background, part by part.
 
@@ -37,8 +37,8 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
     ASKS, FINDS, CONTROLS = ExplorerState, Findings, Controls
     TITLE = "What does another strategy for mmu_lock cost?"
     ABOUT = (
-        "Choose a guest and a strategy for KVM's mmu_lock. Below are its effects on the guest's longest stall during "
-        "migration, and on CPU time."
+        "Choose a guest and a strategy for KVM's mmu_lock. The page shows how the strategy affects the guest's longest "
+        "stall during migration, and the CPU time."
     )
     FIGURES: ClassVar = TITLES
     STANDARD = "the preset guest"
@@ -66,7 +66,7 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
 
     def _build(self) -> widgets.Widget:
         self._grounds = widgets.HTML()
-        self._others = widgets.ToggleButton(layout=auto(), tooltip="points in the picture of faults")
+        self._others = widgets.ToggleButton(layout=auto(), tooltip="points in the figure about faults")
         self._others.observe(lambda _change: self._show("curve"), names="value")
         upload = widgets.FileUpload(description="open a scenario", accept=".toml", layout=auto())
         upload.observe(lambda change: self._try(self._open, change["new"]), names="value")
@@ -82,7 +82,7 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
     def _trace(self) -> bytes:
         window = self.findings.parts.get("glimpse")
         if window is None:
-            raise InputError("trace", "none", "the window is not simulated yet", "wait until it is")
+            raise InputError("trace", "none", "the window is not simulated yet", "wait until it is simulated")
         return json.dumps(perfetto_trace(window)).encode()
 
     def _open(self, files: Any) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The explorer's page, and JupyterLab on the notebooks: on loopback only, always with a token, nothing from outside.
+"""Server of the explorer's page and of JupyterLab: on loopback only, with a token, without requests to other hosts.
 
-Voilà shows the page: a notebook of one cell without its code, as an extension of the server that JupyterLab is one of.
+Voilà shows the page, a notebook with one cell, without its code. Voilà and JupyterLab are extensions of one server.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ ADDRESS = "127.0.0.1"
 PAGE = "explorer.ipynb"  # the notebook that is the explorer's page
 NOTEBOOK = "00-tour.ipynb"  # the notebook that JupyterLab opens first
 PARTS = {"notebooks": "_notebooks", "docs": "_docs"}
-"""Folders that are served, as the source tree has them and as the package does: notebooks link to the pages."""
+"""Served folders of the source tree, and their names in the package; notebooks link to pages in docs."""
 
 COPIES = "simlib-notebooks"  # folder, below the current one, to which an installed package copies them
 INTERRUPTED = 130
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
-"""Sources that a browser may load: Voilà's template requests icons and MathJax from other hosts."""
+"""Sources from which a browser may load: Voilà's template would request icons and MathJax from other hosts."""
 
 _TEMPLATES = Path(__file__).with_name("jupyter")  # folder of the page's template for Voilà
 _SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")
-"""Extensions of JupyterLab that the page needs; otherwise all are loaded, with another Plotly among them."""
+"""Extensions of JupyterLab that the page needs; by default, all are loaded, including another copy of Plotly."""
 
-_GRACE_S = 0.5  # time for JupyterLab to end its kernels and itself, s: the command must end within a second
+_GRACE_S = 0.5  # time for JupyterLab to stop its kernels and exit, s: the command must end within a second
 
 
 def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = False) -> int:
-    """Open the explorer and JupyterLab, and wait until the server ends.
+    """Open the explorer and JupyterLab, and wait until the server exits.
 
-    Ctrl-C, SIGTERM and a closed terminal end it, with its kernels.
+    Ctrl-C, SIGTERM and a closed terminal stop the server and its kernels.
 
     Returns: 0 if JupyterLab was shut down from its menu, 130 if it was interrupted. Raises `SimlibError` if JupyterLab
     is not installed, or failed. Raises `InputError` if the port is not available.
@@ -74,9 +74,9 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
         first = book if lab else page + (f"?{query}" if query else "")
         config = write_config(Path(private), settings(folder, port, token, first=first, browser=browser))
         environment = quiet(Path(private), os.environ)
-        _say(f"explorer: http://{ADDRESS}:{port}{page}?{asked}token={token} (some seconds until it is there)")
+        _say(f"explorer: http://{ADDRESS}:{port}{page}?{asked}token={token} (ready in a few seconds)")
         _say(f"notebooks: http://{ADDRESS}:{port}{book}?token={token}")
-        _say(f"served: {folder}; Ctrl-C ends the server and its kernels")
+        _say(f"serving {folder}; Ctrl-C stops the server and its kernels")
         code = _run(command(config), environment, Path(private))
     if code not in (0, INTERRUPTED):
         raise SimlibError(f"JupyterLab failed with exit code {code}; its messages are above")
@@ -103,7 +103,7 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
         for name, packaged in PARTS.items():
             (target / name).mkdir(parents=True, exist_ok=True)
             for file in sorted((package / packaged).glob("*.*")):
-                if file.name == PAGE or not exists(target / name / file.name):  # the page runs without being asked
+                if file.name == PAGE or not exists(target / name / file.name):  # the page's code runs when it is opened
                     write_bytes(target / name / file.name, file.read_bytes())
     except (InputError, OSError) as error:
         why = error.rule if isinstance(error, InputError) else error.strerror
@@ -115,13 +115,15 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
 def free_port(port: int = 0) -> int:
     """Return a free port of loopback: the given one, or any; raises `InputError` if it is taken or not allowed."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just left is free
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as the server: a port that was just closed is free
         try:
             probe.bind((ADDRESS, port))
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
             rule = f"cannot be used on {ADDRESS} ({why})"
-            raise InputError("port", port, rule, "give another, or 0 for any free one", flag="--port") from None
+            raise InputError("port", port, rule, "give another port, or 0 for any free port", flag="--port") from None
         return int(probe.getsockname()[1])
 
 
@@ -134,7 +136,7 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
     server = {
         "ip": ADDRESS, "port": port, "port_retries": 0, "allow_remote_access": False, "root_dir": str(served),
         "open_browser": browser, "log_level": "WARN",
-        "allow_root": os.geteuid() == 0,  # containers; JupyterLab refuses otherwise
+        "allow_root": os.geteuid() == 0,  # for containers: otherwise JupyterLab refuses to run as root
         "extra_static_paths": [str(resources.files("plotly").joinpath("package_data"))],  # for the template
         "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
         "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
@@ -154,10 +156,10 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
 
 
 def write_config(folder: Path, configuration: Mapping[str, Any]) -> Path:
-    """Write a configuration with the token that only this user can read.
+    """Write a configuration file with the token, which only this user can read.
 
-    The environment and the arguments of the process are no alternative: a user's own configuration could override the
-    token there, and everybody may read arguments. JupyterLab reads no other configuration (`launch.main`).
+    The token is not passed in the environment, where the user's own configuration could override it, or as an
+    argument, which other users can read. JupyterLab reads no other configuration (`launch.main`).
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     oct(write_config(Path(folder), {}).stat().st_mode & 0o777)
@@ -171,7 +173,7 @@ def write_config(folder: Path, configuration: Mapping[str, Any]) -> Path:
 
 def command(config: Path) -> list[str]:
     """Return the command line of JupyterLab."""
-    # -P: no module is imported from the current folder, where others may write.
+    # -P: import no module from the current folder, where other users may write.
     code = f"from simlib.ui.explorer.launch import main; main({str(config.parent)!r})"
     return [sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-c", code, f"--config={config}"]
 
@@ -179,8 +181,8 @@ def command(config: Path) -> list[str]:
 def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which JupyterLab neither fetches news nor saves a notebook automatically.
 
-    Its configuration is read from the folder alone. Settings that the user made in JupyterLab, such as its theme, are
-    kept.
+    JupyterLab's configuration is read only from the folder. Settings that the user made in JupyterLab, such as its
+    theme, are kept.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     quiet(Path(folder), {"JUPYTER_CONFIG_PATH": "/etc/mine"})["JUPYTER_CONFIG_PATH"] == folder
@@ -208,8 +210,8 @@ def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
     process = None
     try:
         with DeferSignals():
-            # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order. Its
-            # stdin is closed when this process ends, by SIGKILL, too: then it ends.
+            # In its own process group, so that Ctrl-C reaches only this process, which then stops JupyterLab cleanly.
+            # JupyterLab exits when its stdin is closed, which happens even if this process is killed by SIGKILL.
             process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
                 line, stdin=subprocess.PIPE, process_group=0, env=dict(environment), cwd=folder
             )
@@ -217,7 +219,7 @@ def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
             time.sleep(0.1)
         return process.returncode
     except KeyboardInterrupt:
-        _say("ending JupyterLab")
+        _say("stopping JupyterLab")
         return INTERRUPTED
     finally:
         if process is not None:

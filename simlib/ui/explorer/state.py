@@ -17,10 +17,10 @@ from simlib.analysis.choose.strategies import Strategy
 from simlib.model.policies import BASELINE
 from simlib.model.scenario import FILE, Scenario, differences
 
-MOST_PINS = 4  # most pinned strategies
+MAX_PINS = 4  # maximum number of pinned strategies
 KIND = "migration"  # workload of the explorer
 _OWN = ("architecture", "preset", "cost_group", "strategy")
-"""Parameters of a URL beside the keys of a scenario and the pins."""
+"""Parameters of a URL other than the keys of a scenario and the pins."""
 
 _OTHERS = ("token", "voila-theme", "voila-template")  # parameters of a URL that belong to the server
 PAGES = {"": ("ExplorerState", "find"), "migration": ("MigrationState", "find_migration")}
@@ -31,10 +31,10 @@ class Key(NamedTuple):
     """A value with a control: a key of a scenario file, or a parameter of the URL.
 
     - `table`: table of the scenario file; empty for a parameter of the URL.
-    - `words`: allowed values, or pairs of label and value; empty: any text, as in the file.
+    - `words`: allowed values, or pairs of label and value; empty: any string, as in the file.
     - `steps`: values of its slider, as in the file; empty: it has no slider.
-    - `first`: text on the first visit of a parameter of the URL.
-    - `read`: function of its text and of the name for errors, which returns a number; None: the text is used as it is.
+    - `first`: string on the first visit, of a parameter of the URL.
+    - `read`: function of its string and the name for errors, which returns a number; None: the string is used as it is.
     """
 
     table: str
@@ -61,11 +61,11 @@ class ExplorerQuestion(Protocol):
 
     @property
     def command(self) -> str:
-        """The command that asks the same."""
+        """The command that gives the same answer."""
 
     @classmethod
     def from_query(cls, query: str) -> Self:
-        """Return the state of a URL's query, of an empty one that of the first visit.
+        """Return the state of a URL's query; of an empty query, the state of the first visit.
 
         Raises `InputError` if it breaks a rule.
         """
@@ -73,12 +73,12 @@ class ExplorerQuestion(Protocol):
 
 @dataclass(frozen=True)
 class ExplorerState:
-    """State of the page about strategies. Two states are equal if all values are, in the same words.
+    """State of the page about strategies. Two states are equal if all values are written identically.
 
     - `scenario`: a migration.
     - `strategy`: a named policy, a condition for ``policy.clear_drop_when``, several joined by ``+``, or ``baseline``
       for the scenario's own.
-    - `pins`: strategies to compare with, at most `MOST_PINS`.
+    - `pins`: strategies to compare with, at most `MAX_PINS`.
 
     >>> ExplorerState.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64").query
     'architecture=arm64&guest.vcpus=128&strategy=every-64'
@@ -95,14 +95,14 @@ class ExplorerState:
             raise InputError(
                 "scenario", what, "the explorer asks about one migration", 'use kind = "migration", no variants'
             )
-        if len(self.pins) > MOST_PINS:
-            raise InputError("pins", len(self.pins), f"must be at most {MOST_PINS}", "unpin one")
+        if len(self.pins) > MAX_PINS:
+            raise InputError("pins", len(self.pins), f"must be at most {MAX_PINS}", "unpin one")
         for name in (self.strategy, *self.pins):
             self.case(name)
 
     @classmethod
     def of(cls, architecture: str, guest: str = "") -> ExplorerState:
-        """The preset guest of an architecture, or a guest that has a name.
+        """The preset guest of an architecture, or a named guest on it.
 
         >>> ExplorerState.of("x86-tdp", "mysql-8g").scenario.guest.vcpus
         160
@@ -139,7 +139,7 @@ class ExplorerState:
     ) -> ExplorerState:  # fmt: skip
         """The state with some values replaced, given as the tables of a scenario file.
 
-        The memory is rounded up to whole blocks for each vCPU, and a chunk is no larger than it.
+        The memory is rounded up to whole blocks for each vCPU, and a chunk is at most the memory.
         """
         scenario = self.scenario
         if changes:
@@ -172,7 +172,7 @@ class ExplorerState:
 
     @classmethod
     def from_query(cls, query: str) -> ExplorerState:
-        """The state that a URL's query says; what it does not say is the preset guest's. Of nothing: `first`.
+        """Return the state of a URL's query; missing values are the preset guest's. An empty query gives `first`.
 
         Raises `InputError` if a key is unknown or a value breaks its rule.
 
@@ -211,7 +211,7 @@ class ExplorerState:
 
     @classmethod
     def from_toml(cls, text: str) -> ExplorerState:
-        """The state that a scenario file says; raises `InputError` if it is no TOML or migration, or breaks a rule."""
+        """Return the state of a scenario file; raises `InputError` if it is not TOML or not a valid migration."""
         return cls(Scenario.parse(parse_toml(text, "the file", FILE)))
 
 
@@ -238,7 +238,7 @@ def page_of(query: str) -> str:
 
 
 def preset(architecture: str) -> Scenario:
-    """Return the preset guest of an architecture; of a dated one, on the host of its successor.
+    """Return the preset guest of an architecture; of one of an older kernel, on the host of its successor.
 
     >>> preset("arm64-2022").host.name
     'ampere-altra'

@@ -33,7 +33,7 @@ class Tabs:
 
     def __init__(self, query: str = "", *, background: bool = True) -> None:
         name = ""
-        with contextlib.suppress(InputError):  # the page of that name reports the fault
+        with contextlib.suppress(InputError):  # the default page reports the error
             name = page_of(query)
         self._background = background
         self._made = {name: PAGES[name](query, background=background)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sentences and a table beside the explorer's figures, as HTML with every text of the user escaped."""
+"""Sentences and a table next to the explorer's figures, as HTML in which every string of the user is escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TERMS = {
 
 
 def answer(findings: Findings) -> str:
-    """Return gains and costs of the strategy, the cheapest halving of the longest stall, and a table with the pins."""
+    """Return the effects of the strategy, the cheapest one that halves the longest stall, and a table with the pins."""
     rows = []
     if "trips" in findings.parts:
         table = findings.compared().set_index(["series", "quantity"], drop=False).to_dict("index")

@@ -36,8 +36,8 @@ SIMULATED = (
     "marked as measured. The same version, seed and scenario reproduce the numbers."
 )
 TRIED = (
-    "Every number is measured on kernels that were booted under emulation. A time is the number of instructions of all "
-    "CPUs together, not a time on hardware. The same tree, series and seeds reproduce the numbers."
+    "Every number is measured on kernels that were booted under emulation. A time is the total number of instructions "
+    "of all CPUs, not a time on hardware. The same kernel tree, patch series and seeds reproduce the numbers."
 )
 
 
@@ -132,7 +132,7 @@ def value_text(value: float, unit: str) -> str:
 
 
 def readable_times(frame: pd.DataFrame) -> pd.DataFrame:
-    """Format a table's columns of seconds (``…_s``) as text, each time in the unit that keeps it short.
+    """Format a table's columns of seconds (``…_s``) as strings, each time in the unit that keeps it short.
 
     >>> readable_times(pd.DataFrame({"lock": ["mmu_lock"], "hold_max_s": [1.791e-06]})).to_dict("records")
     [{'lock': 'mmu_lock', 'hold_max': '1.79 µs'}]
@@ -261,8 +261,8 @@ def _batch(result: Choice) -> AnswerPage:
     cost = [*table.columns[: table.columns.get_loc("longest stall")], "longest stall"]
     blocks: list[Block] = [
         Prose(f"{sentence}. {_capitalized(batches.law)}. Evidence: {result.grounds}. {result.guest}."),
-        Table(table[cost], f"Every batch, simulated: its cost. {_capitalized(result.guarantee)}."),
-        Table(table.drop(columns=cost[1:-1]), "Every batch, simulated: other objectives."),
+        Table(table[cost], f"Cost of every batch, simulated. {_capitalized(result.guarantee)}."),
+        Table(table.drop(columns=cost[1:-1]), "Other objectives of every batch, simulated."),
         Table(batches.readable_regrets(), "Excess of three simple rules over the recommended batch."),
     ]
     captions = {
@@ -314,7 +314,7 @@ def _throughput_caption(curve: pd.DataFrame) -> str:
     half = float(curve.loc[curve["degradation"] > 0.5, "width_s"].sum())
     return (
         f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a bin of time, "
-        f"and more than half of it for {seconds_text(half)} in all."
+        f"and more than half of it for a total of {seconds_text(half)}."
     )
 
 
@@ -324,7 +324,7 @@ def _trial(result: Trial) -> AnswerPage:
     rows = changed[["mmu_mode", "cell", "of", "what", "base", "changed", "unit", "ratio", "low", "high"]]
     caption = "Changed numbers: medians, and the ratio with its 95 % interval."
     blocks: list[Block] = [
-        Listing(result.summary(), "The result as text for a mail."),
+        Listing(result.summary(), "The result as plain text for an e-mail."),
         Table(rows, caption, folded=len(rows) > FOLD_ROWS),
         Table(result.frame(), "All compared numbers.", folded=True),
     ]

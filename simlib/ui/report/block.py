@@ -55,7 +55,7 @@ def marked(text: str) -> Markup:
 def number_text(value: Any, digits: int = 4) -> str:
     """Format a cell of a table: a number with `digits` significant digits and thousands separators.
 
-    - `value`: a number, a truth value, text, or a missing value (None, NaN).
+    - `value`: a number, a truth value, a string, or a missing value (None, NaN).
     - `digits`: significant digits of a number with a fraction; a whole number is always shown in full.
 
     >>> [number_text(v) for v in (201442478, 0.000123456, 1234.56, float("nan"), True, "spin")]
@@ -114,7 +114,7 @@ class Table:
 
     @property
     def rows(self) -> list[list[str]]:
-        """Every cell as text."""
+        """Every cell as a string."""
         return [[number_text(value, self.digits) for value in row] for row in self.frame.itertuples(index=False)]
 
 
@@ -148,7 +148,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Card:
-    """A linked page: its address, title, question, answer, picture, and running time in seconds."""
+    """A linked page: its URL, title, question, answer, picture, and running time in seconds."""
 
     link: str
     title: str

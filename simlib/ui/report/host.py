@@ -30,9 +30,9 @@ MEANING = {
     "populate_block": "the host's work on a page at first touch",
     "clear_page": "CLEAR, per page",
     "clear_ioctl": "a CLEAR ioctl, outside mmu_lock",
-    "enable_page": "enabling the log, per page",
-    "flush": "a TLB flush while no vCPU is in the guest",
-    "interrupt": "additional time of the flush if a vCPU is in the guest",
+    "enable_page": "enabling dirty logging, per page",
+    "flush": "a TLB flush while no vCPU is in guest mode",
+    "interrupt": "additional time of the flush if a vCPU is in guest mode",
     "kick": "time that the interrupt takes from that vCPU",
 }
 
@@ -42,7 +42,7 @@ _METRIC_NAMES = {
     "dirty_memory_time": "writing all memory, page by page",
 }
 _PAGE_COLUMNS = (("CLEAR", "chunk_pages", "load"), ("hold", "batch", "batches"))
-"""Name and column of the pages that vary within a study, and the study."""
+"""Name and column of the number of pages that a study varies, and the study."""
 
 
 def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) -> Report:
@@ -100,7 +100,7 @@ def host_answer(fit: Fit) -> str:
         text = f"{_METRIC_NAMES[row['metric']]} with {row['vcpus']} vCPU{'s' if row['vcpus'] > 1 else ''}"
         for what, column, study in _PAGE_COLUMNS:
             if row["study"] == study:
-                text += f" and {chunk_name(int(row[column]))} pages a {what}"
+                text += f" and {chunk_name(int(row[column]))} pages per {what}"
         misses.append(f"{text} (predicted over measured {row['ratio']:.2f})")
     return (
         f"From costs of one vCPU, {len(cells) - len(missed)} of {len(cells)} held-out cells are predicted within "
@@ -129,7 +129,7 @@ def held_out_table(cells: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame({"what": cells["metric"].map(_METRIC_NAMES), "vCPUs": cells["vcpus"].astype(int)})
     for what, column, study in _PAGE_COLUMNS:
         if (varied := cells["study"] == study).any():
-            table[f"pages of a {what}"] = cells[column].astype(int).map(chunk_name).where(varied, "–")
+            table[f"pages per {what}"] = cells[column].astype(int).map(chunk_name).where(varied, "–")
     table["measured"] = _times_with_intervals(cells, "value")
     table["predicted"] = _times_with_intervals(cells, "model")
     table["predicted / measured"] = cells["ratio"].round(3)
@@ -137,17 +137,18 @@ def held_out_table(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _model_gaps(fit: Fit, data: HostData) -> list[Block | str]:
-    """Compare the interrupted shares of flushes, counted and predicted, which explain errors of the model."""
+    """Compare the shares of flushes that interrupt a vCPU, counted and predicted: they explain errors of the model."""
     shares = interrupted_shares(fit, data)
     if not len(shares):
         return []
     text = (
-        "A flush interrupts a vCPU that is in the guest, or on its way out or in. Whether an ioctl finds it there "
-        "depends on the moment within a fault, to a tenth of a microsecond. Where the shares differ, so do the times."
+        "A flush interrupts a vCPU that is in guest mode, or is entering or leaving it. Whether a flush finds the vCPU "
+        "there depends on the timing of its faults, to a tenth of a microsecond. Where the shares differ, so do the "
+        "times."
     )
     table = shares.astype({"vcpus": int, "chunk_pages": int})
     table[["counted", "predicted"]] = table[["counted", "predicted"]].map("{:.0%}".format)
-    table.columns = pd.Index(["vCPUs", "pages of a CLEAR", "interrupted, counted", "interrupted, predicted"])
+    table.columns = pd.Index(["vCPUs", "pages per CLEAR", "interrupted, counted", "interrupted, predicted"])
     return [text, Table(table, "Flushes of CLEAR under load that interrupted a vCPU: counted by KVM, and predicted.")]
 
 

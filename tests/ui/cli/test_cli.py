@@ -283,4 +283,4 @@ def test_what_finds_no_room_is_named(ask, monkeypatch):
     _, out, err = ask("policies")
     assert max(len(line) for line in out.splitlines()) <= 40
     assert "no room for" in err
-    assert "--format csv has all" in err
+    assert "use a wider terminal, or --format csv" in err

@@ -33,11 +33,11 @@ PATIENCE_MS = 180_000
 OTHERS = {
     "vCPUs": "16", "memory": "16G", "chunk of a CLEAR": "512M", "backing": "4k", "access every": "30us",
     "share written, %": "50", "accesses": "uniform", "slow fault every": "1000", "link": "10Gbit/s",
-    "passes at most": "2",
+    "maximum passes": "2",
     "lock": "ticket", "protection fault": "write", "translation fault": "write", "split fault": "write",
-    "CLEAR": "write", "dirty tracking": "pml", "eager split": "no", "split's memory": "drop", "cores": "96",
+    "CLEAR": "write", "dirty tracking": "pml", "eager split": "no", "split allocation": "drop", "cores": "96",
     "sockets": "2",
-    "far line transfer": "2",
+    "remote transfer": "2",
 }  # fmt: skip
 """Another value for each control, by its label."""
 
@@ -260,7 +260,7 @@ def test_a_first_visit_answers_in_a_sentence_and_fits_the_window(served, browser
     page = browser.new_page(viewport={"width": 1280, "height": 720})
     page.goto(f"{served.partition('?')[0]}?token={served.rpartition('token=')[2]}", timeout=PATIENCE_MS)
     page.locator(".simlib-answer", has_text="With every-512 the longest stall falls").wait_for(timeout=PATIENCE_MS)
-    assert page.inner_text("h1") == "What does another way of taking mmu_lock cost?"
+    assert page.inner_text("h1") == "What does another strategy for mmu_lock cost?"
     assert page.get_by_role("button", name="✕").count() == 3
     for width, height in ((1280, 720), (1920, 1080), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
@@ -284,16 +284,16 @@ def test_where_there_is_no_plotly_as_in_a_notebook_the_kernel_sends_it(served, b
 def test_the_page_about_a_migration_answers_fits_and_is_a_button_away(shown):
     before = shown.page.url
     shown.page.get_by_role("button", name="A migration", exact=True).click()
-    shown.page.locator(".simlib-answer", has_text="It does not converge as it is").wait_for(timeout=PATIENCE_MS)
+    shown.page.locator(".simlib-answer", has_text="The migration does not converge").wait_for(timeout=PATIENCE_MS)
     shown.wait()
     assert "page=migration" in shown.page.url
     asked = shown.generation()
-    shown.set("what is known", "measured: distinct pages")
+    shown.set("writes given as", "measured: distinct pages")
     shown.wait("done", asked)
     shown.set("measured for", "soon")
     shown.page.get_by_text("over = soon: ").wait_for()
-    assert shown.page.url.endswith("page=migration&habit=measured")
-    shown.open_fold("QEMU's settings that stand")
+    assert shown.page.url.endswith("page=migration&writes-known=measured")
+    shown.open_fold("QEMU's current settings")
     for width in (1920, 1280, 390):
         shown.page.set_viewport_size({"width": width, "height": 844})
         tops = [shown.page.locator(one).first.bounding_box()["y"] for one in ("h1", ".simlib-answer", ".simlib-figure")]
@@ -322,4 +322,4 @@ def test_a_kernel_that_ended_is_told(shown, served):
     )  # fmt: skip
     assert killed >= 1
     shown.page.evaluate("() => { const now = Date.now; Date.now = () => now() + 30000; }")  # half a minute later
-    shown.page.get_by_text("does not answer any more").wait_for(timeout=60_000)
+    shown.page.get_by_text("no longer answers").wait_for(timeout=60_000)

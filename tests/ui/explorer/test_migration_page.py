@@ -98,7 +98,7 @@ def test_nonsense_in_an_address_is_told_and_the_first_example_shown(query, words
         lambda *_: simlib.migrate(*small(), options=MigrationOptions(draws=1, lock=False)),
     )
     page = MigrationPage(f"page=migration&{query}", background=False)
-    assert "was not understood" in page._status.value  # also once it is simulated
+    assert "The URL is invalid" in page._status.value  # also once it is simulated
     assert page._status.value.endswith("Simulated.")
     assert page.state == MigrationState()
     page.change(vcpus="8")

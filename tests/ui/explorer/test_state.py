@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from simlib._lib.errors import InputError
 from simlib.analysis.choose import guests
 from simlib.ui.explorer.controls import KEYS, NAMED, architectures
-from simlib.ui.explorer.state import MOST_PINS, ExplorerState
+from simlib.ui.explorer.state import MAX_PINS, ExplorerState
 
 STRATEGIES = (*NAMED, "baseline", "pages >= 512 and waiters >= 1", "held >= 50us", "every-64+read-lock-clear")
 
@@ -43,7 +43,7 @@ def states(draw):
         "host": {"cores": draw(some.sampled_from([64, 96, 192]))},
         "costs": draw(some.fixed_dictionaries({}, optional={"fault_hold": some.sampled_from(["500ns", "2us"])})),
     }
-    pins = draw(some.lists(strategy, max_size=MOST_PINS, unique=True))
+    pins = draw(some.lists(strategy, max_size=MAX_PINS, unique=True))
     return start.changed(changes, strategy=draw(strategy), pins=pins)
 
 
