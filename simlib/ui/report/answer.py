@@ -330,9 +330,9 @@ def _trial(result: Trial) -> AnswerPage:
     ]
     about = result.about
     facts = {"series": str(about["series_sha256"])[:12], "kernel": about["source"]["version"], "boots": about["boots"]}
-    caption = f"Measured under emulation. {len(changed)} of {len(result.differences)} numbers are changed."
+    caption = f"Measured under emulation. {len(changed)} of {len(result.differences)} numbers changed."
     title = f"Tried: {', '.join(about['patches']) or 'no patch'}"
-    return AnswerPage(title, "two kernels booted under emulation, without the series and with it", blocks,
+    return AnswerPage(title, "two kernels booted under emulation, without and with the patch series", blocks,
                  {"differences": caption}, facts, TRIED)  # fmt: skip
 
 
