@@ -36,7 +36,7 @@ class LabTable(StrEnum):
 
 
 ArchitectureOption = Annotated[
-    list[str] | None, Option("--arch", help="Architecture; may be given again. Default: all three.")
+    list[str] | None, Option("--arch", help="Architecture; may be repeated. Default: all three.")
 ]
 ExperimentArgument = Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")]
 SourceOption = Annotated[
@@ -84,7 +84,7 @@ def lab_build(
     kernel: Annotated[str, Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
     source: SourceOption = None,
     skip: Annotated[
-        list[str] | None, Option(metavar="PATCH", help="Leave out a patch, by number or file name; may be given again.")
+        list[str] | None, Option(metavar="PATCH", help="Leave out a patch, by number or file name; may be repeated.")
     ] = None,
 ) -> None:
     """Patch and build kernel, selftests and initramfs: minutes the first time, seconds afterwards.
@@ -243,7 +243,7 @@ class TryOptions:
         list[str] | None,
         Option(
             "--arch",
-            help="Architecture, or MMU mode such as x86_64/npt; may be given again. Default: all that the series "
+            help="Architecture, or MMU mode such as x86_64/npt; may be repeated. Default: all that the series "
             "can affect.",
         ),
     ] = None
@@ -283,7 +283,7 @@ def lab_try(
         str,
         Argument(
             metavar="SERIES",
-            help="Folder of patches, mailbox, patch, commits of --source (HEAD~3..HEAD), or bundled patches (16-17).",
+            help="Patch folder, mailbox, patch, commits of --source (HEAD~3..HEAD), or bundled patches (7, 16-17).",
         ),
     ],
     options: TryOptions,
@@ -291,7 +291,7 @@ def lab_try(
         Path | None, into_folder("DIR", "Also write text (mail, Markdown), an HTML page, and all numbers (CSV, JSON).")
     ] = None,
 ) -> None:
-    """Try a patch series: compare a kernel without it and one with it.
+    """Try a patch series: compare a kernel without the series and one with it.
 
     Both are booted under emulation and count the acquisitions of mmu_lock by call site. Significant differences are
     reported, and used to predict the effect on calibrated hosts. Exits with status 1 if the kernel with the series
