@@ -136,7 +136,7 @@ def coverage(
       set, the engine half a minute.
     - `truth`, shape (costs,): logarithms of the costs that generate the data.
     - `deviations`: standard deviation of the logarithm of an observation, by metric.
-    - `seed`: root of the deviations; set k uses the seed (seed, k).
+    - `seed`: seed of the deviations; set k uses (seed, k).
     - `progress`: called with (what, share done).
     """
     rows = problem.observations

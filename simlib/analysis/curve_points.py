@@ -179,7 +179,7 @@ def _points_of(case: CurveCase, metrics: Sequence[str], options: PredictionOptio
     central = case.known.central()
     sampled = central.guest.pages > WHOLE_PAGES and not unsupported_reason(central)
     windows = sampled and not set(metrics) - set(WINDOW_METRICS)
-    # Some metrics need a run of all memory.
+    # Some metrics need a run over all memory.
     whole = windows or any(find_metric(central, metric).scaling == "whole" for metric in metrics)
     pages, part = (None, 1) if whole else (options.pages_per_vcpu, MOVED_PART)
     replications: Sequence[int | None] = range(DEFAULT_REPLICATIONS) if windows else [None]
@@ -195,7 +195,7 @@ def _points_of(case: CurveCase, metrics: Sequence[str], options: PredictionOptio
 
 
 def _whole_hint(scenario: Scenario, metrics: Sequence[str]) -> str:
-    """Return a hint on which metrics need a run of all memory and can be omitted, and why windows do not apply."""
+    """Return a hint on which metrics need a run over all memory and can be omitted, and why windows do not apply."""
     names = ", ".join(name for name in metrics if find_metric(scenario, name).scaling == "whole")
     others = ", ".join(sorted(set(metrics) - set(WINDOW_METRICS)))
     reason = unsupported_reason(scenario) or f"windows do not give {others}"

@@ -86,7 +86,7 @@ class SimulationResult(Result):
     def value(self, name: str) -> float:
         """Return a metric by its name; ``dirty_memory_time[2]`` is the value of a single iteration.
 
-        Raises `InputError` if the workload has no such metric or iteration, or if the metric needs a run of all memory.
+        Raises `InputError` if the workload has no such metric or iteration, or the metric needs a run over all memory.
 
         >>> costs = {"fault_unlocked": "1us", "others": "0ns"}
         >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": costs})
@@ -97,7 +97,7 @@ class SimulationResult(Result):
         metric, number = kind_of(self.scenario).find(name, self.scenario.workload.iterations)
         values = self._values
         if metric.name not in values:
-            raise InputError("metric", name, "needs a run of all memory", "simulate without pages_per_vcpu",
+            raise InputError("metric", name, "needs a run over all memory", "simulate without pages_per_vcpu",
                              "simulate without --pages")  # fmt: skip
         return float(np.sum(values[metric.name])) if number == 0 else float(np.asarray(values[metric.name])[number - 1])
 

@@ -106,7 +106,7 @@ def _add_shares(figure: go.Figure, shares: pd.DataFrame, factor: float, unit: st
 
 
 def ownership_bars(shares: pd.DataFrame, factor: float, unit: str, digits: str) -> list[dict[str, Any]]:
-    """Return a trace of bars for each owner with a share, over times in a unit of `factor` seconds."""
+    """Return a bar trace for each owner whose share is not zero; times are in units of `factor` seconds."""
     bars, hover = [], f"%{{x:{digits}}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>"
     for owner, colour in OWNER_COLOURS.items():
         part = shares[shares["owner"] == owner]

@@ -107,7 +107,7 @@ def _check_ring(policy: Policy, workload: Workload) -> None:
         raise InputError("policy.dirty_tracking", tracking, rule, hint)
     reserve = RING_RESERVE + policy.buffer_entries
     if workload.ring_entries <= reserve:
-        rule = f"KVM reserves {reserve} entries of a ring: {RING_RESERVE}, and as many as a log buffer has"
+        rule = f"KVM reserves {reserve} entries of each ring ({RING_RESERVE} plus the size of a log buffer)"
         raise InputError("workload.ring_entries", workload.ring_entries, rule, "use a larger ring")
     if policy.lock_regions > 1:
         rule, hint = (

@@ -64,7 +64,7 @@ class Host(rules.Checked):
     kick_spread: tuple[float, ...] = rules.rule(rules.values, (), list)
 
     def slowed(self, busy: int) -> float:
-        """Factor on the time of work with this many busy CPUs.
+        """Factor by which work takes longer with this many busy CPUs.
 
         >>> host = Host(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
         >>> host.slowed(1), round(host.slowed(4), 3), host.slowed(64), host.slowed(200)
@@ -91,7 +91,7 @@ HOSTS: dict[str, Host] = {
         ),
     )
 }  # fmt: skip
-"""Facts of hosts by name: the defaults of a scenario's [host]."""
+"""Properties of the known hosts, keyed by name: the defaults of a scenario's [host]."""
 
 UNSTATED = frozenset({"x86-published"})
 """Hosts whose hardware no source states, so that their calibrated costs may hold on no other host."""

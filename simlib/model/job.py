@@ -242,8 +242,10 @@ class Job:
             raise InputError("job.image", "{} pages, {} blocks".format(*given), rule)
         if self.lock_pages < WORD_PAGES:
             raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
-        if self.dirty_set_ps < 0 or not 0 <= self.buffer_entries <= MOST_ENTRIES:
-            raise InputError("job.buffer_entries", self.buffer_entries, f"must be 0 to {MOST_ENTRIES}")
+        if self.dirty_set_ps < 0:
+            raise InputError("job.dirty_set_ps", self.dirty_set_ps, "must be at least 0")
+        if not 0 <= self.buffer_entries <= MOST_ENTRIES:
+            raise InputError("job.buffer_entries", self.buffer_entries, f"must be from 0 to {MOST_ENTRIES}")
         least = self.ring_full + self.buffer_entries
         if self.ring_entries and not 0 < self.ring_full <= least < self.ring_entries <= MOST_ENTRIES:
             rule = f"must be at least 1, and leave room for a log buffer in a ring of {self.ring_entries}"

@@ -202,7 +202,7 @@ class Quantity(IntEnum):
     DONE = 0, "1: all pages of the extent are done", _ANY_EXTENT
     PAGES = 1, "pages done since the extent began", _ANY_EXTENT
     BEYOND = 2, "pages done since the extent began, less the thread's adaptive batch (ADAPT)", _ANY_EXTENT
-    COLLECTED = 3, "pages in the bitmap from here to the extent's end", _ANY_EXTENT
+    COLLECTED = 3, "pages with a set bit in the thread's bitmap, from the current page to the extent's end", _ANY_EXTENT
     BITMAP = 4, "pages in the thread's bitmap", None
     HELD = 5, "time since the thread got its last lock, ps", None
     SINCE_CHECK = 6, "time since the thread's last THROTTLE_CHECK that was due, ps", None

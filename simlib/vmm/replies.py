@@ -239,7 +239,7 @@ def _memory(replies: Sequence[Any], summaries: Sequence[Any], notes: list[str]) 
     total, page_size = totals.pop()
     notes.append(f"memory {size_text(total)}: ram.total of {MIGRATE}, including display and firmware")
     if page_size is not None:
-        notes.append(f"QEMU counts pages of {page_size} bytes: ram.page-size; the scenario keeps its guest.page_size")
+        notes.append(f"QEMU's pages have {page_size} bytes (ram.page-size); the scenario keeps its guest.page_size")
     return total, page_size or 0
 
 

@@ -120,7 +120,7 @@ def clear_split(fit: Fit) -> pd.DataFrame:
 
 
 def reacquisitions(split: pd.DataFrame) -> pd.DataFrame:
-    """Compute the cost of one drop and reacquisition and the work before it, µs, and the ratio of the two in percent.
+    """Compute, per 64-page word, the cost of a drop with its reacquisition and its share of CLEAR without drops.
 
     Returns: ``configuration``, ``reacquisition_us``, ``waiting_us`` (of it), ``work_before_us``, ``ratio_percent``.
 

@@ -17,7 +17,7 @@ PROTECT_VISIT = "protect_visit"
 """Name of a further count: leaves that the write-protecting walk visits, whether or not it changes them."""
 
 Counts = Mapping[str, int]
-"""Number of operations by cost (`COSTS`) or `PROTECT_VISIT`."""
+"""Operation counts, keyed by cost name (one of `COSTS`) or `PROTECT_VISIT`."""
 
 
 @dataclass(frozen=True)

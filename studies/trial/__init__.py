@@ -21,7 +21,7 @@ SEED_001, SEED_002 = "clear-batch", "lockless"
 """The trials of what the April 2024 mail and the 2013 series change."""
 
 AUTHORS_CLAIMS = {
-    "yield-order": "no change but one check less for each entry of a walk",
+    "yield-order": "no change except one check fewer per entry of a walk",
     "collapse-flush": "one flush of all TLBs where there was one for each table",
     "arm64-destroy": "the same time, and no soft lockup of a large VM",
     "ring-resched": "no stall of the CPU that resets a ring",
@@ -84,9 +84,9 @@ def answer(findings: TrialFindings) -> Answer:
     there = [f"{row['change_percent']:.0f} % ({row['mmu_mode']})" for row in hosts.to_dict("records")]
     none = findings.tables["tries"].query("trial in @AUTHORS_CLAIMS and changed == 0")
     return Answer(
-        f"Dropping the lock at each word makes CLEAR of a page {longer[0]} to {longer[1]} longer with 4 vCPUs in the "
-        f"lab. With 16 on hardware the model has {there[0]} to {there[1]}. Of {len(AUTHORS_CLAIMS)} series of other "
-        f"authors, {len(none)} changed none of the numbers that were compared."
+        f"Dropping the lock after each word lengthens CLEAR, per page, by {longer[0]} to {longer[1]} with 4 vCPUs in "
+        f"the lab. For 16 vCPUs on hardware, the model predicts a change of {there[0]} to {there[1]}. Of "
+        f"{len(AUTHORS_CLAIMS)} series by other authors, {len(none)} changed none of the compared numbers."
     )
 
 

@@ -25,7 +25,7 @@ MACHINE = "x86-published"
 """Name of the host that the x86 tables are taken to describe."""
 
 ONE_SOCKET = 32
-"""Maximum number of vCPUs with a constant time per GiB in the shadow MMU's table; its costs are from these rows."""
+"""Number of vCPUs up to which the shadow MMU's table has a constant time per GiB; the costs come from these rows."""
 
 TOLERANCE_PERCENT = 15.0
 """Maximum deviation from a published time with which the model counts as agreeing, percent."""
@@ -124,7 +124,7 @@ def _describe(rows: pd.DataFrame) -> pd.Series:
 
 
 _KERNELS = {"shadow MMU": ("shadow", "shadow"), "TDP MMU": ("shadow", "tdp"), "TDP MMU, 2023 change": ("tdp", "tdp")}
-"""MMU from which each kernel of the tables takes `clear_page`, and that of `clear_unsplit` and `split_block`."""
+"""For each kernel in the tables: the MMU of its `clear_page`, and the MMU of its `clear_unsplit` and `split_block`."""
 
 
 def _published() -> pd.DataFrame:

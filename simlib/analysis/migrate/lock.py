@@ -27,7 +27,7 @@ from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import VMMS
 
 CHUNKS = (2**30, 2**28, 2**26, 2**24)
-"""Memory of one CLEAR that is tried, bytes, starting with QEMU's default (property x-clear-bitmap-shift)."""
+"""Memory that one CLEAR covers in the trials, bytes, starting with QEMU's default (property x-clear-bitmap-shift)."""
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def shipped_host() -> HostData:
 
 
 def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = None) -> Scenario:
-    """Scenario of the host, with CLEAR while the guest writes; its costs are in its fit."""
+    """Return a scenario of the host in which CLEAR runs while the guest writes. Its costs are in the host's fit."""
     facts = data.facts
     hugetlb = data.pilot["base"].get("backing", "").startswith("anonymous_hugetlb")
     huge_pages = hugetlb and facts["architecture"] != "x86-shadow-paging"

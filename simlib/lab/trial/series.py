@@ -25,7 +25,7 @@ _MAX_BYTES = 2**24
 SELFTEST_PATCHES = (18, 19)
 
 MEASURING_PATCHES = (1, 2, 3, 4, 5, 6, *SELFTEST_PATCHES)
-"""Bundled patches that measure: accessors, statistics, tracepoints, selftests. The others add switches."""
+"""Bundled instrumentation patches: accessors, statistics, tracepoints, selftests. The others add switches."""
 
 SELFTESTS = "tools/testing/selftests/"
 """Folder whose changes by a tried series are ignored: both kernels run the same tests."""

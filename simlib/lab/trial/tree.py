@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Stage the source of a kernel with a tried series, and then with the bundled patches that measure."""
+"""Stage the source of a kernel: apply the series under test, then the bundled instrumentation patches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stage_bundled(pristine: Path, series: Series, numbers: Sequence[int], folder
 def stage(
     pristine: Path, patches: Sequence[Patch], series: Series, folder: Path, by_rule: Sequence[str] = ()
 ) -> Staged:
-    """Stage a source with a tried series, and then with the bundled patches that measure.
+    """Stage a kernel's source: apply the series under test, then the bundled instrumentation patches.
 
     Raises `SimlibError` if a tried patch does not apply, with its files and hunks, or if a bundled patch does not apply
     on top of it.

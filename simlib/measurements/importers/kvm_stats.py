@@ -56,7 +56,7 @@ _TEXT = re.compile(
     re.ASCII,
 )
 _CHILD = re.compile(r"\w+\([A-Z0-9]\w*\)\s", re.ASCII)
-"""Line of the tool kvm_stat for an exit reason."""
+"""Pattern of a line of kvm_stat's output for an exit reason."""
 
 _KNOWN = re.compile(
     r"mmu_\w+|kvm_\w+|pf_\w+|pages_\w+|halt_\w+|remote_tlb_flush\w*|insn_emulation\w*|\w*exits?(?:_stat)?", re.ASCII

@@ -95,7 +95,7 @@ def lap_bin_end(number: int) -> int:
 
 
 def lap_quantile(histogram: NDArray[Any], share: float) -> float:
-    """Time that a share of the laps does not exceed, s; 0 if there are no laps.
+    """Quantile of the laps, s; 0 if there are no laps.
 
     - `histogram`, shape (1888,): count of laps by `lap_bin`.
 

@@ -40,7 +40,7 @@ WANTED_FAULTS = 400
 """Target number of faults in a window without CLEAR, which is limited to ten times `BEFORE_CLEAR`."""
 
 ENABLING = 0.0
-"""Time of enabling if every page is initially dirty, s; no other log is sampled (`sampling.unsupported_reason`)."""
+"""Time taken to enable dirty logging, s, if every page is initially dirty (others: `sampling.unsupported_reason`)."""
 
 MIN_FAULTS = 20
 """Minimum number of faults from which a window estimates their duration."""

@@ -140,7 +140,7 @@ def whole_pass(scenario: Scenario, seconds: float, at: float, seed: int = 1, che
 
 
 def part_of_pass(scenario: Scenario, at: float, seed: int = 1, check: Check | None = None) -> RingWindow:
-    """Simulate some reaps of a long pass, which ends after a part `at` of the time between two reaps."""
+    """Simulate some reaps of a long pass that ends when the fraction `at` of a reap period has elapsed."""
     period = reap_period(scenario)
     measured = period * float(np.clip(ACCESSES / (undisturbed_rate(scenario) * period), *MEASURED_REAPS))
     job, since = ring_job(scenario, SETTLE * period, measured, ends=False), at * period
@@ -185,7 +185,7 @@ def sync_cost(scenario: Scenario, entries: float) -> Reaping:
 
 
 def enable_time(scenario: Scenario) -> float:
-    """Time of enabling the log, s: blocks are split eagerly, and every page is protected."""
+    """Time taken to enable dirty logging, s: blocks are split eagerly, and every page is protected."""
     cost, guest = partial(cost_of, scenario), scenario.guest
     split = cost("split_block", "split_alloc") if guest.mapped_as_blocks else 0.0
     pages = guest.pages * cost("enable_page") + guest.pages / PageTable(guest.page_size).pages_per_block() * split

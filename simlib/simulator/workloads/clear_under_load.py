@@ -120,8 +120,8 @@ METRICS = (
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot while the guest writes.", rounds=True),
     Metric("longest_stall", "s", "Longest time that one access took after the first GET began.", "whole"),
     *(Metric(f"gap_p{digits}", "s",
-             f"Time that {share} % of the gaps between a vCPU's accesses do not exceed, since the first GET began.")
-      for digits, share in (("50", "50"), ("99", "99"), ("999", "99.9"))),
+             f"{title} of the gaps between accesses of a vCPU, from the start of the first GET.")
+      for digits, title in (("50", "Median"), ("99", "99th percentile"), ("999", "99.9th percentile"))),
     Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once."),
     *cpu_metrics("the end of populating", "the last CLEAR"),
     *LOCKS,

@@ -22,7 +22,7 @@ GUEST = (
            "warm-up to the end of the work."),
     Metric("longest_stall", "s", "Longest time that one access took, including an interrupt just before it.",
            "whole"),
-    Metric("stall_p999", "s", "Time that 99.9 % of the stalls (faults and interrupts) do not exceed.", "whole"),
+    Metric("stall_p999", "s", "99.9th percentile of the stalls (faults and interrupts).", "whole"),
 )  # fmt: skip
 """Metrics of every guest that keeps running."""
 

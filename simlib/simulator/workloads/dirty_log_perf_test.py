@@ -70,7 +70,7 @@ METRICS = (
     Metric("dirty_memory_time", "s", "From releasing the vCPUs until the last of them has accessed all its memory. "
            "Populating is not included.", "proportional", rounds=True),
     Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once.", "proportional"),
-    Metric("enable_time", "s", "Time of enabling the log.", "proportional"),
+    Metric("enable_time", "s", "Time taken to enable dirty logging.", "proportional"),
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot, or of reaping the rings, while the vCPUs "
            "are parked.", "proportional", rounds=True),
     *cpu_metrics("the end of populating", "the last CLEAR", "proportional"),

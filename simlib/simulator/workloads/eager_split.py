@@ -258,7 +258,7 @@ class EagerSplit(DirtyLog):
 
 
 METRICS = (
-    Metric("enable_time", "s", "Time of enabling the log."),
+    Metric("enable_time", "s", "Time taken to enable dirty logging."),
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot.", rounds=True),
     Metric("longest_stall", "s", "Longest time that one access took; 0 if the vCPUs are parked.", "whole"),
     *cpu_metrics("the beginning of enabling", "the last CLEAR"),

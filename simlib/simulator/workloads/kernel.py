@@ -59,7 +59,7 @@ class ProgramCosts:
     """
 
     def __init__(self, costs: Costs) -> None:
-        """Costs of which none was used yet."""
+        """Start with no cost marked as used."""
         self._costs = costs
         self.used: set[str] = set()
 

@@ -195,7 +195,7 @@ METRICS = (
            "proportional"),
     Metric("clear_flush_time", "s", "The rest of `clear_cpu_time`: TLB flushes, the ioctl, allocating without the "
            "lock, requesting the lock again.", "proportional"),
-    Metric("enable_time", "s", "Time of enabling the log.", "proportional"),
+    Metric("enable_time", "s", "Time taken to enable dirty logging.", "proportional"),
     Metric("precopy_duration", "s", "From the end of the warm-up to the switchover.", "proportional"),
     Metric("passes", "count", "Passes before the switchover.", integer=True),
     Metric("converged", "0 or 1", "1 if the dirty memory left could be sent within the allowed downtime, else 0.",

@@ -174,7 +174,7 @@ def calibrate(
     elsewhere: ExecutorOptions,
     output: Output,
 ) -> None:
-    """Calibrate a scenario's costs to measurements, with intervals.
+    """Calibrate a scenario's costs to measurements, with uncertainty intervals.
 
     The scenario's [calibration] table names the unknown costs and the metrics; each measurement table has some of the
     metrics. Examples: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
@@ -339,8 +339,8 @@ def explore(
     port: Annotated[int, Option(min=0, max=65535, help="Port on loopback; 0: any free one.")] = 0,
     browser: Annotated[bool, Option(help="Open a browser.")] = True,
     lab: Annotated[bool, Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
-    query: Annotated[str, Option(metavar="QUERY", help="First state of the page, as in its URL.")] = "",
-    scenario: Annotated[Path | None, from_file("FILE", "First state of the page, as a scenario file.")] = None,
+    query: Annotated[str, Option(metavar="QUERY", help="Initial state of the page, as in its URL.")] = "",
+    scenario: Annotated[Path | None, from_file("FILE", "Initial state of the page, as a scenario file.")] = None,
     table: Annotated[
         Path | None, into_file("OUT.csv", "Simulate and write the page's table instead of opening it.")
     ] = None,

@@ -73,7 +73,7 @@ class Numbers:
         str, Option(help="Time between two accesses of a vCPU, each to another page, e.g. 20us.")
     ] = ""
     link: Annotated[str, Option(help="Bandwidth of the migration link, e.g. 25Gbit/s.")] = ""
-    chunk: Annotated[str, Option(help="Memory of one CLEAR ioctl, e.g. 1G, QEMU's default.")] = ""
+    chunk: Annotated[str, Option(help="Memory that one CLEAR ioctl covers, e.g. 1G (QEMU's default).")] = ""
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """Return the values as tables of a scenario file. Raises `InputError` if one is malformed."""
@@ -179,8 +179,8 @@ def choose(
         list[str] | None,
         Option(
             metavar="STRATEGY",
-            help="Compare only these; repeat the option for each. Names that simlib policies lists, several joined "
-            "by +, or conditions such as 'held >= 50us'.",
+            help="Strategy to compare, and no others; the option may be repeated. A name from `simlib policies`, "
+            "several names joined by +, or a condition such as 'held >= 50us'.",
         ),
     ] = None,
     kernel: Annotated[

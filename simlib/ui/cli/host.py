@@ -42,7 +42,7 @@ def host_measure(
 ) -> None:
     """Measure this host's /dev/kvm with its current kernel; access to /dev/kvm is the only privilege needed.
 
-    Builds one selftest (half a minute), then runs small guests: faults, parked GET and CLEAR, CLEAR under load.
+    Builds a KVM selftest (30 s), then runs small guests: faults, GET and CLEAR with parked vCPUs, CLEAR under load.
     An interrupted measurement continues where it stopped. Next: simlib host calibrate DIR
 
     Example: simlib host measure --out host

@@ -107,7 +107,7 @@ def lab_run(
 ) -> None:
     """Run all cells of an experiment, and print a table of the results.
 
-    Results are kept, so that an interrupted run resumes.
+    Results are kept: to resume an interrupted run, repeat the command.
     """
     collected = _collect(experiment, runs)
     show(simlib.lab.tables(collected.records)[table], how)
@@ -207,7 +207,7 @@ def lab_migrate(
     """Migrate guests between two QEMUs on this host, and record QEMU's decisions.
 
     The guest is 64 KiB of firmware that writes to its memory at a known rate. One migration runs at a time; its times
-    are valid only on an idle host. Results are kept, so that an interrupted run resumes.
+    are valid only on an idle host. Results are kept: to resume an interrupted run, repeat the command.
 
     Example: simlib lab migrate data/experiments/migrate-smoke.toml
     """
@@ -250,7 +250,7 @@ class TryOptions:
     quick: Annotated[bool, Option("--quick", help="Run the small matrix: minutes on two cores.")] = False
     parameter: Annotated[
         list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="Parameter of the module kvm, for the changed kernel."),
+        Option("--set", metavar="NAME=VALUE", help="kvm module parameter for the kernel with the series."),
     ] = None
     set_all: Annotated[
         list[str] | None, Option("--set-all", metavar="NAME=VALUE", help="Parameter of kvm, for both kernels.")
@@ -271,7 +271,7 @@ class TryOptions:
     on: Annotated[
         Path | None, Option(metavar="SCENARIO.toml", help="Predict this scenario without and with the series.")
     ] = None
-    fit: Annotated[Path | None, Option(metavar="FIT.json", help="Calibrated costs of your host.")] = None
+    fit: Annotated[Path | None, Option(metavar="FIT.json", help="Fit of your host (simlib calibrate).")] = None
     vcpus: Annotated[str, Option(help="Numbers of vCPUs to predict.")] = "1,4,16,64"
 
 

@@ -105,7 +105,7 @@ def migrate(
 
     Simulates the migration as QEMU 10.0 performs it, with the current settings and then with more drastic ones, and
     recommends the first that meet the targets, ready to paste. Measurements rarely determine which pages a guest
-    writes: several working sets that fit them are simulated, and an interval contains nine tenths of the results.
+    writes: several working sets that fit them are simulated, and intervals cover 90 % of the results.
 
     docs/migrate.md says how to measure a guest and explains the answer.
 

@@ -35,7 +35,7 @@ PATIENCE_S = 2.0  # time after which reading shows its progress, s
 WIDTH = 120  # columns of text where stdout is not a terminal
 PROSE = 80  # maximum columns of sentences
 NARROWEST, LONGEST_WORD = 14, 30
-"""Minimum width of a wrapped column, unless its heading or longest word is wider; longest word that is not cut."""
+"""Minimum width of a wrapped column, unless a word is wider, and longest word that is not cut."""
 
 GAP = "  "
 

@@ -96,7 +96,7 @@ class UnknownCostOptions:
     unknown_costs: Annotated[
         UnknownCostsName,
         Option(
-            help="Costs to which neither the scenario nor a fit gives a value. sample: draw them from their priors, "
+            help="How to treat costs without a value in the scenario or in a fit. sample: draw them from their priors, "
             "which widens the intervals; median: take the prior's median, without a range; exact: refuse the scenario."
         ),
     ] = UnknownCostsName.SAMPLE
@@ -142,10 +142,13 @@ class Intervals:
 
 
 ClusterOption = Annotated[
-    str, Option(metavar="ADDRESS", help="Simulate on a Dask cluster, such as tcp://127.0.0.1:8786.")
+    str,
+    Option(
+        metavar="ADDRESS", help="Simulate on the Dask cluster with the scheduler at ADDRESS, e.g. tcp://127.0.0.1:8786."
+    ),
 ]
 
-_WORKERS = "Number of processes for simulations; 0: threads of this process."
+_WORKERS = "Number of worker processes; 0: use threads of this process."
 
 
 @dataclass(frozen=True)
@@ -203,8 +206,8 @@ class Output:
 
     plot: Annotated[
         Path | None,
-        Option("--plot", metavar="FILE.html", help="Also write the answer as one HTML page with tables, figures "
-               "and sources; it needs no network.", callback=page_file),
+        Option("--plot", metavar="FILE.html", help="Also write the answer, with tables, figures and sources, as "
+               "a self-contained HTML page.", callback=page_file),
     ] = None  # fmt: skip
     how: FormatOption = Format.TABLE
 
@@ -231,7 +234,7 @@ class Curves:
     fit: FitOption = None
     metrics: Annotated[
         str,
-        Option(metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of iteration 2. Default: those of the workload."),
+        Option(metavar="NAME,…", help="Metrics, e.g. dirty_memory_time[2] for iteration 2. Default: the workload's."),
     ] = ""
     intervals: Intervals
     unknown: UnknownCostOptions
@@ -272,7 +275,7 @@ class ScenarioOptions:
 class RunOptions:
     """Size of the run, engine, random seed, unknown costs, and files to write."""
 
-    pages: Annotated[int, Option(min=0, help="Maximum pages per vCPU, with scaled results; 0: every page.")] = 0
+    pages: Annotated[int, Option(min=0, help="Simulate at most N pages per vCPU and scale the results; 0: all.")] = 0
     sample: Annotated[
         int, Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: simulate all.")
     ] = 0

@@ -285,7 +285,7 @@ def glimpse(state: ExplorerState, check: Check) -> Glimpse:
 
 
 def stages(state: ExplorerState, check: Check) -> Iterator[tuple[str, object]]:
-    """Simulate everything part by part, the answer to the question first.
+    """Simulate in parts, starting with the answer to the question.
 
     Yields a name and a result: ``baseline``, a list with the `Trip` of the baseline; ``trips``, a list of those of the
     strategy and the pins; ``glimpse``, a `Glimpse`; ``curve``, the table of `curve`; ``batches``, a list of `Trip` by

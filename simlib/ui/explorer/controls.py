@@ -74,7 +74,7 @@ NAMED = (*HOLDS, "read-lock-clear", "lockless-write-protect", *SPLITS)  # strate
 
 
 def architectures() -> list[tuple[str, str]]:
-    """Architectures that can be simulated: label with the kernel of its facts, and name."""
+    """Return (label, name) of each architecture that can be simulated; the label has its kernel version."""
     return [
         (f"{facts.title} — {facts.version}" if facts.version not in facts.title else facts.title, name)
         for name, facts in ARCHITECTURES.items()

@@ -24,7 +24,7 @@ _OWN = ("architecture", "preset", "cost_group", "strategy")
 
 _OTHERS = ("token", "voila-theme", "voila-template")  # parameters of a URL that belong to the server
 PAGES = {"": ("ExplorerState", "find"), "migration": ("MigrationState", "find_migration")}
-"""State and answer of each page, names of `simlib.ui.explorer`, by the parameter ``page`` of a URL."""
+"""Names in `simlib.ui.explorer` of each page's state class and answer function, keyed by the URL's ``page``."""
 
 
 class Key(NamedTuple):

@@ -105,7 +105,7 @@ def test_a_sampled_migration_has_no_metrics_of_a_single_stall(monkeypatch):
     assert run.scale == 2
     assert "longest_stall" not in run.metrics
     assert run.metrics["precopy_duration"] == pytest.approx(run_scenario(whole).metrics["precopy_duration"], rel=0.15)
-    with pytest.raises(InputError, match="needs a run of all memory; simulate without pages_per_vcpu"):
+    with pytest.raises(InputError, match="needs a run over all memory; simulate without pages_per_vcpu"):
         run.value("longest_stall")
 
 

@@ -78,7 +78,7 @@ def noinline(typingctx: Any) -> Any:
 
 @intrinsic
 def call_at(typingctx: Any, address: Any, run: Any, number: Any) -> Any:
-    """Call a function of a run and a number, which returns an int64, by the address of its machine code.
+    """Call a compiled function through its address; it takes a run and a number, and returns an int64.
 
     The function is compiled with an error model that raises nothing, so the returned status is not checked.
     """
