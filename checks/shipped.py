@@ -35,14 +35,14 @@ FITS = Path(__file__).parents[1] / "data" / "fits"
 
 
 def growth_fits(progress: parallel.Progress) -> dict[str, Fit]:
-    """Compute the fits of the growth by file name: readings on few and on all vCPUs, shadow paging, arm64."""
-    known = growth.readings()
-    problems = {f"{name}-few": growth.reading_problem(reading) for name, reading in known.items()}
-    problems |= {f"{name}-all": growth.reading_problem(known[name], None) for name in growth.PLAUSIBLE}
+    """Compute the fits of the growth by file name: hypotheses on few and on all vCPUs, shadow paging, arm64."""
+    known = growth.hypotheses()
+    problems = {f"{name}-few": growth.hypothesis_problem(hypothesis) for name, hypothesis in known.items()}
+    problems |= {f"{name}-all": growth.hypothesis_problem(known[name], None) for name in growth.PLAUSIBLE}
     problems |= {f"arm64-{'grows' if grows else 'constant'}": growth.arm64_problem(grows) for grows in (False, True)}
     chosen = f"{growth.CHOSEN}-all"
     tasks = [partial(_calibrated, problem, name in (chosen, "arm64-grows")) for name, problem in problems.items()]
-    fits = dict(zip(problems, parallel.run_all(tasks, "readings of the growth", progress), strict=True))
+    fits = dict(zip(problems, parallel.run_all(tasks, "hypotheses of the growth", progress), strict=True))
     paging = calibrate(growth.paging_problem(fits[chosen].estimate), profile=False)
     fits |= {"shadow-paging-few": paging}
     return {name: fit.with_meta(train="vcpus <= 16") if "-few" in name else fit for name, fit in fits.items()}

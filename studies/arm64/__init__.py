@@ -12,15 +12,15 @@ from studies.study import Study, StudyFindings
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:
-    """Calibrate on at most 8 vCPUs, predict all published points, and compare with scaling laws and other readings."""
+    """Calibrate on at most 8 vCPUs, predict all published points, and compare scaling laws and other hypotheses."""
     fit = altra.calibrate_training_rows(seed, subprogress(progress, 0.0, 0.3))
     vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
     prediction = predict(fit.scenario, vcpus, fit=fit.estimate, seed=seed, progress=subprogress(progress, 0.3, 0.35))
     numbers, curves = altra.published_numbers(fit.observations, prediction), altra.curves(fit, prediction)
     # Calibrations hold the GIL, simulations of every page release it: run both at once.
-    every_page, readings = run_two(
+    every_page, hypotheses = run_two(
         lambda: altra.simulate_every_page(fit, numbers, seed),
-        lambda: altra.readings(fit, seed, subprogress(progress, 0.35, 1.0)),
+        lambda: altra.hypotheses(fit, seed, subprogress(progress, 0.35, 1.0)),
     )
     tables = {
         "curves": curves,
@@ -28,7 +28,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings
         "costs": fit.parameters,
         "time-per-fault": altra.time_per_fault(fit, vcpus, seed),
         "predictions": prediction.frame,
-        "readings": readings,
+        "hypotheses": hypotheses,
         "every-page": every_page,
         "equal-costs": equal_costs.compare(equal_costs.calibrated_scenario(fit.estimate), seed=seed),
     }

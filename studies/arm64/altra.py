@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The January 2022 table of an Ampere Altra: calibration on few vCPUs, prediction for many, alternative readings."""
+"""The January 2022 table of an Ampere Altra: calibration on few vCPUs, prediction for many, alternative hypotheses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAIN = f"vcpus <= {TRAIN_VCPUS}"
 
 _ONLY_THE_LINE = {"costs": ["fault_hold", "fault_jitter"], "per_group_costs": ["fault_unlocked", "line_transfer"]}
 _ALIKE = ["fault_hold", "line_transfer", "fault_jitter", "fault_unlocked", "tlb_invalidate"]
-READINGS: dict[str, dict[str, object]] = {
+HYPOTHESES: dict[str, dict[str, object]] = {
     "write-protected at enable (3 faulting passes, counters over 2 runs)": {
         "workload": {"initially_set": False, "lock_stat_runs": 2}
     },
@@ -49,7 +49,7 @@ READINGS: dict[str, dict[str, object]] = {
     },
     "the two versions of the test cost the same": {"calibration": {"costs": _ALIKE, "per_group_costs": []}},
 }
-"""Alternative readings of the published test, as changes of the scenario; each is calibrated on the same rows."""
+"""Alternative hypotheses on the published test, as changes of the scenario; each is calibrated on the same rows."""
 
 
 def calibrate_training_rows(seed: int = 1, progress: Progress | None = None) -> Fit:
@@ -142,34 +142,34 @@ def simulate_every_page(fit: Fit, rows: pd.DataFrame, seed: int = 1) -> pd.DataF
     return table[["variant", "faults", "lock_acquisitions", "published", "predicted", "every_page"]]
 
 
-def readings(fit: Fit, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
-    """Calibrate the table under each of `READINGS` instead of the shipped reading, and compare.
+def hypotheses(fit: Fit, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
+    """Calibrate the table under each of `HYPOTHESES` instead of the shipped hypothesis, and compare.
 
-    Returns: reading, costs, discrepancy, and the worst relative error of training and held-out points by metric:
-    train_time, held_out_time, train_count, held_out_count. The shipped reading comes first.
+    Returns: hypothesis, costs, discrepancy, and the worst relative error of training and held-out points by metric:
+    train_time, held_out_time, train_count, held_out_count. The shipped hypothesis comes first.
 
-    - `fit`: calibration of the shipped reading.
+    - `fit`: calibration of the shipped hypothesis.
     """
     if progress is not None:
-        progress("alternative readings of the data", 0.0)
+        progress("alternative hypotheses on the data", 0.0)
     table = measurements.load(TABLE)
     tasks = [
-        partial(_calibrate_reading, fit.scenario.everywhere(changes), table, seed) for changes in READINGS.values()
+        partial(_calibrate_hypothesis, fit.scenario.everywhere(changes), table, seed) for changes in HYPOTHESES.values()
     ]
-    fits = dict(zip(READINGS, parallel.run_all(tasks, "alternative readings of the data", progress), strict=True))
+    fits = dict(zip(HYPOTHESES, parallel.run_all(tasks, "alternative hypotheses on the data", progress), strict=True))
     shipped = {"as the selftest's source reads (2 faulting passes, counters over 3 runs)": fit}
-    return pd.DataFrame([_errors(name, reading) for name, reading in (shipped | fits).items()])
+    return pd.DataFrame([_errors(name, hypothesis) for name, hypothesis in (shipped | fits).items()])
 
 
-def _calibrate_reading(scenario: Scenario, table: MeasurementTable, seed: int, check: parallel.Check) -> Fit:
+def _calibrate_hypothesis(scenario: Scenario, table: MeasurementTable, seed: int, check: parallel.Check) -> Fit:
     problem, pages = calibrate.build_problem(scenario, table, TRAIN), 1024
     return calibrate_problem(problem, seed=seed, pages_per_vcpu=pages, profile=False, progress=lambda *_: check(0, 0))
 
 
 def _errors(name: str, fit: Fit) -> dict[str, object]:
-    """Return a row of `readings`."""
+    """Return a row of `hypotheses`."""
     estimate = fit.estimate
-    row: dict[str, object] = {"reading": name, "costs": len(estimate.names), "discrepancy": estimate.discrepancy}
+    row: dict[str, object] = {"hypothesis": name, "costs": len(estimate.names), "discrepancy": estimate.discrepancy}
     for label, metric in (("time", "dirty_memory_time"), ("count", "contentions")):
         for split, mask in (("train", fit.observations["train"]), ("held_out", ~fit.observations["train"])):
             rows = fit.observations[mask & (fit.observations["metric"] == metric)]

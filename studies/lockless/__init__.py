@@ -21,7 +21,7 @@ class LocklessFindings(StudyFindings):
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> LocklessFindings:
-    """Test the kernbench runs, fit the lab's walk, evaluate the readings of the means, and predict other guests."""
+    """Test the kernbench runs, fit the lab's walk, evaluate the hypotheses of the means, and predict other guests."""
     walk = get_time.fit_walk()
     budget, settings = get_time.budget(walk), get_time.simulate_settings(walk)
     predictions = get_variants.predictions(walk, seed=seed, progress=progress)
@@ -29,7 +29,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> LocklessFindi
         "cells": kernbench.cells(),
         "kernbench": kernbench.comparison(),
         "kernbench-without-first": kernbench.comparison(skip=1),
-        "readings": get_time.readings(budget, walk.ratio, settings),
+        "hypotheses": get_time.hypotheses(budget, walk.ratio, settings),
         "lab": get_time.lab_comparison(walk),
         "witness": settings,
         "rewalks": get_time.rewalk_table(),

@@ -274,11 +274,11 @@ def rewalk_table() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def readings(requirements: Budget, ratio: tuple[float, float, float], simulated: pd.DataFrame) -> pd.DataFrame:
-    """Candidate explanations of GET's 4.2 ms: what each requires, the evidence, and the measurement that would decide.
+def hypotheses(requirements: Budget, ratio: tuple[float, float, float], simulated: pd.DataFrame) -> pd.DataFrame:
+    """Candidate explanations of GET's 4.2 ms: what each requires, the evidence, and the measurement that would test it.
 
-    Returns: ``reading``, ``needs``, ``known``, ``verdict`` (``excluded``: short by a factor of 100; ``possible``: the
-    requirement occurs in the model or the lab; ``open``: no published evidence), ``decisive``.
+    Returns: ``hypothesis``, ``needs``, ``known``, ``verdict`` (``excluded``: short by a factor of 100; ``possible``:
+    the requirement occurs in the model or the lab; ``open``: no published evidence), ``decisive``.
 
     - `ratio`: ratio of the lab's walks (`Walk.ratio`).
     - `simulated`: as `simulate_settings` returns it.
@@ -319,4 +319,4 @@ def readings(requirements: Budget, ratio: tuple[float, float, float], simulated:
          "no published hold of a fault comes near; nothing states what else ran", "open",
          "lock_stat: longest hold by call site"),
     ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["reading", "needs", "known", "verdict", "decisive"])
+    return pd.DataFrame(rows, columns=["hypothesis", "needs", "known", "verdict", "decisive"])

@@ -11,7 +11,7 @@ import pandas as pd
 from simlib._lib.parallel import Progress
 from simlib.figures.results import Answer
 from studies.split_walk import costs, extrapolation
-from studies.split_walk.costs import READINGS, TABLES, WalkFit
+from studies.split_walk.costs import HYPOTHESES, TABLES, WalkFit
 from studies.study import Study, StudyFindings
 
 DRAWS = 100
@@ -20,7 +20,7 @@ DRAWS = 100
 
 @dataclass(frozen=True)
 class SplitWalk(StudyFindings):
-    """Findings on the eager-split walk: each machine's fit by the first reading, and the lab's costs (instructions)."""
+    """Findings on the eager-split walk: each machine's fit by the first hypothesis, and the lab's costs."""
 
     fits: tuple[WalkFit, ...]
     lab_costs: pd.Series
@@ -44,15 +44,15 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> SplitWalk:
     report = progress or (lambda what, share: None)
     report("the eager-split walk", 0.0)
     fits = tuple(costs.fit(machine, draws=DRAWS, seed=seed) for machine in TABLES)
-    other = costs.fit(reading=READINGS[-1], draws=1)
+    other = costs.fit(hypothesis=HYPOTHESES[-1], draws=1)
     report("the eager-split walk, each change from the others", 0.3)
     parts = [costs.leave_one_out(machine, draws=DRAWS, seed=seed) for machine in TABLES]
     fitted = np.concatenate([fit.observations["fitted_percent"] for fit in fits])
     numbers = pd.concat(parts, ignore_index=True).assign(fitted=fitted)
-    report("the eager-split walk, other readings", 0.9)
+    report("the eager-split walk, other hypotheses", 0.9)
     lab_costs, cells = extrapolation.lab_costs()
     tables = {
-        "readings": costs.readings_table(),
+        "hypotheses": costs.hypotheses_table(),
         "other-walks": extrapolation.walks_table(fits[0]),
         "granules": extrapolation.granules_table(fits[0], other),
         "lab": extrapolation.lab_test(fits),

@@ -34,7 +34,7 @@ CASES = tuple((scenario, backing) for scenario in ("enable", "clear") for backin
 """Cases of the six published changes: ioctl and backing."""
 
 NAMES = (*COSTS, PROTECT_VISIT)
-"""Names of the costs that a reading may use; the first is the unit."""
+"""Names of the costs that a hypothesis may use; the first is the unit."""
 
 _LOWEST, _HIGHEST = 1e-4, 1e6
 Floats = NDArray[np.float64]
@@ -42,10 +42,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class WalkHypothesis:
-    """A reading (hypothesis) that may explain the changes.
+    """A hypothesis that may explain the changes.
 
     - `name`, `description`: for tables and text.
-    - `decisive`: measurement that would distinguish it from the first reading.
+    - `decisive`: measurement that would distinguish it from the first hypothesis.
     - `ratios`: free costs, as multiples of `walk_entry`; the others are zero.
     - `chunk`: bytes that KVM splits at a time; None: the largest block.
     - `spreads`: True if the published standard deviations of already split memory are observations too.
@@ -61,8 +61,8 @@ class WalkHypothesis:
 
 _LEAVES = ("protect_entry", PROTECT_VISIT, "table_entry", "split_block", "clear_word")
 
-READINGS = (
-    WalkHypothesis("four costs", "four costs in addition to a visit; the reading used for predictions"),
+HYPOTHESES = (
+    WalkHypothesis("four costs", "four costs in addition to a visit; the hypothesis used for predictions"),
     WalkHypothesis("2 MiB chunks", "KVM splits 2 MiB at a time, so 1 GiB is split in two steps",
             "the chunk size set by the kernel or the test", chunk=2**21),
     WalkHypothesis("free replacement", "replacing a block by a table, with its invalidation, takes no time",
@@ -105,7 +105,7 @@ def change(before: Floats, after: Floats, costs: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class WalkFit:
-    """Costs of a machine by a reading.
+    """Costs of a machine by a hypothesis.
 
     - `costs`, in the order of `NAMES`: the first, `walk_entry`, is 1.
     - `draws`, shape (n, 6): costs for observations drawn from their published standard deviations.
@@ -115,7 +115,7 @@ class WalkFit:
     """
 
     machine: str
-    reading: WalkHypothesis
+    hypothesis: WalkHypothesis
     costs: Floats
     draws: Floats = field(repr=False)
     observations: pd.DataFrame = field(repr=False)
@@ -125,7 +125,7 @@ class WalkFit:
     def parameters(self) -> pd.DataFrame:
         """Ratios with intervals: `name`, `ratio`, `low`, `high`, `determined` (their ends within a factor of 4)."""
         rows = []
-        for name in self.reading.ratios:
+        for name in self.hypothesis.ratios:
             index = NAMES.index(name)
             low, high = interval(self.draws[:, index])
             inside = 2 * _LOWEST < self.costs[index] < _HIGHEST / 2
@@ -149,15 +149,15 @@ def interval(values: Floats) -> tuple[float, float]:
 class _Problem:
     """Least-squares problem with residuals in published standard deviations."""
 
-    def __init__(self, machine: str, reading: WalkHypothesis) -> None:
+    def __init__(self, machine: str, hypothesis: WalkHypothesis) -> None:
         table = published(machine)
-        self.reading = reading
-        self.free = [NAMES.index(name) for name in reading.ratios]
-        self.before, self.after = (count_array(machine, walk, reading.chunk) for walk in ("all", "skip_levels"))
+        self.hypothesis = hypothesis
+        self.free = [NAMES.index(name) for name in hypothesis.ratios]
+        self.before, self.after = (count_array(machine, walk, hypothesis.chunk) for walk in ("all", "skip_levels"))
         self.observed = table["runtime_change_percent"].to_numpy(dtype=float)
         self.deviation = table["stdev_percent"].to_numpy(dtype=float)
         scale = {"protect_entry": 1.0, PROTECT_VISIT: 0.3, "table_entry": 5.0, "split_block": 300.0, "clear_word": 30.0}
-        middle = np.log([scale[name] for name in reading.ratios])
+        middle = np.log([scale[name] for name in hypothesis.ratios])
         self.starts = [middle, *(middle + step for step in (np.eye(len(middle)) * 2.0)), middle - 2.0]
 
     def draw_observations(self, draws: int, seed: int) -> Floats:
@@ -181,7 +181,7 @@ class _Problem:
         def residuals(logs: Floats) -> Floats:
             model = self.by_mode(logs)
             errors = ((model.mean(axis=1) - observed) / self.deviation)[included]
-            return np.concatenate([errors, self.spread_errors(model)]) if self.reading.spreads else errors
+            return np.concatenate([errors, self.spread_errors(model)]) if self.hypothesis.spreads else errors
 
         bounds = (np.log(_LOWEST), np.log(_HIGHEST))
         results = (optimize.least_squares(residuals, start, bounds=bounds) for start in starts)
@@ -200,10 +200,10 @@ class _Problem:
 
 
 def fit(
-    machine: str = "AmpereOne", reading: WalkHypothesis = READINGS[0], *, draws: int = 200, seed: int = 1
+    machine: str = "AmpereOne", hypothesis: WalkHypothesis = HYPOTHESES[0], *, draws: int = 200, seed: int = 1
 ) -> WalkFit:
     """Fit ratios of costs by least squares in the published standard deviations, with `draws` for the intervals."""
-    problem = _Problem(machine, reading)
+    problem = _Problem(machine, hypothesis)
     best = problem.solve(problem.observed, problem.starts)
     starts, drawn = [best.x, problem.starts[0]], problem.draw_observations(draws, seed)
     samples = np.array([problem.costs(problem.solve(observed, starts).x) for observed in drawn])
@@ -213,7 +213,7 @@ def fit(
     table["fitted_percent"], table["spread_percent"] = model.mean(axis=1), model.std(axis=1, ddof=1)
     table["error_points"] = table["fitted_percent"] - table["published_percent"]
     table["within"] = table["error_points"].abs() <= table["stdev_percent"].clip(lower=2.0)
-    return WalkFit(machine, reading, problem.costs(best.x), samples, table, 2 * float(best.cost))
+    return WalkFit(machine, hypothesis, problem.costs(best.x), samples, table, 2 * float(best.cost))
 
 
 def leave_one_out(machine: str = "AmpereOne", *, draws: int = 100, seed: int = 1) -> pd.DataFrame:
@@ -222,7 +222,7 @@ def leave_one_out(machine: str = "AmpereOne", *, draws: int = 100, seed: int = 1
     Returns: `studies.study.COLUMNS`, and ``machine``, ``backing``, ``deviation`` (published, over the guest
     modes, points), ``meets`` (the published interval of one standard deviation meets that of the prediction).
     """
-    problem, rows = _Problem(machine, READINGS[0]), []
+    problem, rows = _Problem(machine, HYPOTHESES[0]), []
     drawn = problem.draw_observations(draws, seed)
     for case, (scenario, backing) in enumerate(CASES):
 
@@ -241,21 +241,21 @@ def leave_one_out(machine: str = "AmpereOne", *, draws: int = 100, seed: int = 1
     return comparison_rows(pd.DataFrame(rows), TABLES[machine][0])
 
 
-def readings_table() -> pd.DataFrame:
-    """Fit all readings to all machines: goodness of fit, and spread over guest modes.
+def hypotheses_table() -> pd.DataFrame:
+    """Fit all hypotheses to all machines: goodness of fit, and spread over guest modes.
 
-    Returns: ``machine``, ``reading``, ``ratios`` (number of free ones), ``observations``, ``chi_squared``, ``missed``
-    (changes off by more than the deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k`` (model) and
-    ``published_enable_4k``, ``published_clear_4k`` (points).
+    Returns: ``machine``, ``hypothesis``, ``ratios`` (number of free ones), ``observations``, ``chi_squared``,
+    ``missed`` (changes off by more than the deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k``
+    (model) and ``published_enable_4k``, ``published_clear_4k`` (points).
     """
     rows = []
-    for machine, reading in itertools.product(TABLES, READINGS):
-        result = fit(machine, reading, draws=1)
-        table, observations = result.observations, len(CASES) + 2 * reading.spreads
+    for machine, hypothesis in itertools.product(TABLES, HYPOTHESES):
+        result = fit(machine, hypothesis, draws=1)
+        table, observations = result.observations, len(CASES) + 2 * hypothesis.spreads
         missed, presplit = int((~table["within"]).sum()), table[table["backing"] == "4k-already-split"]
-        rows.append((machine, reading.name, len(reading.ratios), observations, result.chi_squared, missed,
+        rows.append((machine, hypothesis.name, len(hypothesis.ratios), observations, result.chi_squared, missed,
                      *presplit["spread_percent"].round(3), *presplit["stdev_percent"]))  # fmt: skip
-    columns = ["machine", "reading", "ratios", "observations", "chi_squared", "missed", "spread_enable_4k",
+    columns = ["machine", "hypothesis", "ratios", "observations", "chi_squared", "missed", "spread_enable_4k",
                "spread_clear_4k", "published_enable_4k", "published_clear_4k"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
@@ -264,7 +264,7 @@ def share_table(fits: Sequence[WalkFit]) -> pd.DataFrame:
     """Composition of each ioctl's time, mean over guest modes, as input of `figures.shares`."""
     tables = []
     for fit in fits:
-        before, after = (fit.costs * count_array(fit.machine, walk, fit.reading.chunk)
+        before, after = (fit.costs * count_array(fit.machine, walk, fit.hypothesis.chunk)
                          for walk in ("all", "skip_levels"))  # fmt: skip
         times = {name: before[:, :, index] for index, name in enumerate(NAMES)}
         visits, protect = times.pop("walk_entry"), times.pop("protect_entry") + times.pop(PROTECT_VISIT)

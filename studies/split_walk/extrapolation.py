@@ -45,7 +45,7 @@ def granules_table(fit: WalkFit, other: WalkFit) -> pd.DataFrame:
     The costs of an entry and of a block are assumed to be unchanged; guest pages have the host's size.
 
     Returns: ``page_size``, ``block``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``, and
-    ``other_percent``: by another reading, to show which predictions depend on it.
+    ``other_percent``: by another hypothesis, to show which predictions depend on it.
     """
     rows = []
     for page, (scenario, backing) in itertools.product((4096, 16384, 65536), CASES):

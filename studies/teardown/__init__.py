@@ -42,7 +42,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Teardown:
     tables = {
         "costs": pd.concat(costs, ignore_index=True),
         "across": unmap.cross_predictions(all_rows),
-        "readings": mail.readings(all_rows),
+        "hypotheses": mail.hypotheses(all_rows),
         "predictions": predictions,
         "stalls": mail.stalls(all_rows),
     }

@@ -94,7 +94,7 @@ def least_unmap_entry() -> float:
     return 1e-3 * float(times["before"] - times["after"]) / (mapped // 4096)
 
 
-def readings(fits: dict[str, UnmapFit]) -> pd.DataFrame:
+def hypotheses(fits: dict[str, UnmapFit]) -> pd.DataFrame:
     """Compare the December 2019 mail, read with each mapping, with the tables' costs of the same work.
 
     Returns: ``mapping``; ``entries``; ``mail_ns``, with ``mail_low_ns`` and ``mail_high_ns``: time per entry that the

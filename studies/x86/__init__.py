@@ -20,7 +20,7 @@ def parked_times(findings: StudyFindings) -> pd.DataFrame:
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:
-    """Load the calibrated readings and predict the held-out and unmeasured points."""
+    """Load the calibrated hypotheses and predict the held-out and unmeasured points."""
     report = progress or (lambda what, share: None)
     report("faults of x86", 0.0)
     faults = growth.fault_numbers(seed)
@@ -28,7 +28,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings
     numbers = pd.concat([faults, parked.parked_numbers(), growth.presplit_numbers()], ignore_index=True)
     report("faults of x86, beyond what was measured", 0.7)
     tables = {
-        "readings": growth.reading_table(),
+        "hypotheses": growth.hypothesis_table(),
         "curves": growth.curves(),
         "hand-off": growth.handoff_growth(),
         "beyond": growth.extrapolations(seed),
@@ -44,7 +44,7 @@ def answer(findings: StudyFindings) -> Answer:
         "Sockets and clusters of cores explain part of the growth. The remainder is one empirical cost: each doubling "
         f"of the waiting threads makes the lock's hand-off {cost['value_ns']:.3g} ns longer "
         f"({cost['low_ns']:.3g} to {cost['high_ns']:.3g}). No source names a mechanism "
-        f"({len(findings.tables['readings'])} readings were tried)."
+        f"({len(findings.tables['hypotheses'])} hypotheses were tried)."
     )
 
 

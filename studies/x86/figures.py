@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of the published x86 hosts: fault time over vCPUs by reading, and ioctl times with parked vCPUs."""
+"""Figures of the published x86 hosts: fault time over vCPUs by hypothesis, and ioctl times with parked vCPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARKS = {
     FITTED: {"symbol": "circle", "color": PALETTE[0], "size": 9},
     HELD_OUT: {"symbol": "diamond-open", "color": PALETTE[1], "size": 11, "line": {"width": 2}},
 }
-_FAULTS = {"panel": TEXT, "reading": TEXT, "vcpus": number(0), "kind": word(("measured", *_DASHES)),
+_FAULTS = {"panel": TEXT, "hypothesis": TEXT, "vcpus": number(0), "kind": word(("measured", *_DASHES)),
            "us_per_page": number(0)}  # fmt: skip
 _PARKED = {"variant": TEXT, "vcpus": COUNT, "published": number(0), "predicted": number(0), "role": word(_MARKS)}
 _TICKS = (0.6, 0.7, 0.85, 1.0, 1.15, 1.5, 2.0, 2.5)
@@ -28,15 +28,15 @@ _TICKS = (0.6, 0.7, 0.85, 1.0, 1.15, 1.5, 2.0, 2.5)
 
 @reads("table", _FAULTS)
 def saturated_fault(rows: pd.DataFrame) -> go.Figure:
-    """Wall time per page over vCPUs, one panel for each table and one line for each reading."""
+    """Wall time per page over vCPUs, one panel for each table and one line for each hypothesis."""
     panels = in_order(rows["panel"])
-    names = in_order(rows[rows["kind"] != "measured"]["reading"])
+    names = in_order(rows[rows["kind"] != "measured"]["hypothesis"])
     colours = dict(zip(names, PALETTE * (len(names) // len(PALETTE) + 1), strict=False))
     figure, place = facets(panels, "vCPUs", columns=2)
     for i, panel in enumerate(panels):
         here, at = rows[rows["panel"] == panel].sort_values("vcpus"), place(i)
         for name in names:
-            curve = here[here["reading"] == name]
+            curve = here[here["hypothesis"] == name]
             fitted, beyond = (curve[curve["kind"] == kind] for kind in _DASHES)
             parts = {"fitted": fitted, "predicted": pd.concat([fitted.tail(1), beyond]) if len(beyond) else beyond}
             for kind, part in parts.items():

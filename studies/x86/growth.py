@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Readings (hypotheses) of the growth of x86's fault time with the vCPUs in the saturated lock, each calibrated.
+"""Hypotheses on the growth of x86's fault time with the vCPUs in the saturated lock, each calibrated.
 
-A reading changes only the host description of the published x86 hosts or the list of calibrated costs. It is calibrated
-on few vCPUs, and the other points are held out. ``checks/shipped.py`` writes the fits to ``data/fits/x86-growth``.
+A hypothesis changes only the host description of the published x86 hosts or the list of calibrated costs. It is
+calibrated on few vCPUs, and the other points are held out. ``checks/shipped.py`` writes the fits to
+``data/fits/x86-growth``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FLAT: dict[str, Any] = {"slowdown": [], "remote_ratio": 1.0}
 
 
 class GrowthHypothesis(NamedTuple):
-    """A reading: its changes of the host, its calibrated costs, and its description."""
+    """A hypothesis: its changes of the host, its calibrated costs, and its description."""
 
     machine: Mapping[str, Any]
     costs: tuple[str, ...]
@@ -45,8 +46,8 @@ class GrowthHypothesis(NamedTuple):
     """Fixed value from a published latency; the TDP MMU's point, at 96 vCPUs, is then held out too."""
 
 
-def readings() -> dict[str, GrowthHypothesis]:
-    """All readings by name, simplest first; line transfers within a cluster are as fast as on an EPYC 7R13."""
+def hypotheses() -> dict[str, GrowthHypothesis]:
+    """All hypotheses by name, simplest first; line transfers within a cluster are as fast as on an EPYC 7R13."""
     latencies = load("core-to-core-latency").frame
     xeons = latencies[latencies["processor"].str.startswith("Xeon") & (latencies["scope"] == "whole-socket")]
     dual_socket = latencies[latencies["scope"] == "cross-socket"]["processor"]
@@ -77,21 +78,21 @@ PLAUSIBLE = (CHOSEN, "queue_length_penalty", "clusters-of-4", "published-latency
 """Readings that the tables hardly distinguish; extrapolations span all of them."""
 
 
-def reading_problem(reading: GrowthHypothesis, vcpus: int | None = TRAIN_VCPUS) -> Problem:
-    """Calibration problem of a reading for blocks split on fault.
+def hypothesis_problem(hypothesis: GrowthHypothesis, vcpus: int | None = TRAIN_VCPUS) -> Problem:
+    """Calibration problem of a hypothesis for blocks split on fault.
 
-    The TDP MMU's single point, at 96 vCPUs, has another lock mode. It determines the line transfer, unless the reading
-    fixes it.
+    The TDP MMU's single point, at 96 vCPUs, has another lock mode. It determines the line transfer, unless the
+    hypothesis fixes it.
 
     - `vcpus`: maximum of the training rows; None: all rows are training rows.
     """
     given = fault_problem()
-    costs: dict[str, Any] = {"line_transfer": reading.line_transfer} if reading.line_transfer else {}
-    changes = {"host": dict(reading.machine), "calibration": {"costs": list(reading.costs)}, "costs": costs}
+    costs: dict[str, Any] = {"line_transfer": hypothesis.line_transfer} if hypothesis.line_transfer else {}
+    changes = {"host": dict(hypothesis.machine), "calibration": {"costs": list(hypothesis.costs)}, "costs": costs}
     scenario = given.scenario.everywhere(changes)
     rows = given.observations.copy()
     if vcpus is not None:
-        rows["train"] = (rows["vcpus"] <= vcpus) | ((rows["variant"] == "tdp") & (not reading.line_transfer))
+        rows["train"] = (rows["vcpus"] <= vcpus) | ((rows["variant"] == "tdp") & (not hypothesis.line_transfer))
     names, bounds = parameters_of(scenario, tuple(scenario.variants))
     return Problem(scenario, rows, names, bounds, given.dataset)
 
@@ -134,18 +135,18 @@ def arm64_problem(grows: bool) -> Problem:
 
 
 def growth_fit(name: str) -> Fit:
-    """Load a shipped fit: of a reading, ``-few`` or ``-all``, ``shadow-paging-few``, ``arm64-grows``/``-constant``."""
+    """Load a shipped fit: a hypothesis with ``-few`` or ``-all``, ``shadow-paging-few``, ``arm64-grows``, …."""
     return load_fit(data_dir() / "fits" / "x86-growth" / f"{name}.json")
 
 
-def reading_table() -> pd.DataFrame:
-    """Errors of all readings for blocks split on fault, calibrated on few vCPUs.
+def hypothesis_table() -> pd.DataFrame:
+    """Errors of all hypotheses for blocks split on fault, calibrated on few vCPUs.
 
-    Returns: ``reading``, ``description``, ``costs`` and ``observations`` (their numbers), ``trained`` (largest error of
-    a training point), ``at_32``, ``at_64`` (largest errors of the held-out points, signed), ``tdp_at_96``.
+    Returns: ``hypothesis``, ``description``, ``costs`` and ``observations`` (their numbers), ``trained`` (largest
+    error of a training point), ``at_32``, ``at_64`` (largest errors of the held-out points, signed), ``tdp_at_96``.
     """
     rows = []
-    for name, reading in readings().items():
+    for name, hypothesis in hypotheses().items():
         fit = growth_fit(f"{name}-few")
         observations = fit.observations
         errors = observations.set_index("vcpus")["error"]
@@ -155,8 +156,8 @@ def reading_table() -> pd.DataFrame:
             max(part, key=abs) for part in (shadow[shadow.index <= TRAIN_VCPUS], shadow[[32]], shadow[[64]], tdp)
         ]
         counts = len(fit.estimate.names), int(observations["train"].sum())
-        rows.append((name, reading.description, *counts, *largest))
-    columns = ["reading", "description", "costs", "observations", "trained", "at_32", "at_64", "tdp_at_96"]
+        rows.append((name, hypothesis.description, *counts, *largest))
+    columns = ["hypothesis", "description", "costs", "observations", "trained", "at_32", "at_64", "tdp_at_96"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -176,9 +177,9 @@ def handoff_growth() -> pd.DataFrame:
 
 
 def curves() -> pd.DataFrame:
-    """Published times per page and those of some readings, as input of `studies.x86.figures.saturated_fault`.
+    """Published times per page and those of some hypotheses, as input of `studies.x86.figures.saturated_fault`.
 
-    Returns: ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
+    Returns: ``panel``, ``hypothesis``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
     """
     names = ("constant", "sockets", "clusters-of-4", CHOSEN)
     selected = [("EPT (ept=Y)", "shadow, ", name, f"{name}-few") for name in names]
@@ -189,7 +190,7 @@ def curves() -> pd.DataFrame:
         rows = rows[rows["variant"] == mmu + _written(100)]
         us_per_page = 1e6 / (PAGES_PER_GIB * rows["vcpus"])  # 1 GiB for each vCPU
         model = rows[["vcpus"]].assign(
-            panel=f"{panel}, {_written(100)}", reading=name, kind=np.where(rows["train"], "fitted", "predicted"),
+            panel=f"{panel}, {_written(100)}", hypothesis=name, kind=np.where(rows["train"], "fitted", "predicted"),
             us_per_page=rows["model"] * us_per_page,
         )  # fmt: skip
         parts.append(model)
@@ -238,7 +239,7 @@ def presplit_numbers() -> pd.DataFrame:
 def extrapolations(seed: int = 1) -> pd.DataFrame:
     """Predicted times with blocks split on fault, with 96 and 128 vCPUs, which no table of the shadow MMU has.
 
-    Returns: ``reading`` (``all``: lowest low and highest high of all readings, estimate of `CHOSEN`), ``vcpus``,
+    Returns: ``hypothesis`` (``all``: lowest low and highest high of all hypotheses, estimate of `CHOSEN`), ``vcpus``,
     ``estimate``, ``low``, ``high`` (s).
     """
     rows = []
@@ -246,8 +247,8 @@ def extrapolations(seed: int = 1) -> pd.DataFrame:
     for name in PLAUSIBLE:
         fit = growth_fit(f"{name}-all")
         frame = predict(fit.scenario.variants["shadow, 100 % written"], fit=fit.estimate, **options).frame
-        rows.append(frame[["vcpus", "estimate", "low", "high"]].assign(reading=name))
-    intervals = pd.concat(rows, ignore_index=True)[["reading", "vcpus", "estimate", "low", "high"]]
-    best = intervals[intervals["reading"] == CHOSEN].set_index("vcpus")["estimate"]
+        rows.append(frame[["vcpus", "estimate", "low", "high"]].assign(hypothesis=name))
+    intervals = pd.concat(rows, ignore_index=True)[["hypothesis", "vcpus", "estimate", "low", "high"]]
+    best = intervals[intervals["hypothesis"] == CHOSEN].set_index("vcpus")["estimate"]
     span = intervals.groupby("vcpus").agg(low=("low", "min"), high=("high", "max")).reset_index()
-    return pd.concat([intervals, span.assign(reading="all", estimate=span["vcpus"].map(best))], ignore_index=True)
+    return pd.concat([intervals, span.assign(hypothesis="all", estimate=span["vcpus"].map(best))], ignore_index=True)

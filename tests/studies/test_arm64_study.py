@@ -148,7 +148,7 @@ def test_the_notebook_text_matches_its_results(run, findings):
     assert (ticket > spin)[[8, 16, 32, 64]].all()
     assert (lockless / rwlock)[[2, 4]].between(0.95, 0.99).all()
     assert (lockless / rwlock)[[8, 16, 32, 64]].tolist() == pytest.approx([1] * 4, abs=0.005)
-    shipped, equivalent, *sections, blocks, line_only, same_costs = findings.tables["readings"]["discrepancy"]
+    shipped, equivalent, *sections, blocks, line_only, same_costs = findings.tables["hypotheses"]["discrepancy"]
     assert equivalent == pytest.approx(shipped, rel=0.1)
     assert min(blocks, line_only, same_costs) / shipped > 3.9
     assert [value / shipped for value in sections] == pytest.approx([2, 2], abs=0.4)

@@ -236,7 +236,7 @@ def test_the_notebook_text_matches_its_results(run):
     assert findings.walk.ratio[0] == pytest.approx(0.4, abs=0.02)
     assert run["witness"]["wait_s"].max() < 1e-5
     assert run["witness"].query("ratio < 0.98")["guest"].unique().tolist() == ["EPT, blocks at first"]
-    assert findings.tables["readings"]["verdict"].tolist() == ["excluded"] * 2 + ["possible"] * 2 + ["open"] * 3
+    assert findings.tables["hypotheses"]["verdict"].tolist() == ["excluded"] * 2 + ["possible"] * 2 + ["open"] * 3
     assert findings.budget.page[0] * 2**26 == pytest.approx(2.04, abs=0.01)
     verdicts = run["verdicts"].set_index(["axis", "value"]).sort_index()
     assert sorted(verdicts["equivalent"].unique()) == ["every 4096 pages", "every 512 pages"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tests of the June 2026 study: fits of the published changes, readings, and failed predictions."""
+"""Tests of the June 2026 study: fits of the published changes, hypotheses, and failed predictions."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from notebook_run import ROOT, assert_ran_without_complaint
 
 from simlib._lib.errors import InputError
 from studies.split_walk import STUDY, costs, figures
-from studies.split_walk.costs import CASES, NAMES, READINGS, TABLES, change, count_array, fit, leave_one_out
+from studies.split_walk.costs import CASES, HYPOTHESES, NAMES, TABLES, change, count_array, fit, leave_one_out
 from studies.split_walk.extrapolation import barrier_table, granules_table, lab_costs, lab_test, walks_table
 
 
@@ -22,7 +22,7 @@ def fits():
 @pytest.mark.parametrize("machine", TABLES)
 def test_six_changes_from_four_ratios(fits, machine):
     table = fits[machine].observations
-    assert len(fits[machine].reading.ratios) == 4
+    assert len(fits[machine].hypothesis.ratios) == 4
     assert len(table) == 6
     assert (table["error_points"].abs() <= table["stdev_percent"].clip(lower=2)).all()
     assert table["within"].all()
@@ -58,12 +58,12 @@ def test_each_change_follows_from_the_other_five(machine):
 
 
 @pytest.mark.parametrize("machine", TABLES)
-def test_spreads_distinguish_readings(machine):
+def test_spreads_distinguish_hypotheses(machine):
     """With pages of 64K few entries are valid: a cost per changed entry makes the modes differ too much."""
     spread = {}
-    for reading in READINGS:
-        result = fit(machine, reading, draws=1)
-        spread[reading.name] = (
+    for hypothesis in HYPOTHESES:
+        result = fit(machine, hypothesis, draws=1)
+        spread[hypothesis.name] = (
             result.observations["spread_percent"].iloc[0] / result.observations["stdev_percent"].iloc[0]
         )
     assert spread["four costs"] > 1.7
@@ -73,7 +73,7 @@ def test_spreads_distinguish_readings(machine):
 
 def test_five_costs_meet_means_and_spreads_of_both_machines():
     for machine in TABLES:
-        result = fit(machine, READINGS[-1], draws=1)
+        result = fit(machine, HYPOTHESES[-1], draws=1)
         assert result.observations["within"].all()
         assert result.chi_squared < 2  # eight observations, five ratios
         blocks = result.observations.iloc[4:]  # CLEAR of blocks: spreads that were not fitted
@@ -82,7 +82,7 @@ def test_five_costs_meet_means_and_spreads_of_both_machines():
 
 def test_chunks_of_2_mib_fit_worse(fits):
     for machine in TABLES:
-        assert fit(machine, READINGS[1], draws=1).chi_squared > 2 * fits[machine].chi_squared
+        assert fit(machine, HYPOTHESES[1], draws=1).chi_squared > 2 * fits[machine].chi_squared
 
 
 def test_the_labs_times_follow_from_five_costs():
@@ -155,7 +155,7 @@ def test_the_notebook_text_matches_its_results(ran):
     small, middle, large = run["stalls"]["longest stall, ms"]
     assert large > 5 * middle > 10 * small
     assert (findings.tables["engine"]["apart_ps"] == 0).all()
-    spread = findings.tables["readings"].set_index(["reading", "machine"]).xs("AmpereOne", level="machine")
+    spread = findings.tables["hypotheses"].set_index(["hypothesis", "machine"]).xs("AmpereOne", level="machine")
     four_costs, every_leaf = spread.loc["four costs"], spread.loc["every leaf"]
     assert four_costs["spread_enable_4k"] / four_costs["published_enable_4k"] == pytest.approx(2, abs=0.3)
     assert every_leaf["spread_enable_4k"] < 0.1

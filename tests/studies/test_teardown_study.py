@@ -89,7 +89,7 @@ def test_the_two_tables_have_different_costs(all_fits):
 
 def test_the_mail_contradicts_the_4k_table_if_pages_mapped_its_vm(all_fits):
     """The invalidations alone take longer than the mail's 12 s; with blocks the sources agree."""
-    result = mail.readings(all_fits).set_index("mapping")
+    result = mail.hypotheses(all_fits).set_index("mapping")
     pages, blocks = result.loc["4K pages"], result.loc["2M blocks"]
     entries = 2**24 + 2**15 + 64
     assert pages["mail_ns"] == pytest.approx(0.01 * 12e9 / entries)
@@ -103,7 +103,7 @@ def test_the_mail_contradicts_the_4k_table_if_pages_mapped_its_vm(all_fits):
 
 def test_the_time_after_does_not_distinguish_pages_from_blocks(all_fits):
     """The table's cost of an entry would; but a published walk that changes each entry takes only 19 ns per entry."""
-    after = mail.readings(all_fits).set_index("mapping")
+    after = mail.hypotheses(all_fits).set_index("mapping")
     assert (after["after_least_s"] < 1).all()
     assert after.loc["4K pages", "after_table_s"] > 1
     assert mail.least_unmap_entry() == pytest.approx((0.650 - 0.0018) / (127 * 2**18))
@@ -112,7 +112,7 @@ def test_the_time_after_does_not_distinguish_pages_from_blocks(all_fits):
 def test_the_mail_s_time_per_page_is_too_short_for_a_broadcast(all_fits):
     """The mail's time per page is below the smallest published latency between two cores."""
     least = load("core-to-core-latency").frame["latency_ns"].min()
-    assert mail.readings(all_fits)["mail_high_ns"].iloc[0] < least
+    assert mail.hypotheses(all_fits)["mail_high_ns"].iloc[0] < least
 
 
 def test_the_mail_s_statements_as_costs():
@@ -221,13 +221,13 @@ def test_an_invalid_table_is_rejected(draw, message):
 def test_the_notebook_text_matches_its_results(ran):
     run = ran(ROOT / "notebooks" / "08-teardown.ipynb")
     assert_ran_without_complaint(run)
-    findings, held, readings = run["findings"], run["held"], run["readings"].set_index("mapping")
+    findings, held, hypotheses = run["findings"], run["held"], run["hypotheses"].set_index("mapping")
     errors = held.groupby("mapping")["error_percent"].apply(lambda error: error.abs().max())
     assert errors.round(1).to_dict() == {"2M blocks": 20.9, "4K pages": 2.2}
     assert (~held["inside"].astype(bool)).groupby(held["mapping"]).sum()["2M blocks"] == 5
     ratios = run["across"].set_index("costs_of").loc["4K pages", "ratio"]
     assert ratios.between(2, 3.3).all()
-    pages, blocks = readings.loc["4K pages"], readings.loc["2M blocks"]
+    pages, blocks = hypotheses.loc["4K pages"], hypotheses.loc["2M blocks"]
     assert pages["ratio_low"] > 100
     assert 1 / 3 < blocks["ratio_low"] < blocks["ratio_high"] < 3
     assert pages["entries"] * findings.fits_all["4K pages"].interval("tlb_invalidate")[0] == pytest.approx(25, abs=0.5)

@@ -110,18 +110,18 @@ def test_the_host_matches_the_tables():
     assert dict(host.slowdown) == pytest.approx(known, abs=5e-4)
 
 
-def test_every_shipped_fit_has_a_reading():
-    names = {f"{name}-few" for name in growth.readings()} | {f"{name}-all" for name in growth.PLAUSIBLE}
+def test_every_shipped_fit_has_a_hypothesis():
+    names = {f"{name}-few" for name in growth.hypotheses()} | {f"{name}-all" for name in growth.PLAUSIBLE}
     assert set(SHIPPED_FITS) == names | {"arm64-grows", "arm64-constant", "shadow-paging-few"}
 
 
 @pytest.mark.study
 @pytest.mark.parametrize(("name", "followed"), [(growth.CHOSEN, 1), ("constant", search.FOLLOWED)])
-def test_a_shipped_reading_matches_a_new_calibration(name, followed, monkeypatch):
+def test_a_shipped_hypothesis_matches_a_new_calibration(name, followed, monkeypatch):
     """``checks/shipped.py`` writes the fit; without profile intervals and with fewer starts the values are equal."""
     monkeypatch.setattr(search, "FOLLOWED", followed)
     shipped = growth.growth_fit(f"{name}-few")
-    again = calibrate(growth.reading_problem(growth.readings()[name]), profile=False)
+    again = calibrate(growth.hypothesis_problem(growth.hypotheses()[name]), profile=False)
     assert shipped.estimate.logs == pytest.approx(again.estimate.logs, abs=1e-4)
     assert not shipped.observations[shipped.observations["vcpus"].isin([32, 64])]["train"].any()
 
@@ -133,7 +133,7 @@ def test_the_shipped_fit_of_shadow_paging_matches_a_new_calibration():
 
 
 def test_ept_calibrated_on_16_vcpus_predicts_32_and_64():
-    table = growth.reading_table().set_index("reading")
+    table = growth.hypothesis_table().set_index("hypothesis")
     for name in (growth.CHOSEN, "published-latency", "sockets-of-32", "sockets-of-63"):
         row = table.loc[name]
         assert abs(row["trained"]) < 0.10, name
@@ -162,7 +162,7 @@ def test_predictions_match_those_stored_in_the_fit(findings):
 
 def test_each_published_time_is_drawn_once():
     curves = growth.curves()
-    assert not curves.duplicated(["panel", "reading", "vcpus", "kind"]).any()
+    assert not curves.duplicated(["panel", "hypothesis", "vcpus", "kind"]).any()
     measured = curves[curves["kind"] == "measured"]
     tables = [growth.growth_fit(f"{name}-few").observations for name in (growth.CHOSEN, "shadow-paging")]
     published = [table[table["variant"].isin(["shadow, 100 % written", growth._written(100)])] for table in tables]
@@ -187,8 +187,8 @@ def test_arm64_does_not_need_growth(findings):
 
 def test_intervals_widen_beyond_the_data(findings):
     table = findings.tables["beyond"]
-    span = table[table["reading"] == "all"].set_index("vcpus")
-    chosen = table[table["reading"] == growth.CHOSEN].set_index("vcpus")
+    span = table[table["hypothesis"] == "all"].set_index("vcpus")
+    chosen = table[table["hypothesis"] == growth.CHOSEN].set_index("vcpus")
     assert (span["low"] <= chosen["low"]).all()
     assert (span["high"] >= chosen["high"]).all()
     widths = np.log(span["high"] / span["low"])
@@ -226,7 +226,7 @@ def test_memory_on_the_other_socket_is_predicted(findings):
 # -- figures and notebook -----------------------------------------------------------------------------------------
 
 
-def test_a_reading_is_solid_where_fitted_and_dashed_where_held_out(findings):
+def test_a_hypothesis_is_solid_where_fitted_and_dashed_where_held_out(findings):
     figure = figures.saturated_fault(findings.tables["curves"])
     lines = [line for line in figure.data if line.name == growth.CHOSEN and line.xaxis == "x"]
     assert {line.line.dash: list(line.x) for line in lines} == {"solid": [2, 4, 8, 16], "dash": [16, 32, 64]}
@@ -251,7 +251,7 @@ def test_the_notebook_text_matches_its_results(ran):
     assert run["flush"] / 1000 == pytest.approx(73, abs=0.5)
     few = gib[[2, 4, 8, 16, 32]]
     assert (few.max(axis=1) / few.min(axis=1)).max() < 1.1 < (gib[64] / gib[32]).min()
-    errors = findings.tables["readings"].set_index("reading")[["at_32", "at_64"]].abs().max(axis=1)
+    errors = findings.tables["hypotheses"].set_index("hypothesis")[["at_32", "at_64"]].abs().max(axis=1)
     without = ["constant", "busy", "sockets", "clusters-of-4", "clusters-of-8"]
     assert errors[without].min() > 0.12 > errors["chosen"]
     assert hosts.split_access_bound() / 1000 == pytest.approx(12.5, abs=0.05)
