@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simlib.analysis.theory import closed_lock
+from simlib.analysis.theory.machine_repairman import ClosedLock
+
 
 class MeanValues(NamedTuple):
     """Exact means for populations 1 … N, a row each: throughput, and response time and queue length of each station."""
@@ -33,6 +36,18 @@ def mean_value_analysis(n: int, think: float, demands: list[float]) -> MeanValue
         queue = throughput * response
         rows.append((throughput, response, queue))
     return MeanValues(*(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def ticket_lock(n: int, think: float, service: float, transfer: float) -> ClosedLock:
+    """The non-scalable ticket lock, whose hand-offs take longer if more threads spin on its word.
+
+    With k threads holding or waiting, the rate of k → k-1 is 1 / (service + transfer × k / 2): the release invalidates
+    every spinner's copy of the cache line, the home directory answers their reads one by one, and that of the next
+    holder is on average in the middle (Boyd-Wickizer et al., "Non-scalable locks are dangerous", Linux Symposium 2012;
+    a, s and c are think, service and transfer, and `speed_up` is n - w). Accounts of the paper differ on whether k
+    includes the holder, as here.
+    """
+    return closed_lock(n, think, lambda k: service + transfer * (k / 2))
 
 
 def deterministic_lock(n: int, think: float, service: float) -> tuple[float, float]:

@@ -41,19 +41,6 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and surrogates."""
 
 
-def exists(path: str | Path) -> bool:
-    """True if a file or folder of this name exists; False for a folder without access, or an invalid name.
-
-    >>> exists("/"), exists("/none"), exists("x" * 300), exists("a\\0b")
-    (True, False, False, False)
-    """
-    try:
-        os.stat(path)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
     """Read the bytes of a file.
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Analyses, one module or package each: simulate, predict, compare, calibrate, choose, migrate, sweep, theory."""
 
-from __future__ import annotations
-
 from simlib._lib import lazy_imports
 
 _ANALYSES = ("calibrate", "choose", "compare", "migrate", "predict", "simulate", "sweep", "theory")

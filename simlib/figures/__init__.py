@@ -5,8 +5,6 @@ The functions only scale and sort. Points are measured, lines are the model; sim
 Names are imported at their first use, because importing Plotly is slow.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from simlib._lib import lazy_imports

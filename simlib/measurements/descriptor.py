@@ -8,6 +8,7 @@ descriptor gets the one that its column names imply.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from simlib._lib.errors import InputError, nearest
-from simlib._lib.reading import exists, read_json
+from simlib._lib.reading import read_json
 from simlib.measurements import units
 from simlib.measurements.cells import NUMBER
 from simlib.measurements.units import SUFFIXES, is_time, names_duration, suffix_of, unit_of
@@ -38,7 +39,7 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
     Raises `InputError` if it is not a JSON object, contains no schema, or describes another file.
     """
     descriptor_path = path.with_suffix(".json")
-    if descriptor_path == path or not exists(descriptor_path):
+    if descriptor_path == path or not os.path.exists(descriptor_path):
         return None
     where = str(descriptor_path)
     descriptor = read_json(descriptor_path, "a descriptor (JSON)")

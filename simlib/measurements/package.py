@@ -22,7 +22,7 @@ import pandas as pd
 from simlib._lib.checkout import checkout
 from simlib._lib.errors import InputError, nearest
 from simlib._lib.files import write_text
-from simlib._lib.reading import exists, read_json, read_text
+from simlib._lib.reading import read_json, read_text
 from simlib.measurements.table import MeasurementTable, from_frame, read
 
 _LISTING = "datapackage.json"
@@ -40,7 +40,7 @@ def data_dir() -> Path:
     """
     override = os.environ.get("SIMLIB_DATA")
     if override:
-        if exists(Path(override) / _LISTING):
+        if os.path.exists(Path(override) / _LISTING):
             return Path(override)
         rule = f"must be a folder with a {_LISTING}"
         raise InputError("SIMLIB_DATA", override, rule, "correct the variable, or unset it")
@@ -89,7 +89,7 @@ def load(name: str) -> MeasurementTable:
     if name not in paths:
         raise InputError("table", name, "is not in the data package", nearest(name, _present(paths)))
     path = paths[name]
-    if checkout() is None and not exists(path):
+    if checkout() is None and not os.path.exists(path):
         raise InputError("table", name, "is in simlib's repository, not in the installed package", "use a checkout")
     table: MeasurementTable = _cached(read, path, _stamp(path), _stamp(path.with_suffix(".json")))
     return replace(table, frame=table.frame.copy(), descriptor=deepcopy(table.descriptor))
@@ -145,7 +145,7 @@ def _paths() -> dict[str, Path]:
 
 def _present(paths: dict[str, Path]) -> dict[str, Path]:
     """Tables whose CSV file exists; in a checkout, all tables, so that a missing file is an error."""
-    return paths if checkout() else {name: path for name, path in paths.items() if exists(path)}
+    return paths if checkout() else {name: path for name, path in paths.items() if os.path.exists(path)}
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -168,5 +168,5 @@ def as_table(source: MeasurementTable | pd.DataFrame | str | Path) -> Measuremen
     if isinstance(source, pd.DataFrame):
         return from_frame(source)
     if isinstance(source, str | Path):
-        return read(source) if str(source).endswith(".csv") or exists(source) else load(str(source))
+        return read(source) if str(source).endswith(".csv") or os.path.exists(source) else load(str(source))
     raise InputError("measurements", type(source).__name__, "must be a table, a DataFrame, or the path of a CSV file")

@@ -103,8 +103,7 @@ class MeasurementTable:
 
     def rows(self, condition: str) -> pd.DataFrame:
         """Return the rows that meet a condition such as ``"vcpus <= 8"`` (see `parse_condition`), numbered from 0."""
-        mask = parse_condition(condition).mask(self.frame)
-        return self.frame[mask].reset_index(drop=True)
+        return self.frame[parse_condition(condition).mask(self.frame)].reset_index(drop=True)
 
     def select(self, condition: str) -> MeasurementTable:
         """Return a table of the rows that meet a condition; see `rows`."""

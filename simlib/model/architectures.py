@@ -118,9 +118,7 @@ ARCHITECTURES: dict[str, Architecture] = {
              "arch/x86/kvm/mmu/tdp_mmu.c clear_dirty_pt_masked",
              "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access", _GENERIC),
-            enable_lock="read",
-            splits_at_clear=True,
-            dirty_tracking=("write_protect", "pml"),
+            enable_lock="read", splits_at_clear=True, dirty_tracking=("write_protect", "pml"),
             data_lines=1,  # kvm->stat.pages, since 5.15: arch/x86/kvm/mmu.h kvm_update_page_stats
         ),
         Architecture(
@@ -128,18 +126,15 @@ ARCHITECTURES: dict[str, Architecture] = {
             "write", 1, "none (only for nested guests)", _ONE_HOLD, "local", _FLUSH_AFTER, "6.9",
             ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c direct_page_fault",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
-            data_lines=1,
-            split_flush=True,
+            data_lines=1, split_flush=True,
             enable_by_rmap=True,  # arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access
-            dirty_tracking=("write_protect", "pml"),
-        ),
+            dirty_tracking=("write_protect", "pml")),
         Architecture(
             "x86-shadow-paging", "x86, shadow paging (ept=N, npt=0)", "rwlock", "write", "write", "write", "write", 1,
             "only for nested guests, under the write lock", _ONE_HOLD, "local", _FLUSH_AFTER, "6.9",
             ("arch/x86/kvm/mmu/mmu.c page_fault_can_be_fast", "arch/x86/kvm/mmu/paging_tmpl.h page_fault",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
-            data_lines=1,
-            split_flush=True,
+            data_lines=1, split_flush=True,
             enable_by_rmap=True,  # arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access
         ),
         Architecture(
@@ -151,22 +146,19 @@ ARCHITECTURES: dict[str, Architecture] = {
             ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c kvm_arch_mmu_enable_log_dirty_pt_masked",
              "arch/arm64/kvm/mmu.c kvm_mmu_split_huge_pages",
              "arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_relax_perms", _GENERIC),
-            dirty_tracking=("write_protect", "dbm", "hdbss"),
-        ),
+            dirty_tracking=("write_protect", "dbm", "hdbss")),
         Architecture(
             "arm64-spinlock", "arm64 before the rwlock of January 2022", "spin", "write", "write", "write", "write", 1,
             "none", "per pgd entry, on contention or need_resched", "broadcast",
             "once per CLEAR, after the lock is dropped", "5.9",
             ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c stage2_wp_range",
-             "arch/arm64/kvm/hyp/vhe/tlb.c __kvm_tlb_flush_vmid_ipa", _GENERIC),
-        ),
+             "arch/arm64/kvm/hyp/vhe/tlb.c __kvm_tlb_flush_vmid_ipa", _GENERIC)),
         Architecture(
             "arm64-2022", "arm64 with the fast path of January 2022", "rwlock", "read", "write", "write", "write", 1,
             "none", "per pgd entry, on contention or need_resched", "broadcast",
             "once per CLEAR, after the lock is dropped", "5.17 with the series of January 2022",
             ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_relax_perms",
-             "arch/arm64/kvm/hyp/vhe/tlb.c __kvm_tlb_flush_vmid_ipa", _GENERIC),
-        ),
+             "arch/arm64/kvm/hyp/vhe/tlb.c __kvm_tlb_flush_vmid_ipa", _GENERIC)),
         Architecture(
             "riscv", "riscv (2026)", "rwlock", "read", "write", "write", "write", 1,
             "when the log is enabled, or with KVM_DIRTY_LOG_INITIALLY_SET in CLEAR, under the write lock",
@@ -174,34 +166,28 @@ ARCHITECTURES: dict[str, Architecture] = {
             "broadcast", _FLUSH_AFTER, "tree of 2026",
             ("arch/riscv/kvm/mmu.c kvm_riscv_mmu_dirty_log_write_fault_fast", "arch/riscv/kvm/mmu.c kvm_riscv_mmu_map",
              "arch/riscv/kvm/mmu.c mmu_split_huge_pages", _GENERIC),
-            splits_at_clear=True,
-        ),
+            splits_at_clear=True),
         Architecture(
             "riscv-spinlock", "riscv as of 6.12", "spin", "write", "write", "write", "write", 1,
             "none", _ONE_HOLD, "broadcast", _FLUSH_AFTER, "6.12",
             ("arch/riscv/kvm/mmu.c kvm_riscv_gstage_map", "arch/riscv/kvm/mmu.c gstage_remote_tlb_flush", _GENERIC),
-            page_fence=True,
-        ),
+            page_fence=True),
         Architecture(
             "loongarch", "LoongArch", "spin", "write", "write", "write", "write", 2,
             "none: a block is split by the next write fault", _ONE_HOLD, "local",
             "a fault flushes its own vCPU; CLEAR flushes the whole VM after the lock is dropped", "6.12",
-            ("arch/loongarch/kvm/mmu.c kvm_map_page_fast", "arch/loongarch/kvm/mmu.c kvm_map_page", _GENERIC),
-        ),
+            ("arch/loongarch/kvm/mmu.c kvm_map_page_fast", "arch/loongarch/kvm/mmu.c kvm_map_page", _GENERIC)),
         Architecture(
             "ppc-radix", "POWER, HV radix", "spin", "none", "write", "write", "write", 1,
             "none", "after every dirty entry: the lock is taken once per entry", "broadcast",
-            "per dirty entry, under the lock",
-            "5.8 (locking re-read in 6.12)",
+            "per dirty entry, under the lock", "5.8 (locking re-read in 6.12)",
             ("arch/powerpc/kvm/book3s_64_mmu_radix.c kvm_radix_test_clear_dirty",
-             "arch/powerpc/kvm/book3s_64_mmu_radix.c kvmppc_hv_handle_set_rc"),
-        ),
+             "arch/powerpc/kvm/book3s_64_mmu_radix.c kvmppc_hv_handle_set_rc")),
         Architecture(
             "s390", "s390", "none", "none", "none", "none", "none", 1,
             "not applicable", "reschedules after each segment", "none", "inside gmap_sync_dirty_log_pmd",
             "5.17 (mmu_lock's absence re-read in 6.12)",
-            ("arch/s390/kvm/kvm-s390.c kvm_arch_sync_dirty_log",),
-        ),
+            ("arch/s390/kvm/kvm-s390.c kvm_arch_sync_dirty_log",)),
     )
 }  # fmt: skip
 """The facts, by name: eight for current kernels, three for older ones."""

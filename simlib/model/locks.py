@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lock disciplines, and their names in a policy."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

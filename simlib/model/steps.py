@@ -267,12 +267,8 @@ class Step(IntEnum):
     MAP = 13, "Change the page table entry of the current page. If `logging` is 1, a written page is marked in the " \
         "dirty log.", \
         Argument("action", words=Map), Argument("logging", 0, 2)  # fmt: skip
-    BARRIER = (
-        14,
-        "Wait until `parties` threads have arrived.",
-        Argument("barrier", 0, "barriers"),
-        Argument("parties", 1),
-    )
+    BARRIER = 14, "Wait until `parties` threads have arrived.", Argument("barrier", 0, "barriers"), \
+        Argument("parties", 1)  # fmt: skip
     SCAN = 15, "Process the 64 pages of the current bitmap word. Each page acted on takes `page_ps`, a word with any " \
         "such page `word_ps`, each page cleared in an unsplit block `unsplit_ps`.", Argument("action", words=Scan), \
         Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
@@ -293,20 +289,12 @@ class Step(IntEnum):
         "SCAN's protect_run. Go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
     LOG = 26, "Put the current page into the thread's log buffer, as hardware does. If it is full, go to the target.", \
         _TARGET  # fmt: skip
-    THROTTLE_CHECK = (
-        27,
-        "Start or raise throttling, by the rule of `Job.throttle`, if too many pages were dirtied compared with those "
-        "sent since the last check. If `begins` is 1, only restart the counts.",
-        Argument("begins", 0, 2),
-    )
-    THROTTLE = (
-        28,
-        "With `pauses` 0, start to sleep for the time that vCPUs run between two sleeps. With 1, make each vCPU sleep "
-        "before its next ACCESS, with its log buffer emptied as by DRAIN, and start to sleep for the same time. WAKE "
-        "must follow.",
-        Argument("pauses", 0, 2),
-        Argument("entry_ps"),
-    )
+    THROTTLE_CHECK = 27, "Start or raise throttling, by the rule of `Job.throttle`, if too many pages were dirtied " \
+        "compared with those sent since the last check. If `begins` is 1, only restart the counts.", \
+        Argument("begins", 0, 2)  # fmt: skip
+    THROTTLE = 28, "With `pauses` 0, start to sleep for the time that vCPUs run between two sleeps. With 1, make " \
+        "each vCPU sleep before its next ACCESS, with its log buffer emptied as by DRAIN, and start to sleep for the " \
+        "same time. WAKE must follow.", Argument("pauses", 0, 2), Argument("entry_ps")  # fmt: skip
     DIRTY_LIMIT_UPDATE = 29, "Measure each vCPU's dirty rate since the last update and set its next sleep."
     DIRTY_LIMIT_SLEEP = 30, "Start to sleep for the time that DIRTY_LIMIT_UPDATE set. WAKE must follow."
     END = 31, "End the thread."

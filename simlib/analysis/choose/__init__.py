@@ -4,8 +4,6 @@
 Names are imported when they are first used, because presets of guests do not need the simulator.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from simlib._lib import lazy_imports

@@ -60,8 +60,7 @@ def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0
     if objective != "cost":
         values = costs.stall if objective == "stall" else costs.clear_time
         batch = int(costs.batch[np.argmin(values)])
-    square_root = square_root_batch(case, weight) if weight > 0 else float("nan")
-    return ClosedForm(case, batch, square_root)
+    return ClosedForm(case, batch, square_root_batch(case, weight) if weight > 0 else float("nan"))
 
 
 def chunk_pages(scenario: Scenario) -> int:

@@ -5,8 +5,6 @@
 and, with `use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from simlib._lib import lazy_imports

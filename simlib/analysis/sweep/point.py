@@ -176,5 +176,4 @@ def first_seed(scenario: Scenario, seed: int) -> int:
     (True, False)
     """
     parts = (_section_text(name, getattr(scenario, name)) for name in ("host", "guest", "workload"))
-    digest = hashlib.blake2b("\n".join((str(seed), *parts)).encode(), digest_size=4).digest()
-    return int.from_bytes(digest) >> 1
+    return int.from_bytes(hashlib.blake2b("\n".join((str(seed), *parts)).encode(), digest_size=4).digest()) >> 1

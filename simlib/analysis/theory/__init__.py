@@ -5,7 +5,7 @@ docs/theory.md lists the formulas, their sources, and the conditions under which
 """
 
 from simlib.analysis.theory.batching import Batching, batch_costs, best_batch, square_root_batch
-from simlib.analysis.theory.machine_repairman import birth_death, closed_lock, machine_repairman, ticket_lock
+from simlib.analysis.theory.machine_repairman import birth_death, closed_lock, machine_repairman
 
 __all__ = [
     "Batching",
@@ -15,5 +15,4 @@ __all__ = [
     "closed_lock",
     "machine_repairman",
     "square_root_batch",
-    "ticket_lock",
 ]

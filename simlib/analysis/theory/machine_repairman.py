@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One lock and `n` threads: the machine-repairman queue M/M/1//N and the ticket lock, by birth–death chains.
+"""One lock and `n` threads: the machine-repairman queue M/M/1//N, by birth–death chains.
 
 State `k` is the number of threads at the lock, including the holder: 0 … n. A thinking thread arrives at rate
 1 / think, so the chain goes k → k+1 at rate (n - k) / think and k → k-1 at rate 1 / service(k).
@@ -156,28 +156,3 @@ def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
     service = check_time("service", service)
     check_cycle("think, service", check_time("think", think), service)
     return closed_lock(n, think, lambda _: service)
-
-
-def ticket_lock(n: int, think: float, service: float, transfer: float) -> ClosedLock:
-    """Stationary state of the non-scalable ticket lock, whose hand-offs take longer if more threads spin on its word.
-
-    With k threads holding or waiting, the rate of k → k-1 is 1 / (service + transfer × k / 2): the release invalidates
-    every spinner's copy of the cache line, the home directory answers their reads one by one, and that of the next
-    holder is on average in the middle (Boyd-Wickizer et al., "Non-scalable locks are dangerous", Linux Symposium 2012).
-    Accounts of the paper differ on whether `k` in the service time includes the holder, as here; for waiters only, use
-    `closed_lock` with ``lambda k: service + transfer * (k - 1) / 2``.
-
-    Returns: `speed_up` is the paper's n - w. Raises `InputError` if an argument is invalid.
-
-    - `n`: number of cores, at least 1.
-    - `think`: mean time between a release and the same core's next acquisition, seconds (the paper's `a`).
-    - `service`: mean time in the critical section, seconds (the paper's `s`).
-    - `transfer`: time for the home directory to answer one request for the line, seconds (the paper's `c`). At 0, the
-      model is `machine_repairman`, which also describes a queued lock if `service` includes the hand-off.
-
-    >>> ticket_lock(2, think=1.0, service=1.0, transfer=1.0).probabilities.round(4)
-    array([0.1, 0.3, 0.6])
-    """
-    service, transfer = check_time("service", service), check_time("transfer", transfer)
-    check_cycle("think, service, transfer", check_time("think", think), service, transfer)
-    return closed_lock(n, think, lambda k: service + transfer * (k / 2))

@@ -67,8 +67,7 @@ class OnHardware(Result):
 
     def curves(self) -> pd.DataFrame:
         """Return the frame for the figure of curves: a policy is a host and a kernel."""
-        names = self.frame["host"] + ", " + self.frame["policy"]
-        return self.frame.assign(policy=names, variant="")
+        return self.frame.assign(policy=self.frame["host"] + ", " + self.frame["policy"], variant="")
 
     def readable(self) -> pd.DataFrame:
         """Return a table to read: one row per point that changes, with the values of both kernels.

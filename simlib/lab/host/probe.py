@@ -76,8 +76,7 @@ class Probe:
 
     def _residuals(self, x: Floats) -> Floats:
         """Differences between model and targets, in standard deviations."""
-        model = np.append(self._simulated(x), x[::-1])
-        return np.asarray(((model - self.targets) / _DEVIATIONS)[self.known])
+        return np.asarray(((np.append(self._simulated(x), x[::-1]) - self.targets) / _DEVIATIONS)[self.known])
 
     def _simulated(self, x: Floats) -> Floats:
         """Logarithms of the simulated probes and time (ps) per page."""

@@ -62,8 +62,7 @@ def load_priors(name: str) -> dict[str, Prior]:
     >>> load_priors("arm64-2022")["clear_page"].median, load_priors("x86-tdp")["clear_page"].factor
     (30000.0, 1.7)
     """
-    family = architecture(name).name.partition("-")[0]
-    return dict(_priors(family))
+    return dict(_priors(architecture(name).name.partition("-")[0]))
 
 
 @lru_cache(maxsize=16)

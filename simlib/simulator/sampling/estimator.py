@@ -327,8 +327,7 @@ def job_of_clear(scenario: Scenario, seed: int = 1) -> Job:
     dirty_shares = memory.dirty_shares()
     uncontended = memory.uncontended_clear(dirty_shares)
     chunk = int(np.searchsorted(np.cumsum(uncontended), 0.5 * uncontended.sum(), side="right"))
-    cycles = memory.copy().make_pass(dirty_shares, rates)
-    return window_job(_clear(memory, chunk, cycles, rates), seed)
+    return window_job(_clear(memory, chunk, memory.copy().make_pass(dirty_shares, rates), rates), seed)
 
 
 def _sending_windows(

@@ -101,8 +101,7 @@ def _middle(values: Sequence[float] | NDArray[np.float64]) -> float:
 
 def _half(replications: int, error: float, unknown: float) -> float:
     """Half-width of an interval, if the part `unknown` of the value is not known exactly."""
-    quantile = float(stdtrit(replications - 1, 0.5 + LEVEL / 2))
-    return quantile * float(np.hypot(error, MODEL_ERROR * unknown))
+    return float(stdtrit(replications - 1, 0.5 + LEVEL / 2)) * float(np.hypot(error, MODEL_ERROR * unknown))
 
 
 def _precopy(scenario: Scenario, runs: Sequence[SampledRun]) -> Estimate:

@@ -9,8 +9,6 @@ computes, `findings` keeps the results, `drawing` draws them, and `words` writes
 Names are imported when they are first used, so that the server starts without the simulator.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from simlib._lib import lazy_imports

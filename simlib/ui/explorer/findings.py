@@ -46,8 +46,7 @@ class Findings(PartialFindings[ExplorerState]):
 
     def trips(self, part: str = "trips") -> pd.DataFrame:
         """Table with a row for each strategy of a part; of ``trips``: the selected strategy, then the pins."""
-        vcpus = self.state.scenario.guest.vcpus
-        return pd.DataFrame([trip.row(vcpus) for trip in self.parts.get(part, ())])
+        return pd.DataFrame([trip.row(self.state.scenario.guest.vcpus) for trip in self.parts.get(part, ())])
 
     def compared(self) -> pd.DataFrame:
         """Compare each strategy with the baseline.

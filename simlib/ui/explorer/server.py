@@ -26,7 +26,6 @@ from simlib._lib import signals
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.extras import missing
 from simlib._lib.files import write_bytes
-from simlib._lib.reading import exists
 from simlib._lib.signals import DeferSignals
 from simlib.ui.explorer.launch import started_by
 
@@ -97,13 +96,15 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
         raise SimlibError(f"no {NOTEBOOK} in {source / 'notebooks'} or {package / '_notebooks'}: install simlib again")
     target = (Path.cwd() if below is None else below) / COPIES
     for place in (target, *(target / name for name in PARTS)):
-        if exists(place) and place.stat().st_uid != os.geteuid():
+        if os.path.exists(place) and place.stat().st_uid != os.geteuid():
             raise SimlibError(f"{place} belongs to another user: change to a folder of your own")
     try:
         for name, packaged in PARTS.items():
             (target / name).mkdir(parents=True, exist_ok=True)
             for file in sorted((package / packaged).glob("*.*")):
-                if file.name == PAGE or not exists(target / name / file.name):  # the page's code runs when it is opened
+                if file.name == PAGE or not os.path.exists(
+                    target / name / file.name
+                ):  # the page's code runs when it is opened
                     write_bytes(target / name / file.name, file.read_bytes())
     except (InputError, OSError) as error:
         why = error.rule if isinstance(error, InputError) else error.strerror

@@ -24,7 +24,6 @@ GOOD = {
     "from_time_per_vcpu_work": {"n": [1, 2], "time": [1.0, 1.5]},
     "machine_repairman": {"n": 2, "think": 1.0, "service": 1.0},
     "square_root_batch": {"case": CASE, "weight": 1.0},
-    "ticket_lock": {"n": 2, "think": 1.0, "service": 1.0, "transfer": 1.0},
     "universal_scalability": {"n": [1, 2], "contention": 0.5, "coherency": 0.1},
 }
 FUNCTIONS = {name: getattr(theory, name) for name in theory.__all__ if inspect.isfunction(getattr(theory, name))} | {
@@ -80,11 +79,9 @@ def test_bad_argument(function, name, wrong):
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("function", ["machine_repairman", "ticket_lock"])
-def test_a_cycle_without_time_is_refused(function):
-    zero_times = {name: 0.0 if isinstance(value, float) else value for name, value in GOOD[function].items()}
+def test_a_cycle_without_time_is_refused():
     with pytest.raises(InputError, match="must not all be 0"):
-        FUNCTIONS[function](**zero_times)
+        theory.machine_repairman(2, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles import ticket_lock
 from scipy import linalg
 
-from simlib.analysis.theory import birth_death, closed_lock, machine_repairman, ticket_lock
+from simlib.analysis.theory import birth_death, closed_lock, machine_repairman
 
 times = st.floats(1e-9, 1e3)
 populations = st.integers(1, 200)

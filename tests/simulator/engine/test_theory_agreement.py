@@ -3,10 +3,10 @@
 
 import numpy as np
 import pytest
-from oracles import deterministic_lock, mean_value_analysis, reader_writer_bounds
+from oracles import deterministic_lock, mean_value_analysis, reader_writer_bounds, ticket_lock
 from scipy import stats
 
-from simlib.analysis.theory import machine_repairman, ticket_lock
+from simlib.analysis.theory import machine_repairman
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
