@@ -68,7 +68,7 @@ def main() -> None:
     curves = {
         "vCPUs, 16 MiB each, page by page": (VCPUS, whole),
         "GiB, 16 vCPUs, page by page": (sizes, paged),
-        "GiB, 16 vCPUs, by windows": (large, sampled),
+        "GiB, 16 vCPUs, sampled": (large, sampled),
     }
     figure = make_subplots(1, 2, subplot_titles=["time, s", "memory, GiB"])
     for name, (xs, runs) in curves.items():

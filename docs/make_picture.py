@@ -36,7 +36,7 @@ def draw_readme() -> None:
     """Draw the arm64 curves."""
     figure = figures.dirty_memory_time(
         STUDY.load_or_compute().tables["curves"],
-        title="arm64, Ampere Altra: calibrated on at most 8 vCPUs, predicted to 64",
+        title="arm64, Ampere Altra: fitted up to 8 vCPUs, predicted up to 64",
     )
     write(figure, TARGET, 520)
 
@@ -53,7 +53,7 @@ def draw_notebooks() -> None:
         figure = go.Figure(
             {part: figures_of_cells[FIGURE_INDEX.get(path.stem, 0)][part] for part in ("data", "layout")}
         )
-        write(figure, HERE / f"{path.stem}.svg", min(int(figure.layout.height or 520), 1100))
+        write(figure, HERE / f"{path.stem}.svg", int(figure.layout.height or 520))
 
 
 if __name__ == "__main__":

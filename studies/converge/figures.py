@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of real migrations beside what was predicted of them."""
+"""Figures of real migrations: measured against predicted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def predicted_times(rows: pd.DataFrame) -> go.Figure:
             hovertemplate="%{text}<br>predicted %{x:.4g} s, took %{y:.4g} s<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(title="predicted, s", type="log")
-    figure.update_yaxes(title="took, s", type="log")
+    figure.update_yaxes(title="measured, s", type="log")
     figure.update_layout(height=520)
-    return titled(figure, "Real migrations beside what was predicted before",
+    return titled(figure, "Total time of real migrations: measured against predicted",
                   "points are measured; bars are predicted 90 % intervals", entries_per_row=2)  # fmt: skip
