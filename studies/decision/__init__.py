@@ -102,11 +102,11 @@ def answer(findings: Decision) -> Answer:
     recommendations = []
     for name, choice in findings.choices.items():
         cost, stall = choice.recommended("cost"), choice.recommended("stall")
-        strategies = f"`{cost}` for both" if cost == stall else f"`{cost}` for CPU time, `{stall}` for the stall"
+        strategies = f"`{cost}` for both" if cost == stall else f"`{cost}` for the cost, `{stall}` for the stall"
         recommendations.append(f"on {name} {strategies} ({choice.evidence_label})")
     guest = next(iter(findings.choices.values())).scenario.guest
     return Answer(
-        "Strategies with the least total CPU time and with the shortest longest stall, for a guest of "
+        "Strategies with the lowest weighted cost and with the shortest longest stall, for a guest of "
         f"{guest.vcpus} vCPUs and {format_size(guest.pages * guest.page_size)}: {'; '.join(recommendations)}."
     )
 

@@ -23,7 +23,7 @@ LEVEL = 0.95
 """Probability that no cell of a map wrongly reports a strategy as distinguished."""
 
 INDIFFERENCE = 0.02
-"""Differences below this share of the least CPU time count as equal."""
+"""Differences below this share of the lowest cost count as equal."""
 
 
 def best_strategy_grid(
