@@ -99,7 +99,7 @@ def fit_surrogate(
     errors = []
     tables = _tables(unit)
     for column, point in enumerate(zip(points["variant"], points["vcpus"], points["metric"], strict=True)):
-        group = problem.case(point[0], 1).cost_group
+        group = problem.cases[point[0], 1].cost_group
         costs = [i for i, name in enumerate(problem.names) if "[" not in name or name.endswith(f"[{group}]")]
         degrees: NDArray[np.int64] = np.array(
             [d for d in itertools.product(range(DEGREE + 1), repeat=len(costs)) if sum(d) <= DEGREE]

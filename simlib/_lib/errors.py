@@ -129,13 +129,13 @@ def shortened(value: object, limit: int = MAX_VALUE_CHARS) -> str:
     """Value as a message shows it: on one line, cut after `limit` characters.
 
     >>> shortened(2.5), len(shortened("x" * 10**6)), shortened(16**9999)
-    ('2.5', 242, 'an int that is too long to be shown')
+    ('2.5', 242, 'an int that is too long or nested too deeply to be shown')
     """
     try:
         text = value if isinstance(value, str) else repr(value)
     except (RecursionError, ValueError):  # nested deeply, or more than 4300 digits
         kind = type(value).__name__
-        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} that is too long to be shown"
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} that is too long or nested too deeply to be shown"
     text = printable(text[: limit + 1])
     return text if len(text) <= limit else f"{text[:limit]} …"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that end a run cleanly: Ctrl-C, a request of the system, and a terminal that is closed."""
+"""Signals that end a run cleanly: SIGINT (Ctrl-C), SIGTERM, and SIGHUP (the terminal was closed)."""
 
 SENTENCE = "interrupted; nothing half-written is left behind"
 

@@ -166,7 +166,7 @@ def simulate_points(
         span = f"{scaled[0]:g}" + (f" to {scaled[-1]:g}" if len(scaled) > 1 else "")
         flags.add(f"one page in {span} was simulated; times and counts are scaled")
     if 0 in scales:
-        flags.add(f"sampled: windows of {DEFAULT_REPLICATIONS} replications of each migration (docs/sampling.md)")
+        flags.add(f"sampled: {DEFAULT_REPLICATIONS} sampled runs of each migration (docs/sampling.md)")
     sampled = options.unknown_costs == "sample"
     if any(case.known.estimate is None and not (sampled and case.known.drawn) for case in cases):
         flags.add("intervals reflect only the spread over seeds: the costs were given, not calibrated")

@@ -82,7 +82,7 @@ def _check_preempted(workload: Workload, vcpus: int) -> None:
         rule = "only the single clearing thread of clear_under_load preempts vCPUs"
         raise InputError(key, count, rule, "remove preempted_vcpus")
     if count > vcpus:
-        raise InputError(key, count, f"the guest has only {vcpus} vCPUs", "use a smaller number")
+        raise InputError(key, count, f"must be at most the guest's number of vCPUs, {vcpus}", "use a smaller number")
     if workload.iterations > most:
         raise InputError("workload.iterations", workload.iterations, f"must be at most {most} with preempted vCPUs")
 

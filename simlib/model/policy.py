@@ -116,7 +116,7 @@ class Policy(rules.Checked):
                 value = getattr(self.facts, name)
             if value == "none":
                 rule = f"{self.facts.title} does not take mmu_lock here ({self.facts.sources[0]})"
-                hint = f"give policy.{name} a value to compute its cost if it did"
+                hint = f"give policy.{name} a value to simulate it as if it took mmu_lock"
                 raise InputError(f"policy.{name}", "default", rule, hint)
             values[name] = value
         if self.dirty_tracking == "default":

@@ -356,7 +356,7 @@ class Program:
         self.add(Step.TOUCH, line)
 
     def sleep(self, time_ps: int) -> None:
-        """Sleep for this time of the clock."""
+        """Sleep until the clock has advanced by this time."""
         self.add(Step.SLEEP, time_ps)
         self.add(Step.WAKE)
 

@@ -136,7 +136,7 @@ STATE = 3
 
 
 class Block(IntEnum):
-    """State of one block (2 MiB with 4 KiB pages): split into a table, or mapped whole."""
+    """State of one block (2 MiB with 4 KiB pages): split into a table, absent, or mapped whole."""
 
     TABLE = 0
     ABSENT = 1
@@ -276,7 +276,7 @@ class Step(IntEnum):
     LAP = 17, "With `reads` 0, start the thread's stopwatch, unless a KICK before this fault did. With 1, record its " \
         "time and restart it. With 2, do so only if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
     SIGNAL = 18, "Raise a flag, which then stays raised.", _FLAG
-    SLEEP = 19, "Start to sleep for `time_ps` of the clock. WAKE must follow.", Argument("time_ps")
+    SLEEP = 19, "Start to sleep until the clock has advanced by `time_ps`. WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep until the end of the time that the previous step set."
     KICK = 21, "Make every vCPU in the guest exit and re-enter it once before its next ACCESS; its log buffer is " \
         "emptied, as by DRAIN. If `stalls` is 1, its stopwatch starts at the exit, and is read immediately if " \

@@ -118,7 +118,7 @@ GUEST = (
     MigrationInput(
         "current", "settings", _text,
         "A migration parameter or capability already set in QEMU, e.g. downtime-limit=500, auto-converge=on. The "
-        "others have the values that QEMU reported, otherwise QEMU's defaults with an unlimited max-bandwidth.",
+        "others have the values that QEMU reported or, without a report, QEMU's defaults with unlimited bandwidth.",
         "NAME=VALUE",
         repeated=True,
     ),

@@ -39,7 +39,7 @@ ASK = (
 
 _MIB = 2**20
 _EXACT = 0.02
-"""Relative standard error of a rate for which every write is counted: the rate of a guest is never constant."""
+"""Relative standard error of a rate for which every dirtied page is counted, as a guest's rate is never constant."""
 
 _SAMPLE_PAGES = 512
 """Pages of each GiB that calc-dirty-rate compares by default: migration/dirtyrate.h."""

@@ -96,7 +96,7 @@ def predictions(walk: Walk, seed: int = 1, progress: Progress | None = None) -> 
 
 
 def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
-    """Find the ways with the lock that are equivalent for the guest to no lock (`EQUIVALENCE_LIMITS`), and their GET.
+    """For each point, find the way with the shortest GET among those that take the lock and cost the guest no more.
 
     Returns: ``axis``, ``value``; ``equivalent``: the equivalent way with the shortest GET, or ``none``; ``get_ratio``:
     its GET over that without the lock at the same cost per page; ``whole_stall_ratio``, ``whole_throughput_loss``: the

@@ -60,7 +60,7 @@ def hypotheses() -> dict[str, GrowthHypothesis]:
     return {
         "constant": GrowthHypothesis(_FLAT, _QUEUE, "nothing grows"),
         "busy": GrowthHypothesis({"remote_ratio": 1.0}, _QUEUE, "work slows down as the pass without a lock does"),
-        "sockets": GrowthHypothesis({}, _QUEUE, "that, and lines come from another socket"),
+        "sockets": GrowthHypothesis({}, _QUEUE, "the previous, and cache lines come from the other socket"),
         "clusters-of-4": GrowthHypothesis(four, _QUEUE, "that, and within a cluster of 4 cores sooner"),
         "clusters-of-8": GrowthHypothesis(eight, _QUEUE, "that, and within a cluster of 8 cores sooner"),
         "queue_length_penalty": GrowthHypothesis(_FLAT, _GROWS, "only the hand-off grows, with the waiters' logarithm"),

@@ -75,4 +75,4 @@ def test_the_notebook_says_what_its_cells_compute(ran):
     assert_ran_without_complaint(run)
     tries = run["findings"].tables["tries"]
     none = tries[tries["trial"].isin(AUTHORS_CLAIMS) & (tries["changed"] == 0)]
-    assert f"Of {len(AUTHORS_CLAIMS)} series of other authors, {len(none)} changed none" in answer_of(run)
+    assert f"Of {len(AUTHORS_CLAIMS)} series by other authors, {len(none)} changed none" in answer_of(run)

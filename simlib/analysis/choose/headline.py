@@ -132,7 +132,7 @@ def _stalls(choice: Choice) -> str:
     current, best = table[table["as_it_is"]], table.loc[answer["recommended"]]
     row = best if current.empty else current.iloc[0]
     value, bound, percentile = (seconds_text(row[column]) for column in ("stall_s", "stall_bound_s", "p999_s"))
-    bounds = f"(in 90 % of migrations at most {bound}; 99.9 % of stalls at most {percentile})"
+    bounds = f"(with 90 % probability at most {bound}; 99.9 % of stalls at most {percentile})"
     shortest = f"shortest with {answer['recommended']}"
     if current.empty:
         return f"{shortest}, {value} {bounds}"

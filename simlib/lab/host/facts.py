@@ -16,7 +16,7 @@ from simlib.lab.native import cpu_model
 KVM_PARAMETERS = (
     "tdp_mmu", "eager_page_split", "nx_huge_pages", "ept", "npt", "pml", "dirty_log_clear_batch", "vgic_mode",
 )  # fmt: skip
-"""Parameters of KVM's modules that affect dirty logging; others are not recorded."""
+"""Parameters of KVM's modules that are recorded."""
 
 VENDORS = ("kvm_intel", "kvm_amd", "kvm_pvm")
 """KVM's x86 modules that run guests; the first loaded one is used."""

@@ -204,7 +204,7 @@ class Trace:
             cpus = ", ".join(f"CPU {cpu}: {count}" for cpu, count in sorted(self.lost.items()))
             warnings.append(f"{self.lost.total()} events were lost while recording ({cpus}): waits are missing")
         if times := self.unknown:
-            warnings.append(f"{times} times events were lost without a count: waits are missing")
+            warnings.append(f"events were lost {times} times, in unknown number: waits may be missing")
         return warnings + [f"{count} {reason}, left out" for reason, count in self.episodes.left_out.items() if count]
 
     def _count(self, lines: Lines, match: re.Match[str]) -> None:

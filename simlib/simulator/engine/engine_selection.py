@@ -15,7 +15,7 @@ MAX_REFERENCE_EVENTS = 20_000
 """Maximum number of events of a run on the reference engine, which then takes a quarter of a second."""
 
 COMPILE_AFTER_EVENTS = 500_000
-"""Total events of the reference runs in this process (six seconds) after which compiling pays off."""
+"""Number of events of reference runs in this process, about six seconds, after which compiling pays off."""
 
 LOAD_AFTER_EVENTS = 10_000
 """Total events of these runs after which loading pays off, if the engine is already compiled."""

@@ -194,7 +194,7 @@ METRICS = (
     Metric("clear_wait_time", "s", "Part of `clear_cpu_time`: waiting for the lock and its cache line.",
            "proportional"),
     Metric("clear_flush_time", "s", "The rest of `clear_cpu_time`: TLB flushes, the ioctl, allocating without the "
-           "lock, requesting the lock again.", "proportional"),
+           "lock, reacquiring the lock, without the wait.", "proportional"),
     Metric("enable_time", "s", "Time taken to enable dirty logging.", "proportional"),
     Metric("precopy_duration", "s", "From the end of the warm-up to the switchover.", "proportional"),
     Metric("passes", "count", "Passes before the switchover.", integer=True),

@@ -66,7 +66,7 @@ def data_check(
 def data_import(
     kind: Annotated[str, Argument(metavar="KIND", help="Kind of the file; listed below.")],
     path: Annotated[Path, Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
-    out: Annotated[Path | None, into_folder("FOLDER", "Folder for every table: CSV and descriptor.")] = None,
+    out: Annotated[Path | None, into_folder("FOLDER", "Folder for all tables: CSV files with descriptors.")] = None,
     name: Annotated[str, Option(help="Name of the written files. Default: name of the input.")] = "",
     table: Annotated[str, Option(help="Table to print. Default: all with --format table, else the first.")] = "",
     lock: Annotated[str, Option(help="lock-stat: part of a lock class's name, or all. Default: mmu_lock.")] = "",

@@ -70,7 +70,7 @@ class Numbers:
     vcpus: Annotated[int, Option(min=0, help="Number of vCPUs instead of the guest's.")] = 0
     memory: Annotated[str, Option(help="Total memory, e.g. 512G.")] = ""
     write_interval: Annotated[
-        str, Option(help="Time between two accesses of a vCPU, each to another page, e.g. 20us.")
+        str, Option(help="Time that a vCPU runs between two page accesses (reads or writes), e.g. 20us.")
     ] = ""
     link: Annotated[str, Option(help="Bandwidth of the migration link, e.g. 25Gbit/s.")] = ""
     chunk: Annotated[str, Option(help="Memory that one CLEAR ioctl covers, e.g. 1G (QEMU's default).")] = ""

@@ -67,7 +67,7 @@ def lab_check(how: FormatOption = Format.TABLE) -> None:
 @app.command("qemu")
 def lab_qemu(
     arch: ArchitectureOption = None,
-    if_needed: Annotated[bool, Option("--if-needed", help="Only if no QEMU is installed that is new enough.")] = False,
+    if_needed: Annotated[bool, Option("--if-needed", help="Do nothing if a new enough QEMU is installed.")] = False,
 ) -> None:
     """Unpack a QEMU that is new enough into the lab's folder, without installing it. Debian 12 only."""
     targets = _targets(arch)
@@ -256,7 +256,10 @@ class TryOptions:
         list[str] | None, Option("--set-all", metavar="NAME=VALUE", help="Parameter of kvm, for both kernels.")
     ] = None
     kernel: Annotated[
-        str, Option(help="statistics: counts by call site; plain: only times; lock-stat: counts by lock.")
+        str,
+        Option(
+            help="Kind of kernel: statistics (counts by call site), plain (times only) or lock-stat (counts by lock)."
+        ),
     ] = "statistics"
     jobs: JobsOption = 0
     each_patch: Annotated[
@@ -376,7 +379,7 @@ def lab_costs(
     """Print the costs of actions on the lab's machines, in instructions.
 
     Lab time counts instructions, so these costs compare code paths; they are not times on hardware. They come from the
-    shipped fits. With --out they are computed again, which needs a checkout.
+    shipped fits. With --out they are computed again, which needs a checkout of simlib.
 
     Example: simlib lab costs --out data/fits
     """

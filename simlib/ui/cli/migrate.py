@@ -90,7 +90,8 @@ def migrate(
     emit: Annotated[
         EmitFormat,
         Option(
-            "--emit", help="Output format: virsh, qmp, kubevirt; cloud-hypervisor also selects its migration algorithm."
+            "--emit",
+            help="Output format: virsh, qmp, kubevirt, or cloud-hypervisor, whose migration is then simulated.",
         ),
     ] = EmitFormat.VIRSH,
     kernel: Annotated[

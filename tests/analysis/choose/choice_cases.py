@@ -109,7 +109,9 @@ def check_consistent(result):
             assert row["recommended"] == answer["recommended"]
     assert table["knee"].sum() == 1
     assert table.loc[result.knee, "allowed"]
-    assert result.guarantee.startswith(f"with {result.confidence * 100:g} % all {9 * (len(table) - 1)} differences")
+    assert result.guarantee.startswith(
+        f"with a joint confidence of {result.confidence * 100:g} %, all {9 * (len(table) - 1)} differences"
+    )
 
 
 def check_stalls_are_listed(result):

@@ -167,7 +167,7 @@ def check_stalls(choice, text, current):
     stays = bool(current) and (answer["recommended"] in current or answer["all_equivalent"])
     assert ("no strategy" in text) == stays
     assert stays or f"shortest with {answer['recommended']}, {seconds_text(answer['value_s'])} (" in text
-    assert (" as it is (in 90 % of migrations at most " in text) == table["as_it_is"].any()
+    assert (" as it is (with 90 % probability at most " in text) == table["as_it_is"].any()
 
 
 def check_lines(choice):

@@ -130,7 +130,7 @@ def test_a_budget_that_no_strategy_satisfies(short):
 
 def test_a_confidence_is_not_rounded_up(short):
     assert choose(scenario(), strategies=["every-64", "baseline"], confidence=0.999).guarantee.startswith(
-        "with 99.9 % all 9 "
+        "with a joint confidence of 99.9 %, all 9 "
     )
 
 

@@ -135,7 +135,7 @@ def test_the_advice_has_the_setting_its_effect_and_its_cost(names, text, to_do):
     assert advice["How sure"] == "95 % that no other of the 2 simulated strategies further lowers the weighted cost"
     assert advice["Other goals"] == "for CPU time of CLEAR use whole-ioctl (as it is; longest stall then 1 ms)"
     assert advice["Longest stall"] == (
-        f"1 ms as it is (in 90 % of migrations at most 1 s; 99.9 % of stalls at most 1 s); "
+        f"1 ms as it is (with 90 % probability at most 1 s; 99.9 % of stalls at most 1 s); "
         f"shortest with {names}, 1 µs (1 s)"
     )
     assert result.advice()["Limits"].startswith("stalls are simulated: their order is more reliable than their length")
