@@ -33,7 +33,7 @@ help:
 	@echo "make docs        build the documentation site in build/docs (installs requirements/docs.txt)"
 	@echo "make conservation  check $(SCENARIOS) random migrations with an independent witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time; a test must fail each time (12 minutes)"
-	@echo "make mutants     make $(MUTANTS) random small faults in each of four packages, and count those that no test notices (hours)"
+	@echo "make mutants     make $(MUTANTS) random small faults in each of four packages, and count those that no test detects (hours)"
 	@echo "make same-results  compare commands under $(PYTHONS) and with the lowest allowed versions of packages"
 	@echo "make endurance   repeat commands for two hours: memory and file descriptors must not grow"
 	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (3 minutes)"
