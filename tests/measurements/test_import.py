@@ -166,7 +166,7 @@ def test_trace_cmd_with_the_events_of_simlibs_patches():
     assert rows(released, "site", "mode", "hold_ns") == [("fault_slow", "write", 1903), ("clear", "write", 900)]
     assert (acquired["vm"].tolist(), released["vm"].tolist()) == (["4090-12", "", "4101-12"], ["4090-12", "4101-12"])
     assert [w.partition(" ")[0] for w in imported.warnings[:1]] == ["204600"]
-    assert imported.warnings[1:] == ["events were lost 1 times, in unknown number: waits may be missing"]
+    assert imported.warnings[1:] == ("events were lost 1 times, in unknown number: waits may be missing",)
 
 
 def test_kvms_other_events_are_counted_by_thread_and_reason():
