@@ -176,6 +176,7 @@ class ExecutorOptions:
 
 
 DEFAULT_MAX_WORKERS = 16  # maximum number of processes that a command starts by default; each takes 80 MiB
+_ONE_PER_CPU = f"one per CPU, at most {DEFAULT_MAX_WORKERS}"  # Sphinx cannot read an f-string in an annotation
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class Processes(ExecutorOptions):
 
     workers: Annotated[
         int | None,
-        Option(min=0, max=MAX_WORKERS, show_default=f"one per CPU, at most {DEFAULT_MAX_WORKERS}", help=_WORKERS),
+        Option(min=0, max=MAX_WORKERS, show_default=_ONE_PER_CPU, help=_WORKERS),
     ] = None
 
 
