@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from simlib.lab.build import built_dir
+
 ROOT = Path(__file__).parents[1]
-sys.path += [str(ROOT / "tests" / "lab")]
 
 LIMIT_S = 1.0
 SENTENCE = "simlib: interrupted; nothing half-written is left behind"
@@ -51,9 +52,8 @@ class Command:
 
 def commands(folder: Path) -> list[Command]:
     """Return all long commands, and write their scenarios and a fake lab into a folder."""
-    from lab_fakes import built, program  # noqa: PLC0415  # only this function needs the lab
-
-    from simlib.lab.build import built_dir  # noqa: PLC0415
+    sys.path.append(str(ROOT / "tests" / "lab"))
+    from lab_fakes import built, program  # noqa: PLC0415  # its folder is on the path since the line above
 
     (folder / "long.toml").write_text(LONG)
     lab = folder / "lab"
