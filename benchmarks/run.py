@@ -305,7 +305,7 @@ def fixed_cost(size: Size) -> list[Row]:
 
     samples = run_alternately({"cached": lambda: calls(True), "new": lambda: calls(False)}, size.rounds)
     return [
-        Row("simulate(), 1 vCPU, 2 MiB: a call, another seed", "ms", tuple(samples["cached"]), 0.4),
+        Row("simulate(), 1 vCPU, 2 MiB: a call with another seed", "ms", tuple(samples["cached"]), 0.4),
         Row("  a call, costs that are not cached", "ms", tuple(samples["new"])),
     ]
 
@@ -348,10 +348,10 @@ def published(size: Size) -> list[Row]:
     runs = [child("point", "3", size.memory_per_vcpu) for _ in range(size.point_rounds)]
     return [
         Row(
-            f"64 vCPUs × {size.memory_per_vcpu}, 3 lock sections a fault", "s", tuple(run["wall"] for run in runs), 8.5
+            f"64 vCPUs × {size.memory_per_vcpu}, 3 acquisitions per fault", "s", tuple(run["wall"] for run in runs), 8.5
         ),
         Row("  peak memory", "GiB", tuple(run["peak_bytes"] / 2**30 for run in runs), 0.3),
-        Row("  processor time", "s", tuple(run["cpu"] for run in runs)),
+        Row("  CPU time", "s", tuple(run["cpu"] for run in runs)),
         Row("  acquisitions of mmu_lock", "", (runs[0]["acquisitions"],)),
         Row("  events", "", (runs[0]["events"],)),
     ]
@@ -376,7 +376,7 @@ def command_times(size: Size, before: str | None) -> list[Row]:
             samples = run_alternately(programs, size.command_rounds, warm_up=0 if command.compiles else 1)
             rows.append(Row(command.name, "s", tuple(samples["now"]), command.limit))
             if before:
-                rows.append(Row(f"  over {before}", "×", ratios(samples["now"], samples["before"]), 1.0))
+                rows.append(Row(f"  relative to {before}", "×", ratios(samples["now"], samples["before"]), 1.0))
     return rows
 
 
@@ -416,7 +416,7 @@ def version(package: str) -> str | None:
 
 def print_table(rows: list[Row], judged: bool) -> None:
     """Print the rows in aligned columns."""
-    head = ("what", "median", "range", "bar", "")
+    head = ("measurement", "median", "range", "bar", "")
     lines = [head, *(row.cells(judged) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     for index, line in enumerate(lines):
@@ -442,7 +442,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 def markdown(rows: list[Row]) -> str:
     """Return the rows with a bar and the ratios as a Markdown table."""
-    lines = ["| what | median | range | bar | |", "|---|---|---|---|---|"]
+    lines = ["| measurement | median | range | bar | |", "|---|---|---|---|---|"]
     shown_rows = [row for row in rows if row.limit is not None or row.unit == "×"]
     for name, *cells, verdict in (row.cells(judged=True) for row in shown_rows):
         label = f"– {name.strip()}" if name.startswith(" ") else name

@@ -68,11 +68,11 @@ def commands(folder: Path) -> list[TimedCommand]:
     curve.write_text(CURVE)
     selection = ("--select", "series == 'spinlock-old-test'", "--out", str(folder / "fit.json"))
     return [
-        TimedCommand("first answer, nothing compiled", ("simulate", str(small)), 8, compiles=True),
-        TimedCommand("calibrate, 7 points, 4 costs: processor time",
+        TimedCommand("first simulate, nothing compiled yet", ("simulate", str(small)), 8, compiles=True),
+        TimedCommand("calibrate, 7 points, 4 costs: CPU time",
              ("calibrate", str(curve), "arm64-dirty-memory-time", *selection), 10, cpu=True),
         TimedCommand("choose, 64 vCPUs, 256 GiB, arm64", ("choose", "--architecture", "arm64"), 20),
-        TimedCommand("choose-batch, the same", ("choose-batch", "--architecture", "arm64"), 15),
+        TimedCommand("choose-batch, same guest", ("choose-batch", "--architecture", "arm64"), 15),
     ]  # fmt: skip
 
 
