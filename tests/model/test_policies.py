@@ -55,7 +55,7 @@ def test_an_unknown_policy_is_named_in_one_sentence():
 def test_the_manual_has_a_row_for_each_policy_in_order():
     """The table of docs/policies.md."""
     page = Path(__file__).parents[2] / "docs" / "policies.md"
-    table = page.read_text(encoding="utf-8").partition("| name | what |")[2]
+    table = page.read_text(encoding="utf-8").partition("| name | meaning |")[2]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     expected = []
     for row in POLICIES.values():
