@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measurements: published tables of ``data/``, files of the user, and imported logs of other tools.
+"""Measurements: the published tables in ``data/``, the user's files, and logs imported from other tools.
 
 >>> from simlib import measurements
 >>> table = measurements.load("x86-clear-dirty-log-160-vcpus")

@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def cut_cells(where: str, text: str) -> pd.DataFrame:
-    """Split the text of a CSV file (commas, a header first, a newline at the end) into cells stripped of blanks.
+    """Split the text of a CSV file (commas, a header line, a final newline) into cells without surrounding blanks.
 
     Returns: Cells as strings; the index is the line of the file on which a row ends, and the header is line 1. Raises
     `InputError` if the text is truncated or is not a table; `where` is the file's name in messages.
@@ -35,15 +35,15 @@ def cut_cells(where: str, text: str) -> pd.DataFrame:
     header = _header(where, lines[0][1])
     for line_number, row in lines[1:]:
         if len(row) != len(header):
-            rule = f"must have {len(header)} cells like the header"
+            rule = f"must have as many cells as the header, {len(header)}"
             hint = "is the file truncated?" if len(row) < len(header) else "quote a cell that contains a comma"
-            raise InputError(f"{where}, row {line_number}", f"{len(row)} cells", rule, hint)
+            raise InputError(f"{where}, row {line_number}", f"{len(row)} cell{'s' * (len(row) != 1)}", rule, hint)
     if len(lines) == 1:
         raise InputError(where, "a header only", "must have at least one row", "is the file truncated?")
     if not text.endswith(("\n", "\r")):
         line_number, row = lines[-1]
-        rule = "the last line must end with a newline, otherwise the file may be truncated"
-        hint = "complete the line; if it is complete, add the newline"
+        rule = "the last line must end with a newline; without one, the file may be truncated"
+        hint = "complete the line, or only add the newline if it is complete"
         raise InputError(f"{where}, row {line_number}", ",".join(row), rule, hint)
     numbers, rows = zip(*lines[1:], strict=True)
     return pd.DataFrame(list(rows), index=list(numbers), columns=header, dtype=object)
@@ -56,5 +56,5 @@ def _header(where: str, header: list[str]) -> list[str]:
         if not name:
             raise InputError(f"{where}, header", ",".join(header), "every column must have a name", "name the column")
         if count > 1:
-            raise InputError(f"{where}, header", name, "each name must occur once", "rename or remove one")
+            raise InputError(f"{where}, header", name, "a column name must be unique", "rename or remove a column")
     return header

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Conditions on rows, such as ``vcpus <= 8 and (series == spin or not clear_time_s > 2)``.
 
-The grammar is that of `simlib.model.grammar`, and its comparisons are::
+The grammar is that of `simlib.model.grammar` with these comparisons::
 
     comparison = column op value | column ["not"] "in" values
     values     = value { "," value } | "(" value { "," value } ")" | "[" value { "," value } "]"
@@ -29,15 +29,15 @@ _COMPARE = {
 }  # fmt: skip
 _COLUMN = re.compile(r"[^\W\d]\w*")
 _VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s'",<>=!()\[\]]+""")
-_GRAMMAR = "write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses"
+_GRAMMAR = "write `column op value` (== != <= >= < >) or `column in a,b,c`; join with `and`, `or`, `not`, parentheses"
 
 RESERVED = ("and", "or", "not", "in")
-"""Keywords of the grammar; a column cannot have one of them as its name."""
+"""Keywords of the grammar, which cannot be names of columns."""
 
 
 @dataclass(frozen=True)
 class Clause(conditions.Condition):
-    """One comparison of a column with one value, or with several (``in``).
+    """Comparison of a column with one value, or with several values (``in``).
 
     - `column`: name of the column.
     - `op`: ``==``, ``!=``, ``<=``, ``>=``, ``<``, ``>`` or ``in``.
@@ -55,7 +55,7 @@ class Clause(conditions.Condition):
 
 @dataclass(frozen=True)
 class RowCondition:
-    """Condition that selects rows of a table. `parse_condition` creates it, also from its own ``str``.
+    """Condition that selects rows of a table. `parse_condition` reads it from a string, such as its ``str``.
 
     - `condition`: clauses joined by ``and``, ``or`` and ``not``; None selects every row.
     """
@@ -66,7 +66,7 @@ class RowCondition:
         return "" if self.condition is None else str(self.condition)
 
     def columns(self) -> tuple[str, ...]:
-        """Return the columns that the condition names, each once, in order.
+        """Return the columns that the condition names, each once, in order of first use.
 
         >>> parse_condition("vcpus > 1 and (series == a or vcpus > 8)").columns()
         ('vcpus', 'series')
@@ -77,7 +77,7 @@ class RowCondition:
     def mask(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """Select the rows of `frame` that meet the condition.
 
-        A comparison with a missing value is neither true nor false, even with ``!=``, so that the row meets neither the
+        A comparison with a missing value is neither true nor false, even with ``!=``: the row meets neither the
         comparison nor its negation (Kleene's three-valued logic, as in SQL and pandas).
 
         Returns: ndarray of bool, shape (len(frame),). True where the condition holds. Raises `InputError` if a column
@@ -109,7 +109,7 @@ def parse_condition(text: str) -> RowCondition:
     >>> parse_condition("vcpus = 8")
     Traceback (most recent call last):
     simlib.InputError: condition = vcpus = 8: expected ==, !=, <=, >=, <, > or in, found '=' (character 7);
-    write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses
+    write `column op value` (== != <= >= < >) or `column in a,b,c`; join with `and`, `or`, `not`, parentheses
     """
     return RowCondition(_ConditionParser(text, "condition", _GRAMMAR).read() if text.strip() else None)
 
@@ -145,7 +145,7 @@ class _ConditionParser(Reader):
 
 
 def _decide(condition: conditions.Condition, frame: pd.DataFrame) -> Any:
-    """Truth of a condition for each row, as a pandas array with three-valued ``&``, ``|`` and ``~``."""
+    """Truth value of a condition for each row, as a pandas array with three-valued ``&``, ``|`` and ``~``."""
     if isinstance(condition, And):
         return _decide(condition.left, frame) & _decide(condition.right, frame)
     if isinstance(condition, Or):
@@ -158,7 +158,7 @@ def _decide(condition: conditions.Condition, frame: pd.DataFrame) -> Any:
 
 
 def _compared(clause: Clause, frame: pd.DataFrame) -> Any:
-    """Truth of a comparison for each row: true, false or missing."""
+    """Truth value of a comparison for each row: true, false or missing."""
     where = f"condition {clause}"
     if clause.column not in frame.columns:
         columns = [str(column) for column in frame.columns]

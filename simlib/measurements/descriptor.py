@@ -34,7 +34,7 @@ ITERATION = "iteration"
 
 
 def read_descriptor(path: Path) -> dict[str, Any] | None:
-    """Read the descriptor of a CSV file, ``<stem>.json`` in the same folder; None if there is none.
+    """Read the descriptor of a CSV file, ``<stem>.json`` in the same folder; None if the descriptor does not exist.
 
     Raises `InputError` if it is not a JSON object, contains no schema, or describes another file.
     """
@@ -52,7 +52,7 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
         raise InputError(where, "no schema with fields", rule, hint)
     described = descriptor.setdefault("path", path.name)
     if described != path.name:
-        raise InputError(f"{where}, path", described, f"must name the file next to it, {path.name!r}", "correct path")
+        raise InputError(f"{where}, path", described, f"must be the CSV file next to it, {path.name!r}", "correct it")
     keys = schema.get("primaryKey", [])
     schema["primaryKey"] = keys = keys if isinstance(keys, list) else [keys]
     names = [field["name"] for field in fields]
@@ -112,7 +112,7 @@ def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
         fields.append(field)
     path = Path(where)
     unknown = {"source": {"subject": "not stated"}, "hardware": "not stated", "command": "not stated"}
-    note = "There is no descriptor beside the file: types and units are those that the column names imply."
+    note = "The file has no descriptor; types and units are those that the column names imply."
     schema = {"notes": [note], "caveats": [], "schema": {"fields": fields, "primaryKey": keys}}
     return {"name": path.stem, "title": path.stem, "path": path.name, "kind": "measured", **unknown, **schema}
 
@@ -152,7 +152,7 @@ def check_cells(where: str, cells: pd.DataFrame, descriptor: dict[str, Any]) -> 
 
 
 def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
-    """Cells that denote a missing value: the empty cell, and those that the schema names."""
+    """Strings that denote a missing value: the empty string, and those that the schema lists."""
     return frozenset(["", *descriptor["schema"].get("missingValues", [])])
 
 
@@ -172,7 +172,7 @@ def _check_column(where: str, column: pd.Series[str], field: dict[str, Any], mis
 
 
 def _number_fault(cell: str, name: str, whole: bool, least: float) -> tuple[str, str, str] | None:
-    """Fault of a number as (text, rule, hint), or None if it is valid."""
+    """Fault of a number as (cell, rule, hint), or None if the number is valid."""
     if _NOT_FINITE.fullmatch(cell) or (NUMBER.fullmatch(cell) and not math.isfinite(float(cell))):
         return cell, "must be a finite number", "remove the row or measure it again"
     if not NUMBER.fullmatch(cell):
@@ -213,7 +213,7 @@ def _fault(where: str, cells: pd.DataFrame, fault: Any, primary: list[str]) -> I
         if not any(row[name] for name in primary):
             return InputError(where, key, f"the key {'+'.join(primary)} must not be empty", "fill in the cell")
         rule = f"an earlier row has the same {'+'.join(primary)}"
-        return InputError(where, key, rule, "remove one, or distinguish repeated runs by a column 'run'")
+        return InputError(where, key, rule, "remove one of the rows, or distinguish repeated runs by a column 'run'")
     name = getattr(fault, "field_name", None)
     if name:
         where += f", column {name}"

@@ -2,8 +2,8 @@
 """Data package: its folder, its tables, and loading one of them.
 
 ``data/datapackage.json`` lists the tables for any Frictionless tool. The descriptor next to a CSV file describes the
-columns of the table and its source. An installed package has only the tables that simlib itself needs; a checkout has
-all.
+columns of the table and its source. An installed package has only the tables that simlib itself needs; a checkout
+has all tables.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")
 def data_dir() -> Path:
     """Return the folder of the data package.
 
-    It is the folder that the environment variable ``SIMLIB_DATA`` names, otherwise ``data`` of the source tree,
-    otherwise the copy inside the installed package. Raises `InputError` if the folder contains no ``datapackage.json``.
+    It is the folder that the environment variable ``SIMLIB_DATA`` names; by default ``data`` in the source tree or, if
+    that does not exist, the copy in the installed package. Raises `InputError` if it has no ``datapackage.json``.
 
     >>> (data_dir() / "datapackage.json").exists()
     True
@@ -54,7 +54,7 @@ def data_dir() -> Path:
 
 
 def list_tables() -> pd.DataFrame:
-    """List the tables of the data package whose files are present, in the order of the package.
+    """List the tables of the data package whose files are present, in the order of ``datapackage.json``.
 
     Returns: name, title, rows, source (author and subject), hardware, kind. Raises `InputError` if the package or one
     of its descriptors cannot be read.
@@ -98,8 +98,8 @@ def load(name: str) -> MeasurementTable:
 def assemble(folder: Path) -> dict[str, Any]:
     """Build ``datapackage.json`` from the descriptors of a data package.
 
-    Returns: The present keys of the file, with the standard part of every ``*/*.json`` in `folder` that describes a CSV
-    file next to it as its resources.
+    Returns: The other keys of the existing file, and as its resources the standard part of every ``*/*.json`` in
+    `folder` that describes a CSV file next to it.
     """
     resources = []
     for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem):
@@ -119,7 +119,7 @@ def update_listing(folder: Path) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Identity of a file's state, which changes with its content; None if the file is unreadable."""
+    """Identifier that changes with the content of a file; None if the file is unreadable."""
     try:
         state = path.stat()
     except OSError:
@@ -129,7 +129,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 @lru_cache(maxsize=256)
 def _cached(reader: Callable[[Path], Any], path: Path, *_: tuple[int, int, int] | None) -> Any:
-    """Read a file once for each state of it and of its descriptor."""
+    """Read a file again only if the file or its descriptor has changed."""
     return reader(path)
 
 
@@ -158,7 +158,7 @@ def _json(path: Path) -> dict[str, Any]:
 def as_table(source: MeasurementTable | pd.DataFrame | str | Path) -> MeasurementTable:
     """Convert measurements to a table: a table, a DataFrame, a CSV file, or the name of a table of the package.
 
-    Raises `InputError` if it is none of these, or breaks a rule.
+    Raises `InputError` if `source` is none of these, or breaks a rule.
 
     >>> as_table("x86-get-dirty-log-lockless")
     <MeasurementTable x86-get-dirty-log-lockless: 2 rows; ...>

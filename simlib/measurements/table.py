@@ -79,7 +79,7 @@ class MeasurementTable:
         return {name: str(field.get("unit", implied[name])) for name, field in fields.items()}
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a copy of the values of one column, in the unit that its name ends with."""
+        """Return a copy of the values of one column, in the unit at the end of its name."""
         if name not in self.frame.columns:
             hint = nearest(name, map(str, self.frame.columns))
             raise InputError(f"column of {self.name}", name, "does not exist", hint)
@@ -94,9 +94,9 @@ class MeasurementTable:
         times = [str(column) for column in self.frame.columns if is_time(str(column))]
         matches = [column for column in times if stem in (column, stem_of(column))]
         if not matches:
-            raise InputError(f"time of {self.name}", stem, "no column contains it", nearest(stem, map(stem_of, times)))
+            raise InputError(f"time of {self.name}", stem, "does not exist", nearest(stem, map(stem_of, times)))
         if len(matches) > 1:
-            rule = f"several columns contain it: {', '.join(matches)}"
+            rule = f"several columns contain this time: {', '.join(matches)}"
             raise InputError(f"time of {self.name}", stem, rule, "name one of them")
         per_second = PER_SECOND[str(suffix_of(matches[0]))]
         return np.array(self.frame[matches[0]], dtype=np.float64) / per_second
@@ -124,7 +124,7 @@ def read(path: str | Path) -> MeasurementTable:
     """Read a measurement file: a tidy CSV file (UTF-8) whose column names end with the unit.
 
     The descriptor ``<stem>.json`` next to the file is used; without a descriptor, types and units follow from the
-    column names. Raises `InputError` for the first fault of the file, with its place, the value, the rule and a hint.
+    column names. Raises `InputError` for the first fault of the file, with its place, its value, the rule and a hint.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -177,7 +177,7 @@ def check(path: str | Path) -> list[str]:
 
 
 def _table(text: str, given: dict[str, Any] | None, path: Path) -> MeasurementTable:
-    """Check the text of a file against the given descriptor, or the one that its column names imply."""
+    """Check the text of a file against the given descriptor, or the one implied by its column names."""
     where = str(path)
     cells = cut_cells(where, text)
     descriptor = implied_descriptor(where, cells) if given is None else given

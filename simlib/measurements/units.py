@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Units of measurement columns, given by the end of a column's name.
+"""Units of measurement columns, stated at the end of each column's name.
 
 ``dirty_memory_time_ms`` is in milliseconds, ``memory_gib`` in GiB. Counts (``vcpus``, ``contentions``) have no unit and
 no suffix.
@@ -48,7 +48,7 @@ def is_time(column: str) -> bool:
 
 
 def names_duration(column: str) -> bool:
-    """True if the column's name denotes a time, with or without a unit, as ``dirty_memory_time_min`` does."""
+    """True if the column's name denotes a time, with or without a unit, such as ``dirty_memory_time_min``."""
     return not _DURATION_WORDS.isdisjoint(column.split("_"))
 
 
@@ -62,19 +62,19 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
     """Unit of a column of numbers, from its name and the unit that the descriptor declares.
 
     Returns: Symbol of the unit; ``"count"`` for a number without a unit. Raises `InputError` if the name has no known
-    unit and is not that of a count, or if the descriptor declares another unit than the name.
+    unit and is not that of a count, or if the descriptor and the name state different units.
 
     >>> unit_of("a.csv", "clear_time_s"), unit_of("a.csv", "vcpus")
     ('s', 'count')
     >>> unit_of("a.csv", "clear_time_s", "ms")
     Traceback (most recent call last):
-    simlib.InputError: a.csv, column clear_time_s = ms: the descriptor's unit must be that
-    of the name, 's'; rename the column or correct its unit
+    simlib.InputError: a.csv, column clear_time_s = ms: the descriptor's unit must equal
+    that of the name, 's'; rename the column or correct its unit
     """
     suffix = suffix_of(column)
     if suffix is not None:
         if declared not in (None, SUFFIXES[suffix]):
-            rule = f"the descriptor's unit must be that of the name, {SUFFIXES[suffix]!r}"
+            rule = f"the descriptor's unit must equal that of the name, {SUFFIXES[suffix]!r}"
             raise InputError(f"{where}, column {column}", declared, rule, "rename the column or correct its unit")
         return SUFFIXES[suffix]
     is_duration = names_duration(column)

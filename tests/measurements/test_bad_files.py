@@ -40,7 +40,7 @@ def message(path: Path) -> str:
         pytest.param(
             GOOD + "spin,2,1200,1\n",
             "a.csv, row 4 = series=spin, vcpus=2: an earlier row has the same series+vcpus; "
-            "remove one, or distinguish repeated runs by a column 'run'",
+            "remove one of the rows, or distinguish repeated runs by a column 'run'",
             id="duplicate row",
         ),
         pytest.param(
@@ -112,12 +112,12 @@ def message(path: Path) -> str:
         ),
         pytest.param(
             GOOD + "spin,4\n",
-            "a.csv, row 4 = 2 cells: must have 4 cells like the header; is the file truncated?",
+            "a.csv, row 4 = 2 cells: must have as many cells as the header, 4; is the file truncated?",
             id="too few cells",
         ),
         pytest.param(
             GOOD + "spin,4,2,503,7\n",
-            "a.csv, row 4 = 5 cells: must have 4 cells like the header; quote a cell that contains a comma",
+            "a.csv, row 4 = 5 cells: must have as many cells as the header, 4; quote a cell that contains a comma",
             id="too many cells",
         ),
         pytest.param(
@@ -133,7 +133,7 @@ def message(path: Path) -> str:
         ),
         pytest.param(
             GOOD.replace("contentions", "vcpus"),
-            "a.csv, header = vcpus: each name must occur once",
+            "a.csv, header = vcpus: a column name must be unique",
             id="column twice",
         ),
         pytest.param(GOOD.replace("contentions", ""), "a.csv, header = series,vcpus", id="column without a name"),
@@ -190,7 +190,7 @@ def _fields(at: int, **changes: Any) -> str:
         ("[" * 100_000, "a.json = nested too deeply: must be a descriptor (JSON)"),
         ("[]", "a.json = no schema with fields: a descriptor must be a Frictionless table resource"),
         ('{"schema": {"fields": [{"type": "number"}]}}', "a.json = no schema with fields"),
-        (json.dumps({**DESCRIPTOR, "path": "b.csv"}), "a.json, path = b.csv: must name the file next to it"),
+        (json.dumps({**DESCRIPTOR, "path": "b.csv"}), "a.json, path = b.csv: must be the CSV file next to it"),
         (_schema(primaryKey="vcpu"), "a.json, primaryKey = vcpu: must be a field; did you mean 'vcpus'"),
         (_schema(missingValues=3), "a.json, missingValues = 3: must be a list of strings"),
         (json.dumps({**DESCRIPTOR, "caveats": 5}), "a.json, caveats = 5: must be a list of strings"),
@@ -199,7 +199,7 @@ def _fields(at: int, **changes: Any) -> str:
         (_fields(0, type="words"), "a.json = schema: must be a Frictionless table schema"),
         (_fields(0, constraints={"pattern": "("}), "a.json = schema: must be a Frictionless table schema"),
         (_fields(1, constraints={"minimum": "x"}), "a.json = schema: must be a Frictionless table schema"),
-        (_fields(2, unit="s"), "a.csv, column dirty_memory_time_ms = s: the descriptor's unit must be"),
+        (_fields(2, unit="s"), "a.csv, column dirty_memory_time_ms = s: the descriptor's unit must equal"),
         (_fields(2, type="string"), "a.csv, column dirty_memory_time_ms = string: a time must have the type"),
         (_fields(3, unit="pieces"), "a.csv, column = contentions: the name of a column of numbers must end"),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Choice of the calibrated costs of a scenario: the given fit, else the shipped fit of its host."""
+"""Choice of the calibrated costs of a scenario: the given fit, or by default the shipped fit for its host."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from simlib.measurements.fits.fit import Fit
 from simlib.model.scenario import Scenario
 
 AnyFit = Fit | CostEstimate | str | Path
-"""Calibrated costs: a fit, the path of its file, or its estimate alone."""
+"""Calibrated costs: a fit, the path of its file, or only its estimate."""
 
 
 def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstimate | None, tuple[str, ...]]:
-    """Choose the calibrated costs of a scenario without variants: the given fit, else the shipped fit of its host.
+    """Choose the calibrated costs of a scenario without variants: the given fit, or the shipped fit for its host.
 
-    Returns: The costs, None if there is no fit; and notes: the origin of costs that were not given, flags that a given
-    fit did not pass, and whether it was calibrated on another architecture.
+    Returns: The costs, or None if there is no fit; and notes: the origin of costs that were not given, checks that a
+    given fit did not pass, and a warning if it was calibrated on another architecture.
 
     >>> estimate, notes = choose_fit(Scenario.parse({"host": {"name": "ampere-altra"}}))
     >>> notes[0]

@@ -34,13 +34,13 @@ class CostEstimate:
 
     - `names`: costs (``"fault_hold"``), or costs of one cost group (``"fault_unlocked[old test]"``).
     - `logs`, shape (n,): natural logarithms of the values (picoseconds, or dimensionless).
-    - `covariance`, shape (n, n): of `logs`.
+    - `covariance`, shape (n, n): covariance of `logs`.
     - `dof`: degrees of freedom: observations minus parameters.
-    - `discrepancy`: relative standard deviation of measured over model after the fit.
-    - `spread`: ratio of a metric's deviation to `discrepancy`; 1 for a metric that is not named.
-    - `held`: costs that were fixed during calibration, and apply together with the calibrated ones.
-    - `included_in_others`: costs that the calibrated ones contain, and the kind of workload for which that is true:
-      there they are 0.
+    - `discrepancy`: relative standard deviation of the measurements from the model after the fit.
+    - `spread`: ratio of a metric's deviation to `discrepancy`; 1 for a metric that it does not contain.
+    - `held`: costs that were fixed during the calibration, and that apply in addition to the calibrated ones.
+    - `included_in_others`: costs that the calibrated ones include, and the kind of workload for which they do so and
+      these costs are therefore 0.
     """
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class CostEstimate:
     included_in_others: tuple[tuple[str, ...], str] = ((), "")
 
     def apply(self, scenario: Scenario, logs: NDArray[np.float64] | None = None) -> Scenario:
-        """Return the scenario with these costs, taking those of its cost group where the estimate has them.
+        """Return the scenario with these costs; costs of its cost group take precedence over costs of all groups.
 
         A cost that the scenario gives keeps its value.
         """
@@ -69,7 +69,7 @@ class CostEstimate:
         return scenario.with_costs(**new_costs)
 
     def scaled(self, factors: Mapping[str, float]) -> CostEstimate:
-        """Return the estimate with some costs, of all groups, multiplied by `factors`; the covariance is unchanged."""
+        """Return the estimate with some costs multiplied by `factors` in every group; the covariance is unchanged."""
         shifts = [math.log(factors.get(name.partition("[")[0], 1.0)) for name in self.names]
         held = {name: value * factors.get(name, 1.0) for name, value in self.held.items()}
         return replace(self, logs=self.logs + np.array(shifts), held=held)
@@ -82,10 +82,10 @@ class CostEstimate:
         return np.asarray(np.clip(self.logs + deviates * scale, bounds[:, 0], bounds[:, 1]), dtype=np.float64)
 
     def correlation(self) -> tuple[pd.DataFrame | None, tuple[str, ...]]:
-        """Return the correlation matrix of the costs' logarithms, and a sentence about each missing part of it."""
+        """Return the correlation matrix of the costs' logarithms, and notes on its missing entries."""
         deviations = np.sqrt(np.diag(self.covariance))
         if len(self.names) > 1 and not (self.covariance - np.diag(np.diag(self.covariance))).any():
-            return None, ("correlations: missing, since the covariance has variances only",)
+            return None, ("correlations: missing, since the covariance matrix has only variances",)
         constant = [name for name, deviation in zip(self.names, deviations, strict=True) if not deviation > 0]
         with np.errstate(divide="ignore", invalid="ignore"):
             matrix = np.where(deviations > 0, self.covariance / np.outer(deviations, deviations), np.nan)
@@ -95,7 +95,7 @@ class CostEstimate:
         return frame, notes
 
     def groups(self) -> set[str]:
-        """Return the cost groups that have separate costs."""
+        """Return the cost groups for which the estimate has separate costs."""
         return {name.partition("[")[2].removesuffix("]") for name in self.names if "[" in name}
 
 

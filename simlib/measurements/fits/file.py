@@ -29,7 +29,7 @@ from simlib.model.scenario import FILE, Scenario
 
 SCHEMA = "simlib-fit"
 UNNAMED = Host().name
-"""Name of a host that has not been given one, and so has no fit."""
+"""Name of a host to which the scenario gives no name; it has no fit."""
 
 VERSION = 1
 """Version of the format; a file of another version is refused."""
@@ -45,9 +45,9 @@ def save_fit(
 ) -> None:
     """Write a fit file atomically.
 
-    - `train`: the condition that selected the training rows, or conditions by the names of tables. By default the
-      fit's.
-    - `date`: by default the fit's.
+    - `train`: the condition that selected the training rows, or conditions by table name. Default: the condition in
+      the fit.
+    - `date`: date to record. Default: the date in the fit.
     """
     meta: dict[str, Any] = {} if train is None else {"train": conditions_text(train)}
     meta |= {} if date is None else {"date": date.isoformat()}
@@ -55,7 +55,7 @@ def save_fit(
 
 
 def conditions_text(conditions: str | Mapping[str, str]) -> str:
-    """Join conditions by the names of tables into one text.
+    """Join conditions, given by table name, into one string.
 
     >>> conditions_text("vcpus <= 8"), conditions_text({"": "vcpus <= 8", "mine": "vcpus > 1"})
     ('vcpus <= 8', 'vcpus <= 8; mine:vcpus > 1')
@@ -90,7 +90,7 @@ def load_fit(path: str | Path) -> Fit:
         raise InputError("fit file", str(path), f"is not a fit file (no schema {SCHEMA!r})")
     if content.get("version") != VERSION:
         raise InputError(
-            "fit file", str(path), f"has version {content.get('version')}, this simlib reads version {VERSION}",
+            "fit file", str(path), f"has version {content.get('version')!r}, but this simlib reads version {VERSION}",
             "calibrate again with simlib calibrate",
         )  # fmt: skip
     missing = sorted(_KEYS - set(content))

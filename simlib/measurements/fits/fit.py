@@ -18,12 +18,12 @@ from simlib.measurements.fits.estimate import CostEstimate
 from simlib.model.scenario import Scenario
 
 WIDTH = 80
-"""Width of the text in columns."""
+"""Width of the summary, in characters."""
 
 
 @dataclass(frozen=True, repr=False)
 class Fit(Result):
-    """Calibrated costs, the result of `simlib.calibrate` and the content of a fit file.
+    """Calibrated costs: the result of `simlib.calibrate`, and the content of a fit file.
 
     - `scenario`: the calibrated scenario.
     - `estimate`: best values, covariance, degrees of freedom and discrepancy.
@@ -70,12 +70,12 @@ class Fit(Result):
 
     @property
     def level(self) -> float:
-        """Probability of the intervals."""
+        """Confidence level of the intervals."""
         return float(self.meta["level"])
 
     @property
     def valid(self) -> dict[str, bool]:
-        """Named flags, such as ``converged``, ``starts_agree`` and ``all_determined``."""
+        """Checks by name (``converged``, ``starts_agree``, ``all_determined``, …): True if passed."""
         return {name: good for name, good in self.meta["valid"].items() if isinstance(good, bool)}
 
     @property
@@ -104,7 +104,7 @@ class Fit(Result):
         return costs.assign(unit=named, fit=str(self.meta["dataset"]), bound=table["bound"].to_numpy())
 
     def curves(self) -> pd.DataFrame:
-        """Return measured and model values: variant, vcpus, metric, kind, value, low, high, held_out."""
+        """Return the measurements and the model's values: variant, vcpus, metric, kind, value, low, high, held_out."""
         known = self.observations[["variant", "vcpus", "metric"]]
         known = known.assign(held_out=~self.observations["train"].astype(bool))
         measured = known.assign(kind="measured", value=self.observations["value"])
@@ -119,17 +119,17 @@ class Fit(Result):
 
     @property
     def residuals(self) -> pd.DataFrame:
-        """Deviation of the model from each row: see `simlib.measurements.fits.tables.residual_table`."""
+        """Deviation of the model from each measurement: see `simlib.measurements.fits.tables.residual_table`."""
         return tables.residual_table(self.observations, self.estimate, self.noise)
 
     @property
     def correlation(self) -> pd.DataFrame | None:
-        """Correlation matrix of the costs' logarithms; None if the covariance has variances only."""
+        """Correlation matrix of the costs' logarithms; None if the covariance matrix has only variances."""
         return self.estimate.correlation()[0]
 
     @property
     def chi_squared(self) -> float:
-        """Sum of the squared residuals of the fitted rows; NaN if there is none."""
+        """Sum of the squared residuals of the fitted rows; NaN without fitted rows."""
         rows = self.residuals
         return float((rows.loc[rows["role"] == tables.FITTED, "residual"] ** 2).sum(min_count=1))
 
@@ -142,63 +142,63 @@ class Fit(Result):
     def quality(self) -> tuple[str, ...]:
         """χ², degrees of freedom and discrepancy, in sentences."""
         rows, costs, dof = len(self.train), len(self.parameters), self.estimate.dof
-        deviation = f"discrepancy {self.estimate.discrepancy:.2%}: the deviation of"
+        deviation = f"discrepancy {self.estimate.discrepancy:.2%}: relative standard deviation of a"
         if not rows:
             return (
-                f"χ²: none, since no row below was fitted; {dof} degrees of freedom are those of the intervals",
-                f"{deviation} a held-out row, estimated from these rows, so that their χ² below equals their number "
-                "for any model",
+                f"χ²: none, since no row below was fitted; degrees of freedom of the intervals: {dof}",
+                f"{deviation} held-out row from the model, estimated from these rows; their χ² below is therefore "
+                "their number for any model",
             )
         count = f"{rows} rows minus {costs} costs"
         if rows - costs != dof:
-            count = f"{rows} rows were fitted; not all of the {costs} costs were fitted to them"
+            count = f"{rows} rows were fitted, and not all of the {costs} costs were fitted to them"
         squares = self.chi_squared
         return (
             f"χ² {squares:.4g} with {dof} degrees of freedom ({count}), χ²/dof {squares / dof:.3g}",
-            f"{deviation} a row, estimated from the same rows, so that χ²/dof is near 1 for any fit: unlike held-out "
-            "rows, it does not test the model",
+            f"{deviation} row from the model, estimated from the same rows; χ²/dof is therefore near 1 for any fit "
+            "and, unlike held-out rows, does not test the model",
         )
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of `valid` in words: those that are true, then those that are false."""
+        """Names of the checks in `valid` that passed, then of those that failed."""
         names = {value: [name.replace("_", " ") for name, good in self.valid.items() if good is value]
                  for value in (True, False)}  # fmt: skip
-        prefixes = {True: "checks passed: ", False: "failed: not "}
+        prefixes = {True: "checks passed: ", False: "checks failed: "}
         return tuple(prefix + ", ".join(names[value]) for value, prefix in prefixes.items() if names[value])
 
     @property
     def doubt(self) -> str:
-        """Warning about flags of `valid` that are false; empty if all are true.
+        """Warning about the checks in `valid` that failed; empty if all passed.
 
         >>> from simlib.measurements.fits import load_fit
         >>> load_fit("data/fits/x86-published.json").doubt
-        'your fit does not determine fault_jitter (0.05 to 1.5): do not trust this answer until it does'
+        'your fit does not constrain fault_jitter (0.05 to 1.5): do not trust this answer until that is resolved'
         """
         failed = (name for name, good in self.valid.items() if not good and name != "all_determined")
         faults = [f"did not pass {name!r}" for name in failed]
         rows = self.costs()[~self.parameters["determined"].astype(bool)].query("low < high")
-        faults += [f"does not determine {name} ({low:.5g} to {high:.5g}{' ns' * (unit == 'ns')})"
+        faults += [f"does not constrain {name} ({low:.5g} to {high:.5g}{' ns' * (unit == 'ns')})"
                  for name, low, high, unit in rows[["name", "low", "high", "unit"]].to_numpy().tolist()]  # fmt: skip
-        return f"your fit {' and '.join(faults)}: do not trust this answer until it does" if faults else ""
+        return f"your fit {' and '.join(faults)}: do not trust this answer until that is resolved" if faults else ""
 
     @property
     def warnings(self) -> list[str]:
-        """Problems of a calibration with their remedies, one sentence each."""
-        return [f"warning: not {name.replace('_', ' ')}: {text}" for name, text in self.advice.items()]
+        """Warnings about the checks that failed, each with the problem and a remedy."""
+        return [f"warning: check {name.replace('_', ' ')!r} failed: {text}" for name, text in self.advice.items()]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Further notes: missing intervals, costs from priors, unused columns, warnings."""
+        """Notes on missing correlations and intervals, costs from priors and unused columns, and the warnings."""
         exact = self.parameters.loc[self.parameters["low"] == self.parameters["high"], "name"]
         held = self.meta.get("held_at_medians", ())
-        priors = (f"from priors, whose spread is in the intervals: {', '.join(held)}",) if held else ()
-        points = f"no interval is known, so that the cost is shown as a point: {', '.join(exact)}"
+        priors = (f"costs from priors, whose uncertainty the intervals reflect: {', '.join(held)}",) if held else ()
+        points = f"costs shown as points, since their intervals are unknown: {', '.join(exact)}"
         unknown = (points,) if len(exact) else ()
         columns = ", ".join(self.meta.get("not_used", ()))
-        unused = (f"in the tables, but not used: {columns} ([calibration] metrics names what is)",) if columns else ()
+        unused = (f"columns not used: {columns} ([calibration] metrics lists those to use)",) if columns else ()
         clock_note = (
-            "times are those of an emulator's serial clock, which counts instructions (docs/lab.md), not of hardware"
+            "times are read from an emulator's serial clock, which counts instructions (docs/lab.md), not on hardware"
         )
         emulated = (clock_note,) if self.scenario.host.clock != "wall" else ()
         return (*self.estimate.correlation()[1], *unknown, *priors, *unused, *self.warnings, *emulated)

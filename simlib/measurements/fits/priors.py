@@ -27,11 +27,11 @@ _QUANTILE = float(ndtri(0.5 + LEVEL / 2))
 
 @dataclass(frozen=True)
 class Prior:
-    """A lognormal distribution of one cost.
+    """Lognormal prior of one cost.
 
     - `median`: picoseconds, or dimensionless; 0: the cost is not paid.
     - `factor`: the cost lies between median / factor and median × factor with probability `LEVEL`.
-    - `source`: source of the number, in words; it begins with ``assumed`` if nothing is published.
+    - `source`: source of the number; it begins with ``assumed`` if nothing is published.
 
     >>> Prior(600e3, 2.0, "assumed").deviation
     0.42140...

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Consistency checks of a fit file, which may be damaged or come from elsewhere."""
+"""Consistency checks of a fit file, which may be damaged or written by another program."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LARGEST = 1e15
 """Largest count, time or number of degrees of freedom that is accepted; a float64 represents it exactly."""
 
 MOST_DISCREPANCY = 100.0
-"""Largest relative deviation of the model after a fit that is accepted: above it the fit is meaningless."""
+"""Largest discrepancy that is accepted; above it, the fit is meaningless."""
 
 _NEGATIVE = 1e-6
-"""Relative tolerance for negative eigenvalues and asymmetry of a covariance, for rounding."""
+"""Relative tolerance for negative eigenvalues and asymmetry of a covariance, which may come from rounding."""
 
 _COLUMNS: dict[str, dict[str, type]] = {
     "parameters": {"name": str, "value": float, "low": float, "high": float, "determined": bool},
@@ -34,7 +34,7 @@ _COLUMNS: dict[str, dict[str, type]] = {
 def check_fit(content: Mapping[str, Any]) -> None:
     """Check the content of a fit file that has all its keys.
 
-    Raises `ValueError` with the first fault, if no calibration could have written it.
+    Raises `ValueError` with the first fault if no calibration could have written the content.
 
     >>> check_fit({"dataset": 5})
     Traceback (most recent call last):
@@ -46,10 +46,10 @@ def check_fit(content: Mapping[str, Any]) -> None:
             raise ValueError(f"{key} must be {'a string' if kind is str else 'a table' if kind is dict else 'a list'}")
     held = content.get("held_at_medians", [])
     if not isinstance(held, list) or not all(isinstance(name, str) for name in held):
-        raise ValueError("held_at_medians must be a list of texts")
+        raise ValueError("held_at_medians must be a list of strings")
     for table, columns in _COLUMNS.items():
         _check_rows(table, content.get(table, []), columns)
-    _check_number("dof", content["dof"], lambda v: isinstance(v, int) and 1 <= v <= LARGEST, "a whole number from 1")
+    _check_number("dof", content["dof"], lambda v: isinstance(v, int) and 1 <= v <= LARGEST, "a whole number above 0")
     _check_number("discrepancy", content["discrepancy"], lambda v: 0 <= v <= MOST_DISCREPANCY,
                   f"from 0 to {MOST_DISCREPANCY:g}")  # fmt: skip
     _check_number("level", content["level"], lambda v: 0 < v < 1, "between 0 and 1")
@@ -76,7 +76,7 @@ def _check_rows(table: str, rows: Any, columns: Mapping[str, type]) -> None:
                 raise ValueError(f"{where} must be {'a string' if kind is str else 'true or false'}")
         for name, value in row.items():
             if not isinstance(value, str | int | float | None):
-                raise ValueError(f"{table}, row {row_number}: {name} must be a string, a number or true or false")
+                raise ValueError(f"{table}, row {row_number}: {name} must be a string, a number, true, false or null")
 
 
 def _check_number(what: str, value: Any, good: Callable[[Any], bool], rule: str) -> None:
@@ -91,13 +91,13 @@ def _check_costs(parameters: Iterable[Mapping[str, Any]]) -> None:
     for row in parameters:
         name, value = row["name"], row["value"]
         if name.partition("[")[0] not in BOUNDS:
-            raise ValueError(f"{name!r} is no cost")
+            raise ValueError(f"{name!r} is not a cost")
         if name in names:
             raise ValueError(f"{name!r} occurs twice")
         if not 0 < value <= HORIZON_PS:
-            raise ValueError(f"{name!r} must be above 0, and shorter than is simulated")
+            raise ValueError(f"{name!r} must be above 0 and at most {HORIZON_PS} (the longest simulated time in ps)")
         if not 0 <= row["low"] <= row["high"]:
-            raise ValueError(f"the ends of {name!r} must be in order")
+            raise ValueError(f"low and high of {name!r} must be in ascending order and at least 0")
         names.add(name)
     if not names:
         raise ValueError("parameters must not be empty")
@@ -105,11 +105,11 @@ def _check_costs(parameters: Iterable[Mapping[str, Any]]) -> None:
 
 def _check_covariance(covariance: NDArray[np.float64], size: int) -> None:
     if covariance.shape != (size, size):
-        raise ValueError("log_covariance must be square, with a row a cost")
+        raise ValueError("log_covariance must be square, with one row per parameter")
     if not np.isfinite(covariance).all() or np.abs(covariance).max() > LARGEST:
         raise ValueError("log_covariance must be finite")
     scale = float(np.abs(covariance).max())
     if np.abs(covariance - covariance.T).max() > _NEGATIVE * scale:
         raise ValueError("log_covariance must be symmetric")
     if (np.diag(covariance) < 0).any() or np.linalg.eigvalsh(covariance).min() < -_NEGATIVE * scale:
-        raise ValueError("log_covariance must have no negative variance")
+        raise ValueError("log_covariance must be positive semidefinite")

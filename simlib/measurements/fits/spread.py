@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Uncertainty of an answer from costs that only have priors: one cost at a time is moved to the ends of its interval.
+"""Uncertainty of an answer due to costs that have only priors: each cost in turn is set to the ends of its interval.
 
-The deviations are taken as independent: they add up as the root of the sum of squares, upwards and downwards
-separately, in logarithms where all values are positive.
+The deviations are treated as independent and combined as the root of the sum of their squares, upwards and downwards
+separately; where all values are positive, they are deviations of the logarithms.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from simlib.model.scenario import Scenario
 Floats = NDArray[np.float64]
 
 NAMED_SHARE, MAX_NAMED = 0.95, 4
-"""Share of the spread for which `decisive` names costs, and the largest number of costs that it names."""
+"""Share of the spread that the costs named by `decisive` explain, and the maximum number of these costs."""
 
 
 def variations(known: UncertainCosts, level: float = LEVEL) -> list[Scenario]:
-    """Scenarios with each of `UncertainCosts.drawn` at its lower and at its upper end, the others at their medians.
+    """Scenarios with one cost of `UncertainCosts.drawn` at its lower or upper end, and the others at their medians.
 
     >>> known = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "arm64"}}))
     >>> len(variations(known)) == 2 * len(known.drawn)
@@ -36,7 +36,7 @@ def variations(known: UncertainCosts, level: float = LEVEL) -> list[Scenario]:
 
 
 class Spread(NamedTuple):
-    """Deviations of values caused by each cost that has a prior.
+    """Deviations of the values of an answer that each cost with a prior causes.
 
     - `names`: the costs.
     - `moved`, shape (2, costs, values): downward and upward deviation; at least 0.
@@ -52,8 +52,8 @@ class Spread(NamedTuple):
         """Compare the values at the ends of each cost's interval with those at the medians.
 
         - `centre`, shape (values,): at the medians; or (2 costs, values): with the random numbers of each end.
-        - `ends`, shape (2 costs, values): at `variations`.
-        - `others`, shape (n, values): further samples; if one is 0, its value is not treated in logarithms either.
+        - `ends`, shape (2 costs, values): in the scenarios of `variations`.
+        - `others`, shape (n, values): additional samples; a value that is 0 in one of them has no logarithm either.
 
         >>> Spread.of(["clear_page"], np.array([4.0]), np.array([[2.0], [4.0]])).moved.ravel().round(3).tolist()
         [0.693, 0.0]
@@ -69,9 +69,9 @@ class Spread(NamedTuple):
         return cls(tuple(names), np.stack([down, up]), logs)
 
     def interval(self, value: int, centre: float, reach: float = 0.0) -> tuple[float, float]:
-        """Interval of one of the values; not below 0.
+        """Interval of one value; its lower end is at least 0.
 
-        - `reach`: deviation from other sources, up and down: relative if the value is in logarithms, else a difference.
+        - `reach`: deviation due to other sources, in both directions; of the logarithm if `logs` is True for the value.
 
         >>> low, high = Spread(("a", "b"), np.array([[[0.3], [0.4]], [[0.0], [0.0]]]), np.array([False])).interval(0, 4)
         >>> round(low, 3), high
@@ -83,7 +83,7 @@ class Spread(NamedTuple):
         return max(0.0, centre - down), centre + up
 
     def widened(self, value: int, centre: float, low: float, high: float) -> tuple[float, float]:
-        """Widen an interval of one of the values, which has other causes, by the deviations of the costs.
+        """Widen an interval of one value, which reflects other uncertainties, by the deviations due to the costs.
 
         >>> spread = Spread(("a",), np.array([[[0.3]], [[0.0]]]), np.array([False]))
         >>> low, high = spread.widened(0, 4.0, 3.6, 4.4)
@@ -96,7 +96,7 @@ class Spread(NamedTuple):
         return max(0.0, centre - float(np.hypot(centre - low, down))), centre + float(np.hypot(high - centre, up))
 
     def extremes(self, value: int, centre: float) -> tuple[float, float]:
-        """Least and largest of one of the values over all variations of a single cost.
+        """Minimum and maximum of one value over all variations of a single cost.
 
         >>> Spread.of(["a", "b"], np.array([2.0]), np.array([[1.0], [2.0], [2.0], [3.0]])).extremes(0, 2.0)
         (1.0, 3.0)
@@ -106,7 +106,7 @@ class Spread(NamedTuple):
         return float(np.rint(low)), float(np.rint(high))
 
     def shares(self) -> pd.Series[float]:
-        """Share of each cost in the squared deviations, averaged over the values that change; the largest first.
+        """Share of each cost in the squared deviations, averaged over the values that change, in descending order.
 
         >>> Spread(("a", "b"), np.array([[[3.0], [4.0]], [[3.0], [4.0]]]), np.array([False])).shares().to_dict()
         {'b': 0.64, 'a': 0.36}

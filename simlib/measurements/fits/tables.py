@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from simlib.measurements.fits.estimate import BOUNDS, CostEstimate
 
 AT_BOUND = 1e-3
-"""Relative distance within which a value counts as at a bound."""
+"""Relative distance from a bound within which a value counts as being at the bound."""
 
 UNITS = ((1e12, "s"), (1e9, "ms"), (1e6, "µs"), (1e3, "ns"))
-"""Picoseconds of each unit in which a cost is displayed; none is below a nanosecond."""
+"""Units in which costs are displayed, with their picoseconds; the nanosecond is the smallest."""
 
 FITTED, HELD_OUT, SHOWN = "fitted", "held out", "shown only"
 """Role of a row: the calibration used it; it was held out; or its value is 0, which has no logarithm."""
 
 
 def number_columns(correlation: pd.DataFrame) -> pd.DataFrame:
-    """Correlation matrix as text whose columns are named by row numbers, so that it stays narrow."""
+    """Correlation matrix as text; its columns have row numbers as names to keep it narrow."""
     numbers = [str(i) for i in range(1, len(correlation) + 1)]
     cells = [["" if np.isnan(r) else f"{r:.2f}" for r in row] for row in correlation.to_numpy()]
     names = [f"{name} ({i})" for i, name in zip(numbers, correlation.columns, strict=True)]
@@ -30,7 +30,7 @@ def number_columns(correlation: pd.DataFrame) -> pd.DataFrame:
 
 
 def distance_text(percent: float, sign: str) -> str:
-    """Distance of an interval's end from the value: percent, or a factor from 1000 % on.
+    """Distance of an interval's end from the value, in percent or, from 1000 %, as a factor.
 
     >>> distance_text(4.26, "+"), distance_text(77.4, "−"), distance_text(2.9e5, "+")
     ('+4.3 %', '−77 %', '×2.9e+03')
@@ -56,7 +56,7 @@ def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
 
 
 def physical(cost: str, value: float, low: float, high: float) -> tuple[float, float]:
-    """Clip the ends of an interval to the physical bounds, which an interval without a profile ignores."""
+    """Clip the ends of an interval to the physical bounds, which only profile intervals respect."""
     least, most = BOUNDS[cost.partition("[")[0]]
     return max(low, min(value, least)), min(high, max(value, most))
 
@@ -68,7 +68,7 @@ def _unit(cost: str, value: float) -> tuple[float, str]:
 
 
 def _at_bound(cost: str, value: float, low: float, high: float) -> str:
-    """Text naming which of the value and its ends are at a bound or beyond it, with the bound."""
+    """Name which of the value and the ends of its interval are at or beyond a bound, and name the bound."""
     least, most = BOUNDS[cost]
     descriptions = []
     for end, at in (("value", value), ("low end", low), ("high end", high)):
@@ -82,10 +82,10 @@ def _at_bound(cost: str, value: float, low: float, high: float) -> str:
 def residual_table(
     observations: pd.DataFrame, estimate: CostEstimate, noise: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """Deviation of the model from each row.
+    """Deviation of the model from each measurement.
 
     Returns: variant, vcpus, metric, measured, model, role (`FITTED`, `HELD_OUT` or `SHOWN`), error_percent (of the
-    measured value), deviation_percent (standard deviation assumed for a row of its metric), residual (logarithm of
+    measured value), deviation_percent (standard deviation assumed for rows of the metric), residual (logarithm of
     model over measured, divided by that deviation).
     """
     measured = observations["value"].to_numpy(dtype=float)
@@ -116,7 +116,7 @@ def _ratios(observations: pd.DataFrame, estimate: CostEstimate, noise: pd.DataFr
 
 
 def metric_table(residuals: pd.DataFrame) -> pd.DataFrame:
-    """One row a metric and role of `residual_table`: rows, median and worst error, deviation (percent), χ²."""
+    """One row per metric and role of `residual_table`: rows, median and worst error, deviation (percent), χ²."""
     rows = []
     for (metric, role), part in residuals.groupby(["metric", "role"], sort=False):
         errors = part["error_percent"].dropna()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Costs of a scenario's actions: given, else calibrated, else drawn from a prior. An unknown cost is never free.
+"""Costs of a scenario's actions: given, calibrated or, if neither, drawn from a prior. An unknown cost is never free.
 
 The programs determine the costs that matter: those that some step spends (`simlib.model.job.Job.costs`).
 """
@@ -37,7 +37,7 @@ class UncertainCosts:
 
     - `scenario`: the scenario as given; costs that have a value keep it.
     - `estimate`: calibrated costs.
-    - `priors`: priors of the costs that neither of the two has.
+    - `priors`: priors of the costs that are neither given nor calibrated.
     """
 
     scenario: Scenario
@@ -46,9 +46,9 @@ class UncertainCosts:
 
     @classmethod
     def of(cls, scenario: Scenario, estimate: CostEstimate | None = None) -> UncertainCosts:
-        """Combine the costs of a scenario with an estimate, and with priors for all others.
+        """Combine the costs of a scenario with an estimate, and with priors for all other costs.
 
-        Raises `InputError` if the estimate has a cost only for cost groups, and the scenario names no cost group.
+        Raises `InputError` if the estimate has a cost only for cost groups and the scenario names no cost group.
 
         >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "loongarch"},
         ...                                           "costs": {"reacquire": "60ns"}}))
@@ -62,7 +62,7 @@ class UncertainCosts:
             if missing and not scenario.cost_group:
                 names = ", ".join(repr(group) for group in sorted(estimate.groups()))
                 raise InputError(
-                    "cost_group", "none", f"the fit has {', '.join(missing)} for the cost groups {names}",
+                    "cost_group", "none", f"the fit has {', '.join(missing)} only for cost groups: {names}",
                     'write cost_group = "…" at the top of the scenario',
                 )  # fmt: skip
         priors, excluded = load_priors(scenario.policy.architecture), {*known, *kind_of(scenario).included_costs}
@@ -85,11 +85,11 @@ class UncertainCosts:
 
     @cached_property
     def best(self) -> Scenario:
-        """The scenario with given and calibrated costs."""
+        """The scenario with its given and calibrated costs."""
         return self.scenario if self.estimate is None else self.estimate.apply(self.scenario)
 
     def central(self) -> Scenario:
-        """Return the scenario with each cost at its median: given, else calibrated, else from the priors."""
+        """Return the scenario with its given and calibrated costs, and all others at the medians of their priors."""
         return self._central
 
     @cached_property
@@ -103,7 +103,7 @@ class UncertainCosts:
 
     @cached_property
     def drawn(self) -> tuple[str, ...]:
-        """Those of `used` that have only a prior, whose median is not 0."""
+        """Costs in `used` that have only a prior, if its median is not 0."""
         return tuple(name for name in self.used if name in self.priors and self.priors[name].median)
 
     def exact(self) -> Scenario:
@@ -114,13 +114,13 @@ class UncertainCosts:
         >>> UncertainCosts.of(Scenario()).exact()
         Traceback (most recent call last):
         ...
-        simlib.InputError: costs = clear_ioctl, ...: no value, and no calibrated one for host ...
+        simlib.InputError: costs = clear_ioctl, ...: not given, and not calibrated for host ...
         """
         if not self.drawn:
             return self.central()
         raise InputError(
             "costs", ", ".join(self.drawn),
-            f"no value, and no calibrated one for host {self.scenario.host.name!r} with architecture "
+            f"not given, and not calibrated for host {self.scenario.host.name!r} with architecture "
             f"{self.scenario.policy.architecture!r}",
             'give them with scenario.with_costs(fault_hold="1us", …), calibrate and pass fit=…, or sample them '
             'from their priors: unknown_costs="sample"',
@@ -129,7 +129,7 @@ class UncertainCosts:
         )  # fmt: skip
 
     def ends(self, name: str, level: float = LEVEL) -> tuple[float, float]:
-        """Ends of the interval of a prior with probability `level`, clipped to the physical bounds.
+        """Ends of the central interval with probability `level` of a prior, clipped to the physical bounds.
 
         >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
         >>> [round(end) for end in costs.ends("fault_hold")]
@@ -143,8 +143,8 @@ class UncertainCosts:
     def draw(self, random: np.random.Generator) -> Scenario:
         """Draw one vector of costs and return the scenario with it.
 
-        Calibrated costs come from a multivariate t in the logarithms, others from their priors; each is clipped to the
-        physical bounds of `Costs`, without which a mean over costs need not exist.
+        The logarithms of calibrated costs have a multivariate t distribution; other costs come from their priors. Each
+        cost is clipped to the physical bounds of `Costs`, without which a mean over costs need not exist.
         """
         scenario = self.scenario
         if self.estimate is not None:
@@ -226,11 +226,11 @@ def format_cost(value: float, unit: str) -> str:
     return format_seconds(value * 1e-12, 3) if unit == "ps" else f"{value:.3g}"
 
 
-_SOURCES = {"given": "the scenario", "calibrated": "the fit", "fixed": "as it was when the others were calibrated"}
+_SOURCES = {"given": "the scenario", "calibrated": "the fit", "fixed": "the value used when the others were calibrated"}
 
 
 def describe_costs(costs: UncertainCosts) -> tuple[str, ...]:
-    """Describe the origin of a scenario's costs in one line, and list given costs that are not used.
+    """Describe the origins of a scenario's costs in one line, and list given costs that are not used.
 
     >>> describe_costs(UncertainCosts.of(Scenario.parse({"costs": {"kick": "1us", "zap_block": "1us"}})))[1]
     'zap_block is not used: nothing is zapped'
@@ -245,7 +245,7 @@ def describe_costs(costs: UncertainCosts) -> tuple[str, ...]:
 
 
 def complete(scenario: Scenario) -> Scenario:
-    """Return the scenario with each cost without a value at the median of its prior, except those included in others.
+    """Return the scenario with each missing cost at the median of its prior, except costs included in others.
 
     >>> complete(Scenario.parse({"costs": {"fault_unlocked": "0ns"}})).costs.fault_hold
     600000
@@ -254,7 +254,7 @@ def complete(scenario: Scenario) -> Scenario:
 
 
 def factor_of(estimate: CostEstimate, cost: str, group: str) -> float:
-    """Half-width of a calibrated cost's 90 % interval, as a factor.
+    """Ratio of the upper end of a calibrated cost's 90 % interval to the cost.
 
     >>> estimate = CostEstimate(("reacquire",), np.log([60e3]), np.array([[0.01]]), 8, 0.02, {})
     >>> factor_of(estimate, "reacquire", "")

@@ -97,8 +97,8 @@ def test_a_search_that_is_stopped_early_gives_advice(monkeypatch):
     monkeypatch.setattr(search, "MAX_DESCENTS", 1)
     fit = calibrate(scenario("fault_unlocked", "fault_hold"), measured(), options=QUICK)
     assert not fit.valid["converged"]
-    assert fit.warnings[0].startswith("warning: not converged: the search was stopped after 1 steps")
-    assert "add rows that determine it (times with" in fit.warnings[0]
+    assert fit.warnings[0].startswith("warning: check 'converged' failed: the search was stopped at step 1")
+    assert "add rows that constrain it (times with" in fit.warnings[0]
     assert "under [costs] and remove it from [calibration]" in " ".join(fit.summary().split())
 
 
@@ -117,9 +117,9 @@ def test_advice_names_a_cost_at_its_bound():
     fit = calibrate(scenario("fault_unlocked", "fault_hold"), wrong, options=QUICK)
     assert not fit.valid["inside_bounds"]
     text = fit.advice["inside_bounds"]
-    assert "fault_hold is at its lower bound, 20 ns" in text
-    assert "check units" in text
-    assert "give fault_unlocked or fault_hold under [costs] and remove that from [calibration]" in text
+    assert "fault_hold is at its lower bound (20 ns)" in text
+    assert "check the units" in text
+    assert "give fault_unlocked or fault_hold a value under [costs] and remove that cost from [calibration]" in text
 
 
 def test_advice_names_rows_that_would_determine_a_cost():
@@ -127,8 +127,8 @@ def test_advice_names_rows_that_would_determine_a_cost():
                     options=CalibrationOptions(pages_per_vcpu=512))  # fmt: skip
     wide = dataclasses.replace(fit, parameters=fit.parameters.assign(determined=[True, False]))
     assert advice(wide.with_meta(valid={"all_determined": False}), END)["all_determined"] == (
-        "the interval of line_transfer reaches a physical bound: add rows that determine it (times or contentions with "
-        "2 to 8 vCPUs), or give line_transfer under [costs] and remove it from [calibration]"
+        "the rows do not constrain line_transfer within the physical bounds: add rows that constrain it (times or "
+        "contentions with 2 to 8 vCPUs), or give line_transfer a value under [costs] and remove it from [calibration]"
     )
 
 
@@ -147,8 +147,8 @@ def test_advice_states_how_far_starts_differ(good):
     starts = good.starts.assign(last=[1.0, 2.5, 4.0, 9.0])
     differing = dataclasses.replace(good, starts=starts).with_meta(valid={"starts_agree": False})
     text = advice(differing, END)["starts_agree"]
-    assert text.startswith("of 4 starts only one reached the best minimum")
-    assert "with 2.5 times the sum of squares" in text
+    assert text.startswith("only one of the 4 starts reached the best minimum")
+    assert "the next sum of squares is 150% larger" in text
     assert "try other seeds" in text
 
 

@@ -396,7 +396,7 @@ def test_a_scenario_with_variants_is_refused():
     [("x86-published", None, "calibrated on published tables of hosts whose hardware no source states (x86-published)"),
      ("ampere-altra", None, "calibrated on ampere-altra (arm64-dirty-memory-time)"),
      ("unnamed", "host-amd-epyc-2", "calibrated on measurements by simlib (host-pvm: AMD EPYC, 2 CPUs, Linux 6.18"),
-     ("unnamed", "lab-riscv", "calibrated on kernels in an emulator, which is not hardware (lab-riscv)")],
+     ("unnamed", "lab-riscv", "calibrated on kernels in an emulator, not on hardware (lab-riscv)")],
 )  # fmt: skip
 def test_the_grounds_name_the_host(host, fit, text):
     case = Scenario.parse({"host": {"name": host}})
@@ -413,8 +413,8 @@ def test_a_fit_that_does_not_determine_a_cost_is_not_trusted(short):
         good.with_meta(valid={"all_determined": False, "converged": False}), parameters=parameters
     )
     hold = bad.costs().set_index("name").loc["fault_hold"]
-    doubt = (f"your fit did not pass 'converged' and does not determine fault_hold ({hold['low']:.5g} to "
-             f"{hold['high']:.5g} ns): do not trust this answer until it does")  # fmt: skip
+    doubt = (f"your fit did not pass 'converged' and does not constrain fault_hold ({hold['low']:.5g} to "
+             f"{hold['high']:.5g} ns): do not trust this answer until that is resolved")  # fmt: skip
     small = with_guest(preset_scenario("arm64", vcpus=2), {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}})
     assert choose(small, strategies=["every-64", "whole-ioctl"], fit=bad).grounds.endswith(f"; but {doubt}")
     assert f"warning: {doubt}" in predict(small, [2], fit=bad, metrics=["clear_cpu_time"]).flags

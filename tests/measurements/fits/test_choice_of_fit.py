@@ -31,7 +31,7 @@ def test_costs_of_another_architecture_are_noted_as_an_assumption():
 def test_costs_of_a_cost_group_need_its_name():
     estimate = choose_fit(ALTRA)[0]
     with pytest.raises(
-        InputError, match=r"the fit has .* for the cost groups 'fixed test', 'old test'; write cost_group"
+        InputError, match=r"the fit has .* only for cost groups: 'fixed test', 'old test'; write cost_group"
     ):
         UncertainCosts.of(ALTRA, estimate)
     grouped = Scenario.parse({"cost_group": "old test", "host": {"name": "ampere-altra"},

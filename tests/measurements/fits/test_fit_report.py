@@ -72,7 +72,7 @@ def test_a_cost_without_variance_has_no_correlation_and_a_note():
     assert frame["flush"].isna().all()
     assert missing == ("correlations with flush: missing, since their variance is 0",)
     diagonal = dataclasses.replace(estimate, covariance=np.diag([1.0, 2.0, 3.0]))
-    assert diagonal.correlation() == (None, ("correlations: missing, since the covariance has variances only",))
+    assert diagonal.correlation() == (None, ("correlations: missing, since the covariance matrix has only variances",))
 
 
 LOW, HIGH = BOUNDS["fault_hold"]
@@ -125,7 +125,7 @@ def test_rows_without_a_known_deviation_have_no_residual():
     meta = {"dataset": "one", "train": "", "date": "", "level": 0.9, "valid": {"converged": True}}
     fit = Fit(Scenario(), estimate, parameters, rows, meta)
     assert fit.residuals["residual"].isna().all()
-    assert "no interval is known, so that the cost is shown as a point: fault_hold" in fit.summary()
+    assert "costs shown as points, since their intervals are unknown: fault_hold" in fit.summary()
 
 
 @pytest.mark.parametrize("key", ["dataset", "train", "date"])
