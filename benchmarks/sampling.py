@@ -184,9 +184,9 @@ def summary(results: list[dict[str, Any]]) -> str:
     short = max(off for stall, off in stalls if stall < LONG_STALL)
     within = [is_inside for result in results for is_inside in inside(result)]
     return (
-        f"The largest errors in {len(results)} cases: {', '.join(largest)}. The longest stall is off by up to "
-        f"{long:.1%} if it is {LONG_STALL * 1e6:.0f} µs or longer, and by up to {short:.1%} if it is shorter. "
-        f"{sum(within)} of {len(within)} values ({np.mean(within):.0%}) lie within their 90 % intervals."
+        f"The largest errors in {len(results)} cases: {', '.join(largest)}. The largest error of the longest "
+        f"stall is {long:.1%} for stalls of {LONG_STALL * 1e6:.0f} µs or longer, and {short:.1%} for shorter ones. "
+        f"{sum(within)} of {len(within)} values ({np.mean(within):.0%}) lie within the 90 % intervals."
     )
 
 
