@@ -2,11 +2,11 @@
 """The step language: the actions of a kernel thread or a vCPU, as a table that both engines interpret.
 
 A program is a table of integers, one row per step: ``(kind, a, b, c, d, e)``. Steps that access anything shared (a
-lock, page state, a barrier) take effect at the simulated time at which the thread reaches them; the others only move
-the thread's own clock. `simlib.model.program` writes the rows.
+lock, page state, a barrier) take effect at the simulated time at which the thread reaches them; all other steps only
+advance the thread's own clock. `simlib.model.program` writes the rows.
 
-Every kind of step and every quantity that a program may test is declared here, with its number, its meaning, and its
-arguments with their ranges. The checks of a `simlib.model.job.Job`, its listing, docs/steps.md and the constants of
+Every kind of step and every quantity that a program may test is declared here, with its number, its meaning, its
+arguments and their ranges. The checks of a `simlib.model.job.Job`, its listing, docs/steps.md and the constants of
 both engines come from these declarations.
 """
 
@@ -22,7 +22,7 @@ EXTENTS = 6
 """Number of nested extents that a thread may have open; number 0 is its region."""
 
 ALL = 2**40
-"""More pages than any guest has: an extent of this size reaches to the end of the enclosing one."""
+"""More pages than any guest has: an extent of this size reaches to the end of the enclosing extent."""
 
 COUNTERS = 8
 """Number of counters that `Step.REPEAT` may use in one program."""
@@ -32,7 +32,7 @@ class LockScope(IntEnum):
     """Scope of the lock of `Step.TAKE`."""
 
     ALL = 0
-    """One lock for all: that of the given number."""
+    """One lock, of the given number, for all threads and pages."""
     THREAD = 1
     """A lock for each thread: the thread's number is added."""
     REGION = 2
@@ -53,30 +53,30 @@ class Map(IntEnum):
     ZAP = 4
     """Unmap the block, or all pages of its table, without an effect on the dirty log."""
     NONE = 5
-    """Change nothing; the fault is over."""
+    """Change nothing, and end the fault."""
 
 
 class Scan(IntEnum):
-    """Action of `Step.SCAN` on the 64 pages of a word; every page to which it applies costs `page_ps`."""
+    """Action of `Step.SCAN` on the 64 pages of a word; every page to which it applies takes `page_ps`."""
 
     CLEAR = 0
     """Clear the dirty bits of the pages in the bitmap, and write-protect those pages (CLEAR_DIRTY_LOG)."""
     PROTECT = 1
     """Write-protect every mapped page (enabling the log without KVM_DIRTY_LOG_INITIALLY_SET)."""
     SET = 2
-    """Set every dirty bit without write-protecting (enabling with KVM_DIRTY_LOG_INITIALLY_SET)."""
+    """Set every dirty bit and write-protect no page (enabling the log with KVM_DIRTY_LOG_INITIALLY_SET)."""
     COLLECT = 3
-    """Add the dirty bits to the bitmap without write-protecting (GET_DIRTY_LOG)."""
+    """Add the dirty bits to the bitmap and write-protect no page (GET_DIRTY_LOG)."""
     SEND = 4
     """Send the pages in the bitmap, and remove them from it."""
     ALL = 5
     """Put every page into the bitmap: all remain to be sent."""
     PROTECT_RUN = 6
-    """Write-protect the run of pages that RESET removed from a dirty ring, wherever the thread is."""
+    """Write-protect the run of pages that RESET removed from a dirty ring, regardless of the thread's current page."""
     TAKE = 7
     """Move the dirty bits that HARVEST set into the bitmap."""
     SYNC = 8
-    """Log each page whose entry in a table has its dirty bit set: needed for dirty bits without a log buffer."""
+    """Log each page whose entry in a table has its dirty bit set: needed if hardware has no log buffer."""
 
 
 class Mode(IntEnum):
@@ -107,11 +107,11 @@ class Clock(IntEnum):
     SERIAL = 1
     """One processor; a thread that waits for a lock spins, so it runs."""
     SERIAL_YIELD = 2
-    """One processor; a thread that waits for a lock ends its turns, so it does not run."""
+    """One processor; a thread that waits for a lock ends its turn, so it does not run."""
 
 
 MOST_TURN_PS = 1 << 31
-"""Exclusive limit of a serial clock's turn, ps: two milliseconds."""
+"""Exclusive upper limit of a serial clock's turn, ps: 2.1 ms."""
 
 MOST_ENTRIES = 1 << 18
 """Largest number of entries of a vCPU's log buffer, or of its dirty ring."""
@@ -190,10 +190,10 @@ _DISTRIBUTION = Argument("distribution", 0, "cvs")
 
 
 class Quantity(IntEnum):
-    """Quantities that `Step.TEST` can compare. `WAITERS` and those after it are shared: other threads change them.
+    """Quantities that `Step.TEST` can compare. `WAITERS` and all later ones are shared: other threads change them.
 
     >>> Quantity.HELD.meaning
-    'time since the thread got its last lock, ps'
+    'time since the thread last acquired a lock, ps'
     """
 
     meaning: str
@@ -204,17 +204,17 @@ class Quantity(IntEnum):
     BEYOND = 2, "pages done since the extent began, less the thread's adaptive batch (ADAPT)", _ANY_EXTENT
     COLLECTED = 3, "pages with a set bit in the thread's bitmap, from the current page to the extent's end", _ANY_EXTENT
     BITMAP = 4, "pages in the thread's bitmap", None
-    HELD = 5, "time since the thread got its last lock, ps", None
-    SINCE_CHECK = 6, "time since the thread's last THROTTLE_CHECK that was due, ps", None
-    WAITERS = 7, "threads that wait for the lock; -1: for the region's lock taken last", _LOCK._replace(least=-1)
-    VCPUS = 8, "vCPUs that wait for the lock; -1: for the region's lock taken last", _LOCK._replace(least=-1)
+    HELD = 5, "time since the thread last acquired a lock, ps", None
+    SINCE_CHECK = 6, "time since THROTTLE_CHECK last restarted the thread's counts, ps", None
+    WAITERS = 7, "threads that wait for the lock; -1: for the region lock that was taken last", _LOCK._replace(least=-1)
+    VCPUS = 8, "vCPUs that wait for the lock; -1: for the region lock that was taken last", _LOCK._replace(least=-1)
     CLOCK = 9, "time of the clock, ps", None
     FLAG = 10, "1: the flag is raised", _FLAG
     BLOCK = 11, "1: a block mapping covers the current page", None
-    DIRTY = 12, "pages in KVM's dirty log from here to the extent's end", _ANY_EXTENT
+    DIRTY = 12, "pages in KVM's dirty log, from the current page to the extent's end", _ANY_EXTENT
     VCPUS_IN_GUEST = 13, "vCPUs that hold no lock, wait for none, and are not interrupted", None
     LOGGED = 14, "pages in the thread's log buffer", None
-    RING = 15, "entries of the thread's dirty ring that are not reset", None
+    RING = 15, "entries of the thread's dirty ring that have not been reset", None
 
     def __new__(cls, number: int, meaning: str = "", argument: Argument | None = None) -> Quantity:
         """Create a member with its meaning and arguments."""
@@ -248,19 +248,18 @@ class Step(IntEnum):
     TEST = 4, "Go to the target unless the quantity is at least the threshold.", _TARGET, \
         Argument("quantity", words=Quantity), Argument("argument", -1), Argument("threshold", 0)  # fmt: skip
     OPEN = 5, "Begin an extent of `pages` pages at the current page. If `aligned` is 1, it ends at the next multiple " \
-        "of `pages`.", \
-        _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
+        "of `pages`.", _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
     ADVANCE = 6, "Advance by `pages` pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
     BACK = 7, "Go back to the extent's first page.", _ANY_EXTENT
-    SEEK = 8, "Go to a random page of the region, a multiple of `multiple`. `distribution` 0 is uniform.", \
-        Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
-    ADAPT = 9, "Halve or double the thread's adaptive batch, within bounds.", Argument("action", words=Adapt), \
-        Argument("least", 1), Argument("most", 1)  # fmt: skip
+    SEEK = 8, "Go to a random page of the region, a multiple of `multiple` pages after its first one. `distribution` 0 " \
+        "is uniform.", Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
+    ADAPT = 9, "Halve or double the thread's adaptive batch, between `least` and `most` pages.", \
+        Argument("action", words=Adapt), Argument("least", 1), Argument("most", 1)  # fmt: skip
     TAKE = 10, "Take a lock.", _LOCK, _MODE, _SCOPE
-    DROP = 11, "Drop the lock; with `scope` region, the one taken last. A lockless update that lost its race goes to " \
-        "the target.", _LOCK, _MODE, _SCOPE, _TARGET  # fmt: skip
-    ACCESS = 12, "The guest accesses its current page. A fault goes to the target of its kind. If the log buffer " \
-        "or dirty ring is full, the thread goes to `leave`.", \
+    DROP = 11, "Drop the lock; with `scope` region, the lock taken last. After a lockless update that lost a race, " \
+        "go to the target.", _LOCK, _MODE, _SCOPE, _TARGET  # fmt: skip
+    ACCESS = 12, "The guest accesses its current page. On a fault, go to the target for its kind. If the log " \
+        "buffer or dirty ring is full, go to `leave`.", \
         Argument("page_translation", 0, "steps"), Argument("page_permission", 0, "steps"), \
         Argument("block_permission", 0, "steps"), Argument("block_translation", 0, "steps"), \
         Argument("leave", 0, "steps")  # fmt: skip
@@ -269,9 +268,9 @@ class Step(IntEnum):
         Argument("action", words=Map), Argument("logging", 0, 2)  # fmt: skip
     BARRIER = 14, "Wait until `parties` threads have arrived.", Argument("barrier", 0, "barriers"), \
         Argument("parties", 1)  # fmt: skip
-    SCAN = 15, "Process the 64 pages of the current bitmap word. Each page acted on takes `page_ps`, a word with any " \
-        "such page `word_ps`, each page cleared in an unsplit block `unsplit_ps`.", Argument("action", words=Scan), \
-        Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
+    SCAN = 15, "Process the 64 pages of the current bitmap word. Each page acted on takes `page_ps`, each word with " \
+        "such a page `word_ps`, and each page cleared in an unsplit block `unsplit_ps`.", \
+        Argument("action", words=Scan), Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
     STAMP = 16, "Record the time and all counters.", Argument("stamp", 0, "stamps")
     LAP = 17, "With `reads` 0, start the thread's stopwatch, unless a KICK before this fault did. With 1, record its " \
         "time and restart it. With 2, do so only if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
@@ -279,12 +278,13 @@ class Step(IntEnum):
     SLEEP = 19, "Start to sleep until the clock has advanced by `time_ps`. WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep until the end of the time that the previous step set."
     KICK = 21, "Make every vCPU in the guest exit and re-enter it once before its next ACCESS; its log buffer is " \
-        "emptied, as by DRAIN. If `stalls` is 1, its stopwatch starts at the exit, and is read immediately if " \
-        "no fault follows.", \
+        "emptied, as by DRAIN. If `stalls` is 1, the vCPU's stopwatch starts at the exit, and is read immediately " \
+        "if no fault follows.", \
         Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION, Argument("entry_ps")  # fmt: skip
-    TOUCH = 22, "Modify a shared cache line. Locks modify their own.", Argument("line", 0, "lines")
-    DRAIN = 23, "Empty the thread's log buffer into its dirty ring or, if none, the dirty log.", Argument("entry_ps")
-    HARVEST = 24, "Set the dirty bits of the new entries in all dirty rings.", Argument("entry_ps")
+    TOUCH = 22, "Modify a shared cache line. A lock modifies its own without TOUCH.", Argument("line", 0, "lines")
+    DRAIN = 23, "Empty the thread's log buffer into its dirty ring or, without a ring, into the dirty log.", \
+        Argument("entry_ps")  # fmt: skip
+    HARVEST = 24, "Set the dirty bits of the pages in the new entries of all dirty rings.", Argument("entry_ps")
     RESET = 25, "Remove the next run of harvested entries, whose pages lie within 64 pages, from the rings for " \
         "SCAN's protect_run. Go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
     LOG = 26, "Put the current page into the thread's log buffer, as hardware does. If it is full, go to the target.", \
@@ -293,8 +293,8 @@ class Step(IntEnum):
         "compared with those sent since the last check. If `begins` is 1, only restart the counts.", \
         Argument("begins", 0, 2)  # fmt: skip
     THROTTLE = 28, "With `pauses` 0, start to sleep for the time that vCPUs run between two sleeps. With 1, make " \
-        "each vCPU sleep before its next ACCESS, with its log buffer emptied as by DRAIN, and start to sleep for the " \
-        "same time. WAKE must follow.", Argument("pauses", 0, 2), Argument("entry_ps")  # fmt: skip
+        "each vCPU empty its log buffer, as by DRAIN, and sleep before its next ACCESS, and start to sleep for as " \
+        "long. WAKE must follow.", Argument("pauses", 0, 2), Argument("entry_ps")  # fmt: skip
     DIRTY_LIMIT_UPDATE = 29, "Measure each vCPU's dirty rate since the last update and set its next sleep."
     DIRTY_LIMIT_SLEEP = 30, "Start to sleep for the time that DIRTY_LIMIT_UPDATE set. WAKE must follow."
     END = 31, "End the thread."
