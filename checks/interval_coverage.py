@@ -197,21 +197,21 @@ def page(results: dict[str, Coverage], errors: dict[str, pd.DataFrame]) -> str:
     shares = pd.concat(
         [result.table.set_index(["kind", "name"])["covered"].rename(name) for name, result in results.items()], axis=1
     )
-    lines = ["| interval | " + " | ".join(shares.columns) + " |", "|---" * (len(shares.columns) + 1) + "|"]
+    lines = ["| interval of | " + " | ".join(shares.columns) + " |", "|---" * (len(shares.columns) + 1) + "|"]
     for (kind, name), row in shares.iterrows():
         label = f"`{name}`" if kind == "cost" else f"held-out `{name}`"
         lines.append(f"| {label} | " + " | ".join(f"{share:.1%}" for share in row) + " |")
     first = next(iter(results.values()))
-    wide = errors["the same, wide box"]
+    wide = errors["same rows, wide box"]
     narrow = pd.concat([frame for frame in errors.values() if frame is not wide])
     times = narrow[narrow["metric"] == "dirty_memory_time"]
     counts = narrow[narrow["metric"] == "contentions"]
     words = (
-        f"Coverage of {100 * first.level:.0f} % intervals over {first.sets} synthetic data sets per design (seed "
-        f"{SEED}; the standard error of 90 % is {np.sqrt(0.9 * 0.1 / first.sets):.1%}). The error of the polynomials "
-        f"(degree {DEGREE}, {RUNS} runs) is {times['rms'].max():.2%} of a time and {counts['rms'].max():.2%} of a "
-        f"count in the worst row (root mean square over {CHECKED} further points), and {wide['rms'].max():.1%} in the "
-        "wide box."
+        f"The table shows the coverage of {100 * first.level:.0f} % intervals over {first.sets} synthetic data sets "
+        f"per column (seed {SEED}). The standard error of a coverage of 90 % is {np.sqrt(0.9 * 0.1 / first.sets):.1%}. "
+        f"The polynomials have degree {DEGREE} and are fitted to {RUNS} runs. Their root-mean-square error over "
+        f"{CHECKED} other runs is at most {times['rms'].max():.2%} for a time and {counts['rms'].max():.2%} for a "
+        f"count, and {wide['rms'].max():.1%} in the wide box."
     )
     return f"{BEGIN}\n{textwrap.fill(words, 118)}\n\n" + "\n".join(lines) + f"\n{END}"
 
@@ -226,8 +226,8 @@ def main() -> None:
     deviations = np.sqrt(np.diag(fit.estimate.covariance))
     designs = {
         "rows of the January 2022 series": (published_design(fit), HALF_WIDTH),
-        "the same, wide box": (published_design(fit), WIDE_HALF_WIDTH),
-        "more rows, counts 5 times as noisy": (NOISY_COUNTS, HALF_WIDTH),
+        "same rows, wide box": (published_design(fit), WIDE_HALF_WIDTH),
+        "more rows, noisier counts": (NOISY_COUNTS, HALF_WIDTH),
     }
     results, errors = {}, {}
     for name, (design, width) in designs.items():

@@ -110,8 +110,8 @@ def test_the_page_has_the_numbers_of_the_procedure():
     assert len(ranking.FRONT) == 4
     statistics = " ".join((ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").split())
     assert (
-        f"{choosing.SELECTION_RUNS} of the selection, which determines the strategies that satisfy `--max-stall`, "
-        f"{first} of the check" in statistics
+        f"{choosing.SELECTION_RUNS} replications select the strategies that satisfy `--max-stall`, {first} new ones compare "
+        f"them, and {second - first} more follow" in statistics
     )
 
 
