@@ -92,15 +92,17 @@ def compiling_in_background(function: Any, arguments: tuple[Any, ...], *module: 
     compiled at its first call.
 
     - `function`: a `cached_njit` function.
-    - `module`: argument of ``python -m``, with further arguments; that program compiles the function.
+    - `module`: module that ``python -m`` would run, and its arguments; it compiles the function.
     """
     if function._cache.cache_path is None or is_cached(function, arguments):
         yield
         return
-    command, quiet = [sys.executable, "-P", "-m", *module], subprocess.DEVNULL  # -P: import nothing from this folder
-    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as helper:  # noqa: S603  # no shell: a module of ours
+    run, quiet = "from simlib._lib.signals import run_helper; run_helper()", subprocess.DEVNULL
+    command = [sys.executable, "-P", "-c", run, *module]  # -P: import nothing from this folder
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as helper:  # noqa: S603  # no shell: a module of ours
         try:
             yield
+            helper.wait()
         except BaseException:
             helper.kill()
             raise

@@ -94,6 +94,19 @@ def force_exit(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
+def run_helper() -> None:
+    """Run the module ``sys.argv[1]`` until standard input ends: a pipe whose other end closes when the parent dies."""
+    import runpy  # noqa: PLC0415  # 3 ms, and only helpers need it
+
+    def wait_for_parent() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait_for_parent, daemon=True).start()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
 class DeferSignals:
     """A block that no signal interrupts: `KeyboardInterrupt` is raised at its end if a signal was received.
 

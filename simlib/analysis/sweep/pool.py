@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
-from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker, util
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -64,9 +64,13 @@ class Pool(AbstractContextManager["Pool"]):
         """End the workers; after an exception end the fork server, too, which may still be importing."""
         self._end()
         server: Any = forkserver._forkserver  # the interface for ending it is private; the next pool starts another
+        cleanup: Any = util
         if kind is not None and server._forkserver_pid is not None:
             os.kill(server._forkserver_pid, signal.SIGTERM)
             server._stop()
+            for finalizer in [*cleanup._finalizer_registry.values()]:  # a forced exit does not run them
+                if finalizer._callback is cleanup._remove_temp_dir and not os.listdir(cleanup.get_temp_dir()):
+                    finalizer()
 
     def _start(self) -> ProcessPoolExecutor:
         with self._starting():

@@ -33,7 +33,7 @@ def test_another_process_compiles_what_is_not_cached(twice, monkeypatch):
     monkeypatch.setattr(jit.subprocess, "Popen", begin)
     with jit.compiling_in_background(twice, (4,), "some.module", "slow_path"):
         pass
-    assert began == [["-P", "-m", "some.module", "slow_path"]]
+    assert [command[-2:] for command in began] == [["some.module", "slow_path"]]
     assert jit.address_of(twice, (4,))
     assert twice(4) == 8
     with jit.compiling_in_background(twice, (4,), "some.module", "slow_path"):
@@ -52,3 +52,13 @@ def test_an_interrupted_wait_leaves_no_process(twice, monkeypatch):
     with pytest.raises(KeyboardInterrupt), jit.compiling_in_background(twice, (4,), "some.module"):
         raise KeyboardInterrupt
     assert helpers[0].poll() not in (None, 0)
+
+
+def test_a_helper_ends_with_its_parent(tmp_path):
+    """A process that is killed cannot end its helper: the helper ends when the pipe from its parent does."""
+    (tmp_path / "slow_module.py").write_text("import sys, time; print(sys.argv[1], flush=True); time.sleep(600)")
+    command = [sys.executable, "-c", "from simlib._lib.signals import run_helper; run_helper()", "slow_module", "kind"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as helper:
+        assert helper.stdout.readline() == "kind\n"
+        helper.stdin.close()
+        assert helper.wait(30) == 1
