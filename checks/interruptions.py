@@ -156,6 +156,8 @@ def interrupt(command: Command, delay: float, signal_number: signal.Signals, fol
             process.kill()
             process.wait()
         duration = time.monotonic() - sent_time
+        while marked(mark) and time.monotonic() - sent_time < LIMIT_S:  # they end once their pipe from the command does
+            time.sleep(0.01)
         messages.seek(0)
         text = messages.read()
     faults = [f"process still running: {line}" for line in marked(mark)]
