@@ -199,7 +199,7 @@ class Quantity(IntEnum):
     meaning: str
     argument: Argument | None
 
-    DONE = 0, "1: all pages of the extent are done", _ANY_EXTENT
+    DONE = 0, "1 if all pages of the extent are done, else 0", _ANY_EXTENT
     PAGES = 1, "pages done since the extent began", _ANY_EXTENT
     BEYOND = 2, "pages done since the extent began, less the thread's adaptive batch (ADAPT)", _ANY_EXTENT
     COLLECTED = 3, "pages with a set bit in the thread's bitmap, from the current page to the extent's end", _ANY_EXTENT
@@ -209,10 +209,10 @@ class Quantity(IntEnum):
     WAITERS = 7, "threads that wait for the lock; -1: for the region lock that was taken last", _LOCK._replace(least=-1)
     VCPUS = 8, "vCPUs that wait for the lock; -1: for the region lock that was taken last", _LOCK._replace(least=-1)
     CLOCK = 9, "time of the clock, ps", None
-    FLAG = 10, "1: the flag is raised", _FLAG
-    BLOCK = 11, "1: a block mapping covers the current page", None
+    FLAG = 10, "1 if the flag is raised, else 0", _FLAG
+    BLOCK = 11, "1 if a block mapping covers the current page, else 0", None
     DIRTY = 12, "pages in KVM's dirty log, from the current page to the extent's end", _ANY_EXTENT
-    VCPUS_IN_GUEST = 13, "vCPUs that hold no lock, wait for none, and are not interrupted", None
+    VCPUS_IN_GUEST = 13, "vCPUs that neither hold a lock nor wait for one, and are not interrupted", None
     LOGGED = 14, "pages in the thread's log buffer", None
     RING = 15, "entries of the thread's dirty ring that have not been reset", None
 
@@ -251,8 +251,8 @@ class Step(IntEnum):
         "of `pages`.", _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
     ADVANCE = 6, "Advance by `pages` pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
     BACK = 7, "Go back to the extent's first page.", _ANY_EXTENT
-    SEEK = 8, "Go to a random page of the region, a multiple of `multiple` pages after its first one. `distribution` 0 " \
-        "is uniform.", Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
+    SEEK = 8, "Go to a random page of the region, a multiple of `multiple` pages after its first one. `distribution` " \
+        "0 is uniform.", Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
     ADAPT = 9, "Halve or double the thread's adaptive batch, between `least` and `most` pages.", \
         Argument("action", words=Adapt), Argument("least", 1), Argument("most", 1)  # fmt: skip
     TAKE = 10, "Take a lock.", _LOCK, _MODE, _SCOPE
@@ -272,13 +272,13 @@ class Step(IntEnum):
         "such a page `word_ps`, and each page cleared in an unsplit block `unsplit_ps`.", \
         Argument("action", words=Scan), Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
     STAMP = 16, "Record the time and all counters.", Argument("stamp", 0, "stamps")
-    LAP = 17, "With `reads` 0, start the thread's stopwatch, unless a KICK before this fault did. With 1, record its " \
-        "time and restart it. With 2, do so only if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
+    LAP = 17, "With `reads` 0, start the thread's stopwatch, unless a KICK already did. With 1, record its time " \
+        "and restart it. With 2, do so only if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
     SIGNAL = 18, "Raise a flag, which then stays raised.", _FLAG
     SLEEP = 19, "Start to sleep until the clock has advanced by `time_ps`. WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep until the end of the time that the previous step set."
-    KICK = 21, "Make every vCPU in the guest exit and re-enter it once before its next ACCESS; its log buffer is " \
-        "emptied, as by DRAIN. If `stalls` is 1, the vCPU's stopwatch starts at the exit, and is read immediately " \
+    KICK = 21, "Make every vCPU in the guest exit and re-enter once before its next ACCESS, and empty its log buffer, " \
+        "as by DRAIN. If `stalls` is 1, the vCPU's stopwatch starts at the exit, and is read immediately " \
         "if no fault follows.", \
         Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION, Argument("entry_ps")  # fmt: skip
     TOUCH = 22, "Modify a shared cache line. A lock modifies its own without TOUCH.", Argument("line", 0, "lines")
