@@ -277,8 +277,8 @@ class Step(IntEnum):
     SIGNAL = 18, "Raise a flag, which then stays raised.", _FLAG
     SLEEP = 19, "Start to sleep until the clock has advanced by `time_ps`. WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep until the end of the time that the previous step set."
-    KICK = 21, "Make every vCPU in the guest exit and re-enter once before its next ACCESS, and empty its log buffer, " \
-        "as by DRAIN. If `stalls` is 1, the vCPU's stopwatch starts at the exit, and is read immediately " \
+    KICK = 21, "Make every vCPU in the guest exit and re-enter once before its next ACCESS, and empty its log " \
+        "buffer, as by DRAIN. If `stalls` is 1, the vCPU's stopwatch starts at the exit, and is read immediately " \
         "if no fault follows.", \
         Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION, Argument("entry_ps")  # fmt: skip
     TOUCH = 22, "Modify a shared cache line. A lock modifies its own without TOUCH.", Argument("line", 0, "lines")
