@@ -163,8 +163,8 @@ def check(path: str | Path) -> list[str]:
     table = read(path)
     described = table.path.with_suffix(".json").exists()
     origin = "from its descriptor" if described else "from the names of its columns"
-    report = [f"{table.name}: {len(table)} rows, {len(table.frame.columns)} columns, types and units {origin}"]
-    report.append(f"key: {', '.join(table.key) or 'none'}")
+    rows, columns = (f"{n} {s}{'s' * (n != 1)}" for n, s in zip(table.frame.shape, ("row", "column"), strict=True))
+    report = [f"{table.name}: {rows}, {columns}, types and units {origin}", f"key: {', '.join(table.key) or 'none'}"]
     for name, unit in table.units.items():
         values = table.column(name)
         if values.dtype.kind not in "if":

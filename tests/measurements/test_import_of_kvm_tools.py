@@ -29,7 +29,7 @@ def test_perf_kvm_stat():
         (1, 126701, 721009.55),
         (2, 64, 49.28),
     ]
-    assert imported.warnings == ("12 events were lost while recording",)
+    assert imported.warnings == ("events lost while recording: 12",)
 
 
 def test_perf_trace_lines():
@@ -42,9 +42,9 @@ def test_perf_trace_lines():
     ]
     assert imported.main.frame["result"].tolist()[1:3] == ["0", "-1 ENOENT (No such file or directory)"]
     assert imported.warnings == (
-        "3 events were lost while recording: calls are missing",
-        "left out 1 calls that do not end in the trace",
-        "1 calls began before the trace did, left out",
+        "events lost while recording: 3; calls are missing",
+        "calls left out, since they do not end in the trace: 1",
+        "calls left out, since they began before the trace: 1",
     )
     alone = import_text("perf-trace", "    12.000 ( 0.750 ms): ioctl(fd: 11, cmd: KVM_CLEAR_DIRTY_LOG)   = 0\n").main
     assert rows(alone, "task", "request", "took_ms") == [("", "KVM_CLEAR_DIRTY_LOG", 0.75)]
@@ -67,7 +67,7 @@ def test_kvm_stat_once():
         ("kvm_exit", "EPT_VIOLATION", 90211, 45100),
         ("kvm_exit", "HLT", 4100, 2051),
     ]
-    assert imported.warnings == ("1 lines are left out because their two numbers are not separated",)
+    assert imported.warnings == ("lines left out, since their two numbers are not separated: 1",)
 
 
 @pytest.mark.parametrize("name", ["kvm_stat-log.txt", "kvm_stat-log.csv"])

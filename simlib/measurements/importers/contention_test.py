@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The JSON lines of ``mmu_lock_contention_test``, the selftest of simlib's kernel patches.
 
-Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c``: one object per line, whose ``type`` is config,
-ioctl, vcpu, stat, check or end.
+``tools/testing/selftests/kvm/mmu_lock_contention_test.c`` prints one object per line; its ``type`` is config, ioctl,
+vcpu, stat, check or end.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from simlib.measurements.importers.kvm_stats import KvmStatistics
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, DescribedTable, TableRows
 
-_RUN = Column("run", "whole", "which of the runs in the log, from 1")
-_VCPU = Column("vcpu", "whole", "the vCPU, from 0", unit="1")
+_RUN = Column("run", "whole", "number of the run in the log, from 1")
+_VCPU = Column("vcpu", "whole", "number of the vCPU, from 0", unit="1")
 IOCTLS = (
     _RUN,
-    Column("event", "whole", "place among the run's ioctls and phases, from 1"),
+    Column("event", "whole", "number of the ioctl or phase in the run, from 1"),
     Column(
         "name",
         "text",
-        "populate, enable, get, clear, reset, disable, teardown; write: the vCPUs' phase; probe: empty CLEARs all "
-        "the while; probe_idle: after it",
+        "populate, enable, get, clear, reset, disable or teardown; write: the vCPUs run; probe: empty CLEARs while "
+        "they run; probe_idle: empty CLEARs while they do not run",
     ),
-    Column("round", "whole", "round of GET and CLEAR, from 1; 0: before the first"),
-    Column("thread", "whole", "clear thread, from 0", unit="1"),
-    Column("first_page", "whole", "first page of its range"),
-    Column("range_pages", "whole", "pages of its range"),
-    Column("dirty_pages", "whole", "bits set in the bitmap that was given or returned; ioctls of the log", True),
-    Column("writes", "whole", "writes of all vCPUs; phases in which they write", True),
-    Column("calls", "whole", "ioctls that the row sums up; probes of the lock", True),
-    Column("start_ns", "whole", "beginning, since the start of the test"),
+    Column("round", "whole", "round of GET and CLEAR, from 1; 0: before the first round"),
+    Column("thread", "whole", "number of the clear thread that made the ioctl, from 0", unit="1"),
+    Column("first_page", "whole", "first page of the ioctl's range"),
+    Column("range_pages", "whole", "pages of the ioctl's range"),
+    Column("dirty_pages", "whole", "bits set in the bitmap given or returned; only for get and clear", True),
+    Column("writes", "whole", "writes of all vCPUs; only for phases in which they write", True),
+    Column("calls", "whole", "ioctls in the row; only for probes of the lock", True),
+    Column("start_ns", "whole", "start, relative to the start of the test"),
     Column("duration_ns", "whole", "duration"),
 )
 VCPUS = (
@@ -42,44 +42,44 @@ VCPUS = (
     _VCPU,
     Column("writes", "whole", "writes of the vCPU"),
     Column("reads", "whole", "reads of the vCPU"),
-    Column("longest_ns", "whole", "longest time between two of its accesses"),
-    Column("late_writes", "whole", "writes after the last time bucket of the table progress", optional=True),
+    Column("longest_ns", "whole", "longest time between two consecutive accesses of the vCPU"),
+    Column("late_writes", "whole", "writes after the last time bucket in the table 'progress'", optional=True),
 )
 LONGEST = (
     _RUN,
     _VCPU,
     Column("rank", "whole", "1: the longest", unit="1"),
-    Column("start_ns", "whole", "beginning of the gap"),
+    Column("start_ns", "whole", "start of the gap, relative to the start of the test"),
     Column("gap_ns", "whole", "length of the gap"),
 )
 ROUNDS = (
     _RUN,
     _VCPU,
     Column("round", "whole", "round of GET and CLEAR, from 1"),
-    Column("longest_stall_ns", "whole", "longest of the gaps that began, or lasted, while its ioctls ran"),
-    Column("longest_pause_ns", "whole", "longest of those that began between its last ioctl and the next round"),
+    Column("longest_stall_ns", "whole", "longest gap that began or continued while the round's ioctls ran"),
+    Column("longest_pause_ns", "whole", "longest gap that began between the round's last ioctl and the next round"),
 )
 GAPS = (
     _RUN,
     _VCPU,
-    Column("bucket", "whole", "number of the bucket among those in which there is a gap, from 1"),
-    Column("low_ns", "whole", "least time of the bucket"),
-    Column("high_ns", "whole", "first time above the bucket"),
+    Column("bucket", "whole", "number of the bucket, from 1, not counting buckets without gaps"),
+    Column("low_ns", "whole", "lower end of the bucket, included"),
+    Column("high_ns", "whole", "upper end of the bucket, excluded"),
     Column("count", "whole", "gaps in the bucket"),
 )
 PROGRESS = (
     _RUN,
     _VCPU,
     Column("bucket", "whole", "number of the time bucket, from 0"),
-    Column("start_ns", "whole", "beginning, since the start of the test"),
-    Column("writes", "whole", "writes within it"),
+    Column("start_ns", "whole", "start of the bucket, relative to the start of the test"),
+    Column("writes", "whole", "writes in the bucket"),
 )
 
 TABLES = {
     "ioctls": ("ioctls and phases", ("run", "event"), IOCTLS),
     "vcpus": ("accesses of each vCPU", ("run", "vcpu"), VCPUS),
     "longest": ("each vCPU's longest gaps", ("run", "vcpu", "rank"), LONGEST),
-    "rounds": ("longest gaps round by round", ("run", "vcpu", "round"), ROUNDS),
+    "rounds": ("longest gaps in each round", ("run", "vcpu", "round"), ROUNDS),
     "gaps": ("gaps between accesses", ("run", "vcpu", "bucket"), GAPS),
     "progress": ("writes over time", ("run", "vcpu", "bucket"), PROGRESS),
 }
@@ -106,13 +106,13 @@ class Log:
         kind = item.get("type")
         if kind == "config":
             if self.open:
-                raise lines.end_fault("config", "a run must end with a line of type 'end' before the next begins")
+                raise lines.end_fault("config", "a run must end with a line of type 'end' before the next run begins")
             self.configs.append({key: value for key, value in item.items() if key != "type"})
             self.open, self.events = True, 0
         elif kind not in _TYPES:
             return
         elif not self.open:
-            rule = "must come between a line of type 'config' and its 'end'"
+            rule = "must come between a line of type 'config' and one of type 'end'"
             raise lines.fault(str(kind), rule, "save the whole log")
         elif kind == "ioctl":
             self.events += 1
@@ -129,10 +129,10 @@ class Log:
         elif kind == "check":
             lost = lines.whole_of(item, "lost")
             if lost:
-                self.warnings.append(f"the test lost {lost} writes: dirty logging was not correct")
+                self.warnings.append(f"dirty logging was not correct; writes that the log lost: {lost}")
         else:
             if item.get("ok") is not True:
-                self.warnings.append("the test failed: its line 'end' does not say ok")
+                self.warnings.append("the test failed: ok is not true in its line of type 'end'")
             self.open = False
 
     def _vcpu(self, lines: Lines, item: dict[str, Any]) -> None:
@@ -148,13 +148,13 @@ class Log:
         stalls, pauses = (_counts(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
         if len(stalls) != len(pauses):
             counts = f"{len(stalls)} and {len(pauses)}"
-            raise lines.fault(counts, "rounds must have a stall and a pause each", "correct it")
+            raise lines.fault(counts, "each round must have one stall and one pause", "is the line complete?")
         for number, (stall, pause) in enumerate(zip(stalls, pauses, strict=True), 1):
             self.rows["rounds"].add(*vcpu, number, stall, pause)
         progress = _counts(lines, item, "progress")
         start, width = (lines.whole_of(item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
         if start + width * len(progress) > LARGEST:
-            raise lines.fault(str(width), "the time of the last 'progress' must be at most 2^53 ns", "correct it")
+            raise lines.fault(str(width), "the end of the last 'progress' must be at most 2^53 ns", "correct it")
         for bucket, count in enumerate(progress):
             self.rows["progress"].add(*vcpu, bucket, start + bucket * width, count)
 
@@ -167,7 +167,7 @@ class Log:
 def read_log(lines: Lines, histograms: bool = False) -> Contents:
     """Read the log of ``mmu_lock_contention_test``, optionally with the histograms of waits and holds.
 
-    Lines that are not JSON objects (messages of the selftest library) and unknown types are skipped. The setup holds
+    Lines that are not JSON objects (messages of the selftest library) and unknown types are skipped. The setup has
     the options of the test.
     """
     log = Log()
@@ -181,7 +181,7 @@ def read_log(lines: Lines, histograms: bool = False) -> Contents:
         raise lines.end_fault("the end", "a run must end with a line of type 'end'")
     tables = log.tables(histograms)
     if not any(map(len, tables)):
-        raise InputError(lines.where, "options only", "the test must have measured something", "run it again")
+        raise InputError(lines.where, "options only", "must contain measurements", "run the test again")
     setup = log.configs[0] if len(log.configs) == 1 else {"runs": log.configs}
     return Contents(tables, tuple(dict.fromkeys([*log.warnings, *log.statistics.warnings()])), setup)
 
@@ -191,7 +191,7 @@ def _counts(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
 
 
 def _wholes(lines: Lines, values: Any, rule: str, number: int | None = None) -> list[int]:
-    """Return a list of whole numbers, `number` of them if that is given."""
+    """Return a list of whole numbers; refuse other values, and other lengths than `number` unless that is None."""
     valid = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
     if not valid or number not in (None, len(values)):
         raise lines.fault(str(values), rule, "is the line complete?")

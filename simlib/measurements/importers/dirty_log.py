@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The log of the kernel's selftest ``dirty_log_perf_test``.
 
-Printed by ``run_test()`` in ``tools/testing/selftests/kvm/dirty_log_perf_test.c`` and, the guest mode, by
-``memstress_create_vm()`` in ``tools/testing/selftests/kvm/lib/memstress.c``.
+``run_test()`` in ``tools/testing/selftests/kvm/dirty_log_perf_test.c`` prints it, except for the guest mode, which
+``memstress_create_vm()`` in ``tools/testing/selftests/kvm/lib/memstress.c`` prints.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from dataclasses import dataclass, field
 from simlib.measurements.importers.lines import ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, TableRows
 
-_RUN = Column("run", "whole", "which of the runs in the log, from 1: one for each guest mode")
+_RUN = Column("run", "whole", "number of the run in the log, from 1; each guest mode is a run")
 _MODE = Column("guest_mode", "text", "address widths and page size of the guest")
 ITERATIONS = (
     _RUN,
     _MODE,
     Column("iteration", "whole", "iteration of the test, from 1"),
-    Column("dirty_memory_time_s", "number", "until every vCPU had written all its memory"),
-    Column("get_dirty_log_time_s", "number", "KVM_GET_DIRTY_LOG of all memslots"),
-    Column("clear_dirty_log_time_s", "number", "KVM_CLEAR_DIRTY_LOG of all memslots; empty with -g", optional=True),
+    Column("dirty_memory_time_s", "number", "time until every vCPU had accessed all its memory"),
+    Column("get_dirty_log_time_s", "number", "time of KVM_GET_DIRTY_LOG for all memslots"),
+    Column("clear_dirty_log_time_s", "number", "time of KVM_CLEAR_DIRTY_LOG for all memslots; empty with -g", True),
 )
 RUNS = (
     _RUN,
     _MODE,
     Column("iterations", "whole", "iterations of the test"),
-    Column("populate_memory_time_s", "number", "until every vCPU had written all its memory the first time"),
-    Column("enable_dirty_logging_time_s", "number", "switching dirty logging on for all memslots"),
-    Column("disable_dirty_logging_time_s", "number", "switching it off"),
-    Column("get_dirty_log_total_time_s", "number", "KVM_GET_DIRTY_LOG, all iterations together"),
-    Column("clear_dirty_log_total_time_s", "number", "KVM_CLEAR_DIRTY_LOG, the same; empty with -g", optional=True),
+    Column("populate_memory_time_s", "number", "time until every vCPU had written all its memory once"),
+    Column("enable_dirty_logging_time_s", "number", "time to enable dirty logging for all memslots"),
+    Column("disable_dirty_logging_time_s", "number", "time to disable dirty logging for all memslots"),
+    Column("get_dirty_log_total_time_s", "number", "total time of KVM_GET_DIRTY_LOG over all iterations"),
+    Column("clear_dirty_log_total_time_s", "number", "total time of KVM_CLEAR_DIRTY_LOG; empty with -g", optional=True),
 )
 
 _PHASES = ("Populate memory time", "Enabling dirty logging time", "Disabling dirty logging time")
@@ -54,20 +54,20 @@ _FAILED = "==== Test Assertion Failure ===="
 
 @dataclass
 class TestRun:
-    """One run of the test, filled line by line: its times in s, by the label of their line."""
+    """One run of the test, filled line by line; `times`, in s, have the labels of the lines as keys."""
 
     mode: str
     times: dict[str, float] = field(default_factory=dict)
     iterations: int = 0
 
     def put(self, lines: Lines, label: str, seconds: str) -> None:
-        """Store a time, which may occur once."""
+        """Store a time; refuse a second time with the same label."""
         if label in self.times:
-            raise lines.fault(lines.where, "a run must have each time once", "does the file hold two logs in one?")
+            raise lines.fault(lines.where, "each time must occur only once in a run", "does the file contain two logs?")
         self.times[label] = lines.decimal(seconds, "a time")
 
     def check_complete(self, lines: Lines) -> None:
-        """Refuse a run that is incomplete."""
+        """Refuse an incomplete run."""
         clears = any("clear dirty log" in label.lower() for label in self.times)
         steps, totals = (_STEPS, 2) if clears else (_STEPS[:2], 1)
         per_iteration = (f"Iteration {i} {step} time" for i in range(1, self.iterations + 1) for step in steps)
@@ -84,7 +84,7 @@ def _total(ioctl: str) -> str:
 
 
 def read_log(lines: Lines) -> Contents:
-    """Read one or several logs of ``dirty_log_perf_test``, each with a run for each guest mode.
+    """Read one or several logs of ``dirty_log_perf_test``, each with one run per guest mode.
 
     The log states neither the number of vCPUs nor their memory. Other lines (random seed, debug output) are skipped.
     """
@@ -96,7 +96,7 @@ def read_log(lines: Lines) -> Contents:
                 run.check_complete(lines)
             runs.append(TestRun(re.sub(r"\s+", " ", match[1])))
         elif _FAILED in text:
-            raise lines.fault(text, "the test must have passed", "see its message, and run it again")
+            raise lines.fault(text, "the test must have passed", "see its message, and run the test again")
         elif not text or _COUNT.fullmatch(text) or not _OURS.fullmatch(text):
             continue
         elif not runs:

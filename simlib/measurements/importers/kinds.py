@@ -28,7 +28,7 @@ from simlib.measurements.importers.tables import Imported
 
 
 class LogKind(NamedTuple):
-    """Kind of log: description, module with its reader and a test on the first lines, and options of the reader."""
+    """Kind of log: description, module with the reader and a test of the first lines, and options of the reader."""
 
     description: str
     module: ModuleType
@@ -40,7 +40,7 @@ KINDS = {
     "trace-cmd": LogKind("trace-cmd report, or /sys/kernel/tracing/trace", trace),
     "perf-lock": LogKind("perf lock contention, with or without -x", perf_lock),
     "perf-kvm": LogKind("perf kvm stat report", perf_kvm),
-    "perf-trace": LogKind("perf trace, its lines, its summary or both", perf_trace),
+    "perf-trace": LogKind("perf trace: lines, summary or both", perf_trace),
     "dirty-log-perf-test": LogKind("the log of the selftest dirty_log_perf_test", dirty_log),
     "contention-test": LogKind("the JSON lines of mmu_lock_contention_test", contention_test, ("histograms",)),
     "kvm-stat": LogKind("the tool kvm_stat: -1, -l, or -c -l", kvm_stat),
@@ -49,15 +49,15 @@ KINDS = {
 """Kinds of logs by name, in the order in which `sniff` tries them."""
 
 _OTHERS = (
-    (r"\s*Name\s+acquired\b.*", "the output of perf lock report", "print perf lock contention, and import perf-lock"),
-    (r"(?:\w[\w-]*,)+\w[\w-]*", "a CSV table", "use it directly: simlib data check"),
+    (r"\s*Name\s+acquired\b.*", "the output of perf lock report", "import the output of perf lock contention instead"),
+    (r"(?:\w[\w-]*,)+\w[\w-]*", "a CSV table", "it needs no import: simlib data check FILE"),
     (r"(?i)\s*<(?:!doctype|html).*", "a web page", "save the log itself"),
     (r"==== Test Assertion Failure ====.*", "the message of a failed selftest", "run the test again"),
 )
 
 
 def sniff(head: list[str]) -> str:
-    """Recognise the kind of a file by its first lines: a key of `KINDS`, or empty if it is none of them."""
+    """Recognise the kind of a file by its first lines: a key of `KINDS`, or an empty string if it is unknown."""
     return next((name for name, kind in KINDS.items() if kind.module.looks_like(head)), "")
 
 
@@ -67,7 +67,7 @@ def import_log(kind: str, path: str | Path, *, progress: Progress | None = None,
     Raises `InputError` if the kind or an option is unknown, or for the first fault of the log.
 
     - `kind`: a key of `KINDS`.
-    - `progress`: called from time to time with a description and the share that is done.
+    - `progress`: called from time to time with a description and the completed share of the work.
     - `**options`: options of the kind: ``lock`` (lock-stat), ``histograms`` (kvm-stats, contention-test).
 
     >>> import_log("lock-stats", "lock_stat.txt")
@@ -86,7 +86,7 @@ def import_log(kind: str, path: str | Path, *, progress: Progress | None = None,
     except FileNotFoundError:
         raise InputError(where, "missing", "the log must exist", "check the path") from None
     except OSError as error:
-        raise InputError(where, error.strerror or "unreadable", "must be a file that can be read", "name it") from None
+        raise InputError(where, error.strerror or "unreadable", "must be a readable file", "check the path") from None
 
 
 def import_text(kind: str, text: str, **options: Any) -> Imported:
@@ -105,12 +105,12 @@ def _check(kind: str, options: dict[str, Any]) -> None:
         raise InputError("kind", kind, "is not a kind of log", nearest(kind, KINDS))
     for option, value in options.items():
         if option not in KINDS[kind].options:
-            owners = [name for name, other in KINDS.items() if option in other.options]
-            raise InputError(option, value, f"does not apply to {kind}", f"only to {' and '.join(owners) or 'none'}")
+            owners = " and ".join(name for name, other in KINDS.items() if option in other.options) or "no kind of log"
+            raise InputError(option, value, f"does not apply to {kind}", f"it applies to {owners}")
 
 
 def _import(kind: str, lines: Lines, options: dict[str, Any]) -> Imported:
-    """Read the lines; name their kind if it is another one."""
+    """Read the lines; if they are of another kind, name it in the error."""
     try:
         contents = KINDS[kind].module.read_log(lines, **options)
     except ForeignText as foreign:
@@ -132,4 +132,4 @@ def _foreign(lines: Lines, expected: str) -> InputError:
     first = next((line.strip() for line in lines.head if line.strip()), "")
     start = first if len(first) <= 48 else first[:40] + " …"
     description = f"a text that begins with {start!r}"
-    return InputError(lines.where, description, f"must be {expected}", "name another file or KIND")
+    return InputError(lines.where, description, f"must be {expected}", "give another file or KIND")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The tool ``kvm_stat``: once (``-1``), as a log (``-l``, ``-L FILE``), and as a log in CSV (``-c``).
+"""Output of the tool ``kvm_stat``: one reading (``-1``), a log (``-l``, ``-L FILE``), or a log in CSV (``-c``).
 
 The formats are those of ``batch()``, ``StdFormat``, ``CSVFormat`` and ``log()`` in ``tools/kvm/kvm_stat/kvm_stat``. Its
-statistics are tracepoints, with a child for each exit reason (``kvm_exit(EPT_VIOLATION)``), or those of debugfs
-(``-d``). It does not print the counters of simlib's kernel patches, which debugfs does not have.
+statistics are tracepoints, with a child for each exit reason (``kvm_exit(EPT_VIOLATION)``), or those in debugfs
+(``-d``). It does not print the counters of simlib's kernel patches, which are not in debugfs.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _NAMES = (
     Column("name", "text", "name of the tracepoint or statistic"),
-    Column("reason", "text", "exit reason of a child; all for an event that is no child"),
+    Column("reason", "text", "exit reason of a child; all for an event that is not a child"),
 )
 LOG = (
     Column("sample", "whole", "number of the line of the log, from 1"),
-    Column("time", "text", "local time at which kvm_stat wrote it, to a second"),
+    Column("time", "text", "local time at which kvm_stat wrote the line, to the second"),
     *_NAMES,
-    Column("difference", "whole", "change since the previous line, which is -s or a second earlier", unit="not stated"),
+    Column("difference", "whole", "change since the previous line, one interval (-s) earlier", unit="not stated"),
 )
 ONCE = (
     *_NAMES,
     Column("value", "whole", "events since kvm_stat started, or the value in debugfs", unit="not stated"),
-    Column("difference", "whole", "change within a second", unit="not stated"),
+    Column("difference", "whole", "change within one second", unit="not stated"),
 )
 
 _NAME = r"[A-Za-z_][\w.-]*(?:\([^()\s]*\))?"
@@ -65,7 +65,7 @@ def read_log(lines: Lines) -> Contents:
             sample += 1
             _logged(lines, log, names, sample, match)
         elif _STARTED.fullmatch(line):
-            raise lines.fault(line, "must be a time and a whole number for each name of its banner", "is it complete?")
+            raise lines.fault(line, "must be a time and one whole number per name of the banner", "is it complete?")
         elif _CSV_BANNER.fullmatch(text):
             names = _distinct(lines, text.split(",")[1:])
         elif match := _ONCE.fullmatch(text):
@@ -84,18 +84,18 @@ def read_log(lines: Lines) -> Contents:
             break
     if not len(log) and not len(once):
         raise ForeignText("the output of kvm_stat -1, -l or -c -l")
-    warnings = [f"{glued} lines are left out because their two numbers are not separated"] if glued else []
-    changes = log.table("log", "kvm_stat: changes between consecutive lines of its log", ("sample", "name", "reason"))
-    values = once.table("once", "kvm_stat -1: values, and changes within a second", ("name", "reason"))
+    warnings = [f"lines left out, since their two numbers are not separated: {glued}"] if glued else []
+    changes = log.table("log", "kvm_stat: changes between consecutive lines of the log", ("sample", "name", "reason"))
+    values = once.table("once", "kvm_stat -1: values, and changes within one second", ("name", "reason"))
     return Contents((changes, values), tuple(warnings))
 
 
 def _logged(lines: Lines, log: TableRows, names: list[tuple[str, str]], sample: int, match: re.Match[str]) -> None:
-    """Store a line of a log, whose numbers follow the order of its banner."""
+    """Store a line of a log; its numbers are in the order of the banner."""
     cells = re.split(r"[ ,]+", match["cells"].strip(" ,"))
     if len(cells) != len(names):
-        rule = f"must have {len(names)} numbers, one for each name of the banner before it"
-        hint = "is the line complete?" if names else "keep the line with the names: kvm_stat writes it first"
+        rule = f"must have as many numbers as the banner before it has names, {len(names)}"
+        hint = "is the line complete?" if names else "keep the banner, which kvm_stat writes first"
         raise lines.fault(match[0], rule, hint)
     for (name, reason), cell in zip(names, cells, strict=True):
         log.add(sample, match["time"], name, reason, lines.signed(cell, "difference"))
@@ -104,7 +104,7 @@ def _logged(lines: Lines, log: TableRows, names: list[tuple[str, str]], sample: 
 def _distinct(lines: Lines, names: list[str]) -> list[tuple[str, str]]:
     children = [_child(name) for name in names]
     if len(set(children)) < len(children):
-        raise lines.fault(" ".join(names), "each name must occur once", "is the line complete?")
+        raise lines.fault(" ".join(names), "each name must be unique", "is the line complete?")
     return children
 
 

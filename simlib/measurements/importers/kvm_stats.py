@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """KVM's statistics: acquisitions of mmu_lock by call site, with wait and hold times.
 
-The statistics ``mmu_lock_<site>_<mode>_…`` are those of simlib's kernel patches (``virt/kvm/mmu_lock_stat.c``). They
-come as JSON lines of the selftest ``mmu_lock_contention_test`` (its ``print_stats()``), which reads
-``KVM_GET_STATS_FD``, or as text, ``name: value``, the output of tools for that file descriptor. debugfs has all
-others (``vm_stat_fops`` in ``virt/kvm/kvm_main.c``), and so has ``kvm_stat -d -1``. ``kvm_stat.py`` reads what the tool
-``kvm_stat`` prints of tracepoints.
+The statistics ``mmu_lock_<site>_<mode>_…`` come from simlib's kernel patches (``virt/kvm/mmu_lock_stat.c``). The
+selftest ``mmu_lock_contention_test`` reads them through ``KVM_GET_STATS_FD`` and prints JSON lines (``print_stats()``);
+other tools that read this file descriptor print lines ``name: value``. KVM's other statistics are also in debugfs
+(``vm_stat_fops`` in ``virt/kvm/kvm_main.c``) and in the output of ``kvm_stat -d -1``. ``kvm_stat.py`` imports the
+tracepoint counts of the tool ``kvm_stat``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from simlib.measurements.importers.lines import ForeignText, Lines
 from simlib.measurements.importers.tables import Column, Contents, DescribedTable, TableRows
 
 WHAT = ("acquired", "contended", "wait_ns", "timed", "hold_ns")
-_RUN = Column("run", "whole", "which of the runs in the file, from 1")
+_RUN = Column("run", "whole", "number of the run in the file, from 1")
 _WHEN = (
     _RUN,
-    Column("when", "text", "moment of the reading: populated, enabled or end of the test"),
-    Column("scope", "text", "vm, or vcpu: summed over all of them"),
+    Column("when", "text", "moment of the reading: populated, enabled, or end (of the test)"),
+    Column("scope", "text", "vm, or vcpu (sum over all vCPUs)"),
 )
-PLACE = (Column("site", "text", "call site's class (clear, fault_slow …)"), Column("mode", "text", "write or read"))
+PLACE = (Column("site", "text", "class of call sites (clear, fault_slow …)"), Column("mode", "text", "write or read"))
 LOCKS = (
     *_WHEN,
     *PLACE,
@@ -39,8 +39,8 @@ HISTOGRAMS = (
     *PLACE,
     Column("quantity", "text", "wait (of contended acquisitions) or hold"),
     Column("bucket", "whole", "number of the bucket, from 0"),
-    Column("low_ns", "whole", "smallest time of the bucket"),
-    Column("high_ns", "whole", "first time above the bucket; empty: no limit", optional=True),
+    Column("low_ns", "whole", "lower end of the bucket, included"),
+    Column("high_ns", "whole", "upper end of the bucket, excluded; empty: no upper end", optional=True),
     Column("count", "whole", "acquisitions in the bucket"),
 )
 OTHERS = (
@@ -61,15 +61,15 @@ _CHILD = re.compile(r"\w+\([A-Z0-9]\w*\)\s", re.ASCII)
 _KNOWN = re.compile(
     r"mmu_\w+|kvm_\w+|pf_\w+|pages_\w+|halt_\w+|remote_tlb_flush\w*|insn_emulation\w*|\w*exits?(?:_stat)?", re.ASCII
 )
-"""Names by which KVM's statistics are recognised: its own, or those of every architecture (``kvm_host.h``)."""
+"""Names by which KVM's statistics are recognised: generic ones (``kvm_host.h``), and those of some architectures."""
 
 MOST_BUCKETS = 64
-"""Largest number of buckets of a histogram of 64-bit times."""
+"""Maximum number of buckets of a histogram of 64-bit times."""
 
 ALL_TIMED = 0.9
-"""Smallest share of timed holds that counts as all: a reading sums up counters of CPUs that may be running, so that a
-few holds may be in one counter and not yet in the other. A period of 2, the smallest that skips any, times half of
-them."""
+"""Smallest share of timed holds that counts as all holds: CPUs may run while their counters are summed, so a few holds
+may be in one counter and not yet in the other. With a period of 2, the smallest that skips holds, half of the holds
+are timed."""
 
 _WHENS = ("populated", "enabled", "end")
 _SCOPES = ("vm", "vcpu")
@@ -91,7 +91,7 @@ class KvmStatistics:
             return
         if len(values) != 1:
             if name.startswith("mmu_lock_"):
-                raise lines.fault(f"{len(values)} values", f"{name} must be one number", "is the line complete?")
+                raise lines.fault(f"{len(values)} values", f"{name} must have one number", "is the line complete?")
             return  # the histogram of another statistic
         if match := LOCK.fullmatch(name):
             if values[0] < 0:
@@ -113,13 +113,13 @@ class KvmStatistics:
                 raise lines.fault(str(value), rule, "is this the log of the test?")
         values = item["values"] if "values" in item else [item.get("value")]
         if not isinstance(values, list) or any(type(value) is not int for value in values):
-            raise lines.fault(str(values), f"{name} must have a whole number, or a list of them", "correct the line")
+            raise lines.fault(str(values), f"{name} must have only whole numbers", "correct the line")
         self.take(lines, run, when, scope, name, values)
 
     def _histogram(self, lines: Lines, key: tuple[Any, ...], name: str, values: list[int]) -> None:
         self._once(lines, key in self.histograms, name)
         if not 2 <= len(values) <= MOST_BUCKETS or min(values) < 0:
-            rule = f"{name} must be 2 to {MOST_BUCKETS} counts"
+            rule = f"{name} must have 2 to {MOST_BUCKETS} counts"
             raise lines.fault(f"{len(values)} values", rule, "is the line complete?")
         self.histograms[key] = values
         if key[-1] == "hold":
@@ -131,13 +131,13 @@ class KvmStatistics:
         timed, acquired = (sum(row[what] for row in known) for what in ("timed", "acquired"))
         if timed >= ALL_TIMED * acquired:
             return []
-        return [f"{timed} of {acquired} holds were timed (kvm.mmu_lock_stat_period): hold_ns is their sum"]
+        return [f"{timed} of {acquired} holds were timed (kvm.mmu_lock_stat_period): hold_ns is the sum of these holds"]
 
     @staticmethod
     def _once(lines: Lines, repeated: bool, name: str) -> None:
         """Refuse a statistic that occurs twice in a reading."""
         if repeated:
-            raise lines.fault(name, "must occur once in a reading", "give one VM's statistics, read once")
+            raise lines.fault(name, "must occur only once in a reading", "give one reading of the statistics of one VM")
 
     def tables(self, histograms: bool) -> tuple[DescribedTable, ...]:
         """Return the tables ``locks``, ``histograms`` (empty unless requested) and ``others``."""
@@ -153,12 +153,12 @@ class KvmStatistics:
         return (
             locks.table("locks", "KVM statistics: mmu_lock by call site and mode", place),
             buckets.table("histograms", "KVM statistics: waits and holds of mmu_lock", (*place, *bucket_key)),
-            others.table("others", "KVM statistics: all others", (*place[:3], "name")),
+            others.table("others", "KVM statistics other than those of mmu_lock", (*place[:3], "name")),
         )
 
 
 def bounds(bucket: int, buckets: int) -> tuple[int, int | None]:
-    """Range of a bucket of a logarithmic histogram: the first time included, the second excluded.
+    """Ends of a bucket of a logarithmic histogram: the lower is included; the upper is excluded, or None for no end.
 
     The kernel counts a value in bucket ``min(fls64(value), size - 1)``: ``kvm_stats_log_hist_update()`` in
     ``include/linux/kvm_host.h``.
@@ -207,14 +207,14 @@ def read_log(lines: Lines, histograms: bool = False) -> Contents:
         raise ForeignText("KVM statistics: JSON lines of type 'stat', or lines NAME: VALUE")
     if run_open:
         raise lines.end_fault("the end", "a run must end with a line of type 'end'")
-    warnings = [] if statistics.locks else ["no statistics of mmu_lock: a kernel without CONFIG_KVM_MMU_LOCK_STAT"]
+    warnings = [] if statistics.locks else ["no statistics of mmu_lock: the kernel lacks CONFIG_KVM_MMU_LOCK_STAT"]
     warnings += statistics.warnings()
-    warnings += [f"{skipped} lines are not statistics, left out"] if skipped else []
+    warnings += [f"lines left out, since they are not statistics: {skipped}"] if skipped else []
     return Contents(statistics.tables(histograms), tuple(warnings))
 
 
 def _values(lines: Lines, name: str, text: str) -> list[int]:
-    """Parse the numbers after a name; of kvm_stat's two, the total and its rate, return only the total."""
+    """Parse the numbers after a name; of the two that kvm_stat prints, the total and its change, return the total."""
     cells = re.split(r"[\s,]+", text.strip("[]"))
     numbers = [lines.signed(cell, name) for cell in cells]
     return numbers[:1] if len(numbers) == 2 else numbers

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lines of another tool's log, and the numbers in them.
 
-A log may be hundreds of megabytes: it is read in blocks, of which one is in memory. Its content is never evaluated.
+A log may have hundreds of megabytes and is therefore read block by block. Its content is never evaluated as code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simlib._lib.errors import InputError
 from simlib._lib.parallel import Progress
 
 LARGEST = 2**53
-"""Largest whole number of a measurement file; above it a float64 skips integers."""
+"""Largest whole number in a measurement file; above it, a float64 cannot represent every integer."""
 
 _BLOCK = 1 << 20
 _LONG = 8192  # longest line matched by patterns, whose time grows with the square of its length
@@ -29,8 +29,8 @@ _CONTROL = re.compile("[\x01-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 _WHOLE = re.compile(r"\d+", re.ASCII)
 _DECIMAL = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _MAGIC = {
-    b"\x17\x08\x44tracing": ("a trace.dat of trace-cmd", "print it: trace-cmd report -t trace.dat > trace.txt"),
-    b"PERFILE2": ("a perf.data", "print it: perf lock contention -i perf.data 2> contention.txt"),
+    b"\x17\x08\x44tracing": ("a trace.dat of trace-cmd", "print it as text: trace-cmd report -t trace.dat > trace.txt"),
+    b"PERFILE2": ("a perf.data", "print it as text: perf lock contention -i perf.data 2> contention.txt"),
     b"\x1f\x8b": ("gzip data", "unpack it: gunzip -c FILE | simlib data import KIND -"),
     b"\xfd7zXZ": ("xz data", "unpack it: xz -dc FILE | simlib data import KIND -"),
     b"\x28\xb5\x2f\xfd": ("zstd data", "unpack it: zstd -dc FILE | simlib data import KIND -"),
@@ -40,7 +40,7 @@ _MAGIC = {
 
 
 def any_line(*patterns: re.Pattern[str]) -> Callable[[list[str]], bool]:
-    """Return a test that is true if any of the first lines of a file matches one of the patterns."""
+    """Return a function that is True if any of the first lines of a file matches one of the patterns."""
     return lambda head: any(pattern.fullmatch(line) for pattern in patterns for line in head)
 
 
@@ -53,17 +53,17 @@ class ForeignText(Exception):  # noqa: N818  # not an error yet: the caller reco
 
 
 class Lines:
-    """Lines of a log, a binary stream of UTF-8 (other bytes become ``\\xNN``); iterate over it once.
+    """Lines of a log, a binary stream in UTF-8 (invalid bytes become ``\\xNN``), over which one can iterate once.
 
-    `where` is its name in messages, `size` its length in bytes for the progress.
+    `where` is the name of the log in messages, `size` its length in bytes, used for the progress.
 
     - `number`: number of the latest line, from 1.
     - `head`: the first 64 lines.
 
     >>> list(Lines.of("a\\nb"))
     Traceback (most recent call last):
-    simlib.InputError: text, line 2 = 'b': the last line must end with a newline, else it may
-    be truncated; save the file again, or add the newline if the line is complete
+    simlib.InputError: text, line 2 = 'b': the last line must end with a newline; without one,
+    it may be truncated; save the file again, or add the newline if the line is complete
     """
 
     def __init__(self, stream: BinaryIO, where: str, size: int | None = None, progress: Progress | None = None) -> None:
@@ -77,7 +77,7 @@ class Lines:
 
     @property
     def sha256(self) -> str:
-        """Hexadecimal SHA-256 of what has been read; of the whole file when the iteration has ended."""
+        """SHA-256 of the bytes read so far, in hexadecimal; after the iteration, of the whole file."""
         return self._digest.hexdigest()
 
     def __iter__(self) -> Iterator[str]:
@@ -97,13 +97,13 @@ class Lines:
             else:
                 tail += block
             if len(tail) > _LONGEST:
-                raise self.fault("more than 16 MiB", "a line must be shorter", "is this a text file?", self.number + 1)
+                raise self.fault("more than 16 MiB", "a line must be at most 16 MiB", "is it text?", self.number + 1)
             if self._progress is not None:
                 self._progress(f"reading {self.where}", done / self._size if self._size else 0.0)
         if blank:
-            raise InputError(self.where, "empty", "must hold measurements", "save it again")
+            raise InputError(self.where, "empty", "must contain measurements", "save it again")
         if tail.strip():
-            rule = "the last line must end with a newline, else it may be truncated"
+            rule = "the last line must end with a newline; without one, it may be truncated"
             hint = "save the file again, or add the newline if the line is complete"
             raise self.fault(tail.decode("utf-8", "backslashreplace"), rule, hint, self.number + 1)
 
@@ -118,7 +118,7 @@ class Lines:
         for line in lines:
             self.number += 1
             if len(line) > _LONG and not line.startswith("{"):
-                raise self.fault(line, f"a line must be shorter than {_LONG} characters", "is this such a log?")
+                raise self.fault(line, f"a line must be shorter than {_LONG} characters", "is this a log?")
             yield line
 
     def _refuse_magic(self, block: bytes) -> None:
@@ -130,17 +130,17 @@ class Lines:
         at = block.find(b"\0")
         if at >= 0:
             line = self.number + (tail + block[:at]).count(b"\n") + 1
-            raise self.fault("a byte 0", "must be text, not binary", "name the saved text", line)
+            raise self.fault("a byte 0", "must be text, not binary", "give the log as text", line)
 
     def fault(self, value: str, rule: str, hint: str, line: int | None = None) -> InputError:
-        """Return an error at a line (by default the latest), with its text shortened."""
+        """Return an error at a line (by default the latest one), with the value shortened."""
         value = value.strip()
         excerpt = value if len(value) <= 72 else value[:64] + " …"
         return InputError(f"{self.where}, line {self.number if line is None else line}", repr(excerpt), rule, hint)
 
     def end_fault(self, value: str, rule: str) -> InputError:
         """Return an error for a file that ends too early."""
-        return self.fault(value, rule, "the text is truncated: save it again")
+        return self.fault(value, rule, "the log is truncated: save it again")
 
     def whole(self, text: str, what: str) -> int:
         """Parse a whole number from 0 to 2^53."""
@@ -175,7 +175,7 @@ class Lines:
             hint = "is the line complete? save the log again"
             raise self.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", hint) from None
         except (UnicodeEncodeError, RecursionError):
-            raise self.fault(text, "must be JSON of whole characters, not nested deeply", "correct it") from None
+            raise self.fault(text, "must be JSON without half characters or deep nesting", "correct it") from None
         except ValueError as error:
             raise self.fault(str(error), "a number must be finite and at most 2^53", "is the number right?") from None
         if not isinstance(item, dict):
@@ -183,17 +183,17 @@ class Lines:
         return item
 
     def text_of(self, item: dict[str, Any], name: str) -> str:
-        """Return a text field of a JSON line."""
+        """Return a string field of a JSON line."""
         value = item.get(name)
         if not isinstance(value, str) or not value or not value.isprintable():
-            raise self.fault(str(value), f"{name!r} must be a name", "is the line complete?")
+            raise self.fault(str(value), f"{name!r} must be a nonempty string", "is the line complete?")
         return value
 
     def whole_of(self, item: dict[str, Any], name: str) -> int:
         """Return a count or time field of a JSON line."""
         value = item.get(name)
         if type(value) is not int or value < 0:
-            raise self.fault(str(value), f"{name!r} must be a whole number, not negative", "is the line complete?")
+            raise self.fault(str(value), f"{name!r} must be a whole number of at least 0", "is the line complete?")
         return value
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``/proc/lock_stat``: wait and hold times by lock class, and the call sites that contended.
+"""``/proc/lock_stat``: wait and hold times by lock class, and the call sites of contentions.
 
-Printed by ``seq_header()`` and ``seq_stats()`` in ``kernel/locking/lockdep_proc.c`` (version 0.4 of the
-format); ``Documentation/locking/lockstat.rst`` describes the columns.
+``seq_header()`` and ``seq_stats()`` in ``kernel/locking/lockdep_proc.c`` print it (version 0.4 of the format);
+``Documentation/locking/lockstat.rst`` describes the columns.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _TITLES = (
     "acq-bounces", "acquisitions", "holdtime-min", "holdtime-max", "holdtime-total", "holdtime-avg",
 )  # fmt: skip
 
-_SNAPSHOT = Column("snapshot", "whole", "which of the texts in the file, from 1")
+_SNAPSHOT = Column("snapshot", "whole", "number of the copy of /proc/lock_stat in the file, from 1")
 CLASSES = (
     _SNAPSHOT,
-    Column("entry", "whole", "place of the line in the text, from 1: most contended first"),
-    Column("lock", "text", "lock class; #2 is a second class of that name, /1 a nesting level"),
-    Column("mode", "text", "write or read; a lock that was never taken for read, spinlocks too, has write only"),
+    Column("entry", "whole", "number of the line in the copy, from 1; the most contended class is first"),
+    Column("lock", "text", "lock class; #2 is a second class of the same name, /1 a nesting level"),
+    Column("mode", "text", "write or read; only write for a lock that was never taken for read, such as a spinlock"),
     Column("con_bounces", "whole", "contentions for which the lock's data came from another CPU"),
     Column("contentions", "whole", "acquisitions that had to wait"),
     Column("wait_min_us", "number", "shortest wait that was not 0"),
@@ -40,11 +40,11 @@ CLASSES = (
 )
 POINTS = (
     _SNAPSHOT,
-    Column("entry", "whole", "place of the line among the call sites of the text, from 1"),
+    Column("entry", "whole", "number of the call site in the copy, from 1"),
     Column("lock", "text", "lock class"),
     Column("role", "text", "waiter: the site that had to wait; holder: the site that held the lock meanwhile"),
-    Column("contentions", "whole", "contentions at this site; the kernel keeps four sites of each role"),
-    Column("address", "text", "address, hashed or not, as printed"),
+    Column("contentions", "whole", "contentions at this site; the kernel keeps at most four sites per class and role"),
+    Column("address", "text", "address as printed, possibly hashed"),
     Column("site", "text", "function, offset, length and module"),
 )
 
@@ -82,18 +82,18 @@ class LockStatReader:
         elif match := _POINT.fullmatch(line):
             self._point(lines, match)
         elif not self._mark(lines, line):
-            hint = "is the line complete? save the text again: cat /proc/lock_stat > FILE"
-            raise lines.fault(line, "must be a class with 12 numbers or a call site", hint)
+            hint = "is the line complete? save the file again: cat /proc/lock_stat > FILE"
+            raise lines.fault(line, "must be a lock class with 12 numbers, or a call site", hint)
 
     def _begin(self, lines: Lines, line: str) -> None:
         if line.split() != [*_VERSION.split(), "0.4"]:
-            raise lines.fault(line, "must be version 0.4 of the format", "it is since Linux 3.13: use a newer kernel")
+            raise lines.fault(line, "must be version 0.4 of the format", "use Linux 3.13 or later")
         self.check_closed(lines)
         self.snapshot, self.entry, self.point = self.snapshot + 1, 0, 0
 
     def _class(self, lines: Lines, match: re.Match[str]) -> None:
         if not self.snapshot:
-            hint = "save the whole text: cat /proc/lock_stat > FILE"
+            hint = "save the whole file: cat /proc/lock_stat > FILE"
             raise lines.fault(match[0], f"must come after {_VERSION!r}", hint)
         name, mode = _mode(match["class"])
         if self.pending != name:  # either of the two lines of a class may have the contentions
@@ -106,13 +106,13 @@ class LockStatReader:
 
     def _point(self, lines: Lines, match: re.Match[str]) -> None:
         if not self.role:
-            raise lines.fault(match[0], "a call site must come after a line of dashes", "save the text again")
+            raise lines.fault(match[0], "a call site must come after a line of dashes", "save the file again")
         self.point, self.pending = self.point + 1, ""
         if _wanted(match["lock"], self.lock):
             self.points.take(lines, match, snapshot=self.snapshot, entry=self.point, role=self.role)
 
     def _mark(self, lines: Lines, line: str) -> bool:
-        """Process a separator, a warning or the column titles; return False for any other line."""
+        """Process a separator, a kernel warning or the column titles; return False for any other line."""
         text = line.strip()
         if set(text) == {"-"}:
             if self.entry or len(text) < 100:  # the horizontal rules of the header are as wide as the table
@@ -120,16 +120,16 @@ class LockStatReader:
         elif set(text) == {"."}:
             self.role = ""
         elif text.startswith("*WARNING*"):
-            self.warnings[f"warning of the kernel: {text.strip('* ')}"] = None
+            self.warnings[f"kernel warning: {text.strip('* ')}"] = None
         elif text.startswith("class name"):
             if tuple(text.split()[2:]) != _TITLES:
-                raise lines.fault(line, f"the columns must be {', '.join(_TITLES)}", "save the text again")
+                raise lines.fault(line, f"the columns must be {', '.join(_TITLES)}", "save the file again")
         else:
             return False
         return True
 
     def check_closed(self, lines: Lines) -> None:
-        """Refuse a file that ends inside a lock class."""
+        """Refuse a copy that ends within a lock class."""
         if self.pending:
             raise lines.end_fault(self.pending, "the call sites of a contended class must follow it")
         if self.role:
@@ -140,7 +140,7 @@ def read_log(lines: Lines, lock: str = "") -> Contents:
     """Read ``/proc/lock_stat``.
 
     A class that was taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without
-    readers its only line has no suffix, and counts as write. The file may hold several texts in sequence.
+    readers its only line has no suffix and counts as write. The file may contain several copies in sequence.
 
     - `lock`: part of the name of the classes to import; ``"all"`` imports every class. Default: mmu_lock
       (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
@@ -153,13 +153,13 @@ def read_log(lines: Lines, lock: str = "") -> Contents:
         raise ForeignText(f"/proc/lock_stat, which begins with {_VERSION!r}")
     reader.check_closed(lines)
     if not reader.names:
-        hint = "switch it on before the run: echo 1 > /proc/sys/kernel/lock_stat"
-        raise InputError(lines.where, "no lock class", "lock_stat must have counted something", hint)
+        hint = "enable it before the measurement: echo 1 > /proc/sys/kernel/lock_stat"
+        raise InputError(lines.where, "no lock class", "must have at least one lock class", hint)
     if not len(reader.classes):
         raise _no_class(lines, lock, reader.names)
     key = ("snapshot", "entry")
     classes = reader.classes.table("classes", "lock_stat: waits and holds by lock class", key)
-    sites = reader.points.table("sites", "lock_stat: call sites that waited and held", key)
+    sites = reader.points.table("sites", "lock_stat: call sites that waited for a lock or held it", key)
     return Contents((classes, sites), tuple(reader.warnings))
 
 
@@ -176,9 +176,9 @@ def _wanted(name: str, lock: str) -> bool:
 def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:
     if not lock:
         hint, cli_hint = (
-            f"was a guest running while it counted? {name} imports another class, {every} every class"
+            f"was a guest running while it was enabled? {name} imports another class, {every} all classes"
             for name, every in (('lock="NAME"', 'lock="all"'), ("--lock NAME", "--lock all"))
         )
-        return InputError(lines.where, f"{len(names)} lock classes", "one of them must be mmu_lock", hint, cli_hint)
+        return InputError(lines.where, f"lock classes: {len(names)}", "must include mmu_lock", hint, cli_hint)
     known = nearest(lock, list(names)[:40])
-    return InputError("lock", lock, f"no class of {lines.where} has it in its name", known, flag="--lock")
+    return InputError("lock", lock, f"no lock class in {lines.where} has this name", known, flag="--lock")

@@ -13,22 +13,22 @@ from simlib.measurements.importers.lines import ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 EXITS = (
-    Column("report", "whole", "number of the table in the text, from 1: perf kvm stat live prints one a second"),
-    Column("target", "text", "origin of the events: all VMs, or pids"),
+    Column("report", "whole", "number of the table in the output, from 1; perf kvm stat live prints one per second"),
+    Column("target", "text", "origin of the events: all VMs, or process IDs"),
     Column("vcpu", "text", "number of the vCPU, or all"),
     Column("what", "text", "counted event: VM-EXIT, MMIO Access, IO Port Access …"),
-    Column("name", "text", "reason of the exit, address or port"),
+    Column("name", "text", "exit reason, address or port"),
     Column("samples", "whole", "number of samples"),
     Column("samples_percent", "number", "share of all samples"),
-    Column("time_percent", "number", "share of the time of all"),
-    Column("min_us", "number", "shortest"),
-    Column("max_us", "number", "longest"),
-    Column("mean_us", "number", "mean"),
+    Column("time_percent", "number", "share of the total time"),
+    Column("min_us", "number", "shortest time"),
+    Column("max_us", "number", "longest time"),
+    Column("mean_us", "number", "mean time"),
     Column("error_percent", "number", "relative standard error of the mean, as perf computes it", optional=True),
 )
 TOTALS = (
     *EXITS[:4],
-    Column("samples", "whole", "samples of all reasons"),
+    Column("samples", "whole", "number of samples of all reasons"),
     Column("handled_us", "number", "total time, from an exit to the next entry"),
 )
 
@@ -65,7 +65,7 @@ def read_log(lines: Lines) -> Contents:
             totals.take(lines, match, report=report, what=event, **place)
             event = ""
         elif match := _LOST.fullmatch(line.strip()):
-            warnings.append(f"{lines.whole(match[1], 'lost events')} events were lost while recording")
+            warnings.append(f"events lost while recording: {lines.whole(match[1], 'lost events')}")
         elif event and line.strip():
             if (match := _ROW.fullmatch(line)) is None:
                 raise lines.fault(line, "must be NAME SAMPLES % % MIN MAX MEAN ( +- % )", "is the line complete?")
@@ -75,7 +75,7 @@ def read_log(lines: Lines) -> Contents:
     if event:
         raise lines.end_fault("the end", "a table must end with a line Total Samples")
     if not len(exits):
-        warnings.append("no event: was the guest running, and was perf kvm stat record given its process?")
+        warnings.append("no events: was the guest running, and did perf kvm stat record its process?")
     key = ("report", "target", "vcpu", "what")
     reasons = exits.table("exits", "perf kvm stat: exit reasons of guests", (*key, "name"))
     return Contents(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """``perf lock contention``: waits by call site, thread, lock or cgroup.
 
-Printed by ``print_contention_result()`` in ``tools/perf/builtin-lock.c``: as a table whose times carry their unit
+``print_contention_result()`` in ``tools/perf/builtin-lock.c`` prints them as a table whose times have a unit
 (``lock_stat_key_print_time()``), or with ``-x`` as separated values in nanoseconds (``print_lock_stat_csv()``).
 """
 
@@ -25,9 +25,9 @@ _KEYS = {
 _WHERE = {
     "type": Column("type", "text", "kind of lock and mode: rwlock:W, spinlock, mutex …"),
     "caller": Column("caller", "text", "call site that waited"),
-    "pid": Column("pid", "whole", "thread; empty if perf does not know it", optional=True, unit="1"),
-    "comm": Column("task", "text", "name of the thread's task", optional=True),
-    "owner": Column("owner", "text", "name of the task that held the lock", optional=True),
+    "pid": Column("pid", "whole", "thread ID; empty if perf does not know it", optional=True, unit="1"),
+    "comm": Column("task", "text", "name of the thread", optional=True),
+    "owner": Column("owner", "text", "name of the thread that held the lock", optional=True),
     "address": Column("address", "text", "address of the lock"),
     "symbol": Column("symbol", "text", "name of the lock", optional=True),
     "cgroup": Column("cgroup", "text", "control group", optional=True),
@@ -50,7 +50,7 @@ looks_like = any_line(_HEADER, _CSV)
 
 
 def read_log(lines: Lines) -> Contents:
-    """Read the output of ``perf lock contention`` with the columns that it has, times in nanoseconds.
+    """Read the columns that the output of ``perf lock contention`` contains, with times in nanoseconds.
 
     perf rounds the times of a table to three or more digits, but not those of ``-x``. Output of the measured command
     before the header is skipped, as are the stacks of ``-v``.
@@ -88,15 +88,15 @@ def read_log(lines: Lines) -> Contents:
             else:
                 cells = [cell or "" for cell in match.groups()] if (match := pattern.fullmatch(line)) else []
             if len(cells) < len(names):
-                hint = "is the line complete? give perf --output FILE, so that nothing else is printed into it"
-                raise lines.fault(line, f"must hold {', '.join(names)}", hint)
+                hint = "is the line complete? perf --output FILE keeps the output of other programs out"
+                raise lines.fault(line, f"must have {', '.join(names)}", hint)
             values = (_value(lines, name, cell, separator != "") for name, cell in zip(names, cells, strict=True))
             rows.add(len(rows) + 1, *values)
     if rows is None:
         raise ForeignText("the output of `perf lock contention`, with its header")
     if not len(rows):
-        hint = "record longer or with load, or without filters"
-        raise InputError(lines.where, "a header only", "perf must have seen contention", hint)
+        hint = "record for longer, under load, or without filters"
+        raise InputError(lines.where, "a header only", "must have at least one contention", hint)
     grouping = next(name for name in ("caller", "pid", "address", "cgroup") if name in names)
     table = rows.table("contention", f"perf lock contention, by {grouping}", ("entry",))
     return Contents((table,), (f"perf left out {bad} of {total} contentions (bad sequences)",) if bad else ())
@@ -106,14 +106,14 @@ def _under_header(lines: Lines, names: list[str], previous: TableRows | None) ->
     """Start the rows under a header; refuse unknown titles and a second header."""
     for name in names:
         if name not in _KEYS and name not in _WHERE:
-            hint = "print the contention with the columns contended, wait_total, wait_max, wait_min, avg_wait"
+            hint = "select the columns: perf lock contention -F contended,wait_total,wait_max,wait_min,avg_wait"
             raise lines.fault(name, "is not a known column of perf lock contention", hint)
     if previous is not None:
-        raise lines.fault("a second header", "a file must hold one output of perf", "split the file")
+        raise lines.fault("a second header", "must contain the output of one run of perf", "split the file")
     columns = [_KEYS.get(name) or _WHERE[name] for name in names]
     if "address" in names:
         columns = [replace(column, optional=True) if column.name == "type" else column for column in columns]
-    return TableRows([Column("entry", "whole", "place of the line in the output, from 1"), *columns])
+    return TableRows([Column("entry", "whole", "number of the line in the output, from 1"), *columns])
 
 
 def _value(lines: Lines, name: str, cell: str, exact: bool) -> int | str | None:

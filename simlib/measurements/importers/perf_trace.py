@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``perf trace``: system calls with their duration, and its summary.
+"""``perf trace``: system calls with their durations, and the summary.
 
 ``trace__sys_exit()`` in ``tools/perf/builtin-trace.c`` prints the line of a call, and
 ``trace__fprintf_entry_head()`` its beginning; a call that is interrupted by other output has two lines
@@ -16,24 +16,24 @@ from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 CALLS = (
     Column("call", "whole", "number of the call, in the order of the lines, from 1"),
-    Column("start_ms", "number", "beginning: since the trace began, or on the trace's clock (-T)"),
-    Column("task", "text", "task of the thread, at most 14 letters; empty if one thread is traced", optional=True),
-    Column("tid", "whole", "the thread's number", optional=True, unit="1"),
+    Column("start_ms", "number", "start, relative to the start of the trace, or on the trace's clock (-T)"),
+    Column("task", "text", "name of the thread, at most 14 characters; empty for a single thread", optional=True),
+    Column("tid", "whole", "thread ID", optional=True, unit="1"),
     Column("syscall", "text", "the system call"),
-    Column("request", "text", "an ioctl's request (KVM_CLEAR_DIRTY_LOG …)", optional=True),
-    Column("took_ms", "number", "from entry to exit; to a microsecond"),
+    Column("request", "text", "request of an ioctl (KVM_CLEAR_DIRTY_LOG …)", optional=True),
+    Column("took_ms", "number", "time from entry to exit, to the microsecond"),
     Column("result", "text", "return value"),
 )
 SUMMARY = (
-    Column("task", "text", "name of the thread's task"),
-    Column("tid", "whole", "the thread's number; 0 if all threads are summed", unit="1"),
+    Column("task", "text", "name of the thread"),
+    Column("tid", "whole", "thread ID; 0 for the sum over all threads", unit="1"),
     Column("syscall", "text", "the system call"),
     Column("calls", "whole", "number of calls"),
     Column("errors", "whole", "number of failed calls"),
     Column("total_ms", "number", "total time"),
-    Column("min_ms", "number", "shortest"),
-    Column("mean_ms", "number", "mean"),
-    Column("max_ms", "number", "longest"),
+    Column("min_ms", "number", "shortest time"),
+    Column("mean_ms", "number", "mean time"),
+    Column("max_ms", "number", "longest time"),
     Column("error_percent", "number", "relative standard error of the mean, as perf computes it"),
 )
 
@@ -59,7 +59,7 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_log(lines: Lines) -> Contents:
-    """Read the output of ``perf trace``: a line per call, a summary, or both.
+    """Read the output of ``perf trace``: one line per call, a summary, or both.
 
     Calls whose beginning or end is not in the trace have no time or no result; they are counted and left out. Lines of
     other events are skipped.
@@ -72,10 +72,10 @@ def read_log(lines: Lines) -> Contents:
         raise ForeignText("the output of perf trace")
     if reader.in_table:
         raise lines.end_fault("the end", "a thread's table must have rows")
-    warnings = [f"{reader.lost} events were lost while recording: calls are missing"] if reader.lost else []
+    warnings = [f"events lost while recording: {reader.lost}; calls are missing"] if reader.lost else []
     unfinished = len(reader.unfinished)
-    warnings += [f"left out {unfinished} calls that do not end in the trace"] if unfinished else []
-    warnings += [f"{reader.unknown} calls began before the trace did, left out"] if reader.unknown else []
+    warnings += [f"calls left out, since they do not end in the trace: {unfinished}"] if unfinished else []
+    warnings += [f"calls left out, since they began before the trace: {reader.unknown}"] if reader.unknown else []
     calls = reader.calls.table("calls", "perf trace: system calls", ("call",))
     summary = reader.summary.table("summary", "perf trace: system calls by thread", ("task", "tid", "syscall"))
     return Contents((calls, summary), tuple(warnings))
@@ -88,7 +88,7 @@ class _TraceReader:
         self.thread, self.in_table = ("total", 0), False
 
     def take(self, lines: Lines, line: str) -> bool:
-        """Add a line; return True if it is one of perf trace."""
+        """Add a line; return True if perf trace printed it."""
         if match := _LINE.fullmatch(line):
             return self._call(lines, match)
         if match := _THREAD.fullmatch(line):
@@ -105,7 +105,7 @@ class _TraceReader:
         return line.strip() == "Summary of events:"
 
     def _call(self, lines: Lines, match: re.Match[str]) -> bool:
-        """Add the line of a call: all of it, its beginning, or its end."""
+        """Add a line with a whole call, or with the beginning or the end of a call."""
         key = (match["tid"], match["syscall"])
         if unfinished := _UNFINISHED.fullmatch(match["text"]):
             self.unfinished[key] = unfinished["arguments"]

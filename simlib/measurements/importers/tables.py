@@ -46,7 +46,7 @@ class Column:
     optional: bool = False
     """True if a cell may be empty."""
     unit: str = "count"
-    """Unit of a number whose name has none."""
+    """Unit of a number, if the name of its column has no unit."""
 
     def field(self) -> dict[str, Any]:
         """Return the field of a Frictionless table schema."""
@@ -69,7 +69,7 @@ class DescribedTable:
     """Columns that together identify a row."""
     frame: pd.DataFrame
     csv: str = ""
-    """Rows as CSV, if they were written while they were added."""
+    """Rows as CSV, if `TableRows` wrote them as they were added; otherwise empty."""
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -142,14 +142,14 @@ class Contents:
     tables: tuple[DescribedTable, ...]
     """Tables, the main one first; an import leaves out tables without rows."""
     warnings: tuple[str, ...] = ()
-    """Sentences about lost, dropped or unusual data."""
+    """Warnings about lost, dropped or unusual data."""
     setup: Mapping[str, Any] = field(default_factory=dict)
     """Conditions of the measurement that the log states."""
 
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """An imported log. Made by `simlib.measurements.importers.import_log`."""
+    """An imported log, the result of `simlib.measurements.importers.import_log`."""
 
     kind: str
     source: str
@@ -159,7 +159,7 @@ class Imported:
     tables: dict[str, DescribedTable]
     """Tables by name, the main one first; none is empty."""
     warnings: tuple[str, ...]
-    """Sentences about lost, dropped or unusual data."""
+    """Warnings about lost, dropped or unusual data."""
     setup: Mapping[str, Any]
     """Conditions of the measurement that the log states."""
     hardware: str = "not stated"
@@ -171,9 +171,9 @@ class Imported:
         return next(iter(self.tables.values()))
 
     def with_columns(self, values: Mapping[str, str]) -> Imported:
-        """Return the import with constant columns in front of every table, for facts that the log does not state.
+        """Return the import with constant columns before those of every table, for facts that the log does not state.
 
-        Raises `InputError` if a name is not valid for a column, is in use, or a number lacks its unit.
+        Raises `InputError` if a name is not valid for a column or is in use, or if the unit of a number is missing.
 
         >>> from simlib.measurements import import_text
         >>> import_text("kvm-stats", "remote_tlb_flush: 96\\n").with_columns({"vcpus": "8"}).main.frame
@@ -185,7 +185,7 @@ class Imported:
         tables = {}
         for name, table in self.tables.items():
             for duplicate in constants.keys() & set(table.frame.columns):
-                rule = f"the table {name!r} has this column"
+                rule = f"the table {name!r} already has this column"
                 raise InputError("column", duplicate, rule, "choose another name", flag="--set")
             frame = table.frame.assign(**constants)[[*constants, *table.frame.columns]]
             key = (*constants, *table.key)
@@ -196,10 +196,10 @@ class Imported:
 def _constant(name: str, value: str) -> tuple[Column, Any]:
     where, flag, hint, cli_hint = f"column {name}", f"--set {name}", 'write {"vcpus": "8"}', "write --set vcpus=8"
     if not _COLUMN.fullmatch(name):
-        rule = "the name of a column must be small letters, digits and _"
+        rule = "a column name must consist of lowercase letters, digits and _"
         raise InputError("column", name, rule, hint, cli_hint, "--set")
     if not value or value != value.strip() or not value.isprintable():
-        raise InputError(where, repr(value), "must be a number or a word", hint, cli_hint, flag)
+        raise InputError(where, repr(value), "must be a number or a string without outer blanks", hint, cli_hint, flag)
     try:
         number = float(value)
     except ValueError:
@@ -225,11 +225,11 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path, = write_imported(import_text("kvm-stats", "remote_tlb_flush: 96\\n"), folder, "mine")
     ...     print(path.name, check(path)[0])
-    mine.csv mine: 1 rows, 5 columns, types and units from its descriptor
+    mine.csv mine: 1 row, 5 columns, types and units from its descriptor
     """
     folder, name = Path(folder), name or default_name(imported.source)
     if not _NAME.fullmatch(name):
-        raise InputError("name", name, "must be small letters, digits, - and _", "choose another name", flag="--name")
+        raise InputError("name", name, "must be lowercase letters, digits and -._", "choose another", flag="--name")
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
     finish_move(folder)
     texts = dict[str, str]()

@@ -27,34 +27,34 @@ from simlib.measurements.importers.tables import Column, Contents, TableRows
 _THREAD = (
     Column("task", "text", "name of the task"),
     Column("pid", "whole", "thread number", unit="1"),
-    Column("cpu", "whole", "CPU on which the event was written", unit="1"),
+    Column("cpu", "whole", "CPU on which the event was recorded", unit="1"),
 )
 WAITS = (
-    Column("episode", "whole", "number of the wait, in the order in which waits ended, from 1"),
+    Column("episode", "whole", "number of the wait in the order of the ends of waits, from 1"),
     *_THREAD,
     Column("start_s", "number", "beginning of the wait, on the trace's clock"),
     Column("wait_ns", "whole", "duration of the wait, at the resolution of the trace's clock"),
-    Column("lock", "text", "address of the lock, hashed or not, as printed"),
-    Column("flags", "text", "kind of lock and mode (SPIN|WRITE is a writer of an rwlock)", optional=True),
-    Column("ret", "whole", "0, or the error with which the wait was aborted", unit="1"),
+    Column("lock", "text", "address of the lock as printed, possibly hashed"),
+    Column("flags", "text", "type of lock, and mode (SPIN|WRITE is a writer of an rwlock)", optional=True),
+    Column("ret", "whole", "0, or the error code of an aborted wait", unit="1"),
 )
 _AT_LOCK = (
     Column("event", "whole", "number of the event, from 1"),
     *_THREAD,
     Column("time_s", "number", "time on the trace's clock"),
-    Column("site", "text", "call site's class (clear, fault_slow …)"),
+    Column("site", "text", "class of the call site (clear, fault_slow …)"),
     Column("mode", "text", "write or read"),
 )
 _OF_VM = Column("vm", "text", "virtual machine, if the event states it", optional=True)
 ACQUIRED = (
     *_AT_LOCK,
-    Column("contended", "whole", "1 if the lock was not free, else 0"),
+    Column("contended", "whole", "1 if the lock was not free, otherwise 0"),
     Column("wait_ns", "whole", "wait time"),
     _OF_VM,
 )
 RELEASED = (*_AT_LOCK, Column("hold_ns", "whole", "hold time"), _OF_VM)
 EVENTS = (
-    Column("event", "text", "name of the event, one of KVM's except those of mmu_lock"),
+    Column("event", "text", "name of the event, one of KVM's other than those of mmu_lock"),
     Column("reason", "text", "exit reason of kvm_exit; none for other events"),
     *_THREAD[:2],
     Column("events", "whole", "number of events"),
@@ -80,7 +80,7 @@ _KVM = re.compile(
     r"kvm_\w+|fast_page_fault|(?:handle_mmio_page_fault|vcpu_match_mmio|mark_mmio_spte|check_mmio_spte)|vgic_\w+",
     re.ASCII,
 )
-"""Events of the subsystems ``kvm`` and ``kvmmmu``, which neither tracefs nor trace-cmd prints."""
+"""Events of the subsystems ``kvm`` and ``kvmmmu``, whose names neither tracefs nor trace-cmd prints."""
 _REASON = re.compile(r"\breason ([\w-]+)|HSR_EC: 0x[0-9a-fA-F]+ \((\w+)\)", re.ASCII)
 _MARKS = ("contention_begin:", "contention_end:", "kvm_mmu_lock_acquired:", "kvm_mmu_lock_released:")
 _TRACE = "a trace as `trace-cmd report` or /sys/kernel/tracing/trace prints it"
@@ -98,8 +98,8 @@ class Waiting(NamedTuple):
 class Episodes:
     """Waits, paired from their begin and end events.
 
-    A thread waits for one lock at a time, but an interrupt may wait for another one meanwhile; therefore thread and
-    lock identify a wait. The idle threads of all CPUs share pid 0; their CPU distinguishes them.
+    A thread waits for one lock at a time, but an interrupt on its CPU may wait for another lock meanwhile; therefore
+    thread and lock identify a wait. The idle threads of all CPUs share pid 0; their CPU distinguishes them.
     """
 
     rows: TableRows = field(default_factory=lambda: TableRows(WAITS))  # complete waits
@@ -109,8 +109,8 @@ class Episodes:
     def begin(self, pid: int, cpu: int, time_ns: int, lock: str, flags: str) -> None:
         """Record the beginning of a wait.
 
-        A mutex reports it again when it changes between spinning and sleeping (``__mutex_lock_common()``): the first
-        report counts, as in ``perf lock contention``.
+        A mutex reports it again when the thread changes between spinning and sleeping (``__mutex_lock_common()``): the
+        first report counts, as in ``perf lock contention``.
         """
         key = (pid or -1 - cpu, lock)
         before = self.open.get(key)
@@ -157,7 +157,7 @@ class Trace:
     acquired: TableRows = field(default_factory=lambda: TableRows(ACQUIRED))
     released: TableRows = field(default_factory=lambda: TableRows(RELEASED))
     counts: dict[tuple[str, str, str, int], list[int]] = field(default_factory=dict)
-    """KVM's other events by event, reason, task and thread: count, time of the first and of the last one in ns."""
+    """KVM's other events by event, reason, task and thread: count, and times of the first and last event in ns."""
     lost: Counter[str] = field(default_factory=Counter)  # events, by CPU
     unknown: int = 0  # reports of lost events without a number
     overwritten: int = 0  # events that were overwritten in the buffer
@@ -194,18 +194,18 @@ class Trace:
             self.episodes.rows.table("waits", "Trace: waits", ("episode",)),
             self.acquired.table("acquired", "Trace: acquisitions of mmu_lock", ("event",)),
             self.released.table("released", "Trace: releases of mmu_lock", ("event",)),
-            events.table("events", "Trace: KVM's other events, counted", ("event", "reason", "task", "pid")),
+            events.table("events", "Trace: counts of KVM's other events", ("event", "reason", "task", "pid")),
         )
         return Contents(tables, tuple(self._warnings()))
 
     def _warnings(self) -> list[str]:
-        warnings = [f"{self.overwritten} earlier events were no longer in the buffer"] if self.overwritten else []
+        warnings = [f"events overwritten in the buffer: {self.overwritten}"] if self.overwritten else []
         if self.lost:
             cpus = ", ".join(f"CPU {cpu}: {count}" for cpu, count in sorted(self.lost.items()))
-            warnings.append(f"{self.lost.total()} events were lost while recording ({cpus}): waits are missing")
+            warnings.append(f"events lost while recording: {self.lost.total()} ({cpus}); waits are missing")
         if times := self.unknown:
-            warnings.append(f"events were lost {times} times, in unknown number: waits may be missing")
-        return warnings + [f"{count} {reason}, left out" for reason, count in self.episodes.left_out.items() if count]
+            warnings.append(f"reports of lost events without a number: {times}; waits may be missing")
+        return warnings + [f"{reason}, left out: {count}" for reason, count in self.episodes.left_out.items() if count]
 
     def _count(self, lines: Lines, match: re.Match[str]) -> None:
         """Count an event of KVM that does not concern the lock."""
@@ -221,11 +221,11 @@ class Trace:
 
 
 def read_log(lines: Lines) -> Contents:
-    """Read a trace: each ``contention_begin`` with its ``contention_end``, simlib's two events, and KVM's others.
+    """Read a trace: each ``contention_begin`` with its ``contention_end``, simlib's two events, and KVM's other events.
 
     simlib's events, ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released``, may have more fields than are read here.
-    KVM's other events are counted, all others are skipped. An end without a beginning, a beginning without an end, and
-    a beginning whose end may be among lost events are counted and reported, never completed by a guess.
+    KVM's other events are counted; all remaining events are skipped. An end without a beginning, a beginning without an
+    end, and a beginning whose end may be among lost events are counted and reported, never completed by a guess.
     """
     trace = Trace()
     for line in lines:
@@ -233,14 +233,14 @@ def read_log(lines: Lines) -> Contents:
     if not trace.used:
         if looks_like(lines.head):
             hint = "record them: trace-cmd record -e lock:contention_begin -e lock:contention_end COMMAND"
-            rule = f"must hold {', '.join(_MARKS[:2])} … or events of KVM"
+            rule = f"must contain {', '.join(_MARKS[:2])} … or events of KVM"
             raise InputError(lines.where, "a trace without lock events", rule, hint)
         raise ForeignText(_TRACE)
     contents = trace.contents()
     if not any(map(len, contents.tables)):
-        counts = ", ".join(f"{count} {reason}" for reason, count in trace.episodes.left_out.items() if count)
+        counts = ", ".join(f"{reason}: {count}" for reason, count in trace.episodes.left_out.items() if count)
         hint = "record both events, with larger buffers: trace-cmd record -b 20000"
-        raise InputError(lines.where, counts, "one wait must be complete", hint)
+        raise InputError(lines.where, counts, "at least one wait must be complete", hint)
     return contents
 
 
@@ -252,8 +252,8 @@ def _event(lines: Lines, line: str, trace: Trace) -> None:
     if f"{_name(match)}:" not in _MARKS:
         return  # the name occurs in the text of another event
     if match["fraction"] is None:
-        hint = "record with a clock that counts time: echo mono > /sys/kernel/tracing/trace_clock"
-        raise lines.fault(line, "its time must be in seconds, with decimals", hint)
+        hint = "record with a clock in seconds: echo mono > /sys/kernel/tracing/trace_clock"
+        raise lines.fault(line, "the time must be in seconds, with decimals", hint)
     take = _wait if _name(match).startswith("contention") else _at_lock
     take(lines, match, _time_ns(lines, match), trace)
 

@@ -158,7 +158,7 @@ def test_others_of_0_sets_every_cost_that_is_not_named():
     assert list(costs) == list(UNUSED)
     assert {name: value for name, value in costs.items() if value} == {"fault_unlocked": 1_000_000, "fault_jitter": 0.2}
     assert UncertainCosts.of(scenario).drawn == ()
-    with pytest.raises(InputError, match=r'costs\.others = 1ns: must be "0ns": omitted costs are 0'):
+    with pytest.raises(InputError, match=r'costs\.others = 1ns: must be "0ns"; name each cost that is not 0'):
         Scenario.parse({"costs": {"others": "1ns"}})
 
 
