@@ -7,7 +7,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "write-a-strategy.md"
 
 
 def test_twenty_lines_from_idea_to_curve():
-    idea = PAGE.read_text(encoding="utf-8").partition("## When words")[0]
+    idea = PAGE.read_text(encoding="utf-8").partition("## When a condition")[0]
     lines = [line for line in idea.splitlines() if line.startswith(("    >>> ", "    ... "))]
     assert 5 < len(lines) <= 20
 
