@@ -107,7 +107,7 @@ MUTATIONS: dict[str, list[Edit]] = {
     "HELD counts from the request of the lock": [
         Edit(REF_INTERPRETER, "clock - (thread.acquired if", "clock - (thread.tried if")
     ],
-    "a lockless update that lost its race is not retried": [
+    "a lockless update that lost a race is not retried": [
         Edit(LOCKS, "if lock.count != thread.version_read:", "if lock.count < thread.version_read:")
     ],
     "readers bypass the queue while a writer is its head": [

@@ -14,14 +14,14 @@ from simlib.model.workload import KINDS, RING_RESERVE, Workload
 
 
 def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: int, page_size: int) -> None:
-    """Raise `InputError` if sections contradict each other; `memory` and `page_size` in bytes."""
+    """Raise `InputError` if sections contradict each other; `memory` and `page_size` are in bytes."""
     facts, word = workload.facts, WORD_PAGES * page_size
     chunk, helpers = workload.clear_chunk, workload.clear_threads
     if chunk is not None and (chunk % word or chunk > memory):
         rule, hint = f"must be a multiple of {format_size(word)} (64 pages)", ""
         if not chunk % word:
-            rule = f"is larger than the guest's memory of {format_size(memory)}"
-            hint = "use a smaller chunk, or none to clear all memory at once"
+            rule = f"must not be larger than the guest's memory of {format_size(memory)}"
+            hint = "use a smaller chunk, or omit clear_chunk to clear all memory in one ioctl"
         raise InputError("workload.clear_chunk", format_size(chunk), rule, hint)
     if helpers:
         _check_helpers(workload, chunk if facts.by_chunk and chunk else memory, word)
@@ -33,7 +33,7 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
         raise InputError("host.clock", host.clock, rule, 'use clock = "wall"')
     _check_turns(host, vcpus + 1 + helpers)
     if not facts.regions and policy.lock_regions > 1:
-        rule = f"{workload.kind} has one lock for all memory"
+        rule = f"{workload.kind} models one lock for all memory"
         raise InputError("policy.lock_regions", policy.lock_regions, rule, "remove lock_regions")
     if workload.rings:
         _check_ring(policy, workload)
@@ -46,18 +46,18 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
 
 
 def _check_helpers(workload: Workload, divided: int, word: int) -> None:
-    """Check the threads that only clear. They divide a chunk or the memory, of `divided` bytes, between them."""
+    """Check the threads that only clear; they share `divided` bytes, which are a chunk or the memory, equally."""
     facts, helpers = workload.facts, workload.clear_threads
     rule = hint = ""
     if not facts.clear_threads:
         kinds = " or ".join(f'"{name}"' for name, kind in sorted(KINDS.items(), reverse=True) if kind.clear_threads)
-        rule, hint = f"{workload.kind} has no threads that only clear", f"use kind = {kinds}"
+        rule, hint = f"{workload.kind} does not support threads that only clear", f"use kind = {kinds}"
     elif facts.by_chunk and workload.clear_when != "lazy":
         rule = f"these threads clear chunk by chunk, which clear_when = {workload.clear_when} does not allow"
         hint = 'use clear_when = "lazy"'
     elif divided % (helpers * word):
         what, hint = ("a chunk", "change clear_chunk") if facts.by_chunk else ("the memory", "change memory")
-        rule = f"{what} must divide into one part per thread, each a multiple of {format_size(word)} (64 pages)"
+        rule = f"must divide {what} into equal parts that are multiples of {format_size(word)} (64 pages)"
     if rule:
         raise InputError("workload.clear_threads", helpers, rule, hint)
 
@@ -70,9 +70,9 @@ def _check_throttle(workload: Workload) -> None:
     if workload.clear_threads:
         raise InputError(key, value, "is not supported with clear_threads", "remove clear_threads")
     if workload.throttle_slice == 0:
-        raise InputError("workload.throttle_slice", format_duration(0), "must be more than 0", "vCPUs must also run")
+        raise InputError("workload.throttle_slice", format_duration(0), "must be more than 0", "let vCPUs run")
     if rule.limit and not workload.rings:
-        raise InputError(key, value, "needs dirty rings, by which it limits vCPUs", 'use clear_when = "ring"')
+        raise InputError(key, value, "needs dirty rings: vCPUs sleep when a ring is full", 'use clear_when = "ring"')
 
 
 def _check_preempted(workload: Workload, vcpus: int) -> None:
@@ -84,7 +84,7 @@ def _check_preempted(workload: Workload, vcpus: int) -> None:
     if count > vcpus:
         raise InputError(key, count, f"must be at most the guest's number of vCPUs, {vcpus}", "use a smaller number")
     if workload.iterations > most:
-        raise InputError("workload.iterations", workload.iterations, f"must be at most {most} with preempted vCPUs")
+        raise InputError("workload.iterations", workload.iterations, f"must be at most {most} if vCPUs are preempted")
 
 
 def _check_teardown(policy: Policy, workload: Workload) -> None:
@@ -101,17 +101,17 @@ def _check_ring(policy: Policy, workload: Workload) -> None:
     tracking = policy.resolved().dirty_tracking
     if TRACKING[tracking].dirty_bits and not policy.buffer_entries:
         rule, hint = (
-            "this mechanism logs no pages, so that dirty rings would stay empty",
+            "this mechanism logs no pages, so dirty rings would stay empty",
             'use "pml" or "hdbss", or a clear_when other than "ring"',
         )
         raise InputError("policy.dirty_tracking", tracking, rule, hint)
     reserve = RING_RESERVE + policy.buffer_entries
     if workload.ring_entries <= reserve:
-        rule = f"KVM reserves {reserve} entries of each ring ({RING_RESERVE} plus the size of a log buffer)"
+        rule = f"must exceed the {reserve} entries that KVM reserves ({RING_RESERVE} plus the size of a log buffer)"
         raise InputError("workload.ring_entries", workload.ring_entries, rule, "use a larger ring")
     if policy.lock_regions > 1:
         rule, hint = (
-            "a run of a dirty ring may lie in two regions",
+            "a run of pages from a dirty ring may span two regions",
             'remove lock_regions, or use a clear_when other than "ring"',
         )
         raise InputError("policy.lock_regions", policy.lock_regions, rule, hint)
@@ -119,9 +119,9 @@ def _check_ring(policy: Policy, workload: Workload) -> None:
 
 def _check_turns(host: Host, threads: int) -> None:
     if host.turn and (host.clock == "wall" or host.turn >= MOST_TURN_PS):
-        rule = f"CPUs take turns only on a single processor, each for less than {format_duration(MOST_TURN_PS)}"
+        rule = f"CPUs take turns only on a single processor, of less than {format_duration(MOST_TURN_PS)} each"
         raise InputError("host.turn", format_duration(host.turn), rule, 'use clock = "serial" or "serial_yield"')
     if host.tick and not 0 < threads * (2 * host.turn + host.tick_work) < host.tick * (host.turn > 0):
-        room = f"time for a turn and tick_work of each of {threads} threads between two ticks"
-        rule = f"needs CPUs that take turns, and must leave {room}"
+        shortest = f"{threads} * (2 * turn + tick_work) for a number of threads of {threads}"
+        rule = f"requires CPUs that take turns, and must be longer than {shortest}"
         raise InputError("host.tick", format_duration(host.tick), rule, "set turn, and use a longer tick")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Use of mmu_lock for dirty logging on each architecture: facts, as data.
+"""Facts about the use of mmu_lock for dirty logging on each architecture.
 
-Each entry names the kernel files and functions that it was read from, and the kernel version, because the locking of
-every architecture has changed over time. These values are the defaults of a scenario's policy, which may override each
-of them.
+Each entry names its sources (kernel files and functions) and its kernel version, because the locking of every
+architecture has changed over time. These values are the defaults of a scenario's policy, which may override each of
+them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Architecture:
 
 
 _GENERIC = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
-_ONE_HOLD = "none: one hold over the whole ioctl"
+_ONE_HOLD = "none: one hold for the whole ioctl"
 _FLUSH_AFTER = "once per CLEAR, after the lock is dropped"
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -112,7 +112,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "x86-tdp", "x86, TDP MMU", "rwlock", "lockless", "read", "read", "write", 1,
             "when the log is enabled, under the read lock; with KVM_DIRTY_LOG_INITIALLY_SET, in CLEAR, "
             "under the write lock",
-            "at every split of a block since 6.11 (the lock is dropped to allocate); none in later passes",
+            "at every split of a huge page since 6.11 (to allocate the table); none in later passes",
             "local", _FLUSH_AFTER, "6.11",
             ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c kvm_tdp_mmu_page_fault",
              "arch/x86/kvm/mmu/tdp_mmu.c clear_dirty_pt_masked",
@@ -123,7 +123,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "x86-shadow", "x86, shadow MMU over EPT or NPT (tdp_mmu=N)", "rwlock", "lockless", "write", "write",
-            "write", 1, "none (only for nested guests)", _ONE_HOLD, "local", _FLUSH_AFTER, "6.9",
+            "write", 1, "none, except for nested guests", _ONE_HOLD, "local", _FLUSH_AFTER, "6.9",
             ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c direct_page_fault",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
             data_lines=1, split_flush=True,
@@ -139,7 +139,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "arm64", "arm64", "rwlock", "read", "read", "read", "write", 1,
-            "when the log is enabled, or with KVM_DIRTY_LOG_INITIALLY_SET in CLEAR, under the write lock; off "
+            "when the log is enabled or, with KVM_DIRTY_LOG_INITIALLY_SET, in CLEAR; under the write lock; off "
             "unless a chunk size is set",
             "only in eager splitting, to refill the cache of tables or on contention", "local",
             "once per CLEAR, after the lock is dropped; broadcast invalidation under the lock for each split", "6.9",
@@ -156,13 +156,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "arm64-2022", "arm64 with the fast path of January 2022", "rwlock", "read", "write", "write", "write", 1,
             "none", "per pgd entry, on contention or need_resched", "broadcast",
-            "once per CLEAR, after the lock is dropped", "5.17 with the series of January 2022",
+            "once per CLEAR, after the lock is dropped", "5.17 with the January 2022 series",
             ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_relax_perms",
              "arch/arm64/kvm/hyp/vhe/tlb.c __kvm_tlb_flush_vmid_ipa", _GENERIC)),
         Architecture(
             "riscv", "riscv (2026)", "rwlock", "read", "write", "write", "write", 1,
-            "when the log is enabled, or with KVM_DIRTY_LOG_INITIALLY_SET in CLEAR, under the write lock",
-            "in eager splitting, on need_resched or contention or an empty cache, after flushing",
+            "when the log is enabled or, with KVM_DIRTY_LOG_INITIALLY_SET, in CLEAR; under the write lock",
+            "in eager splitting, on need_resched, on contention or to refill the cache of tables, after flushing",
             "broadcast", _FLUSH_AFTER, "tree of 2026",
             ("arch/riscv/kvm/mmu.c kvm_riscv_mmu_dirty_log_write_fault_fast", "arch/riscv/kvm/mmu.c kvm_riscv_mmu_map",
              "arch/riscv/kvm/mmu.c mmu_split_huge_pages", _GENERIC),
@@ -174,23 +174,23 @@ ARCHITECTURES: dict[str, Architecture] = {
             page_fence=True),
         Architecture(
             "loongarch", "LoongArch", "spin", "write", "write", "write", "write", 2,
-            "none: a block is split by the next write fault", _ONE_HOLD, "local",
-            "a fault flushes its own vCPU; CLEAR flushes the whole VM after the lock is dropped", "6.12",
+            "none: the next write fault splits a huge page", _ONE_HOLD, "local",
+            "a fault flushes its vCPU's TLB; CLEAR flushes all vCPUs' TLBs after the lock is dropped", "6.12",
             ("arch/loongarch/kvm/mmu.c kvm_map_page_fast", "arch/loongarch/kvm/mmu.c kvm_map_page", _GENERIC)),
         Architecture(
             "ppc-radix", "POWER, HV radix", "spin", "none", "write", "write", "write", 1,
             "none", "after every dirty entry: the lock is taken once per entry", "broadcast",
-            "per dirty entry, under the lock", "5.8 (locking re-read in 6.12)",
+            "per dirty entry, under the lock", "5.8 (locking checked again in 6.12)",
             ("arch/powerpc/kvm/book3s_64_mmu_radix.c kvm_radix_test_clear_dirty",
              "arch/powerpc/kvm/book3s_64_mmu_radix.c kvmppc_hv_handle_set_rc")),
         Architecture(
             "s390", "s390", "none", "none", "none", "none", "none", 1,
             "not applicable", "reschedules after each segment", "none", "inside gmap_sync_dirty_log_pmd",
-            "5.17 (mmu_lock's absence re-read in 6.12)",
+            "5.17 (absence of mmu_lock checked again in 6.12)",
             ("arch/s390/kvm/kvm-s390.c kvm_arch_sync_dirty_log",)),
     )
 }  # fmt: skip
-"""The facts, by name: eight for current kernels, three for older ones."""
+"""The facts, by the architecture's name: eight for current kernels, three for older kernels."""
 
 
 def architecture(name: str) -> Architecture:

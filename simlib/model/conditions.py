@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Conditions as values: they combine with ``&``, ``|`` and ``~``, and compile to rows with jumps."""
+"""Conditions that combine with ``&``, ``|`` and ``~``, and compile to rows of steps with jumps."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from simlib.model.steps import Quantity, Step
 
 @dataclass(eq=False)
 class Label:
-    """A jump target; `row` is its index once it is placed."""
+    """A jump target; `row` is the index of its row, or None until it is placed."""
 
     row: int | None = None
 
 
 def index(label: Label) -> int:
-    """Number of a label's step. Raises `InputError` if it was never placed."""
+    """Number of the step at a label. Raises `InputError` if it was never placed."""
     if label.row is None:
         raise InputError("program", "a label", "was never placed", "call leave() only inside the loop")
     return label.row
 
 
 class ConditionRows(Protocol):
-    """Receiver of a condition's rows (`simlib.model.program.Program`)."""
+    """Program to which a condition appends its rows (`simlib.model.program.Program`)."""
 
     def add(self, step: Step, *arguments: int | Label) -> None:
         """Append a row."""
@@ -74,7 +74,7 @@ class AtLeast(Condition):
 
 @dataclass(frozen=True)
 class And(Condition):
-    """Conjunction; the right side is tested only if the left one holds."""
+    """Conjunction; the right side is tested only if the left side holds."""
 
     left: Condition
     right: Condition
@@ -90,13 +90,13 @@ class And(Condition):
 
 @dataclass(frozen=True)
 class Or(Condition):
-    """Disjunction; the right side is tested only if the left one does not hold."""
+    """Disjunction; the right side is tested only if the left side does not hold."""
 
     left: Condition
     right: Condition
 
     def write(self, program: ConditionRows, no: Label) -> None:
-        """Append the rows of both sides, with a jump over those of the right side."""
+        """Append the rows of both sides, with a jump over the right side's rows."""
         second, yes = Label(), Label()
         self.left.write(program, second)
         program.add(Step.JUMP, yes)
@@ -118,7 +118,7 @@ class Not(Condition):
         return self.condition
 
     def write(self, program: ConditionRows, no: Label) -> None:
-        """Append the rows of the condition, and a jump for the case that it holds."""
+        """Append the rows of the condition, and a jump to `no` if it holds."""
         yes = Label()
         self.condition.write(program, yes)
         program.add(Step.JUMP, no)

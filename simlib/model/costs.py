@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Costs of actions, and the choice of those that a calibration determines."""
+"""Costs of actions, and the selection of the costs that a calibration fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _cost(low: str, high: str, unused: str) -> Any:
 
 @dataclass(frozen=True)
 class Costs(rules.Checked):
-    """Costs of actions. Times are picoseconds; None: unknown; the prior is used.
+    """Costs of actions. Times are in picoseconds. None: the cost is unknown, and its prior is used.
 
     - `fault_unlocked`: one page fault outside the lock: VM exit, lookup of the page, and VM entry.
     - `fault_hold`: the part of one page fault under the lock.
@@ -77,8 +77,8 @@ class Costs(rules.Checked):
     populate_block: int | None = _cost("100ns", "20ms", "the memory is populated when the run begins")
     tlb_invalidate: int | None = _cost("10ns", "20us", "nothing invalidates TLBs by broadcast")
     fence_vcpu: int | None = _cost("10ns", "20us", "changed entries need no request to every vCPU")
-    line_transfer: int | None = _cost("1ns", "1us", "the host gives the time of a line transfer")
-    queue_length_penalty: int | None = _cost("100ps", "2us", "no thread queues")
+    line_transfer: int | None = _cost("1ns", "1us", "the [host] table gives the times of line transfers")
+    queue_length_penalty: int | None = _cost("100ps", "2us", "no thread queues for a lock")
     line_local: int | None = _cost("1ns", "100ns", "no thread takes a lock")
     guest_access: int | None = _cost("1ns", "1us", "workload.access_interval is the time between accesses")
     guest_flush: int | None = _cost("1ns", "50us", "workload.flush_accesses is 0")
@@ -105,11 +105,11 @@ class Costs(rules.Checked):
     split_alloc: int | None = _cost("10ns", "1ms", "nothing is split eagerly")
     zap_block: int | None = _cost("10ns", "1ms", "nothing is zapped")
     unmap_entry: int | None = _cost("1ns", "100us", "no stage 2 is torn down")
-    clean_line: int | None = _cost("100ps", "1us", "no cache is maintained")
-    walk_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks entry by entry")
-    protect_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks entry by entry")
-    table_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks entry by entry")
-    fault_jitter: float | None = rules.rule(rules.number(0, 8), None, bounds=(0.05, 1.5), unused="nothing varies")
+    clean_line: int | None = _cost("100ps", "1us", "there is no cache maintenance")
+    walk_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks the table entry by entry")
+    protect_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks the table entry by entry")
+    table_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks the table entry by entry")
+    fault_jitter: float | None = rules.rule(rules.number(0, 8), None, bounds=(0.05, 1.5), unused="no vCPU faults")
 
     def given(self) -> dict[str, float]:
         """Costs that have a value."""
@@ -120,16 +120,16 @@ MEANINGS: dict[str, str] = {
     name: " ".join(text.split())
     for name, text in re.findall(r"^ {4}- `(\w+)`: (.+?)(?=^ {4}- |\Z)", Costs.__doc__ or "", re.M | re.S)
 }
-"""Definition of each cost, from the docstring."""
+"""Meaning of each cost, from the docstring."""
 
 UNUSED: dict[str, str] = {cost.name: cost.metadata["unused"] for cost in dataclasses.fields(Costs)}
-"""Reason for which a job may leave a cost unused."""
+"""Reason why a job may not use a cost, by the cost's name."""
 
 
 def expand_others(table: Mapping[str, Any], where: str, named_elsewhere: Collection[str] = ()) -> dict[str, Any]:
-    """Replace ``others = "0ns"`` in a [costs] table by that value for each cost that is not named.
+    """Replace ``others = "0ns"`` in a [costs] table by a value of 0 for each cost that is not named.
 
-    Raises `InputError` for any other time, because costs differ from one another.
+    Raises `InputError` for any other time, because no other value is common to all costs.
 
     - `named_elsewhere`: costs that the base of the table names, or that are to be calibrated.
 
@@ -140,7 +140,7 @@ def expand_others(table: Mapping[str, Any], where: str, named_elsewhere: Collect
     if "others" in rows:
         others = rows.pop("others")
         if parse_duration(others, f"{where}.others"):
-            rule, hint = 'must be "0ns": omitted costs are 0', "give each other cost by name"
+            rule, hint = 'must be "0ns"', "name each cost that is not 0"
             raise InputError(f"{where}.others", others, rule, hint)
         unnamed = (name for name in UNUSED if name not in named_elsewhere)
         rows = {name: 0 if name == "fault_jitter" else others for name in unnamed} | rows
@@ -152,7 +152,7 @@ _CALIBRATED = ("fault_unlocked", "fault_hold", "line_transfer", "fault_jitter")
 
 @dataclass(frozen=True)
 class Calibration(rules.Checked):
-    """Costs that measurements determine when the scenario is calibrated.
+    """Costs that are fitted to measurements when the scenario is calibrated.
 
     - `costs`: costs with one value for all variants.
     - `per_group_costs`: costs with a value for each group of variants.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The grammar of all conditions that users write: comparisons joined by ``and``, ``or``, ``not`` and parentheses.
+"""Grammar of the conditions that users write: comparisons joined by ``and``, ``or``, ``not`` and parentheses.
 
     condition   = conjunction { "or" conjunction }
     conjunction = term { "and" term }
     term        = "not" term | "(" condition ")" | comparison
 
-The `Reader` of strategies (`simlib.model.strategy`) and that of rows (`simlib.measurements.condition`) define
-comparisons. A condition is never executed as code.
+Strategies (`simlib.model.strategy`) and conditions on rows (`simlib.measurements.condition`) each define their
+comparisons in a subclass of `Reader`. A condition is never executed as code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Reader(ABC):
         """Read one comparison."""
 
     def read(self) -> Condition:
-        """Read the whole string. Raises `InputError` that names the wrong word, and the rule that it breaks."""
+        """Read the whole string. Raises `InputError`, which names the wrong word and the rule that it breaks."""
         condition = self._condition()
         if self.ahead:
             self.fail(f"{self.ahead!r} cannot follow here (character {self._place()})")
@@ -75,11 +75,11 @@ class Reader(ABC):
         return word
 
     def accept(self, *words: str) -> str:
-        """Consume and return the next word if it is one of `words`, otherwise return an empty string."""
+        """Consume and return the next word if it is one of `words`; if not, return an empty string."""
         return self.take() if self.ahead in words else ""
 
     def close(self, sign: str) -> None:
-        """Consume the word that closes a parenthesis or bracket."""
+        """Consume the closing parenthesis or bracket."""
         if self.accept(_CLOSES[sign]):
             return
         if self.ahead:
@@ -87,7 +87,7 @@ class Reader(ABC):
         self.fail(f"{sign!r} is not closed")
 
     def refuse(self, expected: str, hint: str = "") -> NoReturn:
-        """Raise an error: the next word is not the expected one."""
+        """Raise an error that names the expected and the found word."""
         place = f" (character {self._place()})" if self.ahead else ""
         self.fail(f"expected {expected}, found {self.ahead or 'the end'!r}{place}", hint)
 
@@ -119,7 +119,7 @@ class Reader(ABC):
             return self.comparison()
         self._depth += 1
         if self._depth > DEEPEST:
-            self.fail(f"is nested deeper than {DEEPEST}", "write fewer parentheses")
+            self.fail(f"is nested deeper than {DEEPEST} levels", "write fewer parentheses")
         if opened == "not":
             condition: Condition = Not(self._term())
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The host: its cores and the distances between them, and the facts of named hosts."""
+"""The host: its cores, the distances between them, and the properties of known hosts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Host(rules.Checked):
     kick_spread: tuple[float, ...] = rules.rule(rules.values, (), list)
 
     def slowed(self, busy: int) -> float:
-        """Factor by which work takes longer with this many busy CPUs.
+        """Factor on the time of work when this many CPUs are busy.
 
         >>> host = Host(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
         >>> host.slowed(1), round(host.slowed(4), 3), host.slowed(64), host.slowed(200)
@@ -94,4 +94,4 @@ HOSTS: dict[str, Host] = {
 """Properties of the known hosts, keyed by name: the defaults of a scenario's [host]."""
 
 UNSTATED = frozenset({"x86-published"})
-"""Hosts whose hardware no source states, so that their calibrated costs may hold on no other host."""
+"""Hosts whose hardware no source describes; their calibrated costs may not apply to other hosts."""

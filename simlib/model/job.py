@@ -25,7 +25,7 @@ Places = float | Sequence[float] | NDArray[np.float64]
 
 
 def step_mask(*kinds: Step) -> NDArray[np.bool_]:
-    """Boolean array over the kinds of steps, True for these kinds. An array of kinds can index it.
+    """Boolean array, indexed by the kind of a step, that is True for these kinds.
 
     >>> step_mask(Step.HOLD)[np.array([0, 1])].tolist()
     [False, True]
@@ -36,7 +36,7 @@ def step_mask(*kinds: Step) -> NDArray[np.bool_]:
 
 
 class _Ranges(NamedTuple):
-    """Ranges of the arguments of several kinds: `least`, and index into `_LIMITS`, both of shape (kinds, arguments)."""
+    """Ranges of arguments: `least`, and `below` as an index into `_LIMITS`, both of shape (kinds, arguments)."""
 
     arguments: Sequence[tuple[Argument, ...]]
     least: NDArray[np.int64]
@@ -127,7 +127,7 @@ class Job:
       there are no log buffers, and SCAN's sync finds the written pages. Without `dirty_bits`, LOG writes into it.
     - `logged`, shape (n_threads,): pages in each log buffer when the run begins, all of them page 0; None: none.
     - `ring_entries`: size of a vCPU's dirty ring, which gets pages in place of the dirty log; 0: there are no rings.
-      When at least `ring_full` entries are not reset, the vCPU leaves the guest.
+      When at least `ring_full` entries have not been reset, the vCPU leaves the guest.
     - `throttle`: rule of THROTTLE_CHECK, THROTTLE and DIRTY_LIMIT_UPDATE; None: there are no such steps.
     - `notes`: notes of the listing: number of the step, and note.
     - `costs`: names of the costs (`simlib.model.costs.Costs`) that any step spends.
@@ -178,36 +178,36 @@ class Job:
     costs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that no step can leave the tables, which the engines rely on.
+        """Check that no step can index outside a table; the engines do not check this.
 
-        Raises `InputError` that names the first step that is out of range, its argument and the rule.
+        Raises `InputError`, which names the first step that is out of range, its argument and the rule.
         """
         n, threads = len(self.steps), len(self.entry)
         if not n or not threads or self.steps.shape != (n, 6) or self.region.shape != (threads, 2):
-            raise InputError("job", f"{n} steps, {threads} threads", "must have threads, and steps of six numbers")
+            raise InputError("job", f"{n} steps, {threads} threads", "must have steps of six numbers, and threads")
         kinds = self.steps[:, 0]
         if kinds.min() < 0 or kinds.max() >= len(Step):
             index = int(np.argmax((kinds < 0) | (kinds >= len(Step))))
-            raise InputError(f"job.steps[{index}]", self.steps[index].tolist(), f"kind must be 0 to {len(Step) - 1}")
+            raise InputError(f"job.steps[{index}]", self.steps[index].tolist(), f"kind must be in 0 to {len(Step) - 1}")
         if kinds[-1] not in (Step.END, Step.JUMP):
             raise InputError("job", "last step", "must be END or JUMP", "end every program with END")
         self._check_memory()
-        of_each = f"for each of {threads} threads"
+        of_each = f"for each thread, {threads} in total"
         for name, places in (("socket", self.socket), ("cluster", self.cluster)):
             if places is not None and len(places) != threads:
                 raise InputError(f"job.{name}", len(places), f"must name a {name} {of_each}")
         logged, most = self.logged, self.buffer_entries
         if logged is not None and not (logged.shape == (threads,) and ((logged >= 0) & (logged <= most)).all()):
-            raise InputError("job.logged", logged.tolist(), f"must be 0 to {most} {of_each}")
+            raise InputError("job.logged", logged.tolist(), f"must be from 0 to {most} {of_each}")
         if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
         if not 0 <= self.turn_ps < MOST_TURN_PS or (self.turn_ps and self.clock == Clock.WALL):
             raise InputError("job.turn_ps", self.turn_ps, f"must be below {MOST_TURN_PS}, and 0 with Clock.WALL")
         if not 0 <= self.tick_table < len(self.cvs):
-            raise InputError("job.tick_table", self.tick_table, "must be the number of a distribution")
+            raise InputError("job.tick_table", self.tick_table, "must be an index into cvs")
         busy = threads * (2 * self.turn_ps + self.tick_work_ps)
         if self.tick_ps and not 0 < busy < self.tick_ps * (self.turn_ps > 0):
-            rule = "must leave each thread a turn and tick_work_ps between two ticks"
+            rule = f"must be longer than {threads} * (2 * turn_ps + tick_work_ps), which must not be 0"
             raise InputError("job.tick_ps", self.tick_ps, rule)
         times = (self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.queue_length_penalty_ps)
         if min(times) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
@@ -220,9 +220,9 @@ class Job:
         if (kinds[1:][_SLEEPS[kinds[:-1]]] != Step.WAKE).any() or _SLEEPS[kinds[-1]]:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
         if _SLOWS[kinds].any() and (self.throttle is None or self.clock != Clock.WALL):
-            raise InputError("job.throttle", self.throttle, "throttling steps need it, and Clock.WALL")
+            raise InputError("job.throttle", self.throttle, "throttling steps require a rule, and Clock.WALL")
         if self.throttle is not None and not self.throttle.slice and (kinds == Step.DIRTY_LIMIT_UPDATE).any():
-            raise InputError("job.throttle.slice", 0, "must be more than 0 as the interval of DIRTY_LIMIT_UPDATE")
+            raise InputError("job.throttle.slice", 0, "must be more than 0: the interval of DIRTY_LIMIT_UPDATE")
 
     def _check_memory(self) -> None:
         kinds = self.steps[:, 0]
@@ -230,16 +230,16 @@ class Job:
         if _WALKS[kinds].any():
             inside = (first >= 0) & (first < last) & (last <= self.pages)
             if not inside.all():
-                raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
+                raise InputError("job.region", self.region.tolist(), f"must not be empty or exceed {self.pages} pages")
         if (kinds == Step.SCAN).any() and (self.region % WORD_PAGES).any():
             raise InputError("job.region", self.region.tolist(), "must be multiples of 64 pages for SCAN")
         if self.pages % WORD_PAGES or self.block_pages < WORD_PAGES or self.block_pages & (self.block_pages - 1):
-            rule = "must be multiples of 64, a block a power of 2"
+            rule = "must be multiples of 64, and block_pages a power of 2"
             raise InputError("job.pages", (self.pages, self.block_pages), rule)
         blocks = -(-self.pages // self.block_pages)
         if self.image is not None and (len(self.image.pages), len(self.image.blocks)) != (self.pages, blocks):
-            given, rule = map(len, self.image), f"must have {self.pages} pages and {blocks} blocks"
-            raise InputError("job.image", "{} pages, {} blocks".format(*given), rule)
+            given, rule = map(len, self.image), f"must be pages: {self.pages}, blocks: {blocks}"
+            raise InputError("job.image", "pages: {}, blocks: {}".format(*given), rule)
         if self.lock_pages < WORD_PAGES:
             raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
         if self.dirty_set_ps < 0:
@@ -248,7 +248,7 @@ class Job:
             raise InputError("job.buffer_entries", self.buffer_entries, f"must be from 0 to {MOST_ENTRIES}")
         least = self.ring_full + self.buffer_entries
         if self.ring_entries and not 0 < self.ring_full <= least < self.ring_entries <= MOST_ENTRIES:
-            rule = f"must be at least 1, and leave room for a log buffer in a ring of {self.ring_entries}"
+            rule = f"must be at least 1, and leave room for a log buffer in a ring of {self.ring_entries} entries"
             raise InputError("job.ring_full", self.ring_full, rule)
 
     def _check_steps(self) -> None:
@@ -263,7 +263,7 @@ class Job:
         self, rows: NDArray[np.int64], kinds: NDArray[np.int64], ranges: _Ranges, values: NDArray[np.int64],
         limits: list[int],
     ) -> None:  # fmt: skip
-        """Raise `InputError` for the first argument out of its range; `kinds` selects the rows of `ranges`."""
+        """Raise `InputError` for the first argument that is out of range; `kinds` selects the rows of `ranges`."""
         bad = (values < ranges.least[kinds]) | (values >= np.array(limits)[ranges.below[kinds]])
         if not bad.any():
             return
@@ -273,14 +273,14 @@ class Job:
         raise InputError(what, int(values[position, column]), f"must be {argument.range()}")
 
     def _check_locks(self) -> None:
-        """Check that all locks of threads and regions, whose numbers are computed, exist."""
+        """Check that the lock of every thread and region exists; engines compute its number."""
         uses = np.flatnonzero(_LOCKS[self.steps[:, 0]])
         span = np.array([1, len(self.entry), -(-self.pages // self.lock_pages)])  # in the order of LockScope
         last = self.steps[uses, 1] + span[self.steps[uses, 3]]
         if (last > len(self.locks)).any():
             index = int(uses[np.argmax(last > len(self.locks))])
             what = f"job.steps[{index}] ({Step(self.steps[index, 0]).name}).lock"
-            raise InputError(what, int(self.steps[index, 1]), f"the job has only {len(self.locks)} locks")
+            raise InputError(what, int(self.steps[index, 1]), f"needs more locks than the job has ({len(self.locks)})")
 
     def _count(self, below: int | str) -> int:
         """Value of a limit: a number, or a count of the job."""
@@ -293,7 +293,7 @@ class Job:
         return self.buffer_entries > 0 or self.ring_entries > 0
 
     def queue_length_penalty(self) -> NDArray[np.int64]:
-        """Additional time of a hand-off, ps, by the number of threads that wait behind the next holder; (threads,).
+        """Additional time of a hand-off, ps, by the number of waiters behind the next holder: shape (threads,).
 
         >>> from simlib.model.program import Program
         >>> p = Program()

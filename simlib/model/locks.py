@@ -5,7 +5,7 @@ from enum import IntEnum
 
 
 class Discipline(IntEnum):
-    """Behaviour of a lock; each engine has a rule for each.
+    """Behaviour of a lock; each engine implements all disciplines.
 
     Every operation occupies the cache line of the lock word. Its time depends on whether the CPU that owned the line
     last is on the same socket.
@@ -20,13 +20,13 @@ class Discipline(IntEnum):
     successor with waiters behind it also fetches the next waiter's queue node, from the CPU of that waiter."""
     TICKET = 1
     """All waiters read the word after every hand-off, each from the previous holder's CPU; on average, half of the
-    reads are served before that of the next holder."""
+    reads are served before the next holder's read."""
     QUEUED_RW = 2
-    """Queue of readers and writers as in Linux. The head of the queue marks the lock word: a waiting writer blocks all
-    other threads, a waiting reader blocks new writers. Until a new head has marked the word, other threads may steal
-    the lock. Without turns, marking takes a line transfer, during which only readers can steal the lock, since a drop
-    determines the next holder. Where CPUs have turns, marking waits for the head's turn, and any thread that finds the
-    word free takes the lock. Behind the head, threads are served in order of arrival."""
+    """Queue of readers and writers, as in Linux. The head of the queue marks the lock word: a waiting writer blocks all
+    other threads, and a waiting reader blocks new writers. Until a new head has marked the word, other threads may
+    steal the lock. If CPUs do not take turns, marking takes a line transfer, during which only readers can steal the
+    lock, because the next holder is known at the drop. If CPUs take turns, marking waits for the head's turn, and any
+    thread that finds the word free takes the lock. Behind the head, threads are served in order of arrival."""
     LOCKLESS = 3
     """An update is published by compare-and-swap, and retried if another thread changed the entry in the meantime."""
     SERVER = 4
@@ -34,19 +34,19 @@ class Discipline(IntEnum):
     interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and
     one server at a time."""
     COHORT = 5
-    """A what-if: hand-off within a socket first, at most `COHORT_PASSES` times in a row (Dice, Marathe and Shavit 2012,
-    "Lock cohorting"). The model has only the hand-off of this two-level lock, with one cache line for both levels."""
+    """A what-if lock, handed off within a socket first, up to `COHORT_PASSES` times in a row (Dice, Marathe and
+    Shavit 2012, "Lock cohorting"). The model has one cache line for both levels of this lock."""
     FAIR_RW = 6
-    """A what-if: readers and writers first come, first served, without lock stealing; consecutive readers enter one
-    after another."""
+    """A what-if lock: readers and writers are served first come, first served, without lock stealing; consecutive
+    readers enter one after another."""
 
 
 COHORT_PASSES = 64
-"""Limit on consecutive hand-offs within a socket; the paper does not fix it, so the value is our choice."""
+"""Limit on consecutive hand-offs within a socket; the paper does not fix it, so the value is an assumption."""
 
 LOCKS = {"spin": Discipline.QUEUED_SPIN, "ticket": Discipline.TICKET, "rwlock": Discipline.QUEUED_RW}
 LOCKS |= {"cohort": Discipline.COHORT, "fair-rwlock": Discipline.FAIR_RW}
 """Disciplines that mmu_lock may have, by their names in ``policy.lock``."""
 
 SHARING = frozenset({Discipline.QUEUED_RW, Discipline.FAIR_RW})
-"""Disciplines with shared read mode; the others have one mode."""
+"""Disciplines with a shared read mode; all other disciplines have a single mode."""

@@ -15,7 +15,7 @@ LINE_BYTES = 64
 """Bytes of a data cache line, arm64's unit of cache maintenance: CTR_EL0.DminLine of Cortex-A72 and Neoverse cores."""
 
 IPA_BITS = 40
-"""Size of a guest's physical address space on arm64 unless userspace requests another (KVM_PHYS_SHIFT)."""
+"""Width of a guest's physical addresses on arm64 unless userspace requests another width (KVM_PHYS_SHIFT), bits."""
 
 WORD_PAGES = 64
 """Pages of one word of the dirty bitmap: BITS_PER_LONG, the unit of kvm_arch_mmu_enable_log_dirty_pt_masked."""
@@ -25,8 +25,8 @@ SPLIT_WALKS = ("all", "skip_levels", "skip_children", "skip_siblings")
 
 ``all``: all entries of the range, including those of tables that the walk has just created (6.12). ``skip_levels``: no
 entries of the last level (flag KVM_PGTABLE_WALK_SKIP_LEVEL3, L. Bras, June 2026). ``skip_children``: no entries of a
-table that the walk has just created (by the visitor's return value). ``skip_siblings``: neither these entries nor those
-of a last-level table after its first (by both return values, L. Bras, RFC of 15 May 2026,
+table that the walk has just created (by the visitor's return value). ``skip_siblings``: neither these entries nor, in a
+last-level table, those after the first (by both return values, L. Bras, RFC of 15 May 2026,
 20260515195904.2466381-1-leo.bras@arm.com).
 """
 
@@ -51,7 +51,7 @@ class PageTable:
 
     @property
     def entries(self) -> int:
-        """Entries of one table."""
+        """Number of entries in a table."""
         return self.page_bytes // ENTRY_BYTES
 
     def block_bytes(self, height: int = 2) -> int:
@@ -59,13 +59,13 @@ class PageTable:
         return int(self.page_bytes * self.entries ** (height - 1))
 
     def pages_per_block(self, height: int = 2) -> int:
-        """Base pages in one block."""
+        """Number of base pages in a block."""
         return self.block_bytes(height) // self.page_bytes
 
     # -- arm64's stage 2: walks over ranges of pages -----------------------------------------------------
 
     def levels(self, ipa_bits: int = IPA_BITS) -> int:
-        """Levels of arm64's stage-2 table for this width of the intermediate physical address.
+        """Number of levels of arm64's stage 2 for intermediate physical addresses of this width.
 
         Its root may consist of up to 16 adjacent tables, which saves a level.
 
@@ -155,7 +155,7 @@ class PageTable:
         return self.walked(first, pages, 2, levels) + tables
 
     def new_entries(self, height: int) -> int:
-        """Number of entries of all tables that replace one block of this height, down to pages.
+        """Total number of entries in the tables that replace one block of this height, down to pages.
 
         Source: arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_create_unlinked with force_pte (6.12).
 

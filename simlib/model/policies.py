@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Named policies: ways of taking mmu_lock that kernel mails discuss, each with its sources.
 
-A policy changes one aspect of a scenario and no other. For example, a policy for CLEAR's holds replaces the scenario's
+A policy changes only one aspect of a scenario. For example, a policy for CLEAR's holds replaces the scenario's
 condition for dropping the lock, but does not change eager splitting.
 """
 
@@ -21,7 +21,7 @@ from simlib.model.scenario import Scenario
 from simlib.model.strategy import every, strategy
 
 BASELINE = "baseline"
-"""Name of the policy that the scenario itself has."""
+"""Name of the scenario's own policy, without a change."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Values to replace, as the tables of a scenario file (`Scenario.changed`)."""
@@ -29,7 +29,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class NamedPolicy:
-    """A way of taking the lock.
+    """A way of taking mmu_lock.
 
     - `exists`: ``upstream``: in Linux, now or earlier; ``posted``: in a mail; ``what-if``: in no kernel.
     - `changes`: values that the policy sets in a scenario.
@@ -54,7 +54,7 @@ class NamedPolicy:
     imperative: str = ""
 
     def to_do(self, architecture: str) -> tuple[str, bool]:
-        """Return what the policy needs (settings or a patch), as a sentence, and whether shipped software has it.
+        """Return the settings or the patch that select the policy, as a phrase, and whether shipped software has it.
 
         >>> POLICIES["no-eager-split"].to_do("x86-tdp"), POLICIES["bounded-hold"].to_do("arm64")
         (('load kvm with eager_page_split=N', True), ('no kernel does this on arm64, nor is there a patch', False))
@@ -68,7 +68,7 @@ class NamedPolicy:
         return shipped or patch or posted or none, bool(shipped)
 
     def tables(self, architecture: str) -> Tables:
-        """Return its changes on one architecture.
+        """Return the policy's changes on one architecture.
 
         >>> POLICIES["arch-opt-in"].tables("arm64")["policy"]["clear_drop_when"]
         'never'
@@ -102,7 +102,7 @@ def _clear(clear_drop_when: str, **others: Any) -> dict[str, dict[str, Any]]:
 
 
 def _kernel_patch(clear_drop_when: str) -> str:
-    """Kernel patch, with its parameters, in which CLEAR drops mmu_lock on this condition; empty: none.
+    """Kernel patch, with its parameters, in which CLEAR drops mmu_lock on this condition; empty if there is none.
 
     >>> _kernel_patch("waiters >= 1 and pages >= 512")
     'no kernel has this yet; the patch is kernel-patches/0011, with kvm.mmu_lock_yield=contended and ...pages=512'
@@ -212,8 +212,8 @@ POLICIES: dict[str, NamedPolicy] = {
                     settings={"": "have userspace enable the log without KVM_DIRTY_LOG_INITIALLY_SET"}),
         NamedPolicy("write-protect", "a write to a clean page faults, even if the hardware can log writes", "upstream",
                     _split(dirty_tracking="write_protect"), ("arch/x86/kvm/vmx/vmx.c enable_pml",),
-                    settings={"x86-tdp": "load kvm_intel with pml=N (AMD: nothing before PML)",
-                              "x86-shadow": "load kvm_intel with pml=N (AMD: nothing before PML)",
+                    settings={"x86-tdp": "load kvm_intel with pml=N (on AMD without PML: nothing)",
+                              "x86-shadow": "load kvm_intel with pml=N (on AMD without PML: nothing)",
                               "": "nothing: this is what Linux does"}),
         NamedPolicy("pml", "the CPU sets dirty bits and logs the pages; KVM clears the bits", "upstream",
                     _split(dirty_tracking="pml"), ("arch/x86/kvm/vmx/vmx.c vmx_flush_pml_buffer",),
@@ -232,7 +232,7 @@ POLICIES: dict[str, NamedPolicy] = {
 
 
 def policy(name: str) -> NamedPolicy:
-    """Return a policy by its name, or the one of a condition such as ``held > 50us``.
+    """Return the policy with this name, or the policy of a condition such as ``held > 50us``.
 
     Raises `InputError` if the name is unknown (the message names the most similar one), the n of ``every-n`` is not a
     multiple of 64, the SIZE of ``chunk-SIZE`` is not a size, or the string is not a condition.
@@ -242,7 +242,7 @@ def policy(name: str) -> NamedPolicy:
     >>> policy("held > 50us or waiters >= 2").changes["policy"]["clear_drop_when"]
     'held >= 50.000001us or waiters >= 2'
     >>> policy("chunk-64M").title
-    'CLEAR covers 64M at a time (QEMU, pages of 4 KiB: -global migration.x-clear-bitmap-shift=14)'
+    'each CLEAR covers 64M (QEMU, pages of 4 KiB: -global migration.x-clear-bitmap-shift=14)'
     >>> policy("every-forty")
     Traceback (most recent call last):
     ...
@@ -284,14 +284,14 @@ def _chunk(name: str, size: int) -> NamedPolicy:
     option = f" (QEMU, pages of 4 KiB: {shift})" if exact else ""
     changes = {"workload": {"clear_chunk": size}}
     source = "QEMU migration/ram.c migration_clear_memory_region_dirty_bitmap"
-    setting = f"start QEMU with {shift}" if exact else f"have userspace clear {format_size(size)} at a time"
-    return NamedPolicy(name, f"CLEAR covers {format_size(size)} at a time{option}", "upstream", changes, (source,),
+    setting = f"start QEMU with {shift}" if exact else f"have userspace clear {format_size(size)} with each ioctl"
+    return NamedPolicy(name, f"each CLEAR covers {format_size(size)}{option}", "upstream", changes, (source,),
                        settings={"": setting},
                        imperative=f"let CLEAR cover {format_size(size)} at a time")  # fmt: skip
 
 
 def apply(scenario: Scenario, name: str) -> Scenario:
-    """Apply a policy, or several whose names are joined by ``+``, to a scenario and each of its variants.
+    """Apply one or several policies, with names joined by ``+``, to a scenario and each of its variants.
 
     Raises `InputError` if a name is unknown, or the changed scenario is invalid.
 

@@ -21,7 +21,7 @@ from simlib.model.strategy import NeverDrop, as_strategy, every, strategy
 
 @dataclass(frozen=True)
 class Policy(rules.Checked):
-    """The kernel's use of the lock. ``"default"`` or None selects the architecture's value.
+    """The kernel's use of mmu_lock. ``"default"`` or None selects the architecture's value.
 
     - `architecture`: a name of `simlib.model.architectures.ARCHITECTURES`.
     - `lock`: a name in `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
@@ -91,7 +91,7 @@ class Policy(rules.Checked):
 
     @property
     def buffer_entries(self) -> int:
-        """Pages of a vCPU's log buffer; 0 without one.
+        """Size of a vCPU's log buffer, pages; 0: there is no log buffer.
 
         >>> Policy(dirty_tracking="pml").buffer_entries, Policy(dirty_tracking="dbm", log_buffer=64).buffer_entries
         (512, 0)
@@ -115,7 +115,7 @@ class Policy(rules.Checked):
             if value == "default":
                 value = getattr(self.facts, name)
             if value == "none":
-                rule = f"{self.facts.title} does not take mmu_lock here ({self.facts.sources[0]})"
+                rule = f"{self.facts.title} does not take mmu_lock in this case ({self.facts.sources[0]})"
                 hint = f"give policy.{name} a value to simulate it as if it took mmu_lock"
                 raise InputError(f"policy.{name}", "default", rule, hint)
             values[name] = value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Structured programs: the layer in which every thread is written.
+"""Structured programs, in which every thread is written.
 
 A `Program` is written as blocks (``with p.loop(...)``, ``p.when(...)``, ``p.holding(...)``) and compiled to the flat
-table of `simlib.model.steps`. A walk is confined to an extent: extents are nested, and no step leaves its own.
+table of `simlib.model.steps`. A walk is confined to an extent: extents are nested, and no step leaves its extent.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Extent(NamedTuple):
         return AtLeast(Quantity.BEYOND, 0, self.level)
 
     def collected(self) -> Condition:
-        """Condition: a remaining page of it is in the bitmap: GET collected the page, and it has not been sent
-        since."""
+        """Condition: one of its remaining pages is in the bitmap: GET collected the page, and it has not been
+        sent since."""
         return AtLeast(Quantity.COLLECTED, 1, self.level)
 
     def dirty(self) -> Condition:
-        """Condition: a remaining page of it is in KVM's dirty log."""
+        """Condition: one of its remaining pages is in KVM's dirty log."""
         return AtLeast(Quantity.DIRTY, 1, self.level)
 
 
@@ -71,7 +71,7 @@ in_buffer = partial(AtLeast, Quantity.LOGGED)
 """Condition: at least this many pages are in the thread's log buffer."""
 
 in_ring = partial(AtLeast, Quantity.RING)
-"""Condition: at least this many entries of the thread's dirty ring are not reset."""
+"""Condition: at least this many entries of the thread's dirty ring have not been reset."""
 
 
 def raised(flag: int) -> Condition:
@@ -177,7 +177,7 @@ class Program:
         return table
 
     def notes(self) -> tuple[tuple[int, str], ...]:
-        """Return the notes of the listing: step, and text."""
+        """Return the notes of the listing, each as the number of a step and a text."""
         return tuple(self._notes)
 
     def note(self, text: str) -> None:
@@ -211,7 +211,7 @@ class Program:
 
     @contextmanager
     def block(self) -> Iterator[Loop]:
-        """Run the block once, or until `Loop.leave`."""
+        """Run the block once; `Loop.leave` leaves it early."""
         block = Loop(self, Label())
         yield block
         self.place(block.end)
@@ -225,7 +225,7 @@ class Program:
 
     @contextmanager
     def every(self, times: int) -> Iterator[None]:
-        """Run the block on every `times`-th time that the thread reaches it."""
+        """Run the block every `times`-th time that the thread reaches it."""
         past = Label()
         self.add(Step.REPEAT, past, times, self._counter())
         yield
@@ -246,7 +246,7 @@ class Program:
 
     @contextmanager
     def holding(self, lock: Lock) -> Iterator[None]:
-        """Hold a lock during the block; a lockless update that lost its race is retried."""
+        """Hold a lock during the block; a lockless update that lost a race is retried."""
         take = self._next_row()
         self.add(Step.TAKE, *lock)
         yield
@@ -254,14 +254,14 @@ class Program:
 
     @contextmanager
     def dropping(self, lock: Lock) -> Iterator[None]:
-        """Within a hold: drop the lock for the block, then take it again."""
+        """Drop a lock that the thread holds, run the block, and take the lock again."""
         self.add(Step.DROP, *lock, 0)
         yield
         self.add(Step.TAKE, *lock)
 
     @contextmanager
     def extent(self, pages: int, aligned: bool = False) -> Iterator[Extent]:
-        """Open an extent at the current page, up to the enclosing extent's end; `aligned`: to the next multiple."""
+        """Open an extent of `pages` pages at the current page; `aligned`: it ends at the next multiple of `pages`."""
         self._depth += 1
         if self._depth >= EXTENTS:
             raise InputError("program", self._depth, f"must not have more than {EXTENTS - 1} nested extents")
@@ -344,7 +344,7 @@ class Program:
         self.add(Step.LAP, 0)
 
     def read_stopwatch(self, of_kicks: bool = False) -> None:
-        """Record the stopwatch's time and restart it; `of_kicks`: only if a kick has started it."""
+        """Record the stopwatch's time and restart it; `of_kicks`: do so only if a kick has started it."""
         self.add(Step.LAP, 2 if of_kicks else 1)
 
     def signal(self, flag: int) -> None:
@@ -380,11 +380,11 @@ class Program:
         self.add(Step.WAKE)
 
     def kick(self, time_ps: int, stalls: bool = False, table: int = 0, entry_ps: int = 0) -> None:
-        """Make every vCPU in the guest exit and re-enter it; `stalls`: measure this with the vCPU's stopwatch."""
+        """Make every vCPU in the guest exit and re-enter it; `stalls`: time the exit with the vCPU's stopwatch."""
         self.add(Step.KICK, time_ps, stalls, table, entry_ps)
 
     def drain(self, entry_ps: int) -> None:
-        """Empty the thread's log buffer into the dirty log, or its ring."""
+        """Empty the thread's log buffer into its dirty ring or, without a ring, into the dirty log."""
         self.add(Step.DRAIN, entry_ps)
 
     def log(self, on_full: Callable[[], None]) -> None:
@@ -392,12 +392,12 @@ class Program:
         self.add(Step.LOG, self._defer(on_full, self._next_row()))
 
     def harvest(self, entry_ps: int) -> None:
-        """Set the dirty bits of the new entries in the dirty rings."""
+        """Set the dirty bits of the pages in the new entries of all dirty rings."""
         self.add(Step.HARVEST, entry_ps)
 
     @contextmanager
     def for_each_run(self, entry_ps: int) -> Iterator[None]:
-        """Run the block for each run of harvested entries, which are then removed from the rings."""
+        """Remove harvested entries from the rings, run by run, and execute the block after each run."""
         top, end = self._next_row(), Label()
         self.add(Step.RESET, end, entry_ps)
         yield

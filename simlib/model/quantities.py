@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Parsing and printing of sizes, durations and bandwidths.
 
-Simulated time is an integer number of picoseconds, so that both engines compute exactly the same times. Sizes are
+Simulated time is an integer number of picoseconds, so that both engines compute identical times. Sizes are
 integers in bytes, with binary multiples as in KVM's selftests (``2G`` is 2 GiB).
 """
 
@@ -17,7 +17,7 @@ PS_PER_S = 10**12
 """Picoseconds in one second."""
 
 LARGEST = 2**62
-"""Exclusive limit of times, sizes and bandwidths: 53 days, 4 EiB, 4.6 Ebit/s."""
+"""Exclusive upper limit of times, sizes and bandwidths: 53 days, 4 EiB, 4.6 Ebit/s."""
 
 _FASTEST = 10**15
 """Largest bandwidth, bit/s: faster than any memory."""
@@ -84,7 +84,7 @@ def format_duration(ps: float) -> str:
 
 
 def format_seconds(seconds: float, digits: int = 3) -> str:
-    """Format a duration for people, with this many significant digits; an empty string if it is not finite.
+    """Format a duration for display, with this many significant digits; an empty string if it is not finite.
 
     >>> format_seconds(0.0123456), format_seconds(-3.2e-6), format_seconds(5e-10), format_seconds(0.0)
     ('12.3ms', '-3.2us', '0.5ns', '0s')
@@ -167,7 +167,7 @@ def format_size(size: int) -> str:
 
 
 def size_text(size: float) -> str:
-    """Format a size for a sentence.
+    """Format a size for use in a sentence.
 
     >>> size_text(262176 * 2**20), size_text(600 * 2**20)
     ('256 GiB', '600 MiB')
@@ -176,7 +176,7 @@ def size_text(size: float) -> str:
 
 
 def seconds_text(seconds: float, digits: int = 3) -> str:
-    """Format a duration for a sentence.
+    """Format a duration for use in a sentence.
 
     >>> seconds_text(3.4712e-6), seconds_text(67.08), seconds_text(0.0)
     ('3.47 µs', '67.1 s', '0 s')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rules of a scenario's fields: parsers that check a value of a file and name what is wrong with it."""
+"""Rules of a scenario's fields: parsers that check a value from a file, and name the rule that it breaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simlib._lib.errors import InputError, nearest
 from simlib.model import quantities
 
 Parser = Callable[[Any, str], Any]
-"""Function that parses a value of a file; its second argument names the value in an error."""
+"""Function that parses a value from a file; its second argument names the value in an error."""
 
 
 def whole(low: int, high: int) -> Parser:
@@ -50,13 +50,13 @@ def number(low: float, high: float) -> Parser:
 
 
 def steps_up(low: int, high: int) -> Parser:
-    """A list of pairs: a whole number within bounds, larger than that of the previous pair, and a number above 0."""
+    """A list of pairs of a whole number within bounds, which increases from pair to pair, and a number above 0."""
 
     def parse(value: Any, what: str) -> tuple[tuple[int, float], ...]:
         pairs = [tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in _list(value, what)]
         for index, pair in enumerate(pairs):
             if len(pair) != 2:
-                raise InputError(f"{what}[{index}]", pair, "must be a pair of two numbers")
+                raise InputError(f"{what}[{index}]", pair, "must be a pair of numbers")
             whole(low if not index else int(pairs[index - 1][0]) + 1, high)(pair[0], f"{what}[{index}]")
             number(1e-3, 1e3)(pair[1], f"{what}[{index}]")
         return tuple((int(count), float(factor)) for count, factor in pairs)
@@ -65,9 +65,9 @@ def steps_up(low: int, high: int) -> Parser:
 
 
 def values(value: Any, what: str) -> tuple[float, ...]:
-    """A list of numbers above 0, at most 2048, the size of a table of draws (`simlib.simulator.engine.random`)."""
+    """A list of at most 2048 numbers above 0: as many as `simlib.simulator.engine.random` has in a table of draws."""
     if len(items := _list(value, what)) > 2048:
-        raise InputError(what, f"{len(items)} numbers", "must be at most 2048")
+        raise InputError(what, f"{len(items)} numbers", "must be at most 2048 numbers")
     return tuple(number(1e-6, 1e6)(item, f"{what}[{index}]") for index, item in enumerate(items))
 
 
@@ -110,33 +110,33 @@ def names(value: Any, what: str) -> tuple[str, ...]:
 
 
 def rule(parser: Parser, default: Any, to_file: Callable[[Any], Any] | None = None, **more: Any) -> Any:
-    """A field with its rule; `to_file` converts its value to that of a file."""
+    """A field with its rule; `to_file` converts its value to the value in a file."""
     return field(default=default, metadata={"parse": parser, "show": to_file, "check": parser} | more)
 
 
 def duration(default: str | None = None, **more: Any) -> Any:
-    """A field of picoseconds; a string in a file."""
+    """A field in picoseconds; in a file, a string such as ``"1us"``."""
     default_ps = None if default is None else quantities.parse_duration(default)
     return rule(quantities.parse_duration, default_ps, quantities.format_duration, check=_integer(0), **more)
 
 
 def size(default: int | None = None) -> Any:
-    """A field of bytes; a string in a file."""
+    """A field in bytes; in a file, a string such as ``"2G"``."""
     return rule(quantities.parse_size, default, quantities.format_size, check=_integer(1))
 
 
 def bandwidth(default: str) -> Any:
-    """A field of bits per second; a string in a file."""
+    """A field in bits per second; in a file, a string such as ``"25Gbit/s"``."""
     parse = quantities.parse_bandwidth
     return rule(parse, parse(default), quantities.format_bandwidth, check=_integer(1))
 
 
 def _integer(low: int) -> Parser:
-    """A parsed value: picoseconds, bytes, bits per second."""
+    """A parsed value in picoseconds, bytes or bits per second."""
 
     def check(value: Any, what: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value < quantities.LARGEST:
-            raise InputError(what, value, f"must be a whole number, at least {low}, below 2**62")
+            raise InputError(what, value, f"must be a whole number from {low} to 2**62 - 1")
         return value
 
     return check
@@ -150,7 +150,7 @@ def fields_of(section: type) -> tuple[dataclasses.Field[Any], ...]:
 
 @functools.cache
 def _checks_of(section: type) -> tuple[tuple[str, str, Parser, bool], ...]:
-    """Name, name in an error, check, and whether None is allowed, for each field of a section."""
+    """For each field of a section: its name, its name in an error, its check, and whether None is allowed."""
     where = section.__name__.lower()
     return tuple((f.name, f"{where}.{f.name}", f.metadata["check"], f.default is None) for f in fields_of(section))
 

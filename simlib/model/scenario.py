@@ -64,7 +64,7 @@ class Guest(rules.Checked):
 
     @property
     def mapped_as_blocks(self) -> bool:
-        """True if stage 2 has block mappings before dirty logging splits them."""
+        """True if blocks map the memory before dirty logging splits them."""
         return self.backing != "4k" and self.memslot_aligned
 
 
@@ -76,7 +76,7 @@ _VCPU_COSTS = ("fault_unlocked", "fault_hold", "split_hold", "guest_access")
 
 _WALK_COSTS = ("clear_page", "lockless_page", "clear_word", "clear_unsplit", "enable_page", "split_block", "zap_block",
               "unmap_entry", "clean_line", "walk_entry", "protect_entry", "table_entry")  # fmt: skip
-"""Costs of the actions of a single thread that processes the whole page table, or KVM's own data about the memory."""
+"""Costs of the actions of a single thread that processes the whole page table, or KVM's metadata of the memory."""
 
 _COST_PARSERS = {f.name: f.metadata["parse"] for f in dataclasses.fields(Costs)}
 
@@ -113,7 +113,7 @@ class Scenario:
     cost_group: str = ""
 
     def __post_init__(self) -> None:
-        """Check rules that involve more than one section."""
+        """Check the rules that involve more than one section."""
         guest = self.guest
         if guest.memory_per_vcpu is not None and guest.memory is not None:
             rule = "cannot be combined with memory_per_vcpu"
@@ -129,7 +129,7 @@ class Scenario:
         divided = key == "memory" and not (shares and self.workload.shared)
         multiple = unit * guest.page_size * (guest.vcpus if divided else 1)
         if given is None or given % multiple:
-            for_vcpus = f" for {guest.vcpus} vCPUs" if divided else ""
+            for_vcpus = f" for {guest.vcpus} vCPUs" if divided and guest.vcpus > 1 else ""
             rule = f"must be a multiple of {format_size(multiple)}{for_vcpus} with backing {guest.backing!r}"
             hint = "give such a size, or shared = true under [workload]: memory that all vCPUs access is not divided"
             raise InputError(f"guest.{key}", format_size(given or 0), rule, hint if divided and shares else "")
@@ -137,14 +137,14 @@ class Scenario:
         agreement.check(self.host, self.policy, self.workload, guest.vcpus, memory, guest.page_size)
         for name in ("sockets", "clusters"):
             if getattr(self.host, name) > self.host.cores:
-                raise InputError(f"host.{name}", getattr(self.host, name), "must not be more than the cores")
+                raise InputError(f"host.{name}", getattr(self.host, name), "must not exceed the number of cores")
         if self.host.clusters % self.host.sockets:
-            rule, hint = "must be a multiple of the sockets", "every socket has the same number of clusters"
+            rule, hint = "must be a multiple of the number of sockets", "every socket has the same number of clusters"
             raise InputError("host.clusters", self.host.clusters, rule, hint)
 
     @property
     def ring_full(self) -> int:
-        """Number of entries at which a vCPU's dirty ring is full: a reserve and room for its log buffer stay free.
+        """Number of entries at which a vCPU's dirty ring is full: a reserve and room for a log buffer stay free.
 
         Source: virt/kvm/dirty_ring.c kvm_dirty_ring_get_rsvd_entries (6.12).
         """
@@ -200,7 +200,7 @@ class Scenario:
         return dataclasses.replace(base, variants=parsed)
 
     def everywhere(self, changes: Mapping[str, Any]) -> Scenario:
-        """Return the scenario with values replaced in itself and in every variant.
+        """Return the scenario with values replaced in the scenario itself and in every variant.
 
         >>> s = Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}})
         >>> s.everywhere({"guest": {"memory": "1G"}}).variants["a"].guest.vcpus
@@ -271,7 +271,7 @@ class Scenario:
         return f"{self!r}\n{self.to_toml()}".strip()
 
     def to_toml(self) -> str:
-        """TOML with only the differences from the defaults; `parse` returns an equal scenario from it.
+        """TOML with only the differences from the defaults; `parse` converts it to an equal scenario.
 
         >>> print(Scenario(guest=Guest(vcpus=4)).to_toml())
         [guest]
@@ -294,7 +294,7 @@ SECTIONS: dict[str, type] = {
 
 
 def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> dict[str, Any]:
-    """Create the sections that tables of a scenario file describe, by name. Raises `InputError`.
+    """Create sections from the tables of a scenario file, by name. Raises `InputError`.
 
     - `where`: prefix of a key's name in an error.
     - `base`: object with the sections to change as attributes, such as a `Scenario`; None: start from the defaults.
@@ -346,7 +346,7 @@ def parsed(section: type, rows: Mapping[str, Any], where: str) -> dict[str, Any]
 
 
 def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
-    """Return the differences from the base, as the tables of a TOML file; for memory, always the key that was given.
+    """Return the differences from the base, as the tables of a TOML file; a given memory key is always included.
 
     TOML cannot express that a value of the base is absent from the scenario; such a difference is omitted.
 
@@ -396,4 +396,4 @@ def as_scenario(given: Scenario | str | Path) -> Scenario:
         return given
     if isinstance(given, str | Path):
         return load_scenario(given)
-    raise InputError("scenario", type(given).__name__, "must be a Scenario or the path of its file")
+    raise InputError("scenario", type(given).__name__, "must be a Scenario or the path of a scenario file")

@@ -3,8 +3,8 @@
 
     pages >= 512 or (held >= 50us and waiters >= 1)
 
-The condition is tested after every word of 64 pages (every block, if a walk proceeds by blocks). Its grammar is that of
-`simlib.model.grammar`, and its comparisons are
+The condition is tested after every word of 64 pages, or after every block in a walk by blocks. `simlib.model.grammar`
+defines its grammar, with these comparisons:
 
     comparison = "never" | quantity sign amount
     quantity   = "pages" | "blocks" | "held" | "waiters" | "vcpus"
@@ -32,7 +32,7 @@ QUANTITIES: dict[str, Callable[[int, Extent, Lock, int], Condition]] = {
     "waiters": lambda least, hold, lock, block: lock.waiters(least),  # threads that wait for the lock
     "vcpus": lambda least, hold, lock, block: lock.vcpus(least),  # vCPUs among them
 }
-"""Quantities of a strategy: each makes, for a hold, a lock and block pages, the condition "at least this amount"."""
+"""Quantities of a strategy: functions that return, for a hold and a lock, the condition "at least this amount"."""
 
 _SIGNS = (">=", ">", "<=", "<")
 _MOST = 2**40
@@ -76,7 +76,7 @@ class Adaptive(Condition):
 def strategy(text: str, what: str = "clear_drop_when") -> Condition:
     """Parse a strategy.
 
-    Raises `InputError` that names the wrong word, and the rule that it breaks.
+    Raises `InputError`, which names the wrong word and the rule that it breaks.
 
     - `what`: name of the string in an error.
 
@@ -93,7 +93,7 @@ def strategy(text: str, what: str = "clear_drop_when") -> Condition:
     if len(comparisons) > 1 and any(isinstance(comparison, NeverDrop) for comparison in comparisons):
         reader.fail("'never' cannot be combined with a condition", 'write "never", or a condition')
     if len({comparison for comparison in comparisons if isinstance(comparison, Adaptive)}) > 1:
-        reader.fail("adaptive(…) may have one pair of bounds", "a thread has one adaptive batch")
+        reader.fail("adaptive(…) must have the same bounds everywhere", "a thread has one adaptive batch")
     canonical = str(condition)
     return condition if canonical == text else strategy(canonical, what)  # so that equal conditions compare equal
 
@@ -158,8 +158,8 @@ class _StrategyParser(Reader):
             return self.adaptive()
         least = self.amount(quantity) + (sign in (">", "<="))
         if not 1 <= least <= _MOST:
-            value = format_duration(least) if quantity == "held" else least
-            self.fail(f"{quantity} must be at least 1 and at most 2**40 (got {value})", f'such as "{quantity} >= …"')
+            value, unit = (format_duration(least), " ps") if quantity == "held" else (least, "")
+            self.fail(f"{quantity} must be from 1 to 2**40{unit} (got {value})", f'such as "{quantity} >= …"')
         threshold = Threshold(quantity, least)
         return Not(threshold) if sign in ("<", "<=") else threshold
 
@@ -188,5 +188,5 @@ class _StrategyParser(Reader):
                 bounds.append(self.whole())
         least, most = bounds
         if least < WORD_PAGES or most < least or any(n & (n - 1) for n in bounds) or most > _MOST:
-            self.fail(f"adaptive({least}, {most}): bounds must be powers of two, at least 64, in order", hint)
+            self.fail(f"adaptive({least}, {most}): bounds must be powers of two, at least 64, in ascending order", hint)
         return Adaptive(least, most)

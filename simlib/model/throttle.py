@@ -48,7 +48,7 @@ QEMU_DIRTY_LIMIT = QEMU._replace(slice=PS_PER_S, limit=1)
 
 CLOUD_HYPERVISOR = Throttle(0, 2, 10, 10, 99, 0, 0, 0, 100 * _MS)
 """Cloud Hypervisor in Cyberus Technology's version for Garden Linux: vmm/src/lib.rs memory_copy_iterations, which adds
-10 % at every other pass whatever the guest dirties; vmm/src/vcpu_throttling.rs, which pauses all vCPUs at once."""
+10 % at every other pass however much the guest dirties; vmm/src/vcpu_throttling.rs, which pauses all vCPUs at once."""
 
 THROTTLES = {
     "none": None, "qemu": QEMU, "qemu-1.6": QEMU_1_6, "qemu-dirty-limit": QEMU_DIRTY_LIMIT,

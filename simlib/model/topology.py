@@ -13,7 +13,7 @@ from simlib.model.host import Host
 
 
 class Placement(NamedTuple):
-    """Socket and cluster of each thread; int64 of shape (threads,), read-only. `cluster` is None without clusters."""
+    """Socket and cluster of each thread; int64 of shape (threads,), read-only. Without clusters, `cluster` is None."""
 
     socket: NDArray[np.int64]
     cluster: NDArray[np.int64] | None
@@ -21,11 +21,11 @@ class Placement(NamedTuple):
 
 @lru_cache(maxsize=256)
 def placement(host: Host, threads: int) -> Placement:
-    """Place threads by number, one socket after another: one on each core first, then on other hardware threads.
+    """Place threads by number, socket by socket: first one on each core, then on the cores' other hardware threads.
 
     With more threads than CPUs, the placement starts again with the first CPU. Linux fills a NUMA node in this way
-    while the node has idle CPUs and the memory is on it. The published CLEAR times per GiB of the x86 hosts agree: they
-    are constant up to 32 vCPUs with 1 GiB each, and longer with 64.
+    while the node has idle CPUs and the memory is on it. The published CLEAR times per GiB of the x86 hosts are
+    consistent with this placement: they are constant up to 32 vCPUs with 1 GiB each, and longer with 64.
 
     >>> placement(Host(cores=4, sockets=2, threads_per_core=2, clusters=4), 8)
     Placement(socket=array([0, 0, 0, 0, 1, 1, 1, 1]), cluster=array([0, 1, 0, 1, 2, 3, 2, 3]))
@@ -39,7 +39,7 @@ def placement(host: Host, threads: int) -> Placement:
 
 
 def far_share(host: Host, vcpus: int) -> float:
-    """Share of the vCPUs that are not on the first socket, and, due to first touch, of the memory.
+    """Share of the vCPUs and, because of first touch, of the memory that are not on the first socket.
 
     >>> far_share(Host(cores=96, sockets=2), 64)
     0.25

@@ -19,7 +19,7 @@ from simlib.model.policy import Policy
 
 @dataclass(frozen=True)
 class Unmapping:
-    """Counts of actions of one unmap of all memory.
+    """Counts of the actions that unmap all memory once.
 
     - `entries`: entries removed, of pages or blocks and of tables.
     - `lines`: data cache lines cleaned.

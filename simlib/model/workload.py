@@ -143,7 +143,7 @@ class Workload(rules.Checked):
 
     @property
     def facts(self) -> WorkloadFacts:
-        """Properties of its kind."""
+        """Properties of the workload's kind."""
         return KINDS[self.kind]
 
     @property
@@ -153,12 +153,12 @@ class Workload(rules.Checked):
 
     @property
     def rings(self) -> bool:
-        """True if KVM reports the guest's writes in dirty rings, in place of a bitmap."""
+        """True if KVM reports the guest's writes in dirty rings instead of a bitmap."""
         return self.facts.rings and self.clear_when == "ring"
 
     @property
     def throttling(self) -> Throttle | None:
-        """Throttling rule of the VMM; None: it does not throttle.
+        """Throttling rule of the VMM; None: the VMM does not throttle.
 
         >>> Workload(kind="migration", throttle="qemu", throttle_most=40).throttling.most
         40

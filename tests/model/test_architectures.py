@@ -57,7 +57,7 @@ def test_an_architecture_without_the_lock_is_refused(name, field):
         Policy(architecture=name).resolved()
     error = caught.value
     assert error.what == f"policy.{field}"
-    assert "does not take mmu_lock here" in error.rule
+    assert "does not take mmu_lock in this case" in error.rule
     assert architecture(name).sources[0] in error.rule
     assert error.hint == f"give policy.{field} a value to simulate it as if it took mmu_lock"
 

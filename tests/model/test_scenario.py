@@ -157,7 +157,7 @@ BAD = [
     ("[policy]\narchitecture = 'arm'", "policy.architecture", "arm", "unknown value", "did you mean 'arm64'?"),
     ("[policy]\nlock = 'mutex'", "policy.lock", "mutex", "unknown value", "rwlock, spin, ticket"),
     ("[host]\nname = ''", "host.name", "", "must be a non-empty string", ""),
-    ("[host]\ncores = 2\nsockets = 4", "host.sockets", 4, "must not be more than the cores", ""),
+    ("[host]\ncores = 2\nsockets = 4", "host.sockets", 4, "must not exceed the number of cores", ""),
     ("[workload]\nwrite_percent = 0", "workload.write_percent", 0, "from 1 to 100", ""),
     ("[workload]\niterations = 0", "workload.iterations", 0, "from 1 to 1000", ""),
     ("[workload]\nclear_chunk = '400K'", "workload.clear_chunk", "400K", "must be a multiple of 256K", ""),

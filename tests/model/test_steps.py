@@ -76,7 +76,7 @@ def test_an_argument_of_a_quantity_out_of_its_range_is_named(quantity):
 
 @pytest.mark.parametrize("scope", [1, 2])
 def test_locks_of_threads_and_regions_must_all_exist(scope):
-    with pytest.raises(InputError, match=r"\(TAKE\).lock = 0: the job has only 1 locks"):
+    with pytest.raises(InputError, match=r"\(TAKE\).lock = 0: needs more locks than the job has \(1\)"):
         Job(np.array([[Step.TAKE, 0, 1, scope, 0, 0], [Step.END, 0, 0, 0, 0, 0]]), np.zeros(2, int),
             np.array([[0, 64]] * 2), np.zeros(1, int), 0, 0, 0, np.zeros(2, int), pages=128)  # fmt: skip
 

@@ -250,7 +250,7 @@ def test_what_is_not_paid_takes_no_time():
 
 
 def test_an_architecture_without_mmu_lock_is_not_simulated():
-    with pytest.raises(InputError, match="s390 does not take mmu_lock here"):
+    with pytest.raises(InputError, match="s390 does not take mmu_lock in this case"):
         run("s390")
 
 

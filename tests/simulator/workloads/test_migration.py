@@ -97,7 +97,7 @@ def test_clear_threads_need_parts_of_whole_words():
     message = r"workload\.clear_threads = 2: these threads clear chunk by chunk, which clear_when = at_once does not"
     with pytest.raises(InputError, match=message):
         scenario(clear_threads=2, clear_when="at_once")
-    with pytest.raises(InputError, match=r"workload\.clear_threads = 2: zap has no threads that only clear"):
+    with pytest.raises(InputError, match=r"workload\.clear_threads = 2: zap does not support threads that only clear"):
         scenario(clear_threads=2, kind="zap")
 
 
