@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Two engines that interpret the same programs and give the same trace: `reference` (SimPy), `compiled` (Numba).
+"""Two engines that interpret the same programs and give the same trace: `reference` (SimPy) and `compiled` (Numba).
 
-`reference` is the definition. Each engine implements a subject in a module of the same name: `calendar` (order of
+`reference` defines the behaviour. Both engines implement a subject in a module of the same name: `calendar` (order of
 wake-ups), `locks` (lock words, cache lines, lock disciplines), `access`, `memory` and `logs` (page table, log, bitmap),
 `clock`, `turns`, `throttling`, `statistics` (records), `interpreter` (runs step after step). Without a trace or a
 ledger, the compiled engine lets a thread run ahead of the calendar through steps that no other thread can observe;
@@ -9,9 +9,9 @@ ledger, the compiled engine lets a thread run ahead of the calendar through step
 (`random`), the shape of a result (`result`), and one rule: the arithmetic of throttles (`throttle`), which
 ``checks/witness.py`` implements independently.
 
-While the compiled engine is not compiled or loaded yet, `engine_selection` chooses the engine that will finish first.
+Until the compiled engine is compiled and loaded, `engine_selection` chooses the engine that should finish first.
 
-Two engines agree even if they run the same wrong program. So each can record a ledger (``run(job, ledger=N)``): which
-thread wrote each page, and which bitmap words were collected, cleared or sent. Tests replay the ledger with a few sets
-in plain Python that implement KVM's dirty log without the step language.
+Two engines agree even if they run the same wrong program. Each can therefore record a ledger
+(``run(job, ledger=N)``): which thread wrote each page, and which bitmap words were collected, cleared or sent. Tests
+replay the ledger with a few sets in plain Python that implement KVM's dirty log without the step language.
 """

@@ -12,17 +12,17 @@ from simlib.simulator.engine import compiled, reference
 from simlib.simulator.engine.result import EngineResult, Progress
 
 MAX_REFERENCE_EVENTS = 20_000
-"""Maximum number of events of a run on the reference engine, which then takes a quarter of a second."""
+"""Maximum number of events of a run on the reference engine, which takes a quarter of a second for them."""
 
 COMPILE_AFTER_EVENTS = 500_000
-"""Number of events of reference runs in this process, about six seconds, after which compiling pays off."""
+"""Number of events of reference runs in this process (about six seconds) after which compiling pays off."""
 
 LOAD_AFTER_EVENTS = 10_000
-"""Total events of these runs after which loading pays off, if the engine is already compiled."""
+"""Number of events of these runs after which loading pays off, if the engine is already compiled."""
 
 
 class _ReferenceEvents:
-    """Events that the reference engine has simulated in this process."""
+    """Number of events that the reference engine has simulated in this process."""
 
     events = 0
 

@@ -15,10 +15,10 @@ MAX_THREADS = 1 << 10
 """Maximum number of threads of a job."""
 
 HORIZON_PS = (1 << 52) - 1
-"""Longest simulated time: 2**52 ps, about 75 minutes; a time and a thread's number fit into one 64-bit key."""
+"""Longest simulated time, about 75 minutes: a time and a thread's number fit into one 64-bit key."""
 
 MAX_PRIVATE_STEPS = 1 << 26
-"""Maximum number of steps that a thread may take while its clock does not advance; more indicate an endless loop."""
+"""Maximum number of steps of a thread while its clock does not advance; more steps indicate an endless loop."""
 
 _BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
 """Steps that take time for each entry of a log buffer or of dirty rings."""
@@ -61,7 +61,7 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
 
 
 def deadlock(job: Job, now: int, ended: NDArray[np.int64]) -> DeadlockError:
-    """Error of a run in which no thread can continue; `ended`: time at which each thread ended, or -1."""
+    """Error for a run in which no thread can continue; `ended`: time at which each thread ended, or -1."""
     names = job.thread_names or tuple(f"thread {i}" for i in range(len(ended)))
     stuck = [name for name, time in zip(names, ended, strict=True) if time < 0]
     listed = ", ".join(stuck[:4]) + (" …" if len(stuck) > 4 else "")
@@ -73,7 +73,7 @@ def deadlock(job: Job, now: int, ended: NDArray[np.int64]) -> DeadlockError:
 
 
 def past_horizon() -> HorizonError:
-    """Error of a run that exceeds the longest simulated time."""
+    """Error for a run that exceeds the longest simulated time."""
     return HorizonError(
         f"the run has not ended after {HORIZON_PS * 1e-12:.0f} s, the longest simulated time; use less memory, "
         "fewer iterations or fewer vCPUs"
@@ -81,7 +81,7 @@ def past_horizon() -> HorizonError:
 
 
 def runaway(now: int) -> HorizonError:
-    """Error of a thread that loops while its clock does not advance."""
+    """Error for a thread that loops while its clock does not advance."""
     return HorizonError(
         f"a program takes more than {MAX_PRIVATE_STEPS} steps at {now * 1e-12:.6g} s of simulated time while its "
         "clock does not advance: an endless loop; give the steps a cost, or check the conditions that end the loops"
@@ -89,7 +89,7 @@ def runaway(now: int) -> HorizonError:
 
 
 def ring_overflow(now: int) -> HorizonError:
-    """Error of a dirty ring that has no room for a page."""
+    """Error for a dirty ring that has no room for a page."""
     return HorizonError(
         f"a dirty ring overflows at {now * 1e-12:.6g} s of simulated time; a vCPU whose ring is nearly full must "
         "leave the guest (ACCESS) and have its ring reset"
@@ -103,7 +103,7 @@ def check_room(what: str, count: int, room: int) -> None:
 
 
 def vcpu_pages(job: Job) -> int:
-    """Number of pages of the smallest region: that of a vCPU, in which random pages are drawn."""
+    """Number of pages of the smallest region, a vCPU's, in which random pages are drawn."""
     return max(1, int((job.region[:, 1] - job.region[:, 0]).min()))
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Counter-based random draws that every engine computes identically, bit for bit.
 
-A draw depends on (seed, thread, draw number) only: not on the engine, the worker or the order of events. So two
-strategies can be compared on common random numbers. The generator is SplitMix64 (Steele, Lea and Flood 2014, "Fast
+A draw depends only on seed, thread and draw number, not on the engine, the worker or the order of events. Strategies
+can therefore be compared on common random numbers. The generator is SplitMix64 (Steele, Lea and Flood 2014, "Fast
 splittable pseudorandom number generators"), used as a hash of the counter.
 
 Durations come from a table of 2048 equally likely values in fixed point: the conditional means of a gamma distribution
-between its 2048-quantiles, so that the table's mean is exactly the distribution's. No engine evaluates a logarithm,
-whose last bit may differ between mathematical libraries.
+between its 2048-quantiles, so that the table has the mean of the distribution, up to rounding. No engine evaluates a
+logarithm, whose last bit may differ between mathematical libraries.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def mix(z: int) -> int:
 
 
 def mix_all(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """`mix` of many states at once."""
+    """Apply `mix` to many states at once."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
 def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
-    """Start of each thread's stream.
+    """Key of each thread's random stream.
 
     Returns: ndarray of uint64, shape (threads,).
 
@@ -71,7 +71,7 @@ def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
 
 
 def draw(key: int, number: int) -> int:
-    """The 64 random bits of one draw of a thread.
+    """Return the 64 random bits of one draw of a thread.
 
     >>> draw(7, 0) != draw(7, 1)
     True
@@ -80,7 +80,7 @@ def draw(key: int, number: int) -> int:
 
 
 def first_tick(key: int, period: int) -> int:
-    """Time of a timer's first tick: a random time within its period.
+    """Time of a timer's first tick: a random time within the first period.
 
     - `key`: key of the stream that draws the turns, which never reaches this draw.
 
@@ -97,7 +97,7 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
     Returns: ndarray of int64, shape (2048,), in units of 2**-16. Raises `InputError` if `cv` is negative, above 8, or
     not finite.
 
-    - `cv`: standard deviation over mean. 0: always the mean. 1: the exponential distribution.
+    - `cv`: standard deviation over mean. 0: every value is the mean. 1: the exponential distribution.
 
     >>> table = quantile_table(1.0) / 2**16
     >>> round(float(table.mean()), 4), bool(0.99 < table.std() < 1.0)
@@ -117,13 +117,13 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
 
 
 TURN_BITS = 32
-"""Bits of a draw that determine the length of a turn."""
+"""Number of bits of a draw that determine the length of a turn."""
 
 SEEK_BITS = 12
 """A table of places has 2**SEEK_BITS + 1 edges of equally likely bins."""
 
 WITHIN_BITS = 30
-"""Bits of a draw that determine a place in its bin: the last bin of Zipf's law over 1 TiB has millions of places."""
+"""Number of bits that determine a place in its bin: the last bin of Zipf's law over 1 TiB has millions of places."""
 
 SCATTER = 2654435761
 """Prime that scatters ranks over a region: neighbours in rank are not neighbours in memory (Knuth's multiplier)."""
@@ -159,7 +159,7 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
 
 
 def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Classes of places by popularity, each with twice the places of the one before; density: that of `zipf_table`.
+    """Classes of places by popularity with the density of `zipf_table`; each has twice as many places as the last one.
 
     Returns: share of the accesses that go to each class, and its number of places, shape (classes,). Raises
     `InputError` as `zipf_table` does.
@@ -176,9 +176,9 @@ def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDA
 
 
 def quantile_places(quantiles: Sequence[float] | NDArray[np.float64]) -> NDArray[np.int64]:
-    """A distribution over a region from its quantiles at evenly spaced probabilities, in the format of `zipf_table`.
+    """Table of places, in the format of `zipf_table`, from quantiles at evenly spaced probabilities.
 
-    Raises `InputError` if there are not 4097 numbers from 0 to 1 in ascending order.
+    Raises `InputError` unless there are 4097 numbers from 0 to 1 in ascending order.
     """
     edges = np.asarray(quantiles)
     if edges.shape != ((1 << SEEK_BITS) + 1,) or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) >= 0).all():

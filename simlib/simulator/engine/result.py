@@ -47,8 +47,8 @@ def bin_width(end_ps: int) -> int:
 
 
 ACTIVITIES = ("run", "wait", "hold", "line", "broadcast", "idle")
-"""Activities of a thread: outside locks, waiting for a lock, holding it, moving cache lines, waiting for the
-interconnect (a `Discipline.SERVER`), and idle at barriers or asleep.
+"""Activities of a thread: outside locks, waiting for a lock, holding a lock, moving cache lines, waiting for the
+interconnect (a `Discipline.SERVER`), and being idle (at a barrier or asleep).
 """
 
 FAULTS = slice(len(ACTIVITIES), len(ACTIVITIES) + 4)
@@ -75,7 +75,7 @@ vCPU sleeps; the steps THROTTLE_CHECK, THROTTLE (if it pauses the vCPUs), DIRTY_
 
 
 def lap_bin(lap: int) -> int:
-    """Bin of a lap: its number of bits, and the five bits after the first. Below 64 ps every lap has its own bin.
+    """Bin of a lap, from its number of bits and the five bits after the first bit. Below 64 ps, every lap has a bin.
 
     >>> lap_bin(63), lap_bin(64), lap_bin(65), lap_bin(1_000_000), lap_bin(2**63 - 1)
     (63, 64, 64, 509, 1887)
@@ -110,7 +110,7 @@ def lap_quantile(histogram: NDArray[Any], share: float) -> float:
 
 
 _LAP_ENDS = np.array([0, *(lap_bin_end(number) for number in range(LAP_BINS))], dtype=float)
-"""Ends of the lap bins, ps, after the beginning of the first."""
+"""Edges of the lap bins, ps."""
 
 
 class Counters(NamedTuple):
@@ -196,7 +196,7 @@ class EngineResult:
     ledger: NDArray[np.int64]
 
     def __eq__(self, other: object) -> bool:
-        """True if every number of both runs is the same."""
+        """True if all numbers of the two runs are equal."""
         if not isinstance(other, EngineResult):
             return NotImplemented
         return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
@@ -204,7 +204,7 @@ class EngineResult:
     __hash__ = None  # type: ignore[assignment]  # results are values to compare, not keys
 
     def differences(self, other: EngineResult) -> list[str]:
-        """Names of the fields in which two runs differ, for a test's message."""
+        """Names of the fields in which two runs differ, for the message of a test."""
         return [f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))]
 
     def locks(self, job: Job) -> pd.DataFrame:
@@ -236,7 +236,7 @@ class EngineResult:
         return self._over_time("lock", job.lock_names, "queue", self.queue_ps / self.bin_ps)
 
     def progress_over_time(self, job: Job) -> pd.DataFrame:
-        """Pages done by each thread in each time bin: thread, time_s, pages."""
+        """Pages that each thread completed in each time bin: thread, time_s, pages."""
         return self._over_time("thread", job.thread_names, "pages", self.progress)
 
     def _over_time(self, column: str, names: Sequence[str], quantity: str, rows: NDArray[Any]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from simlib._lib.jit import cached_njit
 from simlib.model.quantities import PS_PER_S
 
 _TOLERANCE, _LINEAR = 25, 50
-"""system/dirtylimit.c DIRTYLIMIT_TOLERANCE_RANGE, MiB/s, and DIRTYLIMIT_LINEAR_ADJUSTMENT_PCT, percent."""
+"""QEMU's DIRTYLIMIT_TOLERANCE_RANGE, MiB/s, and DIRTYLIMIT_LINEAR_ADJUSTMENT_PCT, percent (system/dirtylimit.c)."""
 
 
 @cached_njit(nogil=True)
@@ -28,14 +28,14 @@ def sleep_time(slice_ps: int, window: int, percent: int) -> int:
 def next_throttle(
     now: int, dirtied: float, allowed: float, initial: int, increment: int, tailslow: bool, most: int
 ) -> int:
-    """Next throttle, percent, after as many checks with too many dirtied pages as trigger throttling.
+    """Next throttle, percent, after enough checks with too many dirtied pages to trigger throttling.
 
     Source: migration/ram.c mig_throttle_guest_down, migration/cpu-throttle.c cpu_throttle_set.
 
     - `now`: current throttle, percent; 0: none yet.
     - `dirtied`, `allowed`: amount that the guest dirtied, and the amount allowed.
     - `initial`, `increment`, `most`: as in `simlib.model.throttle.Throttle`.
-    - `tailslow`: QEMU's cpu-throttle-tailslow: add less than `increment` where less is enough.
+    - `tailslow`: QEMU's cpu-throttle-tailslow: add less than `increment` if less suffices.
 
     >>> next_throttle(0, 90.0, 50.0, 20, 10, False, 99), next_throttle(20, 90.0, 50.0, 20, 10, False, 99)
     (20, 30)
@@ -97,7 +97,7 @@ def dirty_rate_mib(pages: int, period_ps: int) -> int:
 
 @cached_njit(nogil=True)
 def fill_time_us(entries: int, fastest: int) -> int:
-    """Time to fill a dirty ring at a rate, µs.
+    """Time to fill a dirty ring at a dirty rate, µs.
 
     Source: system/dirtylimit.c dirtylimit_dirty_ring_full_time.
 

@@ -83,14 +83,14 @@ def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd
 def ownership_over_time(
     run: TracedRun | pd.DataFrame, bins: int = 200, *, lock: str = "mmu_lock", window: tuple[float, float] | None = None
 ) -> pd.DataFrame:
-    """Share of each time bin in which a lock is held, by owner, or free.
+    """Share of each time bin in which a lock is held (by owner) or free.
 
     Returns: ``time_s`` (middle of the bin), ``width_s``, ``owner`` (one of `OWNERS`), ``share``; the shares of a bin
-    add up to 1. Overlapping readers count once. Raises `InputError` if the run was not traced, it does not take the
-    lock, or there is no bin.
+    add up to 1. Overlapping readers count once. Raises `InputError` if the run was not traced or does not take the
+    lock, or if `bins` is below 1.
 
     - `run`: a traced run, or its `timeline`.
-    - `window`: begin and end, s of simulated time, between which the bins lie. Default: all of the run or the table.
+    - `window`: begin and end, s of simulated time, between which the bins lie. Default: the whole run or table.
 
     >>> held = pd.DataFrame({"thread": ["vcpu 0", "main"], "lock": "mmu_lock", "mode": "write", "what": "hold",
     ...                      "begin_s": [0.0, 2.0], "end_s": [1.0, 4.0]})
@@ -125,8 +125,8 @@ def ownership_over_time(
 def perfetto_trace(result: TracedRun) -> dict[str, object]:
     """The run's trace in the JSON format that Perfetto and chrome://tracing read.
 
-    One track per thread; a slice for every wait for a lock and every hold, and instants for faults and stamps. Raises
-    `InputError` if the run was not traced.
+    It has one track per thread, with a slice for every wait for a lock and every hold, and instants for faults and
+    stamps. Raises `InputError` if the run was not traced.
 
     >>> from simlib import Scenario
     >>> from simlib.analysis.simulate import run_scenario as simulate
@@ -179,7 +179,7 @@ def _pairs(trace: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def _covered(held: pd.DataFrame, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds of each bin during which at least one of the holds lasts."""
+    """Seconds of each bin during which at least one of the holds is in progress."""
     if held.empty:
         return np.zeros(len(edges) - 1)
     held = held.sort_values("begin_s")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The fast engine interprets the step language in code compiled by Numba; one module per subject.
+"""The fast engine: interprets the step language in code compiled by Numba, with one module per subject.
 
 `simlib.simulator.engine.reference` defines the behaviour; this engine computes the same result, event for event.
 `state` holds the records of a run, `calendar` the order of wake-ups, `lookahead` the steps that need no event (with the
 facts that `static_analysis` derives from the programs and the rounds that `fast_forward` learns), `access` the guest's
 memory accesses, `clock` the passing of time, `turns` the scheduling of an emulator's single processor, `locks` the lock
 disciplines, `throttling` the throttling of vCPUs, `memory` the page table and the dirty log, `logs` the log buffers
-and dirty rings, `statistics` what is recorded. `interpreter` runs step after step.
+and dirty rings, `statistics` the records. `interpreter` runs step after step.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from simlib.simulator.engine.result import EngineResult, Progress
 
 _compiling = Lock()
 _addresses: dict[bool, int] = {}
-"""Address of `slow_path`, by whether runs keep records; present once the engine is compiled for such runs."""
+"""Addresses of `slow_path` for runs with records (True) and without (False), once the engine is compiled for them."""
 
 BUDGET = 500_000
-"""Events between two checks for an interrupt and updates of the progress display; they take well below 0.1 s."""
+"""Number of events between checks for an interrupt and updates of the progress display; they take well below 0.1 s."""
 
 
 def run(job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Progress | None = None) -> EngineResult:
     """Run a job with the compiled engine.
 
     Raises `DeadlockError` if every thread that has not ended waits for another. Raises `HorizonError` if simulated time
-    passes 75 minutes, or the trace outgrows `trace`. Raises `InputError` if the job has more than 1024 threads.
+    passes 75 minutes, or the trace exceeds `trace`. Raises `InputError` if the job has more than 1024 threads.
 
     - `job`: programs, threads and locks.
     - `seed`: seed of the random numbers.

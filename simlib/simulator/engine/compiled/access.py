@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Accesses of the guest to its memory."""
+"""The guest's memory accesses."""
 
 from simlib.simulator.engine.compiled import logs, statistics
 from simlib.simulator.engine.compiled.clock import IDLE, RUN, shown_time
@@ -9,7 +9,7 @@ from simlib.simulator.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, 
 
 @always_inline
 def must_leave_for_interrupt(thread):
-    """True if the vCPU must leave the guest before its access, which it makes afterwards."""
+    """True if a kick or a throttle makes the vCPU leave the guest before its access."""
     return (thread.kick > 0 and not thread.interrupted) or (thread.pause > 0 and thread.interrupted != 2)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The calendar: a winner tree over threads, each of which has at most one pending wake-up.
 
-A key is a wake-up's time and the thread's number in one integer: the smallest key is the next event, at equal times
-that of the lower thread number. `tree[1]` is the winner; the leaves, one per thread, are the second half.
+A key contains a wake-up's time and the thread's number in one integer: the smallest key is the next event; at equal
+times, the lower thread number is first. `tree[1]` is the winner; the leaves, one per thread, are the second half.
 """
 
 from __future__ import annotations

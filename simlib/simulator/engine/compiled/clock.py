@@ -13,7 +13,7 @@ RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
 
 @always_inline
 def shown_time(world, now):
-    """Time that a clock shows: the world's time, or that of the single processor that runs all threads in turns."""
+    """Time that a clock shows: the world's time, or the time of the single processor that runs all threads in turns."""
     return world.clock_base + max(1, world.running) * (now - world.clock_since)
 
 
@@ -38,7 +38,7 @@ mix = always_inline(mix_all)
 
 @always_inline
 def next_bits(source):
-    """Next random bits of a thread or of the turns; computes the following ones in advance, off the critical path."""
+    """Next random bits of a thread or of the turns; computes the following bits in advance, off the critical path."""
     bits, state = np.uint64(source.bits), np.uint64(source.stream) + np.uint64(GAMMA)
     source.stream, source.bits = np.int64(state), np.int64(mix(state))
     return bits
@@ -46,7 +46,7 @@ def next_bits(source):
 
 @always_inline
 def sample(thread, quantiles, mean, table):
-    """Duration: the mean, or the mean times a random entry of a quantile table."""
+    """Draw a duration: the mean, or the mean times a random entry of a quantile table."""
     if table == 0:
         return mean
     bits = next_bits(thread)

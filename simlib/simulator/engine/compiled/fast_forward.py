@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rounds: the steps between two hits of one ACCESS, traced once and then added up."""
+"""Rounds, each consisting of the steps between two hits of one ACCESS, traced once and then added up."""
 
 from simlib.model.steps import Block, Page, Quantity, Step
 from simlib.simulator.engine.compiled import calendar
@@ -20,9 +20,9 @@ _ALL_STATES = 3 * 0x0101010101010101
 
 @always_inline
 def add_step(step, round_):
-    """Add a step to a round; returns True if it does the same in every round, so that the round has a closed form.
+    """Add a step to a round; returns True if the step is the same in every round, as a closed form requires.
 
-    It may have one LAP, one ADVANCE, and a TEST of a flag or of the end of the extent, which is not reached.
+    A round may have one LAP, one ADVANCE, and TESTs of flags and of the end of the extent, which is not reached.
     """
     kind = step.kind
     if kind <= Step.HOLD:
@@ -68,9 +68,9 @@ def jumps(world, step, expires):
 
 @outlined
 def trace_round(world, steps, first, expires, round_):
-    """Trace the steps from a hit of an ACCESS to the next, and add up what they spend; True if there is a closed form.
+    """Trace the steps from a hit of an ACCESS to the next hit and add up their times; True if there is a closed form.
 
-    The extent does not end on the way, and no counter except `expires` runs out.
+    The extent must not end on the way, and no counter except `expires` runs out.
     """
     round_.time, round_.events, round_.run, round_.hold, round_.stride = 0, 1, 0, 0, 0
     round_.lap, round_.lap_at, round_.advance_at = _NONE, 0, 0
@@ -118,7 +118,7 @@ def learn_rounds(world, steps, rounds):
 
 @always_inline
 def writable_pages(words, page, count):
-    """Length of the run of writable pages at `page` (8-aligned), in multiples of 8, at most `count`."""
+    """Number of consecutive writable pages from `page` (a multiple of 8), in multiples of 8, at most `count`."""
     word, end = page >> 3, (page + count) >> 3
     first = word
     while word + 8 <= end:
@@ -135,7 +135,7 @@ def writable_pages(words, page, count):
 
 @always_inline
 def scan_hits(world, pages, words, blocks, page, stride, most):
-    """Number of consecutive accesses, starting at `page`, `stride` pages apart, that are hits; at most `most`."""
+    """Number of consecutive hits of accesses that begin at `page` and are `stride` pages apart; at most `most`."""
     count = 0
     while count < most:
         if stride == 1:
@@ -159,7 +159,7 @@ def scan_hits(world, pages, words, blocks, page, stride, most):
 
 @always_inline
 def count_hits(world, pages, words, blocks, thread, stride, most):
-    """Number of consecutive hits from the current page, at most `most`; a scan is valid until an entry is withdrawn."""
+    """Number of consecutive hits from the current page, at most `most`; reuses scans until an entry is withdrawn."""
     page = thread.page
     known = thread.hits_since == world.withdrawn
     if known and stride == 1 and thread.hits_from <= page < thread.hits_to:
@@ -174,7 +174,7 @@ def count_hits(world, pages, words, blocks, thread, stride, most):
 
 @always_inline
 def add_progress(world, progress, queue, number, at, every, times, pages):
-    """Add `pages` to the progress `times` times, one period (`every`) apart."""
+    """Add `pages` to the progress `times` times, at intervals of `every`."""
     bin_of(world, progress, queue, at + (times - 1) * every)
     done = 0
     while done < times:
@@ -195,7 +195,7 @@ def add_laps(thread, laps, gap, times):
 
 @always_inline
 def max_repeats(round_, thread, time, horizon):
-    """Number of rounds before the horizon, the end of the extent, and the expiry of a counter that must not run out."""
+    """Number of rounds before the horizon, the end of the extent or the expiry of a counter that must not run out."""
     most = (thread.end[round_.extent] - 1 - thread.page) // round_.stride
     most = min(most, ((horizon >> calendar.THREAD_BITS) - 1 - time) // round_.time)
     if round_.other != _NONE:
@@ -222,7 +222,7 @@ def advance_counters(round_, thread, rounds):
 
 @always_inline
 def skip_rounds(run, thread, number, time, horizon):
-    """Add up all identical rounds that begin at an ACCESS; returns the time at which the first other one begins."""
+    """Add up all identical rounds that begin at an ACCESS; returns the time at which they end."""
     world, counters, round_ = run.worlds[0], run.counters, item(run.rounds, thread.pc)
     if thread.kick or thread.pause or thread.interrupted or thread.kicked or ring_is_full(world, thread):
         return time

@@ -27,15 +27,15 @@ always_inline = njit(forceinline=True, **_INNER)
 """For small functions of records, arrays and numbers: compiled once and inlined into their callers."""
 
 outlined = njit(forceinline=False, **_INNER)
-"""For rare paths: otherwise Numba also inlines the callees of an `always_inline` function into its callers."""
+"""For rare paths; without this, Numba also inlines the callees of an `always_inline` function into its callers."""
 
 
 @contextmanager
 def loops_as_written() -> Iterator[None]:
     """Compile without loop vectorisation in this block: LLVM would vectorise the rare loops.
 
-    These loops are inlined into the engine's one large function, which vectorisation would make half as long again,
-    and slower by a fifteenth.
+    These loops are inlined into the engine's one large function, which vectorisation would lengthen by a half and slow
+    down by a fifteenth.
     """
     previous = config.LOOP_VECTORIZE, config.SLP_VECTORIZE
     config.LOOP_VECTORIZE = config.SLP_VECTORIZE = 0
@@ -47,7 +47,7 @@ def loops_as_written() -> Iterator[None]:
 
 @always_inline
 def item(array, index):
-    """Element of an array at a non-negative index; otherwise Numba checks whether the index counts from the end."""
+    """Element of an array at a non-negative index, without Numba's check whether the index counts from the end."""
     return array[np.uint64(index)]
 
 
@@ -66,7 +66,7 @@ def bit_length(typingctx: Any, value: Any) -> Any:
 def noinline(typingctx: Any) -> Any:
     """Prevent LLVM from inlining the calling function, however small it is.
 
-    So the engine's loop contains neither copies of a whole run nor addresses that only rare steps need.
+    The engine's loop then contains neither copies of a whole run nor addresses that only rare steps need.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

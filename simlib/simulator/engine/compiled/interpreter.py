@@ -55,7 +55,7 @@ def quantity(pages, thread, step, time):
 
 @always_inline
 def in_guest(thread):
-    """True if a vCPU is in, entering or leaving the guest: it holds and awaits no lock, and is not interrupted."""
+    """True if a vCPU is in, entering or leaving the guest: without a lock, not waiting for one and not interrupted."""
     return thread.asleep == 0 and thread.holds == 0 and thread.interrupted == 0
 
 
@@ -152,7 +152,7 @@ def wait_at_barrier(run, thread, number, step):
 
 @outlined
 def wake_or_sleep(run, thread):
-    """Read the clock; before the alarm, sleep for the minimum time until the alarm, as if all threads ran."""
+    """Read the clock; before the alarm, sleep for the shortest time after which it may be due (all threads run)."""
     world = run.worlds[0]
     now = world.now
     remaining = thread.alarm - clock.shown_time(world, now)
@@ -186,7 +186,7 @@ def kick_vcpus(run, thread, number, step):
 
 @outlined
 def rare_step(run, thread, number, step):
-    """Take a step that is rare; returns the thread's clock, or ASLEEP."""
+    """Take a rare step; returns the thread's clock, or ASLEEP."""
     world, kind = run.worlds[0], step.kind
     now = world.now
     if kind == Step.ACCESS:
@@ -225,7 +225,7 @@ def rare_step(run, thread, number, step):
 
 @inlined_at_caller
 def shared_step(run, thread, number, step, now):
-    """Take a step that others can observe, at its time; returns the thread's clock, or ASLEEP."""
+    """Take a step that other threads can observe, at its time; returns the thread's clock, or ASLEEP."""
     kind, world, counters, pages, blocks = step.kind, run.worlds[0], run.counters, run.pages, run.blocks
     if kind == Step.ACCESS:
         return call_slow_path(run, number) if must_leave_for_interrupt(thread) else access(run, thread, number, step)
@@ -319,7 +319,7 @@ def run_thread(run, thread, number, now):  # noqa: C901, PLR0912  # all branches
 
 
 def fingerprint() -> int:
-    """Hash of all sources compiled into the engine; Numba's own cache checks only one file."""
+    """Hash of all sources compiled into the engine, of which Numba's cache checks only one file."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted([*here.glob("*.py"), *here.parent.glob("*.py"), *(here.parents[2] / "model").glob("*.py")]):
@@ -332,9 +332,9 @@ def _compile(version: int) -> tuple[Any, Any]:
 
     @cached_njit(nogil=True, error_model="numpy", _nrt=False)
     def slow_path(run, number):
-        """Take a rare step of thread `number`, or, if it is -1, prepare the run.
+        """Take a rare step of thread `number`, or prepare the run if `number` is -1.
 
-        This is half of the engine's code, so that two processes share its compilation. The loop calls it by address.
+        This is half of the engine's code; two processes compile the halves in parallel. The loop calls it by address.
         """
         if number < 0:
             lookahead.prepare(run)
@@ -344,7 +344,7 @@ def _compile(version: int) -> tuple[Any, Any]:
 
     @cached_njit(nogil=True, error_model="numpy", _nrt=False)
     def advance(run, budget):
-        """Run until every thread has ended, nothing can happen, or the work of `budget` events is done."""
+        """Run until every thread has ended, no event is left, or the work of `budget` events is done."""
         world = run.worlds[0]
         if not world.prepared:
             call_slow_path(run, -1)

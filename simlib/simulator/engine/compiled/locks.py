@@ -15,7 +15,7 @@ ACQUISITIONS, CONTENDED, WAIT_PS, WAIT_MAX_PS, HOLD_PS, HOLD_MAX_PS = range(LOCK
 """A lock's statistics, in the order of `simlib.simulator.engine.result.LOCK_COLUMNS`."""
 
 ASLEEP = -1
-"""Returned in place of a thread's clock: the thread sleeps until another one wakes it."""
+"""Returned in place of a thread's clock: the thread sleeps until another thread wakes it."""
 
 
 @always_inline
@@ -39,7 +39,7 @@ def use_lock_word(world, cpus, lock, number, at):
 
 @always_inline
 def touch(world, cpus, trace, line, thread, number, now):
-    """Change a cache line that threads share; returns the time at which the operation is done."""
+    """Modify a shared cache line; returns the time at which the operation is done."""
     done = max(now, line.free) + transfer(world, cpus, line.owner, number)
     line.free = done
     line.owner = number
@@ -120,7 +120,7 @@ def pass_to_successor(world, cpus, waiting, index, lock, number, by, at):
 
 @outlined
 def move_up(waiting, index, lock, place):
-    """Move the waiters before a place in the queue up by one."""
+    """Shift the waiters before a place in the queue by one slot, over that place."""
     ring = waiting.shape[1]
     for position in range(place, 0, -1):
         slot = lock.head + position
@@ -160,7 +160,7 @@ def record_acquisition(world, counters, index, lock, number, thread, mode, at):
 def may_bypass_queue(run, index, lock, mode, at):
     """True if a thread that reaches the lock word at `at` may ignore the queue.
 
-    It may until the head of the queue reaches the word; a reader may also while the head is a reader.
+    It may do so until the head of the queue reaches the word; a reader also while the head is a reader.
     """
     if lock.length == 0 or lock.kind != Discipline.QUEUED_RW:
         return lock.length == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Logs of a vCPU's writes that hardware and KVM keep: its log buffer and its dirty ring."""
+"""Logs of a vCPU's writes: the log buffer, which hardware fills, and the dirty ring, which KVM fills."""
 
 import numpy as np
 
@@ -12,19 +12,19 @@ from simlib.simulator.engine.compiled.memory import LOGGED, WORD_PAGES
 
 @always_inline
 def ring_is_full(world, thread):
-    """True if a thread's ring has so many entries that it must leave the guest."""
+    """True if a thread's ring has so many entries that the thread must leave the guest."""
     return 0 < world.ring_full <= thread.pushed - thread.reset
 
 
 @always_inline
 def must_leave_guest(world, thread, fault):
-    """True if a thread must leave the guest before its access: its ring, or the log buffer that it needs, is full."""
+    """True if a thread must leave the guest before its access: its ring or the log buffer that it needs is full."""
     return (fault == LOGGED and 0 < world.buffer_entries <= thread.logged) or ring_is_full(world, thread)
 
 
 @outlined
 def append_to_buffer(logs, thread, number, page):
-    """Append a page to a thread's log buffer, which has room."""
+    """Append a page to a thread's log buffer, which must have room."""
     noinline()
     logs[np.uint64(number), np.uint64(thread.logged)] = page
     thread.logged += 1
@@ -42,7 +42,7 @@ def log_write(world, pages, logs, thread, number, page):
 
 @outlined
 def push_to_ring(world, rings, thread, number, page):
-    """Push a page to a thread's ring, which has room."""
+    """Push a page to a thread's ring, which must have room."""
     noinline()
     rings[np.uint64(number), np.uint64(thread.pushed % world.ring_entries)] = page
     thread.pushed += 1

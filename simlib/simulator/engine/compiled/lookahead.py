@@ -3,8 +3,8 @@
 
 A vCPU's access that does not fault changes nothing; reading a stopwatch concerns only the thread itself. Such steps
 need no event: the thread takes them in succession as long as its key (time, number) is below its *horizon*, the
-smallest key at which another thread could change what this one sees, or could see what it did. The result, including
-the counters, is as if each step had been an event. This is exact for the following reasons:
+smallest key at which another thread could change what this one sees, or could see what this one did. The result,
+including the counters, is the same as if each step had been an event. This is exact for the following reasons:
 
 - Only some threads, the *changers*, can change what others see, or observe what others did: those that can reach a
   SCAN, STAMP, SIGNAL, KICK, HARVEST, RESET, THROTTLE_CHECK, THROTTLE, DIRTY_LIMIT_UPDATE, a Map.ZAP or a test of the
@@ -14,16 +14,16 @@ the counters, is as if each step had been an event. This is exact for the follow
   itself does not open before the thread arrives, so a changer at such a barrier gives no bound.
 - A thread whose memory only changers and the thread itself touch (`memory_private`) may even fault, take a lockless
   lock that only it takes, map, and log. If others map the same memory, they turn faults into hits, never the reverse,
-  unless they split a block (then a thread does not run ahead); so a hit remains a hit, and a fault waits for its time.
-- A changer that clears an extent word after word first clears the pages in between that are both in the log and in the
-  bitmap; it reaches a thread's region, or the end of its extent, only after the time that this takes. As long as it is
-  the only changer, no page leaves the log or the bitmap before.
-- A bitmap that only one thread scans is private to that thread, which sends word after word.
+  unless they split a block (it then does not run ahead); so a hit remains a hit, and a fault waits for its time.
+- A changer that clears an extent word by word reaches a thread's region, or the end of its extent, only after it has
+  cleared the pages before it that are both in the log and in the bitmap. As long as it is the only changer, no page
+  leaves the log or the bitmap earlier.
+- A bitmap that only one thread scans is private to that thread, which sends word by word.
 - A thread may stop anywhere and continue at its own time, so every step not known to be safe is an event.
 
-A *round* consists of the steps between two hits of one ACCESS. As long as only the page and the time differ, rounds are
-alike: `fast_forward.learn_rounds` traces one round of each ACCESS at the start, and `fast_forward.skip_rounds` adds up
-as many at once as there are hits in a row.
+A *round* consists of the steps between two hits of one ACCESS. Rounds that differ only in page and time are
+added up: `fast_forward.learn_rounds` traces one round of each ACCESS at the start, and `fast_forward.skip_rounds` adds
+up as many rounds at once as there are consecutive hits.
 
 With a trace, a ledger or a clock other than the world's, every step is an event.
 """
@@ -40,7 +40,7 @@ from simlib.simulator.engine.limits import HORIZON_PS
 
 _ALL_DIRTY = Page.DIRTY * 0x0101010101010101
 _FROM_COLLECTED = 1
-"""Distance in bits between a page's bit of the bitmap and that of the log."""
+"""Distance between a page's bit for the bitmap and its bit for the log, in bits."""
 
 
 @outlined
@@ -68,7 +68,7 @@ def prepare(run):
 
 @outlined
 def count_clearable(world, words, sweep, page, end):
-    """Count, for every block from `page` to `end`, the pages before that block that are to be cleared."""
+    """For every block from `page` to `end`, count the pages to be cleared before that block."""
     first, last = page >> world.block_shift, end >> world.block_shift
     words_of_block = 1 << (world.block_shift - 3)
     count = 0
@@ -82,10 +82,10 @@ def count_clearable(world, words, sweep, page, end):
 
 @outlined
 def earliest_sweep_effect(world, words, sweep, sweeper, sweep_round, thread, key):
-    """Smallest key at which a thread that clears an extent word after word can affect a thread with private memory.
+    """Smallest key at which a thread that clears an extent word by word can affect a thread with private memory.
 
-    Its time is that at which the sweep reaches the blocks of the affected thread's region, or the end of the extent.
-    Until then the set of pages to be cleared does not shrink otherwise, and each page takes at least `page_ps`.
+    Its time is when the sweep reaches the blocks of the affected thread's region, or the end of the extent. Until then,
+    nothing else shrinks the set of pages to be cleared, and each page takes at least `page_ps`.
     """
     page, end, shift = sweeper.page, sweeper.end[sweep_round.extent], world.block_shift
     first = (thread.begin[0] >> shift) << shift
@@ -105,7 +105,7 @@ def earliest_sweep_effect(world, words, sweep, sweeper, sweep_round, thread, key
 
 @always_inline
 def horizon_of(run, thread, number):
-    """Horizon of a thread: below this key, nothing that others do affects it, and nothing that it does affects them."""
+    """Horizon of a thread: below this key, no other thread affects it, and it affects no other thread."""
     tree, world = run.tree, run.worlds[0]
     leaves = tree.shape[0] >> 1
     least = (HORIZON_PS + 1) << calendar.THREAD_BITS

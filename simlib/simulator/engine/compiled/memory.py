@@ -52,7 +52,7 @@ def fill_table(pages, block, block_shift, state):
 
 @always_inline
 def map_page(world, trace, ledger, pages, blocks, thread, number, step):
-    """Change the entry of the current page and make the access that faulted. True if the write must be logged."""
+    """Change the entry of the current page and make the access that faulted; True if the write must be logged."""
     page, action = thread.page, step.a
     block = page >> world.block_shift
     written = is_written(world, page)
@@ -82,7 +82,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
 
 @outlined
 def scan_word(pages, first, action, in_table):
-    """Scan the 64 pages from `first`; returns how many matched, and the change of the number in the bitmap."""
+    """Scan the 64 pages from `first`; returns how many matched, and by how many the pages in the bitmap increased."""
     matched = added = 0
     for page in range(first, first + WORD_PAGES):
         bits = item(pages, page)
@@ -114,7 +114,7 @@ def scan_word(pages, first, action, in_table):
 
 @outlined
 def protect_run(world, pages, blocks, thread):
-    """Write-protect the run taken out of a ring; returns its numbers of pages, entries, and pages of unsplit blocks."""
+    """Write-protect the run taken out of a ring; returns the numbers of pages, entries, and pages of unsplit blocks."""
     matched = entries = unsplit = 0
     previous = -1
     for i in range(WORD_PAGES):
@@ -190,5 +190,5 @@ def count_set_bits(pages, thread, extent, bit, least):
 
 @always_inline
 def mapped_by_block(world, blocks, thread):
-    """1 if a block maps the current page."""
+    """1 if a block maps the current page, otherwise 0."""
     return int(blocks[thread.page >> world.block_shift] >= Block.PROTECTED)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """State of a run in the compiled engine: records of a thread, a lock and a step, and tuples of arrays.
 
-A record's fields read like attributes (``thread.page``) and are adjacent in memory; a named tuple of arrays costs
-nothing in compiled code. So a function needs few arguments.
+A record's fields are accessed like attributes (``thread.page``) and are adjacent in memory; a named tuple of arrays
+costs nothing in compiled code. Functions therefore need few arguments.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROUND = record(
 """The steps between two hits of one ACCESS (`simlib.simulator.engine.compiled.lookahead`), if `known`: duration, number
 of events, time spent by activity; `stride` in pages and the `extent` that must not end; time offsets of ADVANCE and
 LAP, and what LAP reads; counters, of which the first may run out if it is `free`, which adds `extra` events. -1: none.
-For a SCAN that clears an extent word after word: `extent`, and `page_ps`, the minimum time per page; otherwise 0.
+For a SCAN that clears an extent word by word: `extent`, and `page_ps`, the minimum time per page; otherwise 0.
 """
 
 
@@ -123,7 +123,7 @@ of page table entries, each of which can turn hits into faults; `sweep_at`: the 
 `sweep_end`, are counted in `Run.sweep`, or -1; `sweep_page`: its next page; `fluid`: a serial clock whose turns have no
 length; `stream`, `bits`: random stream of the turns, as of a thread; `turn_of`: the thread whose turn it is, until
 `turn_end` (without turns: it never ends); `failed_polls`: consecutive threads that polled a lock in vain;
-`overflow_at`: time at which a dirty ring had no room for a page, or -1; `throttle`: of the vCPUs, percent; `fastest`:
+`overflow_at`: time at which a dirty ring had no room for a page, or -1; `throttle` of the vCPUs, percent; `fastest`:
 highest dirty rate of a vCPU, MiB/s; `pause_entry`: time per page of a log buffer before a vCPU sleeps; `Job.throttle`.
 """
 
@@ -134,7 +134,7 @@ RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 class Cpus(NamedTuple):
     """Placement of the threads and its costs.
 
-    `transfer_ps` by the `row` of a line's last owner plus the `place` of the next one; `socket` of each thread;
+    `transfer_ps` by the `row` of a line's last owner plus the `place` of its next owner; `socket` of each thread;
     `queue_length_penalty_ps` by the number of waiting threads.
     """
 
@@ -252,7 +252,7 @@ def _world_of(job: Job, turn_key: np.uint64, trace: int, ledger: int) -> Records
 
 
 def _threads_of(job: Job, keys: NDArray[np.uint64]) -> Records:
-    """Threads before their first step; `keys`: those of their random streams, then that of the turns."""
+    """Threads before their first step; `keys`: keys of their random streams, then the key of the turns' stream."""
     threads = aligned(len(job.entry), THREAD)
     threads["pc"], threads["batch"] = job.entry, job.first_batch
     threads["stream"] = keys[:-1].view(np.int64)

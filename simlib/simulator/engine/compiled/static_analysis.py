@@ -8,17 +8,17 @@ from simlib.simulator.engine.compiled.memory import WORD_PAGES
 
 NEVER, ALWAYS, PRIVATE_MEMORY, HIT, PRIVATE_BITMAP = range(5)
 """Values of a step's `ahead`, the condition under which a thread takes it ahead of the calendar: never; always; if no
-other thread touches its memory; the same, or if it is a hit; if no other thread uses the bitmap.
+other thread touches its memory; then or if it is a hit; if no other thread uses the bitmap.
 """
 
 _CHANGES, _ACCESSES, _TOUCHES, _SPLITS, _SCANS, _COUNTS, _LEAVES = (1 << i for i in range(7))
 """Bits of the effects that a thread can reach: change what others see, or observe what they did; access memory; access
-or map it; split a block; use the bitmap; count its pages, which a TEST does at no fixed time; touch memory outside the
-thread's region.
+or map it; split a block; use the bitmap; count the bitmap's pages, which a TEST does at no fixed time; touch memory
+outside the thread's region.
 """
 
 _FIRST_BARRIER, _BARRIERS = 8, 48
-"""Bits of the barriers that a thread can reach: the first, and their number."""
+"""First of the bits for the barriers that a thread can reach, and the number of these bits."""
 
 _CHANGERS = (Step.SCAN, Step.STAMP, Step.SIGNAL, Step.KICK, Step.HARVEST, Step.RESET, Step.DIRTY_LIMIT_UPDATE)
 """Steps, besides THROTTLE_CHECK, THROTTLE and a Map.ZAP, that change what others see or observe what they did."""
@@ -86,10 +86,10 @@ _SUCCESSORS = 7
 
 @outlined
 def find_steps_in_region(steps, locks, threads, inside_region):
-    """Mark the steps at which a thread's current page is always in its region: 1; the others: 0.
+    """Mark the steps at which a thread's current page is always in its region with 1, and the others with 0.
 
-    Before the first step the page is in the region. ADVANCE may leave the region; SEEK and BACK to it return; an extent
-    that is not done is within it.
+    Before the first step, the page is in the region. ADVANCE may leave the region; SEEK, and BACK to the region, return
+    to it; an extent that is not done is within it.
     """
     inside_region[:] = 2  # not reached
     for thread in threads:
@@ -235,7 +235,7 @@ def lookahead_condition(steps, locks, count, step):
 
 @outlined
 def find_clear_sweeps(steps, block_shift, rounds):
-    """Find the SCANs that clear an extent word after word and do nothing else."""
+    """Find the SCANs that clear an extent word by word and do nothing else."""
     for pc in range(steps.shape[0] - 2):
         step, advance, test = steps[pc], steps[pc + 1], steps[pc + 2]
         advances = advance.kind == Step.ADVANCE and advance.a == WORD_PAGES and test.kind == Step.TEST and test.a == pc

@@ -24,7 +24,7 @@ _ACTIVITIES, _FAULTS = len(ACTIVITIES), 5
 
 @always_inline
 def record_event(world, trace, time, number, event, argument, mode=0):
-    """Append an event to the trace, if there is one; `mode`: that of a lock event."""
+    """Append an event to the trace, if the run has one; `mode` is the mode of a lock event."""
     if trace is not None:
         if world.traced < trace.shape[0]:
             row = trace[world.traced]
@@ -34,7 +34,7 @@ def record_event(world, trace, time, number, event, argument, mode=0):
 
 @always_inline
 def record_entry(world, ledger, number, kind, page, count):
-    """Append an entry to the ledger, if there is one: what happened to a page, or to the pages of a word."""
+    """Append an entry to the ledger, if the run has one: what happened to a page, or to the pages of a word."""
     if ledger is not None:
         if world.ledgered < ledger.shape[0]:
             row = ledger[world.ledgered]
@@ -64,7 +64,7 @@ def bin_of(world, progress, queue, time):
 
 @outlined
 def fill_bins(queue, index, length, shift, begin, last):
-    """Add a queue's length to all time bins before `last`; returns the beginning of that bin."""
+    """Add a queue's length to all time bins before `last`; returns the beginning of the bin `last`."""
     while begin >> shift < last:
         edge = ((begin >> shift) + 1) << shift
         queue[index, begin >> shift] += length * (edge - begin)
@@ -74,7 +74,7 @@ def fill_bins(queue, index, length, shift, begin, last):
 
 @always_inline
 def add_queue_time(world, progress, queue, index, lock, now, change):
-    """Add the queue's length since its last change to the time bins, then change it."""
+    """Add the queue's length since its last change to the time bins, then change the length."""
     last = bin_of(world, progress, queue, now)
     if lock.length > 0:
         since = lock.changed

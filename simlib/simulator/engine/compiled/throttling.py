@@ -10,7 +10,7 @@ from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_
 
 @outlined
 def check_throttle(world, thread, begins):
-    """Compare the pages dirtied with those sent, if a check is due; start or raise the throttle, or the dirty limit."""
+    """If a check is due, compare the pages dirtied with those sent; start or raise the throttle, or start the limit."""
     if not begins and world.now - thread.checked_at < world.check_period:
         return
     if not begins and 100 * thread.newly_dirty > world.trigger * thread.pages_sent:
@@ -30,7 +30,7 @@ def check_throttle(world, thread, begins):
 
 @outlined
 def throttle_vcpus(run, thread, number, pauses, entry):
-    """Put the vCPUs and the thread to sleep for the same time, or only the thread, while the vCPUs run."""
+    """Put the vCPUs and the thread to sleep for the same time, or only the thread while the vCPUs run."""
     world = run.worlds[0]
     time = sleep_time(world.slice, world.window, world.throttle)
     if pauses:

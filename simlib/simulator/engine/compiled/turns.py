@@ -18,7 +18,7 @@ from simlib.simulator.engine.random import TURN_BITS
 
 @outlined
 def next_turn(world, threads, tree, quantiles):
-    """Give the turn to the next thread that can continue or poll a lock; they poll only if progress is possible."""
+    """Give the turn to the next thread that can continue or, if progress is possible, poll a lock."""
     count, owner, now = threads.shape[0], world.turn_of, world.now
     last, chosen, sleeper = item(threads, owner), -1, -1
     spins = last.asleep and last.parked < 0 and last.ended < 0

@@ -18,7 +18,7 @@ class Access(World):
     """Steps that touch memory: each returns the thread's clock."""
 
     def access(self, thread: SimulatedThread, *faults: int) -> int:
-        """Access the current page: a hit continues, a fault jumps to its handler. An interrupted access comes later."""
+        """Access the current page: a hit continues, a fault jumps to its handler. An interrupt comes first."""
         if (thread.kick and not thread.interrupted) or (thread.pause and thread.interrupted != SLEPT):
             return self.interrupt(thread)
         if thread.interrupted == SLEPT:
@@ -69,7 +69,7 @@ class Access(World):
         return self.finish_step(thread, "mapped", thread.page)
 
     def scan(self, thread: SimulatedThread, action: int, cost: int, word_cost: int, unsplit_cost: int, _e: int) -> int:
-        """Scan the 64 pages of a bitmap word; each entry acted on takes time, and so does a word with such an entry."""
+        """Scan the 64 pages of a bitmap word; each matching entry takes time, and so does each word that has one."""
         word = range(thread.page, thread.page + WORD_PAGES)
         scanned = self.memory.scan(thread.run if action == Scan.PROTECT_RUN else list(word), Scan(action))
         time = scanned.entries * cost + scanned.unsplit * unsplit_cost + (word_cost if scanned.entries else 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The calendar: SimPy's, in which threads that wake at the same time do so in the order of their numbers."""
+"""The calendar: SimPy's, but threads that wake at the same time do so in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Calendar(simpy.Environment):  # type: ignore[misc]  # the same
     """An environment in which threads that wake at the same time do so in the order of their numbers."""
 
     def schedule(self, event: simpy.Event, priority: Any = simpy.events.NORMAL, delay: Any = 0) -> None:
-        """Schedule an event as SimPy does, but a `Wake` by its thread's number."""
+        """Schedule an event as SimPy does, but order each `Wake` by its thread's number."""
         super().schedule(event, getattr(event, "turn", priority), delay)

@@ -21,7 +21,7 @@ from simlib.simulator.engine.reference.threads import SimulatedThread
 
 
 class ShownClock:
-    """The clock that threads read: the world's time, or that of the single processor that runs all threads in turns."""
+    """The clock that threads read: the world's time, or that of the processor on which all threads take turns."""
 
     def __init__(self, job: Job, env: Calendar) -> None:
         self.env, self.fluid = env, job.clock != Clock.WALL and not job.turn_ps
@@ -40,7 +40,7 @@ class ShownClock:
 
 
 class Chance:
-    """The draws of all threads, each from its own stream."""
+    """The random draws of all threads, with a separate stream for each thread."""
 
     def __init__(self, job: Job) -> None:
         self.times = tables(job.cvs)

@@ -138,7 +138,7 @@ class LockSteps(Interpreter):
         return owned_at
 
     def touch(self, thread: SimulatedThread, line: int, *_: int) -> int:
-        """Change a cache line that threads share."""
+        """Modify a shared cache line."""
         done = self.lines[line].use(thread.number, self.now)
         thread.spent[LINE] += done - self.now
         return self.finish_step(thread, "touch", done - self.now, done - self.now)

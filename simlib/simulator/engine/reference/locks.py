@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Cache lines, and a class per lock discipline: the queued spinlock, and the differences of the others from it."""
+"""Cache lines, and a class per lock discipline: the queued spinlock, and subclasses for the other disciplines."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class FairReadersWriters(SimulatedLock):
 
 @dataclass
 class ReadersWriters(FairReadersWriters):
-    """Queued rwlock (qrwlock): the same, but threads may bypass the queue until its head has marked the word."""
+    """Queued rwlock (qrwlock): a fair rwlock whose queue may be bypassed until its head has marked the word."""
 
     def may_bypass_queue(self, mode: int, at: int) -> bool:
         """True until the head of the queue reaches the word, and then for readers while the head is a reader."""
@@ -162,7 +162,7 @@ class Server(SimulatedLock):
 
 @dataclass
 class Cohort(SimulatedLock):
-    """Cohort lock: passes the lock within the socket first, up to `COHORT_PASSES` times in a row."""
+    """Cohort lock: it is passed within the socket first, up to `COHORT_PASSES` times in a row."""
 
     passes: int = 0
 

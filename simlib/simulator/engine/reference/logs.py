@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Logs of a vCPU's writes that hardware and KVM keep: its log buffer and its dirty ring."""
+"""Logs of a vCPU's writes: the log buffer, which hardware fills, and the dirty ring, which KVM fills."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simlib.simulator.engine.reference.memory import Memory
 
 @dataclass
 class Ring:
-    """A dirty ring: pages in order of their pushes, the first `harvested` of them harvested; `pushed`: total."""
+    """A dirty ring: pages in the order of pushes, of which the first `harvested` are harvested; `pushed`: total."""
 
     pages: deque[int] = field(default_factory=deque)
     harvested: int = 0
@@ -56,7 +56,7 @@ class Logs:
         self.rings = [Ring() for _ in job.entry]
 
     def must_leave_guest(self, owner: int, logs: bool) -> bool:
-        """True if a thread must leave the guest before its access: its ring, or a log buffer that it needs, is full."""
+        """True if a thread must leave the guest before its access: its ring or a log buffer that it needs is full."""
         buffer_is_full = self.job.buffer_entries > 0 and self.buffer_is_full(owner)
         return (logs and buffer_is_full) or 0 < self.job.ring_full <= len(self.rings[owner])
 
@@ -97,5 +97,5 @@ class Logs:
         return len(new)
 
     def take_run(self) -> tuple[int, int, list[int]] | None:
-        """Take the next run of harvested entries, of the first thread that has any: its owner, entries, and pages."""
+        """Take the next run of harvested entries from the first ring that has one: thread, number of entries, pages."""
         return next(((owner, *ring.run()) for owner, ring in enumerate(self.rings) if ring.harvested), None)

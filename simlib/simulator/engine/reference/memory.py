@@ -21,7 +21,7 @@ class Scanned(NamedTuple):
     """Result of a scan.
 
     `pages`: pages that matched; `entries`: page-table entries acted on, of which an unsplit block has one;
-    `unsplit`: pages cleared that an unsplit block maps; `added`: change of the number of pages in the
+    `unsplit`: cleared pages that an unsplit block maps; `added`: increase of the number of pages in the
     bitmap.
     """
 
@@ -66,7 +66,7 @@ class Memory:
         return 3 if block == Block.ABSENT else 2 if self.is_written(page) and block == Block.PROTECTED else None
 
     def map(self, page: int, action: Map, logging: bool) -> bool:
-        """Change the entry of a page and make the access that faulted. True if the write must be logged."""
+        """Change the entry of a page and make the access that faulted; True if the write must be logged."""
         block, written, must_log = self.block_of(page), self.is_written(page), False
         match action:
             case Map.BLOCK:

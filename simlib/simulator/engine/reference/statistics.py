@@ -23,12 +23,12 @@ class Statistics:
         self.shift = FIRST_SHIFT
 
     def record_event(self, time: int, thread: SimulatedThread, kind: str, argument: int, mode: int = 0) -> None:
-        """Append an event to the trace, if there is one; `mode`: that of a lock event."""
+        """Append an event to the trace, if the run has one; `mode` is the mode of a lock event."""
         if self.room["trace"]:
             self.trace.append((time, thread.number, EVENTS.index(kind), argument, mode))
 
     def record_entry(self, time: int, thread: SimulatedThread, kind: str, page: int, count: int) -> None:
-        """Append an entry to the ledger, if there is one: what happened to a page, or to the pages of a word."""
+        """Append an entry to the ledger, if the run has one: what happened to a page, or to the pages of a word."""
         if self.room["ledger"]:
             self.ledger.append((time, thread.number, LEDGER.index(kind), page, count))
 

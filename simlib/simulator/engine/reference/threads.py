@@ -47,10 +47,10 @@ class SimulatedThread:
     """Pages that entered its bitmap since its last throttle check, and pages that it sent."""
     checked_at: int = 0
     high_checks: int = 0
-    """Time of that check, and number of checks at which the guest dirtied too much since throttling was last raised."""
+    """Time of that check, and number of checks with too many dirtied pages since the throttle was last raised."""
     pushed_at_update: int = 0
     limit_sleep_us: int = 0
-    """Entries of its dirty ring at the last DIRTY_LIMIT_UPDATE, and duration of its sleep when the ring is full, µs."""
+    """Entries pushed to its ring until DIRTY_LIMIT_UPDATE, and duration of its sleep when the ring is full, µs."""
     kick: int = 0
     kick_stalls: bool = False
     asleep: bool = False
@@ -72,7 +72,7 @@ class SimulatedThread:
     tick_at: int = 0
     """Time of its next timer interrupt."""
     owed: int = 0
-    """Time that interrupts take before it continues."""
+    """Time that timer interrupts take before the thread continues."""
 
     def can_run(self, now: int) -> bool:
         """True if it can use a turn: to continue, or to poll a lock."""
@@ -80,7 +80,7 @@ class SimulatedThread:
 
     @property
     def in_guest(self) -> bool:
-        """True if it is in, entering or leaving the guest: it holds and awaits no lock, and is not interrupted."""
+        """True if it is in, entering or leaving the guest: without a lock, not waiting for one and not interrupted."""
         return not (self.asleep or self.holds or self.interrupted)
 
 

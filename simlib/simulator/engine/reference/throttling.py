@@ -12,7 +12,7 @@ class ThrottleSteps(WaitSteps):
     """Steps of a VMM that slows its guest down: each returns the thread's clock."""
 
     def throttle_check(self, thread: SimulatedThread, begins: int, *_: int) -> int:
-        """Compare the pages dirtied with those sent, if a check is due; start or raise the throttle, or the limit."""
+        """If a check is due, compare pages dirtied with pages sent; start or raise the throttle, or start the limit."""
         rule = self.rule
         if begins or self.now - thread.checked_at >= rule.check_period:
             if not begins and 100 * thread.newly_dirty > rule.trigger * thread.pages_sent:
@@ -30,7 +30,7 @@ class ThrottleSteps(WaitSteps):
         return int(next_throttle(self.throttle, dirtied, allowed, rule.initial, rule.increment, False, rule.most))
 
     def throttle_vcpus(self, thread: SimulatedThread, pauses: int, entry: int, *_: int) -> int:
-        """Put the vCPUs and the thread to sleep for the same time, or only the thread, while the vCPUs run."""
+        """Put the vCPUs and the thread to sleep for the same time, or only the thread while the vCPUs run."""
         rule = self.rule
         time = sleep_time(rule.slice, rule.window, self.throttle)
         if pauses:

@@ -61,7 +61,7 @@ class Turns:
         yield from self.wait(thread)
 
     def next_turn(self, failed_polls: int = 0) -> None:
-        """Give the turn to the next thread that can continue or poll a lock; they poll only if progress is possible."""
+        """Give the turn to the next thread that can continue or, if progress is possible, poll a lock."""
         count, now = len(self.threads), int(self.env.now)
         self.failed_polls, self.running = failed_polls, None
         in_order = [self.threads[(self.last.number + i) % count] for i in range(1, count + 1)]

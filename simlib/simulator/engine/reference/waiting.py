@@ -40,7 +40,7 @@ class WaitSteps(Interpreter):
         return self.now
 
     def wake(self, thread: SimulatedThread, *_: int) -> int | None:
-        """Read the clock; before the alarm, sleep for the minimum time until the alarm, as if all threads ran."""
+        """Read the clock; before the alarm, sleep for the shortest time after which it may be due (all threads run)."""
         remaining = thread.alarm - self.clock.shown_time()
         if remaining <= 0:
             if thread.sleeping:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The parts of a run, and the passing of time: each thread has a processor, or all take turns on one."""
+"""The parts of a run, and the passing of time: each thread has a processor, or all threads take turns on one."""
 
 from __future__ import annotations
 
