@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Comparison of policies for one guest, on the same costs and random numbers."""
+"""Comparison of policies for one guest, with the same costs and random numbers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class Comparison(Result):
     """Metrics of several policies, and their changes relative to the first.
 
     - `frame`: policy, variant, vcpus, metric, estimate, low, high, unit; and the change relative to the first policy:
-      change_percent, change_low, change_high (NaN if the first policy's metric is 0). The comparison is paired, so that
-      common effects cancel.
+      change_percent, change_low, change_high (NaN if the first policy's metric is 0). The comparison is paired.
     - `policies`: the policies as given; all are compared with the first.
     - `level`: confidence level of the intervals.
     - `costs`: one row per cost that the programs spend: cost, evidence, value, low, high, unit, source.

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Read = TypeVar("Read")
 
 MOVED_PART = 4
-"""The effect of a cost is simulated on one in this many pages, relative to an equal run at the central costs."""
+"""The effect of a cost is simulated with one in this many pages, relative to the same run at the central costs."""
 
 
 def run_pages(
@@ -48,7 +48,7 @@ def run_pages(
 def run_jobs(
     jobs: Sequence[tuple[Any, ...]], function: Callable[..., Read], progress: parallel.Progress | None = None
 ) -> list[Read]:
-    """Call a function for several scenarios in parallel; a job contains its arguments except the last, the check."""
+    """Call a function for several scenarios in parallel; a job contains all arguments except the last (the check)."""
     # The scenarios with the most vCPUs take longest: run them first, so that all CPUs finish at about the same time.
     order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
     results = parallel.run_all([partial(function, *jobs[i]) for i in order], "predicting", progress)
@@ -199,7 +199,7 @@ def _whole_hint(scenario: Scenario, metrics: Sequence[str]) -> str:
     names = ", ".join(name for name in metrics if find_metric(scenario, name).scaling == "whole")
     others = ", ".join(sorted(set(metrics) - set(WINDOW_METRICS)))
     reason = unsupported_reason(scenario) or f"windows do not give {others}"
-    return f"or omit {names}, which cannot be computed from a part of the memory: {reason} (docs/sampling.md)"
+    return f"or omit {names}, which cannot be computed from part of the memory: {reason} (docs/sampling.md)"
 
 
 def _read(

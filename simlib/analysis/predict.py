@@ -192,7 +192,7 @@ def _cases_of(
 def interval(
     values: Values, column: int, estimate: CostEstimate | None, level: float, spread: Spread, metric: str = ""
 ) -> tuple[float, float, float]:
-    """Return the centre and the ends of the interval of one metric of a case; if `metric` is empty, of a ratio.
+    """Return the centre and the ends of the interval of a case's metric or, if `metric` is empty, of a ratio.
 
     The model's discrepancy is assumed to be common to both sides of a ratio.
     """

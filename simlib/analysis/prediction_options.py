@@ -51,7 +51,7 @@ class PredictionOptions:
 
 
 class PredictionKeywords(TypedDict, total=False):
-    """`PredictionOptions` as keywords of `simlib.predict` and `simlib.compare`."""
+    """`PredictionOptions` as keyword arguments of `simlib.predict` and `simlib.compare`."""
 
     fit: AnyFit | None
     metrics: Sequence[str] | None

@@ -108,7 +108,7 @@ class SimulationResult(Result):
         return kind.scale_to_whole(kind.measure(self.scenario, self.job, self.raw), self.scale)
 
     def table(self) -> pd.DataFrame:
-        """Return the metrics: metric, value, unit; and low and high, the range over the uncertain costs, if any.
+        """Return metric, value and unit; if costs are uncertain, also low and high, the ends of the range over them.
 
         The first call simulates two runs for each of these costs.
         """
@@ -216,7 +216,7 @@ class SimulationResult(Result):
         """
         curve = kind_of(self.scenario).curve
         if curve is None:
-            raise InputError("workload.kind", self.scenario.workload.kind, "its guest has no undisturbed throughput")
+            raise InputError("workload.kind", self.scenario.workload.kind, "has no undisturbed guest throughput")
         return curve(self.scenario, self.job, self.raw)
 
     def _repr_html_(self) -> str:
@@ -228,7 +228,7 @@ def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     """Return the assumptions and limits that affect the result of a scenario."""
     vcpus, cores, flags = scenario.guest.vcpus, scenario.host.cores, []
     if vcpus > cores:
-        flags.append(f"{vcpus} vCPUs on {cores} cores: each vCPU is simulated on its own core")
+        flags.append(f"{vcpus} vCPUs on {cores} cores: each vCPU is simulated on a separate core")
     if scale != 1.0:
         flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
     return tuple(flags)
@@ -285,7 +285,7 @@ class SimulationOptions(CaseOptions):
 
 
 class CaseKeywords(TypedDict, total=False):
-    """`CaseOptions` as keywords."""
+    """`CaseOptions` as keyword arguments."""
 
     variant: str
     vcpus: int | None
@@ -294,7 +294,7 @@ class CaseKeywords(TypedDict, total=False):
 
 
 class SimulationKeywords(CaseKeywords, total=False):
-    """`SimulationOptions` as keywords."""
+    """`SimulationOptions` as keyword arguments."""
 
     engine: Engine
     seed: int
@@ -389,7 +389,7 @@ def sample(
 
 
 def _with_ranges(scenario: Scenario, frame: pd.DataFrame, spread: Spread, scale: float = 1.0) -> pd.DataFrame:
-    """Return metrics with their ranges over the uncertain costs, combined with their previous intervals, if any.
+    """Return metrics with their ranges over the uncertain costs, combined with any intervals that they already have.
 
     The range of an integer metric is that of all simulated values.
     """

@@ -26,8 +26,7 @@ class CalibrationOptions:
     - `select`: condition on the rows to use, for training or held out, in the format of ``train``.
     - `level`: confidence level of the intervals.
     - `pages_per_vcpu`: pages per vCPU that each evaluation simulates.
-    - `profile`: compute profile intervals and Sobol indices; otherwise the intervals are those of the linearised
-      problem.
+    - `profile`: compute profile intervals and Sobol indices. If False, intervals are those of the linearised problem.
     """
 
     select: Conditions = ""
@@ -48,12 +47,12 @@ def calibrate(
     progress: Progress | None = None,
     options: CalibrationOptions = _DEFAULTS,
 ) -> Fit:
-    """Determine a scenario's costs from one or several tables of measurements.
+    """Estimate a scenario's costs from one or more tables of measurements.
 
     - `scenario`: a scenario, or its file. Its `Calibration` section names the unknown costs and the metrics.
     - `measurements`: a table, a DataFrame with the columns of a measurement file, a CSV file, the name of a table in
-      data/, or several of these. A table provides those metrics of the calibration that it contains. The noise of each
-      metric of a table is estimated separately if it has enough rows (`simlib.analysis.calibrate.noise`).
+      data/, or several of these. Each table contributes the metrics of the calibration that it contains. The noise of
+      each metric of a table is estimated separately if it has enough rows (`simlib.analysis.calibrate.noise`).
     - `train`: condition on the rows that the calibration may use; the others are held out. Give one condition for all
       tables, or conditions by the names of tables, where ``""`` applies to tables that are not named.
     - `seed`: seed of the engine's random numbers and of the starting points.

@@ -11,20 +11,20 @@ from simlib.measurements.fits import BOUNDS, Fit
 
 INFORMATIVE_ROWS = {
     "fault_unlocked": "times with one vCPU",
-    "fault_hold": "times with so many vCPUs that they queue for the lock",
+    "fault_hold": "times with enough vCPUs for a queue at the lock",
     "line_transfer": "times or contentions with 2 to 8 vCPUs",
-    "queue_length_penalty": "times with several numbers of vCPUs that all queue for the lock",
+    "queue_length_penalty": "times with several numbers of vCPUs, each enough for a queue at the lock",
     "tlb_invalidate": "times with many vCPUs whose faults take the lock for read",
     "fault_jitter": "contentions with 2 to 8 vCPUs",
     "guest_access": "times of an iteration without faults",
     "populate_block": "populate_time",
     "clear_page": "clear_dirty_log_time",
 }
-"""Measurements that depend most on a cost."""
+"""Measurements that are most sensitive to each cost."""
 
 
 def advice(fit: Fit, end: Minimum) -> dict[str, str]:
-    """Return a sentence for each flag of ``fit.valid`` that is false; `end` is the end of the last descent."""
+    """Return a sentence for each flag of ``fit.valid`` that is false; `end` is the result of the last descent."""
     texts = {
         "starts_agree": _starts_differ, "inside_bounds": _at_bound, "more_data_than_costs": _few_data,
         "all_determined": _not_determined, "rows_explained": _not_explained,
@@ -36,59 +36,59 @@ def advice(fit: Fit, end: Minimum) -> dict[str, str]:
 def _not_converged(fit: Fit, end: Minimum) -> str:
     cost, width = _least_determined(fit), np.sqrt(np.diag(fit.estimate.covariance).max())
     return (
-        f"the search was stopped after {end.steps} steps, the last {MAX_STEPS} of which still reduced the sum of "
-        f"squares by {end.gain:.1%}; the rows constrain {cost} least (to a factor of {np.exp(width):.2g}): "
+        f"the search was stopped at step {end.steps}: the last {MAX_STEPS} steps still reduced the sum of squares by "
+        f"{end.gain:.1%}; the rows constrain {cost} least (to a factor of {np.exp(width):.2g}): "
         f"{_remedy([cost])}"
     )
 
 
 def _starts_differ(fit: Fit) -> str:
     last = sorted(fit.starts["last"])
-    ratio = f" with {last[1] / last[0]:.1f} times the sum of squares" if len(last) > 1 and last[0] > 0 else ""
+    ratio = f" (the next sum of squares is {last[1] / last[0] - 1:.0%} larger)" if len(last) > 1 and last[0] > 0 else ""
     return (
-        f"of {len(last)} starts only one reached the best minimum, and the second best ended elsewhere{ratio}: a "
-        f"better minimum may exist; try other seeds, and if the costs then differ: {_remedy([_least_determined(fit)])}"
+        f"only one of the {len(last)} starts reached the best minimum{ratio}, so a better minimum may exist: try "
+        f"other seeds; if the costs change with the seed, {_remedy([_least_determined(fit)])}"
     )
 
 
 def _at_bound(fit: Fit) -> str:
     rows = fit.parameters[fit.parameters["at_bound"]]
     texts = [
-        f"{name} is at its {'lower' if value < 1.01 * BOUNDS[name.partition('[')[0]][0] else 'upper'} bound, "
-        + (f"{value:.2g}" if name.startswith("fault_jitter") else f"{value / 1000:.4g} ns")
+        f"{name} is at its {'lower' if value < 1.01 * BOUNDS[name.partition('[')[0]][0] else 'upper'} bound "
+        + (f"({value:.2g})" if name.startswith("fault_jitter") else f"({value / 1000:.4g} ns)")
         for name, value in zip(rows["name"], rows["value"], strict=True)
     ]
     return (
-        f"{', '.join(texts)}; check units, vCPUs and the architecture, which determines the path of a fault; if they "
-        f"are right: {_remedy(list(rows['name']))}"
+        f"{', '.join(texts)}; check the units, the numbers of vCPUs, and the architecture (the path of a fault depends "
+        f"on it); if these are right, {_remedy(list(rows['name']))}"
     )
 
 
 def _few_data(fit: Fit) -> str:
     rows, costs = len(fit.train), len(fit.estimate.names)
     return (
-        f"{rows - repeats(fit.train)} different observations ({rows} with repeats) are few for {costs} costs, which "
-        "may not be distinguishable: measure other numbers of vCPUs or other metrics, or calibrate fewer costs"
+        f"there are fewer than two distinct observations per cost (observations: {rows}, distinct: "
+        f"{rows - repeats(fit.train)}, costs: {costs}): measure more numbers of vCPUs or more metrics, or calibrate fewer costs"
     )
 
 
 def repeats(observations: pd.DataFrame) -> int:
-    """Number of observations that repeat another one, and so determine no further cost."""
+    """Return the number of observations that repeat another one and so do not help to identify a cost."""
     return int(observations.duplicated(["table", "variant", "vcpus", "metric"]).sum())
 
 
 def _not_determined(fit: Fit) -> str:
     names = list(fit.parameters.loc[~fit.parameters["determined"], "name"])
-    return f"the interval of {', '.join(names)} reaches a physical bound: {_remedy(names)}"
+    return f"the rows do not constrain {', '.join(names)} within the physical bounds: {_remedy(names)}"
 
 
 def _not_explained(fit: Fit) -> str:
     deviations = np.abs(np.log(np.maximum(fit.train["model"], 1e-12) / fit.train["value"]))
     worst = fit.train.iloc[int(np.argmax(deviations))]
     return (
-        f"{worst['metric']} with {worst['vcpus']} vCPUs is {worst['value']:.4g}, in the model {worst['model']:.4g}, "
-        "for any costs: the scenario differs from the measured workload; check its iterations (with initially_set "
-        "the first one has no faults), its backing, and whether faults of its architecture contend for a lock"
+        f"{worst['metric']} (vcpus = {worst['vcpus']}) is {worst['value']:.4g} in the data and {worst['model']:.4g} in "
+        "the model with the best costs: the scenario differs from the measured workload; check its iterations (with "
+        "initially_set, the first iteration has no faults), its backing, and whether its faults contend for a lock"
     )
 
 
@@ -97,12 +97,12 @@ def _least_determined(fit: Fit) -> str:
 
 
 def _remedy(names: list[str]) -> str:
-    """Remedy for costs that the rows hardly determine."""
+    """Return a remedy for costs that the rows hardly constrain."""
     costs = list(dict.fromkeys(name.partition("[")[0] for name in names))
-    other = "a metric that depends on it (docs/metrics.md)"
+    other = "a metric that depends on the cost, see docs/metrics.md"
     rows = dict.fromkeys(INFORMATIVE_ROWS.get(cost, other) for cost in costs)
     pronoun = "it" if len(costs) == 1 else "them"
     return (
-        f"add rows that determine {pronoun} ({'; '.join(rows)}), or give {' or '.join(costs)} under [costs] and remove "
-        f"{'it' if len(costs) == 1 else 'that'} from [calibration]"
+        f"add rows that constrain {pronoun} ({'; '.join(rows)}), or give {' or '.join(costs)} a value under [costs] "
+        f"and remove {'it' if len(costs) == 1 else 'that cost'} from [calibration]"
     )

@@ -22,7 +22,7 @@ from simlib.measurements.fits import CostEstimate, Fit, UncertainCosts, conventi
 from simlib.measurements.fits.priors import LEVEL as PRIOR_LEVEL
 
 MIN_COARSE_PAGES = 512
-"""Smallest number of pages per vCPU in coarse runs: the entries of a 2 MiB block, which cannot be divided."""
+"""Smallest number of pages per vCPU in coarse runs: the 512 pages of a 2 MiB block, which is simulated as a whole."""
 
 
 def calibrate(
@@ -34,7 +34,7 @@ def calibrate(
     profile: bool = True,
     progress: Progress | None = None,
 ) -> Fit:
-    """Determine the costs of a problem, without their sensitivity, which `simlib.calibrate` adds.
+    """Estimate the costs of a problem; `simlib.calibrate` adds their sensitivity.
 
     Raises `CalibrationError` if no start leads to finite residuals.
 
@@ -107,14 +107,14 @@ def calibrate(
 
 
 def _bounds_variance(bounds: FloatArray, level: float) -> FloatArray:
-    """Variances for which costs lie within their bounds with probability `level`."""
+    """Return the variances with which the logarithms of costs lie within their bounds with probability `level`."""
     return np.asarray(((bounds[:, 1] - bounds[:, 0]) / 2 / float(ndtri(0.5 + level / 2))) ** 2)
 
 
 def _clip_to_bounds(
     bounds: FloatArray, logs: FloatArray, lows: FloatArray, highs: FloatArray, uninformed: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Clip intervals to the bounds; flag costs at a bound, and costs that are determined."""
+    """Clip intervals to the bounds; flag costs at a bound, and costs whose intervals do not reach a bound."""
     low_bound, high_bound = bounds.T
     lows = np.where(uninformed, low_bound, np.maximum(lows, low_bound))
     highs = np.where(uninformed, high_bound, np.minimum(highs, high_bound))
@@ -125,13 +125,13 @@ def _clip_to_bounds(
 def held_at_medians(
     objective: LogResiduals, estimate: CostEstimate, jacobian: FloatArray, weights: FloatArray
 ) -> tuple[tuple[str, ...], FloatArray]:
-    """Effect of the costs that were held at the medians of their priors on the calibrated costs.
+    """Effect on the calibrated costs of the costs that were held at the medians of their priors.
 
     - `weights`, shape (calibrated costs,): weights of the squared changes of the calibrated costs relative to the
       squared residuals. They keep costs that the rows hardly distinguish within their bounds.
 
-    Returns: the names of the held costs that have an effect, and the change of the calibrated costs' logarithms if a
-    held cost changes by its standard deviation, to first order, shape (calibrated costs, names).
+    Returns: the names of the held costs that have an effect, and the first-order change of the calibrated costs'
+    logarithms if a held cost changes by its standard deviation, shape (calibrated costs, names).
     """
     problem, quantile = objective.problem, float(ndtri(0.5 + PRIOR_LEVEL / 2))
     cases = [problem.scenario.variants[name] if name else problem.scenario for name in set(problem.train["variant"])]
@@ -151,7 +151,7 @@ def held_at_medians(
 def _settle(
     problem: Problem, logs: FloatArray, pages: int, seed: int
 ) -> tuple[LogResiduals, Minimum, Noise, FloatArray]:
-    """Fit and reweight in turn, until the deviations of the metrics change by less than 5 %."""
+    """Alternate between fitting and reweighting until the metrics' deviations change by less than 5 %."""
     ratios = assumed_ratios(problem.train)
     for _ in range(4):
         objective = LogResiduals(problem, ratios, pages, seed)
@@ -165,6 +165,6 @@ def _settle(
 
 
 def _simulation_variance(objective: LogResiduals, logs: FloatArray) -> float:
-    """Largest variance of a residual over seeds, caused by simulating a sample of the pages."""
+    """Return the largest variance of a residual over seeds, which arises because only some pages are simulated."""
     repeated = [replace(objective, seed=objective.seed + k)(logs) for k in range(1, 5)]
     return float(np.max(np.var(repeated, axis=0, ddof=1)))

@@ -46,7 +46,7 @@ def sobol_indices(
 
 
 def sensitivity(fit: Fit) -> pd.DataFrame:
-    """Sobol indices of each variant's dirty memory time in the middle of the training vCPUs.
+    """Sobol indices of each variant's dirty memory time at the median number of vCPUs in the training rows.
 
     Returns: variant, vcpus and the columns of `sobol_indices`.
     """
@@ -62,7 +62,7 @@ def sensitivity(fit: Fit) -> pd.DataFrame:
 
 
 def strongest_correlations(fit: Fit, count: int = 3) -> list[tuple[str, str, float]]:
-    """Pairs of costs with the strongest correlations of their estimates, strongest first."""
+    """Pairs of costs whose estimates are most strongly correlated, strongest first."""
     if fit.correlation is None:
         return []
     names, matrix = fit.estimate.names, fit.correlation.to_numpy()

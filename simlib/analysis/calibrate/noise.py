@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Deviation of measurements from the model, estimated separately for each metric of each table with enough rows.
 
-The deviation is the standard deviation of the logarithm of model over measured. A group of rows (one metric of one
-table) has its own deviation if it has enough rows, otherwise that of its metric in all tables. If these rows are too
-few, the group has the pooled deviation times an assumed ratio. The deviations are estimated iteratively: weight, fit,
-and divide each group's sum of squares by its degrees of freedom, n minus the sum of its leverages (Patterson and
-Thompson 1971, Biometrika 58(3), restricted maximum likelihood for groups that differ in variance).
+The deviation is the standard deviation of the logarithm of model over measured. A group (the rows of one metric in one
+table) has a separate deviation if it has enough rows. A smaller group has the deviation of its metric over all tables
+or, if this has too few rows as well, the pooled deviation times an assumed ratio. The deviations are estimated
+iteratively: weight, fit, and divide each group's sum of squares by its degrees of freedom, n minus the sum of its
+leverages (restricted maximum likelihood: Patterson and Thompson 1971, Biometrika 58(3)).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from simlib.analysis.calibrate.problem import FloatArray
 from simlib.simulator.workloads.metrics import split_name
 
 ASSUMED = {"contentions": 2.0}
-"""Assumed ratio of a metric's deviation to the pooled one if its rows do not determine it; 1 for other metrics. The
+"""Assumed ratio of a metric's deviation to the pooled one if it has too few rows; 1 for metrics not listed here. The
 published counts come from a kernel with CONFIG_LOCK_STAT; the times may come from a kernel without it."""
 
 MIN_ROWS, MIN_FREEDOM = 6, 3.0
 """Rows and degrees of freedom that a group needs for a separate deviation."""
 
 MAX_RATIO = 10.0
-"""Largest ratio of two groups' deviations: without it, a group that is fitted exactly would get all the weight."""
+"""Largest ratio of two groups' deviations; without it, a group that is fitted exactly would get all the weight."""
 
 POOLED = "pooled"
 
@@ -48,7 +48,7 @@ class Noise:
 
     @property
     def spread(self) -> dict[str, float]:
-        """Ratio of each metric, the root mean square over its tables; the assumed ratio if unmeasured."""
+        """Ratio of each metric: the root mean square over its tables, or the assumed ratio without a measurement."""
         squares = (self.groups["ratio"] ** 2 * self.groups["rows"]).groupby(self.groups["metric"]).sum()
         rows = self.groups.groupby("metric")["rows"].sum()
         ratios = {str(name): float(np.sqrt(squares[name] / rows[name])) for name in rows.index}
@@ -67,14 +67,14 @@ def assumed_ratios(train: pd.DataFrame) -> FloatArray:
 
 
 def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatArray, ratios: FloatArray) -> Noise:
-    """Estimate the deviations after a fit whose rows were weighted by `ratios`; the result has the next fit's ratios.
+    """Estimate the deviations after a fit whose rows were weighted by `ratios`; return the next fit's ratios, too.
 
-    The ratios stay as assumed unless at least two groups determine theirs. `residuals`, shape (rows,), are the
-    logarithms of model over measured, and `jacobian`, shape (rows, costs), their derivatives with respect to the
-    logarithms of the costs.
+    The assumed ratios remain unless at least two deviations can be estimated separately. `residuals`, shape (rows,),
+    are the logarithms of model over measured, and `jacobian`, shape (rows, costs), their derivatives with respect to
+    the logarithms of the costs.
     """
     group, weighted = row_groups(train), jacobian / ratios[:, None]
-    # With pinv, directions that the rows do not determine use no degrees of freedom.
+    # With pinv, directions that the rows do not constrain use no degrees of freedom.
     freedom = 1 - np.einsum("ij,ji->i", weighted, np.linalg.pinv(weighted, rcond=1e-6))
 
     def deviation(rows: Mask, standard: FloatArray) -> float:
@@ -103,7 +103,7 @@ def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatAr
 
 
 def _deviation_rows(group: Mask, metric: Mask, freedom: FloatArray) -> tuple[Mask, str]:
-    """Rows that determine a group's deviation, and their source: the group, its metric in all tables, or all rows."""
+    """Return the rows for a group's deviation, and their source: the group, its metric in all tables, or all rows."""
     for rows, source in ((group, "own"), (metric, "metric")):
         if rows.sum() >= MIN_ROWS and freedom[rows].sum() >= MIN_FREEDOM:
             return rows, source

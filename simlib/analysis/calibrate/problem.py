@@ -27,7 +27,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Problem:
-    """Measurements to explain, and costs to determine.
+    """Measurements to explain, and costs to estimate.
 
     - `observations`: table, variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or
       count), train (bool).
@@ -103,8 +103,8 @@ def build_problem(
 ) -> Problem:
     """Pair tables of measurements with a scenario and its variants.
 
-    The scenario's `Calibration` names the costs and the metrics. With variants, a table's column ``series`` names the
-    variant of each row. A table has a column ``vcpus`` and columns of metrics; a column ``iteration`` gives the
+    The scenario's `Calibration` names the costs and the metrics. If it has variants, a table's column ``series`` names
+    the variant of each row. A table has a column ``vcpus`` and columns of metrics; a column ``iteration`` gives the
     iteration of a row's times. If it is missing or empty, the times are sums over all iterations. `train` is the
     condition on the rows that the calibration may use, or one for each table by its name; empty: all.
 
@@ -117,7 +117,7 @@ def build_problem(
     for cost in (*scenario.calibration.costs, *scenario.calibration.per_group_costs):
         if any(cost in case.costs.given() for case in (scenario, *scenario.variants.values())):
             raise InputError(
-                f"costs.{cost}", "given", "[calibration] lists it as a cost to determine",
+                f"costs.{cost}", "given", "[calibration] lists it as a cost to estimate",
                 f"remove it from [costs], or {cost!r} from [calibration]",
             )  # fmt: skip
     texts = conditions_of("train", train, tables)
@@ -141,14 +141,14 @@ def build_problem(
     )  # fmt: skip
     if len(problem.train) <= len(names):
         raise CalibrationError(
-            f"{len(names)} costs ({', '.join(names)}) cannot be determined from {len(problem.train)} observations: "
-            "there must be more observations than costs; train on more rows or calibrate fewer costs"
+            f"the number of observations ({len(problem.train)}) must exceed the number of costs ({len(names)}: "
+            f"{', '.join(names)}); train on more rows or calibrate fewer costs"
         )
     return problem
 
 
 def _rows(scenario: Scenario, table: MeasurementTable, variants: Sequence[str], train: str) -> pd.DataFrame:
-    """Observations of one table, for the metrics that it has."""
+    """Return the observations of one table for the metrics that it contains."""
     frame = table.frame
     known = {"table": table.name, "variant": variants, "vcpus": frame["vcpus"]}
     chosen = parse_condition(train).mask(frame)
@@ -160,7 +160,7 @@ def _rows(scenario: Scenario, table: MeasurementTable, variants: Sequence[str], 
     if not parts:
         raise InputError(
             f"columns of {table.name}", ", ".join(map(str, frame.columns)),
-            f"none is a metric of the calibration ({', '.join(scenario.calibration.metrics)})",
+            f"no column is a metric of the calibration ({', '.join(scenario.calibration.metrics)})",
             "remove the table, or list its metrics under [calibration]",
         )  # fmt: skip
     return pd.concat(parts, ignore_index=True)
@@ -180,13 +180,13 @@ def _check_metrics(scenario: Scenario, tables: Sequence[MeasurementTable]) -> No
             columns = dict.fromkeys(str(column) for table in tables for column in table.frame.columns)
             raise InputError(
                 f"columns of {', '.join(table.name for table in tables)}", ", ".join(columns),
-                f"none has {metric}, which is in the metrics of [calibration]",
-                f"add a column {name}{'_s (or _ms, _us, _ns)' if unit == 's' else ''}, or remove it from metrics",
+                f"no column has {metric}, which [calibration] lists under metrics",
+                f"add a column {name}{'_s (or _ms, _us, _ns)' if unit == 's' else ''}, or remove {metric} from metrics",
             )  # fmt: skip
 
 
 def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | FloatArray]:
-    """Metric of every row, with the iteration if there is one, and the value; NaN if a row has no value."""
+    """Return the metric of every row, with the iteration if there is one, and its value, NaN if it is missing."""
     name, iteration = split_name(metric)
     values = table.column(name).astype(float) if name in table.frame.columns else table.seconds(name)
     if "iteration" not in table.frame.columns:
@@ -213,7 +213,7 @@ def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
     if "series" not in frame.columns:
         raise InputError(*columns, "the column series, which names the variant of each row, is missing", known)
     if not set(names) & set(scenario.variants):
-        raise InputError(*series, "none is a variant of the scenario", known)
+        raise InputError(*series, "no series is a variant of the scenario", known)
     return names
 
 

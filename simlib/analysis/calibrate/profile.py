@@ -2,7 +2,7 @@
 """Profile intervals: range of a cost while the other costs compensate for its change.
 
 A profile is followed from the optimum outwards (Bates and Watts 1988, Nonlinear Regression Analysis and Its
-Applications, 6.1.2), with runs of few pages. At its end, runs of all pages correct these runs until both agree.
+Applications, 6.1.2), with runs of few pages. At the interval's end, runs of all pages correct them within 10 %.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Profile:
     points: list[_ProfilePoint]
 
     def end(self, start: float, farthest: float) -> float:
-        """Distance of the interval's end from the optimum."""
+        """Return the distance of the interval's end from the optimum."""
         distance = start
         for _ in range(5):
             distance = _solve_for_one(lambda at: self._evaluate(at, self.coarse)[0], distance, farthest)
@@ -82,7 +82,7 @@ class _Profile:
         return _solve_for_one(self.growth_with_all_pages, distance, farthest)
 
     def growth_with_all_pages(self, distance: float) -> float:
-        """Square root of the growth relative to the end's, from a run of all pages, which also corrects coarse runs."""
+        """Return sqrt(growth / growth at the interval's end) from a run of all pages; it also corrects coarse runs."""
         ratio, point, residuals = self._evaluate(distance, self.objective)
         if distance > 0:
             self.coarse = self.coarse.updated(point.logs, residuals)
@@ -101,9 +101,9 @@ class _Profile:
 
 
 def _solve_for_one(function: Callable[[float], float], start: float, farthest: float) -> float:
-    """Find where a function that grows from 0 reaches 1, within 5 %; `farthest` if it does not.
+    """Return where a function that grows from 0 reaches 1, within 5 %, or `farthest` if it does not reach 1.
 
-    The square root of a sum of squares is nearly linear in the distance; if not, bisection alternates with secants.
+    The square root of a sum of squares is nearly linear in the distance; if it is not, bisection and secants alternate.
 
     >>> round(_solve_for_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_solve_for_one(np.expm1, 7.0, 9.0)), 1)
     (3.0, 0.7)

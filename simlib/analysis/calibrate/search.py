@@ -26,7 +26,7 @@ FOLLOWED = 4
 """Number of starting points that are followed to a minimum: the guess, and the best of the others."""
 
 MAX_STEPS, MAX_DESCENTS = 20, 5
-"""Maximum number of steps of a descent, and of descents, each of which continues one that has not converged."""
+"""Maximum numbers of steps in a descent, and of descents; each continues the previous one if it has not converged."""
 
 CONVERGED = 1e-5
 """Relative decrease of the sum of squares below which a descent has converged."""
@@ -59,14 +59,14 @@ class LogResiduals:
         return np.asarray((residuals[1:] - residuals[0]).T / steps)
 
     def jacobian(self, point: FloatArray) -> FloatArray:
-        """Return two-sided derivatives, which take twice the runs."""
+        """Return two-sided derivatives, which need twice as many runs."""
         steps = 0.2 * np.eye(len(point))  # with smaller steps the resulting intervals are too narrow
         return np.asarray((self(point + steps) - self(point - steps)).T / (2 * 0.2))
 
 
 @dataclass(frozen=True)
 class CorrectedResiduals:
-    """Residuals of runs with few pages, corrected to the values and slopes of runs with more pages at one point.
+    """Residuals of runs with few pages, corrected to match runs with more pages in value and slope at one point.
 
     This is the additive correction of Alexandrov and Lewis (2001, Optimization and Engineering 2(4)).
 
@@ -80,7 +80,7 @@ class CorrectedResiduals:
 
     @classmethod
     def at(cls, point: FloatArray, fine: LogResiduals, jacobian: FloatArray, pages: int) -> CorrectedResiduals:
-        """Correct runs with `pages` at a point where `jacobian` is the derivative of `fine`."""
+        """Correct runs with `pages` pages per vCPU at a point; `jacobian` is the derivative of `fine` there."""
         coarse = replace(fine, pages=min(pages, fine.pages))
         return cls(coarse, point, fine(point) - coarse(point), jacobian - coarse.jacobian(point))
 
@@ -90,7 +90,7 @@ class CorrectedResiduals:
         return self.coarse.problem
 
     def updated(self, point: FloatArray, residuals: FloatArray) -> CorrectedResiduals:
-        """Return the residuals corrected at a further point by Broyden's update of the slopes."""
+        """Return the residuals corrected at another point by Broyden's update of the slopes."""
         step = point - self.point
         return replace(self, slopes=self.slopes + np.outer(residuals - self(point), step) / (step @ step))
 
@@ -104,7 +104,7 @@ Residuals = LogResiduals | CorrectedResiduals
 
 @dataclass(frozen=True)
 class Minimum:
-    """End of a descent: logarithms of the costs, sum of squares, and its last relative decrease `gain`."""
+    """Result of a descent: logarithms of the costs, sum of squares, and its last relative decrease `gain`."""
 
     logs: FloatArray
     squares: float
@@ -120,7 +120,7 @@ def minimise(
     descents: int | None = None,
     check: parallel.Check | None = None,
 ) -> Minimum:
-    """Descend from a point until the sum of squares decreases by a share below 1e-5, or steps are below about 0.05 %.
+    """Descend until a step reduces the sum of squares by a share below 1e-5, or changes costs by less than some 0.05 %.
 
     If one descent does not converge, others follow, up to a total of `descents` (by default `MAX_DESCENTS`).
     """
@@ -146,11 +146,11 @@ def minimise(
 
 
 def first_guess(problem: Problem) -> FloatArray:
-    """Logarithms of costs from the asymptotes of a closed queue: the time of one vCPU, and the time in saturation.
+    """Guess logarithms of costs from a closed queueing network's asymptotes: the times of one vCPU and in saturation.
 
     With one vCPU, a fault takes the think time plus the service time; with many, it takes the service time multiplied
-    by the number of vCPUs (Denning and Buzen 1978). The two times give ``fault_unlocked`` and ``fault_hold``; the other
-    costs of a fault are small shares of the hold. CLEAR's cost per page is its time divided by the number of pages.
+    by the number of vCPUs (Denning and Buzen 1978). The two times give ``fault_unlocked`` and the service time, of
+    which the other costs of a fault are fixed shares. CLEAR's cost per page is its time divided by the number of pages.
     """
     train = problem.train
     pages = problem.scenario.guest.pages_per_vcpu

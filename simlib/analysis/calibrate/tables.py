@@ -16,10 +16,10 @@ TableSource = MeasurementTable | pd.DataFrame | str | Path
 """Table of measurements, DataFrame with the same columns, CSV file, or name of a table in data/."""
 
 Tables = TableSource | Sequence[TableSource] | Mapping[str, TableSource]
-"""One table, several, or several with given names."""
+"""One table, a sequence of tables, or a mapping from names to tables."""
 
 Conditions = str | Mapping[str, str]
-"""Condition on the rows of every table, or one for each table by its name; the one named ``""`` is for all others."""
+"""Condition on the rows of all tables, or a mapping from tables to conditions; ``""`` stands for other tables."""
 
 
 def read_tables(tables: Tables) -> tuple[MeasurementTable, ...]:
@@ -55,7 +55,7 @@ def conditions_of(option: str, given: Conditions, tables: Sequence[MeasurementTa
     """Return the condition of each table; `option` is ``train`` or ``select``.
 
     Raises `InputError` if a condition is for an unknown table, or names a column that a table lacks: rows are never
-    skipped silently, so that such a table needs a separate condition.
+    skipped silently, so such a table needs a separate condition.
     """
     names = [table.name for table in tables]
     if isinstance(given, Mapping):
@@ -93,7 +93,7 @@ def split_conditions(option: str, given: Sequence[str], names: Sequence[str]) ->
 
 
 def single_condition(conditions: Mapping[str, str]) -> Conditions:
-    """Reduce conditions to a single one unless some apply to only one table.
+    """Return the condition for all tables as a string, or the conditions if one of them names a table.
 
     >>> single_condition({"": "vcpus <= 8"}), single_condition({}), single_condition({"mine": "vcpus <= 8"})
     ('vcpus <= 8', '', {'mine': 'vcpus <= 8'})

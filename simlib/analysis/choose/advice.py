@@ -30,8 +30,7 @@ class Choice(Result):
 
     - `scenario`, `weight`, `indifference`, `objective`: as given to `simlib.choose`.
     - `confidence`: joint confidence level of the intervals of the differences of all pairs of strategies, and so of
-      `pairs` and of the regrets in `answers`, whichever strategy is selected. The intervals of values have this level
-      individually.
+      `pairs` and of the regrets in `answers`, whichever strategy is selected. Each value's interval has this level.
     - `how`: ``sampled`` or ``whole`` migrations.
     - `runs`: replications of the selection, and of the check; printed values use all of them.
     - `table`: one row per strategy: strategy, as_it_is, allowed (within the limit of the longest stall), stall_bound_s
@@ -47,7 +46,7 @@ class Choice(Result):
     - `budgets`: one row per limit of the longest stall: stall_budget_s, recommended, stall_bound_s, cost_s, share_more
       (of the cost without a limit).
     - `information`: one row per objective and cost: saving (s, mean, if the cost were known), indifference_s, matters
-      (the saving exceeds half of the zone, and what chance would give), switches_to.
+      (the saving exceeds half of the zone, and a saving by chance), switches_to.
     - `costs`: one row per cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
     - `evidence`: ``calibrated``, ``partly calibrated: faults only``, ``partly calibrated``, ``facts alone``, ``costs
       given by hand``, or ``partly given by hand``.
@@ -108,7 +107,7 @@ class Choice(Result):
 
     @property
     def knee(self) -> str:
-        """The strategy that is nearest to the best in every respect."""
+        """The strategy that is nearest to the best values of all objectives of the Pareto front."""
         return str(self.table.loc[self.table["knee"], "strategy"].iloc[0])
 
     @property
@@ -186,10 +185,9 @@ class Choice(Result):
         return f"{text} ({low if low == high else f'{low} to {high}'})"
 
     def readable(self, main: str = "") -> pd.DataFrame:
-        """Return all strategies with formatted values; those that differ by less than the zones share a line.
+        """Return all strategies with formatted values; those equal within the indifference zones share a row.
 
-        - `main`: objective that determines the order and the columns; by default the order of the strategies, and all
-          objectives.
+        - `main`: objective that determines the order and the columns; by default the given order, and all columns.
         """
         table, marks, columns = self.table, {"as_it_is": "as it is", "knee": "knee"}, list(OBJECTIVES)
         lines = table[table["strategy"] == table["line_of"]]
@@ -217,21 +215,21 @@ class Choice(Result):
     @property
     def notes(self) -> list[str]:
         """Sentences below the table of strategies: shared lines, limits of the stall, and costs worth measuring."""
-        notes = [f"Equal to {first} within indifference zones: {', '.join(rows['strategy'][rows['strategy'] != first])}"
-                 for first, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
+        notes = [f"Equal to {name} within indifference zones: {', '.join(rows['strategy'][rows['strategy'] != name])}"
+                 for name, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
         budgets, known = self.readable_budgets(), self.readable_information().drop_duplicates("cost").head(2)
-        shares = budgets["more"].map(lambda share: f" ({share} weighted cost)" if share else "")
+        more = budgets["more"].map(lambda share: f" ({share} weighted cost)" if share else "")
         least = format_seconds(float(self.table.loc[self.table["allowed"], "stall_bound_s"].min()))
         names = budgets["recommended"] + np.where((budgets.index == 0) & (budgets["weighted cost"] == ""),
                                                   f" (lowest 90 % bound: {least})", "")  # fmt: skip
-        notes.append(f"If no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + names + shares)}")
+        notes.append(f"Recommended if no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + names + more)}")
         rows = known.iloc[:, :5].itertuples(index=False, name=None)
-        costs = [f"{cost} ({saving} of {title}, with {other})" for title, cost, saving, _, other in rows]
+        costs = [f"{cost} ({saving} less {title} on average, with {other})" for title, cost, saving, _, other in rows]
         return [*notes, f"The answer could change if these costs were known: {joined(costs, 'and')}" if costs else
                 "No single cost, if known, would change the answer"]  # fmt: skip
 
     def readable_budgets(self) -> pd.DataFrame:
-        """Return the cost of limits of the longest stall, formatted, up to the first that costs nothing."""
+        """Return formatted costs of limits on the longest stall, up to the first limit that costs nothing."""
         rows = []
         for row in self.budgets.to_dict("records"):
             cells = {"recommended": "none", "longest stall, 90 %": "", "weighted cost": "", "more": ""}
@@ -311,7 +309,7 @@ class Choice(Result):
 
 
 def comparison(choices: Mapping[str, Choice]) -> pd.DataFrame:
-    """Return one row per choice and objective, by the choice's name: the table of all architectures.
+    """Return the table of all architectures, one row per choice and objective; `choices` maps names to choices.
 
     Returns: architecture, the columns of `Choice.answers`, the recommended strategy's stall_s, clear_s and
     guest_time_lost_s, evidence, grounds, knee.

@@ -66,8 +66,8 @@ class Batches:
     def regrets(self) -> pd.DataFrame:
         """Excess of the simple rules over the recommended batch, one row per rule.
 
-        Its columns are rule, batch_pages, regret_s with low_s, high_s, and share, share_low, share_high, the same as
-        shares of the recommended batch's objective.
+        Its columns are rule, batch_pages, regret_s with low_s, high_s, and share, share_low, share_high: these three
+        times divided by the recommended batch's objective.
         """
         table, batches = self.table, self.table["batch_pages"].tolist()
         block = PageTable(self.choice.scenario.guest.page_size).pages_per_block()
@@ -88,7 +88,7 @@ class Batches:
 
     @property
     def equivalent(self) -> tuple[int, int]:
-        """Smallest and largest batch of the equivalent range around the recommended one, effective pages."""
+        """Smallest and largest batch of the equivalent range around the recommended one, in effective pages."""
         best = self.table["selected"].tolist().index(True)
         worse = np.flatnonzero(~self.table["equivalent"].to_numpy(dtype=bool)).tolist()
         low = max((place for place in worse if place < best), default=-1) + 1
@@ -130,7 +130,7 @@ class Batches:
         zone = format_seconds(float(self._answer["indifference_s"]))
         confidence = f"{self.choice.confidence * 100:.6g} % confidence"
         stall = least if least == most else f"{least} to {most}"
-        best = f"recommended: {self.label(self.recommended)}" if self.matters else "the batch does not matter"
+        best = f"recommended: {self.label(self.recommended)}" if self.matters else "recommended: any batch"
         return f"{best}; {others} (within {zone}, {confidence}); longest stall {stall}"
 
     @property
@@ -145,7 +145,7 @@ class Batches:
         elif batch / 2 <= root <= batch * 2:
             text += f" (square-root law: {root:.0f})"
         else:
-            text += f" (not the square-root law's {root:.3g}, which is valid if few vCPUs wait)"
+            text += f" (not the square-root law's {root:.3g}, which is valid only if few vCPUs wait)"
         agrees = "agrees: this batch is" if self.law_confirmed else "disagrees: this batch is not"
         return f"{text}; the simulation {agrees} in the equivalent range"
 
@@ -181,7 +181,7 @@ class Batches:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values that are not in the tables, in types of JSON."""
+        """Return the values that are not in the tables, as JSON types."""
         law = self.closed_form
         return {
             "sentence": self.sentence, "recommended": self.recommended, "equivalent": list(self.equivalent),
@@ -192,12 +192,12 @@ class Batches:
 
 
 def comparison_of_batches(choices: Mapping[str, Choice]) -> pd.DataFrame:
-    """Return one row per choice among batches, by the choice's name: the table of all architectures.
+    """Return the table of all architectures, one row per choice among batches; `choices` maps names to choices.
 
     Returns: architecture, chunk_pages, recommended_pages (0: the whole ioctl), equivalent_from and equivalent_to
-    (effective pages: those of the chunk for the whole ioctl), matters, stall_from_s and stall_to_s (longest stalls of
-    these two batches), the regrets of the simple rules as regret_never_s, regret_64_s and regret_2m_s, and as shares,
-    closed_form_pages, closed_form_confirmed, evidence, certain.
+    (effective pages; for the whole ioctl, the pages of the chunk), matters, stall_from_s and stall_to_s (longest stalls
+    of these two batches), the regrets of the simple rules as regret_never_s, regret_64_s and regret_2m_s, and as
+    shares, closed_form_pages, closed_form_confirmed, evidence, certain.
     """
     rows = []
     for name, choice in choices.items():

@@ -3,9 +3,9 @@
 
 There are two sets of replications. The selection finds the strategies that satisfy the limit of the longest stall. The
 check continues until the answers are certain, or until more replications could not make them certain. The
-recommendations and the printed values are computed from both sets: the intervals are those of all pairs of strategies,
-whichever is recommended (`simlib.analysis.choose.ranking`). All replications simulate all strategies on common random
-numbers, so that one run answers all objectives.
+recommendations and the printed values are computed from both sets; the intervals of all pairs of strategies hold
+jointly, whichever strategy is recommended (`simlib.analysis.choose.ranking`). All replications simulate all strategies
+with common random numbers, so one call answers the question for all objectives.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def choose_batch(scenario: Scenario | str | Path, **options: Unpack[ChoiceKeywor
     Raises `InputError` if the scenario is not a migration or leaves no batch to choose, an argument is invalid, or
     no batch satisfies `max_stall_s`.
 
-    - `scenario`: a migration without variants, or its file. The batch of its policy does not matter.
+    - `scenario`: a migration without variants, or its file. The batch of its policy is ignored.
     - `fit`, `objective`, `weight`, `indifference`, `confidence`, `max_stall_s`, `seed`, `announce`, `progress`: see
       `simlib.analysis.choose.options.ChoiceOptions`.
 
@@ -92,15 +92,15 @@ def choose_batch(scenario: Scenario | str | Path, **options: Unpack[ChoiceKeywor
     >>> choice.batches.table["effective_pages"].tolist(), choice.evidence
     ([64, 128, 256], 'facts alone')
     >>> choice.batches.sentence
-    'the batch does not matter; batches from 64 pages to the whole ioctl are equivalent (within ..., 95 % ...
+    'recommended: any batch; batches from 64 pages to the whole ioctl are equivalent (within ..., 95 % ...
     """
     scenario, criteria = as_scenario(scenario), ChoiceOptions(**options)
     check_scenario(scenario)
     batches = batches_below(chunk_pages(scenario))
     if len(batches) < 2:
         raise InputError(
-            "workload.clear_chunk", scenario.workload.clear_chunk or "all of the memory", "one CLEAR covers 64 pages: "
-            "there is no batch to choose", "use a larger chunk, or more memory",
+            "workload.clear_chunk", scenario.workload.clear_chunk or "all of the memory", "one CLEAR covers at most "
+            "64 pages, so there is no batch to choose", "use a larger chunk, or more memory",
         )  # fmt: skip
     choice = choose_among(scenario, [f"every-{batch}" if batch else "whole-ioctl" for batch in batches], criteria)
     medians = dict(zip(choice.costs["cost"], choice.costs["value"].astype(float), strict=True))
@@ -164,9 +164,9 @@ def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) 
 
 
 def stall_bounds(stalls: Floats) -> Floats:
-    """Return upper bounds of the longest stall of one more migration, with probability `STALL_LEVEL`, by strategy.
+    """Return, by strategy, an upper bound of the longest stall of another migration with probability `STALL_LEVEL`.
 
-    They are prediction bounds of the logarithms, which are assumed to be normal.
+    It is a prediction bound of the logarithms, which are assumed to be normally distributed.
 
     - `stalls`, shape (replications, strategies): s.
 
@@ -208,7 +208,7 @@ def _select(trials: Trials, options: ChoiceOptions) -> Floats:
     if not values[:, :, _column("clear")].any():
         raise InputError(
             "workload.downtime", format_duration(scenario.workload.downtime),
-            "all memory can be sent within this time, so that nothing is ever cleared",
+            "all memory can be sent within this time, so nothing is ever cleared",
             "shorten it, or use more memory",
         )  # fmt: skip
     return values
@@ -225,7 +225,7 @@ def _objectives(metrics: Floats, scenario: Scenario, options: ChoiceOptions) -> 
 
 
 def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float | None) -> list[int]:
-    """Return the indices of the strategies that satisfy the limit. Raises `InputError` if there is none."""
+    """Return the indices of the strategies that satisfy the limit. Raises `InputError` if no strategy does."""
     if max_stall_s is None:
         return list(range(len(strategies)))
     allowed = np.flatnonzero(bounds <= max_stall_s).tolist()
@@ -233,8 +233,8 @@ def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float 
         least = int(np.argmin(bounds))
         raise InputError(
             "longest stall allowed", format_duration(round(max_stall_s * 1e12)),
-            f"no strategy satisfies it with a probability of {STALL_LEVEL:.0%}: the best, {strategies[least].name}, "
-            f"needs {format_duration(float(f'{bounds[least] * 1e12:.3g}'))}",
+            f"no strategy satisfies it with a probability of {STALL_LEVEL:.0%}: the lowest bound is "
+            f"{format_duration(float(f'{bounds[least] * 1e12:.3g}'))}, with {strategies[least].name}",
             "allow longer stalls",
         )  # fmt: skip
     return allowed
@@ -276,16 +276,16 @@ def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[s
     if wider != scenario:
         own, qemu = (size_text(case.workload.clear_chunk or 0) for case in (scenario, wider))
         flags.append(
-            f"bounds of the longest stall are for CLEARs of {qemu}, QEMU's default, where they are larger than for "
-            f"this scenario's {own}; all other values are for {own}"
+            f"bounds of the longest stall also hold for CLEARs of {qemu}, QEMU's default; all other values are for the "
+            f"scenario's CLEARs of {own}"
         )
     policy, facts = scenario.policy, scenario.policy.facts
     if costs.evidence.startswith("partly"):
         priors = ", ".join(name for name, kind in costs.sources().items() if kind == "prior")
-        flags.append(f"not calibrated, so drawn from published or assumed priors: {priors}")
+        flags.append(f"costs that were not calibrated are drawn from published or assumed priors: {priors}")
     flags += [
-        f"computed as if {name} were {getattr(policy, name)!r}: {facts.title} does not take mmu_lock there; in fact "
-        f"CLEAR (or GET) drops the lock {facts.drop_points}"
+        f"computed as if {name} were {getattr(policy, name)!r}, although {facts.title} does not take mmu_lock there; "
+        f"in fact, CLEAR (or GET) drops the lock {facts.drop_points}"
         for name in ("lock", "write_protect_fault", "translation_fault", "split_fault", "clear_lock")
         if getattr(facts, name) == "none"
     ]

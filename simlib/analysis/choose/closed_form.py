@@ -4,17 +4,17 @@
 The law (`simlib.analysis.theory.batching`) models one CLEAR of many pages, vCPUs that fault at a constant rate, and one
 lock. A scenario is mapped to such a case for the passes in which no huge page remains to be split:
 
-- pages: of one CLEAR ioctl; work: ``clear_page`` + ``clear_word`` / 64;
+- pages: those of one CLEAR ioctl; work: ``clear_page`` + ``clear_word`` / 64;
 - reacquire: ``reacquire`` and two transfers of the lock's cache line;
 - a waiter adds ``fault_hold``, and two transfers for each time that its fault takes the lock, and the broadcast
   invalidation if the architecture has one. The fault of a write-protected page takes the lock once unless the policy
   sets another number, even on architectures whose other faults take it twice. So does a slow fault, which invalidates
-  nothing. Faults that read-lock enter together: each adds two transfers, and all of them one hold in total;
-- think: ``fault_unlocked`` plus the quotient of the time between two accesses and the share of the pages that are
-  write-protected while CLEAR runs. A cleared page is still protected after t, because no vCPU has written it, with
-  probability exp(-t / refill), where refill = pages of the guest × interval / vCPUs. While a chunk, a share c of the
-  guest, is cleared in T, the mean share of protected pages is c × (1 - (1 - exp(-x)) / x) / x with x = T / refill, plus
-  the pages that earlier chunks of the pass left protected.
+  nothing. Faults that take the lock for read enter together: each adds two transfers, and all of them add one hold;
+- think: ``fault_unlocked`` plus the time between two accesses divided by the share of the pages that are
+  write-protected while CLEAR runs. With probability exp(-t / refill), no vCPU has written a cleared page after time t,
+  so it is still protected, where refill = pages of the guest × interval / vCPUs. While a chunk, a share c of the guest,
+  is cleared in T, the mean share of protected pages is c × (1 - (1 - exp(-x)) / x) / x with x = T / refill, plus the
+  pages that earlier chunks of the pass left protected.
 
 If no fault takes the lock, no vCPU waits, and the whole ioctl is best.
 """
@@ -48,7 +48,7 @@ class ClosedForm:
 
 
 def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0) -> ClosedForm:
-    """Apply the batching law to a scenario all of whose costs have values.
+    """Apply the batching law to a scenario whose costs all have values.
 
     - `objective`, `weight`: see `simlib.choose_batch`.
     """
@@ -70,7 +70,7 @@ def chunk_pages(scenario: Scenario) -> int:
 
 
 QEMU_CHUNK = 2**30
-"""Bytes of one CLEAR by QEMU's default: 2^18 pages of 4 KiB (property x-clear-bitmap-shift; table
+"""Bytes of one CLEAR with QEMU's default: 2^18 pages of 4 KiB (property x-clear-bitmap-shift; table
 qemu-clear-chunk-defaults)."""
 
 

@@ -10,7 +10,7 @@ from simlib.model.host import UNSTATED
 from simlib.model.scenario import Scenario
 
 UNSTATED_HOST = "whose hardware no source states"
-"""Part of every sentence on costs that were calibrated on such hosts."""
+"""Phrase that marks costs calibrated on such hosts in a sentence."""
 
 _PRIORS = "published or assumed (data/priors/costs.toml)"
 
@@ -32,7 +32,7 @@ def origin(fit: Fit | None) -> str:
     if host.name in UNSTATED:
         return f"published tables of hosts {UNSTATED_HOST} ({host.name})"
     if host.clock != "wall":
-        return f"kernels in an emulator, which is not hardware ({host.name})"
+        return f"kernels in an emulator, not on hardware ({host.name})"
     if "repeats" in fit.meta["valid"]:
         return f"measurements by simlib ({fit.meta['dataset']})"
     return f"{host.name} ({fit.meta['dataset']})"
@@ -46,10 +46,10 @@ def grounds(evidence: str, fit: Fit | None, *, given: bool = False) -> str:
     source, doubt = origin(fit), fit.doubt if fit is not None and given else ""
     sentence = {
         "calibrated": f"calibrated on {source}",
-        "partly calibrated: faults only": f"costs of faults calibrated on {source}; those of CLEAR {_PRIORS}",
-        "partly calibrated": f"partly calibrated on {source}; the other costs {_PRIORS}",
-        "facts alone": f"no cost that matters was calibrated; all are {_PRIORS}",
-        "costs given by hand": "all costs that matter are from the scenario; none was calibrated",
-        "partly given by hand": f"the scenario gives some costs, none was calibrated; the other costs {_PRIORS}",
+        "partly calibrated: faults only": f"costs of faults are calibrated on {source}; those of CLEAR are {_PRIORS}",
+        "partly calibrated": f"partly calibrated on {source}; the other costs are {_PRIORS}",
+        "facts alone": f"no cost that affects the result was calibrated; all are {_PRIORS}",
+        "costs given by hand": "the scenario gives all costs that affect the result; no cost was calibrated",
+        "partly given by hand": f"the scenario gives some costs; the others are {_PRIORS}; no cost was calibrated",
     }[evidence]
     return f"{sentence}; but {doubt}" if doubt else sentence

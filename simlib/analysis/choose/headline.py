@@ -35,7 +35,7 @@ def advice(choice: Choice, objective: str) -> dict[str, str]:
         sentences["Without a patch"] = "" if shipped else _best_shipped(choice, objective)
     sentences |= {"Longest stall": _stalls(choice), "How sure": _confidence(choice, objective),
                   "Evidence": choice.grounds,
-                  "Limits": "stalls are simulated: their order is more reliable than their length (docs/choose.md)",
+                  "Limits": "stalls are simulated: their ranking is more reliable than their length (docs/choose.md)",
                   "Other goals": _other_goals(choice, recommended)}  # fmt: skip
     return {label: text for label, text in sentences.items() if text} | {"Guest": choice.guest}
 
@@ -119,7 +119,7 @@ def _best_shipped(choice: Choice, objective: str) -> str:
     shipped = [name for name in table["strategy"] if _settings(choice, name)[1]]
     best = table[table["strategy"].isin(shipped)].sort_values(f"{objective}_s", kind="stable").head(1)
     if not shipped or best["as_it_is"].iloc[0]:
-        return "QEMU can clear less memory per CLEAR; simlib choose without --kernel compares sizes"
+        return "QEMU can clear less memory per CLEAR; simlib choose without --kernel compares the sizes"
     row, title = best.iloc[0], OBJECTIVES[objective].title
     text, stall = _settings(choice, row["strategy"])[0], seconds_text(row["stall_s"])
     return (f"{row['strategy']} has the lowest {title}, {seconds_text(row[f'{objective}_s'])} (longest stall "
@@ -127,12 +127,12 @@ def _best_shipped(choice: Choice, objective: str) -> str:
 
 
 def _stalls(choice: Choice) -> str:
-    """Describe the longest stall of the scenario and that of the best strategy for it, with their bounds."""
+    """Describe the longest stalls of the scenario and of the best strategy for it, with their bounds."""
     table, answer = choice.table.set_index("strategy"), choice.answers.set_index("objective").loc["stall"]
     current, best = table[table["as_it_is"]], table.loc[answer["recommended"]]
     row = best if current.empty else current.iloc[0]
     value, bound, percentile = (seconds_text(row[column]) for column in ("stall_s", "stall_bound_s", "p999_s"))
-    bounds = f"(with 90 % probability at most {bound}; 99.9 % of stalls at most {percentile})"
+    bounds = f"(at most {bound} with 90 % probability; 99.9 % of stalls are at most {percentile})"
     shortest = f"shortest with {answer['recommended']}"
     if current.empty:
         return f"{shortest}, {value} {bounds}"
@@ -141,7 +141,7 @@ def _stalls(choice: Choice) -> str:
         comparison = f"no strategy {verb} it by more than {seconds_text(answer['indifference_s'])}"
     else:
         comparison = f"{shortest}, {seconds_text(best['stall_s'])} ({seconds_text(best['stall_bound_s'])})"
-    return f"{value} as it is {bounds}; {comparison}"
+    return f"{value} now {bounds}; {comparison}"
 
 
 def _confidence(choice: Choice, objective: str) -> str:
@@ -162,9 +162,9 @@ def _confidence(choice: Choice, objective: str) -> str:
         return f"{level}, except {joined(exceptions, 'and except')}"
     if choice.table.set_index("strategy").loc[answer["recommended"], "as_it_is"] or answer["all_equivalent"]:
         return ""  # the first sentence has it
-    share = f" by more than {_share(answer['regret_at_most_s'], answer['value_s'])}" * bool(answer["regret_at_most_s"])
-    lowers = "needs less" if "CPU" in title else "further lowers the"
-    return f"{level} that no other of the {choice.table['allowed'].sum()} simulated strategies {lowers} {title}{share}"
+    share = f" (by over {_share(answer['regret_at_most_s'], answer['value_s'])})" * bool(answer["regret_at_most_s"])
+    count = choice.table["allowed"].sum()
+    return f"{level} confidence that no other of the {count} simulated strategies gives a lower {title}{share}"
 
 
 def _other_goals(choice: Choice, recommended: str) -> str:
@@ -173,10 +173,10 @@ def _other_goals(choice: Choice, recommended: str) -> str:
     table, sentences = choice.table.set_index("strategy"), []
     for name, rows in answers[answers["recommended"] != recommended].groupby("recommended", sort=False):
         text, shipped = _settings(choice, str(name))
-        settings = "as it is; " if table.loc[name, "as_it_is"] else f"{text}; " if shipped else ""
+        settings = "no change; " if table.loc[name, "as_it_is"] else f"{text}; " if shipped else ""
         stall = f"longest stall then {seconds_text(table.loc[name, 'stall_s'])}"
         goals = joined([OBJECTIVES[objective].title for objective in rows["objective"]], "or")
-        sentences.append(f"for {goals} use {name} ({settings}{stall})")
+        sentences.append(f"for {goals}, use {name} ({settings}{stall})")
     return "; ".join(sentences)
 
 
@@ -199,19 +199,19 @@ def _largest_change(pairs: pd.DataFrame) -> tuple[str, str]:
         value = float(rows.loc[rows["selected"].astype(bool), "value_s"].iloc[0])
         change = float(np.abs(rows[["difference_low_s", "difference_high_s"]].to_numpy(dtype=float)).max())
         if 0 < objective.floor >= change > MIN_SHARE * value:
-            below_floor.append(f"{seconds_text(objective.floor)} of {objective.title}")
+            below_floor.append(f"{objective.title} below {seconds_text(objective.floor)}")
         elif value:
             share = max(share, change / value)
-    return _share(share, 1.0), f"; ignoring less than {joined(below_floor, 'and')}" if below_floor else ""
+    return _share(share, 1.0), f"; ignoring changes of {joined(below_floor, 'and')}" if below_floor else ""
 
 
 def joined(words: Sequence[str], last: str) -> str:
-    """Join expressions to a list in a sentence."""
+    """Join expressions into a list for a sentence."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def shared_line(first: str, others: Sequence[str]) -> str:
-    """Abbreviate the names of strategies that share a line.
+    """Abbreviate the names of strategies that share a row.
 
     >>> shared_line("a", []), shared_line("a", ["b"]), shared_line("a", ["b", "c", "d"])
     ('a', 'a, b', 'a, b and 2 more')

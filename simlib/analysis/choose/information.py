@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Costs whose measurement could change the choice: the value of information.
 
-Without further knowledge, the best strategy has the lowest mean over the distribution of all costs. If one cost were
+Without more information, the best strategy has the lowest mean over the distribution of all costs. If one cost were
 known, the best strategy would be the one with the lowest conditional mean given that cost. The average saving is the
 expected value of partial perfect information. The conditional means are estimated by quadratic regressions of each
-replication's difference to the chosen strategy on the logarithm of the cost (Strong, Oakley and Brennan 2014,
+replication's difference from the chosen strategy on the logarithm of the cost (Strong, Oakley and Brennan 2014,
 "Estimating multiparameter partial expected value of perfect information from a probabilistic sensitivity analysis
 sample", Medical Decision Making 34(3)). The saving is computed from the replications and not from the fitted curves: a
-parabola through values that are mostly 0 falls below 0, which no difference does. Regression on pure noise also yields
-a positive saving; therefore, the mean saving with shuffled values of the cost is subtracted.
+parabola through values that are mostly 0 falls below 0, although no difference does. Regression on pure noise also
+yields a positive saving; therefore, the mean saving with shuffled values of the cost is subtracted.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def value_of_information(
     """Estimate the average saving if each cost were known.
 
     Returns: One row per cost, most valuable first: cost, saving (in the unit of the values, averaged over the cost's
-    distribution; at most the mean of the chosen strategy), of_chance (the 95 % quantile of the savings with
-    shuffled values), matters (true if the saving exceeds that), switches_to (index of the strategy that contributes
-    most to the saving; -1: none).
+    distribution; at most the mean of the chosen strategy), of_chance (the 95 % quantile of the savings with shuffled
+    values), matters (True if saving exceeds of_chance), switches_to (index of the strategy that contributes most to the
+    saving; -1: none).
 
     - `logs`, each of shape (replications,): logarithms of the costs, by name.
     - `values`, shape (replications, strategies): objective to minimise.
-    - `chosen`: index of the strategy chosen without further knowledge.
+    - `chosen`: index of the strategy chosen without more information.
     - `seed`: random seed of the permutations.
     """
     random = np.random.default_rng([seed, 9])

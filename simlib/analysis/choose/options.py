@@ -51,7 +51,7 @@ class ChoiceOptions:
             raise InputError("weight", self.weight, "must be finite and at least 0", "such as 1.0")
         if not 0 < self.indifference < 1:
             raise InputError("indifference", self.indifference, "must lie between 0 and 1",
-                             "0.02: differences below 2 % count as equal")  # fmt: skip
+                             "with 0.02, differences below 2 % count as equal")  # fmt: skip
         if not 0.5 < self.confidence < 1:
             raise InputError("confidence", self.confidence, "must lie between 0.5 and 1", "such as 0.95")
         if self.max_stall_s is not None and not 0 < self.max_stall_s < math.inf:
@@ -63,7 +63,7 @@ class ChoiceOptions:
 
 
 class ChoiceKeywords(TypedDict, total=False):
-    """`ChoiceOptions` as keywords of `simlib.choose` and `simlib.choose_batch`."""
+    """`ChoiceOptions` as keyword arguments of `simlib.choose` and `simlib.choose_batch`."""
 
     fit: AnyFit | None
     objective: str

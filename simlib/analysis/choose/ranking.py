@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Comparison of strategies for each objective: the best, those equivalent to it, and the excess of the others.
 
-Everything is computed from one set of intervals: those of the differences of *all* pairs of strategies, which hold
-jointly. Whichever strategy is selected, and by whatever function of the same data, its intervals are in the set.
-Therefore, the recommendation, the table and the sentence agree, and selection does not weaken the guarantee.
+All results are computed from one set of intervals, which hold jointly: the intervals of the differences between *all*
+pairs of strategies. Whichever strategy is selected, and by whatever function of the same data, its intervals are in the
+set. Therefore, the recommendation, the table and the sentence agree, and selection does not weaken the guarantee.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Ranking:
         return pd.DataFrame(rows, columns=["stall_budget_s", "recommended", "stall_bound_s", "cost_s", "share_more"])
 
     def _knee(self, traded: Floats) -> int:
-        """Return the knee of the allowed strategies, or one equivalent to it in every respect with fewer changes."""
+        """Return the knee of the allowed strategies, or one with fewer changes that is equivalent to it in `FRONT`."""
         front = np.array(self.allowed)[pareto_front(traded[self.allowed])]
         nearest = int(front[knee(traded[front])])
         candidates = [s for s in self.allowed
@@ -214,7 +214,7 @@ def pareto_front(values: Floats) -> NDArray[np.bool_]:
 
 
 def knee(values: Floats) -> int:
-    """Return the row nearest to the best of every column, each on a logarithmic scale from its best to its worst."""
+    """Return the row nearest to the best values of all columns, on logarithmic scales from best to worst."""
     logs = np.log(np.maximum(values, 1e-12))
     span = np.ptp(logs, axis=0)
     scaled = (logs - logs.min(axis=0)) / np.where(span > np.log(1.02), span, np.inf)

@@ -102,7 +102,7 @@ def strategies_of(scenario: Scenario, names: Sequence[str] | None = None) -> tup
     if len(distinct) < 2:
         raise InputError(
             "strategies", ", ".join(names) or "none", "these strategies are identical for this scenario",
-            "give two that differ, such as every-64 and whole-ioctl", "give two, or add --kernel", "--strategy",
+            "give two that differ, such as every-64 and whole-ioctl", "name others, or add --kernel", "--strategy",
         )  # fmt: skip
     return tuple(distinct.values())
 

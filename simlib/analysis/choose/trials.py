@@ -38,7 +38,7 @@ class Trials:
 
     @property
     def how(self) -> str:
-        """``"sampled"``, or ``"whole"`` if the migration is small or one strategy cannot be sampled."""
+        """``"sampled"``, or ``"whole"`` if the migration is small or a strategy cannot be sampled."""
         return "whole" if self.costs.scenario.guest.pages <= WHOLE_PAGES or self.why_whole else "sampled"
 
     @property

@@ -25,10 +25,9 @@ from simlib.vmm.targets import Targets
 
 @dataclass(frozen=True, repr=False)
 class Migration(Result):
-    """Outcomes of the plans for a guest's migration, all simulated, and the recommended plan.
+    """Simulated outcomes of the plans for a guest's migration, and the recommended plan.
 
-    - `frame`: one row per plan: medians, ends of 90 % intervals, and the share of sampled working sets for which each
-      target is met.
+    - `frame`: one row per plan: medians, ends of 90 % intervals, and shares of the working sets that meet each target.
     - `passes`: passes of the recommended plan and of the current settings, for some working sets: plan, guest, time_s,
       new_bytes, left_bytes, lost_percent, sent_bytes.
     - `recommended`: the least drastic plan that meets the targets, or the one that comes nearest.
@@ -79,14 +78,14 @@ class Migration(Result):
         targets = f" ({self.targets.description})" if self.targets.description else ""
         if self.recommended.name == "as it is":
             lines.append(f"Keep the current settings: they meet the targets{targets}" if self.meets_targets else
-                         f"No setting that was tried meets the targets{targets}, and none comes nearer")  # fmt: skip
+                         f"No setting that was tried meets the targets{targets} or comes nearer to them")  # fmt: skip
         elif self.meets_targets:
             lines.append(f"To meet the targets{targets}: {self.recommended.actions}")
         else:
             lines.append(f"No setting that was tried meets the targets{targets}. Nearest: {self.recommended.actions}")
         if self.recommended.name != "as it is":
-            expected = (f"takes {_range(planned, 'total_s', seconds_text)} in {_range(planned, 'passes', _whole)} "
-                        f"passes, the downtime is {_range(planned, 'downtime_s', seconds_text)}, and the guest runs at "
+            expected = (f"takes {_range(planned, 'total_s', seconds_text)} in {_passes_text(planned)}, "
+                        f"the downtime is {_range(planned, 'downtime_s', seconds_text)}, and the guest runs at "
                         f"{_range(planned, 'guest_share', _percent)} of its speed")  # fmt: skip
             lines.append(f"The migration then {expected}" if planned["converges"] else "It still does not converge")
         if planned["converges"] and not self.meets_targets:
@@ -99,10 +98,10 @@ class Migration(Result):
         share = current["converges"]
         if share >= SURE:
             return (f"The migration converges with the current settings: {_range(current, 'total_s', seconds_text)} in "
-                    f"{_range(current, 'passes', _whole)} passes, downtime "
+                    f"{_passes_text(current)}, with a downtime of "
                     f"{_range(current, 'downtime_s', seconds_text)}")  # fmt: skip
         stuck = pd.DataFrame([outcome for outcome in self.outcomes["as it is"] if not outcome.completed])
-        why = (f"after each pass {size_text(float(stuck['left_bytes'].median()))} are dirty; sending them "
+        why = (f"after each pass, {size_text(float(stuck['left_bytes'].median()))} are dirty; sending them "
                f"takes {seconds_text(float(stuck['left_s'].median()))}, but the downtime limit is "
                f"{seconds_text(self.guest.settings.downtime_limit / 1e3)}")  # fmt: skip
         if share <= 1 - SURE:
@@ -113,7 +112,7 @@ class Migration(Result):
 
     def _stalls(self, planned: dict[str, Any]) -> str:
         if self.recommended.postcopy:
-            return (f"After the switch to post-copy a vCPU waits {_range(planned, 'fault_s', seconds_text)} for each "
+            return (f"After the switch to post-copy, a vCPU waits {_range(planned, 'fault_s', seconds_text)} for each "
                     "page that has not arrived; if the network fails then, vCPUs wait until the migration is "
                     "recovered, and if either host fails, the guest is lost")  # fmt: skip
         if planned["throttle"] > 0:
@@ -124,7 +123,7 @@ class Migration(Result):
         return "Nothing throttles the guest"
 
     def _missed_targets(self, planned: dict[str, Any]) -> str:
-        """The values that are reached instead of the targets that are missed, or what is needed to converge."""
+        """Return the values reached instead of the missed targets, or what the migration needs to converge."""
         if self.meets_targets:
             return ""
         once_s = self.guest.memory * 8 / self.guest.link
@@ -140,7 +139,7 @@ class Migration(Result):
         }
         texts = [f"{words} {_range(planned, column, shown)}" for target, (column, shown, words) in reached.items()
                  if planned[f"meets_{target}"] < SURE]  # fmt: skip
-        return f"Instead of the targets, it reaches {', '.join(texts)}" if texts else ""
+        return f"Instead of the missed targets, it reaches {', '.join(texts)}" if texts else ""
 
     def readable(self) -> pd.DataFrame:
         """Return the plans as a table of strings, without those that change nothing."""
@@ -166,7 +165,7 @@ class Migration(Result):
         return self.frame
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values in types of JSON."""
+        """Return all values as JSON types."""
         return {
             "guest": self.guest.description, "targets": self.targets.description,
             "recommended": self.recommended.name, "actions": self.recommended.actions,
@@ -250,7 +249,7 @@ def _nearness(row: Any) -> tuple[float, float, float]:
 
 
 def _passes(shown: list[Plan], guest: RunningGuest, targets: Targets, seeds: range) -> pd.DataFrame:
-    """Passes of pre-copy of some plans for at most eight working sets."""
+    """Return the pre-copy passes of some plans for at most eight working sets."""
     rows = []
     for plan in shown:
         planned = replace(guest, settings=plan.settings)
@@ -272,6 +271,10 @@ def _range(row: Any, column: str, shown: Callable[[float], str], to: str = " to 
 
 
 _whole = "{:.0f}".format
+
+
+def _passes_text(row: Any) -> str:
+    return "1 pass" if (passes := _range(row, "passes", _whole)) == "1" else f"{passes} passes"
 
 
 def _percent(value: float) -> str:

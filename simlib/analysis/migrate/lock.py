@@ -36,7 +36,7 @@ class LockAnswer:
 
     - `frame`: one row per chunk that was tried: chunk_bytes, shift, stall_s (the longest), stall_high_s, p999_s,
       lost_share, clear_s.
-    - `recommended`: largest tried chunk whose stalls are acceptable, otherwise the one with the shortest stalls, bytes.
+    - `recommended`: largest tried chunk with acceptable stalls or, if there is none, with the shortest stalls, bytes.
     - `allowed_s`: longest acceptable stall, s.
     - `meets_target`: True if stalls with the recommended chunk are acceptable.
     - `current`: current chunk, bytes.
@@ -60,7 +60,7 @@ class LockAnswer:
         if self.recommended == self.current and self.meets_target:
             return f"{effect}: no setting needs to change"
         if self.rings:
-            return f"{effect}; that is more than {seconds_text(self.allowed_s)}: try the dirty bitmap (--ring 0)"
+            return f"{effect}; the wait exceeds {seconds_text(self.allowed_s)}: try the dirty bitmap (--ring 0)"
         best = rows[self.recommended]
         stall = seconds_text(best["stall_high_s"])
         setting = f"-global migration.x-clear-bitmap-shift={int(best['shift'])} ({format_size(self.recommended)})"
@@ -107,7 +107,7 @@ def lock_of(
 
 
 def patched_kernel_answer(guest: RunningGuest, seed: int = 1, progress: parallel.Progress | None = None) -> str:
-    """Return what a kernel with another strategy for mmu_lock would change in the guest's migration, in a sentence."""
+    """Return a sentence on how a kernel with another strategy for mmu_lock would change the guest's migration."""
     try:
         case = _scenario(guest, min(guest.chunk, guest.memory))
         choice = choose(case, strategies=patched_kernel_strategies(case), seed=seed, progress=progress)
@@ -117,7 +117,7 @@ def patched_kernel_answer(guest: RunningGuest, seed: int = 1, progress: parallel
 
 
 def _whole_slot(guest: RunningGuest, dirtied: float, seed: int) -> str:
-    """Sentence on the hold of a GET that clears all dirty pages."""
+    """Return a sentence on the hold of a GET that clears all dirty pages."""
     case = _scenario(guest, guest.chunk)
     costs, random = UncertainCosts.of(case, choose_fit(case)[0]), np.random.default_rng(seed)
     page_ps = [costs.draw(random).costs.clear_page or 0 for _ in range(64)]
@@ -129,7 +129,7 @@ def _whole_slot(guest: RunningGuest, dirtied: float, seed: int) -> str:
 
 
 def _scenario(guest: RunningGuest, chunk: int) -> Scenario:
-    """The guest's migration as a scenario, with writes spread over all of the memory."""
+    """Return the guest's migration as a scenario whose writes are spread over all of the memory."""
     rate = min(guest.written, key=lambda rate: rate.seconds if isinstance(rate, DirtyRate) else 0.0)
     if not isinstance(rate, DirtyRate):
         rate = DirtyRate(distinct_pages(rate.pages(guest.pages), 1.0), 1.0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Sweeps over many scenarios, on this machine or a Dask cluster; finished results survive any termination.
 
-`run` computes a grid into a folder, `load` reads it with labelled dimensions. `Pool` and `Cluster` execute its batches
-and, with `use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.
+`run` writes the results of a grid to a folder; `load` reads them with labelled dimensions. `Pool` and `Cluster` execute
+its batches and, with `use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.
 """
 
 from typing import TYPE_CHECKING

@@ -46,7 +46,7 @@ class Span:
         return -(-self.low // self.multiple) * self.multiple, self.high // self.multiple * self.multiple
 
     def at(self, share: float) -> float:
-        """Return the value at a share of the range, rounded to the nearest valid one.
+        """Return the value at a share of the range (0: `low`), rounded to the nearest valid one.
 
         >>> Span(1, 64, True, 1).at(0.5), Span(0, 10, False, 0).at(0.25)
         (8, 2.5)
@@ -144,8 +144,8 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
         values = [file_value(section, key, span.at(i / (count - 1))) for i in range(count)]
         distinct = len(set(values))
         if distinct < count:
-            rounded = f", as all are multiples of {file_value(section, key, span.multiple)}" if span.multiple else ""
-            raise InputError(f"{where}.count", count, f"the range has fewer different values ({distinct:,}){rounded}",
+            rounded = f", all multiples of {file_value(section, key, span.multiple)}" if span.multiple else ""
+            raise InputError(f"{where}.count", count, f"the range has fewer distinct values ({distinct:,}){rounded}",
                              "write a smaller count or a wider range, or list the values")  # fmt: skip
     elif isinstance(given, list) and given:
         values = given

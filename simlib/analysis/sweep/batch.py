@@ -94,7 +94,7 @@ def _check(grid: Grid) -> None:
         return
     if replace(grid).digest != grid.digest:  # a copy computes its digest again, from the local files
         raise SimlibError(
-            "a worker has another version of simlib, other fits or other priors than the driver of the sweep",
+            "a worker differs from the driver of the sweep in its version of simlib, its fits or its priors",
             "install the same simlib, with the same data, on all machines of the cluster",
         )
     _checked.add(grid.digest)
@@ -132,7 +132,7 @@ def replicate(grid: Grid, scenario: Scenario, seed: int) -> Floats:
 
 
 def is_precise(rows: Sequence[Sequence[float]], columns: Sequence[int], rule: Replications) -> bool:
-    """True if the intervals of some columns are narrow enough; NaN is ignored.
+    """True if the intervals of the given columns are narrow enough; NaN is ignored.
 
     >>> rule = Replications(precision=0.1)
     >>> is_precise([[1.0, float("nan")], [1.0, float("nan")]], [0, 1], rule), is_precise([[1.0], [2.0]], [0], rule)
@@ -169,7 +169,7 @@ def _quantile(level: float, count: int) -> float:
 def _metrics(grid: Grid, scenario: Scenario, seed: int, names: Sequence[str]) -> list[float]:
     run = run_scenario(scenario, seed=seed, pages_per_vcpu=grid.pages_per_vcpu)
     values = run.metrics
-    # A metric of one iteration is NaN if the workload has none, or a part of the memory does not determine it.
+    # A metric of one iteration is NaN if the workload has none, or part of the memory is not enough for it.
     by_iteration = {name for name in names if split_name(name)[1] is not None and split_name(name)[0] in values}
     return [
         values[name] if name in values else run.value(name) if name in by_iteration else float("nan") for name in names

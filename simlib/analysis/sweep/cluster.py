@@ -68,7 +68,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             if time.monotonic() > deadline:
                 raise SimlibError(
                     f"no answer from scheduler {self._address} for {self._patience:.0f} s; finished results are kept",
-                    "start it, and run again with resume=True", "start it, and run again with --resume",
+                    "restart it, and run with resume=True", "restart it, and run with --resume",
                 )  # fmt: skip
             self._reconnect()
         future: Future[Any] = self._executor.submit(task, *arguments)
@@ -102,7 +102,7 @@ def _connect(address: str, timeout: float) -> Client:
                 fault = _describe(error)
     raise SimlibError(
         f"no Dask scheduler answers at {shortened(address)} ({fault})",
-        "start one with dask scheduler, and give the address that it prints, such as tcp://127.0.0.1:8786",
+        "start one with `dask scheduler`, and give the address that it prints, such as tcp://127.0.0.1:8786",
     )
 
 

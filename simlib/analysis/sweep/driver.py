@@ -95,7 +95,7 @@ def run(
         for path in store.damaged:
             report(f"{printable(str(path))} is damaged or does not belong to this sweep: its points are computed again")
         if kept:
-            report(f"{kept:,} of {grid.points:,} points are finished")
+            report(f"finished points: {kept:,} of {grid.points:,}")
         if kept < grid.points:
             if on_cluster:
                 from simlib.analysis.sweep.cluster import Cluster  # noqa: PLC0415  # needs Dask, which a Pool does not

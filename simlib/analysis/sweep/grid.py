@@ -33,7 +33,7 @@ MAX_POINTS = 10**8
 """Largest number of points of a grid: the driver keeps one byte per point."""
 
 DESIGNS = ("full", "latin_hypercube", "sobol")
-"""Every combination, or a number of points that fill the space evenly."""
+"""Designs: all combinations, or a number of points that fill the space evenly."""
 
 MAX_COORDINATES = 2**23
 """Largest number of points × axes of a sampled design: every worker keeps them, 8 bytes each."""
@@ -63,7 +63,7 @@ class Design(rules.Checked):
                 "design.points", self.points, f"{self.kind} needs a number of points", "write points = 1024"
             )
         if self.kind == "sobol" and self.points & (self.points - 1):
-            raise InputError("design.points", self.points, "a Sobol sequence is balanced only at powers of 2",
+            raise InputError("design.points", self.points, "a Sobol sequence needs a power of 2 to be balanced",
                              f"write {1 << self.points.bit_length()}")  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
         seed=rules.whole(0, 2**31)(tables.get("seed", 1), "seed"),
     )
     if scenario.variants and grid.architectures:
-        raise InputError("architectures", ", ".join(grid.architectures), "the scenario's variants have architectures",
+        raise InputError("architectures", ", ".join(grid.architectures), "the scenario's variants set the architecture",
                          "remove the architectures or the variants")  # fmt: skip
     if design.kind != "full" and not axes:
         raise InputError("axes", "", f"a {design.kind} design needs at least one axis", "add one, such as [axes.guest]")

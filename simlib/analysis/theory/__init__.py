@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Exact and closed-form results about locks, computed within microseconds per point; times are in seconds.
+"""Exact and closed-form results about locks, computed in microseconds per point; times are in seconds.
 
 docs/theory.md lists the formulas, their sources, and the conditions under which each is exact.
 """

@@ -8,7 +8,7 @@ A clearing thread write-protects `pages` pages, each of which takes `work` secon
 Let T = work × batch be the time of a hold and s the time that each waiter adds. If k vCPUs wait when a hold ends, they
 are served first. The vCPUs that fault before the clearing thread requests the lock again are served too (e on average),
 and the thread gets it after W = max(reacquire, s × (k + e)). A vCPU that faults after that request waits for the end of
-the next hold. If the vCPUs are taken as independent, k is binomial with
+the next hold. If the vCPUs are assumed to be independent, k is binomial with
 
     p = 1 − exp(−(T + E[(W − reacquire) × (1 − k / (2 × vcpus))]) / think),   e = vcpus × (1 − p) × reacquire / think,
 
@@ -23,7 +23,7 @@ lost) is the sum of one term proportional to 1 / batch and one proportional to b
     T* = sqrt(2 × reacquire × think / (weight × vcpus)),
 
 the square-root law. As for the economic lot size (Harris 1913) and the checkpoint interval (Young 1974), a fixed cost
-of each drop is traded against a loss that grows with the time between drops. T* depends neither on the length of a
+of each drop is traded against a loss that grows with the time between drops. T* depends neither on the duration of a
 fault nor on the number of pages: the clearing thread's total wait for faults does not depend on the batch.
 """
 
@@ -140,7 +140,7 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
 def square_root_batch(case: Batching, weight: float = 1.0) -> float:
     """Batch of the square-root law, pages; not rounded, and not limited to the pages of the ioctl.
 
-    Valid if the resulting hold is short compared with `think`; `batch_costs` is not restricted to that. `weight`,
+    Valid if the resulting hold is short compared with `think`; `batch_costs` does not need this condition. `weight`,
     above 0, is the value of one second of vCPU time, in seconds of the clearing thread.
 
     >>> case = Batching(pages=262144, work=30e-9, reacquire=0.2e-6, vcpus=16, think=1e-3, service=1e-6)
@@ -153,7 +153,7 @@ def square_root_batch(case: Batching, weight: float = 1.0) -> float:
 
 
 def best_batch(case: Batching, weight: float = 1.0, smallest: int = 64) -> tuple[int, BatchCosts]:
-    """Multiple of `smallest` pages with the smallest objective, by the fixed point instead of the square-root law.
+    """Return the multiple of `smallest` pages with the lowest objective, by the fixed point, not the square-root law.
 
     Returns: The batch, and the costs of every candidate: `smallest` pages (the kernel clears whole bitmap words of 64),
     then eight per doubling, up to all pages. `weight` is as for `square_root_batch`.

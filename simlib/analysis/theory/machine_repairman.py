@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One lock and `n` threads: the machine-repairman queue M/M/1//N, by birth–death chains.
+"""One lock and `n` threads: the machine-repairman queue M/M/1//N, solved as a birth–death chain.
 
 State `k` is the number of threads at the lock, including the holder: 0 … n. A thinking thread arrives at rate
 1 / think, so the chain goes k → k+1 at rate (n - k) / think and k → k-1 at rate 1 / service(k).
@@ -135,7 +135,7 @@ def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) 
 
 
 def _occupancy(n: int, think: float, service: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of 0 … n threads at the lock. Rates are multiplied by both times, so that 0 s is possible."""
+    """Probabilities of 0 … n threads at the lock. Rates are multiplied by both times, which may be 0 s."""
     idle = np.arange(n, 0, -1, dtype=np.float64)
     return birth_death(idle * service, np.full(n, think))
 

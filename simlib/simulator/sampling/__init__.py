@@ -32,7 +32,7 @@ DEFAULT_REPLICATIONS = 8
 """Default number of sampled runs."""
 
 WHOLE_PAGES = 2**18
-"""Migrations with at most this many pages are simulated whole: 1 GiB."""
+"""Migrations of at most this many pages (1 GiB) are simulated as a whole."""
 
 WINDOW_METRICS = tuple(
     metric.name for metric in METRICS if metric.name not in ("mmu_lock_utilisation", "throttle", "throttled_share")
@@ -44,26 +44,26 @@ def unsupported_reason(scenario: Scenario) -> str:
     """Reason why a migration cannot be sampled by windows; empty if it can.
 
     >>> unsupported_reason(Scenario.parse({"workload": {"kind": "migration", "access": "sequential"}}))
-    'a guest that accesses its pages in order is not sampled (workload.access)'
+    'a guest that accesses its pages in order cannot be sampled (workload.access)'
     """
     workload, guest = scenario.workload, scenario.guest
     chunk = (workload.clear_chunk or guest.pages * guest.page_size) // guest.page_size
     unit = PageTable(guest.page_size).pages_per_block() if guest.mapped_as_blocks else WORD_PAGES
-    rings, policy = workload.rings, scenario.policy
+    rings, policy, clear_when = workload.rings, scenario.policy, workload.clear_when
     left_whole = guest.mapped_as_blocks and not policy.resolved().eager_split
     reasons = {
-        "only a migration is sampled by windows (workload.kind)": not workload.facts.by_chunk,
-        "a guest that accesses its pages in order is not sampled (workload.access)": workload.access == "sequential",
-        "only lazy clearing and rings are sampled (workload.clear_when)": workload.clear_when not in ("lazy", "ring"),
-        "rings are sampled only if blocks are split eagerly (policy.eager_split)": rings and left_whole,
-        "with rings, a guest that fits into the downtime limit is not sampled (workload.downtime)": rings
+        "only migrations can be sampled (workload.kind)": not workload.facts.by_chunk,
+        "a guest that accesses its pages in order cannot be sampled (workload.access)": workload.access == "sequential",
+        "only lazy clearing and rings can be sampled (workload.clear_when)": clear_when not in ("lazy", "ring"),
+        "rings can be sampled only if blocks are split eagerly (policy.eager_split)": rings and left_whole,
+        "with rings, a guest that can be sent within the downtime limit cannot be sampled (workload.downtime)": rings
         and guest.pages <= workload.downtime // page_time(scenario),
-        "a throttled guest is not sampled; simlib migrate computes its pre-copy (workload.throttle)": workload.throttle
+        "a throttled guest cannot be sampled; simlib migrate computes pre-copy (workload.throttle)": workload.throttle
         != "none",
-        "threads that only clear are not sampled (workload.clear_threads)": workload.clear_threads > 0,
-        "enabling the log page by page is not sampled (workload.initially_set)": not (workload.initially_set or rings),
-        "scanning every entry for dirty bits is not sampled (policy.dirty_tracking)": policy.dirty_tracking == "dbm",
-        "locks by region are not sampled (policy.lock_regions)": policy.lock_regions > 1,
+        "threads that only clear cannot be sampled (workload.clear_threads)": workload.clear_threads > 0,
+        "enabling page by page cannot be sampled (workload.initially_set)": not (workload.initially_set or rings),
+        "scanning all entries for dirty bits cannot be sampled (policy.dirty_tracking)": policy.dirty_tracking == "dbm",
+        "locks by region cannot be sampled (policy.lock_regions)": policy.lock_regions > 1,
         f"a chunk must be a multiple of {format_size(unit * guest.page_size)} (workload.clear_chunk)": chunk % unit > 0,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
@@ -73,8 +73,8 @@ def unsupported_reason(scenario: Scenario) -> str:
 class SampleResult(Result):
     """A migration estimated from simulated windows, without any measurement.
 
-    - `frame`: one row per metric: metric, value, standard_error, low, high, unit. The standard error is that of the
-      sampling, from the spread of the replications.
+    - `frame`: one row per metric: metric, value, standard_error, low, high, unit. The standard error reflects only the
+      sampling, and is computed from the spread of the replications.
     - `curve`: the guest's throughput over time: time_s, width_s, throughput, degradation.
     - `replications`, `windows`, `events`: number of sampled runs, and of windows and engine events in all of them.
     - `flags`: warnings about the validity of the result.
@@ -103,17 +103,17 @@ class SampleResult(Result):
         return {str(name): float(value) for name, value in zip(self.frame["metric"], self.frame["value"], strict=True)}
 
     def summary(self) -> str:
-        """The migration, its metrics, and the warnings."""
+        """Return the migration, its metrics and the warnings as text."""
         guest, policy = self.scenario.guest, self.scenario.policy.resolved()
         memory = size_text(guest.pages * guest.page_size)
         return "\n".join(
             [f"Sampled: {self.scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
-             f"({policy.lock} lock); {self.windows} windows of {self.replications} replications, seed {self.seed}, "
+             f"({policy.lock} lock); {self.windows} windows in {self.replications} replications, seed {self.seed}, "
              f"{self.events:,} events", text_of(self.frame), *self.flags]
         )  # fmt: skip
 
     def table(self) -> pd.DataFrame:
-        """The metrics."""
+        """Return the metrics."""
         return self.frame
 
 
@@ -144,13 +144,13 @@ def sample_migration(
 def sample_several(
     scenario: Scenario, replications: int, seed: int, check: parallel.Check, only: int | None = None
 ) -> list[SampledRun]:
-    """Sample one migration several times, one run after another, or only the replication with one number."""
+    """Sample one migration several times, one run after another; `only`: run only the replication of this number."""
     tasks = _tasks(scenario, replications, seed)
     return [task(check) for task in (tasks if only is None else tasks[only : only + 1])]
 
 
 def _tasks(scenario: Scenario, replications: int, seed: int) -> list[Callable[[parallel.Check], SampledRun]]:
-    """One task per replication; each has its first window in another part of the migration."""
+    """One task per replication; each has its first window in a different part of the migration."""
     starts = (np.arange(replications) + np.random.default_rng(seed).random(replications)) / replications
     return [partial(sample_once, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
 

@@ -25,10 +25,10 @@ from simlib.simulator.workloads.kernel import blocks_per_split
 from simlib.simulator.workloads.migration import page_time
 
 SETTLE, BEFORE_CLEAR, AFTER_CLEAR = 16, 48, 32
-"""Accesses of each vCPU in a window: before the measurement, before CLEAR, and after it."""
+"""Accesses of each vCPU in a window: before the measurement, before CLEAR, and after CLEAR."""
 
 MAX_ROUNDS = 4
-"""Maximum number of windows of a pass, which are repeated until the assumed and the resulting state of memory agree."""
+"""Maximum number of rounds in which a pass's windows are repeated until the assumed and the resulting memory agree."""
 
 ALIKE = 0.25
 """Relative difference below which shares of faulting accesses are assumed to give the same loss per fault."""
@@ -37,16 +37,16 @@ AGREES = 0.03
 """Largest relative difference between shares of faulting accesses that are considered equal."""
 
 WANTED_FAULTS = 400
-"""Target number of faults in a window without CLEAR, which is limited to ten times `BEFORE_CLEAR`."""
+"""Target number of faults in a window without CLEAR; its accesses are limited to ten times `BEFORE_CLEAR`."""
 
 ENABLING = 0.0
 """Time taken to enable dirty logging, s, if every page is initially dirty (others: `sampling.unsupported_reason`)."""
 
 MIN_FAULTS = 20
-"""Minimum number of faults from which a window estimates their duration."""
+"""Minimum number of faults in a window for an estimate of their duration."""
 
 LOGGED_NOISE = 0.1
-"""Accepted relative error of a fault's mean duration in a window, in which log buffers are seldom full."""
+"""Accepted relative error of a fault's mean duration in a window where log buffers are seldom full."""
 
 
 class Stalls(NamedTuple):
@@ -61,7 +61,7 @@ class Stalls(NamedTuple):
     bound: float
 
     def expected(self) -> float:
-        """Expected longest stall in all that the window represents, s.
+        """Return the expected longest stall in the part of the migration that the window represents, s.
 
         A generalised extreme value distribution by L-moments (Hosking, Wallis and Wood 1985, "Estimation of the
         generalized extreme-value distribution by the method of probability-weighted moments", Technometrics 27(3),
@@ -135,7 +135,7 @@ class SampledRun:
 
 
 class _Sent(NamedTuple):
-    """A window during the sending of a chunk, and what it represents.
+    """A window during the sending of a chunk, and the part of the migration that it represents.
 
     `part`: part of the time in which a chunk is sent; None: all of it. `times`: faults in that part of the pass
     relative to those of the window, or, if these are few, time relative to that of the window.
@@ -271,7 +271,7 @@ class Logging(NamedTuple):
     fault: float
 
     def min_faults(self, shares: Floats) -> float:
-        """Minimum number of faults from which a window estimates their duration, because full log buffers are rare.
+        """Return the minimum number of faults for an estimate of their duration, as full log buffers are rare.
 
         - `shares`, shape (3,): shares of the accesses that meet a clean page, an unsplit block, and a missing page.
         """
@@ -298,7 +298,7 @@ def _logged(cycles: Cycles, chunk: int, vcpus: int) -> Floats:
 
 
 def _clear(memory: MemoryState, chunk: int, cycles: Cycles, rates: Rates) -> WindowSpec:
-    """Window on a CLEAR."""
+    """Return the specification of a window on a CLEAR."""
     between = max(rates.between(float(shares.sum()), float(shares[1])) for shares in cycles.faulting[chunk])
     kicked = SETTLE * between + (memory.scenario.host_costs.kick or 0) * PS  # also for vCPUs that fault after it
     after = min(max(AFTER_CLEAR * between, kicked), float(cycles.send[chunk]))
@@ -333,7 +333,7 @@ def job_of_clear(scenario: Scenario, seed: int = 1) -> Job:
 def _sending_windows(
     memory: MemoryState, chunk: int, cycles: Cycles, rates: Rates, seed: int, check: Check | None
 ) -> list[_Sent]:
-    """One window if faults are equally frequent all the time, otherwise one for each part of the sending."""
+    """Simulate one window if faults are equally frequent all the time, otherwise one for each part of the sending."""
     shares, faults, vcpus = cycles.faulting[chunk, 1:], cycles.faults[chunk], memory.scenario.guest.vcpus
     logged = _logged(cycles, chunk, vcpus)
     frequencies = shares.sum(axis=1)
@@ -369,7 +369,7 @@ def _shares_agree(result: Floats, assumed: Floats) -> bool:
 def _updated_rates(
     rates: Rates, assumed: Floats, clearing: Window, sent: list[_Sent], uncontended: float, logging: Logging | None
 ) -> Rates:
-    """Rates measured by some windows."""
+    """Return the rates with the values that the windows measured."""
     sending = [assumed[1:].mean(axis=0) if part.part is None else assumed[1 + part.part] for part in sent]
     observed = zip([assumed[0], *sending], [clearing.before, *(part.window.measured for part in sent)], strict=True)
     points: list[tuple[float, float, float]] = []  # share, delay of a fault besides waiting, and its service time
@@ -396,7 +396,7 @@ def _updated_rates(
 def _combine_passes(
     scenario: Scenario, time: float, passes: list[_Pass], pages_left: float, converged: bool, windows: int, events: int
 ) -> SampledRun:
-    """Metrics over all passes, as a simulation of the whole memory would have given them."""
+    """Estimate the metrics that a simulation of the whole memory would give for all passes."""
     sums = dict.fromkeys(("work", "wait", "other", "acquisitions", "contended"), 0.0)
     laps, stalls = np.zeros(LAP_BINS), list[Stalls]()
     for pass_ in passes:
@@ -443,7 +443,7 @@ def _combine_passes(
 
 
 def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArray[np.float64], float]:
-    """Throughput of the guest in time bins as wide as those of a whole simulation; and that width."""
+    """Return the guest's throughput in time bins as wide as in a simulation of all memory, and this width."""
     if not passes:
         return np.array([[time, 1.0]]), time
     warm_up = scenario.workload.warm_up * PS

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Fluid model of a migration on the guest's own clock, which counts its accesses.
 
-A page is still untouched after n accesses of the guest with probability exp(-n × p), where p is the share of the
-accesses that go to it; the duration of the accesses does not matter. So the state of each part of the memory when a
-chunk is cleared follows from the number of accesses since that part was last cleared, and that number from the speed
-of the guest while the migration thread clears and sends. Only this speed has to be simulated, in windows
-(`simlib.simulator.sampling.window`); it is described by `Rates`.
+After n accesses of the guest, whatever their duration, a page is untouched with probability exp(-n × p), where p is the
+share of the accesses that go to it. Therefore, the state of each part of the memory depends only on the number of
+accesses since that part was last cleared. This number depends on the speed of the guest while the migration thread
+clears and sends. Only this speed, which `Rates` describes, is simulated (`simlib.simulator.sampling.window`).
 
-Pages of one popularity form a class; there is one class if all pages are alike. For each chunk and class, the model has
-the probability that a page which the guest writes is clean: write-protected, or missing from a block that was split.
+Pages that are accessed equally often form a class; uniform access has a single class. For each chunk and class, the
+model has the probability that a page written by the guest is clean: write-protected, or missing from a split block.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled_function(function: Function) -> Function:
-    """Compile a function with Numba at its first call, and cache it; type checkers see its own type."""
+    """Compile a function with Numba at its first call, and cache it; type checkers see the original type."""
     return cast("Function", cached_njit(nogil=True)(function))
 
 
 def inlined_function(function: Function) -> Function:
-    """Compile a function into its callers; type checkers see its own type."""
+    """Compile a function into its callers; type checkers see the original type."""
     return cast("Function", inline.always_inline(function))
 
 
 GOLDEN = 0.6180339887498949
-"""Golden ratio minus one: its multiples fill an interval as evenly as possible, however many there are."""
+"""Golden ratio minus one: its multiples modulo 1 fill the interval from 0 to 1 evenly, whatever their number."""
 
 ENDS = (0.125, 0.25, 0.5, 1.0)
 """Ends of the parts into which the time of sending a chunk is divided: most of the change comes first."""
@@ -87,7 +86,7 @@ class Touches(NamedTuple):
 
 
 def touches_of(scenario: Scenario) -> Touches:
-    """Classes of a guest with random accesses; by Zipf's law each class has twice the pages of the one before."""
+    """Classes of a guest with random accesses; with Zipf's law, each has twice as many pages as the one before."""
     guest, workload = scenario.guest, scenario.workload
     regions = 1 if workload.shared else guest.vcpus
     pages = guest.pages // regions
@@ -124,7 +123,7 @@ class Rates(NamedTuple):
     def between(self, faulting: float, splitting: float = 0.0) -> float:
         """Time between two accesses of a vCPU while the share `faulting` of them faults, s.
 
-        `splitting`: the share that splits a block, among these.
+        `splitting`: the share of the accesses that fault and split a block.
 
         >>> Rates(4, 1.0, (0.5,), (2.0,), (0.0,)).between(0.25)
         1.5
@@ -166,8 +165,7 @@ def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service
     """Time in queues per access, s: vCPUs that fault now and then, of which one is served at a time.
 
     P. J. Schweitzer's approximation of mean-value analysis (1979, "Approximate analysis of multiclass closed networks
-    of queues"): an arriving vCPU finds the queue of the others, each of which is there as often as itself. `service_of`
-    is the inverse.
+    of queues"): an arriving vCPU finds the others in the queue as often as itself. `service_of` is the inverse.
     """
     cycle, others = interval + faulting * delay, (vcpus - 1) * service * faulting
     root = np.sqrt((others - cycle) ** 2 + 4 * others * service * faulting)
@@ -198,12 +196,12 @@ def service_of(vcpus: int, interval: float, faulting: float, delay: float, queue
 class Cycles(NamedTuple):
     """The chunks of one pass, each cleared and then sent; arrays of shape (chunks,).
 
-    `begin`: beginning of its CLEAR, s since the end of the warm-up. `clear`, `send`: durations, s, and `drain`: the
+    `begin`: beginning of the CLEAR, s since the end of the warm-up. `clear`, `send`: durations, s, and `drain`: the
     part of `send` that `Rates.working` includes. `accesses`: the guest's total accesses when CLEAR begins, after
     `drain`, and after each part of the remainder of `send`, shape (chunks, 2 + parts). `faulting`: shares of the
     accesses that meet a write-protected page, an unsplit block, or a missing page, when CLEAR begins, and in each part
-    of the sending after `drain`, shape (chunks, 1 + parts, 3). `faults`: of the guest in each part, shape (chunks,
-    parts).
+    of the sending after `drain`, shape (chunks, 1 + parts, 3). `faults`: the guest's faults in each part, shape
+    (chunks, parts).
     """
 
     begin: Floats
@@ -215,10 +213,9 @@ class Cycles(NamedTuple):
     faults: Floats
 
     def accesses_at(self, times: Floats, profile: Floats) -> Floats:
-        """Number of the guest's accesses up to some times, since the beginning of the pass.
+        """Return the guest's total accesses up to some times, s since the end of the warm-up.
 
-        - `profile`: share of the accesses during CLEAR and `drain` that were made up to moments which divide this time
-          evenly.
+        - `profile`: share of the accesses during CLEAR and `drain` that were made up to evenly spaced moments.
         """
         chunk = np.searchsorted(self.begin, times, side="right") - 1
         clearing = np.maximum(1e-300, (self.clear + self.drain)[chunk])
@@ -235,18 +232,18 @@ class Cycles(NamedTuple):
 
 
 class MemoryState:
-    """State of a migration's memory, as far as it is known without simulating each page.
+    """State of a migration's memory that can be computed without simulating each page.
 
     - `chunks`, shape (chunks,): pages of each.
     - `clean`, shape (chunks, classes): probability that a page which the guest writes is clean, at `since`.
-    - `since`, `whole_since`, shape (chunks,): the guest's accesses at that moment; and those at which the chunk's
-      blocks were write-protected without being split, infinite if they were not.
+    - `since`, shape (chunks,): the guest's total accesses for which `clean` was computed; `whole_since`: those at which
+      the chunk's blocks were write-protected without being split, infinite if they were not.
     - `accesses`, `time`: the guest's accesses so far, and the time since the end of the warm-up, s.
     - `passes`: passes that were made.
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        """State in which everything is mapped and dirty."""
+        """Start with all memory mapped and dirty."""
         guest = scenario.guest
         self.scenario, self.touches = scenario, touches_of(scenario)
         pages, clear_chunk = guest.pages, scenario.workload.clear_chunk
@@ -267,7 +264,7 @@ class MemoryState:
         """Values computed for this moment; copies share them until one makes a pass."""
 
     def copy(self) -> MemoryState:
-        """An independent copy."""
+        """Return an independent copy."""
         other = copy.copy(self)
         other.clean, other.since, other.whole_since = self.clean.copy(), self.since.copy(), self.whole_since.copy()
         return other
@@ -279,7 +276,7 @@ class MemoryState:
         return np.asarray(self._now["clean"])
 
     def dirty_shares(self) -> Floats:
-        """Share of each chunk's pages that a GET would find dirty now; all before the first pass."""
+        """Share of each chunk's pages that a GET would find dirty now: 1 before the first pass."""
         if not self.passes:
             return np.ones(len(self.chunks))
         return np.asarray(self.written * (1 - self.clean_now() @ self.touches.pages))
@@ -298,7 +295,7 @@ class MemoryState:
         return np.asarray(np.maximum(per_ioctl + self.chunks * page, PS) * (dirty > 0))  # windows measure ratios to it
 
     def make_pass(self, dirty: Floats, rates: Rates) -> Cycles:
-        """Make one pass over the pages that GET found; the state is then that at the end of the pass."""
+        """Make one pass over the pages that GET found, and advance the state to the end of the pass."""
         count = len(self.chunks)
         clear = rates.clear * self.uncontended_clear(dirty)
         send = np.rint(dirty * self.chunks) * page_time(self.scenario) * PS
@@ -349,11 +346,10 @@ class _FluidModel(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Sums over all chunks, which fade by one factor per class.
+    """Sums over all chunks, which decay by one factor per class.
 
     `protected`, `missing`: share of the memory whose pages are clean, and were never accessed, of each class; `whole`:
-    share whose blocks are unsplit, shape (1,). `fades`, shape (classes + 1,): the factors of a stride, the last of
-    `whole`.
+    share whose blocks are unsplit, shape (1,). `fades`, shape (classes + 1,): factors per stride, the last of `whole`.
     """
 
     protected: Floats

@@ -46,9 +46,9 @@ def initial_image(
 
 
 def _chances(memory: MemoryState, chunk: int, accesses: float) -> tuple[float, float, float, float, float]:
-    """Probabilities of the states of a page when CLEAR comes, averaged over the classes.
+    """Return the probabilities of the states of a page when CLEAR reaches it, averaged over the classes.
 
-    The average is enough because popular pages are scattered. The probabilities are: that a page which the guest writes
+    Averages suffice because popular pages are scattered. The probabilities are: that a page which the guest writes
     was dirty at GET; that it is dirty now; that it is dirty or was never accessed; that a page which the guest only
     reads was never accessed; and that a block was never split.
     """
@@ -76,7 +76,7 @@ def _cleared_before(
     part: Image, dirty: float, later: float, absent: float, untouched: float, unsplit: float, size: int, percent: int,
     seed: int,
 ) -> None:  # fmt: skip
-    """Set the pages by the probabilities of `_chances`.
+    """Set the pages at random, with the probabilities of `_chances`.
 
     Blocks of which no page was written may be unsplit; in the others, pages that were never accessed are missing.
     """
@@ -130,7 +130,7 @@ def _background(
 
 @compiled_function
 def _share(share: float) -> np.uint64:
-    """A share in units of 2^-64."""
+    """Convert a share to units of 2^-64."""
     return np.uint64(min(share, 1 - 2.0**-53) * 2.0**64)
 
 

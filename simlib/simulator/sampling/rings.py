@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A migration with dirty rings, estimated by windows over all of its memory.
+"""A migration with dirty rings, estimated with windows over all of its memory.
 
 Reaping the rings write-protects their pages. Rings are reaped when a pass begins, during a pass when one is full, and
-every `Workload.reap_every`. A pass begins with all pages clean, and is steady after some reaps. A window simulates the
-whole pass if the pass has hardly any reaps; for longer passes one window is enough, and its losses per second apply to
-every second. The number of pages that a pass finds follows from how often each was accessed meanwhile, as in
+every `Workload.reap_every`. A pass begins with all pages clean, and is steady after some reaps. Passes with hardly any
+reaps are simulated as a whole. All longer passes share one window, whose losses per second apply to their whole
+duration. The number of pages that a pass finds follows from how often each was accessed meanwhile, as in
 `simlib.simulator.sampling.fluid_model`.
 """
 
@@ -61,10 +61,10 @@ class RingWindow(NamedTuple):
     """Results of a window.
 
     `counters`: of the guest, and of the thread that reaps; `working`: accesses relative to those of an undisturbed
-    guest; `laps`, shape (1888,): stalls by `simlib.simulator.engine.result.lap_bin`; `longest`, shape (vcpus,): of each
-    vCPU, s; `sync`: collecting every vCPU's ring at the end, with which the next pass begins; `since`: time since the
-    last reap before that, s, which a window on a part of a pass does not include, otherwise 0; `done`: moments, s since
-    the window opened, and accesses until then.
+    guest; `laps`, shape (1888,): stalls by `simlib.simulator.engine.result.lap_bin`; `longest`, shape (vcpus,): longest
+    stall of each vCPU, s; `sync`: collecting all rings at the end, with which the next pass begins; `since`: time from
+    the last reap to `sync`, s, which a window on part of a pass does not include (0 for a whole pass); `done`: moments,
+    s since the window opened, and accesses until then.
     """
 
     counters: Interval
@@ -201,7 +201,7 @@ class RingPass(NamedTuple):
 
 
 class RingPasses(NamedTuple):
-    """All passes; `sync`: cost of collecting the rings, and of that `after` the passes, s; `left`: pages at the end."""
+    """All passes; `sync`: cost of collecting the rings; `after`: that after the passes, s; `left`: pages at the end."""
 
     passes: list[RingPass]
     sync: Reaping

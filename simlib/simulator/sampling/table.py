@@ -18,7 +18,7 @@ from simlib.simulator.workloads.degradation import LEVELS
 from simlib.simulator.workloads.migration import METRICS, not_converged_warning, page_time
 
 MODEL_ERROR = 0.01
-"""Relative standard deviation of the error of means, besides the spread of the replications (docs/sampling.md)."""
+"""Relative standard deviation of the model's error, in addition to the replications' spread (docs/sampling.md)."""
 
 LEVEL = 0.90
 """Nominal coverage of an interval."""
@@ -46,10 +46,10 @@ class Estimate:
 
 
 def metric_table(scenario: Scenario, runs: Sequence[SampledRun]) -> pd.DataFrame:
-    """Means over the replications; for stalls, one estimate from all replications.
+    """Return means over the replications, and estimates of stalls from the stalls of all replications.
 
-    Values that are exact have no error: the time of enabling; the number of passes and the convergence, where the
-    replications agree; the first pass, which sends all of the memory; and every metric, if nothing is sent at all.
+    Exact values have no error: the time of enabling, the time of the first pass (which sends all memory), the number of
+    passes and the convergence if they are equal in all replications, and every metric if nothing is sent.
 
     Returns: metric, value, standard_error, low, high, unit.
     """
@@ -66,9 +66,9 @@ def metric_table(scenario: Scenario, runs: Sequence[SampledRun]) -> pd.DataFrame
 
 
 def validity_flags(scenario: Scenario, runs: Sequence[SampledRun]) -> tuple[str, ...]:
-    """Validity flags of sampled runs, phrased as by `workloads.migration.warnings` for a whole migration."""
+    """Return the validity flags of sampled runs, in the words of `workloads.migration.warnings`."""
     late = [run for run in runs if not run.metrics["converged"]]
-    flags = [f"replications do not agree: the migration converged in {len(runs) - len(late)} of {len(runs)}"]
+    flags = [f"replications disagree: the migration converged in {len(runs) - len(late)} of {len(runs)} replications"]
     flags = flags if 0 < len(late) < len(runs) else []
     if 2 * len(late) >= len(runs):
         passes = round(_middle([run.metrics["passes"] for run in late]))
@@ -118,7 +118,7 @@ def _precopy(scenario: Scenario, runs: Sequence[SampledRun]) -> Estimate:
 
 
 def _limits(scenario: Scenario, estimates: dict[str, Estimate]) -> dict[str, tuple[float, float]]:
-    """Ranges in which some metrics must lie."""
+    """Return the ranges of possible values of some metrics."""
     guest, workload, link = scenario.guest, scenario.workload, page_time(scenario)
     converged, downtime_pages = estimates["converged"], workload.downtime // link
     least = 0.0 if converged.high else downtime_pages + 1.0

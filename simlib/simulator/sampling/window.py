@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A window: a short time of a migration, with all of its vCPUs and a part of its memory.
 
-A chunk that CLEAR works on is simulated page by page, so that its holds of mmu_lock have their real length. All other
-memory is a background of some blocks, in which as large a share of the accesses faults as in all of it. Each page of
-the background represents many pages, so only one fault in as many changes its page: the background changes no faster
-than the memory.
+The chunk that CLEAR processes is simulated page by page, so that its holds of mmu_lock have their full duration. All
+other memory is represented by a background of some blocks, in which the same share of the accesses faults. Each page of
+the background represents n pages; as only one in n faults changes its page, it changes no faster than the memory.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BACKGROUND = 64
 """Minimum number of blocks that represent the memory around a chunk."""
 
 UNSPLIT, MOST_BACKGROUND = 4, 1024
-"""Minimum number of unsplit blocks among these, if accesses meet any; maximum number of blocks."""
+"""Minimum number of unsplit blocks among these, if accesses meet unsplit blocks; maximum number of blocks."""
 
 PROFILE = 33
 """Number of moments at which a window records the share of its accesses made so far."""
@@ -131,7 +130,7 @@ class WindowKernel(MeasuredKernel):
     pages_per_background_page: int = 1
     """Pages of the memory per page of the background."""
     hardware_dirty_bits: bool = False
-    """False: only programs can change the background at one write in many."""
+    """False, because only programs can let a fraction of the writes change the background."""
     owner: bool = True
     """True if the vCPU whose program is being written accesses the chunk."""
 
@@ -162,7 +161,7 @@ class WindowSpec(NamedTuple):
     """Specification of a window.
 
     - `memory`: state of the memory at GET.
-    - `chunk`: the chunk that is cleared; None: one is being sent.
+    - `chunk`: the chunk that is cleared; None if a chunk is being sent.
     - `faulting`, shape (3,): shares of the accesses that meet a write-protected page, an unsplit block, and a missing
       page.
     - `times`: before the measurement, before CLEAR, and after it, s.
@@ -247,7 +246,7 @@ def _main(kernel: WindowKernel, settle: int, before: int, after_clear: int) -> T
 
 
 def parts_of(spent: Floats) -> tuple[float, float, float]:
-    """A thread's time by `ACTIVITIES`: with mmu_lock held, waiting for it, and the other time, without idling."""
+    """Split a thread's time by `ACTIVITIES` into holding mmu_lock, waiting for it, and other time without idling."""
     work, wait = float(spent[_WORK]), float(spent[_WAIT] + spent[_LINE])
     return work, wait, float(spent.sum() - spent[_IDLE]) - work - wait
 

@@ -36,7 +36,7 @@ def kind_of(scenario: Scenario) -> WorkloadKind:
 
 
 def build(scenario: Scenario) -> Job:
-    """Programs, threads and locks of a scenario's workload; the last few are cached.
+    """Build the programs, threads and locks of a scenario's workload; the last few jobs are cached.
 
     >>> build(Scenario()).lock_names
     ('mmu_lock', 'interconnect')
@@ -46,7 +46,7 @@ def build(scenario: Scenario) -> Job:
 
 @functools.lru_cache(maxsize=32)
 def _built(host: Host, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
-    """Job from the parts of a scenario that it depends on, so that replications build it once."""
+    """Build a job from the parts of a scenario that it depends on, so that replications share it."""
     return KINDS[workload.kind].build(Scenario(host, guest, policy, workload, costs))
 
 

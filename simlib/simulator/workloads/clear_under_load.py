@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CLEAR while the guest writes, as programs: the selftest mmu_lock_contention_test of ``kernel-patches/``.
 
-Each vCPU populates its own region. Then, beginning at a random page, it accesses the pages of the region in order,
+Each vCPU populates its region. Then, beginning at a random page, it accesses the pages of the region in order,
 again and again, until the rounds are over, and reads its stopwatch after every access; waits caused by enabling the log
 are not counted. The main thread enables dirty logging; in every round it sleeps for a while, then does GET and CLEAR,
 or has other threads CLEAR a part of the slot each. A vCPU that shares a CPU with the main thread waits while the main
-thread is awake. At the end every vCPU makes one more access.
+thread is awake. At the end, every vCPU makes one more access.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKi
 
 _POPULATED, _GO, _CLEARED, _AWAY, _BACK = range(5)
 _STOP, _MEASURE, _WAKES = range(3)
-"""Flags; `_WAKES` is that of the first round."""
+"""Flags; `_WAKES` is the flag of the first round."""
 
 
 def build(scenario: Scenario) -> Job:

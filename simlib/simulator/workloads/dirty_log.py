@@ -21,7 +21,7 @@ class DirtyLog(KernelProgram):
 
     @property
     def initially_set(self) -> bool:
-        """True if every page is dirty when logging begins; this needs manual protection, unlike `at_get` and `ring`."""
+        """True if every page is dirty when logging begins, which needs manual protection (not `at_get`, `ring`)."""
         workload = self.scenario.workload
         manual = workload.facts.manual and workload.clear_when not in ("at_get", "ring")
         return workload.initially_set and manual
@@ -64,7 +64,7 @@ class DirtyLog(KernelProgram):
         self.flush()
 
     def _sweep(self, lock: Lock, stride: int, act: Callable[[], None]) -> None:
-        """Apply `act` to the slot in one hold, or in one for each region with a lock of its own."""
+        """Apply `act` to the slot in one hold, or in one hold for each region with a separate lock."""
         program = self.program
         with self._lock_regions() as extent:
             with program.holding(lock), program.loop(until=extent.done()):
@@ -76,7 +76,7 @@ class DirtyLog(KernelProgram):
 
     @contextmanager
     def _lock_regions(self, within: Extent = REGION) -> Iterator[Extent]:
-        """Run the ``with`` block for all pages of the extent, or in turn for each region with a lock of its own."""
+        """Run the ``with`` block for all pages of the extent, or in turn for each region with a separate lock."""
         if self.policy.lock_regions == 1:
             yield within
             return
@@ -92,7 +92,7 @@ class DirtyLog(KernelProgram):
         self.program.back(REGION)
 
     def get_log(self, anew: bool = False) -> None:
-        """GET the slot's bitmap; with manual protection this takes no lock. Its cost is not modelled.
+        """GET the slot's bitmap; with manual protection, it takes no lock. Its cost is not modelled.
 
         A migration adds the pages to those that it has yet to send. `anew`: forget the pages of earlier GETs, as the
         selftests do.
@@ -152,7 +152,7 @@ class DirtyLog(KernelProgram):
             self.read_stopwatch()
 
     def sync_log(self) -> list[Scan]:
-        """Collect what hardware has logged before GET or CLEAR; returns the scans that are needed for it.
+        """Collect what hardware has logged before GET or CLEAR, and return the scans that this requires.
 
         The vCPUs flush their log buffers; without log buffers, every entry of the page table is visited.
         """
@@ -315,7 +315,7 @@ class DirtyLog(KernelProgram):
                 program.run(self.costs.reacquire)
 
     def _split_eagerly(self, lock: Lock | None) -> None:
-        """Replace a block by a table before its first page is cleared; takes a lock for it if none is held.
+        """Replace a block by a table before its first page is cleared; take a lock if none is held.
 
         Source: arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root and tdp_mmu_alloc_sp_for_split.
         """

@@ -2,7 +2,7 @@
 """KVM's selftest dirty_log_perf_test, as programs.
 
 Source: tools/testing/selftests/kvm/dirty_log_perf_test.c `run_test` and `vcpu_worker`, lib/perf_test_util.c
-`guest_code`. Each vCPU populates its own region; dirty logging is enabled; then, in every iteration, all vCPUs touch
+`guest_code`. Each vCPU populates its region; dirty logging is enabled; then, in every iteration, all vCPUs touch
 their pages in order and wait for each other, and the main thread does GET and CLEAR while they are parked, or has the
 dirty rings reset.
 """
@@ -94,7 +94,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[Scenario, float]:
     """Scenario with at most `pages_per_vcpu` pages per vCPU, or one in `fraction` of these, and its scale factor.
 
-    In the steady state, times and counts are proportional to the pages. The weight of start and end is not kept.
+    In the steady state, times and counts are proportional to the pages; the start and the end are not.
     With dirty rings the whole memory is simulated: the number of entries in them at the end of a round does not grow
     with the pages.
     """

@@ -2,8 +2,8 @@
 """Eager splitting on arm64, table walk by table walk, as programs: when dirty logging is enabled, or during CLEAR.
 
 The steps are those of the selftest dirty_log_perf_test with one slot. Memory is mapped when the run begins. Without
-KVM_DIRTY_LOG_INITIALLY_SET, enabling write-protects the slot and then splits it; with it, each CLEAR write-protects and
-splits the 64 pages of a word at a time. A walk takes as long as its visits (`simlib.model.pagetable.PageTable.walked`).
+KVM_DIRTY_LOG_INITIALLY_SET, enabling write-protects the slot and then splits it; with the flag, CLEAR write-protects
+and splits 64 pages (a word) at once. A walk takes the time of its visits (`simlib.model.pagetable.PageTable.walked`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _main(kernel: EagerSplit) -> Thread:
 
 @dataclass
 class EagerSplit(DirtyLog):
-    """An arm64 kernel in which the time of a stage-2 table walk is that of its visits."""
+    """An arm64 kernel in which a stage-2 table walk takes the time of its visits to entries."""
 
     def __post_init__(self) -> None:
         """Determine the levels and blocks that map the memory."""
@@ -94,7 +94,7 @@ class EagerSplit(DirtyLog):
 
     @property
     def faults_split(self) -> bool:
-        """True if a write may meet a block: the lock is dropped between write-protecting and splitting it."""
+        """True if a write may meet a block, because the lock is dropped between write-protecting and splitting it."""
         return self.scenario.guest.mapped_as_blocks and not (self.splits_eagerly and self.scenario.workload.parked)
 
     def check(self) -> None:
@@ -104,7 +104,7 @@ class EagerSplit(DirtyLog):
             raise InputError(
                 "policy.split_chunk", format_size(chunk * self.table.page_bytes),
                 "must be a multiple of the size of the blocks that map the memory",
-                "omit it; a smaller chunk splits 1 GiB in two steps, which is not simulated",
+                "omit it; a smaller chunk splits a 1 GiB block in two steps, which is not simulated",
             )  # fmt: skip
         if pages % self.leaf_pages:
             raise InputError(
@@ -114,11 +114,11 @@ class EagerSplit(DirtyLog):
         if self.height == 3 and self.chunk % self.leaf_pages:
             raise InputError(
                 "workload.clear_chunk", format_size(self.chunk * self.table.page_bytes), "must be a multiple of 1G",
-                "a smaller CLEAR splits a whole block, and the next ones find nothing to split",
+                "use 1G or more: a smaller CLEAR splits a whole block, and the next ones find nothing to split",
             )  # fmt: skip
 
     def _visits(self, pages: int, height: int) -> int:
-        """Time of a walk over `pages` pages, from the first page of a block whose leaves have this height, ps."""
+        """Time of a walk over `pages` pages from the first page of a block, if the leaves have this height, ps."""
         return self.costs.walk_entry * self.table.walked(0, pages, height, self.levels)
 
     def _split_visits(self, pages: int, height: int) -> int:
@@ -151,7 +151,7 @@ class EagerSplit(DirtyLog):
             program.back(REGION)
 
     def _protect(self, extent: Extent, pages: int) -> None:
-        """Write-protect the entries that map a range: each 1 GiB block once, although the engine knows its parts."""
+        """Write-protect the entries that map a range: each 1 GiB block once, although the engine scans its parts."""
         program, entry_ps = self.program, self.costs.protect_entry
         program.hold(self._visits(pages, self.height))
         if self.height == 3:

@@ -11,7 +11,7 @@ from simlib.simulator.engine.result import PS
 
 
 def check_within_horizon(what: str, time: float, hint: str, cli_hint: str = "", extra: int = 0) -> None:
-    """Raise unless a time, ps, plus `extra` can be simulated.
+    """Check that a time plus `extra`, ps, can be simulated.
 
     The message is `what`, with the time as ``{}``, and `hint` (`cli_hint` on the command line). Raises `HorizonError`.
     """
@@ -21,7 +21,7 @@ def check_within_horizon(what: str, time: float, hint: str, cli_hint: str = "", 
 
 
 LONGEST_RUN = 10**13
-"""Number of accesses of all vCPUs (a week) above which a run is refused."""
+"""Number of accesses of all vCPUs (a week of computing) above which a run is refused."""
 
 ACCESS_S, LONG_S = 20e-9, 10.0
 """Minimum time of the compiled engine per access without a fault, s; duration from which a run is announced, s."""
@@ -50,7 +50,7 @@ def check_length(scenario: Scenario) -> None:
     accesses = undisturbed_accesses(scenario)
     if accesses > LONGEST_RUN:
         raise HorizonError(
-            f"in its pauses the guest accesses its memory {accesses:.3g} times, more than the {LONGEST_RUN:.0e} that "
+            f"in its pauses, the guest would access memory {accesses:.3g} times, more than the {LONGEST_RUN:.0e} that "
             "can be simulated",
             SHORTER_HINT,
         )
@@ -61,7 +61,7 @@ SHORTER_HINT = "shorten pause or warm_up, or lengthen access_interval"
 
 
 def least_accesses(scenario: Scenario) -> float:
-    """Minimum number of accesses of a run: of a migration until all memory is sent once, else in pauses or rounds.
+    """Return the minimum number of accesses: until a migration has sent all memory, or in other runs' pauses or rounds.
 
     >>> least_accesses(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"iterations": 3}}))
     8192.0
@@ -76,7 +76,7 @@ def least_accesses(scenario: Scenario) -> float:
 
 
 def long_run_notice(scenario: Scenario, runs: int = 1, concurrency: int = 1) -> str:
-    """Notice to print before a long run; empty for others.
+    """Return a notice to print before a long run; empty if the run is short.
 
     >>> s = {"guest": {"vcpus": 64}, "workload": {"kind": "get_dirty_log", "pause": "100s", "access_interval": "500ns"}}
     >>> long_run_notice(Scenario.parse(s), runs=3, concurrency=2)

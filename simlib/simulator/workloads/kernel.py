@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""KVM's locks, page faults and TLB flushes, as parts of programs, and the job that they make up."""
+"""KVM's locks, page faults and TLB flushes, as parts of programs, and the job that combines them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices of a job's locks: mmu_lock; broadcast invalidations; the first region's lock, if there are several."""
 
 USERSPACE = REGIONS
-"""Index of userspace's lock, if there are dirty rings, which exclude regions."""
+"""Index of userspace's lock, if there are dirty rings; these exclude regions with separate locks."""
 
 JITTER, RANDOM, _TICK, _KICK = 1, 2, 3, 4
 """Distributions of a job's times: `Costs.fault_jitter`, exponential, and those of `Host` for ticks and kicks."""
@@ -69,7 +69,7 @@ class ProgramCosts:
         return value or 0
 
     def value_or(self, name: str, other: str) -> int:
-        """Value of a cost, or of another one that replaces it if it has no value."""
+        """Value of a cost, or the value of `other` if the cost has none."""
         value: int = getattr(self, name)
         return value if getattr(self._costs, name) is not None else getattr(self, other)
 
@@ -80,7 +80,7 @@ class ProgramCosts:
 
 @dataclass
 class KernelProgram:
-    """A scenario's kernel, writing its steps into a program.
+    """A scenario's kernel, which writes its steps into a program.
 
     - `policy`: with every default replaced.
     - `stamps`: the stamps written so far.
@@ -96,7 +96,7 @@ class KernelProgram:
     places: tuple[Places, ...] = ()
     """Distribution of the pages that the guest accesses (`Job.places`), if it is not uniform; by default Zipf's law."""
     kick_is_stall: bool = field(default=False, init=False)
-    """True if a kick is a stall of its own, because the guest's stopwatch does not run between two faults."""
+    """True if a kick is a separate stall, because the guest's stopwatch does not run between two faults."""
     image: Image | None = None
     """Memory when the run begins, if it is neither empty nor all mapped."""
     hardware_dirty_bits: bool = True
@@ -127,7 +127,7 @@ class KernelProgram:
         self.stamps.append(Stamp(phase, number))
 
     def lock(self, mode: str, regions: bool = False) -> Lock:
-        """Lock for a mode of the policy; `regions`: that of the current page's region, if regions have locks."""
+        """Lock for a mode of the policy; `regions`: the lock of the current page's region, if regions have locks."""
         if mode == "lockless":
             preceding = self.policy.lock_regions if self.policy.lock_regions > 1 else int(self.ring_entries > 0)
             return Lock(REGIONS + preceding, Mode.WRITE, LockScope.THREAD)
@@ -238,7 +238,7 @@ class KernelProgram:
             self.read_stopwatch(of_kicks=True)
 
     def _flush_after_split(self) -> None:
-        """Flush TLBs once per block of the host's backing, all mappings of which are replaced.
+        """Flush TLBs once per block of the host's backing, even if several faults replace its mappings.
 
         The flush takes as long as with all vCPUs in the guest, although those that wait for the lock need no interrupt.
 
@@ -301,7 +301,7 @@ class KernelProgram:
             self.kick(costs.kick, self.drain_cost)
 
     def kick(self, time: int, entry: int = 0) -> None:
-        """Interrupt the vCPUs for `time`, if that takes any time; `entry`: time per page in their log buffers."""
+        """Interrupt the vCPUs for `time`, if it is not 0; `entry`: time per page in their log buffers."""
         if time or self.buffer_entries:
             self.program.kick(time, self.kick_is_stall, _KICK if self.scenario.host.kick_spread else 0, entry)
 
@@ -316,7 +316,7 @@ class KernelProgram:
 
     @property
     def region_pages(self) -> int:
-        """Pages of one region with a lock of its own; a multiple of a block, so that no fault spans two."""
+        """Pages of one region with a separate lock; a multiple of a block, so that no fault spans two regions."""
         regions = -(-self.slot_pages // self.policy.lock_regions)
         return -(-regions // self.block_pages) * self.block_pages
 
@@ -332,14 +332,14 @@ class KernelProgram:
         parts: int = 1,
         logged: NDArray[np.int64] | None = None,
     ) -> Job:
-        """The job for an engine: a thread per vCPU, one main thread, and helpers.
+        """Build the job for an engine: a thread per vCPU, one main thread, and helpers.
 
         - `vcpu`: program of all vCPUs, or one per vCPU.
         - `populated`: whether all memory is mapped from the beginning.
-        - `shared`: whether every vCPU accesses all of the memory, rather than its own part.
-        - `helpers`: further threads.
+        - `shared`: whether every vCPU accesses all of the memory, and not only a part.
+        - `helpers`: additional threads.
         - `logged`: `Job.logged`.
-        - `parts`: number of parts of the memory, which are assigned to the further threads in turn.
+        - `parts`: number of parts of the memory, which are assigned to the helpers in turn.
         """
         guest, costs, host = self.scenario.guest, self.costs, self.scenario.host
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu

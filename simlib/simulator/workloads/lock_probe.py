@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Hold times of faults, measured by a thread that waits for mmu_lock: selftest mmu_lock_contention_test -q.
 
-In every round the vCPUs write all their pages once, while the main thread repeatedly clears nothing: such an ioctl
+In every round the vCPUs write all their pages once, while the main thread repeatedly runs a CLEAR of no page, which
 takes mmu_lock and drops it at once. The number of these ioctls shows how long the lock was held.
 """
 
@@ -79,8 +79,8 @@ def _main(kernel: DirtyLog) -> Thread:
 
 
 METRICS = (
-    Metric("dirty_memory_time", "s", "From releasing the vCPUs until the end of the probe in which the last of them "
-           "has accessed all its memory.", "proportional", rounds=True),
+    Metric("dirty_memory_time", "s", "From releasing the vCPUs until the end of the probe during which the last of "
+           "them finishes accessing its memory.", "proportional", rounds=True),
     Metric("lock_probes", "count", "Empty CLEARs that ran during this time.", "proportional", rounds=True),
     *LOCKS,
 )  # fmt: skip

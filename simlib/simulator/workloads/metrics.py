@@ -57,7 +57,7 @@ LOCKS = (
     Metric("contentions", "count", "Acquisitions of mmu_lock that had to wait, times `workload.lock_stat_runs`.",
            "proportional"),
     Metric("lock_acquisitions", "count", "Acquisitions of mmu_lock.", "proportional"),
-    Metric("mmu_lock_utilisation", "share", "Share of the run in which a thread held mmu_lock."),
+    Metric("mmu_lock_utilisation", "share", "Share of the run's duration for which a thread held mmu_lock."),
 )  # fmt: skip
 """Metrics of every workload."""
 
@@ -73,13 +73,13 @@ def lock_metrics(scenario: Scenario, raw: EngineResult) -> dict[str, float]:
 
 
 def phase_seconds(job: Job, raw: EngineResult, phase: str) -> list[float]:
-    """Duration of each round of a phase, s, since the stamp before its own."""
+    """Return the duration of each round of a phase, s: the time since the preceding stamp."""
     ends = [i for i, stamp in enumerate(job.stamps) if stamp.phase == phase]
     return [float(raw.stamp_ps[i] - raw.stamp_ps[i - 1]) * PS for i in ends]
 
 
 def return_nothing(*_: object) -> tuple[str, ...]:
-    """No error and no warning."""
+    """Return neither errors nor warnings."""
     return ()
 
 
@@ -114,7 +114,7 @@ class WorkloadKind:
     lower_bounds: Callable[[Scenario], Mapping[str, float]] = lambda _: {}
 
     def find(self, name: str, rounds: int) -> tuple[Metric, int]:
-        """Metric by its name, and the selected round; 0: all of them.
+        """Return a metric by its name, and the selected round (0: all rounds).
 
         Raises `InputError` if the workload has no such metric, or fewer rounds.
         """

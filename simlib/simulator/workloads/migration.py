@@ -194,7 +194,7 @@ METRICS = (
     Metric("clear_wait_time", "s", "Part of `clear_cpu_time`: waiting for the lock and its cache line.",
            "proportional"),
     Metric("clear_flush_time", "s", "The rest of `clear_cpu_time`: TLB flushes, the ioctl, allocating without the "
-           "lock, reacquiring the lock, without the wait.", "proportional"),
+           "lock, reacquiring the lock (not the wait for it).", "proportional"),
     Metric("enable_time", "s", "Time taken to enable dirty logging.", "proportional"),
     Metric("precopy_duration", "s", "From the end of the warm-up to the switchover.", "proportional"),
     Metric("passes", "count", "Passes before the switchover.", integer=True),
@@ -287,7 +287,7 @@ def check_horizon(scenario: Scenario) -> None:
 
 
 def warnings(scenario: Scenario, job: Job, raw: EngineResult, scale: float) -> tuple[str, ...]:
-    """Warning of a migration that switched over with more pages left than it can send within the downtime limit."""
+    """Return a warning if a migration switched over with more pages left than the downtime limit allows."""
     pages_left, passes = _left(job, raw), _passes(job, raw)
     if pages_left <= scenario.workload.downtime // page_time(scenario):
         return ()
@@ -297,10 +297,10 @@ def warnings(scenario: Scenario, job: Job, raw: EngineResult, scale: float) -> t
 
 
 def not_converged_warning(scenario: Scenario, passes: int, left: float, last: float, scale: float = 1.0) -> str:
-    """Text of the warning of a migration that switched over before it had converged.
+    """Return the warning for a migration that switched over before it had converged.
 
-    The guest's dirty rate is that of the last pass: the pages that it found dirty again, over its duration. If these
-    are nearly all pages that the guest writes, this is a lower bound.
+    The guest's dirty rate is computed from the last pass: the pages dirty after it, divided by its duration. If these
+    are nearly all pages that the guest writes, the rate is a lower bound.
 
     - `passes`: passes that were made.
     - `left`: pages that were dirty at the switchover.
@@ -334,7 +334,7 @@ KIND = WorkloadKind(
 
 
 def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
-    """Metrics of the whole migration from those of a scaled one, without the metrics of a single stall.
+    """Compute the metrics of a whole migration from those of a scaled one, without the metrics of single stalls.
 
     >>> unscaled({"precopy_duration": 0.5, "passes": 2.0, "longest_stall": 0.1}, 16)
     {'precopy_duration': 8.0, 'passes': 2.0}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scale a migration to less memory: it makes as many passes, and each is shorter in proportion."""
+"""Scale a migration to less memory: the number of passes is the same, and each is shorter in proportion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
 
 SAMPLE_PAGES = 2**18
-"""Minimum number of pages of a sampled migration: 1 GiB, which gives the April 2024 mail's results of all memory."""
+"""Minimum number of pages of a scaled migration: 1 GiB, with which the April 2024 mail's results do not change."""
 
 _TIMES = ("warm_up", "downtime", "timeout", "pause", "reap_every")
 _PER_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu", "interrupt", "kick")
@@ -22,8 +22,8 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
     """Scale a migration to a part of its memory.
 
     At the same access rate, a guest with less memory accesses each page more often, in proportion, and a pass over its
-    memory takes less time, in proportion. So the same happens to a page between two passes. Chunks shrink alike,
-    so that their number is the same, and the cost of an ioctl apart from its pages shrinks with them. The time of a
+    memory takes less time, in proportion. So a page is accessed equally often between two passes. Chunks shrink
+    in proportion, and so does the fixed cost of an ioctl, because the number of ioctls stays the same. The time of a
     single hold of a whole chunk, and so the longest stall, does not scale. Raises `InputError` if the memory or the
     chunk cannot be divided by the factor.
 
@@ -59,7 +59,7 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
 
 
 def _undivided(scenario: Scenario, unit: int) -> int:
-    """Pages of the part that must consist of whole blocks: each vCPU's region, or a shared memory without regions."""
+    """Pages of the part that must consist of whole blocks: each vCPU's region, or shared memory without regions."""
     guest = scenario.guest
     return guest.pages if guest.pages % (guest.vcpus * unit) else guest.pages_per_vcpu
 
@@ -67,7 +67,7 @@ def _undivided(scenario: Scenario, unit: int) -> int:
 def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[Scenario, float]:
     """Scenario with about `pages_per_vcpu` pages per vCPU, at least `SAMPLE_PAGES` in total, and its scale factor.
 
-    The number of pages is as close to this as the memory and its chunks can be divided. A migration stays whole if it
+    The number of pages is as close to this as the divisors of memory and chunks allow. A migration is not scaled if it
     depends on more than its memory: Zipf's law differs with fewer pages, and neither the time between slow faults nor
     that of a throttle shrinks with the memory.
 

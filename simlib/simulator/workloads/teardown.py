@@ -3,7 +3,7 @@
 
 With mmu_lock held for write, each entry is cleared; as the policy requires, its TLB entry is invalidated by a
 broadcast, which the interconnect serves one CPU at a time, and the memory that it mapped is cleaned from the data
-cache. A table is freed after its last entry. After each largest block mmu_lock is dropped if a thread waits for it.
+cache. A table is freed after its last entry. After each largest block, mmu_lock is dropped if a thread waits for it.
 
 Source: arch/arm64/kvm/mmu.c stage2_apply_range, kvm_pgtable_stage2_unmap (6.12). When a VM is destroyed, that kernel
 frees its tables without maintenance (kvm_free_stage2_pgd, kvm_pgtable_stage2_destroy): `teardown_cache` and
@@ -83,7 +83,7 @@ def _walk(kernel: KernelProgram, lock: Lock) -> None:
 
 
 def _second_level(kernel: KernelProgram, part: Extent) -> None:
-    """Unmap an entry of the second level: a block, or a table and its pages, fewer in the last one."""
+    """Unmap an entry of the second level: a block, or a table and its pages (fewer in the last table)."""
     program, size = kernel.program, kernel.block_pages
 
     def unmap(pages: int) -> None:
@@ -101,7 +101,7 @@ def _second_level(kernel: KernelProgram, part: Extent) -> None:
 
 
 def _entries(kernel: KernelProgram, entries: int, tables: int, pages: int = 0, ranges: int = 0) -> None:
-    """Unmap `entries` entries, `tables` of them of tables; the others map `pages` pages."""
+    """Unmap `entries` entries, of which `tables` point to tables; the others map `pages` pages."""
     program, costs, policy = kernel.program, kernel.costs, kernel.policy
     lines = pages * kernel.scenario.guest.page_size // LINE_BYTES if policy.teardown_cache == "entry" else 0
     work = entries * costs.unmap_entry + (lines * costs.clean_line if lines else 0)
@@ -114,8 +114,8 @@ def _entries(kernel: KernelProgram, entries: int, tables: int, pages: int = 0, r
 
 
 METRICS = (
-    Metric("teardown_time", "s", "Time until all memory is unmapped. If the guest runs, it begins after the warm-up.",
-           "proportional"),
+    Metric("teardown_time", "s", "Time until all memory is unmapped. If the guest runs, the time starts after "
+           "the warm-up.", "proportional"),
     Metric("longest_stall", "s", "Longest time that one access took; 0 if the guest does not run.", "whole"),
     *LOCKS,
 )  # fmt: skip

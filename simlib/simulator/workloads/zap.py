@@ -41,7 +41,7 @@ def _main(kernel: KernelProgram) -> Thread:
 
 
 def _zap(kernel: KernelProgram) -> None:
-    """Give every vCPU an empty table at once; free the old ones block by block.
+    """Give every vCPU an empty root table at once; free the old tables block by block.
 
     The thread may drop mmu_lock between two blocks. The old tables are no longer in use, so TLBs are flushed only at
     the end, with the lock held.

@@ -166,8 +166,8 @@ def test_sobol_indices_name_every_cost_and_refuse_seed_zero(fit):
 def test_too_few_observations_are_refused(scenario, table, train, count):
     with pytest.raises(CalibrationError) as caught:
         build_problem(scenario, table, train)
-    assert str(caught.value).startswith("4 costs (fault_hold, line_transfer, fault_unlocked[new], fault_unlocked[old])")
-    assert f"cannot be determined from {count} observations" in str(caught.value)
+    assert "(4: fault_hold, line_transfer, fault_unlocked[new], fault_unlocked[old])" in str(caught.value)
+    assert str(caught.value).startswith(f"the number of observations ({count}) must exceed the number of costs (4: ")
     assert "train on more rows or calibrate fewer costs" in str(caught.value)
 
 
@@ -179,11 +179,11 @@ TIMES = "series,vcpus,dirty_memory_time_s\nold,1,1\nold,2,1.1\nold,4,1.5\nnew,1,
     [
         ({}, "vcpus,dirty_memory_time_s,contentions\n1,1,2\n", "columns of", "of each row, is missing",
          "variants: old, new"),
-        ({}, "series,vcpus,dirty_memory_time_s,contentions\nx,1,1,2\n", "series of", "none is a variant", "old, new"),
+        ({}, "series,vcpus,dirty_memory_time_s,contentions\nx,1,1,2\n", "series of", "is a variant of", "old, new"),
         ({"variants": {}}, TIMES, "series of", "one series must be chosen", "give the condition series == 'NAME'"),
         ({"calibration": {"costs": ["flush"], "metrics": ["dirty_time"]}}, TIMES, "metric",
          "has no metric of this name", "'dirty_memory_time'"),
-        ({"costs": {"fault_hold": "1us"}}, TIMES, "costs.fault_hold", "a cost to determine", "remove it"),
+        ({"costs": {"fault_hold": "1us"}}, TIMES, "costs.fault_hold", "a cost to estimate", "remove it"),
         ({}, "series,dirty_memory_time_s\nold,1\n", "columns of", "vcpus is missing", ""),
     ],
 )  # fmt: skip

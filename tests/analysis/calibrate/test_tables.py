@@ -91,10 +91,10 @@ def test_a_fit_file_keeps_the_noise_and_the_conditions(fit, tmp_path):
 
 
 def test_a_metric_that_no_table_has_is_refused(tables):
-    with pytest.raises(InputError, match=r"none has contentions.*add a column contentions") as caught:
+    with pytest.raises(InputError, match=r"no column has contentions.*add a column contentions") as caught:
         calibrate(Scenario.parse(FILE), [tables["times"], tables["clear"]])
     assert caught.value.what == "columns of DataFrame, DataFrame 2"
-    with pytest.raises(InputError, match="columns of extra = vcpus, flush_time_s: none is a metric of the calibration"):
+    with pytest.raises(InputError, match="columns of extra = vcpus, flush_time_s: no column is a metric of"):
         calibrate(Scenario.parse(FILE), tables | {"extra": pd.DataFrame({"vcpus": [1], "flush_time_s": [1.0]})})
 
 

@@ -295,7 +295,7 @@ def test_large_guests_that_cannot_be_sampled_are_announced_and_simulated_whole(m
     result = choose(case, strategies=["every-64", "lock-regions"], announce=messages.append)
     assert result.how == "whole"
     assert messages[0] == (
-        "2 strategies, 28 to 32 simulations: whole migrations (locks by region are not sampled (policy.lock_regions))"
+        "2 strategies, 28 to 32 simulations: whole migrations (locks by region cannot be sampled (policy.lock_regions))"
     )
     assert result.table.notna().all().all()
     assert choose(scenario(WRITE, clear_when="at_once"), strategies=["every-64", "baseline"]).how == "whole"

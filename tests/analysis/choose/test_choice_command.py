@@ -132,14 +132,15 @@ def test_the_advice_has_the_setting_its_effect_and_its_cost(names, text, to_do):
     assert advice[""].startswith(text)
     assert advice["To do so"] == to_do
     assert ("Without a patch" in advice) == ("no kernel has this yet" in to_do)
-    assert advice["How sure"] == "95 % that no other of the 2 simulated strategies further lowers the weighted cost"
-    assert advice["Other goals"] == "for CPU time of CLEAR use whole-ioctl (as it is; longest stall then 1 ms)"
+    lower = "gives a lower weighted cost"
+    assert advice["How sure"] == f"95 % confidence that no other of the 2 simulated strategies {lower}"
+    assert advice["Other goals"] == "for CPU time of CLEAR, use whole-ioctl (no change; longest stall then 1 ms)"
     assert advice["Longest stall"] == (
-        f"1 ms as it is (with 90 % probability at most 1 s; 99.9 % of stalls at most 1 s); "
+        f"1 ms now (at most 1 s with 90 % probability; 99.9 % of stalls are at most 1 s); "
         f"shortest with {names}, 1 µs (1 s)"
     )
-    assert result.advice()["Limits"].startswith("stalls are simulated: their order is more reliable than their length")
-    assert any(note.startswith("If no stall may exceed 10us: none (lowest 90 % bound: 1s); ")
+    assert result.advice()["Limits"].startswith("stalls are simulated: their ranking is more reliable than")
+    assert any(note.startswith("Recommended if no stall may exceed 10us: none (lowest 90 % bound: 1s); ")
                for note in result.notes)  # fmt: skip
     assert result.readable("cost")["strategy"].tolist() == [f"{names} (recommended)", "whole-ioctl (as it is)"]
     assert list(result.readable("cost")) == ["strategy", "cost", "stall", "CLEAR"]
@@ -196,10 +197,10 @@ def test_all_architectures_in_one_table(ask, tmp_path, short, name):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((), "choose-batch = nothing: give one of SCENARIO.toml, --architecture NAME, --all"),
+    [((), "choose-batch = nothing: must be one of SCENARIO.toml, --architecture NAME and --all"),
      (("--all", "--architecture", "arm64"), "choose-batch = --architecture --all: give one of"),
      (("--architecture", "arm46"), "policy.architecture = arm46: unknown architecture; did you mean 'arm64'"),
-     (("--architecture", "s390"), "policy.lock = default: s390 does not take mmu_lock here"),
+     (("--architecture", "s390"), "policy.lock = default: s390 does not take mmu_lock in this case"),
      (("--architecture", "arm64", "--memory", "1G", "--chunk", "2G"),
       "clear_chunk = 2G: is larger than the guest's memory of 1G"),
      (("--architecture", "arm64", "--guest", "databse"), "guest = databse: unknown guest; did you mean 'database'"),
@@ -218,7 +219,7 @@ def test_a_scenario_file_excludes_a_named_guest(ask, tmp_path):
     file.write_text(scenario().to_toml())
     code, text, messages = ask("choose", file, "--guest", "web")
     assert (code, text) == (2, "")
-    assert "--guest = web: a scenario has its own guest; give --architecture instead of a file" in messages
+    assert "--guest = web: cannot replace the guest of a scenario file; give --architecture instead" in messages
     code, _, messages = ask("choose", file, "--kernel", "--strategy", "baseline", "--strategy", "every-sixty")
     assert code == 2
     assert "policy = every-sixty: unknown policy" in messages

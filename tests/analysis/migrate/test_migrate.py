@@ -56,7 +56,7 @@ def test_missed_targets_are_reported_with_what_is_reached():
     assert "No setting that was tried meets the targets" in text
     assert "Sending all memory once takes 27.5 s" in text
     slower = simlib.migrate(guest("600000/s over 16G"), Targets(downtime_s=0.001), options=quick(8))
-    assert "Instead of the targets, it reaches" in " ".join(slower.summary_lines())
+    assert "Instead of the missed targets, it reaches" in " ".join(slower.summary_lines())
 
 
 def test_the_nearest_plan_converges():
@@ -96,8 +96,8 @@ def test_every_plan_can_be_pasted_and_read_back():
     ("more", "why"),
     [
         (["--link", "0Gbit/s"], "--link"),
-        (["--dirty", "9e9/s"], "more than the memory"),
-        (["--dirty", "soon"], "must be a rate of pages"),
+        (["--dirty", "9e9/s"], "more pages than fit into"),
+        (["--dirty", "soon"], "must be a dirty rate or a working-set model"),
         (["--min-guest-speed", "120%"], "at most 1"),
         (["--downtime-limit", "3"], "needs a unit"),
         (["--current", "downtme-limit=3"], "did you mean 'downtime-limit'"),

@@ -58,10 +58,10 @@ def test_values_of_a_span_are_multiples_within_it(low, reach, multiple, log, sha
          "axes.guest.memory.multiple = 64M: the range from 100M to 120M contains no multiple of it; write a wider "
          "range"),
         ("guest", "memory", {"low": "100M", "high": "180M", "multiple": "64M", "count": 2},
-         "axes.guest.memory.count = 2: the range has fewer different values (1), as all are multiples of 64M; write a "
+         "axes.guest.memory.count = 2: the range has fewer distinct values (1), all multiples of 64M; write a "
          "smaller count or a wider range, or list the values"),
         ("guest", "vcpus", {"low": 1, "high": 8, "count": 6, "scale": "log"},
-         "axes.guest.vcpus.count = 6: the range has fewer different values (5), as all are multiples of 1; write a "
+         "axes.guest.vcpus.count = 6: the range has fewer distinct values (5), all multiples of 1; write a "
          "smaller count or a wider range, or list the values"),
         ("workload", "clear_threads", {"low": 0, "high": 8, "count": 3, "multiple": 0},
          "axes.workload.clear_threads.multiple = 0: must be above 0; remove it"),

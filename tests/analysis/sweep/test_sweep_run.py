@@ -154,7 +154,7 @@ def test_a_sweep_is_resumed_only_with_unchanged_costs(tmp_path, monkeypatch):
         with pytest.raises(InputError, match="holds a sweep of another grid, or with other fits or priors"):
             run(read_grid(tables), out, resume=True)
         monkeypatch.setattr(batch, "_checked", set())
-        with pytest.raises(SimlibError, match="a worker has another version of simlib, other fits or other priors"):
+        with pytest.raises(SimlibError, match="a worker differs from the driver of the sweep in its version of simlib"):
             batch.run_batch(original, 0, 1, 60.0)
         (data / name).write_bytes(content)
     (data / "fits" / "host-amd-epyc-2.json").unlink()  # of no host of the grid

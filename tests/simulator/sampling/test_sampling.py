@@ -496,27 +496,27 @@ def test_replications_that_do_not_agree_are_flagged():
     assert rows.loc["passes", ["value", "low", "high"]].tolist() == [2, 2, 3]
     assert rows.loc["converged", ["value", "low", "high"]].tolist() == [1, 0, 1]
     assert validity_flags(migration(), [run, other, other]) == (
-        "replications do not agree: the migration converged in 2 of 3",
+        "replications disagree: the migration converged in 2 of 3 replications",
     )
     assert [flag[:31] for flag in validity_flags(migration(), [run, other])] == [
         "the migration had not converged",
-        "replications do not agree: the ",
+        "replications disagree: the migr",
     ]
 
 
 REASONS = {
-    "only a migration is sampled": {"workload": {"kind": "clear_under_load"}},
+    "only migrations can be sampled": {"workload": {"kind": "clear_under_load"}},
     "accesses its pages in order": {"workload": {"access": "sequential"}},
-    "only lazy clearing and rings are sampled": {"workload": {"clear_when": "at_once"}},
-    "rings are sampled only if blocks are split eagerly": {
+    "only lazy clearing and rings can be sampled": {"workload": {"clear_when": "at_once"}},
+    "rings can be sampled only if blocks are split eagerly": {
         "policy": {"eager_split": False},
         "workload": {"clear_when": "ring"},
     },
-    "scanning every entry for dirty bits is not sampled": {"policy": {"dirty_tracking": "dbm"}},
-    "a guest that fits into the downtime limit is not sampled": {"workload": {"clear_when": "ring", "downtime": "1s"}},
-    "threads that only clear are not sampled": {"workload": {"clear_threads": 2}},
-    "enabling the log page by page is not sampled": {"workload": {"initially_set": False}},
-    "locks by region are not sampled": {"policy": {"lock_regions": 4}},
+    "scanning all entries for dirty bits cannot be sampled": {"policy": {"dirty_tracking": "dbm"}},
+    "a guest that can be sent within the downtime limit": {"workload": {"clear_when": "ring", "downtime": "1s"}},
+    "threads that only clear cannot be sampled": {"workload": {"clear_threads": 2}},
+    "enabling page by page cannot be sampled": {"workload": {"initially_set": False}},
+    "locks by region cannot be sampled": {"policy": {"lock_regions": 4}},
     "a chunk must be a multiple of 2M": {"workload": {"clear_chunk": "3M"}},
 }
 

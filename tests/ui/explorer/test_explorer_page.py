@@ -225,7 +225,7 @@ def test_a_simulation_that_is_not_wanted_raises_within_a_part():
 
 def test_what_cannot_be_sampled_says_why():
     page = Explorer(ExplorerState.of("arm64").changed({"workload": {"access": "sequential"}}), background=False)
-    assert "is not sampled (workload.access)" in visible(page)
+    assert "cannot be sampled (workload.access)" in visible(page)
     assert set(page.findings.table()["figure"]) == {"curve"}
 
 
