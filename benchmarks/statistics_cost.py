@@ -109,18 +109,18 @@ def measure(tree: Path, folder: Path, repeats: int, acquisitions: int) -> tuple[
     own, stack, foreign = map(int, stores.groups())
     complete = all(words[2] == words[3] for words in map(str.split, checked.splitlines()) if words[0] == "counted")
     lines = [
-        f"{cpu_model()}, CPUs {cpus[0]} and {cpus[1]}; {repeats} repetitions of {acquisitions} acquisitions a thread.",
-        "ns an acquisition and release: median (5th to 95th percentile). 'more': median of the differences within a",
+        f"{cpu_model()}, CPUs {cpus[0]} and {cpus[1]}; {repeats} repetitions, {acquisitions} acquisitions per thread.",
+        "ns per acquisition and release: median (5th to 95th percentile). 'more': median of the differences within a",
         f"repetition, with its {LEVEL:.0%} interval (bootstrap).",
         "",
         costs(tables["whole"]).to_string(index=False),
         "",
-        f"The same with kvm.mmu_lock_stat_period={PERIOD}: all holds are counted, one of {PERIOD} is timed.",
+        f"The same with kvm.mmu_lock_stat_period={PERIOD}: all holds are counted, one in {PERIOD} is timed.",
         f"An acquisition should take at most {BAR_NS:g} ns more.",
         "",
         sampled(tables["sampled"]).to_string(index=False),
         "",
-        "The parts, all holds timed.",
+        "The parts of the cost, with all holds timed.",
         "",
         parts(tables).to_string(index=False),
         "",

@@ -220,15 +220,18 @@ def score(rows: list[dict[str, str]]) -> tuple[int, float, float]:
 def page(results: dict[str, list[dict[str, str]]]) -> str:
     """Table of the scores for docs/checks.md."""
     reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))
-    lines = ["| package | mutants tested | detected | share | 90 % interval |", "|---|---|---|---|---|"]
+    lines = ["| package | mutants tested | detected | share detected | 90 % interval |", "|---|---|---|---|---|"]
     all_rows = [row for rows in results.values() for row in rows]
     for name, rows in results.items():
         killed, low, high = score(rows)
-        lines.append(f"| {name} | {len(rows)} | {killed} | {killed / len(rows):.0%} | {low:.0%} to {high:.0%} |")
+        lines.append(
+            f"| {name} | {len(rows)} | {killed} | {100 * killed / len(rows):.0f} % | {100 * low:.0f} % to "
+            f"{100 * high:.0f} % |"
+        )
     survived = [row for row in all_rows if row["outcome"] == "survived"]
     unknown = sum(row["diff"] not in reasons.get(row["module"], {}) for row in survived)
     addition = f"; {unknown} not examined" if unknown else ""
-    lines += ["", f"Not detected: {len(survived)}. `checks/survivors.toml` has the reason for each{addition}.",
+    lines += ["", f"Not detected: {len(survived)}. `checks/survivors.toml` gives the reason for each{addition}.",
               f"Measured on {datetime.date.today():%Y-%m-%d}."]  # fmt: skip
     return "\n".join([BEGIN, *lines, END])
 

@@ -123,7 +123,7 @@ def drawing() -> str:
     return "\n".join([
         "<!-- SPDX-License-Identifier: BSD-3-Clause -->",
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
-        "<title>The packages of simlib: each imports the packages that its lines lead down to</title>",
+        "<title>The packages of simlib: lines lead from each package down to the packages that it imports</title>",
         f"<style>{style}</style>",
         *(path(upper, xs) for (upper, _), xs in lines.items()),
         *(box(name) for name in middle),

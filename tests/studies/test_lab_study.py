@@ -373,9 +373,9 @@ def test_the_pages_state_the_errors_of_the_tables(findings):
     worst = small.loc[small["error"].abs().idxmax()]
     values = ", ".join(f"{METRICS[name]} {100 * errors[name]:.1f} %" for name in MAIN_METRICS)
     sentence = (
-        f"Median errors with {SMALL_BATCH} pages per hold, over all MMU modes: {values}. The largest error of a single "
-        f"cell is that of the {METRICS[worst['metric']]} of {worst['machine']} with {worst['vcpus']} vCPU: "
-        f"{signed(100 * worst['error'])} %."
+        f"With {SMALL_BATCH} pages per hold, the median errors over all MMU modes are: {values}. The largest error of "
+        f"a single cell is {signed(100 * worst['error'])} %, for the {METRICS[worst['metric']]} of {worst['machine']} "
+        f"with {worst['vcpus']} vCPU."
     )
     assert sentence in " ".join(page.split()), sentence
     notebooks = {"02-contention-lab": ("c348febe", {"findings": findings, "load": cells}),

@@ -219,7 +219,7 @@ def test_memory_on_the_other_socket_is_predicted(findings):
     page = " ".join((Path(__file__).parents[2] / "docs/model.md").read_text(encoding="utf-8").split())
     whole = -100 * errors["shadow MMU: CLEAR of unsplit blocks", 64]
     assert "the TDP MMU and 96 vCPUs is predicted within 5 %." in page
-    statement = f"64 vCPUs it is predicted within 6 %, but {whole:.0f} % too low if blocks are not split."
+    statement = f"64 vCPUs it is predicted within 6 %, but {whole:.0f} % too low if huge pages are not split."
     assert statement in page
 
 

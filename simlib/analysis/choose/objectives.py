@@ -56,7 +56,7 @@ OBJECTIVES: dict[str, Objective] = {
     row.name: row
     for row in (
         Objective("cost", "weighted cost", "cost",
-                  "CPU time of enabling the log and of CLEAR, plus guest time lost times the weight.", _cost),
+                  "CPU time of enabling the log and of CLEAR, plus weight × guest time lost.", _cost),
         Objective("guest_time_lost", "guest time lost", "time lost",
                   "Time that all vCPUs lose before the switchover: vCPUs × pre-copy × (1 − throughput).",
                   _guest_time_lost),
@@ -67,7 +67,7 @@ OBJECTIVES: dict[str, Objective] = {
                   _metric("stall_p999"), 10e-6),
         *(
             Objective(f"above{level}", f"time above {level} %", f">{level} %",
-                      f"Time in which the guest is degraded by more than {level} %.",
+                      f"Time during which the guest is degraded by more than {level} %.",
                       _metric(f"seconds_above_{level}"), 0.1)
             for level in sorted(LEVELS)
         ),
@@ -75,7 +75,7 @@ OBJECTIVES: dict[str, Objective] = {
                   "CPU time of the thread that runs CLEAR, including its waits for the lock.",
                   _metric("clear_cpu_time")),
         Objective("precopy", "pre-copy", "pre-copy",
-                  "From the beginning of the migration to the switchover.", _metric("precopy_duration")),
+                  "Time from the beginning of the migration to the switchover.", _metric("precopy_duration")),
     )
 }  # fmt: skip
 """The objectives, by name."""

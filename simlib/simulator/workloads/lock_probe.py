@@ -97,7 +97,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 def _probes(scenario: Scenario, job: Job, raw: EngineResult) -> list[float]:
-    """Acquisitions of mmu_lock in each round, without those of the faults."""
+    """Return the acquisitions of mmu_lock in each round, except by faults."""
     policy, probes = scenario.policy.resolved(), []
     modes = (policy.translation_fault, policy.write_protect_fault, policy.split_fault, policy.translation_fault)
     slow, fast = policy.fault_lock_sections, scenario.policy.fault_lock_sections or 1

@@ -34,7 +34,7 @@ class Metric:
     - `scaling`: relation of its value for a part of the memory to the whole: ``proportional``, ``same``, or ``whole``
       (the whole memory must be simulated).
     - `rounds`: whether it is the sum over rounds that can be selected.
-    - `integer`: whether its values are integers, so that nothing lies between two of them.
+    - `integer`: whether its values are integers.
     """
 
     name: str

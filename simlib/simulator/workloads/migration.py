@@ -305,7 +305,7 @@ def not_converged_warning(scenario: Scenario, passes: int, left: float, last: fl
     - `passes`: passes that were made.
     - `left`: pages that were dirty at the switchover.
     - `last`: duration of the last pass, s.
-    - `scale`: memory of the whole over that of the scenario.
+    - `scale`: memory of the whole migration divided by the memory of the scenario.
 
     >>> not_converged_warning(Scenario.parse({"workload": {"kind": "migration", "pass_limit": 2}}), 2, 2**17, 1.0)
     'the migration had not converged: the guest dirties 0.5 GiB/s, the link sends ... GiB/s; it stopped at the ...'

@@ -177,7 +177,8 @@ def test_noisy_runs_are_flagged_and_not_used(host, tmp_path, monkeypatch):
     measurement = measured(tmp_path / "h", allow_busy=True)
     assert measurement.noisy == len(measurement.records)
     with pytest.raises(
-        CalibrationError, match=f"0 of {3 * CELLS} runs were quiet, in 0 repeats; at least 3 are needed: measure"
+        CalibrationError,
+        match=f"quiet runs: 0 of {3 * CELLS}; repeats with a quiet run: 0, but at least 3 are needed: measure",
     ):
         load_host(tmp_path / "h")
 
@@ -256,7 +257,7 @@ def test_dirty_tracking_is_read_from_the_modules(tmp_path, parameters, tracking)
 def test_a_host_with_pml_is_not_measured(host, monkeypatch, tmp_path):
     logs = replace(FACTS, modules={**FACTS.modules, "kvm_intel.pml": "Y"})
     monkeypatch.setattr(measure, "read_facts", lambda cpus: logs)
-    with pytest.raises(InputError, match=r"pml = Y: hides the cost of faults.*load KVM's module with pml=0"):
+    with pytest.raises(InputError, match=r"pml = Y: must be off while measuring.*load KVM's module with pml=0"):
         measured(tmp_path / "h")
     assert not (tmp_path / "h").exists()
 
@@ -274,9 +275,10 @@ def test_the_documentation_has_the_numbers_of_the_shipped_host():
     data = load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
     words = " ".join((Path(__file__).parents[3] / "docs" / "on-a-real-host.md").read_text("utf-8").split())
     assert f"{len(data.repeats)} repeats in five minutes" in words
-    assert f"Of {len(cells)} held-out cells, {int(cells['within'].sum())} are within 15 %" in words
+    assert f"for {int(cells['within'].sum())} of {len(cells)} held-out cells are within 15 %" in words
     sentence = (
-        f"CLEAR of 64 pages is predicted at {ratio[2]:.2f} of the measured time with two vCPUs, and at {ratio[1]:.2f}"
+        f"for CLEAR of 64 pages is {ratio[2]:.2f} times the measured time with two vCPUs, "
+        f"and {ratio[1]:.2f} times with one"
     )
     assert sentence in words
     assert 0.85 < ratio[2] < 1.15
