@@ -22,7 +22,7 @@ class Interpreter(World):
     def private_step(
         self, thread: SimulatedThread, clock: int, step: Step, a: int, b: int, c: int, d: int, _e: int
     ) -> int:
-        """Take a step that no other thread can observe. Returns the thread's clock."""
+        """Take a step that no other thread can observe; returns the thread's clock."""
         thread.pc += 1
         match step:
             case Step.RUN | Step.HOLD:
@@ -55,12 +55,11 @@ class Interpreter(World):
                 thread.page = self.chance.page(thread, a, b)
         return clock
 
-    def quantity(  # noqa: PLR0911  # one return per quantity
+    def quantity(  # noqa: PLR0911, PLR0912  # one case per quantity
         self, thread: SimulatedThread, quantity: Quantity, argument: int, clock: int
     ) -> int:
         """Value of a quantity that TEST reads."""
         end = thread.end[argument] if 0 <= argument < EXTENTS else 0
-        lock = self.locks[argument if argument >= 0 else thread.region_lock] if argument < len(self.locks) else None
         match quantity:
             case Quantity.DONE:
                 return int(thread.page >= thread.end[argument])
@@ -87,9 +86,10 @@ class Interpreter(World):
             case Quantity.LOGGED | Quantity.RING:
                 log = self.logs.buffers if quantity is Quantity.LOGGED else self.logs.rings
                 return len(log[thread.number])
-        assert lock is not None  # noqa: S101  # the remaining quantities concern a lock
-        threads = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
-        return sum(other.number < threads for other in lock.waiting)
+            case Quantity.WAITERS | Quantity.VCPUS:
+                lock = self.locks[argument if argument >= 0 else thread.region_lock]
+                threads = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
+                return sum(other.number < threads for other in lock.waiting)
 
     def test(self, thread: SimulatedThread, target: int, quantity: int, argument: int, threshold: int, _e: int) -> int:
         """Test a quantity that other threads change."""
