@@ -15,7 +15,7 @@ from simlib._lib.errors import InputError
 from simlib.model.quantities import PS_PER_S, parse_bandwidth, parse_duration, parse_size
 
 MOST_VCPUS = 4096
-"""KVM_MAX_VCPUS of x86 (arch/x86/include/asm/kvm_host.h), the largest of all architectures."""
+"""Largest KVM_MAX_VCPUS of x86 (arch/x86/kvm/Kconfig KVM_MAX_NR_VCPUS), and of all architectures."""
 
 _MINUTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*min", re.ASCII)
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", re.ASCII)
@@ -36,7 +36,7 @@ def parse_time(text: str, name: str) -> float:
     try:
         return parse_duration(text, name) / PS_PER_S
     except InputError as error:
-        raise InputError(name, text, error.rule, "write 300ms, 20s or 15min") from None
+        raise InputError(name, text, error.rule, "such as 300ms, 20s or 15min") from None
 
 
 def parse_share(text: str, name: str) -> float:
@@ -98,27 +98,27 @@ class MigrationInput(NamedTuple):
 
 
 GUEST = (
-    MigrationInput("vcpus", "vcpus", _vcpus, "Number of vCPUs.", "N"),
+    MigrationInput("vcpus", "vcpus", _vcpus, "Number of vCPUs of the guest.", "N"),
     MigrationInput("memory", "memory", parse_size, "Total memory of the guest, e.g. 512G.", "SIZE"),
     MigrationInput(
         "dirty", "dirty", _text,
-        "Dirty rate, e.g. '250000/s in 10s': distinct pages counted over a time; repeat it for other times to narrow "
-        "the answer. Or a working-set model, e.g. '200000/s over 40G, zipf': writes to a working set.", "RATE",
-        repeated=True,
+        "Distinct pages dirtied per second, and the calc-time, e.g. '250000/s in 10s'; repeat the option for other "
+        "times to narrow the answer. Or a model: writes per second over a working set, e.g. '200000/s over 40G, zipf'.",
+        "RATE", True,
     ),
-    MigrationInput("link", "link", parse_bandwidth, "Bandwidth of the link, e.g. 25Gbit/s.", "RATE"),
+    MigrationInput("link", "link", parse_bandwidth, "Bandwidth available to the migration, e.g. 25Gbit/s.", "RATE"),
     MigrationInput("architecture", "architecture", _text,
-                   "Architecture of the host. Default: that of QEMU's target, otherwise x86-tdp.", "NAME"),
+                   "Architecture of the host (docs/scenario.md). Default: from QEMU's replies, or x86-tdp.", "NAME"),
     MigrationInput("dirty-tracking", "dirty_tracking", _text,
-                   "How KVM detects writes: write_protect; pml (x86 with EPT or NPT, default); dbm or hdbss (arm64).",
-                   "NAME"),
+                   "How KVM tracks dirty pages. With EPT or NPT (x86): pml (default), write_protect; on arm64: "
+                   "write_protect (default), dbm, hdbss.", "NAME"),
     MigrationInput("chunk", "chunk", parse_size,
-                   "Memory that one CLEAR covers: QEMU's x-clear-bitmap-shift. Default: 1G.", "SIZE"),
-    MigrationInput("ring", "ring_entries", parse_whole, "QEMU's dirty-ring-size; 0: QEMU uses the dirty bitmap.", "N"),
+                   "Memory that one CLEAR covers, which x-clear-bitmap-shift sets in QEMU. Default: 1G.", "SIZE"),
+    MigrationInput("ring", "ring_entries", parse_whole, "QEMU's dirty-ring-size. Default: 0, the dirty bitmap.", "N"),
     MigrationInput(
         "current", "settings", _text,
-        "A migration parameter or capability already set in QEMU, e.g. downtime-limit=500, auto-converge=on. The "
-        "others have the values that QEMU reported or, without a report, QEMU's defaults with unlimited bandwidth.",
+        "A migration parameter or capability that is set in QEMU, e.g. downtime-limit=500; may be repeated. Other "
+        "settings have the values that QEMU reports; without a report, QEMU's defaults and unlimited max-bandwidth.",
         "NAME=VALUE",
         repeated=True,
     ),
@@ -126,11 +126,11 @@ GUEST = (
 """Inputs that describe the guest."""
 
 TARGETS = (
-    MigrationInput("downtime-limit", "downtime_s", parse_time, "Maximum downtime, e.g. 300ms.", "TIME"),
-    MigrationInput("deadline", "deadline_s", parse_time, "Maximum total migration time, e.g. 900s or 15min.", "TIME"),
+    MigrationInput("downtime-limit", "downtime_s", parse_time, "Target: maximum downtime, e.g. 300ms.", "TIME"),
+    MigrationInput("deadline", "deadline_s", parse_time, "Target: maximum total time, e.g. 900s or 15min.", "TIME"),
     MigrationInput("min-guest-speed", "min_guest_speed", parse_share,
-                   "Minimum mean guest throughput during migration, e.g. 80%.", "SHARE"),
+                   "Target: minimum mean throughput of the guest during the migration, e.g. 80%.", "SHARE"),
     MigrationInput("max-stall", "max_stall_s", parse_time,
-                   "Maximum length of one wait of a vCPU, apart from the downtime, e.g. 50ms.", "TIME"),
+                   "Target: maximum length of one stall of a vCPU, apart from the downtime, e.g. 50ms.", "TIME"),
 )  # fmt: skip
 """Inputs that set bounds for the migration."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The ``simlib`` command: thin, with one function per subcommand.
+"""The ``simlib`` command, with one function per subcommand.
 
-Results go to stdout; progress and messages to stderr. Exit codes: 0 done,
-1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).
+Results go to stdout, progress and messages to stderr. Exit status: 0 done, 1 failed, 2 invalid input, 3 the rule of
+--fail-if is true, 128 + number of the signal if interrupted (Ctrl-C: 130, SIGTERM: 143).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Commands(TyperGroup):
-    """Commands; a signal ends each of them cleanly."""
+    """Group of commands that a signal ends cleanly."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the selected command."""
@@ -73,9 +73,9 @@ app = Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Model of contention on KVM's mmu_lock during dirty logging and live migration, calibrated on measurements: "
-    "simulate, predict, compare and choose strategies for the lock, and plan a migration.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).",
+    help="Simulate contention on KVM's mmu_lock during dirty logging and live migration, with calibrated costs. "
+    "Predict and compare metrics, choose a strategy for the lock, and plan a migration.",
+    epilog="Exit status: 0 done, 1 failed, 2 invalid input, 3 rule of --fail-if true, 130 Ctrl-C, 143 SIGTERM.",
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
@@ -94,9 +94,9 @@ def options(show_version: Annotated[bool, Option("--version", help="Print the ve
 
 @app.command()
 def policies(how: FormatOption = Format.TABLE) -> None:
-    """List the named policies for --policy NAME and simlib compare, with their changes and sources.
+    """List the named policies for --policy and simlib compare, with the settings that each changes and its sources.
 
-    In addition, every-N drops mmu_lock after every N pages, for any multiple of 64.
+    every-N is also accepted for any multiple N of 64: CLEAR drops mmu_lock after every N pages.
     """
     from simlib.model.policies import POLICIES
 
@@ -104,14 +104,14 @@ def policies(how: FormatOption = Format.TABLE) -> None:
     for row in POLICIES.values():
         changes = changes_of(row.changes)
         if row.architectures:
-            changes = f"{changes} on {', '.join(row.architectures)}; elsewhere {changes_of(row.elsewhere)}"
+            changes = f"{changes} on {', '.join(row.architectures)}; on other architectures {changes_of(row.elsewhere)}"
         rows.append({"name": row.name, "title": row.title, "exists": row.exists, "changes": changes,
                      "source": "; ".join(row.sources)})  # fmt: skip
     show(rows, how)
 
 
 def changes_of(tables: Tables) -> str:
-    """Format the changes of a policy as a line.
+    """Format the changes of a policy as one line.
 
     >>> changes_of({"policy": {"eager_split": True}, "workload": {"clear_threads": 2}})
     'policy.eager_split = true, workload.clear_threads = 2'
@@ -122,17 +122,17 @@ def changes_of(tables: Tables) -> str:
 
 @app.command()
 def sweep(
-    grid: Annotated[Path, Argument(metavar="GRID.toml", help="Grid of points; docs/sweeps.md lists the keys.")],
+    grid: Annotated[Path, Argument(metavar="GRID.toml", help="Grid file; docs/sweeps.md lists its keys.")],
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the data sets.")],
-    resume: Annotated[bool, Option("--resume", help="Continue the sweep in the folder, if any.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue the sweep that the folder contains.")] = False,
     cluster: ClusterOption = "",
-    workers: Annotated[int, Option(min=0, max=MAX_WORKERS, help="Processes on this machine; 0: one for each CPU.")] = 0,
+    workers: Annotated[int, Option(min=0, max=MAX_WORKERS, help="Number of worker processes; 0: one per CPU.")] = 0,
 ) -> None:
-    """Simulate all points of a grid: fields of a scenario × policies × architectures, with enough runs each.
+    """Simulate all combinations of scenario values, policies and architectures, each to the requested precision.
 
-    FOLDER/results is a Parquet data set for pandas, DuckDB or Polars; FOLDER/refused lists the points that a rule
-    refuses. Finished points are kept if the run is interrupted; --resume simulates the others. The results do not
-    depend on the number of workers.
+    FOLDER/results is a Parquet data set for pandas, DuckDB or Polars; FOLDER/refused lists the points that are not
+    valid scenarios. If the sweep is interrupted, finished points are kept; --resume simulates the remaining points. The
+    results do not depend on the number of workers.
 
     Examples: simlib sweep data/grids/first.toml --out build/first
 
@@ -143,7 +143,7 @@ def sweep(
     with progress_bar() as progress:
         result = run(grid, out, resume=resume, workers=cluster or workers, progress=progress, announce=say)
     results = result.points - result.refused
-    say(f"{results:,} points simulated, {result.refused:,} refused; the results are in")
+    say(f"points simulated: {results:,}, refused: {result.refused:,}; the results are in")
     write(f"{result.folder / 'results'}\n")
 
 
@@ -156,12 +156,12 @@ def calibrate(
         list[str],
         Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
     ],
-    out: Annotated[Path, into_file("FIT.json", "File for the fit.")],
+    out: Annotated[Path, into_file("FIT.json", "File to which the fit is written.")],
     train: Annotated[
         list[str] | None,
         Option(
             metavar="[TABLE:]CONDITION",
-            help="Rows to calibrate on, e.g. 'vcpus <= 8', of all tables or of one; may be repeated.",
+            help="Rows to calibrate on, e.g. 'vcpus <= 8'; the others are held out. May be repeated. Default: all.",
         ),
     ] = None,
     select: Annotated[
@@ -174,10 +174,12 @@ def calibrate(
     elsewhere: ExecutorOptions,
     output: Output,
 ) -> None:
-    """Calibrate a scenario's costs to measurements, with uncertainty intervals.
+    """Estimate a scenario's costs from measurements, with intervals.
 
-    The scenario's [calibration] table names the unknown costs and the metrics; each measurement table has some of the
-    metrics. Examples: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
+    The scenario's [calibration] table names the costs to estimate and the measured metrics. Rows that --select does not
+    select are ignored. A condition with TABLE: applies to that table, others to all tables.
+
+    Examples: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
     --train "vcpus <= 8" --out build/fit.json
 
     simlib calibrate mine.toml times.csv clear.csv --train "vcpus <= 8" --train "clear:iteration > 1" --out fit.json
@@ -193,15 +195,15 @@ def calibrate(
         fit = simlib.calibrate(scenario, measured, chosen, seed=intervals.seed, progress=progress, options=options)
     simlib.save_fit(fit, out)
     output.write_page(fit)
-    counts = f"{len(fit.train)} observations, {len(fit.estimate.names)} costs"
-    say(f"{counts}, discrepancy {fit.estimate.discrepancy:.1%}; written to {out}")
+    counts = f"observations: {len(fit.train)}, costs: {len(fit.estimate.names)}"
+    say(f"{counts}, discrepancy: {100 * fit.estimate.discrepancy:.1f} %; fit written to {out}")
     for warning in fit.warnings if output.how is not Format.TABLE else ():
         say(warning)
     for variant in dict.fromkeys(fit.sensitivity["variant"].astype(str)) if len(fit.sensitivity) else ():
         rows = fit.sensitivity[fit.sensitivity["variant"] == variant]
         first = rows.sort_values("total", ascending=False).iloc[0]
-        where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
-        say(f"{where} depends most on {first['name']} (total Sobol index {first['total']:.2f})")
+        where = f"the time{f' of {variant}' if variant else ''} with vcpus = {first['vcpus']}"
+        say(f"{where} is most sensitive to {first['name']} (total Sobol index {first['total']:.2f})")
     if output.how is Format.TABLE:
         write(f"{fit.summary()}\n")
     else:
@@ -211,9 +213,9 @@ def calibrate(
 @app.command()
 @grouped
 def predict(*, curves: Curves, policy: PolicyOption = "", output: Output) -> None:
-    """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
+    """Predict metrics for numbers of vCPUs, with intervals (columns vcpus, metric, estimate, low, high, unit).
 
-    A scenario with variants gives one curve for each. Example: simlib predict
+    A scenario with variants gives one curve per variant. Example: simlib predict
     data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
     """
     result = curves.answer(simlib.predict, output, policy=policy)
@@ -228,13 +230,13 @@ def compare(
     policies: Annotated[
         list[str],
         Argument(metavar="POLICY…", help="Names of policies, batches such as every-512, conditions, or baseline "
-                       "for the scenario's own policy. The others are compared with the first."),
+                       "for the scenario's own policy. Each policy is compared with the first."),
     ],
     output: Output,
 ) -> None:  # fmt: skip
-    """Compare policies over vCPUs with the same costs and common random numbers, with intervals.
+    """Compare policies for numbers of vCPUs, with intervals; all use the same costs and common random numbers.
 
-    change_percent is relative to the first policy, as a paired comparison. Examples: simlib compare
+    change_percent is the change relative to the first policy, from paired runs. Examples: simlib compare
     data/scenarios/lab-x86-shadow.toml whole-ioctl every-64 every-512 --vcpus 4,8
 
     simlib compare data/scenarios/x86-160-vcpus.toml baseline every-64 --variant before --vcpus 16
@@ -250,11 +252,11 @@ def simulate(
     case: ScenarioOptions,
     run: RunOptions,
     listing: Annotated[
-        bool, Option("--listing", help="Print the programs of the threads and exit; docs/steps.md explains them.")
+        bool, Option("--listing", help="Print the program of each thread, and exit; docs/steps.md explains it.")
     ] = False,
     output: Output,
 ) -> None:
-    """Simulate a scenario once, page by page, and print its metrics and each lock's statistics.
+    """Simulate a scenario once, page by page, and print its metrics and the statistics of each lock.
 
     Examples: simlib simulate mine.toml --vcpus 8
 
@@ -272,7 +274,7 @@ def simulate(
             **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if run.trace else 0,
             pages_per_vcpu=run.pages or None, unknown_costs=costs.value, announce=_offer_sample(case),
             progress=lambda events, now: progress(
-                f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.0
+                f"simulating: {events / 1e6:.0f} million events, {now * 1e-12:.2f} s of simulated time", 0.0
             ),
         )  # fmt: skip
         result.spread(progress)
@@ -293,11 +295,11 @@ def simulate(
 
 
 def _offer_sample(case: ScenarioOptions) -> Callable[[str], None]:
-    """Return a function that announces a long run, and a faster way where there is one."""
+    """Return a function that announces a long run, and a faster way if there is one."""
     from simlib.simulator.sampling import unsupported_reason
 
     scenario = simlib.load_scenario(case.scenario).variant(case.variant)
-    faster = "" if unsupported_reason(scenario) else "; --sample 8 takes seconds (docs/sampling.md)"
+    faster = "" if unsupported_reason(scenario) else "; with --sample 8 it takes seconds (docs/sampling.md)"
     return lambda text: say(text + faster)
 
 
@@ -311,7 +313,7 @@ def _sample(case: ScenarioOptions, run: RunOptions, output: Output) -> None:
         say(flag)
     run.unknown.report(result.costs)
     output.write_page(result)
-    say(f"sampled: {result.windows} windows in {result.replications} sampled runs; see docs/sampling.md")
+    say(f"sampled runs: {result.replications}, windows: {result.windows}; docs/sampling.md explains the method")
     show(result.table(), output.how)
 
 
@@ -336,16 +338,16 @@ def reproduce(
 
 @app.command()
 def explore(
-    port: Annotated[int, Option(min=0, max=65535, help="Port on loopback; 0: any free one.")] = 0,
+    port: Annotated[int, Option(min=0, max=65535, help="Port on loopback; 0: any free port.")] = 0,
     browser: Annotated[bool, Option(help="Open a browser.")] = True,
     lab: Annotated[bool, Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
-    query: Annotated[str, Option(metavar="QUERY", help="Initial state of the page, as in its URL.")] = "",
-    scenario: Annotated[Path | None, from_file("FILE", "Initial state of the page, as a scenario file.")] = None,
+    query: Annotated[str, Option(metavar="QUERY", help="Initial state of the page: the query of its URL.")] = "",
+    scenario: Annotated[Path | None, from_file("FILE", "Scenario file with the initial state of the page.")] = None,
     table: Annotated[
-        Path | None, into_file("OUT.csv", "Simulate and write the page's table instead of opening it.")
+        Path | None, into_file("OUT.csv", "Simulate, and write the page's table instead of opening the page.")
     ] = None,
 ) -> None:
-    """Open the interactive what-if page and the notebooks, on loopback with a token.
+    """Open the explorer, an interactive what-if page, and serve the notebooks, on loopback only and with a token.
 
     Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
     """
@@ -396,7 +398,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(1)
     except MemoryError:
-        say("not enough memory: simulate or read less")
+        say("not enough memory: simulate a smaller guest, or read a smaller file")
         sys.exit(1)
     except OSError as error:  # not handled elsewhere: standard output, or any other system call
         unnamed = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"

@@ -19,7 +19,7 @@ PRINTED_ROWS = 60  # maximum number of rows of an imported table that are printe
 
 
 class ImportCommand(TyperCommand):
-    """Command whose help lists the kinds that can be imported, which are looked up only for the help."""
+    """Command whose help lists the kinds of files that can be imported; they are looked up only for the help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
@@ -40,7 +40,7 @@ def data_list(how: FormatOption = Format.TABLE) -> None:
 @app.command("show")
 def data_show(
     name: Annotated[str, Argument(help="Name of a table, as `simlib data list` prints it.")],
-    where: Annotated[str, Option(help="Rows that meet a condition, e.g. 'vcpus <= 8 or vcpus == 64'.")] = "",
+    where: Annotated[str, Option(help="Show only rows that meet this condition, e.g. 'vcpus <= 8'.")] = "",
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Show one table, with its source, hardware and caveats."""
@@ -55,7 +55,7 @@ def data_show(
 
 @app.command("check")
 def data_check(
-    path: Annotated[Path, Argument(help="A CSV file; its descriptor, if any, is the .json of the same name.")],
+    path: Annotated[Path, Argument(help="CSV file; its optional descriptor is the .json file of the same name.")],
 ) -> None:
     """Check a measurement file against its schema and the rules of docs/data.md."""
     for line in simlib.measurements.check(path):
@@ -64,18 +64,18 @@ def data_check(
 
 @app.command("import", cls=ImportCommand)
 def data_import(
-    kind: Annotated[str, Argument(metavar="KIND", help="Kind of the file; listed below.")],
-    path: Annotated[Path, Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
-    out: Annotated[Path | None, into_folder("FOLDER", "Folder for all tables: CSV files with descriptors.")] = None,
-    name: Annotated[str, Option(help="Name of the written files. Default: name of the input.")] = "",
-    table: Annotated[str, Option(help="Table to print. Default: all with --format table, else the first.")] = "",
-    lock: Annotated[str, Option(help="lock-stat: part of a lock class's name, or all. Default: mmu_lock.")] = "",
+    kind: Annotated[str, Argument(metavar="KIND", help="Kind of the input; the kinds are listed below.")],
+    path: Annotated[Path, Argument(metavar="PATH", help="Input file; -: standard input.", callback=read_file)],
+    out: Annotated[Path | None, into_folder("FOLDER", "Write all tables as CSV files with descriptors.")] = None,
+    name: Annotated[str, Option(help="Name of the written files. Default: that of the input.")] = "",
+    table: Annotated[str, Option(help="Table to print. Default: all; with csv or json, the main one.")] = "",
+    lock: Annotated[str, Option(help="For lock-stat: part of the lock class's name, or all. Default: mmu_lock.")] = "",
     histograms: Annotated[
-        bool, Option("--histograms", help="kvm-stats, contention-test: also the histograms.")
+        bool, Option("--histograms", help="For kvm-stats and contention-test: import the histograms, too.")
     ] = False,
     add: Annotated[
         list[str] | None,
-        Option("--set", metavar="COLUMN=VALUE", help="Add a column that the file does not have; may be repeated."),
+        Option("--set", metavar="COLUMN=VALUE", help="Add a column with one value, e.g. vcpus=8; may be repeated."),
     ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
@@ -96,23 +96,23 @@ def data_import(
             raise InputError("--table", table, f"is not among the tables of {path}", nearest(table, imported.tables))
         files = [] if out is None else simlib.measurements.write_imported(imported, out, name)
     for file in files:
-        say(f"{file} and its descriptor written")
+        say(f"wrote {file} and its descriptor")
     for warning in imported.warnings:
         say(f"warning: {warning}")
     if how is not Format.TABLE:
         others = [other for other in imported.tables if other != (table or imported.main.name)]
         show(imported.tables[table or imported.main.name].frame, how)
         if others and not table and out is None:
-            say(f"more with --table: {', '.join(others)}")
+            say(f"other tables, which --table prints: {', '.join(others)}")
         return
     for number, chosen in enumerate([table] if table else list(imported.tables)):
         rows = imported.tables[chosen].frame
         write("\n" if number else "")
-        say(f"{chosen}: {imported.tables[chosen].title}; {len(rows)} rows")
+        say(f"{chosen}: {imported.tables[chosen].title}; rows: {len(rows)}")
         shown = rows.head(PRINTED_ROWS)
         show(shown.astype(object).where(shown.notna(), ""), how)
         if len(rows) > PRINTED_ROWS:
-            say(f"… and {len(rows) - PRINTED_ROWS} more rows; --out or --format csv gives them all")
+            say(f"rows not shown: {len(rows) - PRINTED_ROWS}; use --out or --format csv for all rows")
 
 
 def settings(texts: list[str]) -> dict[str, str]:
@@ -121,6 +121,6 @@ def settings(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name in values:
-            raise InputError("--set", text, "must be COLUMN=VALUE, each column once", "write --set vcpus=8")
+            raise InputError("--set", text, "must be COLUMN=VALUE, with each column once", "write --set vcpus=8")
         values[name] = value
     return values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib choose`` and ``simlib choose-batch``: the strategy for CLEAR, its cost, and its confidence."""
+"""``simlib choose`` and ``simlib choose-batch``: a strategy for CLEAR, its cost, and the confidence."""
 
 from __future__ import annotations
 
@@ -38,41 +38,39 @@ class Subject:
 
     scenario: Annotated[
         Path | None,
-        Argument(metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.", callback=read_file),
+        Argument(metavar="SCENARIO.toml", help="Migration file; docs/scenario.md lists its keys.", callback=read_file),
     ] = None
     architecture: Annotated[
-        str, Option(metavar="NAME", help="Instead of a scenario: a preset guest on this architecture.")
+        str, Option(metavar="NAME", help="Simulate a preset guest on this architecture, e.g. x86-tdp.")
     ] = ""
-    everything: Annotated[
-        bool, Option("--all", help="The preset guest on each of seven architectures, in one table.")
-    ] = False
+    everything: Annotated[bool, Option("--all", help="Simulate a preset guest on each of seven architectures.")] = False
     dirty_tracking: Annotated[
         str,
-        Option(metavar="NAME", help="Dirty tracking of the host: write_protect, pml, hdbss. Default on x86: "
-               "that of the host of a --from-qemu socket, else that of the fit's measurements, else pml."),
+        Option(metavar="NAME", help="How the host tracks dirty pages: write_protect, pml, dbm or hdbss. "
+               "Default on x86: this host's with a --from-qemu socket, the fit's with --fit, or pml."),
     ] = ""  # fmt: skip
     guest: Annotated[
         str,
         Option(metavar="NAME", help="Preset guest: database (default), web, idle, write-heavy, mysql-1g, "
-               "mysql-8g, three-setups; docs/choose.md describes them."),
+               "mysql-8g, three-setups; docs/choose.md describes each."),
     ] = ""  # fmt: skip
     from_qemu: Annotated[
         str,
-        Option(metavar="FILE|SOCKET|-", help="Read the guest's numbers from QEMU: pasted replies to "
-               "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket.", callback=read_file),
+        Option(metavar="FILE|SOCKET|-", help="Read the guest's size, bandwidth and dirty rate from QEMU: a file with "
+               "replies to the queries of docs/migrate.md (-: standard input), or a QMP socket.", callback=read_file),
     ] = ""  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Values that replace the guest's, as strings."""
+    """Values that replace those of the guest."""
 
-    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs instead of the guest's.")] = 0
-    memory: Annotated[str, Option(help="Total memory, e.g. 512G.")] = ""
+    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs; 0: that of the guest.")] = 0
+    memory: Annotated[str, Option(help="Total memory of the guest, e.g. 512G.")] = ""
     write_interval: Annotated[
-        str, Option(help="Time that a vCPU runs between two page accesses (reads or writes), e.g. 20us.")
+        str, Option(help="Time between two accesses of a vCPU, reads or writes (access_interval), e.g. 20us.")
     ] = ""
-    link: Annotated[str, Option(help="Bandwidth of the migration link, e.g. 25Gbit/s.")] = ""
+    link: Annotated[str, Option(help="Bandwidth available to the migration, e.g. 25Gbit/s.")] = ""
     chunk: Annotated[str, Option(help="Memory that one CLEAR ioctl covers, e.g. 1G (QEMU's default).")] = ""
 
     def changes(self) -> dict[str, dict[str, Any]]:
@@ -96,14 +94,14 @@ class Criteria:
 
     objective: Annotated[
         str,
-        Option(metavar="NAME", help="Objective to optimise. cost: CPU time of enabling dirty logging and of CLEAR + "
-               "weight x guest time lost; guest_time_lost; stall; p999; above10, above50, above99; clear; precopy."),
+        Option(metavar="NAME", help="Objective to minimise: cost (weighted cost), guest_time_lost, stall, p999, "
+               "above10, above50, above99, clear or precopy; docs/choose.md defines each."),
     ] = "cost"  # fmt: skip
-    weight: Annotated[float, Option(help="Weight of guest time lost in the weighted cost, CPU s per vCPU s.")] = 1.0
-    indifference: Annotated[float, Option(help="Relative difference that counts as equal (indifference zone).")] = 0.02
+    weight: Annotated[float, Option(help="Weight of a vCPU second of guest time lost, in CPU seconds.")] = 1.0
+    indifference: Annotated[float, Option(help="Relative difference below which results count as equal.")] = 0.02
     confidence: Annotated[float, Option(help="Joint confidence level of all comparisons.")] = 0.95
     max_stall: Annotated[
-        str, Option(metavar="TIME", help="Exclude strategies that stall a vCPU for longer, e.g. 1ms.")
+        str, Option(metavar="TIME", help="Exclude strategies whose longest stall exceeds this, e.g. 1ms.")
     ] = ""
     seed: Annotated[int, Option(min=0, help="Seed of the random numbers; the same seed gives the same result.")] = 1
 
@@ -122,13 +120,13 @@ class ChoiceOutput:
     fit: FitOption = None
     numbers: Numbers
     criteria: Criteria
-    out: Annotated[Path | None, into_folder("FOLDER", "Write the result as JSON, and its tables as CSV files.")] = None
+    out: Annotated[Path | None, into_folder("FOLDER", "Also write the result as JSON, and its tables as CSV.")] = None
     processes: Processes
     verbose: Annotated[bool, Option("--verbose", "-v", help="Print all objectives and tables.")] = False
     output: Output
 
     def compute(self, command: str, function: Callable[..., Choice]) -> dict[str, Choice]:
-        """Return the choices by architecture, one after another; progress and flags go to stderr."""
+        """Return the choices by architecture; progress and flags go to stderr."""
         choices = {}
         with self.processes.in_use():  # the processes import modules while the input is read
             cases = _cases(command, self.subject, self.numbers, self.fit)
@@ -179,7 +177,7 @@ def choose(
         list[str] | None,
         Option(
             metavar="STRATEGY",
-            help="Strategy to compare, and no others; the option may be repeated. A name from `simlib policies`, "
+            help="Compare this strategy instead of the default ones; may be repeated. A name from simlib policies, "
             "several names joined by +, or a condition such as 'held >= 50us'.",
         ),
     ] = None,
@@ -187,29 +185,29 @@ def choose(
         bool,
         Option(
             "--kernel",
-            help="Compare strategies that need a patched kernel: dropping the lock after a batch or a time, or on "
-            "contention; clearing under the read lock; other ways of splitting huge pages.",
+            help="Instead of the default strategies, compare those of a patched kernel: CLEAR drops the lock after a "
+            "batch, after a time or on contention; CLEAR under the read lock; other ways of splitting huge pages.",
         ),
     ] = False,
     rings: Annotated[
         bool,
         Option(
             "--rings",
-            help="Compare dirty rings of three sizes (QEMU's dirty-ring-size) with the bitmap, under write "
-            "protection and hardware logging, in addition to --strategy.",
+            help="Compare dirty rings of 1024, 4096 and 65536 entries (QEMU's dirty-ring-size), and the dirty bitmap "
+            "with each method of dirty tracking, instead of the default strategies.",
         ),
     ] = False,
     question: ChoiceOutput,
 ) -> None:
-    """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and compare the cost of each strategy.
+    """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and compare the costs of the strategies.
 
-    By default, the strategies are settings of stock software: the memory of one CLEAR (QEMU's x-clear-bitmap-shift),
-    and x86's eager splitting. With --kernel, they include those of a patched kernel. All are simulated in
-    migrations of the same guest, with costs sampled from their uncertainty. One run covers all objectives: guest time
-    lost, longest stall, 99.9th percentile, time degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large
-    guests are sampled (docs/sampling.md).
+    By default, the strategies are settings of a stock kernel and of QEMU: the memory that one CLEAR covers (QEMU's
+    x-clear-bitmap-shift), and eager splitting (x86). Each strategy is simulated in migrations of the same guest, with
+    costs drawn from their distributions. Each simulation gives all objectives: weighted cost, guest time lost, longest
+    stall, 99.9th percentile of stalls, time degraded by more than 10, 50 and 99 %, CPU time of CLEAR, and pre-copy.
+    Migrations of large guests are sampled (docs/sampling.md).
 
-    The answer also reports what a limit on the longest stall costs, and which costs to measure. See docs/choose.md.
+    The answer also reports the cost of limits on the longest stall, and the costs worth measuring. See docs/choose.md.
 
     Examples: simlib choose --architecture arm64
 
@@ -237,17 +235,18 @@ def choose(
     choices = question.compute("choose", choose_for)
     question.report("choose", choices, "answers", simlib.analysis.choose.comparison, _by_architecture, _print)
     if question.subject.everything:
-        say("in parentheses: the longest stall; --format csv has all objectives")
+        say("the longest stall is in parentheses; --format csv prints all objectives")
 
 
 @grouped
 def choose_batch(*, question: ChoiceOutput) -> None:
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
 
-    It compares 64, 128, 256, ... pages and the whole ioctl, as simlib choose does, for one objective. It also reports
-    how much worse three simple rules are (whole ioctl, every 64 pages, one huge page), and the closed form's batch.
+    Compares batches of 64, 128, 256, ... pages and the whole ioctl for one objective, by the method of simlib choose.
+    Also reports the batch that a closed form gives, and how much worse than the best batch three simple rules are:
+    whole ioctl, every 64 pages, one huge page. See docs/choose-batch.md.
 
-    If no cost was calibrated, the evidence is "facts alone". See docs/choose-batch.md.
+    If none of the costs was calibrated, the answer states its evidence as "facts alone".
 
     Examples: simlib choose-batch --architecture arm64
 
@@ -283,13 +282,13 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
         architecture = host.policy.architecture
     if (scenario is not None) + bool(architecture) + everything != 1:
         given = [str(scenario or ""), "--architecture" * bool(architecture), "--all" * everything]
-        rule = "give one of SCENARIO.toml, --architecture NAME, --all"
+        rule = "must be one of SCENARIO.toml, --architecture NAME and --all"
         hint = "give --architecture x86-tdp, or a --fit, which names an architecture"
         raise InputError(command, " ".join(filter(None, given)) or "nothing", rule, hint)
     if scenario is not None:
         if subject.guest:
-            hint = "give --architecture instead of a file"
-            raise InputError("--guest", subject.guest, "a scenario has its own guest", hint)
+            rule, hint = "cannot replace the guest of a scenario file", "give --architecture instead of the file"
+            raise InputError("--guest", subject.guest, rule, hint)
         cases = {"": simlib.load_scenario(scenario)}
     else:
         guest = presets.named_guest(subject.guest or presets.DEFAULT_GUEST)
@@ -331,14 +330,14 @@ def _on_host(case: Scenario, host: Scenario, numbers: Numbers, from_qemu: str) -
     cpus, vcpus = host.host.cores * host.host.threads_per_core, case.guest.vcpus
     if numbers.vcpus or from_qemu or vcpus <= cpus:
         return case
-    memory = case.guest.pages_per_vcpu * case.guest.page_size * cpus
-    say(f"{cpus} vCPUs, the number of CPUs of {host.host.name}, with {format_size(memory)} of memory in proportion")
-    size = {"vcpus": cpus, "memory": numbers.memory or format_size(memory)}
+    memory = numbers.memory or format_size(case.guest.pages_per_vcpu * case.guest.page_size * cpus)
+    say(f"guest reduced to one vCPU per CPU of {host.host.name} (vCPUs: {cpus}, memory: {memory})")
+    size = {"vcpus": cpus, "memory": memory}
     return simlib.analysis.choose.with_guest(case, {"guest": size})
 
 
 def _running(source: str, numbers: Numbers) -> RunningGuest:
-    """Return the guest that QEMU runs, with the numbers that options replace."""
+    """Return the guest that QEMU runs; options replace its numbers."""
     from simlib.vmm.read_guest import read_guest
     from simlib.vmm.read_inputs import read_options
 
@@ -364,11 +363,11 @@ def _print(choice: Choice, verbose: bool) -> None:
     runs = f"{choice.runs[0]} + {choice.runs[1]} replications, {choice.how}"
     write("\n" + paragraph(f"{choice.guarantee}; {runs}") + "\n\n")
     show(choice.readable_answers(), Format.TABLE)
-    write("\nlimits of the longest stall, and their cost\n\n")
+    write("\nlimits on the longest stall, and the cost of each\n\n")
     show(choice.readable_budgets(), Format.TABLE)
     known = choice.readable_information()
     if not known.empty:
-        write("\ncosts worth measuring, with the mean saving over their distribution\n\n")
+        write("\ncosts worth measuring, and the mean saving if the cost were known\n\n")
         show(known, Format.TABLE)
 
 
@@ -397,7 +396,7 @@ def _print_batch(choice: Choice, verbose: bool) -> None:
     show(table if verbose else table[main], Format.TABLE)
     shares = ", ".join(f"{rule} {share[:-1]} %" for rule, share in zip(rules["rule"], rules["share"], strict=True))
     write("\n")
-    for text in (batches.sentence, f"simple rules, worse by: {shares}", batches.law):
+    for text in (batches.sentence, f"excess of the simple rules over the recommended batch: {shares}", batches.law):
         write(paragraph(f"{text[0].upper()}{text[1:]}.") + "\n")
     if verbose:
         write(f"\n{paragraph(choice.guarantee)}\n\n")
@@ -405,7 +404,7 @@ def _print_batch(choice: Choice, verbose: bool) -> None:
 
 
 def _readable_batches(choices: Choices) -> pd.DataFrame:
-    """Return one row per architecture: the recommended batch, the equivalent range, and the excess of the rules."""
+    """Return one row per architecture: the recommended batch, the equivalent range, and each rule's excess over it."""
     import pandas as pd
 
     frame = simlib.analysis.choose.comparison_of_batches(choices)

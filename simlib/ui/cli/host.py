@@ -24,26 +24,26 @@ NameOption = Annotated[str, Option(help="Prefix of the tables' names.")]
 @app.command("measure")
 def host_measure(
     out: Annotated[
-        Path, into_folder("DIR", "Folder for the measurements; an incomplete measurement in it is continued.")
+        Path, into_folder("DIR", "Folder for the measurements; if it contains an incomplete measurement, continue it.")
     ],
-    duration: Annotated[str, Option(help="Approximate duration, e.g. 90s.")] = "300s",
+    duration: Annotated[str, Option(help="Approximate total duration, e.g. 90s.")] = "300s",
     cpus: Annotated[str, Option(metavar="LIST", help="CPUs to use, e.g. 0-3,8. Default: all.")] = "",
-    numa: Annotated[int | None, Option(metavar="NODE", help="Use the CPUs and the memory of this NUMA node.")] = None,
+    numa: Annotated[int | None, Option(metavar="NODE", help="Use the CPUs and memory of this NUMA node.")] = None,
     hugepages: Annotated[bool, Option("--hugepages", help="Back guests with reserved huge pages (hugetlb).")] = False,
     source: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Linux tree from which to build the selftest. Default: the source package."),
+        Option(metavar="DIR", help="Linux source tree of the selftest. Default: the distribution's source package."),
     ] = None,
-    program: Annotated[Path | None, Option(metavar="FILE", help="A built selftest (mmu_lock_contention_test).")] = None,
-    seed: Annotated[int, Option(help="Random seed for the run order.")] = 1,
+    program: Annotated[Path | None, Option(metavar="FILE", help="A built mmu_lock_contention_test to use.")] = None,
+    seed: Annotated[int, Option(help="Random seed of the order of runs.")] = 1,
     restart: Annotated[bool, Option("--restart", help="Discard the folder's measurements and start again.")] = False,
     allow_busy: Annotated[bool, Option("--allow-busy", help="Measure even if other programs use the CPUs.")] = False,
     name: NameOption = "host",
 ) -> None:
-    """Measure this host's /dev/kvm with its current kernel; access to /dev/kvm is the only privilege needed.
+    """Measure the costs of faults and CLEAR on this host, with its running kernel; needs only access to /dev/kvm.
 
-    Builds a KVM selftest (30 s), then runs small guests: faults, GET and CLEAR with parked vCPUs, CLEAR under load.
-    An interrupted measurement continues where it stopped. Next: simlib host calibrate DIR
+    Builds a KVM selftest, which takes 30 s, and runs it in several cells: faults, GET and CLEAR with parked vCPUs, and
+    CLEAR under load. An interrupted measurement continues where it stopped. Next step: simlib host calibrate DIR
 
     Example: simlib host measure --out host
     """
@@ -56,10 +56,9 @@ def host_measure(
         )
         measurement = simlib.lab.host.measure_host(out, plan, name=name, progress=progress)
     facts = measurement.facts
-    say(f"{facts.cpu}, {len(facts.cpus)} CPUs, Linux {facts.kernel}: {facts.page_tables}")
-    say(
-        f"{len(measurement.records)} runs in {measurement.repeats} repeats; {measurement.noisy} noisy runs are not used"
-    )
+    say(f"{facts.cpu}, CPUs: {len(facts.cpus)}, Linux {facts.kernel}, page tables: {facts.page_tables}")
+    used = f"repeats: {measurement.repeats}, noisy runs, which are not used: {measurement.noisy}"
+    say(f"runs: {len(measurement.records)}, {used}")
     for path in measurement.tables:
         say(f"{path}")
 
@@ -86,15 +85,15 @@ def host_calibrate(
     show(fit.costs().drop(columns="fit"), how)
     for metric, rows in fit.observations.groupby("metric", sort=False):
         ratio = (rows["model"] / rows["value"]).median()
-        say(f"held out, {metric}: {len(rows)} cells, median of predicted / measured {ratio:.2f}")
-    say(f"written to {path}; simlib host report {folder} writes a report")
+        say(f"held-out cells of {metric}: {len(rows)}; median of predicted / measured: {ratio:.2f}")
+    say(f"fit written to {path}; simlib host report {folder} writes a report")
 
 
 @app.command("report")
 def host_report(
     folder: FolderArgument,
     name: NameOption = "host",
-    fit: Annotated[Path | None, from_file("FIT.json", "The fit. Default: DIR/fit.json.")] = None,
+    fit: Annotated[Path | None, from_file("FIT.json", "Fit to report. Default: DIR/fit.json.")] = None,
     out: Annotated[Path | None, into_file("FILE.html", "File for the report. Default: DIR/report.html.")] = None,
 ) -> None:
     """Write an HTML page: the measurements, the costs, and the predictions of the held-out measurements.
@@ -109,22 +108,22 @@ def host_report(
 
 @app.command("watch")
 def host_watch(
-    pid: Annotated[int | None, Argument(metavar="[PID]", help="QEMU's process ID, instead of a socket.")] = None,
-    qmp: Annotated[Path | None, Option(metavar="SOCKET", help="A QMP socket that has no other client.")] = None,
+    pid: Annotated[int | None, Argument(metavar="[PID]", help="Process ID of QEMU, if --qmp is not given.")] = None,
+    qmp: Annotated[Path | None, Option(metavar="SOCKET", help="QMP socket that no other client uses.")] = None,
     interval: Annotated[float, Option(metavar="SECONDS", help="Time between two samples.")] = 0.5,
     duration: Annotated[
-        float, Option(metavar="SECONDS", help="End after this time. 0: when the migration ends.")
+        float, Option(metavar="SECONDS", help="End after this time; 0: when the migration ends.")
     ] = 0.0,
     events: Annotated[
-        str | None, Option(metavar="SYSTEM:EVENT,…", help="Tracepoints; '' for none. Default: locks and faults.")
+        str | None, Option(metavar="SYSTEM:EVENT,…", help="Tracepoints; '': none. Default: locks and faults.")
     ] = None,
-    out: Annotated[Path | None, into_folder("FOLDER", "Folder for all tables: CSV files with descriptors.")] = None,
+    out: Annotated[Path | None, into_folder("FOLDER", "Write all tables as CSV files with descriptors.")] = None,
     name: Annotated[str, Option(help="Prefix of the files' names.")] = "watch",
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Sample a running QEMU until its migration ends: passes, KVM's statistics, mmu_lock, threads, tracepoints.
+    """Record a running QEMU until its migration ends: passes, KVM's statistics, mmu_lock, threads and tracepoints.
 
-    Ctrl-C also ends the watch and keeps the samples. Examples: simlib host watch --qmp /run/vm.qmp --out vm
+    Ctrl-C ends the recording earlier, and keeps the samples. Examples: simlib host watch --qmp /run/vm.qmp --out vm
 
     simlib host watch 4095 --duration 30 --events ''
     """
@@ -138,7 +137,7 @@ def host_watch(
         for warning in watched.imported.warnings:
             say(warning)
         for file in files:
-            say(f"{file} and its descriptor written")
+            say(f"wrote {file} and its descriptor")
         show(watched.summary, how)
         if watched.interrupted:
             raise KeyboardInterrupt

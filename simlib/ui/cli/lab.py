@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = Typer(
     no_args_is_help=True,
-    help="Build, boot and run patched kernels, and collect counts and times. docs/lab.md explains the numbers.",
+    help="Build patched kernels, boot them under emulation, and collect counts and times. docs/lab.md explains these.",
 )
 
 
@@ -36,28 +36,31 @@ class LabTable(StrEnum):
 
 
 ArchitectureOption = Annotated[
-    list[str] | None, Option("--arch", help="Architecture; may be repeated. Default: all three.")
+    list[str] | None, Option("--arch", help="x86_64, arm64, riscv64; may be repeated. Default: all three.")
 ]
-ExperimentArgument = Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")]
+ExperimentArgument = Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Experiment file; see docs/lab.md.")]
 SourceOption = Annotated[
-    Path | None, Option(metavar="TREE", help="A Linux tree, which is not changed. Default: the source package.")
+    Path | None, Option(metavar="TREE", help="Linux source tree, which is only read. Default: the source package.")
 ]
-JobsOption = Annotated[int, Option(min=0, help="Concurrent boots, each on its own core. 0: all cores.")]
-RestartOption = Annotated[bool, Option("--restart", help="Run cells again even if they have results.")]
+KernelOption = Annotated[
+    str, Option(help="Kernel: statistics (counts by call site), plain (times only), lock-stat (counts by lock class).")
+]
+JobsOption = Annotated[int, Option(min=0, help="Number of concurrent boots, each on one core; 0: one per core.")]
+RestartOption = Annotated[bool, Option("--restart", help="Run all cells again, even those with results.")]
 
 
 @dataclass(frozen=True)
 class LabRunOptions:
     """Host or emulator, concurrency, and reuse of results."""
 
-    native: Annotated[bool, Option("--native", help="Run on this host's /dev/kvm, with its kernel.")] = False
+    native: Annotated[bool, Option("--native", help="Run on this host's /dev/kvm, and do not reuse results.")] = False
     jobs: JobsOption = 0
     restart: RestartOption = False
 
 
 @app.command("check")
 def lab_check(how: FormatOption = Format.TABLE) -> None:
-    """Check this host for what the lab needs, and name what to install."""
+    """Check whether this host has what the lab needs, and name what to install."""
     rows = [
         {"what": f.what, "there": "yes" if f.present else "no", "detail": f.detail} for f in simlib.lab.check_host()
     ]
@@ -67,9 +70,11 @@ def lab_check(how: FormatOption = Format.TABLE) -> None:
 @app.command("qemu")
 def lab_qemu(
     arch: ArchitectureOption = None,
-    if_needed: Annotated[bool, Option("--if-needed", help="Do nothing if a new enough QEMU is installed.")] = False,
+    if_needed: Annotated[
+        bool, Option("--if-needed", help="Do nothing if the installed QEMU is recent enough.")
+    ] = False,
 ) -> None:
-    """Unpack a QEMU that is new enough into the lab's folder, without installing it. Debian 12 only."""
+    """Unpack a recent QEMU into the lab's folder, without installing it. Debian 12 only."""
     targets = _targets(arch)
     if not if_needed or simlib.lab.needs_qemu(targets):
         with _steps() as step:
@@ -81,13 +86,13 @@ def lab_qemu(
 def lab_build(
     *,
     arch: ArchitectureOption = None,
-    kernel: Annotated[str, Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
+    kernel: KernelOption = "statistics",
     source: SourceOption = None,
     skip: Annotated[
         list[str] | None, Option(metavar="PATCH", help="Leave out a patch, by number or file name; may be repeated.")
     ] = None,
 ) -> None:
-    """Patch and build kernel, selftests and initramfs: minutes the first time, seconds afterwards.
+    """Patch and build kernel, selftests and initramfs. Takes minutes the first time, seconds afterwards.
 
     Example: simlib lab build --arch x86_64
     """
@@ -116,16 +121,15 @@ def lab_run(
 
 @app.command("compare")
 def lab_compare(
-    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="With parked = true, for exact counts.")],
+    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Experiment with parked = true.")],
     jobs: JobsOption = 0,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Run an experiment, and compare its lock acquisitions with the simulator's.
+    """Run an experiment, and compare its counts of lock acquisitions with the simulator's.
 
-    Fails if a count of the rounds differs.
-
-    Differences before dirty logging is enabled are reported but do not affect the exit status: the guest also accesses
-    its code and page tables then.
+    Exits with status 1 if a count differs in the rounds, in which vCPUs write and CLEAR runs. Differences in earlier
+    phases are printed, but do not affect the exit status: while memory is populated, the guest also accesses its code
+    and its page tables.
     """
     from simlib.lab.hardware.counts import count_comparison
 
@@ -133,27 +137,27 @@ def lab_compare(
     _report(collected)
     locks = simlib.lab.tables(collected.records)["locks"]
     if not len(locks) or (locks["parked"] != "true").any():
-        raise InputError(str(experiment), "not parked", "counts are exact only if the vCPUs wait", "set parked = true")
+        raise InputError(str(experiment), "not parked", "must park the vCPUs, for exact counts", "set parked = true")
     frame = count_comparison(locks)
     show(frame[["switches", "vcpus", "protection", "phase", "what", "lock_mode", "kernel", "model", "difference"]], how)
     wrong = frame[(frame["phase"] == "rounds") & (frame["difference"] != 0)]
     if len(wrong):
-        raise SimlibError(f"{len(wrong)} counts differ from the simulator's")
-    say(f"{(frame['phase'] == 'rounds').sum()} counts equal the simulator's")
+        raise SimlibError(f"counts that differ from the simulator's: {len(wrong)}")
+    say(f"counts that equal the simulator's: {(frame['phase'] == 'rounds').sum()}")
 
 
 @app.command("predict")
 def lab_predict(
     *,
-    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Cells under load, or migrations.")],
+    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Cells under load, or a list of migrations.")],
     out: Annotated[Path, into_folder("DIR", "Folder for the table and its descriptor.")],
-    name: Annotated[str, Option(help="First part of the tables' names when the experiment is collected.")],
+    name: Annotated[str, Option(help="Prefix of the tables' names; use it again to collect the experiment.")],
 ) -> None:
     """Predict the lab's measurements of an experiment before it is run.
 
-    Writes a table with intervals, and its descriptor, for cells under load or for migrations.
+    Writes a table with intervals, and its descriptor. The experiment has cells under load, or migrations.
 
-    Commit the prediction, then collect the experiment under the same name. docs/lab.md describes the comparison.
+    Commit the prediction, and then collect the experiment under the same name. docs/lab.md describes the comparison.
 
     Example: simlib lab predict data/experiments/odd.toml --out data/predictions --name odd
     """
@@ -180,7 +184,7 @@ def lab_collect(
     *,
     experiment: ExperimentArgument,
     out: Annotated[Path, into_folder("DIR", "Folder for the tables and their descriptors.")],
-    name: Annotated[str, Option(help="First part of the tables' names.")] = "lab",
+    name: Annotated[str, Option(help="Prefix of the tables' names.")] = "lab",
     runs: LabRunOptions,
 ) -> None:
     """Run all cells of an experiment, and write tables with descriptors.
@@ -198,16 +202,16 @@ def lab_collect(
 @app.command("migrate")
 def lab_migrate(
     *,
-    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Migrations; docs/lab.md has its keys.")],
-    out: Annotated[Path | None, into_folder("DIR", "Also write the tables and their descriptors.")] = None,
-    name: Annotated[str, Option(help="First part of the tables' names.")] = "migrate",
+    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Migrations; docs/lab.md lists its keys.")],
+    out: Annotated[Path | None, into_folder("DIR", "Also write tables with descriptors.")] = None,
+    name: Annotated[str, Option(help="Prefix of the tables' names.")] = "migrate",
     restart: RestartOption = False,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Migrate guests between two QEMUs on this host, and record QEMU's decisions.
+    """Migrate guests between two QEMU processes on this host, and record what QEMU decides.
 
-    The guest is 64 KiB of firmware that writes to its memory at a known rate. One migration runs at a time; its times
-    are valid only on an idle host. Results are kept: to resume an interrupted run, repeat the command.
+    The guest runs firmware of 64 KiB that writes to memory at a known rate. Migrations run one after another; their
+    times are valid only on an otherwise idle host. Results are kept: to resume an interrupted run, repeat the command.
 
     Example: simlib lab migrate data/experiments/migrate-smoke.toml
     """
@@ -228,7 +232,7 @@ def lab_migrate(
 
 
 def _update_listing(out: Path) -> None:
-    """Update the listing of the data package that a folder belongs to, if there is one."""
+    """Update the listing of the data package that contains a folder, if there is one."""
     if (out.parent / "datapackage.json").is_file():
         simlib.measurements.update_listing(out.parent)
         say(f"{out.parent / 'datapackage.json'}")
@@ -236,7 +240,7 @@ def _update_listing(out: Path) -> None:
 
 @dataclass(frozen=True)
 class TryOptions:
-    """Kernels of a trial, parts of a patch series to try, the rule that fails it, and the prediction on hardware."""
+    """Kernels, cells and patches of a trial, the rule by which it fails, and the prediction for hardware."""
 
     source: SourceOption = None
     arch: Annotated[
@@ -247,35 +251,31 @@ class TryOptions:
             "can affect.",
         ),
     ] = None
-    quick: Annotated[bool, Option("--quick", help="Run the small matrix: minutes on two cores.")] = False
+    quick: Annotated[bool, Option("--quick", help="Run fewer cells: minutes on two cores.")] = False
     parameter: Annotated[
         list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="kvm module parameter for the kernel with the series."),
+        Option("--set", metavar="NAME=VALUE", help="Parameter of kvm.ko for the kernel with the series."),
     ] = None
     set_all: Annotated[
-        list[str] | None, Option("--set-all", metavar="NAME=VALUE", help="Parameter of kvm, for both kernels.")
+        list[str] | None, Option("--set-all", metavar="NAME=VALUE", help="Parameter of kvm.ko for both kernels.")
     ] = None
-    kernel: Annotated[
-        str,
-        Option(
-            help="Kind of kernel: statistics (counts by call site), plain (times only) or lock-stat (counts by lock)."
-        ),
-    ] = "statistics"
+    kernel: KernelOption = "statistics"
     jobs: JobsOption = 0
     each_patch: Annotated[
-        bool, Option("--each-patch", help="Compare each patch with the kernel that has the patches before it.")
+        bool, Option("--each-patch", help="Compare the kernel after each patch with the kernel before it.")
     ] = False
     bisect: Annotated[
-        str, Option(metavar="METRIC", help="Find by bisection the patch that changes a metric, e.g. 'clear time'.")
+        str, Option(metavar="METRIC", help="Bisect the series for the patch that changes a metric, e.g. 'clear time'.")
     ] = ""
     fail_if: Annotated[
-        str, Option(metavar="RULE", help="Exit with status 3 if RULE is true: 'clear time > 5%', or 'changed'.")
+        str, Option(metavar="RULE", help="Exit with status 3 if RULE is true, e.g. 'clear time > 5%' or 'changed'.")
     ] = ""
     on: Annotated[
-        Path | None, Option(metavar="SCENARIO.toml", help="Predict this scenario without and with the series.")
+        Path | None,
+        Option(metavar="SCENARIO.toml", help="Scenario to predict. Default: workloads on calibrated hosts."),
     ] = None
-    fit: Annotated[Path | None, Option(metavar="FIT.json", help="Fit of your host (simlib calibrate).")] = None
-    vcpus: Annotated[str, Option(help="Numbers of vCPUs to predict.")] = "1,4,16,64"
+    fit: Annotated[Path | None, Option(metavar="FIT.json", help="Fit of your host, for the prediction.")] = None
+    vcpus: Annotated[str, Option(help="Numbers of vCPUs of the prediction.")] = "1,4,16,64"
 
 
 @app.command("try")
@@ -286,19 +286,19 @@ def lab_try(
         str,
         Argument(
             metavar="SERIES",
-            help="Patch folder, mailbox, patch, commits of --source (HEAD~3..HEAD), or bundled patches (7, 16-17).",
+            help="Patch, folder of patches, mailbox, commits of --source (HEAD~3..HEAD), or simlib's own (7, 16-17).",
         ),
     ],
     options: TryOptions,
     out: Annotated[
-        Path | None, into_folder("DIR", "Also write text (mail, Markdown), an HTML page, and all numbers (CSV, JSON).")
+        Path | None, into_folder("DIR", "Also write a mail, Markdown, an HTML page, and all numbers (CSV, JSON).")
     ] = None,
 ) -> None:
-    """Try a patch series: compare a kernel without the series and one with it.
+    """Try a patch series: compare two kernels, one without the series and one with it.
 
-    Both are booted under emulation and count the acquisitions of mmu_lock by call site. Significant differences are
-    reported, and used to predict the effect on calibrated hosts. Exits with status 1 if the kernel with the series
-    fails. docs/try-a-patch.md explains the answer.
+    Both kernels are booted under emulation, and count the acquisitions of mmu_lock by call site. Significant
+    differences are reported, and the effect on calibrated hosts is predicted from them. Exits with status 1 if the
+    kernel with the series does not boot, or fails a test. docs/try-a-patch.md explains the answer.
 
     Example: simlib lab try 0001-mine.patch --quick
     """
@@ -328,7 +328,7 @@ def lab_try(
 
 
 def _try_series(series: str, given: TryOptions) -> tuple[list[lab.Trial], str]:
-    """Run the trials of a series, and return them with the text of a bisection."""
+    """Run the trials of a series, and return them with the summary of a bisection."""
     options = simlib.lab.TrialOptions(
         source=given.source,
         mmu_modes=given.arch or (),
@@ -365,21 +365,21 @@ def _write_trials(out: Path, trials: Sequence[lab.Trial], predictions: Sequence[
 def _parameters(option: str, settings: list[str]) -> dict[str, str]:
     for text in settings:
         if not all(text.partition("=")[::2]):
-            raise InputError(option, text, "is not of the form NAME=VALUE", f"write {option} dirty_log_clear_batch=64")
+            raise InputError(option, text, "must be NAME=VALUE", f"write {option} dirty_log_clear_batch=64")
     return dict(text.split("=", 1) for text in settings)
 
 
 @app.command("costs")
 def lab_costs(
     out: Annotated[
-        Path | None, into_folder("DIR", "Recompute the costs from data/collected, and write the fit files.")
+        Path | None, into_folder("DIR", "Estimate the costs from data/collected, and write the fits.")
     ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Print the costs of actions on the lab's machines, in instructions.
+    """Print the costs of KVM's actions on the lab's emulated machines, in instructions.
 
-    Lab time counts instructions, so these costs compare code paths; they are not times on hardware. They come from the
-    shipped fits. With --out they are computed again, which needs a checkout of simlib.
+    Lab time counts instructions, so these costs compare code paths, and are not times on hardware. They are read from
+    the shipped fits. --out estimates them from the collected data instead, which needs a checkout of simlib.
 
     Example: simlib lab costs --out data/fits
     """

@@ -19,7 +19,7 @@ from simlib.vmm import inputs
 
 
 class EmitFormat(StrEnum):
-    """Output format of the settings."""
+    """Format of the recommended settings."""
 
     QMP = "qmp"
     VIRSH = "virsh"
@@ -54,13 +54,13 @@ class SourceOptions:
 
     from_qemu: Annotated[
         str,
-        Option(metavar="FILE|SOCKET|-", help="Read the guest from QEMU: its pasted replies (docs/migrate.md "
-               "lists the queries), or a QMP socket.", callback=read_file),
+        Option(metavar="FILE|SOCKET|-", help="Read the guest from QEMU: a file with the replies to the "
+               "queries of docs/migrate.md (-: standard input), or a QMP socket.", callback=read_file),
     ] = ""  # fmt: skip
     from_watch: Annotated[
         str,
-        Option(metavar="FILE", help="Read the dirty rates from the passes of a migration that simlib host watch "
-               "recorded: its table watch.csv."),
+        Option(metavar="FILE", help="Read the memory, the bandwidth and the dirty rate of each pass from "
+               "watch.csv, a table of simlib host watch."),
     ] = ""  # fmt: skip
 
     def read(self) -> simlib.analysis.migrate.RunningGuest:
@@ -91,24 +91,24 @@ def migrate(
         EmitFormat,
         Option(
             "--emit",
-            help="Output format: virsh, qmp, kubevirt, or cloud-hypervisor, whose migration is then simulated.",
+            help="Format of the settings: virsh, qmp, kubevirt; or cloud-hypervisor, simulated instead of QEMU.",
         ),
     ] = EmitFormat.VIRSH,
     kernel: Annotated[
-        bool, Option("--kernel", help="Also simulate what a patched kernel would change, which takes half a minute.")
+        bool, Option("--kernel", help="Also simulate the effect of patched kernels; this takes half a minute.")
     ] = False,
-    draws: Annotated[int, Option(min=1, help="Number of sampled working sets that fit the measurements.")] = 64,
+    draws: Annotated[int, Option(min=1, help="Number of working sets to sample from those that fit.")] = 64,
     seed: Annotated[int, Option(min=0, help="Seed of the random numbers; the same seed gives the same result.")] = 1,
-    out: Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")] = None,
+    out: Annotated[Path | None, into_folder("FOLDER", "Also write the answer as JSON, and its tables as CSV.")] = None,
     output: Output,
 ) -> None:
     """Predict whether a guest's migration converges and how long it takes, and recommend settings.
 
-    Simulates the migration as QEMU 10.0 performs it, with the current settings and then with more drastic ones, and
-    recommends the first that meet the targets, ready to paste. Measurements rarely determine which pages a guest
-    writes: several working sets that fit them are simulated, and intervals cover 90 % of the results.
+    Simulates the migration as QEMU 10.0 performs it, with the current settings and then with more and more intrusive
+    ones. Recommends the first settings that meet the targets, as commands to paste. Measurements rarely reveal which
+    pages a guest writes, so simlib simulates several working sets that fit; a range contains 90 % of the results.
 
-    docs/migrate.md says how to measure a guest and explains the answer.
+    docs/migrate.md describes how to measure a guest, and explains the answer.
 
     Examples: simlib migrate --vcpus 64 --memory 512G --dirty '250000/s in 1s' --link 25Gbit/s --downtime-limit 300ms
 
@@ -122,7 +122,7 @@ def migrate(
     texts = _texts(described)
     for text in texts["dirty"] or ():
         if text.strip().endswith("/s"):
-            say(f"--dirty {text}: counted over 1 s, the default of calc-dirty-rate; for 10 s write '{text} in 10s'")
+            say(f"--dirty {text}: assumed to be measured over 1 s; if it was measured over 10 s, write '{text} in 10s'")
     guest, targets = read_options(texts, sources.read()), read_targets(_texts(bounds))
     if emit is EmitFormat.CLOUD_HYPERVISOR:
         guest = replace(guest, vmm="cloud-hypervisor")

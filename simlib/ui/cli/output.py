@@ -35,12 +35,12 @@ PATIENCE_S = 2.0  # time after which reading shows its progress, s
 WIDTH = 120  # columns of text where stdout is not a terminal
 PROSE = 80  # maximum columns of sentences
 NARROWEST, LONGEST_WORD = 14, 30
-"""Minimum width of a wrapped column, unless a word is wider, and longest word that is not cut."""
+"""Minimum width of a wrapped column without wider words, and length of the longest word that is not cut."""
 
 GAP = "  "
 
 Named = TypeVar("Named", Path | None, str, list[str])
-"""Type of an argument that names a file, several, or none."""
+"""Type of an argument that names one file, several files or none."""
 
 
 class Format(StrEnum):
@@ -97,7 +97,7 @@ def _named_once(context: Context, path: Path, use: str) -> Path:
     before.append(use)
     if len(before) > 1 and "written" in before:
         why = "would be read and replaced" if "read" in before else "would be written twice"
-        raise InputError("output", str(path), f"is named twice: it {why}", "give every output its own name")
+        raise InputError("output", str(path), f"is named twice: it {why}", "give each output a different name")
     return path
 
 
@@ -123,7 +123,7 @@ def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
 
 
 def terminal_width() -> int:
-    """``COLUMNS``, or the columns of the terminal; `WIDTH` where there is neither."""
+    """Return ``COLUMNS``, or the columns of the terminal; `WIDTH` if there is neither."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size((WIDTH, 24)).columns if known else WIDTH
 
@@ -193,7 +193,7 @@ def write(text: str) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Text of a value of a table; empty where it is missing."""
+    """Format a value of a table as a string; a missing value gives an empty string."""
     if isinstance(value, float):
         return "" if math.isnan(value) else number(value)
     return "" if value is None or str(value) == "<NA>" else printable(str(value))
@@ -255,7 +255,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
         ended = threading.Event()
 
         def line(what: str, share: float) -> None:
-            """Print a line for each stage, and another every `QUIET_S` while it lasts; the stage is `what` until ``:``.
+            """Print a line for each stage, and one every `QUIET_S` while it lasts; the stage is `what` before ``:``.
 
             A share of 0 means that the share is unknown, or that work begins. The remaining time is estimated from the
             share done since the last such call, or since the first line: earlier time was spent on other work.

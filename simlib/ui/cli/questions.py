@@ -96,12 +96,12 @@ class UnknownCostOptions:
     unknown_costs: Annotated[
         UnknownCostsName,
         Option(
-            help="How to treat costs without a value in the scenario or in a fit. sample: draw them from their priors, "
-            "which widens the intervals; median: take the prior's median, without a range; exact: refuse the scenario."
+            help="Treatment of costs that neither the scenario nor a fit gives. sample: draw them from their priors, "
+            "which widens the intervals; median: use the medians of their priors; exact: refuse the scenario."
         ),
     ] = UnknownCostsName.SAMPLE
     verbose: Annotated[
-        bool, Option("--verbose", "-v", help="List every cost with its description, value and source.")
+        bool, Option("--verbose", "-v", help="Print every cost with its description, value and source.")
     ] = False
 
     def report(self, table: pd.DataFrame | None) -> None:
@@ -124,10 +124,10 @@ class EngineName(StrEnum):
 ScenarioArgument = Annotated[
     Path, Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.", callback=read_file)
 ]
-VariantOption = Annotated[str, Option(metavar="NAME", help="Variant of the scenario, if it has any.")]
-PolicyOption = Annotated[str, Option(metavar="NAME", help="Locking policy; simlib policies lists them.")]
+VariantOption = Annotated[str, Option(metavar="NAME", help="Name of a variant of the scenario.")]
+PolicyOption = Annotated[str, Option(metavar="NAME", help="A name from simlib policies, or a condition.")]
 FitOption = Annotated[
-    Path | None, from_file("FIT.json", "Calibrated costs. Default: the shipped fit for the host, if any.")
+    Path | None, from_file("FIT.json", "Fit with calibrated costs. Default: the host's shipped fit, if it has one.")
 ]
 SeedOption = Annotated[int, Option(help="Seed of the random numbers; the same seed gives the same result.")]
 LEVEL = 0.90  # confidence level of intervals, the default of `simlib.calibrate`, `simlib.predict`, `simlib.compare`
@@ -160,7 +160,7 @@ class ExecutorOptions:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Run the simulations of the block there."""
+        """Run the simulations of the block in these processes or on this cluster."""
         workers = self.workers
         if workers is None:  # threads for a single CPU or without cloudpickle
             workers = min(cpus(), DEFAULT_MAX_WORKERS)
@@ -197,7 +197,7 @@ def page_file(context: Context, path: Path | None) -> Path | None:
     """Check the file of ``--plot`` before the work. Raises `InputError` if it is not writable or not an HTML file."""
     if path is not None and path.suffix.lower() not in (".html", ".htm"):
         hint = f"write {path.with_suffix('.html')}"
-        raise InputError("--plot", str(path), "must be an HTML file, whose name ends in .html", hint)
+        raise InputError("--plot", str(path), "must be a file name that ends in .html", hint)
     return writable_file(context, path)
 
 
@@ -235,7 +235,7 @@ class Curves:
     fit: FitOption = None
     metrics: Annotated[
         str,
-        Option(metavar="NAME,…", help="Metrics, e.g. dirty_memory_time[2] for iteration 2. Default: the workload's."),
+        Option(metavar="NAME,…", help="Metrics, e.g. dirty_memory_time[2]: iteration 2. Default: the workload's."),
     ] = ""
     intervals: Intervals
     unknown: UnknownCostOptions
@@ -259,12 +259,12 @@ class Curves:
 
 @dataclass(frozen=True)
 class ScenarioOptions:
-    """The scenario to simulate, and changes of it."""
+    """The scenario to simulate, and changes to it."""
 
     scenario: ScenarioArgument
     variant: VariantOption = ""
     fit: FitOption = None
-    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs instead of the scenario's.")] = 0
+    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs; 0: that of the scenario.")] = 0
     policy: PolicyOption = ""
 
     def arguments(self) -> dict[str, Any]:
@@ -276,12 +276,12 @@ class ScenarioOptions:
 class RunOptions:
     """Size of the run, engine, random seed, unknown costs, and files to write."""
 
-    pages: Annotated[int, Option(min=0, help="Simulate at most N pages per vCPU and scale the results; 0: all.")] = 0
+    pages: Annotated[int, Option(min=0, help="Maximum pages per vCPU; results are scaled up. 0: all pages.")] = 0
     sample: Annotated[
-        int, Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: simulate all.")
+        int, Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: no sampling.")
     ] = 0
-    engine: Annotated[EngineName, Option(help="compiled, or reference: same result, slower.")] = EngineName.COMPILED
+    engine: Annotated[EngineName, Option(help="reference is slower, and gives the same result.")] = EngineName.COMPILED
     seed: SeedOption = 1
     unknown: UnknownCostOptions
-    trace: Annotated[Path | None, into_file("OUT.json", "Write a trace that Perfetto reads.")] = None
+    trace: Annotated[Path | None, into_file("OUT.json", "Write a trace for Perfetto (ui.perfetto.dev).")] = None
     out: Annotated[Path | None, into_folder("FOLDER", "Write all tables of the run as CSV files.")] = None

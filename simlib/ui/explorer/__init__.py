@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Interactive what-if pages: widgets over `simlib.simulator.sampling`, `simlib.analysis.migrate` and `simlib.figures`.
+"""Interactive what-if pages: widgets for `simlib.simulator.sampling`, `simlib.analysis.migrate` and `simlib.figures`.
 
 Two pages, shown by `server` or in a notebook cell: `page` compares strategies for mmu_lock, `migration_page` plans a
-migration, and `tabs` has both. `base` has what both share: the controls (`fields`), the figures (`canvas`) and the
-thread that simulates. `state` and `migration_state` hold the question and convert it to and from a URL. `answers`
+migration, and `tabs` contains both. `base` has what they share: the controls (`fields`), the figures (`canvas`) and
+the thread that simulates. `state` and `migration_state` hold a page's state and convert it to and from a URL. `answers`
 computes, `findings` keeps the results, `drawing` draws them, and `words` writes the sentences.
 
 Names are imported when they are first used, so that the server starts without the simulator.

@@ -52,7 +52,7 @@ class Theory(NamedTuple):
 
 
 def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
-    """Return the scenario with each cost at its median, and the costs: given, else calibrated, else from priors."""
+    """Return the scenario with each cost at its median, and the costs: given, calibrated, or from priors."""
     costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
     return costs.central(), costs
 
@@ -75,7 +75,7 @@ def selftest(scenario: Scenario) -> Scenario:
 
 
 def curve_vcpus(vcpus: int) -> list[int]:
-    """Powers of two, up to twice the guest's vCPUs and at least 64, and the guest's own number.
+    """Return the powers of two up to twice the guest's vCPUs, or up to 64, and the guest's own number.
 
     >>> curve_vcpus(160)
     [1, 2, 4, 8, 16, 32, 64, 128, 160, 256]
@@ -85,7 +85,7 @@ def curve_vcpus(vcpus: int) -> list[int]:
 
 
 def bound(case: Scenario) -> pd.DataFrame:
-    """Lower bound on the time of n vCPUs over that of one vCPU, for any lock discipline, by the utilisation law.
+    """Lower bound on the ratio of the times with n vCPUs and with one, for any lock discipline, by the utilisation law.
 
     The time of a page is at least its time with one vCPU, and at least n times the part of it that only one CPU can do
     at a time (Denning and Buzen 1978): the hold and two transfers of the lock's cache line under an exclusive lock, the
@@ -111,7 +111,7 @@ def bound(case: Scenario) -> pd.DataFrame:
 
 @lru_cache(maxsize=16)
 def published(host: str) -> pd.DataFrame:
-    """Measured curves of a host by its name, as multiples of their first point.
+    """Measured curves of the host with this name, as multiples of their first points.
 
     Returns: variant, kernel (as an architecture's name), vcpus, times; empty where none is published. The table is
     cached: do not change it.
@@ -135,7 +135,7 @@ def published(host: str) -> pd.DataFrame:
 
 
 def curve(state: ExplorerState, check: Check) -> pd.DataFrame:
-    """Dirty memory time over vCPUs, as a multiple of one vCPU's, with a band for the uncertainty of the costs.
+    """Dirty memory time over vCPUs, relative to one vCPU, with a band for the uncertainty of the costs.
 
     Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `DRAWS` vectors of costs).
     """
@@ -192,7 +192,7 @@ class Trip(NamedTuple):
 
 
 def trips(state: ExplorerState, strategies: Sequence[str], check: Check) -> list[Trip]:
-    """Sample one run for each strategy, on common random numbers."""
+    """Sample one run for each strategy, with common random numbers."""
 
     def trip(name: str, inner: Check) -> Trip:
         return Trip(name, sample_once(costed(state.case(name))[0], SEED, 0.5, _either(check, inner)))
@@ -201,7 +201,7 @@ def trips(state: ExplorerState, strategies: Sequence[str], check: Check) -> list
 
 
 class Ranges(NamedTuple):
-    """Uncertainty from the costs that are drawn from priors.
+    """Uncertainty that is due to the costs drawn from priors.
 
     - `frame`: series (a strategy), quantity (a column of `Trip.row`), its low and high, and change_low and change_high
       of its ratio to the baseline: each drawn cost at the ends of its 90 % interval, combined in quadrature.
@@ -213,7 +213,7 @@ class Ranges(NamedTuple):
 
 
 def ranges(state: ExplorerState, strategies: Sequence[str], check: Check) -> Ranges:
-    """Sample the same runs with each drawn cost at both ends of its prior; a change compares runs at the same end."""
+    """Sample the runs with each drawn cost at both ends of its prior; a change compares runs at the same end."""
     known = {name: costed(state.case(name))[1] for name in dict.fromkeys((*strategies, BASELINE))}
     if not any(costs.drawn for costs in known.values()):
         return Ranges(pd.DataFrame(columns=RANGED), "")
@@ -265,11 +265,11 @@ class Glimpse:
         return max(0.0, opened - margin), cleared + margin
 
     def shares(self, bins: int = 120) -> pd.DataFrame:
-        """Shares of time by owner of the lock over the `span`."""
+        """Shares of time by owner of the lock during the `span`."""
         return ownership_over_time(timeline(self), bins, window=self.span)
 
     def by_class(self) -> pd.DataFrame:
-        """Share of time of each class of threads by activity: thread_class, activity, share."""
+        """Share of each activity in the time of each class of threads: thread_class, activity, share."""
         threads = self.raw.threads(self.job)
         kind = np.where(threads["thread"].str.startswith("vcpu "), "vCPUs", "CLEAR")
         seconds = threads[[f"{activity}_s" for activity in ACTIVITIES]].groupby(kind).sum()

@@ -24,11 +24,11 @@ from simlib.ui.explorer.findings import PartialFindings
 from simlib.ui.explorer.state import ExplorerQuestion
 
 DRAWING_S, LOADING_S = 0.5, 5.0
-"""Longest wait of the simulation for a browser to draw an answer, and to load the page before the first one, s."""
+"""Maximum times for which the simulation waits until a browser has drawn an answer, and has loaded the page, s."""
 
 PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
-SLOW = "Still simulating … (after installation, the simulator is compiled once: up to half a minute)"
+SLOW = "Still simulating … (the first simulation compiles the simulator, which takes up to half a minute)"
 
 Q = TypeVar("Q", bound=ExplorerQuestion)
 K = TypeVar("K", bound=PartialFindings[Any])
@@ -160,7 +160,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
         except Exception as error:  # otherwise, an error in a thread would not be shown
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
-            self._later(findings, lambda: self._say(f"this is a bug of simlib, please report it: {text}", error=True))
+            self._later(findings, lambda: self._say(f"this is a bug in simlib; please report it: {text}", error=True))
         finally:
             patience.cancel()
 
@@ -186,7 +186,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
         self.canvas.show({}, generation=findings.generation, part="done")
 
     def _say(self, text: str, *, error: bool = False) -> None:
-        """Show a message; an error of the URL is shown before it until the state changes."""
+        """Show a message; an error in the URL is shown before the message until the state changes."""
         red, message = Markup("<span class='simlib-error'>{}</span>"), escape(text)
         before = red.format(self._wrong) if self._wrong else ""
         self._status.value = before + (red.format(message) if error else message)
@@ -204,7 +204,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
         return page
 
     def _exports(self, files: Mapping[str, tuple[str, Callable[[], bytes]]], *before: widgets.Widget) -> widgets.Widget:
-        """Return the controls that save files and images, and show the calls that repeat the answer."""
+        """Return the controls that save files and images, and that show the calls for this answer."""
         code = widgets.Textarea(rows=5, disabled=True, layout=auto())
         saves = [button(label, partial(self._try, self._save, *file)) for label, file in files.items()]
         images = [button(kind.upper(), partial(self._try, self._save_image, kind), width="60px") for kind in PICTURES]
@@ -231,7 +231,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
 
 
 def as_pdf(figure: go.Figure) -> bytes:
-    """Return a figure as PDF, drawn by Chrome or Chromium; raises `SimlibError` if there is none."""
+    """Return a figure as PDF, drawn by Chrome or Chromium; raises `SimlibError` without a browser."""
     try:
         return bytes(figure.to_image(format="pdf", width=1000, height=560))
     except (ImportError, RuntimeError, ValueError, OSError) as error:

@@ -35,13 +35,13 @@ class Canvas(anywidget.AnyWidget):
         self.on_msg(self._on_message)
 
     def show(self, figures: Mapping[str, go.Figure], *, generation: int, part: str, stale: Sequence[str] = ()) -> None:
-        """Draw some figures, and leave the others as they are; `stale` figures are pale."""
+        """Draw some figures, and leave the others unchanged; `stale` figures are shown pale."""
         with self.hold_sync():
             self.figures = self.figures | {name: figure.to_json() for name, figure in figures.items()}
             self.stamp = {"generation": generation, "part": part, "stale": list(stale)}
 
     def wait_until_drawn(self, generation: int, patience: float) -> None:
-        """Wait in a thread until a browser has drawn an answer; at most `patience` seconds: there may be no browser."""
+        """Wait until a browser has drawn an answer, but at most `patience` seconds, as there may be no browser."""
         with self._drawn:
             self._drawn.wait_for(lambda: self._seen >= generation, patience)
 
@@ -50,7 +50,7 @@ class Canvas(anywidget.AnyWidget):
         self.send({"kind": "file", "name": name, "type": "application/octet-stream"}, [content])
 
     def save_image(self, figure: str, image: str) -> None:
-        """Have the browser save a figure as an image of one of `IMAGES`."""
+        """Have the browser save a figure as an image in one of the formats `IMAGES`."""
         self.send({"kind": "image", "figure": figure, "format": image, "name": f"{figure}.{image}"})
 
     def _on_message(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:

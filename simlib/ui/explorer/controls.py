@@ -28,20 +28,20 @@ _SIZES = tuple(format_size(2**k) for k in range(24, 45))
 KEYS: dict[str, tuple[Key, ...]] = {
     "Guest": (
         Key("guest", "vcpus", "vCPUs", help="1 to 1023", steps=tuple(2**k for k in range(10))),
-        Key("guest", "memory", "memory", help="such as 256G or 4T", steps=_SIZES[6:]),
+        Key("guest", "memory", "memory", help="total, such as 256G", steps=_SIZES[6:]),
         Key("workload", "access_interval", "access every", help="time between two accesses of a vCPU",
             steps=("100ns", "200ns", "500ns", "1us", "2us", "5us", "10us", "20us", "50us", "100us", "200us", "500us",
                    "1ms", "2ms", "5ms", "10ms")),
-        Key("workload", "write_percent", "share written, %", help="of the pages that are accessed",
+        Key("workload", "write_percent", "share written, %", help="share of the pages that the guest writes",
             steps=(1, *range(5, 101, 5))),
-        Key("workload", "clear_chunk", "chunk of a CLEAR", help="memory of one ioctl; QEMU's is 1G at most",
+        Key("workload", "clear_chunk", "chunk of a CLEAR", help="memory that one CLEAR covers; in QEMU, 1G by default",
             steps=_SIZES[:13]),
         Key("guest", "backing", "backing", ("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"),
-            "pages that back the guest's memory"),
-        Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "order and frequency of pages"),
-        Key("workload", "slow_fault_every", "slow fault every", help="number of accesses between two; 0: never",
+            "host pages that back the guest's memory"),
+        Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "order and popularity of the pages"),
+        Key("workload", "slow_fault_every", "slow fault every", help="accesses between two slow faults; 0: never",
             steps=(0, *(digit * 10**power for power in range(6, 1, -1) for digit in (5, 2, 1)))),
-        Key("workload", "link", "link", help="what the migration can send, such as 25Gbit/s",
+        Key("workload", "link", "link", help="bandwidth of the migration, such as 25Gbit/s",
             steps=tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
         Key("workload", "pass_limit", "maximum passes", steps=(1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)),
     ),
@@ -55,7 +55,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "how a fault that splits a huge page takes mmu_lock"),
         Key("policy", "clear_lock", "CLEAR", _MODES, "how CLEAR takes mmu_lock to write-protect"),
         Key("policy", "dirty_tracking", "dirty tracking", ("default", "write_protect", "pml", "hdbss"),
-            "write protection, or a log in hardware"),
+            "write protection, or a hardware log (x86: PML, arm64: HDBSS)"),
         Key("policy", "eager_split", "eager split", ("default", True, False),
             "KVM splits huge pages before the guest writes"),
         Key("policy", "split_alloc", "split allocation", ("default", "under_lock", "drop", "under_read_lock"),
@@ -64,11 +64,11 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "Host": (
         Key("host", "cores", "cores", steps=(8, 16, 32, 64, 80, 96, 128, 192, 256, 512)),
         Key("host", "sockets", "sockets", steps=(1, 2, 4, 8)),
-        Key("host", "remote_ratio", "remote transfer", help="cache line between sockets, times that within one",
+        Key("host", "remote_ratio", "remote transfer", help="line transfer between sockets, relative to within one",
             steps=(1, 1.5, 2, 2.5, 3, 4, 5)),
     ),
 }  # fmt: skip
-"""Controls by their heading."""
+"""Controls by heading."""
 
 NAMED = (*HOLDS, "read-lock-clear", "lockless-write-protect", *SPLITS)  # strategies of the list; any other can be typed
 
@@ -128,7 +128,7 @@ class Controls(Fields[ExplorerState]):
 
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
         presets = [("choose one by name …", ""), *((name, name) for name in guests())]
-        named = [("as it is now (baseline)", BASELINE), *((name, name) for name in NAMED), ("the one typed below", "")]
+        named = [("unchanged (baseline)", BASELINE), *((name, name) for name in NAMED), ("a strategy typed below", "")]
         when = "when CLEAR drops mmu_lock"
         example = "a named policy, or a condition such as held >= 20us and waiters >= 1"
         typed = {"description": "or type one", "placeholder": "held >= 20us", "tooltip": example}
@@ -224,7 +224,7 @@ def meaning(strategy: str) -> str:
     'CLEAR drops mmu_lock after every 512 pages; CLEAR drops mmu_lock when held >= 20us'
     """
     if strategy == BASELINE:
-        return "as the kernel does it, and as set under Lock"
+        return "the kernel's own strategy, with the settings under Lock"
     return "; ".join(policy(part).title for part in strategy.split("+"))
 
 

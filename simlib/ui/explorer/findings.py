@@ -45,7 +45,7 @@ class Findings(PartialFindings[ExplorerState]):
         return answers.theory(self.state)
 
     def trips(self, part: str = "trips") -> pd.DataFrame:
-        """Table with a row for each strategy of a part; of ``trips``: the selected strategy, then the pins."""
+        """Table with a row for each strategy of a part; in ``trips``, the selected strategy comes first."""
         return pd.DataFrame([trip.row(self.state.scenario.guest.vcpus) for trip in self.parts.get(part, ())])
 
     def compared(self) -> pd.DataFrame:
@@ -62,7 +62,7 @@ class Findings(PartialFindings[ExplorerState]):
         return long.assign(known=long["low"].notna())
 
     def batches(self) -> pd.DataFrame | None:
-        """Table with a row for each batch: batch_pages and the columns of `trips`; None until they are simulated."""
+        """Table with a row for each batch: batch_pages and the columns of `trips`; None before the simulation."""
         if "batches" not in self.parts:
             return None
         return self.trips("batches").assign(batch_pages=answers.batches(self.state.scenario))
@@ -82,7 +82,7 @@ class Findings(PartialFindings[ExplorerState]):
             shown["simulated"] = self.parts["curve"].assign(variant=self.state.strategy)
         for kind, rows in shown.items():
             named = rows.rename(columns={"variant": "series", "vcpus": "x", "times": "value"})
-            yield named.assign(figure="curve", quantity="times as long as 1 vCPU", unit="ratio", kind=kind)
+            yield named.assign(figure="curve", quantity="time relative to 1 vCPU", unit="ratio", kind=kind)
 
     def _strategies(self) -> Iterator[pd.DataFrame]:
         """The guest over time, and the totals of each strategy."""
@@ -111,7 +111,7 @@ class Findings(PartialFindings[ExplorerState]):
 
 
 def find(state: ExplorerState, progress: Progress | None = None) -> Findings:
-    """Simulate everything about a state; `progress` is called with (what, share done).
+    """Simulate all parts of the answer for a state; `progress` is called with (what, share done).
 
     >>> findings = find(ExplorerState.of("arm64").changed({"guest": {"vcpus": 8, "memory": "4G"}}))
     >>> sorted(findings.table()["figure"].unique())
@@ -132,7 +132,7 @@ class MigrationFindings(PartialFindings[MigrationState]):
     """Results of the page about a migration."""
 
     def table(self) -> pd.DataFrame:
-        """Return the table of plans (`simlib.analysis.migrate.Migration`); empty until it is simulated."""
+        """Return the table of plans (`simlib.analysis.migrate.Migration`); empty before the simulation."""
         return self.parts["answer"].frame if "answer" in self.parts else pd.DataFrame()
 
 
@@ -143,7 +143,7 @@ def migration_answer(state: MigrationState, progress: Progress | None = None) ->
 
 
 def find_migration(state: MigrationState, progress: Progress | None = None) -> MigrationFindings:
-    """Compute everything about a state; `progress` is called with (what, share done).
+    """Compute the answer for a state; `progress` is called with (what, share done).
 
     >>> state = MigrationState({"memory": "8G", "working-set": "1G", "link": "100Gbit/s"})
     >>> find_migration(state).table()["plan"].iloc[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The process of the explorer's server: JupyterLab, which exits when its starter exits."""
+"""The process of the explorer's server: JupyterLab, which exits when the process that started it exits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(folder: str) -> None:
 
 
 def _end_with(starter: int, folder: str) -> None:
-    """Wait until the starter of this process has exited or was killed; then stop everything in its place."""
+    """Wait until the process that started this one has exited or was killed, and then stop everything for it."""
     while os.read(starter, 1):
         pass
     _end_at_once(folder)
@@ -48,7 +48,7 @@ def _end_at_once(folder: str) -> None:
 
 
 def started_by(number: int) -> list[int]:
-    """Process ids of the descendants of a process; an empty list where there is no ``/proc``."""
+    """Return the process IDs of the descendants of a process; an empty list if there is no ``/proc``."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -33,7 +33,7 @@ class MigrationControls(Fields[MigrationState]):
     >>> controls = MigrationControls(MigrationState(), states.append)
     >>> controls.set("memory", "8G")
     >>> controls.errors["memory"]
-    'dirty = over 40 GiB: is more than the memory; give a smaller working set, or more memory'
+    'dirty = over 40 GiB: is more than the guest's memory; give a smaller working set, or a larger memory'
     >>> controls.set("working-set", "1G")
     >>> controls.errors, states[-1].guest.description
     ({}, '64 vCPUs, 8 GiB, 25Gbit/s; 900,000 writes/s over 1 GiB')
@@ -78,14 +78,14 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
     ASKS, FINDS, CONTROLS = MigrationState, MigrationFindings, MigrationControls
     TITLE = "Will this migration converge, and which settings should I use?"
     ABOUT = (
-        "Describe the guest's writes, and set targets. The page shows how long the migration takes, the guest's speed "
-        "meanwhile, and which QEMU settings to choose."
+        "Describe the guest's writes, and set targets. The page shows how long the migration takes, how fast the guest "
+        "runs meanwhile, and which QEMU settings to choose."
     )
     controls: MigrationControls
     FIGURES: ClassVar = {FIGURE: "Passes of the migration"}
     STANDARD = "the first example"
     _answered: Migration | None = None
-    """The last answer; it is simulated again for another output format only if that can express other settings."""
+    """The last answer; it is simulated again for another output format only if this format has other settings."""
 
     def change(self, **texts: str) -> None:
         """Change the state as the controls do; the parameters are those of `MigrationState.changed`."""

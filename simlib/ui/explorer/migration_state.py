@@ -30,7 +30,7 @@ PATTERNS = {
     "measured": "{distinct}/s in {over}; {more}", "uniform": "{writes}/s over {working-set}",
     "zipf": "{writes}/s over {working-set}, zipf", "sweep": "{writes}/s over {working-set}, sweep",
 }  # fmt: skip
-"""Templates of ``--dirty`` by what is known of the guest's writes; a name in braces is that of another control."""
+"""Templates of ``--dirty`` by what is known about the writes; a name in braces is replaced by that control's value."""
 
 CURRENT = "current-"  # prefix of the names of QEMU's current settings
 _RATES = tuple(digit * 10**power for power in range(3, 7) for digit in (1, 2, 5))
@@ -39,13 +39,13 @@ _OPTION = re.compile(r"(?<![\w-])--(?=[a-z])")
 
 
 def _rate(text: str, name: str) -> float:
-    hint = "write 250000, 250k or 900MiB, pages or memory per second"
+    hint = "write pages per second, such as 250000 or 250k, or memory per second, such as 900MiB"
     try:
         rate = parse_dirty(f"{text}/s in 1s")
     except InputError:
         raise InputError(name, text, "must be a rate", hint) from None
     if not isinstance(rate, DirtyRate) or rate.pages > MAX_RATE:
-        raise InputError(name, text, f"must be at most {MAX_RATE:,}", hint)
+        raise InputError(name, text, f"must be at most {MAX_RATE:,} pages/s", hint)
     return rate.pages
 
 
@@ -75,13 +75,13 @@ ROWS: dict[str, tuple[Key, ...]] = {
                tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
         _choice("writes-known", "writes given as", "uniform",
                 (("measured: distinct pages", "measured"), ("writes, uniform over the pages", "uniform"),
-                 ("writes, popularity by Zipf", "zipf"), ("writes, pages in order", "sweep")),
-                "what is known of the guest's writes"),
-        _row("distinct", "distinct pages/s", "250000", _rate, _RATES, "as calc-dirty-rate counts them; or 900MiB"),
+                 ("writes, Zipf-distributed", "zipf"), ("writes, pages in order", "sweep")),
+                "what is known about the guest's writes"),
+        _row("distinct", "distinct pages/s", "250000", _rate, _RATES, "as calc-dirty-rate counts them, or 900MiB"),
         _row("over", "measured for", "10s", parse_time, ("1s", "2s", "5s", "10s", "20s", "30s", "60s"),
              "time over which distinct pages were counted"),
-        _row("more", "also measured", "", None, (), "rates over other times: 400000/s in 1s; 90000/s in 60s"),
-        _row("writes", "writes/s", "900000", _rate, _RATES, "writes of all vCPUs, each to one page"),
+        _row("more", "also measured", "", None, (), "rates over other times, e.g. 400000/s in 1s; 90000/s in 60s"),
+        _row("writes", "writes/s", "900000", _rate, _RATES, "total of all vCPUs; each writes one page"),
         _row("working-set", "working set", "40G", parse_size, _SIZES[:-3], "memory to which the guest writes"),
     ),
     "Targets": (
@@ -104,14 +104,14 @@ ROWS: dict[str, tuple[Key, ...]] = {
         _choice("emit", "paste into", "virsh", tuple(sorted(FORMATS["qemu"], reverse=True)), "output format"),
     ),
 }  # fmt: skip
-"""All controls by their heading."""
+"""All controls by heading."""
 
 GUEST, TARGETS, SETTINGS, _ = ROWS
 BY_NAME = {key.name: key for keys in ROWS.values() for key in keys}
 
 
 def number(name: str, text: str) -> Any:
-    """Return the value of a control's string; None for an empty string, and for one that is used as it is.
+    """Return the value of a control's string; None for an empty string, and for one that is used as a string.
 
     Raises `InputError` if it breaks a rule.
 
@@ -144,7 +144,7 @@ class MigrationState:
                 raise InputError(name, text, "unknown parameter", nearest(name, BY_NAME))
             words = [word[1] if isinstance(word, tuple) else word for word in key.words]
             if words and text not in words:
-                raise InputError(name, text, "must be one of these", nearest(text, words))
+                raise InputError(name, text, "must be a listed value", nearest(text, words))
         texts = {name: self.texts.get(name, key.first).strip() for name, key in BY_NAME.items()}
         object.__setattr__(self, "texts", texts)
         for name, text in texts.items():
@@ -166,7 +166,7 @@ class MigrationState:
         return MigrationState({**self.texts, **{name.replace("_", "-"): text for name, text in texts.items()}})
 
     def matters(self, name: str) -> bool:
-        """True if a control applies to what is known of the guest's writes.
+        """True if a control applies to what is known about the guest's writes.
 
         >>> MigrationState().matters("writes"), MigrationState().matters("distinct")
         (True, False)
@@ -183,7 +183,7 @@ class MigrationState:
 
     @cached_property
     def guest(self) -> RunningGuest:
-        """The guest that is described."""
+        """The guest that the strings describe."""
         texts = {name: self.texts[name] for name in ("vcpus", "memory", "link")}
         return read_options({**texts, "dirty": self.dirty, "current": self._settings()})
 

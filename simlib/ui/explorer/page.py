@@ -38,7 +38,7 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
     TITLE = "What does another strategy for mmu_lock cost?"
     ABOUT = (
         "Choose a guest and a strategy for KVM's mmu_lock. The page shows how the strategy affects the guest's longest "
-        "stall during migration, and the CPU time."
+        "stall during migration, and the CPU time of CLEAR."
     )
     FIGURES: ClassVar = TITLES
     STANDARD = "the preset guest"
@@ -66,7 +66,7 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
 
     def _build(self) -> widgets.Widget:
         self._grounds = widgets.HTML()
-        self._others = widgets.ToggleButton(layout=auto(), tooltip="points in the figure about faults")
+        self._others = widgets.ToggleButton(layout=auto(), tooltip="adds points to the figure about faults")
         self._others.observe(lambda _change: self._show("curve"), names="value")
         upload = widgets.FileUpload(description="open a scenario", accept=".toml", layout=auto())
         upload.observe(lambda change: self._try(self._open, change["new"]), names="value")
@@ -82,7 +82,7 @@ class Explorer(ExplorerPage[ExplorerState, Findings]):
     def _trace(self) -> bytes:
         window = self.findings.parts.get("glimpse")
         if window is None:
-            raise InputError("trace", "none", "the window is not simulated yet", "wait until it is simulated")
+            raise InputError("trace", "none", "is not simulated yet", "wait until the figures of the lock are drawn")
         return json.dumps(perfetto_trace(window)).encode()
 
     def _open(self, files: Any) -> None:

@@ -38,7 +38,7 @@ PARTS = {"notebooks": "_notebooks", "docs": "_docs"}
 COPIES = "simlib-notebooks"  # folder, below the current one, to which an installed package copies them
 INTERRUPTED = 130
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
-"""Sources from which a browser may load: Voilà's template would request icons and MathJax from other hosts."""
+"""Sources from which a browser may load content: Voilà's template would request icons and MathJax elsewhere."""
 
 _TEMPLATES = Path(__file__).with_name("jupyter")  # folder of the page's template for Voilà
 _SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")
@@ -55,7 +55,7 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
     Returns: 0 if JupyterLab was shut down from its menu, 130 if it was interrupted. Raises `SimlibError` if JupyterLab
     is not installed, or failed. Raises `InputError` if the port is not available.
 
-    - `port`: TCP port on loopback; 0: any free one.
+    - `port`: TCP port on loopback; 0: any free port.
     - `browser`: True to open a browser.
     - `query`: first state of the page (`simlib.ui.explorer.ExplorerState.query`).
     - `lab`: True to open the notebooks in JupyterLab instead of the page.
@@ -102,23 +102,20 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
         for name, packaged in PARTS.items():
             (target / name).mkdir(parents=True, exist_ok=True)
             for file in sorted((package / packaged).glob("*.*")):
-                if file.name == PAGE or not os.path.exists(
-                    target / name / file.name
-                ):  # the page's code runs when it is opened
-                    write_bytes(target / name / file.name, file.read_bytes())
+                copy = target / name / file.name
+                if file.name == PAGE or not os.path.exists(copy):  # the page's code runs when it is opened
+                    write_bytes(copy, file.read_bytes())
     except (InputError, OSError) as error:
         why = error.rule if isinstance(error, InputError) else error.strerror
         refused = f"cannot copy the notebooks to {target} ({why})"
-        raise SimlibError(f"{refused}: change to a folder that you may write") from None
+        raise SimlibError(f"{refused}: change to a folder to which you may write") from None
     return target
 
 
 def free_port(port: int = 0) -> int:
-    """Return a free port of loopback: the given one, or any; raises `InputError` if it is taken or not allowed."""
+    """Return a free port on loopback: the given one, or any for 0; raises `InputError` if it cannot be used."""
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as the server: a port that was just closed is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just closed is free
         try:
             probe.bind((ADDRESS, port))
         except (OSError, OverflowError) as error:

@@ -89,14 +89,14 @@ class ExplorerState:
     pins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse other workloads, strategies that are unknown or leave nothing to CLEAR, and too many pins."""
+        """Refuse other workloads, strategies that are unknown or do not call CLEAR, and too many pins."""
         if self.scenario.workload.kind != KIND or self.scenario.variants:
             what = "its variants" if self.scenario.variants else self.scenario.workload.kind
             raise InputError(
-                "scenario", what, "the explorer asks about one migration", 'use kind = "migration", no variants'
+                "scenario", what, "must be one migration", 'give a file with kind = "migration" and without variants'
             )
         if len(self.pins) > MAX_PINS:
-            raise InputError("pins", len(self.pins), f"must be at most {MAX_PINS}", "unpin one")
+            raise InputError("pins", len(self.pins), f"must be at most {MAX_PINS}", "unpin a strategy")
         for name in (self.strategy, *self.pins):
             self.case(name)
 
@@ -121,7 +121,7 @@ class ExplorerState:
         return self.scenario.policy.architecture
 
     def case(self, strategy: str | None = None) -> Scenario:
-        """The migration with a strategy; by default with the one that is asked about.
+        """The migration with a strategy; by default, the selected one.
 
         >>> str(ExplorerState.of("arm64", "idle").case("pages >= 128 and waiters >= 1").policy.clear_drop_when)
         'pages >= 128 and waiters >= 1'
@@ -129,8 +129,8 @@ class ExplorerState:
         name = self.strategy if strategy is None else strategy
         case = Strategy(name).applied(self.scenario)
         if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
-            hint = "choose a strategy with which a migration calls CLEAR"
-            raise InputError("strategy", name, "leaves nothing to CLEAR", hint)
+            hint = "choose another strategy, such as every-64"
+            raise InputError("strategy", name, "must be a strategy with which the migration calls CLEAR", hint)
         return case
 
     def changed(
@@ -226,7 +226,7 @@ def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
 
 
 def page_of(query: str) -> str:
-    """Name in `PAGES` of the page that a URL's query selects; raises `InputError` if there is none of that name.
+    """Name in `PAGES` of the page that a URL's query selects; raises `InputError` if there is no such page.
 
     >>> page_of("page=migration&vcpus=8"), page_of("guest.vcpus=8")
     ('migration', '')
@@ -238,7 +238,7 @@ def page_of(query: str) -> str:
 
 
 def preset(architecture: str) -> Scenario:
-    """Return the preset guest of an architecture; of one of an older kernel, on the host of its successor.
+    """Return the preset guest of an architecture; that of an older kernel gets the host of its successor.
 
     >>> preset("arm64-2022").host.name
     'ampere-altra'
@@ -251,7 +251,7 @@ def preset(architecture: str) -> Scenario:
 
 
 def read_value(text: str) -> Any:
-    """Value of a string as in a scenario file: a number, a list or a truth value if it is one, else the string."""
+    """Read a string as a value of a scenario file: a number, a list or a truth value, or the string itself."""
     try:
         (value,) = parse_toml(f"value = {text}", "value", "a value").values()
     except ValueError:

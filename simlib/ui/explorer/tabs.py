@@ -17,7 +17,7 @@ from simlib.ui.explorer.state import page_of
 
 ASKED = "QUERY_STRING"  # environment variable in which Voilà passes the query of the URL
 PAGES: dict[str, type[ExplorerPage[Any, Any]]] = {page.NAME: page for page in (Explorer, MigrationPage)}
-"""Pages by their names in an address, in the order of their buttons."""
+"""Pages by their names in a URL, in the order of their buttons."""
 
 
 class Tabs:

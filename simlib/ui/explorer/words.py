@@ -18,11 +18,11 @@ TERMS = {
     "longest_stall_s": "longest stall", "stall_p999_s": "99.9th percentile", "clear_cpu_time_s": "CPU time of CLEAR",
     "cost_s": "weighted cost", "guest_throughput": "guest throughput",
 }  # fmt: skip
-"""Quantities of the table of strategies, and their terms."""
+"""Quantities of the table of strategies, and the terms for them."""
 
 
 def answer(findings: Findings) -> str:
-    """Return the effects of the strategy, the cheapest one that halves the longest stall, and a table with the pins."""
+    """Return the strategy's effects, the cheapest strategy that halves the longest stall, and a table with the pins."""
     rows = []
     if "trips" in findings.parts:
         table = findings.compared().set_index(["series", "quantity"], drop=False).to_dict("index")

@@ -32,11 +32,11 @@ from simlib.ui.report.page import Report, Section
 
 FOLD_ROWS = 40  # number of rows above which a table is folded
 SIMULATED = (
-    "Every number here is simulated or predicted by simlib, with calibrated or given costs; nothing is measured unless "
-    "marked as measured. The same version, seed and scenario reproduce the numbers."
+    "Every number on this page is simulated or predicted by simlib, unless it is marked as measured. The costs are "
+    "given, calibrated, or from priors. The same version, seed and scenario reproduce the numbers."
 )
 TRIED = (
-    "Every number is measured on kernels that were booted under emulation. A time is the total number of instructions "
+    "Every number was counted or timed in kernels that ran under emulation. A time is the total number of instructions "
     "of all CPUs, not a time on hardware. The same kernel tree, patch series and seeds reproduce the numbers."
 )
 
@@ -56,7 +56,7 @@ class AnswerPage:
 @singledispatch
 def answer_of(result: Result) -> AnswerPage:
     """Return the content of a result's page. Raises `InputError` for a type that is not registered below."""
-    raise InputError("result", type(result).__name__, "there is no page for it")
+    raise InputError("result", type(result).__name__, "has no page: this type of result is not supported")
 
 
 def result_report(
@@ -94,7 +94,7 @@ def result_report(
 
 
 def _charts(result: Result, captions: Mapping[str, str]) -> list[Block]:
-    """Return the figures, and a sentence on those without data."""
+    """Return the figures, and a sentence that lists those without data."""
     charts: list[Block] = []
     empty = []
     for name, caption in captions.items():
@@ -110,9 +110,9 @@ def _origin(result: Result, scenario: Scenario | None, kinds: Sequence[str]) -> 
     source = scenario if scenario is not None else getattr(result, "scenario", None)
     blocks: list[Block | str] = [*kinds]
     if isinstance(result, Choice):
-        blocks.append(Table(result.costs, "Costs, with the source of each.", folded=True))
+        blocks.append(Table(result.costs, "Costs and their sources.", folded=True))
     if source is not None:
-        blocks.append(Listing(source.to_toml(), "Scenario file; keys that are not listed have their defaults."))
+        blocks.append(Listing(source.to_toml(), "Scenario file; other keys have their default values."))
     return blocks
 
 
@@ -163,13 +163,13 @@ def prediction_findings(frame: pd.DataFrame) -> list[str]:
         ends = rows.sort_values("vcpus").iloc[[0, -1]].to_dict("records")
         parts = [f"{_with_interval(row)} with {_vcpus(row['vcpus'])}" for row in ends[: 1 if len(rows) == 1 else 2]]
         if len(rows) > 1 and ends[0]["estimate"] > 0:
-            parts.append(f"{number_text(ends[1]['estimate'] / ends[0]['estimate'], 3)} times as much")
+            parts.append(f"ratio {number_text(ends[1]['estimate'] / ends[0]['estimate'], 3)}")
         sentences.append(f"{f'{name}, ' * bool(name)}{metric}: {', '.join(parts)}")
     return sentences
 
 
 def comparison_findings(frame: pd.DataFrame, first: str) -> list[str]:
-    """Return a sentence per metric: the policy with the largest change, and a remark if the interval includes 0.
+    """Return a sentence per metric: the policy with the largest change, and a remark if the interval contains 0.
 
     - `frame`: `Comparison.frame`.
     - `first`: the policy with which the others are compared.
@@ -179,10 +179,10 @@ def comparison_findings(frame: pd.DataFrame, first: str) -> list[str]:
     for metric, rows in others.groupby("metric", sort=False):
         row = max(rows.to_dict("records"), key=lambda candidate: abs(candidate["change_percent"]))
         low, high = float(row["change_low"]), float(row["change_high"])
-        remark = "" if low > 0 or high < 0 else "; the interval includes no change"
+        remark = "" if low > 0 or high < 0 else "; the interval contains 0"
         label = f"{row['variant']}: " * bool(row["variant"])
         sentences.append(
-            f"{metric}: {label}{row['policy']} changes it most against {first}, by {signed(row['change_percent'])} % "
+            f"{metric}: {label}{row['policy']} differs most from {first}, by {signed(row['change_percent'])} % "
             f"({signed(low)} to {signed(high)} %) with {_vcpus(row['vcpus'])}{remark}"
         )
     return sentences
@@ -203,10 +203,10 @@ def _bullets(sentences: Sequence[str]) -> Prose:
 @answer_of.register
 def _prediction(result: PredictionResult) -> AnswerPage:
     frame = result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant")
-    findings, intervals = prediction_findings(result.frame), f"{result.level:.0%} intervals"
+    findings, intervals = prediction_findings(result.frame), f"{100 * result.level:g} % intervals"
     table = Table(frame, f"Predicted, with {intervals}.", folded=len(frame) > FOLD_ROWS)
-    captions = {"over_vcpus": f"Predicted; bands are {intervals}. {findings[0]}."}
-    return AnswerPage("Predicted", f"curves over vCPUs with {intervals}", [_bullets(findings), table], captions)
+    captions = {"over_vcpus": f"Predicted; the bands are {intervals}. {findings[0]}."}
+    return AnswerPage("Predicted", f"metrics over vCPUs, with {intervals}", [_bullets(findings), table], captions)
 
 
 @answer_of.register
@@ -214,13 +214,13 @@ def _comparison(result: Comparison) -> AnswerPage:
     findings = comparison_findings(result.frame, result.policies[0]) or prediction_findings(result.frame)
     table = result.readable()
     table = table if (table["unit"] != "").any() else table.drop(columns="unit")
-    first, intervals = result.policies[0], f"{result.level:.0%} intervals"
-    caption = f"Predicted, {intervals}; changes are relative to {first}, on common random numbers."
+    first, intervals = result.policies[0], f"{100 * result.level:g} % intervals"
+    caption = f"Predicted, with {intervals}; changes are relative to {first}, with common random numbers."
     return AnswerPage(
         f"Compared: {', '.join(result.policies)}",
         f"predicted with the same costs and common random numbers, relative to {first}",
         [_bullets(findings), Table(table, caption)],
-        {"over_vcpus": f"Predicted; bands are {intervals}. {findings[0]}."},
+        {"over_vcpus": f"Predicted; the bands are {intervals}. {findings[0]}."},
     )
 
 
@@ -230,8 +230,8 @@ def _choice(result: Choice) -> AnswerPage:
         return _batch(result)
     runs = f"{result.runs[0]} + {result.runs[1]} replications"
     on_front = int(result.table["on_front"].sum())
-    known = "Costs that would change the recommendation if they were known, and the average saving."
-    equal = "Knowing any single cost better would not improve the answer by more than the indifference zone."
+    known = "Costs worth measuring: their exact values could change the recommendation. Average saving if known."
+    equal = "Knowing any single cost exactly would improve the objective by no more than the indifference zone."
     information = result.readable_information()
     blocks: list[Block] = [
         _bullets([f"{label}: {text}" if label else text for label, text in result.advice().items()]),
@@ -239,15 +239,15 @@ def _choice(result: Choice) -> AnswerPage:
         Table(result.readable_answers(), "Recommended strategy by objective."),
         Table(
             result.readable(),
-            f"All strategies, simulated: means over {sum(result.runs)} replications. Strategies with differences "
-            "below the indifference zone share a row.",
+            f"All strategies, simulated: means of {sum(result.runs)} replications. Strategies whose results differ by "
+            "less than the indifference zone share a row.",
         ),
-        Table(result.readable_budgets(), "Limits on the longest stall, and the cost of keeping them."),
+        Table(result.readable_budgets(), "Limits on the longest stall, and the cost of each."),
         Table(information, known) if len(information) else Prose(equal),
     ]
     caption = (
-        f"Simulated: longest stall, CLEAR's CPU time and guest time lost of {len(result.table)} strategies. {on_front} "
-        f"are on the Pareto front. Closest to the best value of every objective: {result.knee}."
+        f"Simulated: longest stall, CPU time of CLEAR and guest time lost of {len(result.table)} strategies. Of these, "
+        f"on the Pareto front: {on_front}. Closest to the best values of all objectives: {result.knee}."
     )
     return AnswerPage(
         f"How CLEAR_DIRTY_LOG should hold mmu_lock on {result.scenario.policy.architecture}", "simulated migrations",
@@ -262,13 +262,13 @@ def _batch(result: Choice) -> AnswerPage:
     blocks: list[Block] = [
         Prose(f"{sentence}. {_capitalized(batches.law)}. Evidence: {result.grounds}. {result.guest}."),
         Table(table[cost], f"Cost of every batch, simulated. {_capitalized(result.guarantee)}."),
-        Table(table.drop(columns=cost[1:-1]), "Other objectives of every batch, simulated."),
-        Table(batches.readable_regrets(), "Excess of three simple rules over the recommended batch."),
+        Table(table.drop(columns=cost[1:-1]), "Other objectives for every batch, simulated."),
+        Table(batches.readable_regrets(), "Excess cost of three simple rules over the recommended batch."),
     ]
     captions = {
         "batch_costs": f"Simulated. {sentence}.",
-        "pareto": f"Simulated: the trade-off of each batch. {int(result.table['on_front'].sum())} of "
-        f"{len(result.table)} are on the Pareto front.",
+        "pareto": "Simulated: trade-off between the objectives. Batches on the Pareto front: "
+        f"{int(result.table['on_front'].sum())} of {len(result.table)}.",
     }
     return AnswerPage(
         f"How many pages CLEAR_DIRTY_LOG should write-protect in one hold on {result.scenario.policy.architecture}",
@@ -281,8 +281,8 @@ def _simulation(result: SimulationResult) -> AnswerPage:
     blocks: list[Block] = [
         Prose(f"{result.summary().splitlines()[0]}."),
         Table(_metrics(result.table()), "Metrics of the run."),
-        Table(readable_times(result.locks()), "Locks by mode, as simulated."),
-        Table(readable_times(result.threads()), "Threads: time by activity, faults by kind.", folded=True),
+        Table(readable_times(result.locks()), "Statistics of each lock by mode, simulated."),
+        Table(readable_times(result.threads()), "Threads: time by activity, and faults by kind.", folded=True),
     ]
     captions = simulation_captions(result)
     captions = {name: captions[name] for name in result.figures()}
@@ -294,16 +294,16 @@ def simulation_captions(result: SimulationResult) -> dict[str, str]:
     queue = result.table_for("lock_over_time")["queue"].max()
     taken, waited = result.locks().query("lock == 'mmu_lock'")[["acquisitions", "contended"]].sum()
     captions = {
-        "lock_over_time": f"At most {number_text(float(queue), 3)} threads queue for a lock, averaged over a bin.",
-        "progress": "Pages that each thread has processed, over time.",
+        "lock_over_time": f"Threads that queue for a lock, means of time bins; maximum {number_text(float(queue), 3)}.",
+        "progress": "Number of pages that each thread has processed, over time.",
         "histogram": f"Durations of waits for a lock; {number_text(waited)} of {number_text(taken)} acquisitions of "
-        "mmu_lock had to wait.",
+        "mmu_lock were contended.",
     }
     if "time_per_page" in result.figures():
         times = result.time_per_fault().set_index("activity")["microseconds_per_fault"]
         captions["time_per_page"] = (
-            f"A fault takes {number_text(float(times.sum()), 3)} µs on average; the largest part is {times.idxmax()}, "
-            f"{number_text(float(times.max()), 3)} µs."
+            f"A fault takes {number_text(float(times.sum()), 3)} µs on average; its largest part is {times.idxmax()} "
+            f"({number_text(float(times.max()), 3)} µs)."
         )
     if "degradation_over_time" in result.figures():
         captions["degradation_over_time"] = _throughput_caption(result.degradation())
@@ -313,7 +313,7 @@ def simulation_captions(result: SimulationResult) -> dict[str, str]:
 def _throughput_caption(curve: pd.DataFrame) -> str:
     half = float(curve.loc[curve["degradation"] > 0.5, "width_s"].sum())
     return (
-        f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a bin of time, "
+        f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a time bin, "
         f"and more than half of it for a total of {seconds_text(half)}."
     )
 
@@ -322,7 +322,7 @@ def _throughput_caption(curve: pd.DataFrame) -> str:
 def _trial(result: Trial) -> AnswerPage:
     changed = result.frame().query("verdict == 'changed'")
     rows = changed[["mmu_mode", "cell", "of", "what", "base", "changed", "unit", "ratio", "low", "high"]]
-    caption = "Changed numbers: medians, and the ratio with its 95 % interval."
+    caption = "Changed numbers: medians, and ratios with 95 % intervals."
     blocks: list[Block] = [
         Listing(result.summary(), "The result as plain text for an e-mail."),
         Table(rows, caption, folded=len(rows) > FOLD_ROWS),
@@ -330,7 +330,7 @@ def _trial(result: Trial) -> AnswerPage:
     ]
     about = result.about
     facts = {"series": str(about["series_sha256"])[:12], "kernel": about["source"]["version"], "boots": about["boots"]}
-    caption = f"Measured under emulation. {len(changed)} of {len(result.differences)} numbers changed."
+    caption = f"Counted or timed under emulation. Numbers that changed: {len(changed)} of {len(result.differences)}."
     title = f"Tried: {', '.join(about['patches']) or 'no patch'}"
     return AnswerPage(title, "two kernels booted under emulation, without and with the patch series", blocks,
                  {"differences": caption}, facts, TRIED)  # fmt: skip
@@ -340,24 +340,24 @@ def _trial(result: Trial) -> AnswerPage:
 def _on_hardware(result: OnHardware) -> AnswerPage:
     changes = result.readable()
     tables: list[Block] = [
-        Table(result.effects, "Changes of policy and costs."),
-        Table(changes, "Predicted changes with 90 % intervals, without points that do not change."),
+        Table(result.effects, "Changes to the policy and to costs, from the lab's numbers."),
+        Table(changes, "Predicted changes with 90 % intervals; points without a change are omitted."),
         Table(result.frame, "All predictions, with 90 % intervals.", folded=True),
     ]
     blocks: list[Block] = [
-        Prose("Predicted by the model on calibrated hosts, from the lab's counts."),
+        Prose("Predicted by the model for calibrated hosts, from the lab's numbers."),
         *(tables if len(result.frame) else []),
         *[Prose("\n".join(f"- {note}" for note in result.notes))] * bool(result.notes),
     ]  # fmt: skip
-    captions = {"over_vcpus": "Predicted; bands are 90 % intervals."} if len(changes) else {}
-    return AnswerPage("On hardware", "predicted from the lab's counts", blocks, captions)
+    captions = {"over_vcpus": "Predicted; the bands are 90 % intervals."} if len(changes) else {}
+    return AnswerPage("On hardware", "predicted from the lab's numbers", blocks, captions)
 
 
 @answer_of.register
 def _sample(result: SampleResult) -> AnswerPage:
     blocks: list[Block] = [
         Prose(f"{result.summary().splitlines()[0]}."),
-        Table(_metrics(result.table()), "Metrics, with the standard error of the sampling."),
+        Table(_metrics(result.table()), "Metrics, with their standard errors, which are due to sampling."),
     ]
     captions = {"degradation_over_time": _throughput_caption(result.curve)}
     return AnswerPage("Sampled", result.scenario.workload.kind, blocks, captions)
@@ -368,24 +368,24 @@ def _fit(result: Fit) -> AnswerPage:
     worst, correlation, costs = result.by_metric(), result.correlation, result.cost_table
     tables: list[Block] = [
         Prose("\n".join(f"- {line}" for line in (*result.quality, *result.flags, *result.notes))),
-        Table(result.formatted_costs(), f"Costs, with {result.level:.0%} intervals."),
+        Table(result.formatted_costs(), f"Costs, with {100 * result.level:g} % intervals."),
         Table(worst, "Residuals by metric.", digits=3),
     ]
     if correlation is not None:
-        tables.append(Table(number_columns(correlation), "Correlations; a column has the number of its row."))
+        tables.append(Table(number_columns(correlation), "Correlations; a column's number is that of a row."))
     bounded = costs[costs["bound"] != ""]["cost"].tolist()
-    at_bound = f"at a physical bound, as a value or as an end of its interval: {', '.join(bounded)}"
+    at_bound = f"value or end of an interval at a physical bound: {', '.join(bounded)}"
     errors = "; ".join(
-        f"{row['metric']}, {row['role']}: worst {signed(row['worst error'])} % of {row['rows']}"
+        f"{row['metric']} ({row['role']}, rows: {row['rows']}): largest error {signed(row['worst error'])} %"
         for row in worst[worst["worst error"].notna()].to_dict("records")
     )
     captions = {
-        "cost_intervals": f"Costs with their intervals; {at_bound if bounded else 'none is at a bound'}.",
-        "residuals": f"Error of the model at each row. {errors}.",
-        "correlation": f"Correlation of the costs' logarithms. {_strongest(correlation)}",
-        "dirty_memory_time": "Dirty memory time: measured and modelled.",
-        "contentions": "Contentions of the lock: measured and modelled.",
-        "sensitivity": "Contribution of each cost's uncertainty to the time of the first variant.",
+        "cost_intervals": f"Costs with their intervals; {at_bound if bounded else 'not one reaches a physical bound'}.",
+        "residuals": f"Relative error of the model for each row. {errors}.",
+        "correlation": f"Correlations between the logarithms of the costs. {_strongest(correlation)}",
+        "dirty_memory_time": "Dirty memory time, measured and from the model.",
+        "contentions": "Contentions of the lock, measured and from the model.",
+        "sensitivity": "Contribution of each cost to the uncertainty of the time of the first variant (Sobol indices).",
     }
     captions = {name: captions[name] for name in result.figures()}
     return AnswerPage("Calibrated costs", result.heading, tables, captions, {"degrees of freedom": result.estimate.dof})
@@ -397,4 +397,4 @@ def _strongest(correlation: pd.DataFrame | None) -> str:
         return ""
     values, names = np.nan_to_num(correlation.to_numpy(dtype=float)), list(correlation.columns)
     row, column = np.unravel_index(np.argmax(np.abs(np.triu(values, 1))), values.shape)
-    return f"Strongest: {names[row]} with {names[column]}, {values[row, column]:+.2f}.".replace("-", "−")
+    return f"Strongest: {names[row]} and {names[column]}, {values[row, column]:+.2f}.".replace("-", "−")

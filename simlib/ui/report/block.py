@@ -43,7 +43,7 @@ def prose_html(text: str) -> Markup:
 
 
 def marked(text: str) -> Markup:
-    """Convert text to HTML: `` `code` ``, ``**bold**`` and ``[words](https://…)`` are marked, all else is escaped.
+    """Convert text to HTML: `` `code` ``, ``**bold**`` and ``[text](https://…)`` become tags, the rest is escaped.
 
     >>> print(marked("**<x86>** and [more](https://example.org/?a&b)"))
     <strong>&lt;x86&gt;</strong> and <a href="https://example.org/?a&amp;b">more</a>

@@ -24,16 +24,16 @@ from simlib.ui.report.page import Report, Section
 
 MEANING = {
     "guest_access": "an access of the guest without a fault",
-    "fault_unlocked": "a fault outside mmu_lock",
-    "fault_hold": "a fault while it holds mmu_lock",
+    "fault_unlocked": "the part of a fault outside mmu_lock",
+    "fault_hold": "the part of a fault that holds mmu_lock",
     "line_transfer": "transfer of a cache line from one CPU to another",
-    "populate_block": "the host's work on a page at first touch",
+    "populate_block": "the host's work when a page is first touched",
     "clear_page": "CLEAR, per page",
-    "clear_ioctl": "a CLEAR ioctl, outside mmu_lock",
+    "clear_ioctl": "the part of a CLEAR ioctl outside mmu_lock",
     "enable_page": "enabling dirty logging, per page",
     "flush": "a TLB flush while no vCPU is in guest mode",
-    "interrupt": "additional time of the flush if a vCPU is in guest mode",
-    "kick": "time that the interrupt takes from that vCPU",
+    "interrupt": "additional time of a TLB flush if a vCPU is in guest mode",
+    "kick": "time that a vCPU loses when a TLB flush interrupts it",
 }
 
 _METRIC_NAMES = {
@@ -42,7 +42,7 @@ _METRIC_NAMES = {
     "dirty_memory_time": "writing all memory, page by page",
 }
 _PAGE_COLUMNS = (("CLEAR", "chunk_pages", "load"), ("hold", "batch", "batches"))
-"""Name and column of the number of pages that a study varies, and the study."""
+"""Name and column of the number of pages that a study varies, and the name of the study."""
 
 
 def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) -> Report:
@@ -65,7 +65,7 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
     ]
     facts = data.facts
     known = {
-        "CPU": f"{facts['cpu']}, {len(facts['cpus'])} CPUs",
+        "CPU": f"{facts['cpu']}, CPUs: {len(facts['cpus'])}",
         "sockets": facts["sockets"],
         "kernel": f"Linux {facts['kernel']}{', patched' if facts['patched'] else ''}",
         "page tables": facts["page_tables"],
@@ -78,22 +78,22 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
 
 
 def held_out_finding(cells: pd.DataFrame) -> str:
-    """Return a list of the held-out cells (`compare_held_out`) within the tolerance, a line per metric."""
+    """Return a list with a line per metric: how many held-out cells (`compare_held_out`) are within the tolerance."""
     lines = []
     for metric, rows in cells.groupby("metric", sort=False):
         error = np.abs(np.log(rows["ratio"]))
         lines.append(
             f"- {_METRIC_NAMES[str(metric)]}: {int(rows['within'].sum())} of {len(rows)} cells within "
-            f"{rows['bar'].iloc[0]}; median factor {np.exp(error.median()):.2f}, largest {np.exp(error.max()):.2f}"
+            f"{rows['bar'].iloc[0]}; error factor: median {np.exp(error.median()):.2f}, max. {np.exp(error.max()):.2f}"
         )
     return "\n".join(lines)
 
 
 def host_answer(fit: Fit) -> str:
-    """Return a sentence on the accuracy of the held-out predictions from costs of one vCPU, with the misses."""
+    """Return a sentence on the accuracy of predictions of held-out cells from costs of one vCPU, with the misses."""
     cells = compare_held_out(fit)
     if not len(cells):
-        return "No quiet run measured a held-out cell, so the costs are not checked."
+        return "No quiet run measured a held-out cell, so the costs have not been checked."
     missed = cells[~cells["within"]]
     misses = []
     for row in missed.to_dict("records"):
@@ -113,19 +113,19 @@ def _held_out_blocks(cells: pd.DataFrame) -> list[Block | str]:
     if not len(cells):
         return ["No quiet run measured a held-out cell."]
     blocks: list[Block | str] = [
-        "The costs below come from one vCPU that is parked or only reads. The measurements here were held out of the "
-        "calibration: CLEAR while vCPUs write, and faults of several vCPUs.\n\n" + held_out_finding(cells)
+        "The costs below were estimated from runs with one vCPU that is parked or only reads. The cells of this "
+        "section were held out: CLEAR while vCPUs write, and faults of several vCPUs.\n\n" + held_out_finding(cells)
     ]
-    caption = "Held-out cells: filled circles are measured, diamonds are predicted."
+    caption = "Held-out cells. Filled circles: measured; diamonds: predicted."
     for _, column, study in _PAGE_COLUMNS:
         if len(clears := cells[cells["study"] == study]):
             blocks.append(Chart(clear_under_load(clears, column), caption))
-    caption = f"Medians, with {LEVEL:.0%} intervals: of the median (measured) and of the replications (predicted)."
+    caption = f"Medians, with {100 * LEVEL:g} % intervals of the median (measured) or of the replications (predicted)."
     return [*blocks, Table(held_out_table(cells), caption)]
 
 
 def held_out_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of the held-out cells to read: measured, predicted, and whether within the tolerance."""
+    """Return a readable table of the held-out cells: measured, predicted, and whether they are within the tolerance."""
     table = pd.DataFrame({"what": cells["metric"].map(_METRIC_NAMES), "vCPUs": cells["vcpus"].astype(int)})
     for what, column, study in _PAGE_COLUMNS:
         if (varied := cells["study"] == study).any():
@@ -137,19 +137,19 @@ def held_out_table(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _model_gaps(fit: Fit, data: HostData) -> list[Block | str]:
-    """Compare the shares of flushes that interrupt a vCPU, counted and predicted: they explain errors of the model."""
+    """Compare the shares of flushes that interrupt a vCPU, counted and predicted, which explain the model's errors."""
     shares = interrupted_shares(fit, data)
     if not len(shares):
         return []
     text = (
-        "A flush interrupts a vCPU that is in guest mode, or is entering or leaving it. Whether a flush finds the vCPU "
-        "there depends on the timing of its faults, to a tenth of a microsecond. Where the shares differ, so do the "
-        "times."
+        "A flush interrupts a vCPU that is in guest mode, or is entering or leaving it. Whether the vCPU is in such a "
+        "state depends, to a tenth of a microsecond, on the timing of its faults. Where the counted share differs from "
+        "the predicted share, the times differ as well."
     )
     table = shares.astype({"vcpus": int, "chunk_pages": int})
     table[["counted", "predicted"]] = table[["counted", "predicted"]].map("{:.0%}".format)
     table.columns = pd.Index(["vCPUs", "pages per CLEAR", "interrupted, counted", "interrupted, predicted"])
-    return [text, Table(table, "Flushes of CLEAR under load that interrupted a vCPU: counted by KVM, and predicted.")]
+    return [text, Table(table, "Share of CLEAR's flushes under load that interrupt a vCPU: counted, and predicted.")]
 
 
 def _times_with_intervals(cells: pd.DataFrame, name: str) -> list[str]:
@@ -158,7 +158,7 @@ def _times_with_intervals(cells: pd.DataFrame, name: str) -> list[str]:
 
 
 def cost_table(fit: Fit) -> pd.DataFrame:
-    """Return a table of a host's costs to read, with their intervals."""
+    """Return a readable table of a host's costs, with their intervals."""
     costs = fit.costs()
     times = {name: [seconds_text(value * 1e-9) for value in costs[name]] for name in ("value", "low", "high")}
     table = costs[["name"]].assign(what=costs["name"].map(MEANING).fillna(""), **times)
@@ -167,12 +167,12 @@ def cost_table(fit: Fit) -> pd.DataFrame:
 
 
 def _cost_blocks(fit: Fit) -> list[Block | str]:
-    table = Table(cost_table(fit), f"Costs with {LEVEL:.0%} intervals, from resampling the repeats.")
-    picture = Chart(figures.cost_intervals(fit.costs()), "The same costs with their intervals.")
+    table = Table(cost_table(fit), f"Costs with {100 * LEVEL:g} % intervals, from resampling the repeats.")
+    picture = Chart(figures.cost_intervals(fit.costs()), "The costs and their intervals.")
     bounded = fit.parameters[~fit.parameters["determined"].astype(bool)]["name"].tolist()
     if not bounded:
         return [table, picture]
-    text = f"At a physical bound, and therefore not determined: {', '.join(bounded)}."
+    text = f"Costs at a physical bound, which the data therefore do not identify: {', '.join(bounded)}."
     return [table, Note(text, level="warning"), picture]
 
 
@@ -188,17 +188,17 @@ def study_table(data: HostData) -> pd.DataFrame:
 def _measured_blocks(data: HostData) -> list[Block | str]:
     noise, facts = data.noise, data.facts
     blocks: list[Block | str] = [
-        f"{len(noise)} runs in {int(noise['repeat'].max())} repeats, each in a different random order; "
-        f"{int(is_quiet(noise).sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, "
-        f"{FOREIGN_PERCENT:g} % by other programs, {FREQUENCY_PERCENT:g} % change of the CPU frequency. Only quiet "
-        f"runs are used. Memory of the host: {format_size(int(facts['memory_bytes']) // 2**20 * 2**20)}; "
-        f"cpufreq governor: {facts['governor']}."
+        f"Repeats: {int(noise['repeat'].max())}, each in a different random order. Runs: {len(noise)}, of which "
+        f"{int(is_quiet(noise).sum())} are quiet and are used. In a quiet run, a hypervisor takes at most "
+        f"{STEAL_PERCENT:g} % of the time and other programs {FOREIGN_PERCENT:g} %, and the CPU frequency changes by "
+        f"at most {FREQUENCY_PERCENT:g} %. Memory of the host: "
+        f"{format_size(int(facts['memory_bytes']) // 2**20 * 2**20)}; cpufreq governor: {facts['governor']}."
     ]
     emulated = float(data.pilot["emulated_instructions_per_access"])
     if emulated > 1:
         text = (
-            f"This KVM emulates privileged guest code ({emulated:.0f} instructions per access), so that its accesses "
-            "do not fault. The guest's code therefore ran in user mode."
+            f"This KVM emulates privileged guest code ({emulated:.0f} instructions per access), and such "
+            "accesses do not fault. The guest's code therefore ran in user mode."
         )
         blocks.append(Note(text, "Guest in user mode"))
     return [*blocks, Table(study_table(data), "Studies; `simlib/lab/host/design.py` describes each.")]
