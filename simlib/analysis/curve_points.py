@@ -39,7 +39,7 @@ def run_pages(
 ) -> SimulationResult:
     """Simulate all memory (if `pages` is None), or one in `part` of this many pages per vCPU.
 
-    With fewer than 8 vCPUs, more pages per vCPU are simulated, because the total number determines the random spread.
+    With fewer than 8 vCPUs, more pages per vCPU are simulated, because the random spread depends on their total number.
     """
     pages = None if pages is None else pages * max(1, 8 // scenario.guest.vcpus)
     return run_part(scenario, pages, part, seed=seed, progress=check)

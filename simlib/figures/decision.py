@@ -144,7 +144,7 @@ def _labels(rows: pd.DataFrame) -> list[str]:
             counts[overlapping[0]] = counts.get(overlapping[0], 0) + 1
             continue
         placed.append(i)
-        words = [word for word, mark in (("knee", "knee"), ("as it is", "as_it_is")) if rows[mark].iloc[i]]
+        words = [word for word, mark in (("knee", "knee"), ("current", "as_it_is")) if rows[mark].iloc[i]]
         labels[i] = str(rows["strategy"].iloc[i]) + (f" ({', '.join(words)})" if words else "")
     for i, count in counts.items():
         labels[i] += f" + {count}"

@@ -68,7 +68,7 @@ def _few_data(fit: Fit) -> str:
     rows, costs = len(fit.train), len(fit.estimate.names)
     return (
         f"there are fewer than two distinct observations per cost (observations: {rows}, distinct: "
-        f"{rows - repeats(fit.train)}, costs: {costs}): measure more numbers of vCPUs or more metrics, or calibrate fewer costs"
+        f"{rows - repeats(fit.train)}, costs: {costs}): measure more numbers of vCPUs or metrics, or fit fewer costs"
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Least squares of a calibration: starting points over the whole physical range, and descents from some of them.
 
-The objective is deterministic: the engine uses common random numbers, so that its values at two points differ
-only because of the costs.
+The objective is deterministic: the engine uses common random numbers, so its values at two points differ only
+because of the costs.
 """
 
 from __future__ import annotations

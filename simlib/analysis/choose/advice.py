@@ -161,7 +161,7 @@ class Choice(Result):
         table = self.table.set_index("strategy")
         for answer in self.answers.to_dict("records"):
             strategy = table.loc[answer["recommended"]]
-            name = answer["recommended"] + " (as it is)" * bool(strategy["as_it_is"])
+            name = answer["recommended"] + " (current)" * bool(strategy["as_it_is"])
             rows.append(
                 {"objective": OBJECTIVES[answer["objective"]].title,
                  "recommended": "any" if answer["all_equivalent"] else name,
@@ -189,10 +189,10 @@ class Choice(Result):
 
         - `main`: objective that determines the order and the columns; by default the given order, and all columns.
         """
-        table, marks, columns = self.table, {"as_it_is": "as it is", "knee": "knee"}, list(OBJECTIVES)
+        table, marks, columns = self.table, {"as_it_is": "current", "knee": "knee"}, list(OBJECTIVES)
         lines = table[table["strategy"] == table["line_of"]]
         if main:
-            marks = {"recommended": "recommended", "as_it_is": "as it is"}
+            marks = {"recommended": "recommended", "as_it_is": "current"}
             table = table.assign(recommended=table["strategy"] == self.recommended(main))
             unmarked = [~table.groupby("line_of")[key].any()[lines["line_of"]] for key in marks]
             lines = lines.iloc[np.lexsort([lines[f"{main}_s"], *unmarked[::-1]])]

@@ -38,7 +38,7 @@ from simlib.model.quantities import format_duration, size_text
 from simlib.model.scenario import Scenario, as_scenario
 
 SELECTION, CHECK = range(2)
-"""Stages; the replications of each draw from their own random streams."""
+"""Stages; the replications of each stage use separate random streams."""
 
 SELECTION_RUNS = 24
 """Replications of the selection."""

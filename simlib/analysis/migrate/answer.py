@@ -258,7 +258,7 @@ def _passes(shown: list[Plan], guest: RunningGuest, targets: Targets, seeds: ran
             trajectory = precopy_of(plan, guest, targets, pages, link)
             for time, new, left, lost, sent, _ in trajectory.passes:
                 rows.append((plan.name, number, time, new * PAGE, left * PAGE, lost, sent))
-            if not trajectory.completed and not plan.postcopy:  # further passes would be like the last one
+            if not trajectory.completed and not plan.postcopy:  # later passes would be like the last one
                 rows.append((plan.name, number, trajectory.total_s, *rows[-1][3:]))
     names = ["plan", "guest", "time_s", "new_bytes", "left_bytes", "lost_percent", "sent_bytes"]
     return pd.DataFrame(rows, columns=names)

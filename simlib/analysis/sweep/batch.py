@@ -48,7 +48,7 @@ class Batch:
 def run_batch(grid: Grid, begin: int, end: int, time_limit: float) -> Batch:
     """Simulate the points at some positions of the sweep's order, until all are finished or the time limit is reached.
 
-    Returns: Rows of at least one point. No further point is started after `time_limit` seconds.
+    Returns: Rows of at least one point. No new point is started after `time_limit` seconds.
     """
     _warm_up()
     start = time.perf_counter()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 BATCH_S, MIN_BATCH_S = 1.0, 0.1
-"""Intended duration of a batch, s, and of the last batches, which are short so that all workers finish together."""
+"""Intended duration of a batch, s, and of the last batches, which are short so that no worker finishes late."""
 
 MAX_BATCH = 4096
 """Largest number of points of a batch."""

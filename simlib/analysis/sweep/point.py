@@ -168,7 +168,7 @@ def content_key(text: str, grid: Grid) -> str:
 def first_seed(scenario: Scenario, seed: int) -> int:
     """Seed of a point's first replication; later replications use the next seeds.
 
-    It depends only on the host, the guest and the workload, so that policies, architectures and costs are compared on
+    It depends only on the host, the guest and the workload, so that policies, architectures and costs are compared with
     common random numbers.
 
     >>> base, ticket = Scenario(), Scenario.parse({"policy": {"lock": "ticket"}})

@@ -52,8 +52,8 @@ LOGGED_NOISE = 0.1
 class Stalls(NamedTuple):
     """The longest stalls of a window.
 
-    `longest`: of each vCPU, s; `weight`: size of the whole migration relative to the window; `bound`: upper bound of
-    any stall, s.
+    `longest`: longest stall of each vCPU, s; `weight`: size of the whole migration relative to the window; `bound`:
+    upper bound of any stall, s.
     """
 
     longest: Floats

@@ -102,11 +102,10 @@ class Rates(NamedTuple):
 
     Times in seconds. `vcpus`; `interval`: time between two accesses of a vCPU, if none faults. `faulting`: shares of
     the accesses that fault, ascending, at which these are known: `delay`, the time that a fault loses besides waiting
-    in queues, and `service`, the time for which each fault keeps the others waiting. `flush`: additional time of
-    all vCPUs if a fault splits a block and flushes their TLBs; `held`: the additional time for which it keeps others
+    in queues, and `service`, the time for which each fault keeps the others waiting. `flush`: additional time of all
+    vCPUs if a fault splits a block and flushes their TLBs; `held`: the additional time for which it keeps others
     waiting. `clear`: duration of a CLEAR relative to that without contention (`MemoryState.uncontended_clear`).
-    `working`: accesses of the guest during a CLEAR and for `drain` after it, relative to those of the same time
-    undisturbed.
+    `working`: accesses of the guest during a CLEAR and for `drain` after it, relative to an undisturbed guest.
     """
 
     vcpus: int

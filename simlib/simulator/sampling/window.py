@@ -50,10 +50,10 @@ _WORK, _WAIT, _LINE, _QUEUE, _IDLE = (ACTIVITIES.index(name) for name in ("hold"
 class Interval(NamedTuple):
     """Counters of the interval between two stamps of a window.
 
-    `seconds`; `accesses` of the guest, `faults`, and those of them that split a block (`splits`); `lost`: time of all
+    `seconds`; `accesses` of the guest, `faults`, and the number that split a block (`splits`); `lost`: time of all
     vCPUs that was not spent in accesses, s, and `queued`: the part of it spent in queues; of the migration thread, s:
     `work` with the lock held, `wait` for it and its cache line, and the `other` part of its CPU time; `acquisitions` of
-    mmu_lock, and those of them that were `contended`.
+    mmu_lock, and the number that were `contended`.
     """
 
     seconds: float

@@ -41,10 +41,10 @@ def undisturbed_rate(scenario: Scenario) -> float:
 
 
 def degradation(scenario: Scenario, job: Job, raw: EngineResult, end: Stamp = SWITCHOVER) -> pd.DataFrame:
-    """The guest's throughput over time, relative to that of an undisturbed guest.
+    """Return the guest's throughput over time, relative to an undisturbed guest.
 
     Returns: ``time_s`` (since the end of the warm-up, middle of the bin), ``width_s``, ``throughput``, ``degradation``
-    (1 − throughput). The rows are from the first whole bin to the last before the end.
+    (1 − throughput). The rows cover the whole bins from the end of the warm-up to `end`.
 
     - `end`: stamp at which the disturbance ends; by default the switchover of a migration.
     """

@@ -160,7 +160,7 @@ def test_the_command_accepts_several_tables(tables, tmp_path, ask):
     code, out, err = ask("calibrate", scenario, *files, *train, "--out", tmp_path / "out.json", "--format", "csv")
     assert code == 0, err
     assert set(pd.read_csv(io.StringIO(out))["name"]) == set(KNOWN)
-    assert "29 observations, 3 costs" in err
+    assert "observations: 29, costs: 3" in err
     assert load_fit(tmp_path / "out.json").meta["train"] == "vcpus <= 8; clear:vcpus != 3"
 
 

@@ -128,7 +128,7 @@ def check_words(choice):
     allowed = pairs[pairs["allowed"]]
     for row, answer in zip(choice.readable_answers().to_dict("records"), answers.to_dict("records"), strict=True):
         assert (row["recommended"] == "any") == answer["all_equivalent"]
-        assert row["recommended"].removesuffix(" (as it is)") in ("any", answer["recommended"])
+        assert row["recommended"].removesuffix(" (current)") in ("any", answer["recommended"])
         assert row["regret <="] == (format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "")
     if choice.nothing_to_do:
         assert answers["all_equivalent"].all()

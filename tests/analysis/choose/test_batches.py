@@ -95,7 +95,7 @@ def test_a_limit_of_the_longest_stall_excludes_long_holds(short):
     assert bounds.iloc[-1] > 1024 * 50e-9 > 40e-6 > bounds.iloc[-2]
     assert "whole-ioctl" not in {*result.answers["recommended"], *result.budgets["recommended"]}
     assert not any("whole-ioctl" in good for good in result.answers["equivalent"])
-    assert result.readable()["strategy"].iloc[-1] == "whole-ioctl (as it is, stalls too long)"
+    assert result.readable()["strategy"].iloc[-1] == "whole-ioctl (current, stalls too long)"
     with pytest.raises(
         InputError,
         match=r"longest stall allowed = 1us: no strategy satisfies it with a probability of 90%: the lowest bound "

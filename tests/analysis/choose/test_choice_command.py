@@ -142,7 +142,7 @@ def test_the_advice_has_the_setting_its_effect_and_its_cost(names, text, to_do):
     assert result.advice()["Limits"].startswith("stalls are simulated: their ranking is more reliable than")
     assert any(note.startswith("Recommended if no stall may exceed 10us: none (lowest 90 % bound: 1s); ")
                for note in result.notes)  # fmt: skip
-    assert result.readable("cost")["strategy"].tolist() == [f"{names} (recommended)", "whole-ioctl (as it is)"]
+    assert result.readable("cost")["strategy"].tolist() == [f"{names} (recommended)", "whole-ioctl (current)"]
     assert list(result.readable("cost")) == ["strategy", "cost", "stall", "CLEAR"]
 
 
@@ -256,4 +256,4 @@ def test_the_command_is_brief_if_nothing_matters(ask, tmp_path):
     none = "none of the 3 simulated strategies changes any objective by more than"
     assert re.match(rf"Leave KVM as it is \(baseline\): {none} [0-9.]+ % \(95 % confidence", words)
     assert len(text.splitlines()) <= 16
-    assert "baseline, every-256, every-512 (recommended, as it is)" in words
+    assert "baseline, every-256, every-512 (recommended, current)" in words
