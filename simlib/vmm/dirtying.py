@@ -3,8 +3,8 @@
 
 A migration depends on the number of *distinct* pages that are written during a pass: the working-set size s(T) of P. J.
 Denning and S. C. Schwartz (1972, "Properties of the working-set model"). A dirty rate is one point of s(T): a number of
-pages within a time. Between two points, and beyond them, many working sets are possible. This module samples them: a
-working set is a mixture of pages that are written at random, some often and some seldom, and every mixture that passes
+pages in a period. Between two points, and beyond them, many working sets are possible. This module samples them: a
+working set is a mixture of pages that are written at random, some often and some rarely, and every mixture that passes
 through the measured points is possible.
 """
 
@@ -25,26 +25,26 @@ from simlib.vmm.memory import Floats, WorkingSet
 from simlib.vmm.rules import PAGE
 
 DEFAULT_S = 1.0
-"""Measurement time of a rate that is given without a time, s: the default of calc-dirty-rate."""
+"""Measurement time of a rate that is given without a time, s."""
 
 RATES = 16
 """Number of write rates in a mixture that is fitted to several points."""
 
 _PRIOR_WEIGHT = 0.3
-"""Weight of the prior mixture, relative to that of a point that is off by its standard error."""
+"""Weight of the prior mixture, relative to the weight of a point that is off by one standard error."""
 
 _MEMORY_ERROR = 1e-3
-"""Relative error with which the pages of all rates must add up to the memory."""
+"""Relative error within which the pages of all rates must add up to the memory."""
 
 _RATE = re.compile(r"([0-9][0-9_.,]*(?:e[0-9]+)?)\s*([kM]|[KMGT]i?B)?(?: pages)?/s", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class DirtyRate:
-    """Number of distinct pages that a guest wrote within a time.
+    """Number of distinct pages that a guest wrote within a period.
 
     - `pages`: number of 4 KiB pages, as QEMU counts them.
-    - `seconds`: the time.
+    - `seconds`: length of the period.
     - `error`: relative standard error of `pages`.
     """
 
@@ -86,8 +86,8 @@ class DirtyingGuess:
     def pages(self, memory: float) -> WorkingSet:
         """Return the working set by class of pages; all other memory is not written."""
         if self.working_set > memory:
-            raise InputError("--dirty", f"over {size_text(self.working_set * PAGE)}", "is more than the memory",
-                             "give a smaller working set, or more --memory")  # fmt: skip
+            raise InputError("--dirty", f"over {size_text(self.working_set * PAGE)}", "is more than the guest's memory",
+                             "give a smaller working set, or a larger --memory")  # fmt: skip
         share, size = np.ones(1), np.array([self.working_set])
         if self.zipf:
             share, size = zipf_classes(self.zipf, int(self.working_set))
@@ -118,13 +118,13 @@ def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generat
     """
     for point in measured:
         if point.pages > memory:
-            raise InputError("--dirty", point.description, f"is more than the memory of {size_text(memory * PAGE)}",
+            raise InputError("--dirty", point.description, f"has more pages than fit into {size_text(memory * PAGE)}",
                              "measure over a shorter time, or correct --memory")  # fmt: skip
     ordered = sorted(measured, key=lambda point: point.seconds)
     for before, after in pairwise(ordered):
         low, high = before.pages * (1 - 3 * before.error), after.pages * (1 + 3 * after.error)
         if before.seconds == after.seconds or low > high:
-            rule = "contradict each other: a longer time must count more pages"
+            rule = "contradict each other: a longer measurement must count more pages"
             raise InputError("--dirty", f"{before.description}; {after.description}", rule,
                              "measure again while the guest does its usual work")  # fmt: skip
     points = [
@@ -140,9 +140,9 @@ def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generat
 
 
 def _mixture(points: Sequence[DirtyRate], memory: float, random: np.random.Generator) -> WorkingSet:
-    """Sample a mixture of write rates, and the pages of each rate, that passes through the points.
+    """Sample a mixture of write rates, with the number of pages of each, that passes through the points.
 
-    A random prior determines what the points do not: the number of pages of a rate is proportional to the rate to a
+    A random prior determines the rest: the number of pages of a rate is proportional to the rate to a
     random power from -1 to 0. The prior is changed as little as the points require (ridge regression).
     """
     times, counted = np.array([point.seconds for point in points]), np.array([point.pages for point in points])
@@ -180,11 +180,11 @@ def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
     hint = "write 250000/s in 10s (distinct pages, measured), or 200000/s over 40G (writes to a working set)"
     match = _RATE.match(text.strip())
     if match is None:
-        raise InputError("--dirty", text, "must be a rate of pages", hint)
+        raise InputError("--dirty", text, "must be a dirty rate or a working-set model", hint)
     try:
         number = float(match[1].replace("_", "").replace(",", ""))
     except ValueError:
-        raise InputError("--dirty", text, "must be a rate of pages", hint) from None
+        raise InputError("--dirty", text, "must be a dirty rate or a working-set model", hint) from None
     unit = match[2] or ""
     factor = {"": 1.0, "k": 1e3, "m": 1e6}.get(unit.lower())
     rate = number * factor if factor else parse_size(f"{number:g}{unit}", "--dirty") / PAGE
@@ -193,10 +193,10 @@ def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
         time = condition.removeprefix("in ").strip()
         seconds = parse_duration(time, "--dirty") / PS_PER_S if condition else DEFAULT_S
         if seconds <= 0 or rate <= 0:
-            raise InputError("--dirty", text, "the rate and its time must be above 0", hint)
+            raise InputError("--dirty", text, "must have a rate and a time above 0", hint)
         return DirtyRate(rate * seconds, seconds)
     match = re.fullmatch(r"over ([^,]+)(?:,\s*(zipf|sweep)\s*([0-9.]*))?", condition)
     if match is None or rate <= 0:
-        raise InputError("--dirty", text, "must be a rate of pages", hint)
+        raise InputError("--dirty", text, "must be a dirty rate or a working-set model", hint)
     size = parse_size(match[1].strip(), "--dirty") / PAGE
     return DirtyingGuess(rate, size, float(match[3] or 0.99) if match[2] == "zipf" else 0.0, match[2] == "sweep")

@@ -20,20 +20,20 @@ from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import VMMS, Settings
 
 ARCHITECTURE = "x86-tdp"
-"""Architecture of a guest's host if it is not known."""
+"""Architecture that is assumed if the host's architecture is not known."""
 
 _PAYLOAD = (0.94, 0.99)
-"""Share of a link that remains for memory after the headers of Ethernet and TCP, with frames of 1500 to 9000 bytes."""
+"""Share of a link's bandwidth that remains after Ethernet, IP and TCP headers, with frames of 1500 to 9000 bytes."""
 
 _STREAM_BITS = (8e9, 20e9)
-"""Throughput of one QEMU stream, bit/s: a prior, since one thread copies the memory. We know no source."""
+"""Throughput of one migration stream of QEMU, which one thread sends, bit/s. A prior; we know of no source."""
 
 _WAIT_S = (0.3e-3, 6e-3)
 """Time from a fault after the switch to post-copy to the arrival of its page, s: a prior, which includes the time for
 pages that are queued before it."""
 
 _SWITCH_S = (0.005, 0.1)
-"""Downtime apart from sending memory, s: to stop, save and start devices. A prior."""
+"""Downtime other than for sending memory, s: stopping, saving and starting devices. A prior."""
 
 SWITCH_MOST_S = _SWITCH_S[0] * (_SWITCH_S[1] / _SWITCH_S[0]) ** 0.95
 """95th percentile of `_SWITCH_S`, s."""
@@ -41,12 +41,12 @@ SWITCH_MOST_S = _SWITCH_S[0] * (_SWITCH_S[1] / _SWITCH_S[0]) ** 0.95
 _LATE_S = (5e-5, 5e-4)
 """Time by which a throttled vCPU oversleeps, s: at least Linux's timer slack (PR_SET_TIMERSLACK). A prior."""
 
-_DIRTY_HINT = "use calc-dirty-rate over 1, 10 and 60 s (docs/migrate.md), and give --dirty '250000/s in 10s'"
+_DIRTY_HINT = "run calc-dirty-rate for 1, 10 and 60 s (docs/migrate.md), and give each as --dirty '250000/s in 10s'"
 
 
 @dataclass(frozen=True)
 class RunningGuest:
-    """A guest that runs under QEMU or another VMM, as far as it is known; 0 or an empty value: not known.
+    """A guest that runs under QEMU or another VMM. A value that is not known is 0 or empty.
 
     - `vcpus`: number of vCPUs. `memory`: bytes that a migration sends, including the display's and the firmware's
       memory.
@@ -56,7 +56,7 @@ class RunningGuest:
     - `architecture`: a name of `simlib.model.architectures`. `dirty_tracking`: mechanism by which the host logs writes;
       the default is that of `simlib.preset_scenario` for the architecture (PML on x86).
     - `ring_entries`: size of each vCPU's dirty ring; 0: QEMU uses the dirty bitmap.
-    - `chunk`: memory of one CLEAR, bytes: QEMU's x-clear-bitmap-shift.
+    - `chunk`: memory that one CLEAR covers, bytes (QEMU's x-clear-bitmap-shift).
     - `vmm`: a name of `simlib.vmm.settings.VMMS`.
     - `notes`: sources of the numbers, and numbers that are missing.
 
@@ -100,7 +100,7 @@ class RunningGuest:
             raise InputError("vmm", self.vmm, "must be a modelled VMM", nearest(self.vmm, VMMS), flag="--emit")
         if self.vmm == "cloud-hypervisor" and self.ring_entries:
             rule = "Cloud Hypervisor has no dirty rings"
-            raise InputError("ring", self.ring_entries, rule, "do not give it", flag="--ring")
+            raise InputError("ring", self.ring_entries, rule, "do not give a ring size", flag="--ring")
         known = VMMS[self.vmm].settings
         for name, value in self.settings.changes_from(Settings(max_bandwidth=0)).items():
             if known is not None and name not in known:
@@ -117,27 +117,27 @@ class RunningGuest:
             rule = "must be a power of two from 128 to 65536"
             raise InputError("ring", entries, rule, "QEMU's default is 4096", flag="--ring")
         if self.chunk < 2**21 or self.chunk & (self.chunk - 1):
-            rule = "must be a power of two, 2 MiB or more"
+            rule = "must be a power of two of at least 2 MiB"
             raise InputError("chunk", size_text(self.chunk), rule, "QEMU's default is 1G", flag="--chunk")
 
     @property
     def pages(self) -> float:
-        """Number of pages of its memory."""
+        """Number of pages in the guest's memory."""
         return self.memory / PAGE
 
     @property
     def written(self) -> tuple[DirtyRate | DirtyingGuess, ...]:
-        """Rates in `dirty` that are above 0: QEMU reports 0 for less than 1 MiB/s."""
+        """Rates in `dirty` that are above 0; QEMU reports rates below 1 MiB/s as 0."""
         return tuple(rate for rate in self.dirty if isinstance(rate, DirtyingGuess) or rate.pages > 0)
 
     @property
     def description(self) -> str:
-        """Size, link and write rates as a string."""
+        """The guest's size, link and writes, as a string."""
         rates = "; ".join(rate.description for rate in self.dirty)
         return f"{self.vcpus} vCPUs, {size_text(self.memory)}, {format_bandwidth(self.link)}; {rates}"
 
     def sample(self, random: np.random.Generator) -> tuple[WorkingSet, LinkModel, float]:
-        """Draw a working set and a link that fit the known values.
+        """Draw a working set and a link that are consistent with the known values.
 
         Returns: Working set, link, and the time that a fault waits after the switch to post-copy, s.
         """
@@ -160,7 +160,7 @@ class RunningGuest:
 
 _HINTS = {
     "vcpus": "give the number of vCPUs, such as --vcpus 64", "memory": "give the total memory, such as --memory 512G",
-    "link": "give the bandwidth for the migration, such as --link 25Gbit/s", "dirty": _DIRTY_HINT,
+    "link": "give the bandwidth of the link, such as --link 25Gbit/s", "dirty": _DIRTY_HINT,
 }  # fmt: skip
 """Hints for missing values on which a migration depends."""
 

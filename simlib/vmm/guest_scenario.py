@@ -20,7 +20,7 @@ from simlib.vmm.rules import PAGE
 
 
 def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
-    """Return a migration's scenario with the known numbers of a running guest.
+    """Return the scenario of a migration with the known numbers of a running guest.
 
     vCPUs, memory (rounded up to whole huge pages for each vCPU) and link are replaced. The interval between two
     accesses is set so that the undisturbed guest dirties as many distinct pages in the measured time as were counted.
@@ -36,7 +36,7 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
         raise InputError("workload.kind", workload.kind, rule, 'write kind = "migration" under [workload]')
     if scenario.variants:
         rule = "must be empty: a running guest is one scenario"
-        raise InputError("variants", ", ".join(scenario.variants), rule, "name one of them")
+        raise InputError("variants", ", ".join(scenario.variants), rule, "select one variant")
     sized = _sized(guest, scenario)
     rates = [rate for rate in guest.dirty if isinstance(rate, DirtyRate)]
     if not rates:
@@ -46,7 +46,7 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
 
 
 def pages_written(scenario: Scenario, accesses: float) -> float:
-    """Expected number of distinct pages that a migration's guest has written after `accesses` accesses of all vCPUs."""
+    """Expected number of distinct pages that the guest has written after a total of `accesses` accesses."""
     guest, workload = scenario.guest, scenario.workload
     pages = guest.pages
     if workload.access == "sequential":
@@ -75,7 +75,7 @@ def _sized(guest: RunningGuest, scenario: Scenario) -> Scenario:
 
 
 def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
-    """Picoseconds between two accesses of a vCPU with which the guest dirties as many pages as were measured."""
+    """Interval between accesses of a vCPU, ps, at which the guest dirties as many pages as were measured."""
     guest, workload, seconds = scenario.guest, scenario.workload, measured.seconds
     shown = f"{size_text(measured.pages * PAGE / seconds)}/s over {seconds:g} s"
     wanted = measured.pages * PAGE / guest.page_size
@@ -88,8 +88,8 @@ def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
     if wanted > most - 0.5:
         raise InputError(
             "dirty rate", shown,
-            f"is {size_text(wanted * guest.page_size)} of distinct pages, but the scenario's guest must write more: it "
-            f"writes {workload.write_percent} % of {size_text(guest.pages * guest.page_size)}",
+            f"is {size_text(wanted * guest.page_size)} of distinct pages, but the scenario's guest writes only "
+            f"{workload.write_percent} % of its {size_text(guest.pages * guest.page_size)}",
             f"{shorter}, or correct guest.memory and workload.write_percent",
             f"{shorter}, or correct --memory and the scenario's write_percent",
         )  # fmt: skip
@@ -99,6 +99,6 @@ def _access_interval(scenario: Scenario, measured: DirtyRate) -> int:
     accesses = float(scipy.optimize.brentq(lambda n: pages_written(scenario, n) - wanted, 0.0, high, rtol=1e-12))
     interval = round(guest.vcpus * seconds * PS_PER_S / accesses)
     if not interval:
-        rule = "needs more than one access per picosecond of each vCPU"
+        rule = "requires more than one access per picosecond from each vCPU"
         raise InputError("dirty rate", shown, rule, f"{shorter}, or lower workload.zipf_exponent")
     return interval

@@ -18,7 +18,7 @@ from simlib.vmm import rules
 Floats = NDArray[np.float64]
 
 CELLS = 128
-"""Number of cells of the memory."""
+"""Number of cells into which the memory is divided."""
 
 
 class WorkingSet(NamedTuple):
@@ -182,7 +182,7 @@ def _clear(pages: WorkingSet, memory: BitmapState, chunk_cells: int, guest: floa
 def send_cell(
     pages: WorkingSet, memory: BitmapState, link: LinkModel, guest: float, room_bytes: float, room_s: float
 ) -> tuple[float, float, float]:
-    """Send the waiting pages of the next cell, as far as there is room; return bytes, time in s, and pages sent."""
+    """Send the waiting pages of the next cell, within `room_bytes` and `room_s`; return bytes, time in s, and pages."""
     if link.chunk_pages > 0:
         _clear(pages, memory, max(1, round(link.chunk_pages * CELLS / pages.number.sum())), guest)
     at, normal, zeros = int(memory.at[0]), 0.0, 0.0

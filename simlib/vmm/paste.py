@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A plan as text to paste for QMP, virsh, KubeVirt or ch-remote, and the settings that each of these cannot express.
+"""A plan as commands or a policy to paste for QMP, virsh, KubeVirt or ch-remote.
 
 Sources: QEMU's qapi/migration.json (10.0); virsh(1) and libvirt-domain.h; KubeVirt's MigrationPolicy
 (migrations.kubevirt.io/v1alpha1); cloud-hypervisor's API, SendMigrationData.
@@ -24,13 +24,13 @@ _LIBVIRT = frozenset({
     "auto-converge", "cpu-throttle-initial", "cpu-throttle-increment", "multifd", "multifd-channels", "postcopy-ram",
     "downtime-limit", "max-bandwidth",
 })  # fmt: skip
-"""Settings for which virsh has an option or a command; the default of virsh is an unlimited bandwidth."""
+"""Settings for which virsh has an option or a command; by default, virsh sets no bandwidth limit."""
 
 _KUBEVIRT = frozenset({"auto-converge", "postcopy-ram", "max-bandwidth"})
 """Settings for which a MigrationPolicy has a key."""
 
 SETTABLE = {"kubevirt": _KUBEVIRT}
-"""Settings that an output format can express, for formats that cannot express all settings."""
+"""Settings that an output format can express; a format that is not listed can express all settings."""
 
 
 def _inexpressible(plan: Plan, guest: RunningGuest, known: frozenset[str]) -> dict[str, int | bool]:
@@ -38,10 +38,10 @@ def _inexpressible(plan: Plan, guest: RunningGuest, known: frozenset[str]) -> di
 
 
 def qmp(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
-    """Return the QMP commands to send on both sides before ``migrate``."""
+    """Return the QMP commands to send to source and destination before ``migrate``."""
     lines = _commands(plan.settings.changes_from(guest.settings))
     if plan.postcopy:
-        lines.append('{"execute": "migrate-start-postcopy"}   # on the source, when the first pass is over')
+        lines.append('{"execute": "migrate-start-postcopy"}   # on the source, after the first pass')
     return "\n".join(lines)
 
 
@@ -58,7 +58,7 @@ def _commands(named: dict[str, int | bool]) -> list[str]:
 
 
 def virsh(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
-    """Return the commands of virsh; settings without an option of virsh go to QEMU's monitor."""
+    """Return virsh commands; settings for which virsh has no option are sent to QEMU's monitor."""
     settings, words = plan.settings, ["virsh migrate --live --persistent"]
     if settings.auto_converge:
         first, more = settings.cpu_throttle_initial, settings.cpu_throttle_increment
@@ -71,7 +71,7 @@ def virsh(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
     lines = [f"virsh qemu-monitor-command DOMAIN '{command}'" for command in _commands(monitor)]
     if monitor:
         before = ", ".join(f"{name} {getattr(guest.settings, name.replace('-', '_'))}" for name in monitor)
-        lines[-1] += f"   # libvirt has no option for this; before: {before}"
+        lines[-1] += f"   # libvirt has no option for this; to restore: {before}"
     if settings.downtime_limit != guest.settings.downtime_limit:
         lines.append(f"virsh migrate-setmaxdowntime DOMAIN {settings.downtime_limit}")
     lines.append(" ".join([*words, "DOMAIN qemu+ssh://HOST/system"]))
@@ -82,7 +82,7 @@ def virsh(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
 
 
 def kubevirt(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
-    """Return a MigrationPolicy, which has keys neither for max-cpu-throttle nor for the downtime."""
+    """Return a MigrationPolicy, which has no key for max-cpu-throttle or the downtime limit."""
     settings = plan.settings
     lines = ["apiVersion: migrations.kubevirt.io/v1alpha1", "kind: MigrationPolicy", "metadata:", "  name: simlib",
              "spec:", f"  allowAutoConverge: {str(settings.auto_converge).lower()}",

@@ -24,7 +24,7 @@ SURE = 0.9
 """Share of the sampled working sets for which a plan must meet the targets."""
 
 LIMIT_S = 3600.0
-"""Time after which a migration counts as not converging, s, unless the deadline is later."""
+"""Time after which a migration counts as not converging, s, unless twice the deadline is later."""
 
 CEILINGS = (20, 30, 40, 50, 60, 70, 80, 90, 99)
 """Values of max-cpu-throttle that are tried."""
@@ -35,7 +35,7 @@ _QUOTAS = (200, 100, 50, 30)
 _LIFT, _SWITCH = "lift max-bandwidth", "switch to post-copy after the first pass"
 
 _INTERVALS = ("total_s", "downtime_s", "passes", "throttle", "guest_share", "sleep_s", "fault_s", "sent_bytes")
-"""Columns of an outcome for which a table has medians and intervals."""
+"""Columns of an outcome whose medians and intervals a table lists."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PlanOutcome(NamedTuple):
     left_s: float
 
     def meets(self, targets: Targets) -> dict[str, bool]:
-        """Return whether each target is met, and whether all of them are."""
+        """Return whether each target is met, and whether all are met."""
         stall = max(self.sleep_s, self.fault_s)
         met = {
             "downtime": targets.downtime_s is None or (self.completed and self.downtime_s <= targets.downtime_s),
@@ -131,7 +131,7 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
 
 
 def _throttled_plans(guest: RunningGuest, targets: Targets, base: Settings, actions: list[str]) -> Iterator[Plan]:
-    """Generate plans that slow the guest down; `actions`: other changes of `base`.
+    """Generate plans that slow the guest down; `actions` describes the changes already made in `base`.
 
     The dirty rate ranks these plans; no throttle is computed from it. QEMU refuses dirty-limit with auto-converge.
     """

@@ -14,7 +14,7 @@ from simlib.vmm import rules
 from simlib.vmm.memory import Floats, LinkModel, WorkingSet
 
 STEP_S = 0.002
-"""Time of a step, s."""
+"""Length of a time step, s."""
 
 
 class Postcopy(NamedTuple):

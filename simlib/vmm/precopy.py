@@ -2,10 +2,10 @@
 """The pre-copy model: passes, throttling and switchover of a migration, without simulating each page.
 
 Time advances in QEMU's windows of 100 ms. In each window QEMU sends pages, synchronises the dirty bitmap if little is
-left, throttles the guest if it dirtied too much, and switches over if the dirty memory fits into the downtime. The
-rules are those of `simlib.vmm.rules` and `simlib.simulator.engine.throttle`, and the model of the memory is
-`simlib.vmm.memory`. Cloud Hypervisor sends all pages that a GET returned, and then checks whether those of the next GET
-can be sent within the downtime limit.
+left, throttles the guest if it dirtied too much, and switches over if the dirty memory can be sent within the
+downtime limit. `simlib.vmm.rules` and `simlib.simulator.engine.throttle` implement the rules, and `simlib.vmm.memory`
+models the memory. Cloud Hypervisor sends all pages that a GET returned, and then checks whether the pages of the next
+GET can be sent within the downtime limit.
 
 Source: QEMU 10.0, migration/migration.c migration_thread, migration_iteration_run, migration_rate_limit;
 migration/ram.c ram_save_iterate, migration_bitmap_sync.
@@ -79,7 +79,7 @@ class PrecopyTrajectory(NamedTuple):
 
 
 class _Means(NamedTuple):
-    """Numbers of `Settings` that the model uses."""
+    """Settings and rules that the model uses, as numbers."""
 
     max_bandwidth: float
     downtime_limit: float
@@ -102,12 +102,12 @@ _NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT,
     _NEXT_CHECK, _PERIOD, _LEAST, _MOST = range(16)  # fmt: skip
 """Indices of the state, times in s: now, guest's time, bytes sent, pages left, share of the time in which the guest
 runs, longest sleep of a vCPU, bytes that may be left at the switchover; beginning of the window, and bytes sent by
-then; the same of the interval since the last check, and pages dirtied in it; next periodic synchronisation, and next
+then; time of the last check, bytes sent by then, and pages dirtied since; next periodic synchronisation, and next
 update of the dirty limit; minimum and maximum of the recent pages left."""
 
 _THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED = range(7)
-"""Indices of the integer state: throttle, checks above the threshold, synchronisations, those at the last periodic
-check, sleep at a full ring, highest rate of a vCPU, synchronisations that were compared."""
+"""Indices of the integer state: throttle, checks above the threshold, synchronisations, their number at the last
+periodic check, sleep at a full ring, highest rate of a vCPU, synchronisations that were compared."""
 
 
 def precopy_trajectory(
@@ -201,7 +201,7 @@ def _is_due(means: _Means, s: Floats, n: Floats) -> bool:
 
 @cached_njit(nogil=True)
 def _synchronise(pages: WorkingSet, memory: BitmapState, link: LinkModel, s: Floats, n: Floats, by_get: bool) -> float:
-    """Synchronise the bitmap; return the pages that are new in it."""
+    """Synchronise the bitmap; return the number of pages that are new in it."""
     new = synchronise(pages, memory, s[_GUEST], by_get)
     s[_LEFT] = pages_left(memory)
     s[_CHECK_NEW] += new
@@ -249,7 +249,7 @@ def _limit(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floa
 
 @cached_njit(nogil=True)
 def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Means, s: Floats) -> None:
-    """Send up to the bandwidth limit, the last page, or QEMU's MAX_WAIT; at the limit, wait until the window ends."""
+    """Send until the bandwidth limit, the last page, or QEMU's MAX_WAIT; at the limit, wait for the window's end."""
     begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
         room = rules.bytes_in_window(means.max_bandwidth) - (s[_SENT] - s[_WINDOW_SENT])
@@ -279,7 +279,7 @@ def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
 
 @cached_njit(nogil=True)
 def _is_stuck(means: _Means, s: Floats, n: Floats) -> bool:
-    """True if the migration never ends: the pages left no longer change, and the throttle is at its maximum."""
+    """True if the migration never ends: the number of pages left is constant, and the throttle is at its maximum."""
     s[_LEAST], s[_MOST] = min(s[_LEAST], s[_LEFT]), max(s[_MOST], s[_LEFT])
     n[_UNCHANGED] += 1
     if n[_UNCHANGED] < STUCK_SYNCS:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """QEMU's machine protocol (QMP) over a unix domain socket: one command, one answer.
 
-Greeting, negotiation of capabilities, replies and events are those of QEMU's docs/interop/qmp-spec.
+Greeting, negotiation of capabilities, replies and events follow QEMU's docs/interop/qmp-spec.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from simlib._lib.errors import InputError
 
 TIMEOUT = 5.0
-"""Seconds that an answer may take."""
+"""Default time limit for connecting and all answers, s."""
 
 MOST_BYTES = 2**24
-"""Longest message that is read, bytes: statistics of thousands of vCPUs."""
+"""Length of the longest message that is read, bytes: enough for the statistics of thousands of vCPUs."""
 
 _HINT = (
-    "a QMP socket serves one client at a time: disconnect the other one (libvirt occupies its own), or give QEMU "
-    "another (-qmp unix:PATH,server=on,wait=off)"
+    "a QMP socket serves one client at a time: disconnect the other client (libvirt keeps its socket busy), or "
+    "give QEMU another socket (-qmp unix:PATH,server=on,wait=off)"
 )
 
 
@@ -32,7 +32,7 @@ class MonitorError(InputError):
     """QEMU did not answer."""
 
     lost = False
-    """True if the connection is lost; otherwise the next command may be answered."""
+    """True if the connection is lost; if not, QEMU may still answer the next command."""
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -49,7 +49,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     >>> Monitor("/no/such/socket")
     Traceback (most recent call last):
     simlib.InputError: /no/such/socket = No such file or directory: must be a QMP socket that accepts
-    connections; check that QEMU is running, and that you have access
+    connections; check that QEMU is running, and that you have access to its socket
     """
 
     def __init__(self, path: str, timeout: float = TIMEOUT) -> None:
@@ -67,7 +67,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.connection.close()
 
     def allow(self, seconds: float) -> None:
-        """Set the total time for all further answers, s."""
+        """Set a new time limit for the total of all answers that follow, s."""
         self.timeout, self._deadline = seconds, time.monotonic() + seconds
 
     def ask(self, command: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -97,12 +97,12 @@ class Monitor(AbstractContextManager["Monitor"]):
             self.connection.connect(self.path)
         except OSError as error:
             rule = "must be a QMP socket that accepts connections"
-            hint = "check that QEMU is running, and that you have access"
+            hint = "check that QEMU is running, and that you have access to its socket"
             raise InputError(self.path, error.strerror or str(error), rule, hint) from None
         self.pid = _listener(self.connection)
         greeting = self._message("its greeting")
         if "QMP" not in greeting:
-            raise InputError(self.path, one_line(greeting), "must send a greeting of QMP", "give the QMP socket")
+            raise InputError(self.path, one_line(greeting), "must send a QMP greeting", "give the QMP socket")
         self.version = _version(greeting["QMP"])
         answer = self.ask("qmp_capabilities")
         if "error" in answer:
@@ -113,7 +113,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         while True:
             text = self._received.decode("utf-8", errors="surrogateescape").lstrip()
             if text and not text.startswith("{"):
-                hint = "give the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor"
+                hint = "give the QMP socket (-qmp unix:PATH,server=on,wait=off), not the human monitor's"
                 raise InputError(self.path, one_line(text), "must be a QMP message", hint)
             if b"\n" in self._received:  # a message ends with a newline; parsing each piece would be slow
                 try:
@@ -140,7 +140,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     @contextmanager
     def _waiting(self, awaited: str, lost: bool = False) -> Iterator[None]:
-        """Raise `MonitorError` on a timeout or a fault; `lost`: whether a timeout loses the connection."""
+        """Raise `MonitorError` on a timeout or an error; `lost`: True if a timeout loses the connection."""
         try:
             yield
         except TimeoutError:
@@ -183,7 +183,7 @@ def _version(greeting: Any) -> str:
 
 
 def _listener(connection: socket.socket) -> int | None:
-    """Process that called ``listen`` on the other side (``SO_PEERCRED`` in unix(7)); None if it is not known."""
+    """ID of the process that called ``listen`` on the other side (``SO_PEERCRED`` in unix(7)); None if unknown."""
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     except (AttributeError, OSError):

@@ -82,8 +82,8 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     >>> for note in guest.notes: print(note)
     2 vCPUs: entries of query-cpus-fast
     architecture x86-tdp: target x86_64 of query-cpus-fast; QEMU does not report whether KVM uses the TDP MMU
-    memory not known: no reply of query-migrate
-    link not known: no reply of query-migrate
+    memory not known: no reply to query-migrate
+    link not known: no reply to query-migrate
     100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: by KVM's dirty log
     """
     notes: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Parsing of a guest and of targets from strings, by the names of their inputs."""
+"""Parsing of a guest and of targets from strings that are keyed by the names of inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simlib.vmm.targets import Targets
 
 
 def read_targets(texts: Mapping[str, str]) -> Targets:
-    """Read the targets from strings by the names of `TARGETS`; an empty string sets no bound.
+    """Read the targets from strings, keyed by the names in `TARGETS`; an empty string sets no bound.
 
     Raises `InputError` if a string cannot be read, or a bound is impossible.
 
@@ -40,7 +40,7 @@ def read_settings(texts: Iterable[str], current: Settings | None = None) -> Sett
 
 
 def read_options(texts: Mapping[str, str | Sequence[str]], known: RunningGuest | None = None) -> RunningGuest:
-    """Return a guest with the values of strings, by the names of `GUEST`; an empty string changes nothing.
+    """Return a guest with values from strings, keyed by the names in `GUEST`; an empty string changes nothing.
 
     Dirty rates are added to those that are known for other times.
 
@@ -70,7 +70,7 @@ def read_options(texts: Mapping[str, str | Sequence[str]], known: RunningGuest |
 def _other_times(
     known: Sequence[DirtyRate | DirtyingGuess], given: Sequence[DirtyRate | DirtyingGuess]
 ) -> list[DirtyRate | DirtyingGuess]:
-    """Known rates over other times than the given ones; none if a working-set model is given."""
+    """Known rates whose times are not among those given; empty if a working-set model is given."""
     if any(isinstance(rate, DirtyingGuess) for rate in given):
         return []
     times = {rate.seconds for rate in given if isinstance(rate, DirtyRate)}

@@ -24,7 +24,7 @@ MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY = QUERIES = (
     "query-migrate", "query-dirty-rate", "query-cpus-fast", "query-migrate-parameters", "query-migrate-capabilities",
     "query-memory-size-summary",
 )  # fmt: skip
-"""Queries that are sent over a socket; none of them changes anything."""
+"""Queries that are sent over a socket; they are read-only."""
 
 ARCHITECTURES = {
     "x86_64": "x86-tdp", "i386": "x86-tdp", "aarch64": "arm64", "riscv64": "riscv", "loongarch64": "loongarch",
@@ -33,16 +33,16 @@ ARCHITECTURES = {
 """Names of `simlib.model.architectures`, by QEMU's target."""
 
 ASK = (
-    'run virsh qemu-monitor-command DOMAIN \'{"execute": "query-migrate"}\', the same with query-dirty-rate and '
-    "query-cpus-fast, and paste their output"
+    'run virsh qemu-monitor-command DOMAIN \'{"execute": "query-migrate"}\', repeat it with query-dirty-rate and '
+    "query-cpus-fast, and paste the output"
 )
 
 _MIB = 2**20
 _EXACT = 0.02
-"""Relative standard error of a rate for which every dirtied page is counted, as a guest's rate is never constant."""
+"""Relative standard error of a rate if every dirtied page is counted: above 0, as no guest's rate is constant."""
 
 _SAMPLE_PAGES = 512
-"""Pages of each GiB that calc-dirty-rate compares by default: migration/dirtyrate.h."""
+"""Number of pages in each GiB that calc-dirty-rate samples by default: migration/dirtyrate.h."""
 
 _DIRTY_STATUS = {"unstarted", "measuring", "measured"}
 _SENDING = {"active", "pre-switchover", "device", "completed", "postcopy-active"}
@@ -72,7 +72,7 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
 
 
 def query_of(reply: Any) -> str:
-    """Return the query that a reply answers, by its form; empty for any other object."""
+    """Return the query that a reply answers, by its form; an empty string for any other object."""
     if isinstance(reply, list) and reply and all(isinstance(row, dict) for row in reply):
         if all("cpu-index" in row for row in reply) and not any("limit-rate" in row for row in reply):
             return CPUS
@@ -150,7 +150,7 @@ def guest_of(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> Runnin
 
 
 def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: list[str]) -> Settings:
-    """Settings of the migration that are modelled, with the last value of each."""
+    """Modelled settings of the migration, each with its last value."""
     values = {name: value for reply in parameters for name, value in reply.items() if isinstance(value, int)}
     values |= {str(row["capability"]): bool(row["state"]) for reply in capabilities for row in reply}
     notes += [f"current settings: {query}" for query, given in ((PARAMETERS, parameters), (CAPABILITIES, capabilities))
@@ -160,8 +160,8 @@ def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: lis
         known["max-bandwidth"] = 0
     if known.get("max-bandwidth") == Settings().max_bandwidth:
         del known["max-bandwidth"]
-        notes.append("max-bandwidth is QEMU's default, which libvirt removes when it migrates: assumed to be unlimited "
-                     "(give --current max-bandwidth=134217728 if it is in force)")  # fmt: skip
+        notes.append("max-bandwidth is QEMU's default, which libvirt lifts when it migrates: assumed to be unlimited "
+                     "(if the default applies, give --current max-bandwidth=134217728)")  # fmt: skip
     return Settings.of({"max-bandwidth": 0} | known)
 
 
@@ -173,7 +173,7 @@ def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> 
         given = " and ".join(map(str, sorted(counts)))
         raise InputError("vCPUs", given, "the replies contradict each other", _ONE_GUEST)
     if not counts:
-        notes.append(f"vCPUs and architecture not known: no reply of {CPUS}")
+        notes.append(f"vCPUs and architecture not known: no reply to {CPUS}")
         return 0, ""
     vcpus = counts.pop()
     plural = "vCPU" if vcpus == 1 else "vCPUs"
@@ -222,7 +222,7 @@ def _dirty_rate(reply: Any, notes: list[str]) -> DirtyRate:
 
 
 def _memory(replies: Sequence[Any], summaries: Sequence[Any], notes: list[str]) -> tuple[int, int]:
-    """Memory and page size, bytes. All replies of a migration must agree; without any, the summary of sizes is used."""
+    """Memory and page size, bytes. All replies to query-migrate must agree; without one, `summaries` is used."""
     rams = [_ram(reply) for reply in replies]
     sizes = [(_number(ram, "total", MIGRATE, "ram."), _number(ram, "page-size", MIGRATE, "ram.")) for ram in rams]
     totals = {(total, page) for total, page in sizes if total}
@@ -234,19 +234,19 @@ def _memory(replies: Sequence[Any], summaries: Sequence[Any], notes: list[str]) 
         notes.append(f"memory {size_text(memory)}: base-memory and plugged-memory of {MEMORY}")
         return memory, 0
     if not totals:
-        notes.append(f"memory not known: {f'{MIGRATE} has no ram' if replies else f'no reply of {MIGRATE}'}")
+        notes.append(f"memory not known: {f'{MIGRATE} has no ram' if replies else f'no reply to {MIGRATE}'}")
         return 0, 0
     total, page_size = totals.pop()
     notes.append(f"memory {size_text(total)}: ram.total of {MIGRATE}, including display and firmware")
     if page_size is not None:
-        notes.append(f"QEMU's pages have {page_size} bytes (ram.page-size); the scenario keeps its guest.page_size")
+        notes.append(f"QEMU's page size is {page_size} bytes (ram.page-size); the scenario keeps its guest.page_size")
     return total, page_size or 0
 
 
 def _link(migration: Any, notes: list[str]) -> int:
     """Throughput that a migration reached, bit/s."""
     if migration is None:
-        notes.append(f"link not known: no reply of {MIGRATE}")
+        notes.append(f"link not known: no reply to {MIGRATE}")
         return 0
     status = one_line(migration.get("status", "none"))
     mbps = _number(_ram(migration), "mbps", MIGRATE, "ram.", whole=False)
@@ -261,7 +261,7 @@ def _link(migration: Any, notes: list[str]) -> int:
 
 
 def _rate_of_migration(migration: Any, page_size: int, notes: list[str]) -> tuple[DirtyRate, ...]:
-    """Dirty rate during a migration, over the mean time of a pass, which QEMU does not report."""
+    """Dirty rate during a migration, over the mean time of a pass; QEMU does not report this time."""
     if migration is None or str(migration.get("status")) not in _SENDING - {"completed", "postcopy-active"}:
         return ()
     ram = _ram(migration)
@@ -277,7 +277,7 @@ def _rate_of_migration(migration: Any, page_size: int, notes: list[str]) -> tupl
     notes.append(
         f"{rate * page_size / _MIB:.4g} MiB/s dirtied over {seconds:.3g} s: ram.dirty-pages-rate of {MIGRATE}; the "
         f"time is assumed to be that of a mean pass, total-time over dirty-sync-count. The migration slowed the "
-        f"guest{slowed}: {DIRTY_RATE} before the migration is more accurate"
+        f"guest{slowed}: calc-dirty-rate before the migration is more accurate"
     )
     return (DirtyRate(rate * page_size * seconds / PAGE, seconds),)
 

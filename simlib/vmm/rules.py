@@ -12,7 +12,7 @@ WINDOW_S = 0.1
 """Window over which QEMU measures and limits its bandwidth, s: migration/migration-stats.h BUFFER_DELAY."""
 
 MAX_WAIT_S = 0.051
-"""Time after which QEMU, without a bandwidth limit, stops sending to check what remains, s: migration/ram.c
+"""Time after which QEMU, without a bandwidth limit, stops sending to check how much remains, s: migration/ram.c
 ram_save_iterate, MAX_WAIT."""
 
 PAGE = 4096
@@ -22,10 +22,10 @@ _HEADER = 8
 """Bytes before each page: migration/ram.c save_page_header."""
 
 WHOLE_PAGE = _HEADER + PAGE
-"""Bytes of a page that is sent with its contents."""
+"""Bytes that are sent for a page with its contents."""
 
 ZERO_PAGE = _HEADER + 1
-"""Bytes of a page of zeros: migration/ram.c save_zero_page."""
+"""Bytes that are sent for a page of zeros: migration/ram.c save_zero_page."""
 
 _FLUSH_PAGES = 32
 """Pages after which QEMU flushes the stream and counts its bytes: half of migration/qemu-file.c MAX_IOV_SIZE."""
@@ -33,7 +33,7 @@ _FLUSH_PAGES = 32
 
 @cached_njit(nogil=True)
 def is_high(dirtied: float, sent: float, threshold: int) -> bool:
-    """True if the guest dirtied more than a share of what was sent since the last check.
+    """True if the guest dirtied more than this share of the bytes that were sent since the last check.
 
     Source: migration/ram.c migration_trigger_throttle.
 

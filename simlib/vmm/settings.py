@@ -20,7 +20,7 @@ class Vmm(NamedTuple):
 
     - `throttle`: rule by which it throttles; QEMU's settings change some of its numbers.
     - `whole_passes`: True if it sends all pages that a GET returned before it synchronises again, and always throttles.
-    - `settings`: those of `Settings` that the VMM has, by QEMU's names; None: all.
+    - `settings`: names, as in QEMU, of the `Settings` that the VMM has; None: all.
     """
 
     throttle: Throttle
@@ -83,10 +83,10 @@ class Settings:
     downtime_limit: int = _setting(300, 0, 2_000_000, "ms")
     avail_switchover_bandwidth: int = _setting(0, 0, 2**62, "bytes/s expected at the switchover; 0: as measured")
     auto_converge: bool = _truth("throttle vCPUs if the guest dirties too fast")
-    throttle_trigger_threshold: int = _setting(50, 1, 100, "percent of the sent bytes that may be dirtied meanwhile")
+    throttle_trigger_threshold: int = _setting(50, 1, 100, "percent of the sent bytes that may be dirtied")
     cpu_throttle_initial: int = _setting(20, 1, 99, "percent")
     cpu_throttle_increment: int = _setting(10, 1, 99, "percent")
-    cpu_throttle_tailslow: bool = _truth("smaller steps near the end", capability=False)
+    cpu_throttle_tailslow: bool = _truth("smaller increments near the maximum", capability=False)
     max_cpu_throttle: int = _setting(99, 1, 99, "percent")
     dirty_limit: bool = _truth("limit each vCPU that dirties too fast; needs dirty rings and KVM")
     vcpu_dirty_limit: int = _setting(1, 1, 2**31, "MiB/s of each vCPU")
@@ -107,14 +107,14 @@ class Settings:
                 rule = f"must be from {least} to {most} ({item.metadata['about']})"
                 raise InputError(item.name.replace("_", "-"), value, rule, "use a value in this range")
         if self.postcopy_ram and self.multifd:
-            raise InputError("multifd", True, "QEMU 10.0 has no post-copy with multifd", "turn one of them off")
+            raise InputError("multifd", True, "QEMU 10.0 refuses post-copy with multifd", "turn one of them off")
         if self.dirty_limit and self.auto_converge:  # migration/options.c migrate_caps_check
-            raise InputError("dirty-limit", True, "QEMU refuses it with auto-converge", "leave one of them out")
+            raise InputError("dirty-limit", True, "QEMU refuses it with auto-converge", "turn one of them off")
         return self
 
     @classmethod
     def of(cls, named: dict[str, int | bool]) -> Settings:
-        """Return settings by QEMU's names.
+        """Return settings with values that are keyed by QEMU's names.
 
         Raises `InputError` if a name is not a setting.
         """
@@ -143,4 +143,4 @@ NAMES = frozenset(item.name.replace("_", "-") for item in fields(Settings))
 """QEMU's names of all settings."""
 
 CAPABILITIES = frozenset(item.name.replace("_", "-") for item in fields(Settings) if item.metadata.get("capability"))
-"""Names that migrate-set-capabilities sets; migrate-set-parameters sets all others."""
+"""Names that migrate-set-capabilities sets; migrate-set-parameters sets all other settings."""

@@ -21,7 +21,7 @@ _WATCH = "the watch.csv that simlib host watch --out wrote"
 
 
 def read_watched_guest(path: str | Path) -> RunningGuest:
-    """Read a guest from a migration that was watched while it ran.
+    """Read a guest from the recording of a migration.
 
     Each synchronisation of the dirty bitmap counts the pages that were dirtied since the previous one. Passes of
     similar length are pooled. Passes of a throttled guest are ignored.
@@ -35,7 +35,7 @@ def read_watched_guest(path: str | Path) -> RunningGuest:
     try:
         frame = read(path).frame.dropna(subset=["dirty_sync_count", "dirty_pages_per_s", "total_bytes"])
     except (InputError, KeyError):
-        hint = f"give {_WATCH}; use --from-qemu for replies of QEMU"
+        hint = f"give {_WATCH}; use --from-qemu for QEMU's replies"
         raise InputError(str(path), "another file", "must be a table of a watched migration", hint) from None
     frame = frame[frame["throttle_percent"].fillna(0) == 0]
     synchronised = frame[frame["dirty_sync_count"].diff().fillna(0) == 1]
@@ -44,14 +44,14 @@ def read_watched_guest(path: str | Path) -> RunningGuest:
     passes = pd.DataFrame({"seconds": times, "pages": dirtied})[(times > 0) & (dirtied > 0)]
     if passes.empty:
         hint = "watch a migration over several passes, or measure with calc-dirty-rate"
-        raise InputError(str(path), "no pass", "must have two synchronisations of an unthrottled guest", hint)
+        raise InputError(str(path), "no pass", "must have at least two synchronisations of an unthrottled guest", hint)
     interval = float(frame["time_s"].diff().median())
     pooled = passes.groupby((np.log(passes["seconds"]) / np.log(_SAME_TIME)).round())
     rates = tuple(
         DirtyRate(float(rows["pages"].mean()), float(rows["seconds"].mean()), _relative_error(rows, interval))
         for _, rows in pooled
     )
-    note = f"{len(rates)} dirty rates: the passes of {path}, during which the migration slowed the guest"
+    note = f"dirty rates ({len(rates)}): from the passes of {path}, in which the migration slowed the guest"
     throughput = frame["throughput_mbit_per_s"].max()
     link = round(throughput * 1e6) if throughput > 0 else 0
     return RunningGuest(memory=int(frame["total_bytes"].iloc[-1]), link=link, dirty=rates, notes=(note,))

@@ -160,7 +160,7 @@ def test_settings_are_qemus():
     wrong = [
         ({"downtme-limit": 1}, "did you mean 'downtime-limit'"),
         ({"max-cpu-throttle": 100}, "from 1 to 99"),
-        ({"multifd": True, "postcopy-ram": True}, "no post-copy with multifd"),
+        ({"multifd": True, "postcopy-ram": True}, "refuses post-copy with multifd"),
     ]
     for named, why in wrong:
         with pytest.raises(InputError, match=why):

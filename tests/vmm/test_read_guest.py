@@ -126,8 +126,8 @@ def test_what_is_missing_is_said():
     assert guest.notes == (
         "1 vCPU: entries of query-cpus-fast",
         "architecture not known: target mips64 of query-cpus-fast is not modelled",
-        "memory not known: no reply of query-migrate",
-        "link not known: no reply of query-migrate",
+        "memory not known: no reply to query-migrate",
+        "link not known: no reply to query-migrate",
         "dirty rate not known: neither query-dirty-rate nor query-migrate has one",
     )
     refused = {"error": {"class": "CommandNotFound", "desc": "The command query-dirty-rate has not been found"}}
@@ -395,8 +395,8 @@ def test_a_simulated_guest_dirties_as_much(workload):
          "dirty rate = 0 MiB/s over 1 s: must be above 0: the guest must write during a migration; measure while the "
          "guest works"),
         (RunningGuest(dirty=(DirtyRate(32768.0, 2.0),)), migration(write_percent=50),
-         "dirty rate = 64 MiB/s over 2 s: is 128 MiB of distinct pages, but the scenario's guest must write more: "
-         "it writes 50 % of 128 MiB; measure over a shorter time"),
+         "dirty rate = 64 MiB/s over 2 s: is 128 MiB of distinct pages, but the scenario's guest writes only "
+         "50 % of its 128 MiB; measure over a shorter time"),
         (RunningGuest(dirty=(DirtyRate(30720.0, 1.0),)), migration(access="zipf", zipf_exponent=4),
          "more than one access per picosecond"),
     ],

@@ -33,7 +33,7 @@ class MigrationControls(Fields[MigrationState]):
     >>> controls = MigrationControls(MigrationState(), states.append)
     >>> controls.set("memory", "8G")
     >>> controls.errors["memory"]
-    'dirty = over 40 GiB: is more than the guest's memory; give a smaller working set, or a larger memory'
+    "dirty = over 40 GiB: is more than the guest's memory; give a smaller working set, or a larger memory"
     >>> controls.set("working-set", "1G")
     >>> controls.errors, states[-1].guest.description
     ({}, '64 vCPUs, 8 GiB, 25Gbit/s; 900,000 writes/s over 1 GiB')

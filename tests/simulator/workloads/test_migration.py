@@ -92,7 +92,7 @@ def test_threads_that_clear_beside_the_sender_hide_their_time(threads):
 
 
 def test_clear_threads_need_parts_of_whole_words():
-    with pytest.raises(InputError, match=r"workload\.clear_threads = 3: .* multiple of 256K .* change clear_chunk"):
+    with pytest.raises(InputError, match=r"workload\.clear_threads = 3: .* multiples of 256K .* change clear_chunk"):
         scenario(clear_threads=3)
     message = r"workload\.clear_threads = 2: these threads clear chunk by chunk, which clear_when = at_once does not"
     with pytest.raises(InputError, match=message):
