@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Build, boot and run patched kernels, and collect their counts and times in tables.
+"""Build and boot patched kernels, run tests on them, and collect counts and times in tables.
 
-The lab does not use the model. It turns an experiment file into tables of counts and times, measured with QEMU's
+These functions do not use the model: they turn an experiment file into tables of counts and times, measured with QEMU's
 deterministic clock or on this host's ``/dev/kvm``. ``docs/lab.md`` explains the numbers and their limits.
 """
 

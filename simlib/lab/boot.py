@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Boot one cell under QEMU and parse its console, with limits on time and size and checks of every line."""
+"""Boot a cell under QEMU, with limits on wall time and console size, and parse its console."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ CLOCK_RATIO = 1.25
 """Maximum ratio of guest time to wall time, and of wall time to guest time, with the multithreaded clock."""
 
 POLL_S = 0.1
-"""Time between two checks of the time limit and of an interruption, s."""
+"""Time between two checks for a timeout or an interruption, s."""
 
 _FRAME = re.compile(rb"@simlib (?:(?P<time>start|stop) (?P<seconds>\d+\.\d+)|begin \d+|end \d+ (?P<status>\d+))")
 _COUNTER = re.compile(r"\b(?:RIP|PC|pc)[ =]+([0-9a-f]{8,16})\b")
-"""A CPU's program counter in QEMU's list of its registers, on x86, arm64 and riscv."""
+"""A CPU's program counter in the output of QEMU's ``info registers``, on x86, arm64 and RISC-V."""
 
 _PANIC = re.compile(
     rb"(?:^|\[ *\d+\.\d+\] )"  # only at the beginning of a kernel message: the test may print such words too
@@ -44,7 +44,7 @@ _PANIC = re.compile(
 
 @dataclass(frozen=True)
 class BootOutcome:
-    """Output of each line of the script in one boot, with their hash, QEMU's portable command, and times, s.
+    """Output of each script line in one boot, their hash, QEMU's command without this host's folders, and times, s.
 
     `functions`: name, instructions and yielded turns of each kernel function; empty without a profile.
     """
@@ -98,7 +98,7 @@ def boot(
 
 
 def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[str, int, int], ...]:
-    """Read the counts of ``profile.c`` for functions with 1/10,000 of all instructions or in which a CPU yielded.
+    """Read the counts of ``profile.c`` for functions with at least 1/10,000 of all instructions, or a yield.
 
     - `symbols`: address and name of each function, sorted by address.
 
@@ -123,14 +123,14 @@ def _cpu_locations(monitor: Path, built: Built) -> str:
             reply = machine.ask("human-monitor-command", {"command-line": "info registers -a"})
         symbols = read_symbols(built)
     except (SimlibError, InputError) as error:
-        return f"and its CPUs' registers cannot be read ({error})"
+        return f"the CPUs' registers cannot be read ({error})"
     addresses = (int(match[1], 16) for match in _COUNTER.finditer(str(reply.get("return", ""))))
     names = (function_at(symbols, address) or "user or guest code" for address in addresses)
-    return ", ".join(f"CPU {number} in {name}" for number, name in enumerate(names)) or "and QEMU lists no CPU"
+    return ", ".join(f"CPU {number} in {name}" for number, name in enumerate(names)) or "QEMU lists no CPU"
 
 
 def _parse_console(log: bytes, timeout: str, cell: Cell, command: str, wall_s: float) -> BootOutcome:
-    """Parse the frames of a console; `timeout`: where the CPUs were at the time limit, empty if the guest ended."""
+    """Parse the frames of a console; `timeout`: what the CPUs executed at the time limit; empty if it was met."""
     log = log.replace(b"\r", b"")
     if panic := _PANIC.search(log):  # first: a panic is why the test failed
         line = log[log.rfind(b"\n", 0, panic.start()) + 1 :].partition(b"\n")[0]
@@ -141,7 +141,7 @@ def _parse_console(log: bytes, timeout: str, cell: Cell, command: str, wall_s: f
     if start is None or stop is None or len(outputs) != len(cell.script().splitlines()):
         fault = "QEMU exited before the experiment ended"
         if timeout:
-            fault = f"not finished after {cell.experiment.timeout_s} s (raise timeout_s if the host is slow), {timeout}"
+            fault = f"timed out after {cell.experiment.timeout_s} s (raise timeout_s if the host is slow): {timeout}"
         raise SimlibError(f"{cell.label}: {fault}; last line of the console: {_tail(log)}")
     guest_s = stop - start
     if cell.experiment.clock == "multithreaded" and not guest_s / CLOCK_RATIO <= wall_s <= (stop + 5.0) * CLOCK_RATIO:
@@ -154,7 +154,7 @@ def _parse_console(log: bytes, timeout: str, cell: Cell, command: str, wall_s: f
 
 
 def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | None]:
-    """Extract the output of each line of the script, and the guest's times at the start and at the stop."""
+    """Extract the output of each script line, and the time of the guest's clock at the start and at the end."""
     outputs: list[str] = []
     times: dict[bytes, float] = {}
     current: list[bytes] | None = None
@@ -180,7 +180,7 @@ def _failure(cell: Cell, number: int, status: int, text: str) -> str:
     line = next(iter(cell.script().splitlines()[number:]), "an unexpected line")
     last = text.splitlines()[-1] if text else "it printed nothing"
     if line.startswith("parameter"):
-        return f"{cell.label}: the kernel refused '{line}': {last}; check that the kernel is patched, and the value"
+        return f"{cell.label}: the kernel refused '{line}': {last}; check the value, and that the kernel is patched"
     if status == 4:
         return f"{cell.label}: the test was skipped: {last}"
     return f"{cell.label}: '{line}' exited with status {status}: {last}"
@@ -190,4 +190,4 @@ def _tail(log: bytes) -> str:
     """Last line of the console that is neither blank nor QEMU's own message about a signal."""
     lines = (line.strip() for line in log.decode("utf-8", errors="replace").splitlines())
     messages = [line for line in lines if line and "terminating on signal" not in line]
-    return messages[-1][:200] if messages else "none: the console is empty"
+    return messages[-1][:200] if messages else "(the console is empty)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Build what an experiment boots: kernel, selftests and initramfs, each cached by a hash of its inputs."""
+"""Build what an experiment boots: kernel, selftests and initramfs; rebuild them only if their inputs change."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
 
 KERNELS = {"plain": (), "statistics": ("statistics.config",), "lock-stat": ("lock-stat.config",)}
-"""Kernels by name, with the configuration fragments that each adds to the target's own: ``plain`` counts nothing;
-``statistics`` has the series' counters; ``lock-stat`` has the kernel's own statistics of all locks."""
+"""Configuration fragments that each kernel adds to the target's fragment: ``plain`` counts nothing; ``statistics`` has
+the series' counters; ``lock-stat`` has the kernel's statistics of all locks (``CONFIG_LOCK_STAT``)."""
 
 PROGRAMS = ("mmu_lock_contention_test", "dirty_log_perf_test")
 
@@ -45,7 +45,7 @@ FIXED = (
 looks for. The same source and compiler then produce the same bytes on every host."""
 
 OBJECTS_GIB = 0.5
-"""Disk space of one object tree, GiB."""
+"""Disk space that one object tree needs, GiB."""
 
 _ERROR = re.compile(r"\berror:|\*\*\* |undefined reference", re.IGNORECASE)
 _HERE = Path(__file__).resolve().parent
@@ -86,7 +86,7 @@ def read_built(target: str, kernel: str) -> dict[str, Any]:
 
 
 def find_built(target: str, kernel: str) -> Built:
-    """Find the kernel that was built last.
+    """Find the last build of a kernel.
 
     Raises `InputError` if it was not built, or if one of its files is missing or damaged.
     """
@@ -112,7 +112,7 @@ def read_symbols(built: Built) -> list[tuple[int, str]]:
 
 
 def function_at(starts: Sequence[tuple[int, str]], position: int) -> str:
-    """Name of the function at an address or a position; empty before the first. `starts`: start and name, sorted."""
+    """Name of the function at an address or a position; empty before the first. `starts`: sorted pairs."""
     index = bisect(starts, position, key=itemgetter(0)) - 1
     return starts[index][1] if index >= 0 else ""
 
@@ -184,10 +184,10 @@ def compile_image(target: Target, tree: Path, objects: Path, fragment: str, labe
     require_space(objects, OBJECTS_GIB, "the object tree")
     make = _make(target, tree, objects)
     _configure(make, objects, fragment, progress)
-    compiling = f"{label}: compiling the kernel (minutes the first time)"
+    compiling = f"{label}: compiling the kernel (takes minutes the first time)"
     progress(compiling)
     run_logged([*make, os.path.basename(target.image)], objects / "build.log",
-               lambda lines: progress(f"{compiling}, {lines} files so far"))  # fmt: skip
+               lambda lines: progress(f"{compiling}, files so far: {lines}"))  # fmt: skip
 
 
 def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: bool = False) -> bytes:
@@ -210,7 +210,7 @@ def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: boo
 
 
 def _entry(name: str, mode: int, data: bytes, device: tuple[int, int] = (0, 0)) -> bytes:
-    """Member of an archive: a header of thirteen eight-digit numbers, the name and the data, each padded to 4 bytes."""
+    """Member of an archive: header (13 numbers of 8 hexadecimal digits) with name, and data, each padded to 4 bytes."""
     path = name.encode() + b"\0"
     numbers = (0, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(path), 0)
     head = b"070701" + b"".join(b"%08X" % number for number in numbers) + path
@@ -250,7 +250,7 @@ def compile_kvm(target: Target, kernel: str, tree: Path, rebuild: bool = True) -
 
     Returns: make's output. Raises `InputError` if a tool is missing, `SimlibError` if the compilation fails.
 
-    `kernel`: name in `KERNELS`. `tree`: kernel source. `rebuild`: compile every file, for all warnings; otherwise only
+    `kernel`: name in `KERNELS`. `tree`: kernel source. `rebuild`: compile every file, for all warnings; if False, only
     changed files, without sparse.
     """
     require_compiler(target)
@@ -270,7 +270,7 @@ def compile_kvm(target: Target, kernel: str, tree: Path, rebuild: bool = True) -
 
 
 def require_compiler(target: Target, source: Sequence[str] = ()) -> str:
-    """Return the target's compiler, after a check that every tool of a build is installed.
+    """Check that every tool of a build is installed, and return the target's compiler.
 
     Raises `InputError`, which names the missing commands and the packages to install, including those in `source`.
     """
@@ -353,13 +353,13 @@ def build_selftests(
 
 
 def config_sha256(config: Path) -> str:
-    """Hash of the options that a configuration sets; which unset options it lists depends on the host's tools."""
+    """Hash of the options that a configuration sets; the list of unset options depends on the host's tools."""
     settings = sorted(line for line in config.read_text("utf-8").splitlines() if line.startswith("CONFIG_"))
     return hashlib.sha256("\n".join(settings).encode()).hexdigest()
 
 
 def config_fragment(target: Target, kernel: str) -> str:
-    """Configuration of a kernel: the target's own fragment followed by those of `KERNELS`."""
+    """Configuration of a kernel: the target's fragment followed by those of `KERNELS`."""
     names = (f"{target.name}.config", *KERNELS[kernel])
     return "".join((_HERE / "configs" / name).read_text("utf-8") for name in names)
 

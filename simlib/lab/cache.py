@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The lab's folder for kernels, images and raw results, which is safe to delete, and the lock on it."""
+"""The lab's folder, for kernels, images and raw results, which is safe to delete; and a lock on this folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a folder with mo
 
 
 def lab_dir() -> Path:
-    """Folder of the lab: the value of ``SIMLIB_LAB``, otherwise ``build/lab`` in the current folder."""
+    """Folder of the lab: the value of ``SIMLIB_LAB``, or ``build/lab`` in the current folder if that is not set."""
     return Path(os.environ.get("SIMLIB_LAB") or Path("build") / "lab").absolute()
 
 
@@ -28,10 +28,10 @@ def free_gib(folder: Path) -> float:
 
 
 def require_space(folder: Path, gib: float, what: str) -> None:
-    """Raise `SimlibError` if fewer than `gib` GiB are free on the file system of `folder`; `what` needs them."""
+    """Raise `SimlibError` if fewer than `gib` GiB are free on the file system of `folder`; `what`: what needs them."""
     free = free_gib(folder)
     if free < gib:
-        raise SimlibError(f"{what} needs {gib:g} GiB in {folder}, but only {free:.1f} GiB are free: {MORE_SPACE}")
+        raise SimlibError(f"{what} needs {gib:g} GiB in {folder}, but only {free:.1f} GiB is free: {MORE_SPACE}")
 
 
 @contextmanager

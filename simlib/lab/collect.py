@@ -31,7 +31,7 @@ class Collected:
     records: list[Record]
     """In the order of the cells, without those that failed."""
     failures: dict[str, str]
-    """Reason of each failure, by the cell's label."""
+    """Reason for each failure, by the cell's label."""
 
 
 def collect(
@@ -64,7 +64,7 @@ class Boot:
 
     @property
     def path(self) -> Path:
-        """Path of the result, named by the hash of all inputs that determine it."""
+        """Path of the result, named after the hash of all inputs that determine it."""
         target = find_target(self.cell.experiment.target)
         command = portable_command(command_line(self.qemu, self.cell, target, self.built, "initramfs.cpio"))
         key = self.cell.key({**self.built.provenance, "qemu": self.qemu.text, "command": command})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Experiment files (TOML): kernel, machine, module parameters and options of the selftest.
 
-A list in ``[parameters]`` or ``[test]`` spans a matrix. Each combination of values is a `Cell`, and each cell has its
-own boot, so that no cell inherits the state of another.
+Each list in ``[parameters]`` or ``[test]`` is a dimension of a matrix. Each combination of values is a `Cell`, which
+`simlib.lab.collect` boots separately, so that no cell inherits the state of another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simlib.lab.build import KERNELS
 from simlib.lab.targets import find_target
 
 CLOCKS = ("deterministic", "multithreaded")
-"""``deterministic``: one host thread; each instruction takes 1 ns. ``multithreaded``: only for smoke tests."""
+"""``deterministic``: one host thread, 1 ns of guest time per instruction. ``multithreaded``: for smoke tests."""
 
 OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
     "mmu_lock_contention_test": {
@@ -62,7 +62,7 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
 """Flag and type of each option of the selftests, by its key in ``[test]``."""
 
 MAX_CELLS = 10_000
-"""Maximum number of cells in a file; each is a boot."""
+"""Maximum number of cells in a file; each cell is one boot."""
 
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _PARAMETER = re.compile(r"\w+", re.ASCII)
@@ -72,31 +72,31 @@ _SIZE = re.compile(r"[1-9]\d*[KMG]?", re.ASCII)
 
 @dataclass(frozen=True)
 class Experiment:
-    """A kernel, a machine, and the matrix of values that are run on them."""
+    """A kernel, a machine, and the matrix of values to run on them."""
 
     name: str
     target: str
     """Architecture (`simlib.lab.targets.TARGETS`)."""
     mode: str
-    """One of the target's modes; default: its first."""
+    """MMU mode of the target; default: its first."""
     kernel: str = "statistics"
     program: str = "mmu_lock_contention_test"
     clock: str = "deterministic"
     turn_instructions: int = 200
-    """Mean length of a virtual CPU's turn, instructions."""
+    """Mean length of an emulated CPU's turn, instructions."""
     turns_from: str = ""
-    """Kernel functions: until a CPU calls one, turns are 100 times as long. Empty: all turns have the same length."""
+    """Kernel functions: turns are 100 times longer until a CPU calls one of them. Empty: the length is constant."""
     turns_to: str = ""
-    """Kernel functions: when a CPU calls one, turns become 100 times as long again."""
+    """Kernel functions: after a CPU calls one of them, turns have the longer length again."""
     cpus: int = 0
-    """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
+    """CPUs of the emulated host; 0: one for each vCPU and each thread that clears."""
     machine_memory: str = "768M"
     timeout_s: int = 600
     """Maximum wall time of a boot, s."""
     profile: bool = False
     """True: count the instructions of each kernel function, including those of the boot itself."""
     repeats: int = 1
-    """Number of runs of every cell; the hashes of the repeats must agree."""
+    """Number of runs of every cell; the hashes of their outputs are compared."""
     parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values of each KVM module parameter."""
     test: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Experiment:
 
     @property
     def record_fields(self) -> dict[str, Any]:
-        """Fields of the records of its cells: its name as ``experiment``, target, mode, kernel, program and clock."""
+        """Fields that all its records share: its name as ``experiment``, target, mode, kernel, program and clock."""
         names = ("target", "mode", "kernel", "program", "clock", "turn_instructions")
         return {"experiment": self.name, **{name: getattr(self, name) for name in names}}
 
@@ -126,7 +126,7 @@ _FIELDS = {name: kind for name, kind in get_type_hints(Experiment).items() if ki
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of an experiment's values: one boot."""
+    """One combination of an experiment's values."""
 
     experiment: Experiment
     parameters: Mapping[str, Any]
@@ -203,11 +203,11 @@ def load_experiment(path: str | Path) -> list[Experiment]:
         raise InputError(str(path), "experiment", "must be tables", "write [[experiment]] above each table")
     for key in content if "experiment" in content else ():
         if key != "experiment":
-            raise InputError(str(path), key, "belongs to no experiment", "write it below each [[experiment]]")
+            raise InputError(str(path), key, "is outside of all experiments", "write it below each [[experiment]]")
     experiments = [parse_experiment(table, str(path)) for table in tables]
     if (cells := sum(spec.size for spec in experiments)) > MAX_CELLS:
-        hint = "every cell is a boot: list fewer values"
-        raise InputError(str(path), f"{cells} cells", f"must be at most {MAX_CELLS}", hint)
+        hint = "list fewer values: every cell is a boot"
+        raise InputError(str(path), f"{cells} cells", f"must be at most {MAX_CELLS:,}", hint)
     names = [spec.name for spec in experiments]
     for name in names:
         if names.count(name) > 1:
@@ -216,7 +216,7 @@ def load_experiment(path: str | Path) -> list[Experiment]:
 
 
 def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Experiment:
-    """Check an experiment's table.
+    """Check an experiment's table, and return the experiment.
 
     >>> spec = parse_experiment({"name": "n", "target": "x86_64", "test": {"vcpus": [1, 2]}})
     >>> spec.mode, [cell.label for cell in spec.cells()]
@@ -237,7 +237,7 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
     for key, options in parameters.items():
         for value in options:
             if not _PARAMETER.fullmatch(key):
-                raise InputError(f"{where}.parameters", key, "is not a parameter's name", "kernel-patches/README.md")
+                raise InputError(f"{where}.parameters", key, "is not a parameter name", "see kernel-patches/README.md")
             if not isinstance(value, int | str) or not _WORD.fullmatch(str(value)):
                 rule = "must be a number, a boolean or a keyword"
                 raise InputError(f"{where}.parameters.{key}", value, rule, "kernel-patches/README.md lists the values")
@@ -270,14 +270,14 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise `InputError` for a name that is unfit for files; `what`: the option or key that gave it.
+    """Raise `InputError` for a name that cannot be part of a file's name; `what`: its option or key.
 
     >>> check_name("--name", "../mine")
     Traceback (most recent call last):
-    simlib.InputError: --name = ../mine: must be letters, digits, -, _ and .; choose another name
+    simlib.InputError: --name = ../mine: must be letters, digits, -, _ and ., without - or . first; choose another name
     """
     if not _NAME.fullmatch(name):
-        raise InputError(what, name, "must be letters, digits, -, _ and .", "choose another name")
+        raise InputError(what, name, "must be letters, digits, -, _ and ., without - or . first", "choose another name")
 
 
 def _check_option(program: str, key: str, value: Any, where: str) -> None:
@@ -289,16 +289,16 @@ def _check_option(program: str, key: str, value: Any, where: str) -> None:
     if type(value) is not kind:
         raise InputError(where, value, f"must be {kind.__name__}", "docs/lab.md lists the options")
     if (isinstance(value, str) and not _WORD.fullmatch(value)) or (isinstance(value, int) and value < 0):
-        raise InputError(where, value, "must be a keyword or a number of at least 0", "docs/lab.md lists the options")
+        raise InputError(where, value, "must be a keyword or a non-negative number", "docs/lab.md lists the options")
     if key == "memory_per_vcpu" and not _SIZE.fullmatch(str(value)):
         raise InputError(where, value, "is not a size", "write 4M or 1G")
 
 
 def subtable(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    """Return a table within a table, or an empty one. Raises `InputError` if the key holds another value."""
+    """Return the table at a key, empty if the key is missing. Raises `InputError` if the value is not a table."""
     value = table.get(key, {})
     if not isinstance(value, dict):
-        raise InputError(f"{where}.{key}", value, "must be a table", f"write [{key}] on its own line")
+        raise InputError(f"{where}.{key}", value, "must be a table", f"write [{key}] or [experiment.{key}]")
     return value
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Check this host for what the lab needs, and name what to install."""
+"""Check whether this host has what the lab needs, with a hint on each item that it lacks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_host() -> list[Finding]:
         detail = ", ".join(built) or f"none: run simlib lab build --arch {target.name}"
         findings.append(Finding(f"kernels {target.name}", bool(built), detail))
     free = free_gib(lab_dir())
-    disk = Finding("disk", free > 5.0, f"{free:.0f} GiB free for {lab_dir()}; a full lab takes 5 GiB")
+    disk = Finding("disk", free > 5.0, f"{free:.0f} GiB free for {lab_dir()}; all targets and kernels need 5 GiB")
     return [*findings, *_native(), disk]
 
 
@@ -70,7 +70,7 @@ def _native() -> list[Finding]:
     traced = (TRACING / "events/lock/contention_begin").exists()
     return [
         Finding("native /dev/kvm", usable, detail),
-        Finding("native patched kernel", patched, "yes" if patched else "stock: ioctl ranges replace batches"),
+        Finding("native patched kernel", patched, "yes" if patched else "stock: vary test.chunk_pages instead"),
         Finding("native lock_stat", lock_stat, "/proc/lock_stat" if lock_stat else "CONFIG_LOCK_STAT is off"),
         Finding("native tracepoints", traced, "contention_begin, contention_end" if traced else "none, or no tracefs"),
     ]

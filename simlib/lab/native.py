@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Run a cell on this host's ``/dev/kvm``.
 
-A patched kernel has the series' parameters and statistics. On a stock kernel the ioctl's range replaces the batch.
+A patched kernel has the series' parameters and statistics. On a stock kernel, vary ``test.chunk_pages`` instead.
 ``/proc/lock_stat`` and the tracepoints ``contention_begin`` and ``contention_end`` are read if the kernel has them.
 """
 
@@ -78,7 +78,7 @@ def run_test(cell: Cell, command: list[str], progress: TimeReport = silent) -> s
     def check(seconds: float) -> None:
         progress(seconds)
         if seconds > limit:
-            raise SimlibError(f"{cell.label}: not finished after {limit} s: raise timeout_s, or test less memory")
+            raise SimlibError(f"{cell.label}: timed out after {limit} s: raise timeout_s, or test less memory")
 
     done = run(command, check, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
@@ -103,7 +103,7 @@ def set_parameters(cell: Cell, undo: ExitStack) -> None:
             _set(path, parameter_text(value), undo)
         except OSError as error:
             rule = f"was rejected ({error.strerror})"
-            raise InputError(f"parameters.{name}", value, rule, "run as root; check the value") from None
+            raise InputError(f"parameters.{name}", value, rule, "run as root, and check the value") from None
 
 
 def host_provenance() -> dict[str, object]:

@@ -38,7 +38,7 @@ class Series:
 
     folder: Path
     patches: tuple[Path, ...]
-    """In the order of the file ``series``."""
+    """Paths, in the order of the file ``series``."""
     package: str
     """The distribution's source package."""
     version: tuple[int, int, int]
@@ -137,7 +137,7 @@ def tree_version(tree: Path) -> tuple[int, int, int]:
 
 
 def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
-    """Return the version of a source package.
+    """Check the version of a source package, and return it.
 
     Raises `InputError` if the series is for another minor version of Linux.
     """

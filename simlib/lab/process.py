@@ -98,7 +98,7 @@ def _end(process: subprocess.Popen[Any]) -> None:
 
 
 def require_programs(what: str, commands: Sequence[str], hint: str) -> None:
-    """Raise `InputError`, which names all missing programs, if a program is not installed.
+    """Raise `InputError`, which names the missing programs, unless all programs are installed.
 
     - `what`: activity that needs the programs; `hint`: how to install them.
 

@@ -24,7 +24,7 @@ from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
 PROFILE = "profile"
-"""Name of a boot's profile, in the folder of its initramfs."""
+"""File name of a boot's profile, in the folder of its initramfs."""
 
 _WRAPPER = """#!/bin/sh
 # Run QEMU with the libraries that were unpacked with it.
@@ -102,17 +102,17 @@ def find_qemu(target: Target) -> Qemu:
         f"or install {oldest} or later: {' '.join(target.qemu_packages)}"
     )
     if not emulators:
-        rule = f"the lab's {target.name} needs QEMU {oldest} or later"
+        rule = f"the lab's target {target.name} needs QEMU {oldest} or later"
         raise InputError(target.qemu, "; ".join(faults) or "not found", rule, hint)
     usable = [qemu for qemu in emulators if qemu.version[:2] >= OLDEST_QEMU]
     if not usable:
-        rule = f"is too old: plugins cannot end a CPU's turn before {oldest}, so that a whole CLEAR fits into one turn"
+        rule = f"is too old: before {oldest}, plugins cannot end a CPU's turn, which may contain a whole CLEAR"
         raise InputError(target.qemu, "; ".join([*faults, emulators[0].text]), rule, hint)
     return usable[0]
 
 
 def needs_qemu(targets: Sequence[Target]) -> bool:
-    """True if a target has no emulator that works and is new enough."""
+    """True if one of the targets has no emulator that works and is new enough."""
     return any(all(qemu.version[:2] < OLDEST_QEMU for qemu in list_qemu(target)[0]) for target in targets)
 
 
@@ -158,7 +158,7 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
 
 
 def _turns(spec: Experiment, built: Built) -> str:
-    """Arguments of the plugin for ``turns_from`` and ``turns_to``; empty if the kernel lacks the former."""
+    """Arguments of the plugin for ``turns_from`` and ``turns_to``; empty if the kernel has none of the first."""
     if not spec.turns_from:
         return ""
     symbols = {name: address for address, name in read_symbols(built)}
@@ -169,13 +169,13 @@ def _turns(spec: Experiment, built: Built) -> str:
 
 
 def portable_command(command: Sequence[str]) -> str:
-    """Format a command for readers on other hosts: names of programs and files, without this host's folders."""
+    """Format a command for use on other hosts: with the names of programs and files, without this host's folders."""
     kept = (word for before, word in pairwise(["", *command]) if "-L" not in (before, word))
     return shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in kept)
 
 
 def fetch_qemu(targets: Sequence[Target], progress: StepReport = print) -> Path:
-    """Unpack a QEMU that is new enough into the lab's folder, next to other targets' emulators; install nothing.
+    """Unpack a QEMU that is new enough into the lab's folder, next to other targets' emulators, without installing it.
 
     apt downloads the packages from the suite `QEMU_PACKAGES_SUITE` of the system's own Debian mirror.
     Returns: the folder with the unpacked packages. Raises `InputError` if the system is not Debian 12. Raises
@@ -192,7 +192,7 @@ def fetch_qemu(targets: Sequence[Target], progress: StepReport = print) -> Path:
 
 
 def debian_sources(folder: Path) -> list[str]:
-    """Find this system's first source of Debian 12, and list it with its own suite and with `QEMU_PACKAGES_SUITE`.
+    """Find this system's first package source of Debian 12, and list it for bookworm and for `QEMU_PACKAGES_SUITE`.
 
     Returns: entries in the one-line format; empty on other systems.
 

@@ -19,17 +19,17 @@ from simlib.measurements.importers.kvm_stats import ALL_TIMED
 from simlib.measurements.importers.tables import Column, measured_files
 
 RUNS = (
-    Column("digest", "text", "first 16 digits of the SHA-256 of the test's output"),
-    Column("repeats", "whole", "how often the cell was run", unit="count"),
-    Column("identical", "text", "whether all repeats gave the same bytes"),
+    Column("digest", "text", "first 16 hexadecimal digits of the SHA-256 hash of the test's output"),
+    Column("repeats", "whole", "number of times that the cell was run", unit="count"),
+    Column("identical", "text", "true: all repeats gave the same output; false: they did not"),
     Column("guest_time_s", "number", "time that passed on the guest's clock"),
-    Column("flush_requests", "whole", "remote TLB flushes asked for in the rounds", optional=True, unit="count"),
-    Column("flush_interrupts", "whole", "those of them that interrupted a CPU", optional=True, unit="count"),
+    Column("flush_requests", "whole", "requests for remote TLB flushes in the rounds", optional=True, unit="count"),
+    Column("flush_interrupts", "whole", "requests that interrupted a CPU; arm64: all", optional=True, unit="count"),
 )
 
 
 def run_rows(record: Record) -> pd.DataFrame:
-    """One row: number of repeats, whether they agree, and TLB flushes."""
+    """One row: number of repeats, whether their outputs are equal, and TLB flushes."""
     digests, identical = record.content["digests"], str(record.repeatable).lower()
     flushes = [_since_enabled(record, name) for name in ("remote_tlb_flush_requests", "remote_tlb_flush")]
     row = (digests[0][:16], len(digests), identical, round(record.content["guest_s"], 6), *flushes)
@@ -57,13 +57,13 @@ def emulated_per_access(record: Record) -> float:
 
 
 LOCKS = (
-    Column("phase", "text", "populate; enable; rounds: everything after the log was enabled"),
-    Column("site", "text", "call site's class"),
+    Column("phase", "text", "populate, enable, or rounds (all that follows enabling the log)"),
+    Column("site", "text", "class of the call site"),
     Column("lock_mode", "text", "read or write; a spinlock counts as write"),
-    Column("acquisitions", "whole", "times that mmu_lock was taken"),
-    Column("contentions", "whole", "times that it was not free at once"),
-    Column("wait_time_ns", "whole", "all waits together, on the host's clock (docs/lab.md)"),
-    Column("hold_time_ns", "whole", "all holds together, on the host's clock (docs/lab.md)"),
+    Column("acquisitions", "whole", "number of times that mmu_lock was acquired"),
+    Column("contentions", "whole", "number of acquisitions that had to wait"),
+    Column("wait_time_ns", "whole", "total time of the waits, on the host's clock (docs/lab.md)"),
+    Column("hold_time_ns", "whole", "total time of the holds, on the host's clock (docs/lab.md)"),
 )
 
 _PHASES = {"populated": "populate", "enabled": "enable", "end": "rounds"}
@@ -101,13 +101,13 @@ def lock_rows(record: Record) -> pd.DataFrame:
 
 
 IOCTLS = (
-    Column("name", "text", "populate, write, enable, get, clear, reset, disable, teardown, probe, probe_idle"),
+    Column("name", "text", "phase: populate, write, enable, get, clear, reset, disable, teardown, probe, probe_idle"),
     Column("round", "whole", "round of GET and CLEAR, from 1; 0: before them"),
-    Column("calls", "whole", "ioctls", unit="count"),
-    Column("range_pages", "whole", "pages of their ranges together"),
-    Column("dirty_pages", "whole", "bits that were set in the bitmaps"),
-    Column("total_time_ns", "whole", "all calls together"),
-    Column("longest_time_ns", "whole", "the longest call"),
+    Column("calls", "whole", "number of calls", unit="count"),
+    Column("range_pages", "whole", "total number of pages in the calls' ranges"),
+    Column("dirty_pages", "whole", "number of bits set in the calls' bitmaps"),
+    Column("total_time_ns", "whole", "total time of the calls"),
+    Column("longest_time_ns", "whole", "time of the longest call"),
 )
 
 
@@ -124,16 +124,16 @@ def ioctl_rows(record: Record) -> pd.DataFrame:
 
 
 STALLS = (
-    Column("vcpu", "whole", "the vCPU, from 0", unit="1"),
-    Column("writes", "whole", "writes that it made", unit="count"),
-    Column("reads", "whole", "reads that it made", unit="count"),
-    Column("longest_stall_ns", "whole", "longest time between two of its accesses"),
+    Column("vcpu", "whole", "number of the vCPU, from 0", unit="1"),
+    Column("writes", "whole", "number of the vCPU's writes", unit="count"),
+    Column("reads", "whole", "number of the vCPU's reads", unit="count"),
+    Column("longest_stall_ns", "whole", "longest gap between two accesses of the vCPU"),
     Column(
         "longest_stall_in_clear_ns",
         "whole",
-        "the longest of those, among its eight longest, that overlap a CLEAR, a clearing GET or a reset; 0: none does",
+        "longest of its eight longest gaps that overlaps a CLEAR, a GET that clears, or a ring reset; 0: no overlap",
     ),
-    Column("gaps", "text", "times between two accesses from the first round on: FROM-TO:COUNT, ns, by bucket", True),
+    Column("gaps", "text", "gaps between two accesses since the first round: FROM-TO:COUNT per bucket, ns", True),
 )
 
 _CLEARING = {"initially_set": "clear", "enable": "clear", "get": "get", "ring": "reset"}
@@ -164,7 +164,7 @@ def stall_rows(record: Record) -> pd.DataFrame:
 
 
 def read_gaps(texts: Iterable[str]) -> pd.DataFrame:
-    """Sum the histograms of several vCPUs' gaps.
+    """Sum the gap histograms of several vCPUs.
 
     Returns: ``from``, ``to``, ``count``.
 
@@ -179,10 +179,10 @@ def read_gaps(texts: Iterable[str]) -> pd.DataFrame:
 
 
 ROUNDS = (
-    Column("vcpu", "whole", "the vCPU, from 0", unit="1"),
+    Column("vcpu", "whole", "number of the vCPU, from 0", unit="1"),
     Column("round", "whole", "round of GET and CLEAR, from 1"),
-    Column("longest_stall_ns", "whole", "longest time between two of its accesses while the round's ioctls ran"),
-    Column("longest_pause_ns", "whole", "the same between its last ioctl and the next round: what else holds it up"),
+    Column("longest_stall_ns", "whole", "longest gap between two accesses while the round's ioctls ran"),
+    Column("longest_pause_ns", "whole", "longest gap between the round's last ioctl and the next round"),
 )
 
 
@@ -195,13 +195,13 @@ def round_rows(record: Record) -> pd.DataFrame:
 
 
 NOISE = (
-    Column("repeat", "whole", "which repeat of the whole set it was, from 1", unit="count"),
-    Column("place", "whole", "when in the repeat it was run, from 1", unit="count"),
-    Column("wall_s", "number", "time that the run took"),
-    Column("steal_percent", "number", "time that the hypervisor gave to others, of all CPUs that were used"),
-    Column("foreign_percent", "number", "time that other programs ran on them"),
-    Column("frequency_percent", "number", "by how much their clock changed meanwhile; empty: not known", optional=True),
-    Column("quiet", "text", "true: within the limits, and used; false: noisy"),
+    Column("repeat", "whole", "number of the repeat of all cells, from 1", unit="count"),
+    Column("place", "whole", "position of the run in the repeat, from 1", unit="count"),
+    Column("wall_s", "number", "duration of the run"),
+    Column("steal_percent", "number", "steal time, percent of the time of the CPUs in use"),
+    Column("foreign_percent", "number", "time of other programs, percent of the time of the CPUs in use"),
+    Column("frequency_percent", "number", "largest change of a CPU's frequency; empty: not reported", optional=True),
+    Column("quiet", "text", "true: within the limits; false: noisy, and not used"),
 )
 
 
@@ -213,8 +213,8 @@ def noise_rows(record: Record) -> pd.DataFrame:
 
 FUNCTIONS = (
     Column("function", "text", "function of the kernel"),
-    Column("instructions", "whole", "instructions of all CPUs in it, from the boot on", unit="count"),
-    Column("gave_way", "whole", "times that a CPU gave the rest of its turn away there", unit="count"),
+    Column("instructions", "whole", "instructions of all CPUs in the function, since boot", unit="count"),
+    Column("gave_way", "whole", "number of times that a CPU yielded the rest of its turn there", unit="count"),
 )
 
 
@@ -224,15 +224,15 @@ def function_rows(record: Record) -> pd.DataFrame:
 
 
 TABLES: dict[str, tuple[str, tuple[Column, ...], tuple[str, ...], Callable[[Record], pd.DataFrame]]] = {
-    "runs": ("cells of the experiments, and whether they repeat themselves", RUNS, (), run_rows),
+    "runs": ("cells of the experiments, and whether their outputs are repeatable", RUNS, (), run_rows),
     "locks": ("mmu_lock by phase, call site and mode", LOCKS, ("phase", "site", "lock_mode"), lock_rows),
     "ioctls": ("phases and ioctls of the test", IOCTLS, ("name", "round"), ioctl_rows),
-    "stalls": ("what the vCPUs saw", STALLS, ("vcpu",), stall_rows),
-    "rounds": ("what the vCPUs saw in each round", ROUNDS, ("vcpu", "round"), round_rows),
-    "noise": ("what else went on", NOISE, (), noise_rows),
+    "stalls": ("accesses and stalls of the vCPUs", STALLS, ("vcpu",), stall_rows),
+    "rounds": ("longest stalls of the vCPUs in each round", ROUNDS, ("vcpu", "round"), round_rows),
+    "noise": ("disturbances during the runs", NOISE, (), noise_rows),
     "functions": ("instructions by function of the kernel", FUNCTIONS, ("function",), function_rows),
 }
-"""Title, columns after `KEYS`, own key, and function for the rows of one record, by the table's name."""
+"""Title, columns after `KEYS`, key columns, and function for the rows of one record, by the table's name."""
 
 
 def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
@@ -271,15 +271,15 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
     provenance = records[0].content["provenance"]
     if "cpu" in provenance:
         command, hardware = "host measure", "{cpu}, {cpus} CPUs, Linux {kernel}".format_map(provenance)
-        notes = ["Repeat it: simlib host measure; docs/on-a-real-host.md.", "Times are a host's own."]
+        notes = ["To repeat: simlib host measure (docs/on-a-real-host.md).", "Times were measured on a real host."]
         emulated = any(emulated_per_access(record) > 1 for record in records)
-        caveat = "This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."
+        caveat = "This host's KVM emulated all instructions of the guest: use only the times of GET and CLEAR."
         caveats = [caveat] * emulated
     else:
         command = "lab collect"
-        hardware = f"QEMU {provenance['qemu']}, TCG, one thread, icount: one instruction a nanosecond"
+        hardware = f"QEMU {provenance['qemu']}, TCG, one thread, icount: one instruction per nanosecond"
         notes = [
-            "Repeat it: simlib lab collect on the experiment file of this name; docs/lab.md.",
+            "To repeat: simlib lab collect with the experiment file of this name (docs/lab.md).",
             "Times are instructions: 1 ns each, summed over all CPUs.",
         ]
         caveats = ["Emulated: no caches, no line transfers, no IPI cost."]

@@ -25,8 +25,7 @@ _CONTENT = {
 
 _DEFAULTS = {
     "vcpus": 1, "memory_per_vcpu": "16M", "backing": "anonymous", "access": "sequential", "write_percent": 100,
-    "chunk_pages": 0, "clear_threads": 1, "rounds": 3, "flush_accesses": 0, "seed": 1,
-    "ring_entries": 0,
+    "chunk_pages": 0, "clear_threads": 1, "rounds": 3, "flush_accesses": 0, "seed": 1, "ring_entries": 0,
 }  # fmt: skip
 """Defaults of the test's options."""
 
@@ -61,7 +60,7 @@ class Record:
 
     @property
     def repeatable(self) -> bool:
-        """True if all repeats gave the same bytes."""
+        """True if all repeats gave the same output."""
         return len(set(self.content["digests"])) == 1
 
     @cached_property
@@ -103,24 +102,24 @@ def cell_keys(fields: Mapping[str, Any], parameters: Mapping[str, Any], test: Ma
 KEYS = (
     Column("experiment", "text", "name of the experiment in data/experiments/"),
     Column("architecture", "text", "architecture of the kernel"),
-    Column("mode", "text", "how KVM translates: npt, shadow, vhe, nvhe, h; native: as this host does"),
-    Column("kernel", "text", "statistics, plain or lock-stat; native: patched or stock"),
+    Column("mode", "text", "MMU mode: npt, shadow, vhe, nvhe or h; native: that of the host"),
+    Column("kernel", "text", "statistics, plain or lock-stat; in native mode: patched or stock"),
     Column("turn_instructions", "whole", "mean length of an emulated CPU's turn; 0: real CPUs"),
-    Column("switches", "text", "parameters of the kvm module; empty: none was set", optional=True),
+    Column("switches", "text", "parameters of the kvm module that were set; empty: defaults", optional=True),
     Column("vcpus", "whole", "virtual CPUs of the guest"),
-    Column("memory_per_vcpu", "text", "memory that each vCPU walks"),
-    Column("backing", "text", "what backs the memory"),
+    Column("memory_per_vcpu", "text", "memory that each vCPU accesses"),
+    Column("backing", "text", "backing of the memory"),
     Column("access", "text", "order of the accesses"),
     Column("write_percent", "whole", "share of the accesses that write"),
-    Column("protection", "text", "initially_set: the first CLEAR protects; enable: enabling does; get: GET does; ring"),
-    Column("chunk_pages", "whole", "pages of one CLEAR ioctl; 0: the whole slot"),
-    Column("clear_threads", "whole", "threads that clear", unit="count"),
-    Column("rounds", "whole", "rounds of GET and CLEAR", unit="count"),
+    Column("protection", "text", "initially_set: only CLEAR protects; enable: enabling too; get: GET; ring: a reset"),
+    Column("chunk_pages", "whole", "pages of one CLEAR ioctl; 0: the whole memslot"),
+    Column("clear_threads", "whole", "number of threads that clear", unit="count"),
+    Column("rounds", "whole", "number of rounds of GET and CLEAR", unit="count"),
     Column("passes", "whole", "passes that each vCPU makes in a round; 0: as long as the rounds last"),
-    Column("flush_accesses", "whole", "accesses between two flushes of the guest's TLB; 0: it does none", unit="count"),
-    Column("parked", "text", "true: the vCPUs wait while the log is read and cleared; false: they keep writing"),
+    Column("flush_accesses", "whole", "accesses between two flushes of the guest's TLB; 0: no flushes", unit="count"),
+    Column("parked", "text", "true: the vCPUs wait while the log is read and cleared; false: they run meanwhile"),
     Column("seed", "whole", "seed of the test"),
-    Column("ring_entries", "whole", "entries of a vCPU's dirty ring; 0: there is none", unit="count"),
+    Column("ring_entries", "whole", "entries of a vCPU's dirty ring; 0: no dirty ring", unit="count"),
 )
 """First columns of every table; together with a table's own key they identify a row."""
 

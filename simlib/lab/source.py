@@ -77,7 +77,7 @@ def prepare_source(lab: Path, series: Series, kernel_tree: Path | None = None, p
     origin, sha256 = prepare_pristine(lab, series, kernel_tree, progress)
     pristine = lab / "pristine"
     version = tree_version(pristine) if kernel_tree else check_version(pristine, series)
-    progress(f"applying {len(series.patches)} patches to Linux {'.'.join(map(str, version))}")
+    progress(f"applying patches to Linux {'.'.join(map(str, version))}: {len(series.patches)}")
     _patch(lab, series, lab / "source", lab / "patched.files")
     return Source(lab / "source", origin, sha256, version, series.sha256)
 
@@ -102,7 +102,7 @@ def prepare_pristine(
     else:
         if (version := tree_version(kernel_tree))[:2] != series.version[:2]:
             base = ".".join(map(str, series.version[:2]))
-            progress(f"the series was written for Linux {base}, this tree is Linux {'.'.join(map(str, version))}")
+            progress(f"the series was written for Linux {base}, but this tree is Linux {'.'.join(map(str, version))}")
         _refuse_unfit(kernel_tree, folder)
         progress(f"reading {kernel_tree}")
         origin, sha256 = "directory", _tree_sha256(kernel_tree, folder)
@@ -139,7 +139,7 @@ def _unpack_commit(kernel_tree: Path, commit: str, pristine: Path) -> None:
 
 
 def prepare_step(folder: Path, series: Series, number: int) -> Path:
-    """Update the tree in which patches are checked one by one to the first `number` patches; return its path.
+    """Apply the first `number` patches to the tree in which patches are checked one by one; return the tree's path.
 
     `folder`: the lab's folder, in which `prepare_source` was run.
     """
@@ -173,7 +173,7 @@ def copy_tree(tree: Path, target: Path, lab: Path, copy: Callable[..., object] =
 def _refuse_unfit(kernel_tree: Path, lab: Path) -> None:
     """Raise `InputError` for a tree in the lab's folder, or one that was built in place, which kbuild rejects later."""
     if kernel_tree.resolve().is_relative_to(lab.resolve()):
-        rule, hint = "lies in the lab's own folder", "give a tree that lies elsewhere"
+        rule, hint = "is in the lab's folder", "give a tree outside of it"
         raise InputError("source", str(kernel_tree), rule, hint, flag="--source")
     for name in (".config", "include/config"):
         if (kernel_tree / name).exists():

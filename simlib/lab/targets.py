@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simlib._lib.errors import InputError, nearest
 
 OLDEST_QEMU = (9, 1)
-"""First QEMU whose plugins can end a CPU's turn. Older versions run one CPU until a timer is due, or starve others."""
+"""First QEMU whose plugins can end a CPU's turn. In older versions a CPU runs until a timer expires, or starves."""
 
 QEMU_PACKAGES_SUITE = "bookworm-backports"
 """Debian suite with a QEMU for bookworm that is new enough; bookworm itself has 7.2."""

@@ -53,7 +53,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_begins(tmp_path):
         require_space(tmp_path / "not" / "there", 1e9, "the kernel source")
     assert str(caught.value).startswith("the kernel source needs 1e+09 GiB in ")
     hint = "free some space, or set SIMLIB_LAB (or TMPDIR) to a folder with more space"
-    assert str(caught.value).endswith(f" GiB are free: {hint}")
+    assert str(caught.value).endswith(f" GiB is free: {hint}")
     assert not list(tmp_path.iterdir())
 
 

@@ -41,7 +41,7 @@ EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
         ),
         (
             ("collect", "good.toml", "--out", "here", "--name", "../Foo Bar"),
-            "--name = ../Foo Bar: must be letters, digits, -, _ and .; choose another name",
+            "--name = ../Foo Bar: must be letters, digits, -, _ and ., without - or . first; choose another name",
         ),
         (("collect", "nofile.toml", "--out", "here"), "nofile.toml = missing: "),
         (
@@ -61,7 +61,7 @@ EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
         (("qemu", "--arch", "arm64"), "the packages can be fetched on Debian 12 only; install QEMU 9.1 or later"),
         (
             ("run", "good.toml"),
-            "qemu-system-x86_64 = not found: the lab's x86_64 needs QEMU 9.1 or later; run simlib lab",
+            "qemu-system-x86_64 = not found: the lab's target x86_64 needs QEMU 9.1 or later; run simlib lab",
         ),
     ],
 )

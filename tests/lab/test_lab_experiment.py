@@ -66,7 +66,7 @@ BAD = {
     "no name": ("cpus = 1", "e.toml = {}: must have name; add name"),
     "a boot too many": (
         TEST + "seed = " + str([*range(101)]) + "\nflush_accesses = " + str([*range(100)]),
-        "e.toml = 10100 cells: must be at most 10000; every cell is a boot",
+        "e.toml = 10100 cells: must be at most 10,000; list fewer values",
     ),
     "no target": ('name = "one"\n', "e.toml = {}: must have target; add target"),
     "unknown key": (
@@ -93,21 +93,21 @@ BAD = {
     "option of a type": (TEST + 'vcpus = [1, "2"]', "one.test.vcpus = 2: must be int; docs/lab.md lists the options"),
     "negative": (
         TEST + "vcpus = -1\n",
-        "one.test.vcpus = -1: must be a keyword or a number of at least 0; docs/lab.md lists",
+        "one.test.vcpus = -1: must be a keyword or a non-negative number; docs/lab.md lists",
     ),
     "no value": (TEST + "vcpus = []\n", "one.test.vcpus = []: must be int; docs/lab.md lists the options"),
     "value twice": (
         TEST + "vcpus = [1, 2, 1]\n",
         "one.test.vcpus = [1, 2, 1]: lists a value twice; remove one of them",
     ),
-    "no table": (HEAD + "test = 3\n", "one.test = 3: must be a table; write [test] on its own line"),
+    "no table": (HEAD + "test = 3\n", "one.test = 3: must be a table; write [test] or [experiment.test]"),
     "parameter of a type": (PARAMETERS + "batch = 1.5", "one.parameters.batch = 1.5: must be a number, a boolean"),
     "empty word": (PARAMETERS + 'batch = ""', "one.parameters.batch = : must be a number, a boolean or a keyword; ke"),
     "one table": ("[experiment]\n" + HEAD, "e.toml = experiment: must be tables; write [[experiment]]"),
     "no tables": ("experiment = []\n", "e.toml = experiment: must be tables; write [[experiment]]"),
     "beside the tables": (
         "repeats = 2\n[[experiment]]\n" + HEAD,
-        "e.toml = repeats: belongs to no experiment; write it below each [[experiment]]",
+        "e.toml = repeats: is outside of all experiments; write it below each [[experiment]]",
     ),
     "two of a name": (f"[[experiment]]\n{HEAD}" * 2, "e.toml = one: names two experiments; rename one of them"),
 }
@@ -151,5 +151,5 @@ def test_only_words_reach_the_script_and_paths(tmp_path, word):
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/b", ".."])
 def test_names_with_folders_are_refused(tmp_path, path):
     """Names become files of the lab and, natively, of /sys/module/kvm/parameters."""
-    assert "is not a parameter's name" in message_for(tmp_path, f'{PARAMETERS}"{path}" = 1\n')
+    assert "is not a parameter name" in message_for(tmp_path, f'{PARAMETERS}"{path}" = 1\n')
     assert "must be letters, digits" in message_for(tmp_path, f'name = "{path}"\ntarget = "x86_64"\n')

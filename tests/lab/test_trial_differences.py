@@ -94,7 +94,7 @@ def test_the_text_fits_a_mail_and_names_what_differs():
     assert max(map(len, text.splitlines())) <= 72
     assert "clear write (rounds): acquisitions" in text
     assert "× 16" in text
-    assert "1 other numbers are equal" in " ".join(text.split())
+    assert "other numbers: 1 equal" in " ".join(text.split())
     assert "the same kernel" in trial(same=("x86_64/npt",)).summary()
     assert "FAILS: it panics" in trial(failures={"x86_64/npt": "it panics"}).summary()
     assert trial(*differences).plot().data[0].x.tolist() == [pytest.approx(16)]
@@ -124,7 +124,7 @@ def test_a_rule_fails_on_the_numbers_that_it_matches():
     assert FailRule.parse("changed").violation(tried)
     assert not FailRule.parse("clear time > 25%").violation(tried)
     assert not FailRule.parse("clear time < 0%").violation(tried)
-    with pytest.raises(InputError, match="matches no number of this trial; known: clear time"):
+    with pytest.raises(InputError, match="does not match a number of this trial; known: clear time"):
         FailRule.parse("clr time > 5%").violation(tried)
     with pytest.raises(InputError, match="is not a rule; write 'clear time > 5%'"):
         FailRule.parse("clear time 5")
@@ -215,7 +215,7 @@ def test_each_patch_is_compared_with_those_before_it(lab, tmp_path, monkeypatch)
     assert [tried.about["patches"] for tried in trials] == [["0.patch"], ["1.patch"], ["2.patch"]]
     with pytest.raises(InputError, match="names bundled patches"):
         try_each_patch("7")
-    with pytest.raises(InputError, match="parameters = a: apply to a whole series only"):
+    with pytest.raises(InputError, match="parameters = a: apply only to a whole series"):
         try_each_patch(series, TrialOptions(parameters={"a": 1}))
 
 
@@ -228,7 +228,7 @@ def test_bisection_finds_the_patch_that_changes_a_number(lab, tmp_path, monkeypa
         count = len(before) + len(patches)
         name = f"{WITH_SERIES} {count}"
         lab[name] = changed if count >= guilty else OUTPUT
-        lab[f"the kernel with {count} patches"] = lab[name]
+        lab[f"the kernel with {count} of the patches"] = lab[name]
         return kernels[0], dataclasses.replace(kernels[1], name=name)
 
     monkeypatch.setattr(trying, "stage_kernels", stage)
@@ -240,7 +240,7 @@ def test_bisection_finds_the_patch_that_changes_a_number(lab, tmp_path, monkeypa
     assert bisection.patches[bisection.patch_number - 1] == f"{guilty}.patch"
     assert len(bisection.values) <= 2 + 3
     assert f"Patch {guilty} changes it: {guilty}.patch" in bisection.summary()
-    with pytest.raises(InputError, match="does not change such a number"):
+    with pytest.raises(InputError, match="is not a number that the series changes"):
         bisect_series(series, "get calls", QUICK)
 
 

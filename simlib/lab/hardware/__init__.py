@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From the lab to hardware: the lab's machines as scenarios, costs in instructions, and trials predicted on hosts."""
+"""The lab's machines as scenarios, their costs in instructions, and predictions of trials on hardware."""

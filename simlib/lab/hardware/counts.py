@@ -39,7 +39,7 @@ def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
 
 
 def model_counts(run: SimulationResult) -> Counter[tuple[str, str, str]]:
-    """Count acquisitions of mmu_lock in a parked run, by phase, by what takes it, and by mode.
+    """Count acquisitions of mmu_lock in a run with parked vCPUs, by phase, operation and mode.
 
     vCPUs and the clearing thread never run at the same time, so that the stamps separate their acquisitions.
     """
@@ -55,7 +55,7 @@ def model_counts(run: SimulationResult) -> Counter[tuple[str, str, str]]:
 
 
 def count_summary(counts: pd.DataFrame) -> pd.DataFrame:
-    """Summarize differences by machine, phase and what takes the lock: cells, equal counts, extremes."""
+    """Summarize differences by machine, phase, operation and mode: cells, equal counts, extremes."""
     key = ["machine", "phase", "what", "lock_mode"]
     groups = counts.assign(equal=counts["difference"] == 0).groupby(key, sort=False)
     return groups.agg(cells=("difference", "size"), equal=("equal", "sum"), smallest=("difference", "min"),
@@ -63,7 +63,7 @@ def count_summary(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def repeat_table() -> pd.DataFrame:
-    """Count the cells that were run repeatedly, and those of them whose output was identical each time."""
+    """Count the cells that were run repeatedly, and the cells among them whose output was always identical."""
     rows = []
     for name in ("counts", "memory", "load", "switches"):
         runs = load(f"{name}-runs").frame

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Effect of a patch series in terms of the model: the policy and the costs that a trial's differences imply.
+"""Effect of a patch series in terms of the model: the changes of policy and costs that a trial implies.
 
-The lab measures when a changed kernel takes `mmu_lock`, in which mode, for how many pages, and how many instructions it
-executes there. Acquisitions and their modes become the model's policy; instructions become differences of costs.
+The lab measures when a changed kernel takes `mmu_lock`, in which mode and for how many pages, and how many instructions
+it executes. Acquisitions and their modes become the model's policy; instructions become differences in costs.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from simlib.model.strategy import every
 MODES = ("write", "read")
 
 UNSEEN = {
-    "drop": "each time that CLEAR drops mmu_lock, the lock's cache line moves to a waiter and back: the model uses the "
-    "calibrated cost (line_transfer); if the series changes the order of waiters, the lab shows the emulator's order",
+    "drop": "each time that CLEAR drops mmu_lock, its cache line moves to a waiter and back, at the calibrated cost "
+    "(line_transfer) in the model; the lab shows the emulator's order of the waiters, not the hardware's",
     "hold": "new instructions that miss the cache take longer than the existing ones: the interval covers the spread "
     "between architectures, not the misses of this series",
-    "exit": "an exit from the guest takes hardware time without instructions: only what the host executes is "
-    "translated",
-    "clear": "write-protecting a page causes a cache miss if its entry is not cached: the assumed miss rate is the "
-    "same with and without the series",
+    "exit": "a VM exit and entry take time in which no instruction is executed: only the host's instructions are "
+    "converted to time",
+    "clear": "write-protecting a page causes a cache miss if its page-table entry is not cached: the assumed "
+    "miss rate is the same with and without the series",
     "flush": "the number of TLB invalidations changes, but the cost of each on hardware (interrupts on x86, broadcasts "
     "on arm64) is not in the lab's times",
-    "mode": "readers of a rwlock share its cache line: the model uses the host's calibrated transfers, not the "
-    "emulator's",
+    "mode": "readers of an rwlock contend for its cache line, which an emulator does not show: the model uses the "
+    "host's calibrated transfers",
 }
-"""Costs on hardware that an emulator does not show, by what the series changes."""
+"""Notes on costs on hardware that an emulator does not show, by kind of change."""
 
 
 class Increase(NamedTuple):
-    """Increase of a number of instructions, and half of its 95 % interval."""
+    """Increase of a number of instructions, and half the width of its 95 % interval."""
 
     middle: float
     half: float
 
     def per(self, count: float) -> Increase:
-        """Return the increase per item of `count` items."""
+        """Return the increase divided by a number of items."""
         return Increase(self.middle / count, self.half / count)
 
 
@@ -61,7 +61,7 @@ class Effect:
 
     - `policies`: of the scenario without the series and with it, as tables of a scenario file.
     - `costs`: increases in instructions, by cost.
-    - `lockless_ratio`: instructions per page of a walk without mmu_lock over those with it; 0: the walk takes the lock.
+    - `lockless_ratio`: instructions per page of a walk without mmu_lock over a walk with it; 0: the walk takes it.
     - `unseen`: keys of `UNSEEN`.
     """
 
@@ -110,7 +110,7 @@ def effect_of(trial: Trial, mmu_mode: str) -> Effect:
 
 @dataclass(frozen=True)
 class TrialCell:
-    """Numbers of one cell of a trial, by subject and quantity; a number that did not change has its base value."""
+    """Numbers of one cell of a trial, by subject and quantity; numbers without a change count as equal."""
 
     numbers: Mapping[tuple[str, str], Difference]
 
@@ -128,11 +128,11 @@ class TrialCell:
         return statistics.median(number.changed if side and number.verdict == CHANGED else number.base)
 
     def sum(self, sites: Sequence[str], what: str, side: int) -> float:
-        """Sum a number of the rounds over call sites and modes."""
+        """Sum a quantity in the rounds over call sites and modes."""
         return sum(self.value(f"{site} {mode} (rounds)", what, side) for site in sites for mode in MODES)
 
     def increase(self, *keys: tuple[str, str]) -> Increase:
-        """Return the increase of the sum of some numbers from the kernel without the series to the one with it."""
+        """Return the increase of a sum of numbers that the series causes."""
         numbers = [self.numbers[key] for key in keys if key in self.numbers and self.numbers[key].verdict == CHANGED]
         middles = (statistics.median(number.changed) - statistics.median(number.base) for number in numbers)
         halves = (welch(np.array(number.base), np.array(number.changed))[0] for number in numbers)
@@ -172,7 +172,7 @@ def _lock_mode(cell: TrialCell, site: str, side: int) -> str:
 
 
 def _changed_costs(cell: TrialCell, mmu_mode: str) -> dict[str, Increase]:
-    """Return the costs whose change exceeds `MIN_CHANGE` of the cost and half the width of its interval."""
+    """Return the costs whose change exceeds both `MIN_CHANGE` times the cost and half the width of its interval."""
     pages = cell.value("clear", "dirty pages", 1)
     if not pages:
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Costs of actions on the lab's machines, in instructions: slopes over memory, with one parked vCPU.
+"""Costs of actions on the lab's machines, in instructions: slopes over memory size, with one parked vCPU.
 
 In all functions, `name` is a machine, one of `simlib.lab.hardware.machines.LABS`.
 """
@@ -24,8 +24,8 @@ from simlib.model.scenario import ENTRY_COSTS
 from simlib.vmm.rules import PAGE
 
 COST_COLUMNS = ["name", "value", "low", "high", "how", "cells"]
-"""Columns of costs: a field of `simlib.model.costs.Costs`; instructions, which are nanoseconds of the lab's clock, with
-their interval of `LEVEL`; the slope that gives the cost; the number of cells in it."""
+"""Columns of costs: a field of `simlib.model.costs.Costs`; instructions, each 1 ns of the lab's clock, with their
+interval of `LEVEL`; how the cost is estimated; the number of cells used."""
 
 Cost = tuple[str, float, float, float, str, int]
 
@@ -33,14 +33,14 @@ Cost = tuple[str, float, float, float, str, int]
 def _slope(name: str, how: str, pages: pd.Series, times: pd.Series) -> Cost:
     """Return the slope of a line with its interval: the median of the slopes between all pairs of points (Theil–Sen).
 
-    All points lie on the line, except one that includes a timer interrupt, which would distort a least-squares fit.
+    A point that includes a timer interrupt is far from the line; it would distort a least-squares fit.
     """
     line = stats.theilslopes(times.to_numpy(dtype=float), pages.to_numpy(dtype=float), alpha=LEVEL)
     return name, float(line.slope), float(line.low_slope), float(line.high_slope), how, len(pages)
 
 
 def _ioctls(kind: str, name: str) -> pd.DataFrame:
-    """Load the ioctls of an experiment, with ``pages`` of a vCPU's memory."""
+    """Load the ioctls of an experiment, with a column ``pages``: the pages of a vCPU's memory."""
     rows = rows_of(f"{kind}-ioctls", name)
     return rows.assign(pages=rows["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE))
 
@@ -65,7 +65,7 @@ def instruction_costs(name: str) -> pd.DataFrame:
         once, twice = second[second["passes"] == 1], second[second["passes"] == 2]
         both = once.merge(twice, on="pages", suffixes=("", "_twice"))
         second_pass = both["total_time_ns_twice"] - both["total_time_ns"]
-        access = _slope("guest_access", "a write that needs no fault, as a second pass", both["pages"], second_pass)
+        access = _slope("guest_access", "a write that needs no fault, in a second pass", both["pages"], second_pass)
         second, whole = once, whole[whole["passes"] == 1]
         ioctls, locks = ioctls[ioctls["passes"] == 1], locks[locks["passes"] == 1]
     faults = locks[locks["site"].isin(FAULT_SITES)]
@@ -73,19 +73,19 @@ def instruction_costs(name: str) -> pd.DataFrame:
     costs = [access]
     if (enable["protection"] == "enable").all():
         costs.append(_slope("enable_page", "enabling the log", enable["pages"], enable["total_time_ns"]))
-    what, held = "lock held over acquisitions of faults", faults[(faults["phase"] == "rounds") & (faults["batch"] == 0)]
+    what, held = "hold of mmu_lock by faults", faults[(faults["phase"] == "rounds") & (faults["batch"] == 0)]
     if not len(held):  # lockless faults: the hold is then that of the faults that map pages
         what, held = f"{what} that map a page", faults[faults["phase"] == "populate"]
     hold = _slope("fault_hold", what, held["acquisitions"], held["hold_time_ns"])
     _, fault, low, high, _, cells = _slope("", "", second["pages"], second["total_time_ns"])
     unlocked = (fault - access[1] - hold[1], low - access[3] - hold[1], high - access[2] - hold[1])
-    costs += [hold, ("fault_unlocked", *unlocked, "the rest of that write", cells)]
+    costs += [hold, ("fault_unlocked", *unlocked, "a write with a fault, minus access and hold", cells)]
     costs.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
     return _separate_costs(pd.DataFrame([*costs, _reacquire(ioctls)], columns=COST_COLUMNS), name)
 
 
 def _separate_costs(costs: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Separate the guest's TLB flushes and the fences of entries from the other costs."""
+    """Separate the guest's TLB flushes, and the fences of page-table entries, from the other costs."""
     scenario = lab_scenario(name)
     if every := scenario.workload.flush_accesses:
         costs = _subtract(costs, _flush(name, every), 1 / every, ("guest_access", "fault"))
@@ -105,7 +105,7 @@ def _subtract(costs: pd.DataFrame, part: Cost, share: float, names: Sequence[str
 
 
 def _flush(name: str, every: int) -> Cost:
-    """Estimate a flush of the guest's own TLB from the gaps of parked cells, one in `every` of which has a flush."""
+    """Estimate the cost of a guest's TLB flush from the gaps of parked cells; one gap in `every` includes a flush."""
     stalls = rows_of("memory-stalls", name)
     differences = []
     for texts in (stalls["gaps"].iloc[i : i + 1] for i in range(len(stalls))):
@@ -118,19 +118,19 @@ def _flush(name: str, every: int) -> Cost:
 
 
 def _fence(name: str) -> Cost:
-    """Estimate the fence of a changed entry for one vCPU, from whole-ioctl CLEARs with one and several parked vCPUs."""
+    """Estimate the cost of fencing a changed entry for one vCPU from whole-ioctl CLEARs, by number of parked vCPUs."""
     ioctls = _ioctls("counts", name)
     clear = ioctls[(ioctls["name"] == "clear") & (ioctls["batch"] == 0)]
     page_times = clear["total_time_ns"] / clear["dirty_pages"]
-    return _slope("fence_vcpu", "CLEAR of a page, by vCPUs", clear["vcpus"], page_times)
+    return _slope("fence_vcpu", "CLEAR of a page, over the number of vCPUs", clear["vcpus"], page_times)
 
 
 def _reacquire(ioctls: pd.DataFrame) -> Cost:
-    """Estimate dropping and reacquiring mmu_lock from the CLEARs of both rounds, which run the same code."""
+    """Estimate the cost of dropping and reacquiring mmu_lock from both rounds' CLEARs, which execute the same code."""
     clears = ioctls[ioctls["name"] == "clear"]
     batched, whole = (clears[clears["batch"] == batch] for batch in (WORD_PAGES, 0))
     both = batched.merge(whole, on=["pages", "round"], suffixes=("", "_whole"))
-    how = "CLEAR that drops mmu_lock at every word, minus one that does not"
+    how = "CLEAR that drops mmu_lock after every word, minus CLEAR that does not drop it"
     extra = both["total_time_ns"] - both["total_time_ns_whole"]
     return _slope("reacquire", how, both["pages"] / WORD_PAGES, extra)
 

@@ -2,7 +2,7 @@
 """Ledger of predictions: cells that were predicted before the lab ran them, with the lab's results.
 
 ``data/predictions/`` holds the predictions, each committed before its cells were run and not changed afterwards. The
-answers are the lab's tables of the same name in ``data/collected/``.
+answers are the lab's tables ``<name>-ioctls`` and ``<name>-stalls`` in ``data/collected/``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simlib.measurements import data_dir, list_tables, load
 from simlib.measurements.importers.tables import Column, DescribedTable, predicted_files
 
 SEEDS = range(1, 6)
-"""Seeds of the simulator; the medians of their predictions are recorded."""
+"""Seeds of the simulator; the medians of the predictions over them are recorded."""
 
 _SUFFIX = "-predicted"
 COLUMNS = (
@@ -42,7 +42,7 @@ COLUMNS = (
 
 
 def predict_cells(experiments: Sequence[Experiment], progress: Progress | None = None) -> pd.DataFrame:
-    """Predict cells under load from the shipped fits: for each cell, the medians over its seeds.
+    """Predict cells under load from the shipped fits: for each cell, the medians over `SEEDS`.
 
     Returns: `COLUMNS`, a row per cell and metric (`simlib.lab.hardware.load.MAIN_METRICS`). Raises `InputError` if
     vCPUs of a cell are parked, or its machine is not one of the lab's.
@@ -50,7 +50,7 @@ def predict_cells(experiments: Sequence[Experiment], progress: Progress | None =
     cells = [(experiment.record_fields, cell) for experiment in experiments for cell in experiment.cells()]
     keys = pd.DataFrame([cell_keys(about, cell.parameters, cell.test) for about, cell in cells])
     for parked in keys[keys["parked"] == "true"]["experiment"]:
-        raise InputError(parked, "parked", "is not under load", "simlib lab compare predicts the counts of such cells")
+        raise InputError(parked, "parked", "is not under load", "simlib lab compare compares the counts of such cells")
     keys = with_batch(keys.assign(machine=[lab_name(row) for _, row in keys.iterrows()]))
     distinct = keys.groupby(["machine", *CELL], sort=False, as_index=False).first()
     rows = []
@@ -108,7 +108,7 @@ def load_ledger() -> pd.DataFrame:
 
 
 def _measured_answers(name: str) -> pd.DataFrame:
-    """Load what the lab measured under load on all machines: `measured_cells`, and ``machine``."""
+    """Load the lab's results under load on all machines: the columns of `measured_cells`, and ``machine``."""
     ioctls, stalls = (with_batch(load(f"{name}-{table}").frame) for table in ("ioctls", "stalls"))
     parts = []
     for experiment, rows in ioctls.groupby("experiment"):

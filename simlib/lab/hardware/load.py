@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""CLEAR while the guest writes: the lab's cells under load, compared with the simulator at the lab's costs.
+"""CLEAR while the guest writes: the lab's cells under load, compared with the simulator with the lab's costs.
 
 In all functions, `name` is a machine, one of `simlib.lab.hardware.machines.LABS`.
 """
@@ -29,16 +29,16 @@ METRICS = {
     "clear_dirty_log_time": "time of CLEAR", "longest_stall": "longest stall", "gap_p50": "median gap",
     "gap_p99": "99th percentile of gaps", "gap_p999": "99.9th percentile of gaps",
 }  # fmt: skip
-"""Metrics that are compared under load. Gaps: times between accesses of a vCPU, over all vCPUs, since round 1."""
+"""Metrics that are compared under load. Gaps: times between two accesses of a vCPU since round 1."""
 
 MAIN_METRICS = ("clear_dirty_log_time", "gap_p999", "longest_stall")
 """Metrics in figures and text; the others are only in the table."""
 
 SMALL_BATCH = 64
-"""Pages per hold of the batch on which the choice depends."""
+"""Pages per hold of mmu_lock with the batch of the April 2024 mail."""
 
 SEEDS = range(1, 12)
-"""Seeds of the simulator; the medians of their results are compared."""
+"""Seeds of the simulator; the medians of the results over them are compared."""
 
 
 def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
@@ -53,11 +53,11 @@ def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
 
 
 TURN_TABLES = {100: "turns", FINE_TURN: "fine", 500: "turns", 1000: "turns", COARSE_TURN: "load"}
-"""Tables of the same cells, by length of a turn, instructions."""
+"""Tables of the same cells, by the mean length of a turn in instructions."""
 
 
 def turn_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
-    """Compare lengths of a CPU's turn for the cell with 4 vCPUs and 64 pages per hold.
+    """Compare lab and simulator at several lengths of a CPU's turn, for the cell with 4 vCPUs and 64 pages per hold.
 
     Returns: ``turn`` (instructions), and the columns of `load_comparison`. Tables with `COARSE_TURN` have no gaps.
 
@@ -98,7 +98,7 @@ CELL = ["vcpus", "memory_per_vcpu", "batch"]
 
 
 def measured_cells(ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
-    """Summarize what the lab measured under load on one machine (`rows_of`), over the seeds of each cell, s.
+    """Summarize the lab's results under load on one machine (`rows_of`) over the seeds of each cell, s.
 
     Returns: `CELL`, ``metric``, ``lab`` (median), ``lab_low``, ``lab_high`` (range).
     """
@@ -111,7 +111,7 @@ def measured_cells(ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _metric_values(clears: pd.DataFrame, stalls: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return what the lab measured in one cell, by metric: a value per seed, instructions."""
+    """Return the lab's results of one cell by metric: a value per seed, instructions."""
     seeds = stalls.groupby("seed")
     values = {"clear_dirty_log_time": clears.groupby("seed")["total_time_ns"].sum()}
     values["longest_stall"] = seeds["longest_stall_in_clear_ns"].max()
@@ -151,7 +151,7 @@ def lab_fit(name: str) -> Fit:
 
 
 def load_errors(load: pd.DataFrame) -> pd.DataFrame:
-    """Summarize errors under load, separately for cells with `SMALL_BATCH` pages per hold, the batch in question.
+    """Summarize errors under load, and separately the errors of cells with `SMALL_BATCH` pages per hold.
 
     Returns: machine (``all``: all machines), metric, cells, ``median_64``, ``largest_64``, ``median``, ``largest`` (of
     all batches), ``turned`` (`reversed_orders`).
@@ -169,7 +169,7 @@ def load_errors(load: pd.DataFrame) -> pd.DataFrame:
 
 
 def contended_share(machine: str) -> pd.Series:
-    """Share of contended acquisitions by faults while CLEAR holds mmu_lock for the whole ioctl, by vCPUs.
+    """Share of faults' acquisitions that are contended if CLEAR never drops mmu_lock, by number of vCPUs.
 
     The guest writes meanwhile; counts are medians over the seeds.
     """
@@ -180,7 +180,7 @@ def contended_share(machine: str) -> pd.Series:
 
 
 def reversed_orders(cells: pd.DataFrame) -> int:
-    """Count the pairs of batches that model and lab order differently; pairs whose ranges overlap do not count.
+    """Count the pairs of batches that model and lab order differently; pairs whose ranges overlap are ignored.
 
     - `cells`: cells of one machine and metric, from `load_comparison`.
     """

@@ -2,7 +2,7 @@
 """Machines and cells of the lab as scenarios, and the calibrated hosts that correspond to them.
 
 The lab's clock counts the instructions of all CPUs (docs/lab.md), and so does the model with
-``host.clock = "serial"``: none of these times is a time on hardware.
+``host.clock = "serial"``: these times are not times on hardware.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FINE_TURN = Experiment.turn_instructions
 """Mean length of a turn, instructions, in the tables ``fine-*``."""
 
 COARSE_TURN = 2000
-"""Mean length of a turn, instructions, in tables without that column, which are older than ``fine-*``."""
+"""Mean length of a turn, instructions, in tables without the column ``turn_instructions``."""
 
 
 class LabHost(NamedTuple):
@@ -47,11 +47,11 @@ class LabHost(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name in tables: one host may have two architectures of the model."""
+        """Name in tables; it contains the architecture, because a host may have several."""
         return f"{self.name} {self.architecture}" if self.name else f"{self.architecture}, costs from priors"
 
     def scenario(self, workload: Mapping[str, Any], memory_per_vcpu: str) -> Scenario:
-        """Return a guest of one vCPU on this host, with a workload."""
+        """Return the scenario of a guest with one vCPU on this host, with a workload."""
         host = {"host": {"name": self.name}, "cost_group": self.cost_group} if self.name else {}
         guest = {"memory_per_vcpu": memory_per_vcpu, "backing": "4k"}
         return Scenario.parse({**host, "guest": guest, "policy": {"architecture": self.architecture},

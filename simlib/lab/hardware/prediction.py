@@ -2,7 +2,7 @@
 """Prediction of a tried series (`simlib.lab.try_series`) on hardware: curves without the series and with it.
 
 The trial's effect on policy and costs (`effect`) is applied to calibrated hosts. Instructions are converted to
-time by the nanoseconds per instruction of that kind of action on that hardware (`translation`). The notes list costs
+time with the nanoseconds per instruction for each kind of action on the hardware (`translation`). The notes list costs
 that no instruction counter shows.
 """
 
@@ -34,7 +34,7 @@ VCPUS = (1, 4, 16, 64)
 """Points of a curve."""
 
 MEMORY = "8M"
-"""Memory of each vCPU: with `VCPUS`, a curve takes half a minute."""
+"""Memory of each vCPU; a curve over `VCPUS` takes half a minute to predict."""
 
 WITHOUT, WITH = "without", "with"
 """Names of the two curves."""
@@ -49,7 +49,7 @@ WORKLOADS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, repr=False)
 class OnHardware(Result):
-    """Predicted changes by a series on hardware.
+    """Predicted effect of a series on hardware.
 
     - `frame`: ``mmu_mode`` (of the lab), ``host``, ``workload``, ``policy`` (``without``, ``with``), ``vcpus``,
       ``metric``, ``estimate``, ``low``, ``high``, ``unit``, ``change_percent``, ``change_low``, ``change_high``. The
@@ -66,11 +66,11 @@ class OnHardware(Result):
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"over_vcpus": lambda result: result.curves()}
 
     def curves(self) -> pd.DataFrame:
-        """Return the frame for the figure of curves: a policy is a host and a kernel."""
+        """Return the frame for the figure of curves: each policy is a combination of host and kernel."""
         return self.frame.assign(policy=self.frame["host"] + ", " + self.frame["policy"], variant="")
 
     def readable(self) -> pd.DataFrame:
-        """Return a table to read: one row per point that changes, with the values of both kernels.
+        """Return a table for readers: a row per point that changes, with the values of both kernels.
 
         Returns: ``host``, ``workload``, ``vcpus``, ``metric``, ``without``, ``with``, ``change`` (with its interval).
         """
@@ -82,15 +82,15 @@ class OnHardware(Result):
         return pd.DataFrame(rows, columns=[*key, WITHOUT, WITH, "change"])
 
     def summary(self) -> str:
-        """Text for a mail: 72 columns."""
-        lines = [f"On hardware (PREDICTED from what the lab counted, {100 * LEVEL:.0f} % intervals):"]
+        """Text for a mail, 72 columns wide."""
+        lines = [f"On hardware (PREDICTED from the lab's counts, {100 * LEVEL:.0f} % intervals):"]
         template = "  {host}: {what} {without} -> {with}"
         lines += [template.format_map(row) for row in self.effects.to_dict("records")]
         table = self.readable()
         for (host, workload), rows in self.frame.groupby(["host", "workload"], sort=False):
             changes = table[(table["host"] == host) & (table["workload"] == workload)]
             same = [name for name in rows["metric"].unique() if name not in set(changes["metric"])]
-            lines += wrap_lines(f"{host}, {workload}" + (f": no change of {', '.join(same)}" if same else ""), "  ")
+            lines += wrap_lines(f"{host}, {workload}" + (f": no change in {', '.join(same)}" if same else ""), "  ")
             template = "    {vcpus:3} {metric:20} {without:>9} {with:>9} {change}"
             lines += [template.format_map(row) for row in changes.to_dict("records")]
         return "\n".join([*lines, *(line for note in self.notes for line in wrap_lines(note, "  "))])
@@ -101,7 +101,7 @@ def _value(row: Mapping[Any, Any]) -> str:
 
 
 def _change(row: Mapping[Any, Any]) -> str:
-    """Format a change with its interval; empty if it is below 0.5 %."""
+    """Format a change with its interval; empty if the interval is within ±0.5 %."""
     value, low, high = (row[name] for name in CHANGES)
     return "" if max(abs(low), abs(high)) < 0.5 else f"{value:+.0f} % ({low:+.0f} to {high:+.0f})"
 
@@ -150,7 +150,7 @@ def on_hardware(
 def _empty_reason(trial: Trial, mmu_mode: str) -> str:
     """Return the reason why a trial has no effect in terms of the model."""
     if mmu_mode in trial.failures:
-        return "the kernel FAILS there"
+        return "the kernel with the series FAILS"
     if trial.kernel != STATISTICS_KERNEL:
         return f"a {trial.kernel} kernel does not count acquisitions of mmu_lock by call site"
     return "nothing in the model changes"
@@ -181,7 +181,7 @@ def _predict_case(
         page = known["clear_page"] * effect.lockless_ratio
         after = after.with_costs(lockless_page=page)
         times = (f"{known['clear_page'] / 1000:.3g} ns", f"{page / 1000:.3g} ns")
-        changes.append(("a page of the walk", *times, "instructions"))
+        changes.append(("CLEAR's walk, per page", *times, "instructions"))
     factors: dict[str, dict[str, float]] = {}
     ratios = instruction_times().ratios
     for cost, increase in effect.costs.items():
@@ -192,7 +192,7 @@ def _predict_case(
         for name, longer in ((WITH, middle), ("low", min(ends)), ("high", max(ends))):
             factors.setdefault(name, {})[cost] = max(BOUNDS[cost][0], known[cost] + 1000 * longer) / known[cost]
         before_ns, after_ns = (f"{value / 1000:.4g} ns" for value in (known[cost], known[cost] + 1000 * middle))
-        how = f"{increase.middle:+.3g} instructions, {ns:.2g} ns each (within × {spread:.2g})"
+        how = f"{increase.middle:+.3g} instructions, {ns:.2g} ns each (within a factor of {spread:.2g})"
         changes.append((cost, before_ns, after_ns, how))
     named = {WITHOUT: before, WITH: after} | ({"low": after, "high": after} if factors else {})
     frame, _, _ = curves_of(named, vcpus, replace(options, factors=factors))
@@ -200,7 +200,7 @@ def _predict_case(
 
 
 def _ns_per_instruction(kind: str, host: LabHost, ratios: pd.DataFrame) -> tuple[float, float]:
-    """Nanoseconds per instruction of a kind of action on a host, and the factor within which a new ratio lies."""
+    """Nanoseconds per instruction of a kind of action on a host, and the factor of its interval of `LEVEL`."""
     published = ratios.query("kind == @kind and architecture == @host.architecture")
     translated = translate(kind, 1.0, ratios)
     ns = float(published["ns_per_instruction"].iloc[0]) if len(published) else translated.time_ns
@@ -208,7 +208,7 @@ def _ns_per_instruction(kind: str, host: LabHost, ratios: pd.DataFrame) -> tuple
 
 
 def _widen_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the uncertainty of the time per instruction to the intervals, in quadrature of logarithms."""
+    """Add the uncertainty of the time per instruction to the intervals, in quadrature on a logarithmic scale."""
     key = ["variant", "vcpus", "metric"]
     parts = {name: rows.set_index(key) for name, rows in frame.groupby("policy", sort=False)}
     if "low" not in parts:

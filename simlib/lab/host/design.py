@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Cells to run on a host: studies that calibrate it and that check the calibration, each a small matrix of cells.
+"""Cells to run on a host: studies for the calibration and for its validation, each a small matrix of cells.
 
-============ =========================================================== ==============================
-study        cells                                                       purpose
-============ =========================================================== ==============================
-``parked``   one vCPU, parked during the ioctls; several memory sizes    slopes: access, fault, CLEAR
-``chunks``   the same; several sizes of one CLEAR                        time of a CLEAR ioctl
-``enable``   the same; enabling dirty logging write-protects             cost of enabling
-``blocks``   the same, on transparent huge pages                         huge pages: mapping, splitting
-``probe``    the same, with empty CLEARs while the vCPU faults           hold of mmu_lock by a fault
-``reads``    one vCPU that only reads during CLEARs of several sizes     TLB flush, interrupt of a vCPU
-``faults``   several vCPUs, parked during the ioctls                     held out: contention of faults
-``load``     vCPUs that write during CLEARs of several sizes             held out: CLEAR under load
-``batches``  the same on a patched kernel; several pages per hold        held out: CLEAR in batches
-============ =========================================================== ==============================
+============= ======================================================== ==============================
+study         cells                                                    purpose
+============= ======================================================== ==============================
+``parked``    one vCPU, parked during the ioctls; several memory sizes slopes: access, fault, CLEAR
+``chunks``    one parked vCPU; CLEARs of several sizes                 time of a CLEAR ioctl
+``enable``    one parked vCPU; enabling dirty logging write-protects   cost of enabling
+``blocks``    one parked vCPU on transparent huge pages                huge pages: mapping, splitting
+``probe``     one vCPU that faults during empty CLEARs                 hold of mmu_lock by a fault
+``reads``     one vCPU that only reads during CLEARs of several sizes  TLB flush, interrupt of a vCPU
+``faults``    several vCPUs, parked during the ioctls                  held out: contention of faults
+``load``      vCPUs that write during CLEARs of several sizes          held out: CLEAR under load
+``batches``   ``load`` on a patched kernel; several batch sizes        held out: CLEAR in batches
+``reacquire`` ``parked`` on a patched kernel; several batch sizes      cost of a reacquisition
+============= ======================================================== ==============================
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ def chunks(pages: int) -> tuple[int, ...]:
 
 
 def memory_per_vcpu(facts: HostFacts) -> int:
-    """Memory of each vCPU, bytes: 64 MiB, or less if the host is small. Raises `InputError` if not even 8 MiB fit."""
+    """Memory of each vCPU, bytes: 64 MiB, or less if the host is small. Raises `InputError` if 8 MiB do not fit."""
     limit = facts.memory_bytes // 4 // max(len(facts.cpus), 2)  # a cell uses at most a quarter of the memory
     for size in (64, 32, 16, 8):
         if size * MIB <= limit:
             return size * MIB
-    rule = f"is too little for {len(facts.cpus)} vCPUs with 8 MiB each"
+    rule = f"must be at least {32 * max(len(facts.cpus), 2)} MiB: the vCPUs use a quarter of it, 8 MiB each"
     raise InputError("memory", format_size(facts.memory_bytes), rule, "use fewer CPUs", flag="--cpus")
 
 

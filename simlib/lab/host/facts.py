@@ -19,7 +19,7 @@ KVM_PARAMETERS = (
 """Parameters of KVM's modules that are recorded."""
 
 VENDORS = ("kvm_intel", "kvm_amd", "kvm_pvm")
-"""KVM's x86 modules that run guests; the first loaded one is used."""
+"""KVM's x86 modules that run guests; the facts are those of the first one that is loaded."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class HostFacts:
     governor: str
     """cpufreq governor of the first CPU; "not stated" if there is none."""
     hypervisor: bool
-    """True if the host is itself a guest, as its CPUs or sysfs report."""
+    """True if the host is itself a guest, as its CPU flags or sysfs report."""
     transparent_huge_pages: str
-    """always, madvise, never, or "not stated"."""
+    """Setting of transparent huge pages: always, madvise, never, or "not stated"."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Parameters of KVM's modules that affect dirty logging, as ``module.parameter``."""
     architecture: str = ""
@@ -126,10 +126,10 @@ def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[
         return _x86(modules)
     if machine == "aarch64":
         name = "arm64" if version >= (6, 2) else "arm64-2022" if version >= (5, 18) else "arm64-spinlock"
-        return name, f"stage 2, as of Linux {version[0]}.{version[1]}"
+        return name, f"stage 2, as in Linux {version[0]}.{version[1]}"
     if machine == "riscv64":
         name = "riscv-spinlock" if version < (7, 0) else "riscv"
-        return name, f"G-stage, as of Linux {version[0]}.{version[1]}"
+        return name, f"G-stage, as in Linux {version[0]}.{version[1]}"
     raise InputError("this host", machine, "is not modelled", "supported: x86_64, aarch64, riscv64")
 
 
@@ -156,7 +156,7 @@ def _x86(modules: Mapping[str, str]) -> tuple[str, str]:
             return "x86-tdp", f"two-dimensional paging ({name}), TDP MMU"
     if "kvm_pvm" in modules:
         return "x86-shadow-paging", "shadow paging (PVM: guests run without virtualisation hardware)"
-    rule = f"none of {', '.join(VENDORS)} is loaded"
+    rule = f"needs one of the modules {', '.join(VENDORS)}"
     raise InputError("this host", "x86_64", rule, "load the module of the CPU's vendor")
 
 

@@ -6,7 +6,7 @@ and the probe of the lock. CLEAR while vCPUs write, and faults of more than one 
 simlib's patches adds three measurements. Two are fitted: its statistics time the hold of a fault, and its parameters
 give the cost of dropping and reacquiring mmu_lock. The third, CLEAR in batches while vCPUs write, is held out.
 
-The uncertainty of a cost comes from resampling whole repeats, with Student's t distribution for their number.
+The uncertainty of a cost comes from resampling whole repeats, with a t quantile for the small number of repeats.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WORD = 64
 def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = silent) -> Fit:
     """Estimate the costs of a host with their intervals.
 
-    Returns: A fit, which ``save_fit`` saves. Raises `CalibrationError` if too few cells were quiet to determine the
+    Returns: A fit, which ``save_fit`` saves. Raises `CalibrationError` if too few cells were quiet to estimate the
     costs that every prediction needs.
 
     - `seed`: of the resampling, the probe and the replications.
@@ -87,7 +87,7 @@ def _deviation(observations: pd.DataFrame, metric: str) -> float:
 
 
 def values_of(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
-    """Estimate costs (ps) and the results of the probe (ps, counts) from repeats, given by their indices."""
+    """Estimate costs (ps) and the results of the probe (ps, counts) from the repeats with these indices."""
 
     def level(study: str, name: str, late: bool) -> Cells:
         return data.phase_medians(study, name, late, repeats)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Predictions of the held-out measurements of a host: CLEAR under load, faults of several vCPUs."""
+"""Predictions of a host's held-out measurements: CLEAR under load, and faults of several vCPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEDS = 60
 """Replications of each held-out cell, each with costs sampled from the estimate."""
 
 CLEAR_TOLERANCE, STALL_TOLERANCE = 0.15, 1.5
-"""Tolerances of a prediction: the relative error of a time, and the factor of a longest stall."""
+"""Tolerances of a prediction: relative error of a time, and factor between predicted and measured longest stalls."""
 
 _CELL = ["study", "vcpus", "chunk_pages", "batch"]
 

@@ -55,7 +55,7 @@ class MeasurementPlan:
     cpus: str = ""
     """CPUs to use, such as ``0-3,8``. Default: all CPUs that this process may use."""
     numa: int | None = None
-    """Use the CPUs of this NUMA node, and thereby its memory."""
+    """Use the CPUs of this NUMA node, so that Linux allocates the guest's memory on it."""
     hugepages: bool = False
     """Back guests with reserved huge pages (hugetlb)."""
     duration_s: float = 300.0
@@ -63,7 +63,7 @@ class MeasurementPlan:
     seed: int = 1
     """Random seed of the order of the cells."""
     restart: bool = False
-    """Discard what the folder holds and start again."""
+    """Discard the measurement in the folder and start again."""
     allow_busy: bool = False
     """Measure even if other programs use the CPUs."""
 
@@ -82,8 +82,8 @@ class MeasurementPlan:
             return nodes[str(self.numa)]
         cpus = parse_cpus(self.cpus) if self.cpus else tuple(allowed)
         if missing := [str(cpu) for cpu in cpus if cpu not in allowed]:
-            rule = f"{', '.join(missing)} cannot be used by this process"
-            raise InputError("--cpus", self.cpus, rule, f"known: {allowed}")
+            rule = f"this process may not use CPU {', '.join(missing)}"
+            raise InputError("--cpus", self.cpus, rule, f"choose from {', '.join(map(str, allowed))}")
         if not cpus:
             raise InputError("--cpus", self.cpus, "names no CPU", "write 0-3,8")
         return cpus
@@ -120,8 +120,8 @@ def measure_host(
     with translate_os_errors(), _pinned(cpus), lab_lock(exclusive=True):
         facts = read_facts(cpus)
         if dirty_tracking_of(facts.modules) == "pml":
-            rule = "hides the cost of faults, as the hardware logs writes without faults"
-            hint = "load KVM's module with pml=0, measure, and choose with --dirty-tracking pml"
+            rule = "must be off while measuring, because with PML the hardware logs writes without faults"
+            hint = "load KVM's module with pml=0 and measure; then run simlib choose with --dirty-tracking pml"
             raise InputError("pml", "Y", rule, hint)
         if plan.program:
             program = check_given_program(plan.program)
@@ -221,7 +221,7 @@ class _Session:
         }
 
     def _load_or_start(self) -> dict[str, Any]:
-        """Load the pilot's result from the folder of an unfinished measurement; otherwise run the pilot and save it."""
+        """Load the pilot's result from the folder if it has a measurement; if not, run the pilot and save it."""
         listing, restart = self.folder / "host.json", self.plan.restart
         options = {"hugepages": self.plan.hugepages, "seed": self.plan.seed}
         identity = {"facts": self.facts.as_dict(), "program": dict(self.program.provenance), "options": options}

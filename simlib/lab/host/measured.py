@@ -29,7 +29,7 @@ from simlib.model.scenario import Scenario
 from simlib.vmm.rules import PAGE
 
 KICKS = 256
-"""Number of quantiles that describe the distribution of interrupts in a scenario."""
+"""Number of quantiles that describe the distribution of an interrupt's duration in a scenario."""
 
 MIN_REPEATS = 3
 """Minimum number of repeats with a quiet run."""
@@ -94,7 +94,7 @@ class HostData:
         return cells
 
     def phase_medians(self, study: str, name: str, late: bool, repeats: NDArray[np.int64]) -> Cells:
-        """Medians of a phase over repeats, given by their indices; cells without a quiet repeat are excluded."""
+        """Medians of a phase over the repeats with these indices; cells without a quiet repeat are excluded."""
         if (study, name, late) not in self._cells:
             return Cells(*np.empty((4, 0)))
         pages, batch, time, calls = self._cells[study, name, late]
@@ -173,14 +173,14 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
     data = HostData(folder, name, facts, pilot, noise=noise.frame, **frames)
     if len(data.repeats) < MIN_REPEATS:
         raise CalibrationError(
-            f"{len(quiet)} of {len(noise.frame)} runs were quiet, in {len(data.repeats)} repeats; at least "
-            f"{MIN_REPEATS} are needed: {HINT}"
+            f"quiet runs: {len(quiet)} of {len(noise.frame)}; repeats with a quiet run: {len(data.repeats)}, but at "
+            f"least {MIN_REPEATS} are needed: {HINT}"
         )
     return data
 
 
 def shipped_host() -> HostData:
-    """Load the measured host of the data set. Raises `SimlibError` outside a checkout: the package lacks it."""
+    """Load the measured host of the data set. Raises `SimlibError` outside a checkout: a wheel lacks it."""
     require_checkout("the measured host of the data set")
     return load_host(data_dir() / "collected", "host-pvm")
 

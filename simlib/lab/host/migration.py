@@ -19,29 +19,29 @@ def _number(name: str, description: str, kind: str = "whole") -> Column:
 
 
 _NUMBERS = {
-    "ram.dirty-sync-count": _number("dirty_sync_count", "number of GETs of the dirty log: the pass being sent"),
-    "ram.transferred": _number("transferred_bytes", "sent so far"),
-    "ram.remaining": _number("remaining_bytes", "still to be sent, as QEMU estimates"),
+    "ram.dirty-sync-count": _number("dirty_sync_count", "synchronisations of the dirty bitmap: number of the pass"),
+    "ram.transferred": _number("transferred_bytes", "data sent so far"),
+    "ram.remaining": _number("remaining_bytes", "memory still to be sent, as QEMU estimates it"),
     "ram.total": _number("total_bytes", "memory of the guest, including display and firmware"),
     "ram.mbps": _number("throughput_mbit_per_s", "recent throughput", "number"),
-    "ram.dirty-pages-rate": _number("dirty_pages_per_s", "pages that the guest dirtied in the last pass"),
-    "ram.normal": _number("normal_pages", "pages sent whole so far"),
-    "ram.duplicate": _number("zero_pages", "pages of zeros so far (QEMU calls them duplicate)"),
-    "ram.page-size": _number("page_size_bytes", "size of a page as QEMU counts them"),
+    "ram.dirty-pages-rate": _number("dirty_pages_per_s", "rate at which the guest dirtied pages, in the last pass"),
+    "ram.normal": _number("normal_pages", "pages sent with their content so far"),
+    "ram.duplicate": _number("zero_pages", "zero pages so far (QEMU calls them duplicate)"),
+    "ram.page-size": _number("page_size_bytes", "size of a page in QEMU's counts"),
     "total-time": _number("total_time_ms", "time since the migration started"),
-    "setup-time": _number("setup_time_ms", "from its start to the first pass"),
-    "expected-downtime": _number("expected_downtime_ms", "downtime if QEMU stopped the guest now"),
+    "setup-time": _number("setup_time_ms", "time from the start of the migration to its first pass"),
+    "expected-downtime": _number("expected_downtime_ms", "downtime that QEMU expects if it stops the guest now"),
     "downtime": _number("downtime_ms", "time for which the guest was stopped"),
-    "cpu-throttle-percentage": _number("throttle_percent", "share of the time for which QEMU stops the vCPUs"),
+    "cpu-throttle-percentage": _number("throttle_percent", "share of the time in which QEMU stops the vCPUs"),
 }
 """Numbers of query-migrate: path in the reply, and column of the table."""
 
-COLUMNS = (*TIMES, Column("status", "text", "state of the migration; none before the first"), *_NUMBERS.values())
+COLUMNS = (*TIMES, Column("status", "text", "status of the migration; none: no migration so far"), *_NUMBERS.values())
 PASSES = (
-    Column("pass", "whole", "its number: ram.dirty-sync-count", unit="1"),
-    Column("first_s", "number", "its first sample, since the watch began; it started up to an interval earlier"),
-    Column("seen_s", "number", "from then until the first sample of the next pass, or the last sample"),
-    Column("transferred_bytes", "whole", "sent in that time"),
+    Column("pass", "whole", "number of the pass: ram.dirty-sync-count", unit="1"),
+    Column("first_s", "number", "time of its first sample since the watch began; it started up to an interval earlier"),
+    Column("seen_s", "number", "time from first_s to the first sample of the next pass, or to the last sample"),
+    Column("transferred_bytes", "whole", "data sent in seen_s"),
     Column("dirty_pages_per_s", "whole", "dirty rate that QEMU reported last while this pass was sent", optional=True),
 )
 
@@ -89,11 +89,11 @@ class MigrationWatch:
             until_s, until_sent = (self._end_s, self._passes[-1][2]) if last else self._passes[end][0:3:2]
             rate = self._passes[end - 1][3]
             rows.add(number, first_s, round(until_s - first_s, 6), max(0, until_sent - sent), rate)
-        return rows.table("passes", "Passes of the live migration, as far as sampled", ("pass", "first_s"))
+        return rows.table("passes", "Sampled passes of the live migration", ("pass", "first_s"))
 
 
 def status_of(reply: dict[str, Any]) -> str:
-    """Return the state of the migration in a reply; QEMU answers an empty reply if there was none.
+    """Return the state of the migration in a reply; QEMU's reply is empty before the first migration.
 
     >>> status_of({}), status_of({"status": "active"})
     ('none', 'active')

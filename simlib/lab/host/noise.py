@@ -59,7 +59,7 @@ class HostNoise:
         """Description of the disturbances for a message."""
         parts = [f"other programs ran for {self.foreign_percent:.1f} % of the time"]
         if self.steal_percent > STEAL_PERCENT:
-            parts.append(f"the hypervisor took {self.steal_percent:.1f} %")
+            parts.append(f"the hypervisor took {self.steal_percent:.1f} % of the CPU time")
         if (self.frequency_percent or 0.0) > FREQUENCY_PERCENT:
             parts.append(f"the CPU frequency changed by {self.frequency_percent:.0f} %")
         return ", ".join(parts)
@@ -86,7 +86,7 @@ def take_snapshot(cpus: Sequence[int]) -> Snapshot:
 
 
 def noise_between(before: Snapshot, after: Snapshot, cpus: int) -> HostNoise:
-    """Disturbances between two snapshots, not counting the children that ended meanwhile."""
+    """Disturbances between two snapshots, without the CPU time of this process's children."""
     wall = max(after.wall_s - before.wall_s, 1e-9)
     children = after.children_s - before.children_s
     foreign = max(after.busy_s - before.busy_s - children, 0.0)

@@ -18,14 +18,14 @@ from simlib.simulator.engine.result import PS
 from simlib.vmm.rules import PAGE
 
 TRANSFER = (60e3, 3.0)
-"""Prior of a cache line's transfer, which the probe determines poorly: median, ps, and the factor of its interval of
-`LEVEL`. Within a CCX of an EPYC 7R13 it takes 23 ns, within its socket 107 ns (data/published/core-to-core-latency)."""
+"""Prior of a cache line's transfer, which the probe constrains poorly: median, ps, and the factor of its interval of
+`LEVEL`. In an EPYC 7R13 it takes 23 ns within a CCX, 107 ns within a socket (data/published/core-to-core-latency)."""
 
 PROBE_TOLERANCE = 0.01
-"""Standard deviation of the logarithms of the number and the time of probes, model against measurement."""
+"""Standard deviation of the logarithm of model over measurement, for the number and for the time of probes."""
 
 COUNTED_TOLERANCE = 0.02
-"""The same for a hold that the kernel's statistics timed. That time includes half of the two clock reads, about
+"""Standard deviation for a hold that the kernel's statistics timed, which includes half of the two clock reads, about
 10 ns (kernel-patches/README.md): 2 % of a hold of 0.5 µs."""
 
 _TRANSFER_DEVIATION = np.log(TRANSFER[1]) / stats.norm.ppf(0.5 + LEVEL / 2)
@@ -38,8 +38,8 @@ _PAGES = 16384
 class Probe:
     """Least-squares fit of `fault_hold` and `line_transfer` to the probe; `fault_unlocked` is the rest of a fault.
 
-    The probe determines the transfer poorly, so it has a prior. If the kernel's statistics timed the hold, that time is
-    another target.
+    The transfer has a prior, because the probe constrains it poorly. If the kernel's statistics timed the hold, that
+    time is another target.
 
     Raises `CalibrationError` if no run of the probe, or of parked vCPUs, was quiet. `values`: from
     `simlib.lab.host.fit.values_of`. `seed`: of the simulated probe.
@@ -48,7 +48,7 @@ class Probe:
     def __init__(self, data: HostData, values: Mapping[str, float], seed: int) -> None:
         needed = ("probes", "fault", "guest_access", "probe_ioctl")
         if not all(np.isfinite(values.get(name, np.nan)) for name in needed):
-            raise CalibrationError(f"no quiet run of the probe of the lock, or of parked vCPUs: {HINT}")
+            raise CalibrationError(f"the probe of the lock, or the parked vCPU, has no quiet run: {HINT}")
         self.data, self.values, self.seed = data, values, seed
         self.targets = _targets_of(values)
         self.known = np.isfinite(self.targets)
@@ -79,7 +79,7 @@ class Probe:
         return np.asarray(((np.append(self._simulated(x), x[::-1]) - self.targets) / _DEVIATIONS)[self.known])
 
     def _simulated(self, x: Floats) -> Floats:
-        """Logarithms of the simulated probes and time (ps) per page."""
+        """Logarithms of the simulated number of probes and time (ps) per page."""
         workload = {"workload": {"kind": "lock_probe", "iterations": 2}}
         case = host_scenario(self.data, 1, _PAGES * PAGE).changed(workload)
         known = {"guest_access": self.values["guest_access"], "clear_ioctl": self.values["probe_ioctl"]}
@@ -91,7 +91,7 @@ class Probe:
 
 
 def _targets_of(values: Mapping[str, float]) -> Floats:
-    """Logarithms of the measured probes and time per page, of the prior of the transfer, and of the timed hold."""
+    """Logarithms of the measured number and time of probes per page, the transfer's prior, and the timed hold."""
     pages = values["probe_pages"]
     measured = values["probes"] / pages, values["probe_time"] / pages
     return np.log([*measured, TRANSFER[0], values.get("counted_hold", np.nan)])

@@ -50,10 +50,10 @@ def check_given_program(path: Path) -> StressProgram:
     try:
         run = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603  # the user gave the path; the arguments are fixed
     except (OSError, subprocess.TimeoutExpired) as error:
-        rule = f"cannot be run ({getattr(error, 'strerror', None) or 'does not end'})"
+        rule = f"cannot be run ({getattr(error, 'strerror', None) or 'it does not exit'})"
         raise InputError("program", str(path), rule, f"give a built {NAME}", flag="--program") from None
     if lacks := [option for option in OPTIONS if f"\n {option} " not in run.stdout]:
-        rule = f"is not {NAME}, or is too old: it lacks the option {', '.join(lacks)}"
+        rule = f"is not {NAME}, or is too old: it lacks {', '.join(lacks)}"
         hint = "omit --program to have simlib build the selftest, or build it from this version's patches"
         raise InputError("program", str(path), rule, hint, flag="--program")
     return StressProgram(path, {"program": "given", "program_sha256": file_sha256(path)})
@@ -101,7 +101,7 @@ def _selftest_tree(folder: Path, series: Series, target: Target, source: Path | 
     arch = {"x86_64": "x86"}.get(target.kernel_arch, target.kernel_arch)
     folder.mkdir(parents=True, exist_ok=True)
     if source is None:
-        progress("unpacking the sources of selftests")
+        progress("unpacking the selftests' sources")
         unpack(find_archive(series), tree, (*SOURCE_PARTS, f"arch/{arch}/"))
     else:
         progress(f"copying {source}")

@@ -22,15 +22,15 @@ from simlib.measurements.importers.tables import Column, DescribedTable, TableRo
 
 _SUBJECT = (
     Column("scope", "text", "vm or vcpu"),
-    Column("vcpu", "text", "number of the vCPU; all for the VM"),
+    Column("vcpu", "text", "number of the vCPU; for a VM: all"),
     Column("name", "text", "name of the statistic"),
 )
 SCALARS = (
     *INTERVAL,
     *_SUBJECT,
-    Column("type", "text", "cumulative: value is a difference; instant, peak: value is that of the sample"),
+    Column("type", "text", "cumulative: value is the increase in the interval; instant, peak: value at the sample"),
     Column("stat_unit", "text", "unit of the value, as KVM describes it"),
-    Column("value", "whole", "the difference, or the value; no row: missing, or unchanged", unit="not stated"),
+    Column("value", "whole", "increase or value (see type); unchanged values have no row", unit="not stated"),
 )
 LOCK_ROWS = (*INTERVAL, *PLACE, *(column for column in LOCKS if column.name in WHAT))
 HISTOGRAMS = (
@@ -40,7 +40,7 @@ HISTOGRAMS = (
     Column("bucket", "whole", "number of the bucket, from 0", unit="1"),
     Column("low", "whole", "smallest value of the bucket", unit="not stated"),
     Column("high", "whole", "first value above the bucket; empty: no limit", optional=True, unit="not stated"),
-    Column("count", "whole", "values that were added to the bucket in the interval"),
+    Column("count", "whole", "number of values added to the bucket in the interval"),
 )
 _SMALL = {-3: "ms", -6: "us", -9: "ns"}
 
@@ -56,7 +56,7 @@ class Description(NamedTuple):
     """``"cumulative"``, ``"instant"``, ``"peak"``, ``"linear-histogram"`` or ``"log2-histogram"``."""
     unit: str = "not stated"
     bucket_size: int = 0
-    """Width of a linear histogram's buckets; else 0."""
+    """Width of a linear histogram's buckets; 0 for other types."""
 
 
 class StatisticsWatch:
@@ -125,7 +125,7 @@ class StatisticsWatch:
                     self.locks.add(*when, site, mode, *(row.get(what) for what in WHAT))
 
     def _detect_bucket_order(self, scope: str, values: dict[str, Any]) -> None:
-        """Determine the order of buckets from the first histogram whose sum is possible in one order only."""
+        """Determine the order of buckets from the first histogram whose sum only one order can give."""
         for name, counts in values.items():
             total = values.get(f"{name.removesuffix('_hist')}_ns")
             if not self._order_known and name.endswith("_hist") and isinstance(counts, list) and isinstance(total, int):
@@ -135,7 +135,7 @@ class StatisticsWatch:
                     self.last_first, self._order_known = last, True
 
     def _description(self, key: tuple[str, ...]) -> Description:
-        """Description of a statistic, by its scope (first) and name (last)."""
+        """Description of the statistic whose key begins with its scope and ends with its name."""
         return self.descriptions.get((key[0], key[-1]), Description())
 
     def _record_scalar(self, when: SampleTime, key: StatisticKey, before: Any, value: int, locks: Any) -> None:
@@ -166,7 +166,7 @@ class StatisticsWatch:
             self.decreased += new < old
 
     def highest_bucket(self, scope: str, name: str) -> tuple[int, int | None] | None:
-        """Bounds of the highest bucket of a histogram that is not empty; None if all are empty."""
+        """Bounds of a histogram's highest non-empty bucket; None if all buckets are empty."""
         counts = self.buckets.get((scope, name))
         sizes = [len(v) for (s, _, n), v in self._previous.items() if (s, n) == (scope, name) and isinstance(v, list)]
         if not counts or not sizes:
@@ -177,7 +177,7 @@ class StatisticsWatch:
         """Tables ``locks``, ``statistics`` and ``histograms``."""
         key = ("sample", "scope", "vcpu", "name")
         return (
-            self.locks.table("locks", "mmu_lock by call site and mode, by interval", ("sample", "site", "mode")),
+            self.locks.table("locks", "mmu_lock by call site, mode and interval", ("sample", "site", "mode")),
             self.scalars.table("statistics", "KVM statistics, by interval", key),
             self.histograms.table("histograms", "KVM statistics: histograms, by interval", (*key, "bucket")),
         )

@@ -25,7 +25,7 @@ FLUSHES = ("remote_tlb_flush", "remote_tlb_flush_requests")
 _MIGRATION = (
     ("total_time_ms", "total time", "ms"), ("setup_time_ms", "setup time", "ms"), ("downtime_ms", "downtime", "ms"),
     ("transferred_bytes", "transferred", "B"), ("remaining_bytes", "remaining", "B"),
-    ("dirty_sync_count", "GETs of the dirty log", "count"), ("dirty_pages_per_s", "dirty rate, last pass", "pages/s"),
+    ("dirty_sync_count", "dirty bitmap syncs", "count"), ("dirty_pages_per_s", "dirty rate, last pass", "pages/s"),
     ("throttle_percent", "throttling of vCPUs", "%"),
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ def statistics_summary(statistics: StatisticsWatch) -> list[Row]:
 
 
 def _lock(statistics: StatisticsWatch, site: str, mode: str, acquired: int, total: Any) -> list[Row]:
-    """Summarize one call site and mode; untimed holds (kvm.mmu_lock_stat_period) count as the timed mean."""
+    """Summarize one call site and mode; untimed holds (kvm.mmu_lock_stat_period) count as the mean of timed ones."""
     timed = total.get("timed", acquired)
     held_ns = total["hold_ns"] * acquired / timed if timed else math.nan
     about, seconds = f"mmu_lock {site} {mode}", statistics.seconds
@@ -75,7 +75,7 @@ def _lock(statistics: StatisticsWatch, site: str, mode: str, acquired: int, tota
         (about, "held", float(f"{100 * held_ns / seconds / 1e9:.4g}"), "% of the time"),
     ]
     if timed < ALL_TIMED * acquired:
-        rows.append((about, "timed holds, from which all are estimated", timed, "count"))
+        rows.append((about, "timed holds (held is an estimate)", timed, "count"))
     for quantity in ("wait", "hold"):
         longest = statistics.highest_bucket("vm", f"mmu_lock_{site}_{mode}_{quantity}_hist")
         if longest is not None:

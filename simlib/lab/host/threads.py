@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""QEMU's process: its QMP sockets, and its threads over time: on a CPU, and runnable but waiting for one.
+"""QEMU's process: its QMP sockets, and the time for which its threads run on a CPU or wait for one.
 
 ``/proc/PID/task/TID/schedstat`` gives both times in nanoseconds, and how often the thread was scheduled
 (Documentation/scheduler/sched-stats.rst); it exists with ``CONFIG_SCHED_INFO``.
@@ -22,12 +22,12 @@ TIMES = (
     Column("sample", "whole", "number of the sample, from 1", unit="1"),
     Column("time_s", "number", "time of the sample, since the watch began"),
 )
-INTERVAL = (*TIMES, Column("interval_s", "number", "time since the sample before, over which differences are taken"))
+INTERVAL = (*TIMES, Column("interval_s", "number", "time since the previous sample, to which the differences apply"))
 COLUMNS = (
     *INTERVAL,
-    Column("tid", "whole", "number of the thread", unit="1"),
-    Column("name", "text", "its name"),
-    Column("vcpu", "text", "number of the vCPU that it runs; none if it runs no vCPU"),
+    Column("tid", "whole", "ID of the thread", unit="1"),
+    Column("name", "text", "name of the thread"),
+    Column("vcpu", "text", "number of the vCPU that it runs; none for other threads"),
     Column("cpu_ns", "whole", "time on a CPU, in the guest or not"),
     Column("delay_ns", "whole", "time for which it was runnable and waited for a CPU"),
     Column("turns", "whole", "number of times that it was scheduled on a CPU"),
@@ -39,7 +39,7 @@ class Threads:
     """Threads of one process, sampled repeatedly.
 
     `rows` has a row for each sample and each thread that ran or waited for a CPU. `vcpus` may be set to the vCPU number
-    of each thread, as QEMU reports it; otherwise the names of the threads give it. `cpu_ns` and `delay_ns` are sums
+    of each thread, as QEMU reports it; if not, the names of the threads give it. `cpu_ns` and `delay_ns` are sums
     by vCPU, with the sums of all other threads under ``"none"``, over `seconds`.
     """
 
@@ -59,7 +59,7 @@ class Threads:
         return self.folder.is_dir()
 
     def tids(self) -> list[int]:
-        """Numbers of the threads; an empty list if the process is gone."""
+        """IDs of the threads; an empty list if the process is gone."""
         try:
             return sorted(int(path.name) for path in self.folder.iterdir())
         except OSError:
@@ -73,7 +73,7 @@ class Threads:
             return ""
 
     def vcpu_of(self, tid: int, name: str) -> str:
-        """Return the number of the vCPU that a thread runs; ``"none"`` if it runs none.
+        """Return the number of the vCPU that a thread runs; ``"none"`` for other threads.
 
         >>> Threads(1).vcpu_of(12, "CPU 3/KVM"), Threads(1).vcpu_of(13, "live_migration")
         ('3', 'none')

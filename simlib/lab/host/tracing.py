@@ -31,7 +31,7 @@ _NAME = "simlib-watch-"
 
 
 class Tracing(contextlib.AbstractContextManager["Tracing"]):
-    """An instance of tracefs while a watch runs.
+    """An instance of tracefs for the duration of a watch.
 
     Raises `InputError` if there is no writable tracefs, or the kernel has none of the events.
 
@@ -74,7 +74,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
         patterns = [f"events/{event.replace(':', '/', 1)}/enable" for event in events]
         switches = [switch for pattern in patterns for switch in sorted(self.folder.glob(pattern))]
         if not switches:
-            raise InputError("tracepoints", ", ".join(events), "this kernel has none of them", "give others: --events")
+            raise InputError("tracepoints", ", ".join(events), "this kernel has no such event", "give others: --events")
         self._write("trace_clock", "mono")  # the clock of time.monotonic
         self._write("buffer_size_kb", "4096")  # of each CPU
         self._write("options/event-fork", "1")
@@ -131,7 +131,7 @@ class Tracing(contextlib.AbstractContextManager["Tracing"]):
         contents = self.trace.contents()
         warnings = list(contents.warnings)
         if self.unreadable:
-            warnings.append(f"{self.unreadable} lines of the trace could not be parsed")
+            warnings.append(f"trace lines that could not be parsed: {self.unreadable}")
         if self.unread:
             warnings.append("the trace was not read to its end: its last events are missing")
         return Contents(contents.tables, tuple(warnings))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Watch a running QEMU: its live migration, KVM's statistics, its threads and its tracepoints.
 
-Watching changes nothing: over QMP only queries are sent, and tracepoints are enabled in a private instance of tracefs.
+A watch sends only queries over QMP, and enables tracepoints in a private instance of tracefs.
 If a source is not available, the watch notes it once and continues with the others.
 """
 
@@ -37,7 +37,7 @@ class WatchResult:
     """Result of a watch."""
 
     imported: Imported
-    """Tables, with warnings about what was not available."""
+    """Tables, with warnings about sources that were not available."""
     summary: list[dict[str, Any]]
     """Rows of the summary: ``about``, ``what``, ``value``, ``unit``."""
     ended: str
@@ -81,7 +81,7 @@ def watch_guest(
     if not MIN_INTERVAL_S <= interval < float("inf"):
         raise InputError("interval", interval, f"must be at least {MIN_INTERVAL_S} s", flag="--interval")
     if duration is not None and not 0 < duration < float("inf"):
-        raise InputError("duration", duration, "must be above 0 and finite", flag="--duration")
+        raise InputError("duration", duration, "must be positive and finite", flag="--duration")
     with ExitStack() as stack:
         watching = _Watch(None if qmp is None else str(qmp), pid, stack, events)
         watching.run(interval, duration, progress)
@@ -105,7 +105,7 @@ class _Watch:
         self._open_sources(pid or (self.monitor.pid if self.monitor else None), stack, events)
 
     def note(self, text: str) -> None:
-        """Add a note, once."""
+        """Add a note, unless it was added before."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -125,7 +125,7 @@ class _Watch:
         threads = Threads(pid)
         if all(threads.vcpu_of(tid, threads.name(tid)) == "none" for tid in threads.tids()):
             raise InputError("PID", pid, rule, f"{hint}: qmp=PATH", f"{hint}: --qmp PATH")
-        self.note(f"no migration and no statistics: {rule}; {hint}")
+        self.note(f"migration and statistics are not sampled: {rule}; {hint}")
         return None
 
     def _open_sources(self, pid: int | None, stack: ExitStack, events: Sequence[str]) -> None:
@@ -134,15 +134,15 @@ class _Watch:
             if isinstance(kvm, dict) and isinstance(kvm.get("enabled"), bool):
                 self.accelerator = "kvm" if kvm["enabled"] else "not kvm"
             if self.accelerator == "not kvm":
-                self.note("the guest does not run under KVM: the watch works, but shows nothing of KVM")
+                self.note("the guest does not run under KVM, so KVM's statistics and events are missing")
             self.statistics.read_schemas(self._query("query-stats-schemas", {"provider": "kvm"}))
             self._read_vcpus()
         if pid is None:
-            self.note("no threads and no tracepoints: the socket does not identify its process")
+            self.note("threads and tracepoints are not sampled: the socket does not identify its process")
             return
         threads = Threads(pid)
         if not threads.alive() or (self.vcpu_tids and self.vcpu_tids.keys().isdisjoint(threads.tids())):
-            self.note(f"no threads and no tracepoints: process {pid}, which opened the socket, does not run the vCPUs")
+            self.note(f"threads and tracepoints are not sampled: process {pid} opened the socket but has no vCPUs")
             return
         self.threads, threads.vcpus = threads, self.vcpu_tids
         if events:
@@ -220,7 +220,7 @@ class _Watch:
                 with DeferSignals():
                     self.threads.sample(number, self._now())
             except OSError as error:
-                self.note(f"threads: {error.strerror}: /proc/PID/task/TID/schedstat must exist (CONFIG_SCHED_INFO)")
+                self.note(f"threads: cannot read /proc/PID/task/TID/schedstat (CONFIG_SCHED_INFO): {error.strerror}")
             if not self.threads.alive():
                 self.ended = self.ended or "the process ended"
         if self.tracing is not None:
@@ -248,7 +248,7 @@ class _Watch:
                 self.statistics.record(number, self._now(), scope, reply, self.vcpus)
 
     def result(self, interval: float) -> WatchResult:
-        """Return tables, notes and the summary; call it when all sources are closed."""
+        """Return tables, notes and the summary; all sources must be closed before."""
         traced = self.tracing.contents() if self.tracing is not None else None
         tables = [self.migration.table(), self.migration.passes(), *self.statistics.tables()]
         tables += [self.threads.table()] if self.threads is not None else []
@@ -273,13 +273,13 @@ class _Watch:
         warnings = []
         if self.monitor is not None and "query-stats" not in self._refused:
             if not self.statistics.seconds:
-                warnings.append("no statistics: QEMU has none without KVM")
+                warnings.append("no statistics: QEMU has them only with KVM")
             elif not self.statistics.has_locks:
                 warnings.append("no counters of mmu_lock: the kernel lacks CONFIG_KVM_MMU_LOCK_STAT (kernel-patches/)")
         if self.unanswered:
-            warnings.append(f"{self.unanswered} samples without an answer from QEMU within {TIMEOUT:g} s")
+            warnings.append(f"samples without an answer from QEMU within {TIMEOUT:g} s: {self.unanswered}")
         if self.statistics.decreased:
-            warnings.append(f"{self.statistics.decreased} cumulative statistics decreased and are excluded")
+            warnings.append(f"decreases of cumulative statistics, which are excluded: {self.statistics.decreased}")
         return warnings
 
     def _summary(self) -> list[dict[str, Any]]:

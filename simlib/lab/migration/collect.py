@@ -30,16 +30,16 @@ KEYS = (
     Column("experiment", "text", "name of the experiment in the file"),
     Column("accelerator", "text", "accelerator that ran the guest"),
     Column("repeat", "whole", "number of the repeat, from 1"),
-    Column("vcpus", "whole", "vCPUs; each writes to its own part of the working set"),
+    Column("vcpus", "whole", "number of vCPUs; each writes to its own part of the working set"),
     Column("memory_bytes", "whole", "memory of the guest"),
-    Column("working_set_bytes", "whole", "memory that it writes to"),
-    Column("pattern", "text", "sweep: one page after the other; random"),
-    Column("writes_per_s", "whole", "requested rate of writes, each to one page, of all vCPUs", unit="1/s"),
+    Column("working_set_bytes", "whole", "memory to which the guest writes"),
+    Column("pattern", "text", "sweep: one page after the other; random: any page"),
+    Column("writes_per_s", "whole", "requested rate of writes, each to one page, total of all vCPUs", unit="1/s"),
     Column("hot_set_bytes", "whole", "hot part of the working set"),
     Column("hot_percent", "whole", "share of the writes that go to the hot part"),
     Column("settings", "text", "QEMU's parameters and capabilities"),
     Column("postcopy_after_s", "number", "time at which postcopy was requested; 0: never"),
-    Column("limit_s", "number", "time at which the migration was given up"),
+    Column("limit_s", "number", "time after which the migration is given up"),
 )
 
 RUNS = (
@@ -50,25 +50,25 @@ RUNS = (
     Column("setup_ms", "whole", "setup-time"),
     Column("total_ms", "whole", "total-time"),
     Column("downtime_ms", "whole", "downtime, as the source reports it"),
-    Column("blackout_ms", "number", "from the source's STOP to the destination's RESUME"),
-    Column("longest_gap_ms", "number", "longest time in which a vCPU did not write, blackout_ms included"),
-    Column("gaps", "whole", f"gaps of {GAP_S * 1e3:.0f} ms and longer in which a vCPU did not write"),
-    Column("guest_ratio", "number", "writes during the migration, over those of the same time before it"),
+    Column("blackout_ms", "number", "time from the source's STOP event to the destination's RESUME event"),
+    Column("longest_gap_ms", "number", "longest gap between two writes of a vCPU, or blackout_ms if it is longer"),
+    Column("gaps", "whole", f"number of gaps of {GAP_S * 1e3:.0f} ms or longer between two writes of a vCPU"),
+    Column("guest_ratio", "number", "writes during the migration over those expected at measured_writes_per_s"),
     Column("transferred_bytes", "whole", "ram.transferred"),
     Column("precopy_bytes", "whole", "ram.precopy-bytes"),
     Column("downtime_bytes", "whole", "ram.downtime-bytes"),
     Column("postcopy_bytes", "whole", "ram.postcopy-bytes"),
     Column("postcopy_requests", "whole", "ram.postcopy-requests"),
-    Column("normal_pages", "whole", "ram.normal: pages sent whole"),
-    Column("zero_pages", "whole", "ram.duplicate: pages sent as zeros"),
+    Column("normal_pages", "whole", "ram.normal: pages sent with their content"),
+    Column("zero_pages", "whole", "ram.duplicate: zero pages"),
     Column("throughput_mbit_per_s", "number", "ram.mbps at the end"),
     Column("dirty_pages_per_s", "whole", "ram.dirty-pages-rate at the end", unit="1/s"),
 )
 
 PASSES = (
-    Column("pass", "whole", "ram.dirty-sync-count: from one synchronisation to the next"),
-    Column("began_s", "number", "time of its synchronisation, since the migration started", optional=True),
-    Column("seen_s", "number", "time of the first sample; the other columns are of the last sample", optional=True),
+    Column("pass", "whole", "number of the pass: ram.dirty-sync-count"),
+    Column("began_s", "number", "time of its first synchronisation since the migration started", optional=True),
+    Column("seen_s", "number", "time of its first sample; later columns are from its last sample", optional=True),
     Column("throttle_percent", "whole", "cpu-throttle-percentage", optional=True),
     Column("transferred_bytes", "whole", "ram.transferred", optional=True),
     Column("remaining_bytes", "whole", "ram.remaining", optional=True),
@@ -84,7 +84,7 @@ class MigrationResults:
     results: list[tuple[MigrationCell, dict[str, Any]]]
     """Migrations and their results in the order of the file, without those that failed."""
     failures: dict[str, str]
-    """Reasons of failures, by label."""
+    """Reason for each failure, by the migration's label."""
 
     def frame(self) -> pd.DataFrame:
         """Table with one row per migration."""
@@ -98,7 +98,7 @@ class MigrationResults:
 def collect_migrations(
     migrations: Sequence[MigrationCell], *, restart: bool = False, progress: Progress = silent
 ) -> MigrationResults:
-    """Run the migrations that have no result yet, one at a time, because they are timed.
+    """Run the migrations that have no result yet, one after another, because they are timed.
 
     A migration that fails does not stop the others. Raises `InputError` if QEMU or an assembler is missing. Raises
     `SimlibError` if the lab is already running.
@@ -144,8 +144,8 @@ def write_migrations(collected: MigrationResults, folder: Path, name: str) -> li
         "hardware": f"{host['cpu']}, {host['cpus']} CPUs; QEMU {collected.qemu.text}, both sides on this host",
         "command": "simlib lab migrate EXPERIMENT.toml --out DIR --name NAME",
         "setup": {"kernels": {"host": {**host, "qemu": collected.qemu.text, "command": command}}},
-        "notes": ["The guest is simlib/lab/migration/guest.S: nothing but writes at a known rate."],
-        "caveats": ["The guest is emulated (TCG), so KVM's lock is not in these times; QEMU's decisions are."],
+        "notes": ["The guest is simlib/lab/migration/guest.S, which only writes to memory at a known rate."],
+        "caveats": ["The guest is emulated (TCG): the times show QEMU's decisions, not waits for mmu_lock."],
     }
     names, texts = [column.name for column in KEYS], dict[str, str]()
     for table, title, columns, extra_keys in (("runs", "migration", RUNS, []), ("passes", "pass", PASSES, ["pass"])):
@@ -154,5 +154,5 @@ def write_migrations(collected: MigrationResults, folder: Path, name: str) -> li
         frame = frame.astype({column.name: "Int64" for column in columns if column.kind == "whole"})
         text = frame.to_csv(index=False, lineterminator="\n")
         stem, key = f"{name}-{table}", [*names, *extra_keys]
-        texts |= measured_files(stem, f"{name}: one row a {title}", about, (*KEYS, *columns), key, text)
+        texts |= measured_files(stem, f"{name}: one row per {title}", about, (*KEYS, *columns), key, text)
     return [path for path in write_together(folder, texts) if path.suffix == ".csv"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Experiments with real migrations: guests and QEMU's settings, in a TOML file.
 
-As in `simlib.lab.experiment`, a list spans a matrix. Keys of ``[experiment.settings]`` are QEMU's names: numbers are
+As in `simlib.lab.experiment`, a list is a dimension. Keys of ``[experiment.settings]`` are QEMU's names: numbers are
 passed to ``migrate-set-parameters`` and booleans to ``migrate-set-capabilities``, except ``cpu-throttle-tailslow``,
 which is a parameter.
 """
@@ -34,7 +34,7 @@ _SIZE = re.compile(r"([1-9]\d*)([KMG]?)", re.ASCII)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZES = ("memory", "working_set", "hot_set")
 _BOOLEAN_PARAMETERS = ("cpu-throttle-tailslow",)
-"""Parameters that are booleans."""
+"""Migration parameters whose values are booleans."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ _DEFAULTS = {"name": "", "accelerator": "tcg", "memory": "512M", "repeats": 1, "
 
 
 def has_migrations(path: str | Path) -> bool:
-    """Return True if an experiment file is one of migrations: its tables have ``[experiment.settings]``."""
+    """Return True if an experiment file has a table with ``[experiment.settings]``, as those with migrations do."""
     tables = read_toml(path, "an experiment (TOML)").get("experiment", [])
     return isinstance(tables, list) and any(isinstance(table, dict) and "settings" in table for table in tables)
 
@@ -163,7 +163,7 @@ def _migrations(name: str, chosen: Mapping[str, Mapping[str, Any]], where: str) 
         raise InputError(f"{where}: accelerator", general["accelerator"], "is not known", hint)
     memory, workload = _bytes(general["memory"], f"{where}: memory"), _workload(chosen["guest"], where)
     if workload.working_set + BASE > memory:
-        rule, hint = "must contain the working set, above the first 1 MiB", "give the guest more memory"
+        rule, hint = "must exceed the working set by at least 1 MiB", "give the guest more memory"
         raise InputError(f"{where}: memory", general["memory"], rule, hint)
     settings = tuple(sorted(_setting(key, value, where) for key, value in chosen["settings"].items()))
     after = _number(general["postcopy_after_s"], f"{where}: postcopy_after_s", 0, 3600)

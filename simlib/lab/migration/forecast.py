@@ -18,11 +18,11 @@ from simlib.measurements.importers.tables import Column, DescribedTable, predict
 SEED = 1
 
 FIT_TABLES = ("migrate", "migrate-held-out")
-"""Tables of migrations to which the host is fitted: those used to develop the model, and the first held-out ones."""
+"""Tables of migrations to which the host is fitted: one used to develop the model, and the first that was held out."""
 
 COLUMNS = (
     *KEYS,
-    Column("completed", "whole", "1: it completes within its limit"),
+    Column("completed", "whole", "1: the migration completes within limit_s; 0: it does not"),
     Column("completed_share_ratio", "number", "share of the sampled migrations that complete"),
     Column("throttle_percent", "whole", "highest throttle"),
     *(
@@ -62,7 +62,7 @@ def forecast_files(experiment: Path, name: str) -> dict[str, str]:
         "command": f"simlib lab predict data/experiments/{experiment.name} --out data/predictions --name {name}",
         "answers": [f"{name}-runs"],
         "notes": ["Written before the migrations were run, and not changed afterwards."],
-        "caveats": ["For this host: two CPUs, both sides on it."],
+        "caveats": ["Valid only for this host, which has two CPUs and runs both sides."],
     }
     key = tuple(column.name for column in KEYS)
     title = f"{name}: real migrations, predicted before they were run"

@@ -21,7 +21,7 @@ STATE, LOG, GAPS = 0x9000, 0x10000, 1024
 """Addresses of the counters and of the long gaps, and the number of gaps stored per vCPU; as in ``guest.S``."""
 
 MAX_VCPUS = (0xA0000 - LOG) // (16 * GAPS)
-"""Maximum number of vCPUs whose gaps fit below the display's memory."""
+"""Maximum number of vCPUs whose gaps fit below the VGA memory."""
 
 _STATE, _GAP = struct.Struct("<QQI20xI20x"), struct.Struct("<QQ")
 _MARK = b"simlib-migration"

@@ -24,8 +24,8 @@ FULL_SPEED_S = 1e-6
 on it."""
 
 FAULT_S = 0.4e-3
-"""Time from a fault during postcopy to the arrival of its page, s, with both sides on one host. Assumed; hardly any
-result here depends on it."""
+"""Time from a fault during postcopy to the arrival of its page, s, with both sides on one host. Assumed; it hardly
+affects any result here."""
 
 LEVEL, DRAWS, _RESIDUAL_DRAWS = 0.9, 60, 50
 """Probability of the intervals, number of write rates sampled for them, and residuals sampled for each rate."""
@@ -92,7 +92,7 @@ def fit_host(runs: pd.DataFrame) -> EmulatedHost:
 
 
 def working_set_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
-    """Return the working set of ``guest.S`` in three classes: hot pages, cold pages, and pages of zeros."""
+    """Return the working set of ``guest.S`` in three classes: hot pages, cold pages, and zero pages."""
     memory, vcpus = row["memory_bytes"] / PAGE, row["vcpus"]
     hot, cold = row["hot_set_bytes"] / PAGE, (row["working_set_bytes"] - row["hot_set_bytes"]) / PAGE
     share = row["hot_percent"] / 100
@@ -181,7 +181,7 @@ def compare_with_expected(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.D
 
 
 def score(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Score predictions of `compare_with_expected` by quantity, over the migrations that completed as predicted."""
+    """Score predictions of `compare_with_expected` by quantity; times and sizes if both completed."""
     done = comparison[(comparison["completed"] == 1) & (comparison["completed_expected"] == 1)]
     right = float((comparison["completed"] == comparison["completed_expected"]).mean())
     rows = [("converges or not, share right", right, np.nan)]

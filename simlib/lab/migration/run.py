@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Migrate a guest from one QEMU to another on this machine, and sample both."""
+"""Migrate a guest from one QEMU to another on this machine, and record the progress and the guest's writes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _MigratingQemu(AbstractContextManager["_MigratingQemu"]):
         return read_gaps(self.read_memory(LOG, 16 * GAPS * self.vcpus), counters)
 
     def events(self, name: str) -> list[tuple[float, Any]]:
-        """Return time, s since 1970, and data of each event with this name."""
+        """Return the time (s since the Unix epoch) and the data of each event with this name."""
         self.query("query-status")  # reads all events that arrived before
         rows = [row for row in self.monitor.events if row["event"] == name]
         return [(row["timestamp"]["seconds"] + row["timestamp"]["microseconds"] / 1e6, row.get("data")) for row in rows]

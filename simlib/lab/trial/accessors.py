@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Replace the calls that take mmu_lock in a kernel's source by the series' accessors, which name each call site.
 
-Patches 0001 to 0004 of `kernel-patches/` do this by hand. The rules here also work on a source with other changes, to
+Patches 0001 to 0004 of `kernel-patches/` replace them by hand. The rules here also work on a source with changes to
 which those patches would not apply. A call gets the site that the series assigns to its function; in a function
 that the series does not know, it gets a new site, which is named after the function.
 """
@@ -91,7 +91,7 @@ class Rewritten:
 
 
 def function_starts(text: str) -> Iterator[tuple[int, str]]:
-    """Iterate over the functions of a C file: start and name; declarations are included, which has no effect.
+    """Iterate over the functions of a C file: start and name; declarations are included, without effect.
 
     >>> list(function_starts("static int one(void)\\n{\\n\\ttwo();\\n}\\n\\nvoid three(struct kvm *kvm)\\n{\\n}\\n"))
     [(0, 'one'), (34, 'three')]
@@ -100,7 +100,7 @@ def function_starts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def sites_in(text: str) -> dict[str, list[str]]:
-    """Sites that each function of a file with accessors names, in order.
+    """Call sites that each function of a file passes to the accessors, in order.
 
     >>> sites_in("void f(struct kvm *kvm)\\n{\\n\\tkvm_mmu_write_lock(kvm, KVM_MMU_LOCK_ZAP);\\n}\\n")
     {'f': ['KVM_MMU_LOCK_ZAP']}

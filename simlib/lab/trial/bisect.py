@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Find the patch of a series that changes a number, by bisection, which boots few kernels."""
+"""Find the patch of a series that changes a number, by bisection, which needs few boots."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Bisection(Result):
         return pd.DataFrame(rows, columns=["patches", "last", "value"]).assign(unit=self.difference.quantity.unit)
 
     def summary(self) -> str:
-        """Text for a mail: 72 columns."""
+        """Text for a mail, 72 columns wide."""
         lines = [f"{self.difference.quantity.title}, {self.difference.mmu_mode} {self.difference.cell}"]
         lines += [f"  {count:3} patches {value:14.6g}" for count, value in sorted(self.values.items())]
         lines.append(f"Patch {self.patch_number} changes it: {self.patches[self.patch_number - 1]}")
@@ -88,7 +88,7 @@ def _clearest(trial: Trial, metric: str) -> Difference:
     """Select the changed number with the given name whose change is largest relative to the scatter of its runs."""
     changed = [difference for difference in FailRule(metric).matching(trial) if difference.verdict == CHANGED]
     if not changed:
-        raise InputError("--bisect", metric, "the series does not change such a number", "choose one of the trial's")
+        raise InputError("--bisect", metric, "is not a number that the series changes", "see simlib lab try")
     return min(changed, key=lambda difference: (difference.p, -abs(math.log(difference.ratio))))
 
 
@@ -97,15 +97,15 @@ def _measure(request: Request, source: Source, count: int, difference: Differenc
 
     Raises `InputError` if the kernel with them does not run, or does not have the number.
     """
-    kernel = replace(request.stage(source, 0, count)[1], name=f"the kernel with {count} patches")
+    kernel = replace(request.stage(source, 0, count)[1], name=f"the kernel with {count} of the patches")
     mode = difference.mmu_mode
     design = next(d for d in designs(mode, request.options.quick) if d.name == difference.cell.split()[0])
     trial = ModeTrial(mode, source, request.emulators[mode], request.options)
     built = trial.build_layouts(kernel, design.layouts, progress)
     _, runs = trial.boot([design], [[], built], progress)
     if trial.failure or difference.cell not in runs:
-        rule = f"with it the kernel fails: {trial.failure}"
-        hint = "fix that patch, or omit the patches before it"
+        rule = f"the kernel with the patches up to this one fails: {trial.failure}"
+        hint = "fix that patch: the kernel must run after each patch of the series"
         raise InputError("SERIES", request.patches[count - 1].name, rule, hint)
     return statistics.median(run.get(difference.quantity, 0.0) for run in runs[difference.cell])
 

@@ -66,7 +66,7 @@ DESIGNS = (
     TrialDesign("load", "CLEAR while vCPUs write", "load", _LOAD, 5, 2),
     TrialDesign("blocks-late", "2 MiB mappings, CLEAR", "sizes", _HUGE, 5, quick=False),
     TrialDesign("sizes", "CLEAR in parts", "sizes", _SIZES, 5, quick=False),
-    TrialDesign("load-64", "CLEAR of 64 pages an ioctl", "load-64", {**_LOAD, "chunk_pages": 64}, 5, 4, quick=False),
+    TrialDesign("load-64", "CLEAR of 64 pages per ioctl", "load-64", {**_LOAD, "chunk_pages": 64}, 5, 4, quick=False),
     TrialDesign("load-more", "CLEAR, other numbers of vCPUs", "load-more", _MORE_VCPUS, 5, 3, quick=False),
     TrialDesign("load-get", "GET that clears", "load-get", {**_LOAD, "get_clears": True}, 5, 4, quick=False),
     TrialDesign("load-ring", "dirty rings", "load-ring", {**_LOAD, "ring_entries": 512}, 5, 4, _RINGS, quick=False),
@@ -84,13 +84,13 @@ _MODES_OF_FILES = (
     (r"arch/riscv/", ("riscv64/h",)),
     (r"arch/|Documentation/|tools/|MAINTAINERS", ()),
 )
-"""MMU modes that use a file, for files that not all of them use; the first matching pattern is used."""
+"""MMU modes that use a file, by patterns of its path: the first match counts, and all modes use other files."""
 
 MMU_MODES = ("x86_64/npt", "x86_64/shadow", "arm64/vhe", "riscv64/h")
 
 
 def mmu_modes_for(files: Iterable[str], empty: bool = False) -> tuple[str, ...]:
-    """MMU modes that use some of the kernel's files; all of them for an `empty` series.
+    """MMU modes that use at least one of the given files; all modes for an `empty` series.
 
     >>> mmu_modes_for(["arch/x86/kvm/mmu/tdp_mmu.c"]), mmu_modes_for(["arch/arm64/kvm/mmu.c", "MAINTAINERS"])
     (('x86_64/npt',), ('arm64/vhe',))

@@ -26,7 +26,7 @@ MIN_CHANGE = 0.01
 """Smallest relative change of a time that is reported."""
 
 DETECTABLE_CHANGE = 0.10
-"""Relative change that the runs of a number must be able to show; otherwise they are too few."""
+"""Relative change that a number's runs must be able to detect; if they cannot, there are too few."""
 
 CHANGED, ALIKE, TOO_FEW, EQUAL = "changed", "not distinguishable", "too few runs", "equal"
 
@@ -102,7 +102,7 @@ def difference(mmu_mode: str, cell: str, name: TrialQuantity, *values: Sequence[
 
 
 def welch(base: NDArray[np.float64], changed: NDArray[np.float64]) -> tuple[float, float]:
-    """Half-width of the 95 % interval of the difference of two means, and p.
+    """Half-width of the 95 % interval of the difference of two means, and the p-value.
 
     - `base`, `changed`, shapes (runs,): values of each kernel; at least two.
 

@@ -2,7 +2,7 @@
 """The kernels that a trial compares: one without the series and one with it, each in several layouts.
 
 A layout is the same kernel with KVM's code and data at other addresses, so that effects of the addresses are not
-attributed to the series. All kernels of a target are compiled in one tree, where each but the first takes seconds.
+attributed to the series. All kernels of a target are compiled in one tree, where each after the first takes seconds.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def build_kernel(source: Source, kernel: Kernel, target: Target, progress: StepR
 
 
 def build_provenance(source: Source, target: Target, kind: str) -> dict[str, str]:
-    """Hash of the configuration and version of the compiler, which all kernels of a source share on a target."""
+    """The configuration's hash and the compiler's version, which all kernels of a source share on a target."""
     configuration = config_sha256(_objects(source, target, kind) / ".config")
     return {"configuration_sha256": configuration, "compiler": compiler_version(target)}
 
@@ -168,7 +168,7 @@ def _programs(source: Source, target: Target, kernel: Kernel, progress: StepRepo
 
 
 def _update_tree(source: Source, kernel: Kernel) -> None:
-    """Update the tree that is compiled to a kernel's source; only files that differ are written."""
+    """Write a kernel's source to the tree that is compiled; only files that differ are written."""
     folder, touched = kernel.staged.folder, list(kernel.staged.touched)
     if kernel.layout:
         folder = source.folder / "stage" / "padded"

@@ -27,7 +27,7 @@ Runs = dict[str, list[dict[TrialQuantity, float]]]
 
 
 def report_steps(progress: Progress | None) -> StepReport:
-    """Report steps whose share of the whole is unknown."""
+    """Return a function that reports steps whose share of the whole is unknown."""
     return lambda step: progress(step, 0.0) if progress else None
 
 

@@ -25,7 +25,7 @@ _GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}
 
 
 class TrialQuantity(NamedTuple):
-    """Name of a number of a boot.
+    """Name of a number that a boot gives.
 
     - `of`: an ioctl or phase of the test, ``vCPUs``, ``TLB``, or a call site of mmu_lock with its mode and phase; with
       lock_stat, a class of locks with its mode.

@@ -35,14 +35,14 @@ from simlib.measurements import MeasurementTable
 from simlib.measurements.importers.tables import Column, measured_files
 
 WIDTH = 72
-"""Columns of a mail."""
+"""Maximum width of a mail's lines, characters."""
 
 _DESCRIPTIONS = {design.name: design.what for design in DESIGNS}
 
 
 @dataclass(frozen=True, repr=False)
 class Trial(Result):
-    """Changes by a series in the lab.
+    """Changes that a series causes in the lab.
 
     - `about`: ``command`` (repeats the trial), ``patches``, ``series_sha256``, ``parameters``, ``parameters_of_both``,
       ``kernel`` (its kind), ``source``, ``images`` (hashes by MMU mode, without the series and with it), ``new_sites``
@@ -63,7 +63,7 @@ class Trial(Result):
 
     @classmethod
     def judged(cls, fields: Mapping[str, Any], differences: Sequence[Difference]) -> Trial:
-        """Make a trial of its stored fields, with new verdicts on its numbers.
+        """Make a trial from its stored fields, with new verdicts on its numbers.
 
         - `fields`: ``about``, ``mmu_modes``, ``same``, ``failures``.
         """
@@ -72,7 +72,7 @@ class Trial(Result):
 
     @property
     def kernel(self) -> str:
-        """Kind of both kernels; older trials have the default one and do not name it."""
+        """Kind of both kernels; older trials do not name it, and have the default."""
         return str(self.about.get("kernel", STATISTICS_KERNEL))
 
     @property
@@ -82,7 +82,7 @@ class Trial(Result):
 
     @property
     def reported(self) -> tuple[Difference, ...]:
-        """Numbers of `changed` for the text and the figure: without times per page that only repeat the time."""
+        """Numbers of `changed` for the text and the figure: without times per page that change like the time."""
         times = {(n.mmu_mode, n.cell, n.quantity.of): n.ratio for n in self.changed if n.quantity.what == "time"}
 
         def repeats_time(number: Difference) -> bool:
@@ -140,7 +140,7 @@ class Trial(Result):
         return "\n".join([*lines, *(f"{line}  " for line in self._foot())]) + "\n"
 
     def summary(self) -> str:
-        """Text for a mail: 72 columns."""
+        """Text for a mail, 72 columns wide."""
         lines = [*self._head(), ""]
         if not self.mmu_modes:
             lines += ["The series changes nothing in the selected kernels.", ""]
@@ -177,7 +177,7 @@ class Trial(Result):
         provenance = (
             f"Linux {source['version']} ({source['origin']} {str(source['sha256'])[:12]}); {self.kernel} "
             f"{str(source['series_sha256'])[:12]}; series {self.about['series_sha256'][:12]}; "
-            f"{self.about['boots']} boots"
+            f"boots: {self.about['boots']}"
         )
         return [*wrap_lines(provenance), f"Repeat it: {self.about['command']}"]
 
@@ -228,15 +228,15 @@ def _describe_unchanged(numbers: Sequence[Difference]) -> str:
     """Describe the numbers that did not change, in a sentence."""
     count = {verdict: sum(number.verdict == verdict for number in numbers) for verdict in (EQUAL, ALIKE, TOO_FEW)}
     resolution = f"{100 * DETECTABLE_CHANGE:.0f} %"
-    clauses = [f"{count[EQUAL]} other numbers are equal in all runs"]
+    clauses = [f"other numbers: {count[EQUAL]} equal in all runs"]
     if count[ALIKE]:
-        clauses.append(f"{count[ALIKE]} do not differ significantly, with an uncertainty of at most {resolution}")
+        clauses.append(f"{count[ALIKE]} not significantly different, with an uncertainty of at most {resolution}")
     if count[TOO_FEW]:
         needed = sorted(number.runs for number in numbers if number.verdict == TOO_FEW)
         runs = max(len(number.base) for number in numbers)
         clauses.append(
-            f"{count[TOO_FEW]} had too few runs (at most {runs} of each kernel) for an uncertainty of {resolution}:"
-            f" {needed[len(needed) // 2]} runs would suffice for half of them"
+            f"{count[TOO_FEW]} with too few runs (at most {runs} of each kernel) for an uncertainty of {resolution}:"
+            f" {needed[len(needed) // 2]} runs would suffice for half of these"
         )
     return f"{'; '.join(clauses)} (probability of any false difference: {100 * ALPHA:.0f} %)."
 
@@ -244,12 +244,12 @@ def _describe_unchanged(numbers: Sequence[Difference]) -> str:
 COLUMNS = (
     Column("trial", "text", "name of the trial"),
     Column("mmu_mode", "text", "emulated architecture and MMU mode"),
-    Column("cell", "text", "what was run"),
+    Column("cell", "text", "cell of the trial"),
     Column("of", "text", "ioctl, phase or call site"),
-    Column("what", "text", "which number of it"),
-    Column("measured_in", "text", "count, or instructions of all CPUs together"),
-    Column("base", "text", "the number in each run of the kernel without the series, sorted"),
-    Column("changed", "text", "the number in each run of the kernel with the series, sorted"),
+    Column("what", "text", "quantity"),
+    Column("measured_in", "text", "count, or instructions (total of all CPUs)"),
+    Column("base", "text", "values in the runs of the kernel without the series, sorted"),
+    Column("changed", "text", "values in the runs of the kernel with the series, sorted"),
 )
 
 
@@ -262,10 +262,10 @@ def trial_files(trials: Mapping[str, Trial], name: str) -> dict[str, str]:
     kernels = {mode: {**about["source"], **kernel} for about in abouts for mode, kernel in about["kernels"].items()}
     about = {
         "source": {"subject": "simlib lab try", "author": "simlib"},
-        "hardware": "QEMU, TCG, one thread, icount: one instruction a nanosecond",
+        "hardware": "QEMU, TCG, one thread, icount: one instruction per nanosecond",
         "command": "make lab-tries",
         "setup": {"kernels": kernels, "trials": {label: _about(trial) for label, trial in trials.items()}},
-        "notes": ["A trial's own command repeats it (setup).", "Times are instructions, summed over all CPUs."],
+        "notes": ["The command that repeats each trial is in setup.", "Times are instructions, summed over all CPUs."],
         "caveats": ["Emulated: no caches, no line transfers, no IPI cost."],
     }
     key = [column.name for column in COLUMNS[:5]]

@@ -64,6 +64,6 @@ class FailRule:
         numbers = [number for name, number in named if all(word in name for word in words) and name.endswith(words[-1])]
         if named and not numbers:
             names = sorted({name for name, _ in named})
-            hint = f"known: {', '.join(names[:6])}, …: --out writes all of them"
-            raise InputError("metric", self.what, "matches no number of this trial", hint)
+            hint = f"known: {', '.join(names[:6])}, …; --out writes all names"
+            raise InputError("metric", self.what, "does not match a number of this trial", hint)
         return numbers

@@ -50,7 +50,7 @@ class Request:
         parameters = {**options.parameters, **options.shared_parameters}
         if flag and parameters:
             hint = "omit --each-patch and --bisect, or omit --set and --set-all"
-            raise InputError("parameters", ", ".join(parameters), "apply to a whole series only", hint, flag="--set")
+            raise InputError("parameters", ", ".join(parameters), "apply only to a whole series", hint, flag="--set")
         check_kernel(options.kernel)
         numbers = bundled_numbers(series)
         if flag and numbers:
@@ -81,7 +81,7 @@ class Request:
         return stage_kernels(source, self.patches[first:end], self.patches[:first], self.options.kernel)
 
     def trial(self, source: Source, part: tuple[int, int], flags: Sequence[str], progress: Progress | None) -> Trial:
-        """Try a part of the series in every MMU mode that it touches; the verdicts are corrected over all modes.
+        """Try a part of the series in every MMU mode that it touches; the verdicts are corrected for all comparisons.
 
         - `part`: number of the first patch, from 0, and end of the range.
         - `flags`: of the command that repeats the trial, such as ``--each-patch``.

@@ -28,7 +28,7 @@ MEASURING_PATCHES = (1, 2, 3, 4, 5, 6, *SELFTEST_PATCHES)
 """Bundled instrumentation patches: accessors, statistics, tracepoints, selftests. The others add switches."""
 
 SELFTESTS = "tools/testing/selftests/"
-"""Folder whose changes by a tried series are ignored: both kernels run the same tests."""
+"""Folder in which the tried series' changes are ignored: both kernels run the same tests."""
 
 
 def file_diffs(text: str) -> Iterator[tuple[tuple[str, str], str]]:
@@ -111,7 +111,7 @@ def series_hash(patches: Sequence[Patch]) -> str:
 
 
 def base_commit(series: str, tree: Path) -> str:
-    """Hash of the commit before a range of commits. Raises `InputError` if git knows no such commit."""
+    """Hash of the commit before a range of commits. Raises `InputError` if git does not know the range."""
     first, last = series.split("..", 1)
     return git(tree, series, "merge-base", first or "HEAD", last.removeprefix(".") or "HEAD").strip()
 
@@ -140,7 +140,7 @@ def _split_mails(text: str, name: str) -> tuple[Patch, ...]:
 def _read(path: Path) -> str:
     data = path.read_bytes()
     if len(data) > _MAX_BYTES:
-        raise InputError("SERIES", str(path), f"must be at most {_MAX_BYTES} bytes", "give only the patches")
+        raise InputError("SERIES", str(path), f"must be at most {_MAX_BYTES:,} bytes", "give only the patches")
     return data.decode("utf-8", errors="surrogateescape")
 
 
@@ -159,5 +159,5 @@ def _checked(patch: Patch) -> Patch:
     for name in paths:
         path = name.removeprefix("a/").removeprefix("b/")
         if name != "/dev/null" and (path.startswith("/") or ".." in path.split("/")):
-            raise InputError("SERIES", patch.name, f"names {name}, which lies outside of the tree", "remove that file")
+            raise InputError("SERIES", patch.name, f"names {name}, which is outside of the tree", "remove that file")
     return patch

@@ -16,7 +16,7 @@ from simlib.lab.trial.accessors import UncountedCall, sites_in, to_accessors
 from simlib.lab.trial.series import Patch, file_diffs
 
 _ACCESSOR_PATCHES = 4
-"""Number of the last bundled patch that replaces calls by accessors."""
+"""Number of the last bundled patch that replaces calls with accessors."""
 
 _BY_HAND = ("include/linux/kvm_types.h", "virt/kvm/kvm_mm.h", "include/linux/kvm_mmu_lock.h")
 """Files in which the accessor patches do more than replace calls."""
@@ -94,7 +94,7 @@ def stage(
 
 
 def _added(after: Sequence[UncountedCall], before: Sequence[UncountedCall]) -> tuple[UncountedCall, ...]:
-    """Calls whose text occurs more often than before: those beyond the earlier number."""
+    """Calls whose text occurs more often than before: only the additional occurrences."""
     known = Counter(call.text for call in before)
     added = []
     for call in after:

@@ -60,7 +60,7 @@ def test_an_instance_from_beginning_to_end(tracefs):
     waits, _, _, events = (table.frame for table in contents.tables)
     assert waits[["task", "pid", "wait_ns"]].to_numpy().tolist() == [["CPU 0/KVM", 41, 626000]]
     assert events[["event", "events"]].to_numpy().tolist() == [["kvm_page_fault", 2]]
-    assert contents.warnings == ("1 lines of the trace could not be parsed",)
+    assert contents.warnings == ("trace lines that could not be parsed: 1",)
     (last,) = removed
     assert last == {
         "trace_clock": "mono", "buffer_size_kb": "4096", "options/event-fork": "1", "set_event_pid": "41 42",
@@ -81,7 +81,7 @@ def test_the_instance_is_removed_whatever_happens(tracefs, fault):
 
 def test_a_start_that_fails_leaves_nothing(tracefs, monkeypatch):
     root, _, removed = tracefs
-    with pytest.raises(InputError, match="tracepoints = kvm:no_such: this kernel has none of them; give others: --ev"):
+    with pytest.raises(InputError, match="tracepoints = kvm:no_such: this kernel has no such event; give others: --ev"):
         Tracing(["kvm:no_such"], [41], root)
 
     def refused(self, name, text):
