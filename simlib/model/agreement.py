@@ -70,7 +70,7 @@ def _check_throttle(workload: Workload) -> None:
     if workload.clear_threads:
         raise InputError(key, value, "is not supported with clear_threads", "remove clear_threads")
     if workload.throttle_slice == 0:
-        raise InputError("workload.throttle_slice", format_duration(0), "must be more than 0", "let vCPUs run")
+        raise InputError("workload.throttle_slice", format_duration(0), "must be more than 0", "omit throttle_slice")
     if rule.limit and not workload.rings:
         raise InputError(key, value, "needs dirty rings: vCPUs sleep when a ring is full", 'use clear_when = "ring"')
 
@@ -120,8 +120,8 @@ def _check_ring(policy: Policy, workload: Workload) -> None:
 def _check_turns(host: Host, threads: int) -> None:
     if host.turn and (host.clock == "wall" or host.turn >= MOST_TURN_PS):
         rule = f"CPUs take turns only on a single processor, of less than {format_duration(MOST_TURN_PS)} each"
-        raise InputError("host.turn", format_duration(host.turn), rule, 'use clock = "serial" or "serial_yield"')
+        raise InputError("host.turn", format_duration(host.turn), rule, 'use a shorter turn, or a serial clock')
     if host.tick and not 0 < threads * (2 * host.turn + host.tick_work) < host.tick * (host.turn > 0):
-        shortest = f"{threads} * (2 * turn + tick_work) for a number of threads of {threads}"
+        shortest = f"{threads} * (2 * turn + tick_work) with {threads} threads"
         rule = f"requires CPUs that take turns, and must be longer than {shortest}"
         raise InputError("host.tick", format_duration(host.tick), rule, "set turn, and use a longer tick")

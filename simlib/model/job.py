@@ -105,9 +105,9 @@ class Job:
     - `block_pages`: pages that one block maps; a power of two.
     - `mapped_as_blocks`: stage 2 has block mappings where possible.
     - `populated`: all memory is mapped, writable, when the run begins.
-    - `image`: state of the memory when the run begins, in place of `mapped_as_blocks` and `populated`.
+    - `image`: state of the memory when the run begins, instead of `mapped_as_blocks` and `populated`.
     - `lock_pages`: pages of one region, where there is a lock for each (`LockScope.REGION`).
-    - `write_percent`: share of the pages that the guest writes; it reads the others.
+    - `write_percent`: share of the pages that the guest writes; it only reads the other pages.
     - `vcpus`: number of vCPUs, which are the first threads.
     - `first_batch`: pages of each thread's adaptive batch when the run begins.
     - `stamps`: phase that each stamp ends, in order.
@@ -126,7 +126,7 @@ class Job:
     - `buffer_entries`: size of a vCPU's log buffer, into which hardware writes a page as it sets its dirty bit; 0:
       there are no log buffers, and SCAN's sync finds the written pages. Without `dirty_bits`, LOG writes into it.
     - `logged`, shape (n_threads,): pages in each log buffer when the run begins, all of them page 0; None: none.
-    - `ring_entries`: size of a vCPU's dirty ring, which gets pages in place of the dirty log; 0: there are no rings.
+    - `ring_entries`: size of a vCPU's dirty ring, which gets pages instead of the dirty log; 0: there are no rings.
       When at least `ring_full` entries have not been reset, the vCPU leaves the guest.
     - `throttle`: rule of THROTTLE_CHECK, THROTTLE and DIRTY_LIMIT_UPDATE; None: there are no such steps.
     - `notes`: notes of the listing: number of the step, and note.

@@ -37,8 +37,8 @@ class NamedPolicy:
     - `architectures`: those to which `changes` apply; empty: all.
     - `elsewhere`: changes on the other architectures.
     - `settings`: settings of shipped software that select the policy, by architecture or its family; "": on every
-      other. An empty string: no shipped software has the policy there.
-    - `patch`: patch that implements the policy; empty: none, except those of kernel-patches/ for a condition of CLEAR.
+      other one. An empty string: no shipped software has the policy there.
+    - `patch`: patch that implements the policy; empty: no patch, except kernel-patches/ for a condition of CLEAR.
     - `imperative`: the change as an instruction, for `simlib choose`; empty: none.
     """
 

@@ -92,7 +92,7 @@ class Scenario:
 
     - `variants`: the same scenario with some values changed (other kernels on the same host), by name.
     - `cost_group`: variants of one group share the costs in `Calibration.per_group_costs`. A variant without a group is
-      in that of the scenario; if that has none either, the variant's name is its group.
+      in the scenario's group; if the scenario has no group either, the variant's name is its group.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory_per_vcpu": "2G"}, "policy": {"architecture": "arm64"}})
     >>> s.guest.pages_per_vcpu
@@ -259,8 +259,8 @@ class Scenario:
         memory = size_text(guest.pages * guest.page_size)
         variants = f", variants {', '.join(self.variants)}" if self.variants else ""
         return (
-            f"<Scenario {self.workload.kind} on {self.host.name}: {guest.vcpus} vCPUs, {memory}, "
-            f"{self.policy.architecture}, {len(self.costs.given())} costs given{variants}>"
+            f"<Scenario {self.workload.kind} on {self.host.name}: {guest.vcpus} vCPU{'s' * (guest.vcpus != 1)}, "
+            f"{memory}, {self.policy.architecture}, costs given: {len(self.costs.given())}{variants}>"
         )
 
     def _repr_html_(self) -> str:

@@ -61,8 +61,8 @@ class Threshold(Condition):
 class Adaptive(Condition):
     """The adaptive batch of pages is done.
 
-    At the end of each hold, the batch doubles if no thread waits for the lock, otherwise it halves, within bounds. It
-    starts at the lower bound. Each clearing thread has its own batch.
+    At the end of each hold, the batch doubles if no thread waits for the lock, and halves if one does, within bounds.
+    It starts at the lower bound. Each clearing thread has its own batch.
     """
 
     least: int

@@ -13,7 +13,7 @@ _MS = PS_PER_S // 1000
 class Throttle(NamedTuple):
     """Throttling rule of a VMM. Times are in ps, shares in percent.
 
-    - `trigger`: share of the sent memory that may be dirtied in the same time.
+    - `trigger`: share of the sent memory that may be dirtied in the same period.
     - `times`: number of checks in which the guest must exceed this share before throttling starts or increases.
     - `initial`, `increment`, `most`: share of its time for which a vCPU sleeps: the first value, the increment, the
       maximum.

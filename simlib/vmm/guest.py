@@ -133,8 +133,8 @@ class RunningGuest:
     @property
     def description(self) -> str:
         """The guest's size, link and writes, as a string."""
-        rates = "; ".join(rate.description for rate in self.dirty)
-        return f"{self.vcpus} vCPUs, {size_text(self.memory)}, {format_bandwidth(self.link)}; {rates}"
+        size, rates = size_text(self.memory), "; ".join(rate.description for rate in self.dirty)
+        return f"{self.vcpus} vCPU{'s' * (self.vcpus != 1)}, {size}, {format_bandwidth(self.link)}; {rates}"
 
     def sample(self, random: np.random.Generator) -> tuple[WorkingSet, LinkModel, float]:
         """Draw a working set and a link that are consistent with the known values.

@@ -30,7 +30,7 @@ def read_settings(texts: Iterable[str], current: Settings | None = None) -> Sett
 
     Raises `InputError` if a string is not a setting.
 
-    - `current`: settings that the strings do not change; by default those of QEMU, with an unlimited bandwidth.
+    - `current`: settings that the strings do not change; by default QEMU's, with an unlimited bandwidth.
 
     >>> read_settings(["auto-converge=on"]).auto_converge
     True

@@ -276,7 +276,7 @@ def _rate_of_migration(migration: Any, page_size: int, notes: list[str]) -> tupl
     slowed = f", throttled by {throttle:g} %" if throttle else ""
     notes.append(
         f"{rate * page_size / _MIB:.4g} MiB/s dirtied over {seconds:.3g} s: ram.dirty-pages-rate of {MIGRATE}; the "
-        f"time is assumed to be that of a mean pass, total-time over dirty-sync-count. The migration slowed the "
+        f"time is assumed to be the mean time of a pass, total-time over dirty-sync-count. The migration slowed the "
         f"guest{slowed}: calc-dirty-rate before the migration is more accurate"
     )
     return (DirtyRate(rate * page_size * seconds / PAGE, seconds),)

@@ -76,7 +76,7 @@ def test_figures_take_a_result_without_reshaping(results):
 def test_the_repr_of_a_scenario_is_one_line():
     scenario = Scenario.parse({"variants": {"a": {}}})
     assert repr(scenario) == (
-        "<Scenario dirty_log_perf_test on unnamed: 1 vCPUs, 1 GiB, arm64, 0 costs given, variants a>"
+        "<Scenario dirty_log_perf_test on unnamed: 1 vCPU, 1 GiB, arm64, costs given: 0, variants a>"
     )
     assert "[guest]" in SMALL.summary()
     assert SMALL._repr_html_().startswith("<pre>")
