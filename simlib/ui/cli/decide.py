@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -313,7 +311,7 @@ def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenar
     """Return the scenario with the host's method of dirty tracking; a scenario file has its own."""
     method = subject.dirty_tracking
     if not method and subject.scenario is None and "pml" in case.policy.facts.dirty_tracking:
-        if subject.from_qemu and stat.S_ISSOCK(os.stat(subject.from_qemu).st_mode):
+        if subject.from_qemu and Path(subject.from_qemu).is_socket():
             from simlib.lab.host.facts import detect_dirty_tracking
 
             method = detect_dirty_tracking()

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
+import sys
 import tomllib
+import types
 
 import numpy as np
 import pandas as pd
@@ -198,7 +201,7 @@ def test_all_architectures_in_one_table(ask, tmp_path, short, name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [((), "choose-batch = nothing: must be one of SCENARIO.toml, --architecture NAME and --all"),
-     (("--all", "--architecture", "arm64"), "choose-batch = --architecture --all: give one of"),
+     (("--all", "--architecture", "arm64"), "choose-batch = --architecture --all: must be one of"),
      (("--architecture", "arm46"), "policy.architecture = arm46: unknown architecture; did you mean 'arm64'"),
      (("--architecture", "s390"), "policy.lock = default: s390 does not take mmu_lock in this case"),
      (("--architecture", "arm64", "--memory", "1G", "--chunk", "2G"),
@@ -257,3 +260,11 @@ def test_the_command_is_brief_if_nothing_matters(ask, tmp_path):
     assert re.match(rf"Leave KVM as it is \(baseline\): {none} [0-9.]+ % \(95 % confidence", words)
     assert len(text.splitlines()) <= 16
     assert "baseline, every-256, every-512 (recommended, current)" in words
+
+
+def test_replies_of_qemu_are_read_from_standard_input(ask, monkeypatch):
+    replies = b'{"return": [{"cpu-index": 0, "target": "x86_64"}]}'
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(replies)))
+    code, _, messages = ask("choose", "--from-qemu", "-", "--strategy", "every-sixty")
+    assert code == 2
+    assert "policy = every-sixty: unknown policy" in messages
