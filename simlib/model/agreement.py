@@ -120,7 +120,7 @@ def _check_ring(policy: Policy, workload: Workload) -> None:
 def _check_turns(host: Host, threads: int) -> None:
     if host.turn and (host.clock == "wall" or host.turn >= MOST_TURN_PS):
         rule = f"CPUs take turns only on a single processor, of less than {format_duration(MOST_TURN_PS)} each"
-        raise InputError("host.turn", format_duration(host.turn), rule, 'use a shorter turn, or a serial clock')
+        raise InputError("host.turn", format_duration(host.turn), rule, 'use a shorter turn, or clock = "serial"')
     if host.tick and not 0 < threads * (2 * host.turn + host.tick_work) < host.tick * (host.turn > 0):
         shortest = f"{threads} * (2 * turn + tick_work) with {threads} threads"
         rule = f"requires CPUs that take turns, and must be longer than {shortest}"
