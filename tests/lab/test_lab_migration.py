@@ -98,7 +98,7 @@ def test_results_are_kept_failures_are_reported_and_tables_are_valid(tmp_path, m
         assert list(migrated.failures.values()) == ["it burned"]
     assert ran == [1, 2, 2]  # the first one is kept
     runs, passes = write_migrations(migrated, tmp_path, "mine")
-    assert check(runs)[0].startswith("mine-runs: 1 rows")
+    assert check(runs)[0].startswith("mine-runs: 1 row,")
     assert pd.read_csv(passes)["pass"].tolist() == [1]
     described = json.loads(runs.with_suffix(".json").read_text())
     assert "/q/" not in json.dumps(described)

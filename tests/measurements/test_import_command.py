@@ -27,7 +27,7 @@ def test_each_output_format_is_printed(ask):
     assert code == 0
     assert "enable_dirty_logging_time_s" in out  # the second table too
     assert "NA" not in out
-    assert "runs: dirty_log_perf_test: times of each run; 2 rows" in err
+    assert "runs: dirty_log_perf_test: times of each run; rows: 2" in err
 
 
 def test_files_are_written_with_out(ask, tmp_path):

@@ -23,7 +23,8 @@ def lines(name: str) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_is_valid_and_has_a_source(name: str) -> None:
     path = _paths()[name]
-    assert check(path)[0].startswith(f"{name}: {len(lines(name)) - 1} rows")
+    count = len(lines(name)) - 1
+    assert check(path)[0].startswith(f"{name}: {count} row{'s' * (count != 1)},")
     descriptor = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     assert descriptor["name"] == path.stem == name
     assert descriptor["kind"] in ("measured", "stated", "constant", "simulated")

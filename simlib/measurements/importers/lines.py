@@ -97,7 +97,7 @@ class Lines:
             else:
                 tail += block
             if len(tail) > _LONGEST:
-                raise self.fault("more than 16 MiB", "a line must be at most 16 MiB", "is it text?", self.number + 1)
+                raise self.fault("more than 16 MiB", "a line must be shorter", "is this file text?", self.number + 1)
             if self._progress is not None:
                 self._progress(f"reading {self.where}", done / self._size if self._size else 0.0)
         if blank:
@@ -175,7 +175,7 @@ class Lines:
             hint = "is the line complete? save the log again"
             raise self.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", hint) from None
         except (UnicodeEncodeError, RecursionError):
-            raise self.fault(text, "must be JSON without half characters or deep nesting", "correct it") from None
+            raise self.fault(text, "must be JSON without unpaired surrogates or deep nesting", "correct it") from None
         except ValueError as error:
             raise self.fault(str(error), "a number must be finite and at most 2^53", "is the number right?") from None
         if not isinstance(item, dict):

@@ -176,7 +176,7 @@ def _wanted(name: str, lock: str) -> bool:
 def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:
     if not lock:
         hint, cli_hint = (
-            f"was a guest running while it was enabled? {name} imports another class, {every} all classes"
+            f"was a guest running while lock_stat was on? {name} imports another class, {every} all classes"
             for name, every in (('lock="NAME"', 'lock="all"'), ("--lock NAME", "--lock all"))
         )
         return InputError(lines.where, f"lock classes: {len(names)}", "must include mmu_lock", hint, cli_hint)
