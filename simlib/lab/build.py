@@ -41,7 +41,7 @@ FIXED = (
     "KBUILD_BUILD_VERSION=1", "LOCALVERSION=",
     *(f"{tool}=none-in-the-lab" for tool in ("PAHOLE", "RUSTC", "BINDGEN", "CLANG")),
 )  # fmt: skip
-"""Settings that replace what a build takes from its environment: time, user, build number, git, and tools that Kconfig
+"""Settings that replace values from the environment of a build: time, user, build number, git, and tools that Kconfig
 looks for. The same source and compiler then produce the same bytes on every host."""
 
 OBJECTS_GIB = 0.5

@@ -70,7 +70,7 @@ def _native() -> list[Finding]:
     traced = (TRACING / "events/lock/contention_begin").exists()
     return [
         Finding("native /dev/kvm", usable, detail),
-        Finding("native patched kernel", patched, "yes" if patched else "stock: vary test.chunk_pages instead"),
+        Finding("native patched kernel", patched, "yes" if patched else "stock: vary test.chunk_pages, not the batch"),
         Finding("native lock_stat", lock_stat, "/proc/lock_stat" if lock_stat else "CONFIG_LOCK_STAT is off"),
         Finding("native tracepoints", traced, "contention_begin, contention_end" if traced else "none, or no tracefs"),
     ]

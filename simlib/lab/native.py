@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Run a cell on this host's ``/dev/kvm``.
 
-A patched kernel has the series' parameters and statistics. On a stock kernel, vary ``test.chunk_pages`` instead.
+A patched kernel has the series' parameters and statistics. On a stock kernel, vary ``test.chunk_pages``.
 ``/proc/lock_stat`` and the tracepoints ``contention_begin`` and ``contention_end`` are read if the kernel has them.
 """
 

@@ -158,7 +158,7 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
 
 
 def _turns(spec: Experiment, built: Built) -> str:
-    """Arguments of the plugin for ``turns_from`` and ``turns_to``; empty if the kernel has none of the first."""
+    """Arguments of the plugin for ``turns_from`` and ``turns_to``; empty without a function of ``turns_from``."""
     if not spec.turns_from:
         return ""
     symbols = {name: address for address, name in read_symbols(built)}

@@ -117,7 +117,7 @@ KEYS = (
     Column("rounds", "whole", "number of rounds of GET and CLEAR", unit="count"),
     Column("passes", "whole", "passes that each vCPU makes in a round; 0: as long as the rounds last"),
     Column("flush_accesses", "whole", "accesses between two flushes of the guest's TLB; 0: no flushes", unit="count"),
-    Column("parked", "text", "true: the vCPUs wait while the log is read and cleared; false: they run meanwhile"),
+    Column("parked", "text", "true: the vCPUs wait while the log is read and cleared; false: they keep running"),
     Column("seed", "whole", "seed of the test"),
     Column("ring_entries", "whole", "entries of a vCPU's dirty ring; 0: no dirty ring", unit="count"),
 )

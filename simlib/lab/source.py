@@ -69,7 +69,7 @@ def find_archive(series: Series) -> Path:
 def prepare_source(lab: Path, series: Series, kernel_tree: Path | None = None, progress: StepReport = print) -> Source:
     """Bring the patched tree up to date.
 
-    Raises `InputError` if the source is missing, was built in place or lies in the lab's folder, or if the source
+    Raises `InputError` if the source is missing, was built in place or is in the lab's folder, or if the source
     package has another version. Raises `SimlibError` if the series does not apply.
 
     `lab`: the lab's folder. `kernel_tree`: the caller's tree, which is only read; default: the source package.

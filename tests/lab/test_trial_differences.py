@@ -240,7 +240,7 @@ def test_bisection_finds_the_patch_that_changes_a_number(lab, tmp_path, monkeypa
     assert bisection.patches[bisection.patch_number - 1] == f"{guilty}.patch"
     assert len(bisection.values) <= 2 + 3
     assert f"Patch {guilty} changes it: {guilty}.patch" in bisection.summary()
-    with pytest.raises(InputError, match="is not a number that the series changes"):
+    with pytest.raises(InputError, match="is not changed by the series"):
         bisect_series(series, "get calls", QUICK)
 
 

@@ -36,7 +36,7 @@ class LabHost(NamedTuple):
 
     - `lab`: the machine, one of `LABS`.
     - `name`: the calibrated host; empty: none is published, and costs are sampled from their priors.
-    - `architecture`: architecture of the model; `same_clear`: others whose CLEAR is the same code.
+    - `architecture`: architecture of the model; `same_clear`: others with the same code for CLEAR.
     """
 
     lab: str

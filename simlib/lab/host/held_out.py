@@ -36,7 +36,7 @@ def predict_held_out(
     Returns: ``study``, ``vcpus``, ``chunk_pages``, ``batch`` (pages per hold of mmu_lock; 0: the whole ioctl),
     ``metric``; ``value`` (measured: median over rounds and repeats, s), ``value_low`` and ``value_high`` (interval of
     the median, with `LEVEL`); ``model`` (median over replications with sampled costs), ``model_low`` and
-    ``model_high`` (the range of `LEVEL` of the replications).
+    ``model_high`` (quantiles of the replications, for `LEVEL`).
     """
     random = np.random.default_rng([seed, 7])
     cells = _measured(data)

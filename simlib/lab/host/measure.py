@@ -233,7 +233,7 @@ class _Session:
                 raise SimlibError(f"{listing} is damaged: {hint}") from None
             for what, value in identity.items():
                 if state.get(what) != value:
-                    rule = f"holds a measurement with different {what}"
+                    rule = f"holds a measurement with different {what} (host.json)"
                     raise InputError("--out", str(self.folder), rule, "choose another folder, or use --restart")
             return {key: state[key] for key in ("base", "pause_us", "emulated_instructions_per_access")}
         for path in sorted((self.folder / "runs").glob("*.json")) if restart else ():

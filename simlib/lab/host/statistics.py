@@ -62,8 +62,8 @@ class Description(NamedTuple):
 class StatisticsWatch:
     """Statistics of a VM and its vCPUs, sampled repeatedly.
 
-    `descriptions` are those of the statistics by target (``vm``, ``vcpu``) and name. `totals` and `buckets` are sums of
-    differences by scope and name, `lock_totals` those of mmu_lock's counters by site and mode, over `seconds`.
+    `descriptions` has descriptions by target (``vm``, ``vcpu``) and name. `totals` and `buckets` are sums of
+    differences by scope and name, `lock_totals` sums for mmu_lock's counters by site and mode, all over `seconds`.
     `decreased` counts cumulative statistics that decreased, whose differences are excluded. `last_first` is true if
     QEMU reports the last bucket of a histogram first.
     """

@@ -33,7 +33,7 @@ _NAME = "simlib-watch-"
 class Tracing(contextlib.AbstractContextManager["Tracing"]):
     """An instance of tracefs for the duration of a watch.
 
-    Raises `InputError` if there is no writable tracefs, or the kernel has none of the events.
+    Raises `InputError` if there is no writable tracefs, or the kernel does not have any of the events.
 
     `events`: ``system:event``; ``*`` matches any name, as in a shell. `tids`: threads to trace. `root`: mount point of
     tracefs.

@@ -88,7 +88,7 @@ def _clearest(trial: Trial, metric: str) -> Difference:
     """Select the changed number with the given name whose change is largest relative to the scatter of its runs."""
     changed = [difference for difference in FailRule(metric).matching(trial) if difference.verdict == CHANGED]
     if not changed:
-        raise InputError("--bisect", metric, "is not a number that the series changes", "see simlib lab try")
+        raise InputError("--bisect", metric, "is not changed by the series", "choose a number that changes")
     return min(changed, key=lambda difference: (difference.p, -abs(math.log(difference.ratio))))
 
 

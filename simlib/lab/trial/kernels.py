@@ -98,7 +98,7 @@ def stage_kernels(
         more = f" and {len(others)} more" if others else ""
         raise SimlibError(
             f"{name}, line {first.number}, {first.function}(): '{first.text}'{more} takes mmu_lock where the statistics"
-            f" do not count it: use a call that kernel-patches/0001 has an accessor for, or {LOCK_STAT_HINT}"
+            f" do not count it: use a call with an accessor in kernel-patches/0001, or {LOCK_STAT_HINT}"
         )
     return Kernel(WITHOUT_SERIES, base, kind=kind), Kernel(WITH_SERIES, staged, kind=kind)
 

@@ -37,7 +37,7 @@ class TrialOptions:
 
     - `source`: a kernel tree, which is only read. Default: the source package.
     - `mmu_modes`: of `simlib.lab.trial.cells.MMU_MODES`, or architectures. Default: those that the series can touch.
-    - `quick`: run the small matrix: minutes on two cores.
+    - `quick`: run only the small matrix, which takes minutes on two cores.
     - `parameters`: of the module kvm, for the kernel with the series. `shared_parameters`: for both kernels. Only
       `try_series` accepts them.
     - `kernel`: of `simlib.lab.build.KERNELS`: with the lab's statistics; ``plain``, which has only times; or

@@ -154,7 +154,7 @@ def test_a_folder_of_another_host_is_not_changed(host, tmp_path, monkeypatch):
     measured(tmp_path / "h")
     monkeypatch.setattr(measure, "read_facts", lambda cpus: replace(FACTS, kernel="6.19.0"))
     with pytest.raises(
-        InputError, match="holds a measurement with different facts; choose another folder, or use --restart"
+        InputError, match=r"holds a measurement with different facts \(host\.json\); choose another folder, or use"
     ):
         measured(tmp_path / "h")
     assert measured(tmp_path / "h", restart=True).facts.kernel == "6.19.0"
