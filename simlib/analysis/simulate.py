@@ -198,8 +198,8 @@ class SimulationResult(Result):
         guest, policy = scenario.guest, scenario.policy.resolved()
         memory = size_text(guest.pages * guest.page_size)
         return "\n".join(
-            [f"Simulated: {scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
-             f"({policy.lock} lock); seed {self.seed}, {self.raw.events:,} events",
+            [f"Simulated: {scenario.workload.kind}, {guest.vcpus} vCPU{'s' * (guest.vcpus > 1)}, {memory}, "
+             f"{policy.architecture} ({policy.lock} lock); seed {self.seed}, {self.raw.events:,} events",
              text_of(self.table()), "", text_of(self.locks()), *self.notes]
         )  # fmt: skip
 
@@ -228,7 +228,7 @@ def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     """Return the assumptions and limits that affect the result of a scenario."""
     vcpus, cores, flags = scenario.guest.vcpus, scenario.host.cores, []
     if vcpus > cores:
-        flags.append(f"{vcpus} vCPUs on {cores} cores: each vCPU is simulated on a separate core")
+        flags.append(f"{vcpus} vCPUs on {cores} core{'s' * (cores > 1)}: each vCPU is simulated on a separate core")
     if scale != 1.0:
         flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
     return tuple(flags)

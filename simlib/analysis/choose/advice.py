@@ -150,9 +150,10 @@ class Choice(Result):
         memory = size_text(guest.pages * guest.page_size)
         chunk = size_text(workload.clear_chunk) if workload.clear_chunk else memory
         return (
-            f"{self.scenario.policy.architecture}, {guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; "
-            f"each vCPU accesses another page every {format_duration(workload.access_interval)} ({workload.access}); "
-            f"the guest writes {workload.write_percent} % of the pages"
+            f"{self.scenario.policy.architecture}, {guest.vcpus} vCPU{'s' * (guest.vcpus > 1)}, {memory} "
+            f"({guest.backing}), CLEARs of {chunk}; each vCPU accesses another page every "
+            f"{format_duration(workload.access_interval)} ({workload.access}); the guest writes "
+            f"{workload.write_percent} % of the pages"
         )
 
     def readable_answers(self) -> pd.DataFrame:

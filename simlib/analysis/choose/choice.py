@@ -202,7 +202,7 @@ def _select(trials: Trials, options: ChoiceOptions) -> Floats:
     duration = (time.monotonic() - start) / count
     if announce is not None:
         announce(f"{duration * fewest:.0f} to {duration * most:.0f} s on this machine, "
-                 f"with {parallel.concurrency()} simulations in parallel")  # fmt: skip
+                 f"with up to {parallel.concurrency()} at the same time")  # fmt: skip
     others = trials.run(SELECTION, range(1, SELECTION_RUNS), "selecting", parallel.subprogress(progress, 0.02, 0.3))
     values = _objectives(np.concatenate([first, others]), scenario, options)
     if not values[:, :, _column("clear")].any():

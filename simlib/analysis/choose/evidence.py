@@ -49,7 +49,7 @@ def grounds(evidence: str, fit: Fit | None, *, given: bool = False) -> str:
         "partly calibrated: faults only": f"costs of faults are calibrated on {source}; those of CLEAR are {_PRIORS}",
         "partly calibrated": f"partly calibrated on {source}; the other costs are {_PRIORS}",
         "facts alone": f"no cost that affects the result was calibrated; all are {_PRIORS}",
-        "costs given by hand": "the scenario gives all costs that affect the result; no cost was calibrated",
+        "costs given by hand": "the scenario gives all costs that are used; none was calibrated",
         "partly given by hand": f"the scenario gives some costs; the others are {_PRIORS}; no cost was calibrated",
     }[evidence]
     return f"{sentence}; but {doubt}" if doubt else sentence

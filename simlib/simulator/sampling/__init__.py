@@ -107,9 +107,9 @@ class SampleResult(Result):
         guest, policy = self.scenario.guest, self.scenario.policy.resolved()
         memory = size_text(guest.pages * guest.page_size)
         return "\n".join(
-            [f"Sampled: {self.scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
-             f"({policy.lock} lock); {self.windows} windows in {self.replications} replications, seed {self.seed}, "
-             f"{self.events:,} events", text_of(self.frame), *self.flags]
+            [f"Sampled: {self.scenario.workload.kind}, {guest.vcpus} vCPU{'s' * (guest.vcpus > 1)}, {memory}, "
+             f"{policy.architecture} ({policy.lock} lock); {self.windows} windows in {self.replications} replications, "
+             f"seed {self.seed}, {self.events:,} events", text_of(self.frame), *self.flags]
         )  # fmt: skip
 
     def table(self) -> pd.DataFrame:
