@@ -276,11 +276,11 @@ class ScenarioOptions:
 class RunOptions:
     """Size of the run, engine, random seed, unknown costs, and files to write."""
 
-    pages: Annotated[int, Option(min=0, help="Maximum pages per vCPU; results are scaled up. 0: all pages.")] = 0
+    pages: Annotated[int, Option(min=0, help="Maximum of simulated pages per vCPU; results are scaled. 0: all.")] = 0
     sample: Annotated[
         int, Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: no sampling.")
     ] = 0
-    engine: Annotated[EngineName, Option(help="reference is slower, and gives the same result.")] = EngineName.COMPILED
+    engine: Annotated[EngineName, Option(help="Engine. reference is slower, with equal results.")] = EngineName.COMPILED
     seed: SeedOption = 1
     unknown: UnknownCostOptions
     trace: Annotated[Path | None, into_file("OUT.json", "Write a trace for Perfetto (ui.perfetto.dev).")] = None

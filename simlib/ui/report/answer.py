@@ -230,7 +230,7 @@ def _choice(result: Choice) -> AnswerPage:
         return _batch(result)
     runs = f"{result.runs[0]} + {result.runs[1]} replications"
     on_front = int(result.table["on_front"].sum())
-    known = "Costs worth measuring: their exact values could change the recommendation. Average saving if known."
+    known = "Costs whose exact values could change the recommendation, and the average saving if they are known."
     equal = "Knowing any single cost exactly would improve the objective by no more than the indifference zone."
     information = result.readable_information()
     blocks: list[Block] = [
@@ -294,7 +294,7 @@ def simulation_captions(result: SimulationResult) -> dict[str, str]:
     queue = result.table_for("lock_over_time")["queue"].max()
     taken, waited = result.locks().query("lock == 'mmu_lock'")[["acquisitions", "contended"]].sum()
     captions = {
-        "lock_over_time": f"Threads that queue for a lock, means of time bins; maximum {number_text(float(queue), 3)}.",
+        "lock_over_time": f"Mean number of threads in a lock's queue, by time; maximum {number_text(float(queue), 3)}.",
         "progress": "Number of pages that each thread has processed, over time.",
         "histogram": f"Durations of waits for a lock; {number_text(waited)} of {number_text(taken)} acquisitions of "
         "mmu_lock were contended.",
@@ -380,7 +380,7 @@ def _fit(result: Fit) -> AnswerPage:
         for row in worst[worst["worst error"].notna()].to_dict("records")
     )
     captions = {
-        "cost_intervals": f"Costs with their intervals; {at_bound if bounded else 'not one reaches a physical bound'}.",
+        "cost_intervals": f"Costs with their intervals; {at_bound if bounded else 'no cost reaches a physical bound'}.",
         "residuals": f"Relative error of the model for each row. {errors}.",
         "correlation": f"Correlations between the logarithms of the costs. {_strongest(correlation)}",
         "dirty_memory_time": "Dirty memory time, measured and from the model.",
