@@ -41,7 +41,7 @@ WITHOUT, WITH = "without", "with"
 
 _LOAD_METRICS = ("clear_dirty_log_time", "longest_stall", "gap_p999")
 WORKLOADS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-    f"CLEAR, vCPUs write {MEMORY} each": ({"kind": "clear_under_load"}, _LOAD_METRICS),
+    f"CLEAR while vCPUs write {MEMORY} each": ({"kind": "clear_under_load"}, _LOAD_METRICS),
     f"dirty_log_perf_test -b {MEMORY}": ({"kind": "dirty_log_perf_test"}, ("dirty_memory_time",)),
 }
 """Workloads that are predicted by default, with their metrics."""
