@@ -19,7 +19,7 @@ Tables = TableSource | Sequence[TableSource] | Mapping[str, TableSource]
 """One table, a sequence of tables, or a mapping from names to tables."""
 
 Conditions = str | Mapping[str, str]
-"""Condition on the rows of all tables, or a mapping from tables to conditions; ``""`` stands for other tables."""
+"""Condition on the rows of all tables, or a mapping from tables to conditions; ``""``: all other tables."""
 
 
 def read_tables(tables: Tables) -> tuple[MeasurementTable, ...]:
