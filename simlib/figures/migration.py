@@ -81,7 +81,7 @@ def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration")
 
     - `rows`: columns ``plan``, ``guest``, ``time_s``, ``left_bytes`` and ``lost_percent``, one row per synchronisation.
 
-    >>> table = pd.DataFrame({"plan": "as it is", "guest": 0, "time_s": [0.0, 2.0], "left_bytes": [2.0**30, 2.0**29],
+    >>> table = pd.DataFrame({"plan": "current", "guest": 0, "time_s": [0.0, 2.0], "left_bytes": [2.0**30, 2.0**29],
     ...                       "lost_percent": [0.0, 20.0]})
     >>> migration_passes(table).data[0].y, migration_passes(table).data[1].y
     (array([1. , 0.5]), array([100.,  80.]))

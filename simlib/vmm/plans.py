@@ -100,7 +100,7 @@ def plans(guest: RunningGuest, targets: Targets, settable: frozenset[str] | None
 
 def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
     current = guest.settings
-    yield Plan("as it is", "keep the current settings", current)
+    yield Plan("current", "keep the current settings", current)
     base, actions = current, []
     if targets.downtime_s is not None:
         # QEMU compares the time to send the dirty memory with downtime-limit; the time for the devices is added to it.

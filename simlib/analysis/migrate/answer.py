@@ -73,17 +73,17 @@ class Migration(Result):
 
     def summary_lines(self) -> list[str]:
         """Return the answer in sentences; the first five are the most important."""
-        current, planned = self.row("as it is"), self.row(self.recommended.name)
+        current, planned = self.row("current"), self.row(self.recommended.name)
         lines = [self._current_settings(current)]
         targets = f" ({self.targets.description})" if self.targets.description else ""
-        if self.recommended.name == "as it is":
+        if self.recommended.name == "current":
             lines.append(f"Keep the current settings: they meet the targets{targets}" if self.meets_targets else
                          f"No setting that was tried meets the targets{targets} or comes nearer to them")  # fmt: skip
         elif self.meets_targets:
             lines.append(f"To meet the targets{targets}: {self.recommended.actions}")
         else:
             lines.append(f"No setting that was tried meets the targets{targets}. Nearest: {self.recommended.actions}")
-        if self.recommended.name != "as it is":
+        if self.recommended.name != "current":
             expected = (f"takes {_range(planned, 'total_s', seconds_text)} in {_passes_text(planned)}, "
                         f"the downtime is {_range(planned, 'downtime_s', seconds_text)}, and the guest runs at "
                         f"{_range(planned, 'guest_share', _percent)} of its speed")  # fmt: skip
@@ -100,7 +100,7 @@ class Migration(Result):
             return (f"The migration converges with the current settings: {_range(current, 'total_s', seconds_text)} in "
                     f"{_passes_text(current)}, with a downtime of "
                     f"{_range(current, 'downtime_s', seconds_text)}")  # fmt: skip
-        stuck = pd.DataFrame([outcome for outcome in self.outcomes["as it is"] if not outcome.completed])
+        stuck = pd.DataFrame([outcome for outcome in self.outcomes["current"] if not outcome.completed])
         why = (f"after each pass, {size_text(float(stuck['left_bytes'].median()))} are dirty; sending them "
                f"takes {seconds_text(float(stuck['left_s'].median()))}, but the downtime limit is "
                f"{seconds_text(self.guest.settings.downtime_limit / 1e3)}")  # fmt: skip

@@ -143,7 +143,7 @@ def migrate(
     else:
         for text in answer.summary_lines():
             write(paragraph(f"{text}.") + "\n")
-        if answer.recommended.name != "as it is":
+        if answer.recommended.name != "current":
             write(f"\n{answer.paste(emit)}\n")
         write("\n")
         show(answer.readable(), output.how)

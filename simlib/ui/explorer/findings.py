@@ -147,7 +147,7 @@ def find_migration(state: MigrationState, progress: Progress | None = None) -> M
 
     >>> state = MigrationState({"memory": "8G", "working-set": "1G", "link": "100Gbit/s"})
     >>> find_migration(state).table()["plan"].iloc[0]
-    'as it is'
+    'current'
     """
     return MigrationFindings(state, parts={"answer": migration_answer(state, progress)})
 

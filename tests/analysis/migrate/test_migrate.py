@@ -32,7 +32,7 @@ def guest(*dirty, **more):
 
 def test_settings_with_which_it_converges_are_kept():
     answer = simlib.migrate(guest("1000/s over 1G"), Targets(), options=quick(8))
-    assert answer.recommended.name == "as it is"
+    assert answer.recommended.name == "current"
     assert answer.meets_targets
     assert answer.summary_lines()[0].startswith("The migration converges with the current settings")
 
@@ -70,7 +70,7 @@ def test_the_nearest_plan_converges():
 
 def test_more_points_narrow_the_answer():
     def width(*dirty):
-        row = simlib.migrate(guest(*dirty), options=quick(32)).row("as it is")
+        row = simlib.migrate(guest(*dirty), options=quick(32)).row("current")
         return row["total_s_high"] / row["total_s_low"]
 
     assert width("100000/s in 1s", "60000/s in 10s", "30000/s in 60s") < width("100000/s in 1s")
@@ -136,8 +136,8 @@ def test_the_command_writes_the_whole_answer(tmp_path):
 def test_cloud_hypervisor_throttles_by_its_own_rule_and_has_few_settings():
     described = guest("600000/s over 8G", vmm="cloud-hypervisor")
     answer = simlib.migrate(described, Targets(downtime_s=0.3, deadline_s=600), options=MigrationOptions(draws=4))
-    assert {plan.name for plan in answer.plans} == {"as it is", "same throttle"}
-    assert answer.row("as it is")["throttle"] >= 10
+    assert {plan.name for plan in answer.plans} == {"current", "same throttle"}
+    assert answer.row("current")["throttle"] >= 10
     assert "clears all dirty pages in one hold" in answer.lock
     assert "downtime_ms" in answer.paste("cloud-hypervisor")
     with pytest.raises(InputError, match="is not a format for cloud-hypervisor"):
@@ -161,8 +161,8 @@ def test_plans_have_settings_that_qemu_accepts_together(now):
 def test_a_dirty_limit_that_makes_vcpus_sleep_is_reported():
     limited = Settings(dirty_limit=True, vcpu_dirty_limit=30)
     answer = simlib.migrate(guest("600000/s over 8G", ring_entries=4096, settings=limited), options=quick(8))
-    assert answer.row("as it is")["sleep_s_high"] > 0
-    assert "The dirty limit makes a vCPU sleep for up to" in answer._stalls(answer.row("as it is"))
+    assert answer.row("current")["sleep_s_high"] > 0
+    assert "The dirty limit makes a vCPU sleep for up to" in answer._stalls(answer.row("current"))
 
 
 def test_a_rate_of_0_over_a_short_time_is_left_out():

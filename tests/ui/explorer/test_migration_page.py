@@ -40,7 +40,7 @@ def test_the_page_shows_what_the_command_would_say(page):
     assert found.recommended == again.recommended
     assert found.summary_lines() == again.summary_lines()
     drawn = json.loads(page.canvas.figures["migration_passes"])["data"]
-    assert {trace["name"] for trace in drawn} == {"as it is", found.recommended.name}
+    assert {trace["name"] for trace in drawn} == {"current", found.recommended.name}
 
 
 def test_an_address_holds_the_whole_question(page):
