@@ -65,7 +65,7 @@ def notebook_paths(only: Sequence[str] = ("",)) -> list[Path]:
     paths = [path for path in sorted((ROOT / NOTEBOOKS).glob("*.ipynb")) if path.stem != "explorer"]
     chosen = [path for path in paths if any(part in path.stem for part in only)]
     if not chosen:
-        raise InputError("notebook", ", ".join(only), f"must be part of a name in {ROOT / NOTEBOOKS}")
+        raise InputError("notebook", ", ".join(only), f"must be part of a notebook's name in {ROOT / NOTEBOOKS}")
     return chosen
 
 
@@ -130,7 +130,7 @@ class NotebookPages:
         return _LINK.sub(retarget, text)
 
     def link_to(self, file: Path, folder: Path) -> str | None:
-        """Relative link from a page in `folder` to a file of the source tree; None if it is no such file."""
+        """Relative link from a page in `folder` to a file of the source tree; None if it is not such a file."""
         file = Path(os.path.normpath(file))
         if not file.is_relative_to(ROOT) or not file.is_file():
             return None

@@ -168,7 +168,7 @@ _DRAWN |= dict.fromkeys(("vcpus", "error_percent"), number(gaps=True))
 
 @reads("table", _DRAWN)
 def published_errors(table: pd.DataFrame, title: str = "Predicted against published") -> go.Figure:
-    """Signed errors, a line a study and metric; filled: fitted, open: held out.
+    """Signed errors, one line per study and metric; filled: fitted, open: held out.
 
     Raises `InputError` if there is no row with an error.
 
@@ -207,7 +207,7 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
 
 
 def answer(table: pd.DataFrame) -> Answer:
-    """Return the sentence that counts the held-out numbers within 10 % and 20 %, and the missed ones."""
+    """Return the conclusion: counts of the held-out numbers within 10 % and 20 %, and of the missed numbers."""
     held = table[(table["role"] == HELD_OUT) & table["error_percent"].notna()]
     errors, missed = held["error_percent"].abs(), misses(table)
     counts = " and ".join(f"{int((errors <= limit).sum())} within {limit} %" for limit in (10, 20))
@@ -215,5 +215,5 @@ def answer(table: pd.DataFrame) -> Answer:
         f"Of {len(held)} held-out published numbers, the model predicts {counts}. It misses {len(missed)}, in "
         f"{missed['table'].nunique()} tables: they are off by more than {MISS_PERCENT:g} % and outside their interval. "
         "Where no table covers your machine, workload or strategy, the order of strategies is more reliable than the "
-        "distance between them. Neither is reliable if it depends on a cost that nobody measured."
+        "differences between them. Neither is reliable if it depends on a cost that nobody measured."
     )

@@ -31,7 +31,7 @@ from studies.published import MISS_PERCENT, answer, caption, published_errors, p
 from studies.study import FINDINGS_FOLDER, NOTEBOOK_S, Study, StudyFindings
 
 LAST = "12-validation-and-limits"
-"""The notebook that reads the findings of all studies; any other reads at most those of its own study."""
+"""The notebook that reads the findings of all studies; other notebooks read at most the findings of their own study."""
 
 
 def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> Path:
@@ -108,13 +108,13 @@ def _index(numbers: pd.DataFrame, cards: Sequence[Card], checked: Section, seed:
         "Tables with missed numbers, and the largest error in each. The notebook on validation discusses the causes."
     )
     tables_caption = (
-        "Published numbers by table. Held out: no cost was fitted to them, no setting was chosen by them. Missed: held "
+        "Published numbers by table. Held out: not used to fit a cost or to choose a setting. Missed: held "
         f"out, off by more than {MISS_PERCENT:g} %, and outside their interval. Furthest: the held-out number with the "
         "largest error. All numbers are in published.csv."
     )
     note = (
         "Some held-out numbers, such as x86's faults on two sockets, were known when the form of the model was chosen. "
-        "For these the test is not blind. Intervals of teardown's bounds are ranges over interpretations, not "
+        "For these numbers the test is not blind. Intervals of teardown's bounds are ranges over interpretations, not "
         "confidence intervals."
     )
     chart = Chart(published_errors(numbers), caption(numbers))
@@ -130,7 +130,7 @@ def _index(numbers: pd.DataFrame, cards: Sequence[Card], checked: Section, seed:
         [
             Section("Prediction errors and missed numbers", [Prose(answer(numbers)), Table(missed, missed_caption)]),
             Section("Studies", [Cards(in_studies)]),
-            Section("Further notebooks", [Cards(others)]),
+            Section("Other notebooks", [Cards(others)]),
             Section("Published numbers", [chart, Table(tables, tables_caption), Note(note, "Meaning of held out")]),
             checked,
             Section("Provenance", [Prose(provenance), inputs]),

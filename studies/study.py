@@ -24,12 +24,12 @@ from simlib.measurements.fits import Fit, find_fit
 from simlib.model.scenario import Scenario
 
 FITTED, HELD_OUT, SHOWN_ONLY, NOT_PREDICTED = ROLES = ("fitted", "held out", "shown only", "not predicted")
-"""Role of a published number: a cost was fitted to it or a setting chosen on it; neither; it is zero, so that no
-relative error is defined; or the publication lacks what a prediction needs."""
+"""Role of a published number: used to fit a cost or to choose a setting; not used so; zero, so that no relative
+error is defined; or the publication lacks what a prediction needs."""
 
 COLUMNS = ("variant", "vcpus", "metric", "published", "unit", "relation", "predicted", "low", "high", "role", "table")
 """Columns of a published number and its prediction. ``relation`` is ``up-to`` or ``below`` where a bound was
-published, else empty; ``role`` is one of `ROLES`; ``table`` names the published table in data/."""
+published, and empty elsewhere; ``role`` is one of `ROLES`; ``table`` names the published table in data/."""
 
 CHANGE = "% change"
 """Unit of a published relative change; its error is computed on the ratio 1 + change / 100."""
@@ -119,8 +119,8 @@ def shipped_fit(scenario: Scenario) -> Fit:
 class StudyFindings:
     """Result of a study. A subclass adds what the study's notebook and figures need.
 
-    - `numbers`: `COLUMNS` and further columns of the study, one row for each published number; may be empty.
-    - `tables`: further tables, which ``simlib reproduce`` writes as ``<study>-<name>.csv``.
+    - `numbers`: `COLUMNS` and additional columns of the study, one row for each published number; may be empty.
+    - `tables`: additional tables, which ``simlib reproduce`` writes as ``<study>-<name>.csv``.
     - `calibrated`: fits that the study computed, written as ``<study>-<name>.json``.
     """
 
@@ -162,7 +162,7 @@ class Study(Generic[F]):
     runtime_s: float = NOTEBOOK_S
 
     def load_or_compute(self, *, seed: int = 1, progress: Progress | None = None, folder: Path | None = None) -> F:
-        """Load the findings from a folder, by default that of `FINDINGS_FOLDER`; else compute and save them there.
+        """Load the findings from a folder, by default `FINDINGS_FOLDER`; if they are missing, compute and save them.
 
         The file is a pickle: loading it executes code, so nobody else may be able to write to the folder.
         """

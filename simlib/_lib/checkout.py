@@ -26,6 +26,6 @@ def require_checkout(what: str) -> Path:
     root = checkout()
     if root is None:
         raise SimlibError(f"{what}: needs a checkout of simlib's repository, which has the studies and the collected "
-                          "data; the installed package does not",
+                          "data; the installed package has neither",
                           "clone the repository, run make env there, and use its .venv/bin/simlib")  # fmt: skip
     return root

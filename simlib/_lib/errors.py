@@ -92,7 +92,7 @@ class RunInterruptedError(SimlibError):
 
 
 class CalibrationError(SimlibError):
-    """The measurements do not determine the costs to be calibrated. Exit code 1."""
+    """The measurements do not identify the costs to be calibrated. Exit code 1."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

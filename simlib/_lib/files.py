@@ -119,7 +119,7 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
             for name in texts:
                 with _as_input_error(folder / name):
                     if os.path.lexists(place / name) and not stat.S_ISREG(os.lstat(place / name).st_mode):
-                        raise OSError(errno.EEXIST, "a link, a folder or a device is there")
+                        raise OSError(errno.EEXIST, "the path is a link, a folder or a device")
             _write_set(part, folder, texts)
             os.rename(part, place / _COMPLETE)
             _move_set(place / _COMPLETE, place)
@@ -135,7 +135,7 @@ def finish_move(folder: Path) -> None:
 
 
 def check_writable(path: str | Path, *, folder: bool = False) -> Path:
-    """Check that a file can be written, before the work whose result it gets. Leaves nothing behind.
+    """Check that a file can be written, before the work that computes its content. Leaves nothing behind.
 
     Raises `InputError` if it is a folder (or a file, with `folder`), its folder is a file or is not writable, or the
     disk is full.
@@ -194,7 +194,7 @@ def locked(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def _temporary(part: Path) -> Iterator[Path]:
-    """Remove a temporary file or folder before the block, where a killed process may have left it, and after it."""
+    """Remove a temporary file or folder after the block, and before it if a killed process has left one."""
     _remove(part)
     try:
         yield part
@@ -210,7 +210,7 @@ def _remove(part: Path) -> None:
 
 
 def _write_set(part: Path, folder: Path, texts: Mapping[str, str]) -> None:
-    """Write the files of a set to `part`; an error names the file in `folder`, its later place."""
+    """Write the files of a set to `part`; an error names the file by its final path in `folder`."""
     os.mkdir(part)
     for name, text in texts.items():
         with _as_input_error(folder / name):
@@ -225,13 +225,13 @@ def _move_set(complete: Path, place: Path) -> None:
 
 
 def _part(place: Path) -> Path:
-    """Path of a file or folder until it is complete."""
+    """Path at which a file or folder is written until it is complete."""
     name = os.fsdecode(os.fsencode(place.name)[:_MAX_NAME_BYTES])
     return place.with_name(f".{name}{PART}")
 
 
 def _mode(place: Path) -> int | None:
-    """Mode of a file; None if it does not exist."""
+    """Mode of a file; None if the file does not exist."""
     try:
         return os.stat(place).st_mode
     except FileNotFoundError:
@@ -239,13 +239,13 @@ def _mode(place: Path) -> int | None:
 
 
 def _is_special(place: Path) -> bool:
-    """True if it is a device, a pipe or a socket, which must not be replaced by a file."""
+    """True if the path is a device, a pipe or a socket, which must not be replaced by a file."""
     mode = _mode(place)
     return mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _descriptor(path: Path) -> int | None:
-    """Number of this process's descriptor that a path such as ``/dev/stdout`` names; None for another path."""
+    """Number of this process's descriptor that a path such as ``/dev/stdout`` names; None for any other path."""
     named = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", _STREAMS.get(str(path), str(path)), re.ASCII)
     return int(named[1]) if named else None
 

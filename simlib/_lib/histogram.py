@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 
 def quantile(low: ArrayLike, high: ArrayLike, count: ArrayLike, share: float) -> float:
-    """Quantile of the counted values, which are taken to be spread evenly over each bucket.
+    """Quantile of the counted values, which are assumed to be uniformly distributed within each bucket.
 
     Returns: NaN if nothing was counted.
 

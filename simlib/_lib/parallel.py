@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Independent tasks, as many at a time as there are CPUs. An error or a signal that ends the wait stops them too."""
+"""Independent tasks, one per CPU at the same time. An error or a signal that ends the wait also stops the tasks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def cpus() -> int:
 
 
 def concurrency() -> int:
-    """Number of tasks that `run_all` runs at a time in this thread: that of the CPUs, or of the executor's workers.
+    """Number of concurrent tasks of `run_all` in this thread: the number of CPUs, or of the executor's workers.
 
     >>> concurrency() == cpus()
     True
@@ -79,7 +79,7 @@ def concurrency() -> int:
 def use_executor(executor: Executor) -> Iterator[None]:
     """Within the block, run the tasks of this thread's `run_all` on an executor: other processes, or a cluster.
 
-    This holds for predictions, comparisons, calibrations, Sobol indices and choices, which all use `run_all`. The
+    This applies to predictions, comparisons, calibrations, Sobol indices and choices, which all use `run_all`. The
     results are the same: no task's random numbers depend on where or when it runs.
 
     >>> from simlib.analysis.sweep import Pool
@@ -99,7 +99,7 @@ def completed(
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Keep an executor's workers busy with tasks, and yield each task and its result as it completes.
 
-    At most two tasks a worker are submitted. A task whose worker is lost is submitted again.
+    At most two tasks per worker are submitted. A task whose worker is lost is submitted again.
 
     Raises `SimlibError` if the workers are lost repeatedly, and the exception of the first task that failed.
 
@@ -151,7 +151,7 @@ def run_two(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[R
 
 
 def subprogress(progress: Progress | None, begin: float, end: float) -> Progress | None:
-    """Return the progress function of a part of the work, from the share `begin` of all of it to the share `end`.
+    """Return the progress function of a part of the work, which spans the shares `begin` to `end` of all work.
 
     >>> calls = []
     >>> half = subprogress(lambda what, share: calls.append((what, share)), 0.5, 1.0)
@@ -164,7 +164,7 @@ def subprogress(progress: Progress | None, begin: float, end: float) -> Progress
 
 
 def subprogresses(progress: Progress | None, parts: Sequence[float]) -> list[Progress | None]:
-    """Return the progress functions of tasks that run in parallel, from the size of each task in any unit.
+    """Return progress functions for tasks that run in parallel, given the size of each task in any unit.
 
     >>> calls = []
     >>> first, second = subprogresses(lambda what, share: calls.append((what, share)), [1, 3])
@@ -194,7 +194,7 @@ def run_all(
 
     Tasks of a task run one after another in its thread, because the CPUs are busy already.
 
-    If the wait ends early (Ctrl-C, an error of `progress`, a task that fails), no further task is started, and the
+    If the wait ends early (Ctrl-C, an error of `progress`, a task that fails), no other task is started, and the
     running ones end at the next call of their `Check`. A simulation takes the `Check` as its ``progress``.
 
     Raises the exception of the first task that failed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Read files of users: only regular files, bounded in size and depth.
+"""Read users' files: only regular files, bounded in size and depth.
 
 A scenario, a fit, an experiment or a table may come from anybody. The result is text or plain values (numbers,
 strings, lists, tables) without control characters, which a terminal would interpret. An error is one sentence.
@@ -21,10 +21,10 @@ from simlib._lib.errors import InputError, printable
 
 MIB = 1 << 20
 TOML_BYTES = 1 * MIB
-"""Largest TOML file, bytes: a scenario has kilobytes."""
+"""Largest TOML file, bytes: a scenario has a few kilobytes."""
 
 JSON_BYTES = 16 * MIB
-"""Largest JSON file, bytes: a fit has kilobytes."""
+"""Largest JSON file, bytes: a fit has tens of kilobytes."""
 
 CSV_BYTES = 32 * MIB
 """Largest table, bytes: half a million rows."""
@@ -114,7 +114,7 @@ def read_json(path: str | Path, kind: str, most: int = JSON_BYTES) -> Any:
 
 
 def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
-    """Parse the tables of a TOML text.
+    """Parse a TOML string into its tables.
 
     Raises `InputError` if it is not TOML, is nested too deeply, or has a control character or too long a number.
 
@@ -142,7 +142,7 @@ def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, where: str, kind: str) -> Any:
-    """Parse the value of a JSON text.
+    """Parse a JSON string into its value.
 
     Raises `InputError` if it is not JSON, is nested too deeply, or has a control character, NaN or too long a number.
 

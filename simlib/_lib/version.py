@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Version of simlib, readable from every part."""
+"""Version of simlib, importable from every module."""
 
 __version__ = "0.1.0"

@@ -37,7 +37,7 @@ COLUMNS = {
 """Columns of the table that the figures of a measured curve read."""
 
 METRIC_COLUMNS = {**_POINT, "estimate": number(gaps=True), **_INTERVAL, "unit": TEXT}
-"""Columns of the table that `over_vcpus` reads; ``policy``, or else ``variant``, names the curve."""
+"""Columns of the table that `over_vcpus` reads; ``policy``, or ``variant`` if it is empty, names the curve."""
 
 _TRAINED = {"mode": "markers", "marker": {"symbol": "circle", "size": 9}}
 _HELD_OUT = {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 11, "line": {"width": 2}}}
@@ -116,7 +116,7 @@ def contentions(
     subtitle = "points are measured, lines are the model"
     if hidden:
         counts = ", ".join(f"{v:g}" for v in hidden)
-        subtitle += f"; 0 measured at {counts} vCPU, which a logarithmic axis cannot show"
+        subtitle += f"; not on the logarithmic axis: 0 measured (vCPUs: {counts})"
     return style.titled(figure, title, subtitle, entries_per_row=3)
 
 
@@ -182,7 +182,7 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
     array([1. , 1.5])
     """
     if metric and metric not in set(frame["metric"]):
-        raise InputError("metric", metric, "the table has no row of it", nearest(metric, in_order(frame["metric"])))
+        raise InputError("metric", metric, "must be a metric of the table", nearest(metric, in_order(frame["metric"])))
     rows = frame[frame["metric"] == metric] if metric else frame
     rows = rows.assign(curve=rows["policy"].where(rows["policy"] != "", rows["variant"]))
     units, factors = dict(zip(rows["metric"], rows["unit"], strict=True)), dict.fromkeys(rows["metric"], 1.0)
@@ -223,8 +223,8 @@ def _relative(rows: pd.DataFrame) -> pd.DataFrame:
     for (variant, kind), part in rows.groupby([rows["variant"], source], sort=False):
         single = part.loc[part["vcpus"] == 1, "value"]
         if single.empty:
-            missing = f"no 1 for {kind} {variant}"
-            raise InputError("curves.vcpus", missing, "a speed-up is relative to one vCPU", "add a row with 1 vCPU")
+            missing = f"no row with 1 vCPU for {kind} {variant}"
+            raise InputError("curves.vcpus", missing, "a speed-up is relative to one vCPU", "add this row")
         speed = part["vcpus"] * single.iloc[0] / part["value"]
         parts.append(part.assign(value=speed, low=np.nan, high=np.nan))
     return pd.concat(parts)
@@ -307,7 +307,7 @@ def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None =
 
 
 def _entries(rows: pd.DataFrame, model: str = "") -> list[tuple[str, dict[str, Any], str]]:
-    """Legend entries of markers and lines, in grey, since they hold for every colour."""
+    """Legend entries of markers and lines, in grey, since they apply to every colour."""
     measured = rows[rows["kind"] == "measured"]
     looks = {name: look for name, (held_out, look) in _POINTS.items() if (measured["held_out"] == held_out).any()}
     looks |= {f"{model}{kind}": look for kind, look in _LINES.items() if (rows["kind"] == kind).any()}

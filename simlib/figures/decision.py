@@ -119,7 +119,7 @@ def pareto(table: pd.DataFrame, title: str = "Trade-off of strategies: stalls, C
     figure.update_xaxes(style.time_axis(rows["clear_s"], "CPU time of CLEAR", margin=2.2))
     figure.update_yaxes(style.time_axis(rows["stall_s"], "longest stall of a vCPU", margin=2.5))
     figure.update_layout(height=560, coloraxis=_lost_colours(rows["guest_time_lost_s"]))
-    return style.titled(figure, title, "simulated; towards the lower left is better", entries_per_row=3)
+    return style.titled(figure, title, "simulated; closer to the lower left is better", entries_per_row=3)
 
 
 def _lost_colours(times: pd.Series) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
     'read'
     """
     scale, unit = style.time_unit([shares["time_s"].max() - shares["time_s"].min()])
-    title = f"time in the window, {unit}" + (" (dotted: begin and end of CLEAR)" if span else "")
+    title = f"time in the window, {unit}" + (" (dotted: start and end of CLEAR)" if span else "")
     dots = {"color": style.INK, "width": 1, "dash": "dot"}
     axes = {"xaxis": {"title": {"text": title}}, "yaxis": {"title": {"text": "owned, %"}, "range": [0, 100]}}
     bars, marks = ownership_bars(shares, scale, unit, ".4g"), [_upright(time / scale, dots) for time in span or ()]

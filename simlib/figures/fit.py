@@ -30,7 +30,7 @@ _RESIDUAL_COLUMNS |= {"error_percent": number(gaps=True), "deviation_percent": n
 
 @reads("residuals", _RESIDUAL_COLUMNS)
 def residuals(rows: pd.DataFrame, title: str = "Residuals: model minus measurement") -> go.Figure:
-    """Error of the model at each row over vCPUs, one panel per metric; a band shows the assumed deviation of a row.
+    """Error of the model at each row over vCPUs, one panel per metric; a band shows a row's assumed standard deviation.
 
     - `rows`: columns ``variant``, ``vcpus``, ``metric``, ``role`` (``fitted``, ``held out``, ``shown only``),
       ``error_percent`` (model over measured, minus one; a row without this value is not drawn), ``deviation_percent``.
@@ -68,7 +68,7 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: model minus measureme
         if (rows["role"] == role).any():
             style.key_entry(figure, role, {"mode": "markers", "marker": {"size": 9, **look}}, style.MUTED)
     band = {"mode": "markers", "marker": {"size": 14, "symbol": "square", "opacity": 0.3}}
-    style.key_entry(figure, "± one deviation of a row", band, style.MUTED)
+    style.key_entry(figure, "± one standard deviation of a row", band, style.MUTED)
     return style.titled(figure, title, "above 0: the model is slower, or counts more, than measured", entries_per_row=3)
 
 
@@ -135,7 +135,7 @@ def _draw_costs(
             figure.add_scatter(
                 x=bounded["value"], y=bounded["y"], mode="markers", hoverinfo="skip", showlegend=True,
                 marker={"symbol": "diamond-open", "size": 17, "color": WARNING, "line": {"width": 2}},
-                name="value or end at a physical bound", legendgroup="bound", **at,
+                name="value or interval end at a physical bound", legendgroup="bound", **at,
             )  # fmt: skip
     figure.update_xaxes(axis, **at)
     figure.update_yaxes(style.row_axis(names), **at)
@@ -170,7 +170,7 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     figure.update_xaxes(showgrid=False, tickangle=-35 if len(names) > 5 else 0, type="category")
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category")
     figure.update_layout(height=max(style.HEIGHT, 40 * len(names) + 220))
-    return style.titled(figure, title, "near ±1: the data determine only a combination of the two costs")
+    return style.titled(figure, title, "near ±1: the data constrain only a combination of the two costs")
 
 
 _SENSITIVITY_COLUMNS = {"name": TEXT, "first": number(), "first_confidence": _END}

@@ -20,7 +20,7 @@ CLEAR_COLUMNS = {
     "vcpus": COUNT, "metric": word(_METRICS), "value": number(0), "model": number(0),
     **dict.fromkeys(_ENDS, number(gaps=True)),
 }  # fmt: skip
-"""Columns of the table that `clear_under_load` reads, in addition to that of the x axis."""
+"""Columns of the table that `clear_under_load` reads, in addition to the column of the x axis."""
 
 
 def chunk_name(pages: int) -> str:

@@ -51,7 +51,7 @@ class Result:
         return tuple(self.FIGURES)
 
     def table_for(self, figure: str) -> pd.DataFrame:
-        """Return the table that one of its figures draws. Raises `InputError` if there is no such figure."""
+        """Return the table that one of its figures draws. Raises `InputError` if the result lacks it."""
         if figure not in self.figures():
             raise InputError("figure", figure, f"is not a figure of a {type(self).__name__}",
                              nearest(figure, self.figures()))  # fmt: skip
@@ -96,7 +96,7 @@ def _template(package: str, name: str, filters: tuple[tuple[str, Any], ...]) -> 
 
 
 def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFrame) -> str:
-    """HTML of a result for a notebook: measured, fitted, predicted or simulated, then notes, then tables.
+    """HTML of a result for a notebook: the kind of its numbers (such as ``Predicted``), then notes, then tables.
 
     >>> html = result_html("Predicted", ", 90 % intervals.", ["costs: <x>"], pd.DataFrame({"variant": ["<i>"]}))
     >>> "costs: &lt;x&gt;" in html, "&lt;i&gt;" in html, "<i>" in html

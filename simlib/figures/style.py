@@ -62,7 +62,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def variant_colours(variants: Iterable[object]) -> dict[str, str]:
-    """Colour of each variant: fixed for the known ones, otherwise the next free colour.
+    """Colour of each variant: fixed for the known variants, and the next free colour for any other.
 
     >>> variant_colours(["patched", "rwlock-old-test"])
     {'patched': '#CC79A7', 'rwlock-old-test': '#D55E00'}
@@ -109,7 +109,7 @@ def signed(value: float) -> str:
 
 
 def time_unit(values: Iterable[float]) -> tuple[float, str]:
-    """Common unit of several times, and its seconds: the unit of the geometric mean of the shortest and longest.
+    """Common unit of several times, and its length in s: the unit of the geometric mean of the shortest and longest.
 
     >>> time_unit([5e-6, 2e-3]), time_unit([0.8, 20.0]), time_unit([0.0])
     ((1e-06, 'µs'), (1.0, 's'), (1.0, 's'))

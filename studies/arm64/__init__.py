@@ -41,8 +41,8 @@ def answer(findings: StudyFindings) -> Answer:
     means = {name: float(findings.tables["held-out"][column].abs().mean()) for name, column in errors.items()}
     errors_text = ", ".join(f"{plain_number(float(f'{mean:.2g}'))} % by {name}" for name, mean in means.items())
     return Answer(
-        "With the rwlock, permission faults hold mmu_lock concurrently. A serial resource then limits them, which the "
-        "model takes to be the broadcast TLB invalidation. From data with at most 8 vCPUs, times with 16 to 64 are "
+        "With the rwlock, permission faults hold mmu_lock concurrently. A serial resource then limits them: in the "
+        "model, the broadcast TLB invalidation. From data with at most 8 vCPUs, times with 16 to 64 vCPUs are "
         f"predicted with a mean error of {errors_text}."
     )
 

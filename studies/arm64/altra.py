@@ -47,7 +47,7 @@ HYPOTHESES: dict[str, dict[str, object]] = {
         "costs": {"tlb_invalidate": "0ps"},
         "calibration": _ONLY_THE_LINE,
     },
-    "the two versions of the test cost the same": {"calibration": {"costs": _ALIKE, "per_group_costs": []}},
+    "both versions of the test have the same costs": {"calibration": {"costs": _ALIKE, "per_group_costs": []}},
 }
 """Alternative hypotheses on the published test, as changes of the scenario; each is calibrated on the same rows."""
 
@@ -78,7 +78,7 @@ def published_numbers(observations: pd.DataFrame, prediction: PredictionResult) 
 
 
 def curves(fit: Fit, prediction: PredictionResult) -> pd.DataFrame:
-    """Measured points, the model's curves and the two laws', in the format of `simlib.figures.dirty_memory_time`."""
+    """Measured points, and curves of the model and both laws, in the format of `simlib.figures.dirty_memory_time`."""
     measured = fit.curves().query("kind == 'measured'")
     # Contentions are published only for the spinlock.
     model = prediction.curves().query("metric != 'contentions' or variant.str.startswith('spinlock')")
@@ -157,7 +157,7 @@ def hypotheses(fit: Fit, seed: int = 1, progress: Progress | None = None) -> pd.
         partial(_calibrate_hypothesis, fit.scenario.everywhere(changes), table, seed) for changes in HYPOTHESES.values()
     ]
     fits = dict(zip(HYPOTHESES, parallel.run_all(tasks, "alternative hypotheses on the data", progress), strict=True))
-    shipped = {"as the selftest's source reads (2 faulting passes, counters over 3 runs)": fit}
+    shipped = {"as in the selftest's source (2 faulting passes, counters over 3 runs)": fit}
     return pd.DataFrame([_errors(name, hypothesis) for name, hypothesis in (shipped | fits).items()])
 
 

@@ -23,7 +23,7 @@ STRATEGIES: dict[str, dict[str, object]] = {
     "rwlock, faults for read": {"architecture": "arm64-2022", "lock": "rwlock", "write_protect_fault": "read"},
     "lockless faults": {"architecture": "arm64-2022", "lock": "rwlock", "write_protect_fault": "lockless"},
 }
-"""Policy tables of a scenario file by the name of the curve. In all of them a permission fault broadcasts a TLB
+"""Policy tables of a scenario file by the name of the curve. With each of them, a permission fault broadcasts a TLB
 invalidation (simlib.model.architectures, ``fault_flush``); a lockless fault also queues for the interconnect."""
 
 MEASURED_AS = {"queued spinlock": "spinlock-old-test", "rwlock, faults for read": "rwlock-old-test"}

@@ -25,14 +25,14 @@ SLIDERS = {
     "line_transfer": "line transfer, ns",
     "tlb_invalidate": "broadcast, ns",
 }
-"""Costs that have a slider, with its label."""
+"""Costs that have a slider, each with the slider's label."""
 
 _PS_PER_NS = 1000
 _NOTE = (
     "<div style='line-height: 1.4'><b>Simulated</b>, {pages} pages per vCPU. All curves have the same costs; only the "
     "lock policy differs. Hold: a fault's work under the lock. Exit: the rest of the fault, outside the lock. Line "
     "transfer: moving the lock word's cache line. Broadcast: one TLB invalidation, which the interconnect serves for "
-    "one CPU at a time; a fault pays it with any lock and without one.</div>"
+    "one CPU at a time; every fault includes one, with any lock policy.</div>"
 )
 
 

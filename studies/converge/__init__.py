@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Convergence of migrations: real migrations of QEMU and published ones beside the pre-copy model."""
+"""Convergence of migrations: real migrations of QEMU and published ones, compared with the pre-copy model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from studies.converge import published
 from studies.study import Study, StudyFindings
 
 FIRST, AGAIN = HELD_OUT = ("migrate-held-out", "migrate-again")
-"""The migrations that were predicted before they ran: at first, and once the first ones had been seen."""
+"""Migrations that were predicted before they ran: the first ones, and others predicted after the first had run."""
 
 
 def held_out(name: str = AGAIN) -> pd.DataFrame:
-    """Migrations that were predicted before they ran, beside the predictions; `name`: one of `HELD_OUT`."""
+    """Migrations that were predicted before they ran, with their predictions; `name`: one of `HELD_OUT`."""
     runs, forecast = load(f"{name}-runs").frame, load(f"{name}-forecast").frame
     keys = [column for column in forecast if column in runs]
     keys = keys[: keys.index("limit_s") + 1]
@@ -48,10 +48,10 @@ def answer(findings: StudyFindings) -> Answer:
     right = (migrations["completed"] == migrations["completed_expected"]).mean()
     time = findings.tables["score"].set_index("what").loc["total_ms, median error"]
     return Answer(
-        f"The outcome can be predicted: of {len(migrations)} real migrations that were predicted before they ran, "
-        f"{right:.0%} converged or not as predicted. Of the {len(findings.tables[AGAIN])} that were predicted again, "
-        f"the time was off by {time['value, again']:.1%} in the median; {time['inside, again']:.0%} of the times "
-        f"lie in their 90 % interval."
+        f"The outcome can be predicted: for {100 * right:.0f} % of {len(migrations)} real migrations, it was predicted "
+        f"correctly, before they ran, whether they converge. For the {len(findings.tables[AGAIN])} predicted after the "
+        f"first had run, the median error of the time is {100 * time['value, again']:.1f} %; "
+        f"{100 * time['inside, again']:.0f} % of the times are within their 90 % interval."
     )
 
 

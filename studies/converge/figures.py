@@ -19,7 +19,7 @@ _COLUMNS = {
 
 @reads("table", _COLUMNS)
 def predicted_times(rows: pd.DataFrame) -> go.Figure:
-    """Total time of each real migration over what was predicted, with its 90 % interval."""
+    """Total time of each real migration over its prediction, with the 90 % interval."""
     figure = go.Figure()
     ends = np.array([0.8, 1.25]) * [rows["total_ms"].min() / 1e3, rows["total_ms"].max() / 1e3]
     figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": "#9aa0a6", "width": 1, "dash": "dot"},
@@ -27,8 +27,8 @@ def predicted_times(rows: pd.DataFrame) -> go.Figure:
     kinds = (
         ("ended, as predicted", 1, 1, "circle"),
         ("given up, as predicted", 0, 0, "circle-open"),
-        ("ended, against the prediction", 1, 0, "x"),
-        ("given up, against the prediction", 0, 1, "x-open"),
+        ("ended, contrary to the prediction", 1, 0, "x"),
+        ("given up, contrary to the prediction", 0, 1, "x-open"),
     )
     for at, (name, real, expected, symbol) in enumerate(kinds):
         part = rows[(rows["completed"] == real) & (rows["completed_expected"] == expected)]

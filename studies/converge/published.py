@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The migration that made QEMU throttle: 20 vCPUs, 256 GB, without an end, and with auto-converge (Chegu Vinod, 2013).
+"""The migration that made QEMU throttle: 20 vCPUs, 256 GB, without and with auto-converge (Chegu Vinod, 2013).
 
-Published is what was sent, and for how long. What the guest writes is not. So guests are drawn that would not end, and
-of whose memory as much is sent with auto-converge as was: time and downtime are predicted.
+Without auto-converge it did not end within 1487.5 s. The mail states how much was sent, not what the guest writes. So
+guests are sampled that write too fast for the link, and to which the published amount is sent with auto-converge.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ DRAWS = 40
 
 MEMORY = 256 * 2**30
 _WRITES = (70e3, 240e3)
-"""Writes a second that neither the link keeps up with nor a guest at a quarter of its speed."""
+"""Range of writes per second: more than the link can send, and fewer at a quarter of the guest's speed."""
 
 _ZERO_S = (1e-6, 2.5e-6)
 """Time to find that a page is zero, s: memory read at 1.6 to 4 GB/s. A prior."""
 
 _PART = (0.2, 1.0)
-"""Share of the memory in use that is written over and over. A prior."""
+"""Share of the memory in use that is written repeatedly. A prior."""
 
 _OFF = Settings(max_bandwidth=0, downtime_limit=4000)
 _ON = Settings(max_bandwidth=0, downtime_limit=4000, auto_converge=True, cpu_throttle_initial=75, max_cpu_throttle=75)
 
 
 def _runs() -> dict[str, dict[Any, Any]]:
-    """The published rows, by whether auto-converge was on."""
+    """The published rows, by the setting of auto-converge."""
     return {row["auto_converge"]: row for row in load(TABLE).frame.to_dict("records")}
 
 
 def migrated(working_set: float, part: float, writes: float, zero_s: float, settings: Settings) -> PrecopyTrajectory:
-    """One such guest's migration.
+    """Compute the migration of one sampled guest.
 
-    - `working_set`: bytes that are written; `part`: of those in use; `writes`: a second; `zero_s`: see `_ZERO_S`.
+    - `working_set`: bytes that are written; `part`: share of the used memory; `writes`: per s; `zero_s`: see `_ZERO_S`.
     """
     off = _runs()["off"]
     page_s = off["total_time_ms"] / 1e3 / (off["transferred_kb"] * 1024 / rules.WHOLE_PAGE)

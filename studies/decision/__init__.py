@@ -38,7 +38,7 @@ VCPUS, RATES = (16, 64, 160), (1e3, 1e4, 5e4)
 
 @dataclass(frozen=True)
 class Decision(StudyFindings):
-    """Choices by architecture for the default guest, and for the mail's guest with CLEARs of 8 GiB."""
+    """Choices by architecture for the default guest, and the choice for the mail's guest with CLEARs of 8 GiB."""
 
     choices: Mapping[str, Choice]
     mysql_choice: Choice
@@ -87,13 +87,13 @@ def describe_map(cells: pd.DataFrame) -> str:
     """Describe in how many cells of the map the strategies differ.
 
     >>> describe_map(pd.DataFrame({"distinguished": [True, False, True], "matters": [True, True, False]}))[:61]
-    'In 2 of 3 cells some strategy is worse by more than the indif'
+    'In 2 of 3 cells, at least one strategy is worse than the best'
     """
     distinguished, matters = int((cells["distinguished"] & cells["matters"]).sum()), int(cells["matters"].sum())
     return (
-        f"In {matters} of {len(cells)} cells some strategy is worse by more than the indifference zone. In "
-        f"{distinguished} of these the best one is distinguished from all others; in the others the map "
-        "lists all that are not."
+        f"In {matters} of {len(cells)} cells, at least one strategy is worse than the best by more than the "
+        f"indifference zone. In {distinguished} of these cells, the best strategy is distinguished from every other; "
+        "in the remaining cells, the map lists every strategy that may be the best."
     )
 
 
@@ -106,7 +106,7 @@ def answer(findings: Decision) -> Answer:
         recommendations.append(f"on {name} {strategies} ({choice.evidence_label})")
     guest = next(iter(findings.choices.values())).scenario.guest
     return Answer(
-        "Strategies with the lowest weighted cost and with the shortest longest stall, for a guest of "
+        "Strategies that minimise the weighted cost, and strategies that minimise the longest stall, for a guest of "
         f"{guest.vcpus} vCPUs and {format_size(guest.pages * guest.page_size)}: {'; '.join(recommendations)}."
     )
 

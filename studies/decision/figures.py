@@ -27,7 +27,7 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
     Raises `InputError` if a cell has two rows.
 
     - `table`: the columns `MAP_COLUMNS`: ``access_rate`` in accesses per second of a vCPU, ``matters`` and
-      ``distinguished`` (bool), ``span`` (short text of the strategies that are not distinguished). One row a cell; a
+      ``distinguished`` (bool), ``span`` (short text of the strategies that are not distinguished). One row per cell; a
       cell without a row stays white.
 
     >>> table = pd.DataFrame({"vcpus": [4, 16], "access_rate": 1e5, "strategy": ["every-64", "whole-ioctl"],
@@ -67,10 +67,10 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
 
 @reads("table", _POLICY)
 def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequence[str] = ()) -> go.Figure:
-    """Map of the best policy over vCPUs and accesses, a panel for each mode of CLEAR's lock and chunk.
+    """Map of the best policy over vCPUs and accesses, one panel for each lock mode and chunk of CLEAR.
 
     - `table`: ``vcpus``, ``access_rate`` (1/s of a vCPU), ``clear_lock``, ``clear_chunk`` (bytes), ``policy``,
-      ``matters`` (bool: it is better than never dropping the lock), of one architecture. One row a cell.
+      ``matters`` (bool: it is better than never dropping the lock), of one architecture. One row per cell.
     - `policies`: order of the policies' colours, for equal colours in several maps; by default that of the table.
 
     >>> table = pd.DataFrame({"vcpus": [1, 4], "access_rate": 1e5, "clear_lock": "write", "clear_chunk": 2**20,
@@ -108,4 +108,4 @@ def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequen
         getattr(figure, f"update_{axis}")(ticks)
     figure.update_yaxes(title="accesses/s of a vCPU", col=1)
     figure.update_layout(height=230 * len(locks) + 160)
-    return style.titled(figure, title, "a panel for each lock mode of CLEAR, and memory of one CLEAR")
+    return style.titled(figure, title, "one panel for each lock mode of CLEAR and memory of one CLEAR")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Map of the best strategy over the number of vCPUs and their access rate, with the strategies equal to it."""
+"""Map of the best strategy over the number of vCPUs and their access rate, with the strategies equivalent to it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def best_policies(
     selected = objective(name)
     for axis in ("vcpus", "policy"):
         if axis not in dataset.dims:
-            raise InputError("sweep", axis, "is not one of its axes", "add it as an axis, in a full design")
+            raise InputError("sweep", axis, "must be an axis of the sweep", "add it as an axis, in a full design")
     if against not in dataset["policy"].to_numpy():
         raise InputError("against", against, "is not a policy of the sweep")
     shape = dataset["precopy_duration" if "precopy_duration" in dataset else next(iter(dataset))]
@@ -72,7 +72,7 @@ def best_policies(
 
 
 def shipped() -> pd.DataFrame:
-    """Load the best policies of ``data/grids/strategies.toml``, 100 800 points on seven architectures.
+    """Load the best policies of ``data/grids/strategies.toml``, 100,800 points on seven architectures.
 
     Returns: a table whose columns ``data/sweeps/strategies/best-policies.json`` describes.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Effect of mmu_lock with hardware logging: PML and dirty rings beside write protection and the dirty bitmap."""
+"""Effect of mmu_lock with PML and dirty rings, compared with write protection and the dirty bitmap."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def answer(findings: StudyFindings) -> Answer:
     }
     more = 100 * (pml["clear_s"].to_numpy() / protected["clear_s"].to_numpy() - 1)
     return Answer(
-        f"The lock does not matter for the guest's writes: with PML it loses at most "
+        f"The lock does not matter for the guest's writes: with PML the guest loses at most "
         f"{writes['lost_percent'].max():.2g} % of its time instead of {unlogged['lost_percent'].max():.2g} %, "
-        "however long CLEAR holds the lock. Its longest stall, "
-        f"{seconds_text(writes['longest_stall_s'].max())}, empties a log buffer. The lock matters where faults split "
-        f"huge pages: with holds of a GiB the longest stall is {longest['a GiB']}, with 64 pages "
-        f"{longest['64 pages']}. CLEAR needs at most {more.max():.1f} % more CPU time with PML."
+        "however long CLEAR holds the lock. The longest stall of a vCPU, "
+        f"{seconds_text(writes['longest_stall_s'].max())}, is the time to empty a log buffer. The lock matters where "
+        f"faults split huge pages: with holds of a GiB the longest stall is {longest['a GiB']}, and with holds of 64 "
+        f"pages {longest['64 pages']}. CLEAR needs at most {more.max():.1f} % more CPU time with PML."
     )
 
 

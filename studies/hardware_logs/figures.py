@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of tracking by hardware: what a migrated guest loses with and without it."""
+"""Figures of dirty tracking by hardware: stalls of a migrated guest with and without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SYMBOLS = dict(zip(HOLDS, ("circle", "diamond-open"), strict=True))
 
 @reads("table", _COLUMNS)
 def longest_stalls(rows: pd.DataFrame) -> go.Figure:
-    """The longest stall, a row a memory and MMU, a colour a way of tracking, a symbol a hold of CLEAR."""
+    """Longest stall: one row per memory and MMU, one colour per way of tracking, one symbol per hold of CLEAR."""
     rows = rows.assign(row=rows["memory"] + ", " + rows["mmu"])
     names = in_order(rows["row"])
     figure, _ = facets([""], "longest stall of a vCPU", columns=1)

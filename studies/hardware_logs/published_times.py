@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Published times of dirty tracking with and without hardware, beside times computed from the priors of the costs.
+"""Published times of dirty tracking with and without hardware, and times computed from the priors of the costs.
 
-Each time is a number of pages times the time of a page. No cost of these hosts is known, so each cost is drawn from its
+Each time is a number of pages times the time per page. No cost of these hosts is known, so each cost is drawn from its
 prior (``data/priors/costs.toml``). A row is fitted if a prior was derived from its table.
 """
 
@@ -35,7 +35,7 @@ class PublishedTime(NamedTuple):
 
     - `select`: condition that selects its row of the table; `column`: its column.
     - `pages`: number of pages, one after another.
-    - `page`: time of each; None: the source says too little.
+    - `page`: time per page; None: the source states too little.
     - `cause`: cause of a miss.
     """
 
@@ -68,7 +68,7 @@ _BUSY = "96 busy vCPUs, whose effect on the accesses is not published"
 
 
 def _eagerly(vcpus: int, cause: str = "") -> PublishedTime:
-    """First pass over eagerly split memory: no write faults, so the hardware must log."""
+    """First pass over eagerly split memory: no write faults, so the hardware logs the writes."""
     select = f"write_percent == 100 and eager_page_split == 'Y' and vcpus == {vcpus}"
     return PublishedTime("x86-tdp-split-on-fault", f"write all memory, {vcpus} vCPUs", "split eagerly", select,
                "dirty_memory_time_s", GIB_PAGES, by_hardware, HELD_OUT, vcpus=vcpus, cause=cause)  # fmt: skip

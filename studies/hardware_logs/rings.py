@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""QEMU's dirty ring beside its bitmap: how long a published migration takes with each.
+"""QEMU's dirty ring compared with its bitmap: how long a published migration takes with each.
 
-The source states neither how much of its network a migration gets nor what the guest is but for its writes. So the link
-is the one with which the bitmap takes as long as published; the ring's time is then predicted. The bitmap is cleared
-just before a page is sent, the ring when it is harvested: what is written in between is sent twice.
+The source states neither the bandwidth of the migration nor, except for its writes, the guest. The link is therefore
+the one with which the migration with the bitmap takes as long as published; the time with the ring is then predicted.
+The bitmap is cleared just before a page is sent, the ring at the harvest: a page written in between is sent twice.
 """
 
 from __future__ import annotations

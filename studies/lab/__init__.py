@@ -19,7 +19,7 @@ from studies.study import COLUMNS, HELD_OUT, Study, StudyFindings
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:
-    """Compute all tables from the committed data. No number is a published one, and none depends on the seed."""
+    """Compute all tables from the committed data. They contain no published number and do not depend on the seed."""
     counts, costs, load, turns = [], [], [], []
     for number, name in enumerate(LABS):
         if progress is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Dirty rings in the lab, compared with the model: counts of resets, and their time.
 
-The order of a vCPU's accesses is that of the test (kernel-patches/ 0018, ``init_order``), so the pages in each ring are
+A vCPU accesses pages in the order of the test (kernel-patches/ 0018, ``init_order``), so the pages in each ring are
 known. The simulator also runs the sequential cells. With several vCPUs and rings that fill up, the order in which CPUs
-run decides how much of the other vCPUs' rings a reset finds. Of such cells only the times are compared, at the kernel's
-counts.
+run determines how many entries of other vCPUs' rings a reset finds. For such cells only times are compared, computed
+from the kernel's counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORD = (1 << 64) - 1
 
 
 class Resets(NamedTuple):
-    """Totals over a cell's rounds: reset ioctls, entries, runs of pages within 64, and pages between those of a run."""
+    """Totals over a cell's rounds: reset ioctls, entries, runs of pages within 64, and pages in runs without entry."""
 
     resets: int
     entries: int
@@ -103,7 +103,7 @@ def resets_by_order(row: pd.Series) -> Resets:
 
 
 def _reset(ring: Ring) -> Iterator[tuple[int, int]]:
-    """Entries of each run, and pages between those of the run."""
+    """Entries of each run, and pages within the run without an entry."""
     ring.harvested = len(ring)
     while ring.harvested:
         entries, pages = ring.run()

@@ -40,7 +40,7 @@ SWITCHES = {
     "ring-reset-batch": Switch("x86, shadow paging: dirty-ring reset, pages per hold", _RESETS),
     "split-x86": Switch("x86, TDP MMU: eager splitting, and allocation of page tables", _SPLITS),
     "split-arm64": Switch("arm64: eager splitting by chunks, and the walk that skips the last level", _SPLITS),
-    "teardown-arm64": Switch("arm64: maintenance at teardown, for each page or not", ("teardown_time_s",)),
+    "teardown-arm64": Switch("arm64: maintenance for each page at teardown, on or off", ("teardown_time_s",)),
 }
 """Experiments by name."""
 

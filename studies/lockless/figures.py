@@ -48,7 +48,7 @@ def detectable_regression(rows: pd.DataFrame) -> go.Figure:
 
 @reads("table", RATIO_COLUMNS)
 def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
-    """Simulated ratios of GET's time over the ratio of dirty pages by guest, and the published ratio."""
+    """Simulated ratios of GET's time over the ratio of dirty pages, by guest, and the published ratio."""
     figure = go.Figure()
     kinds = (("ratio", "same cost per page", "circle"), ("ratio_lab", "the lab's ratio", "diamond-open"))
     guests = zip(style.PALETTE, in_order(rows["guest"]), strict=False)
@@ -63,13 +63,13 @@ def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
     figure.update_xaxes(style.log_axis(rows["dirty_ratio"], "dirty pages of a GET: after over before"))
     ratios = [*rows["ratio"], *rows["ratio_lab"], published]
     figure.update_yaxes(style.log_axis(ratios, "time of a GET: after over before"))
-    subtitle = f"points: one simulated setting each; dotted: published, {published:.3f}"
-    return style.titled(figure, "Time of GET after the 2013 series over before", subtitle, entries_per_row=3)
+    subtitle = f"one point per simulated setting; dotted: published, {published:.3f}"
+    return style.titled(figure, "Time of GET: ratio of after to before the 2013 series", subtitle, entries_per_row=3)
 
 
 @reads("table", GET_COLUMNS)
 def get_ways(rows: pd.DataFrame) -> go.Figure:
-    """Predicted metrics by way of GET; rows of panels: metrics; columns: the varied property of the guest."""
+    """Predicted metrics for each way of GET; rows of panels: metrics; columns: the varied property of the guest."""
     metrics = [name for name in _METRICS if name in set(rows["metric"])]
     axes, ways = in_order(rows["axis"]), in_order(rows["way"])
     panels = list(product(metrics, axes))

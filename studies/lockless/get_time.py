@@ -3,7 +3,7 @@
 
 The lab counts instructions (docs/lab.md), which are not used as times: only the ratio of instructions per page of its
 two walks, without and with the lock, is used. The walk without the lock is fitted to the lab's cells under load, the
-only ones that it has. The cells with the lock check the model, and nothing is fitted to them.
+only cells of that walk. The cells with the lock check the model, and nothing is fitted to them.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ AFTER = {"lock": "ticket", "clear_lock": "lockless", "enable_blocks": "protect"}
 """Policy of the 2013 series."""
 
 SETTINGS = tuple(itertools.product(("3G", "12G"), ("200ns", "2us"), ("5ms", "50ms")))
-"""Values of memory, access interval of a vCPU, and userspace's pause between GETs, none of which the mail states."""
+"""Values of memory, access interval of a vCPU, and userspace's pause between GETs; the mail states none of them."""
 
 
 def get_scenario(guest: str, memory: str, interval: str, pause: str, vcpus: int = VCPUS, rounds: int = 4) -> Scenario:
@@ -202,7 +202,7 @@ def simulate_settings(walk: Walk) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Budget:
-    """Requirements that the 2013 series' two means set for a mechanism.
+    """Requirements that the 2013 series' two means impose on a mechanism.
 
     - `means`: published means of GET.
     - `page`: time of write-protecting a page under the lock on the published host, with its interval, s.
@@ -217,7 +217,7 @@ class Budget:
 
     @property
     def wait_per_vcpu(self) -> float:
-        """Hold of each vCPU if all vCPUs are ahead of GET in the queue once and cause the saved time, s."""
+        """Hold of each vCPU, s, if each is ahead of GET in the queue once, and their holds add up to the saved time."""
         return self.means.saved / VCPUS
 
     @property
@@ -283,40 +283,40 @@ def hypotheses(requirements: Budget, ratio: tuple[float, float, float], simulate
     - `ratio`: ratio of the lab's walks (`Walk.ratio`).
     - `simulated`: as `simulate_settings` returns it.
     """
-    means, saved, page = requirements.means, requirements.means.saved, requirements.page[0]
+    means, saved, walk, page = requirements.means, requirements.means.saved, requirements.walk, requirements.page[0]
     wait = float(simulated["wait_s"].max())
     fewer = simulated[simulated["dirty_ratio"] <= means.ratio]["guest"].unique().tolist()
     rows = [
         ("GET no longer waits for the lock",
-         f"{1e3 * saved:.1f} ms of waiting: each of {VCPUS} vCPUs ahead of it in the queue holds the lock for "
+         f"{1e3 * saved:.1f} ms of waiting: each of {VCPUS} vCPUs ahead of GET in the queue holds the lock for "
          f"{1e6 * requirements.wait_per_vcpu:.0f} µs",
-         "a queue is first come first served, and GET takes the lock once; modelled, it waits "
-         f"{1e6 * wait:.0f} µs on average at most",
+         "ticket locks are first come, first served, and GET takes the lock once; in the model, its mean wait is at "
+         f"most {1e6 * wait:.0f} µs",
          "excluded" if saved > 100 * wait else "open", "lock_stat: wait and hold time of mmu_lock by call site"),
         ("TLBs are flushed outside of the lock", f"{1e3 * saved:.1f} ms of flushing saved",
          f"GET flushes once either way: {1e6 * requirements.flush:.0f} µs for {VCPUS} vCPUs on the published host",
          "excluded" if saved > 100 * requirements.flush else "open", "function time of kvm_flush_remote_tlbs"),
-        ("the walk itself became faster: another walk of the rmap, one atomic operation for an update of an SPTE",
-         f"a page in at most {means.ratio:.2f} of its time; with the lab's ratio {1e3 * requirements.walk:.1f} ms "
-         f"of walk before, {1e-3 * (requirements.walk / page):.0f} thousand pages at {1e9 * page:.0f} ns",
-         f"the lab's prototype (another kernel, another walk) takes {ratio[0]:.2f} ({ratio[1]:.2f} to "
-         f"{ratio[2]:.2f}) of the instructions; instructions are no time, misses of the cache stay",
+        ("the walk itself became faster: another walk of the rmap, one atomic operation per SPTE update",
+         f"a page takes at most {means.ratio:.2f} of its former time; with the lab's ratio, the old walk "
+         f"takes {1e3 * walk:.1f} ms ({1e-3 * walk / page:.0f} thousand pages at {1e9 * page:.0f} ns)",
+         f"the lab's prototype (another kernel, another walk) executes {ratio[0]:.2f} ({ratio[1]:.2f} to "
+         f"{ratio[2]:.2f}) of the instructions; instructions are not time, and cache misses remain",
          "possible" if ratio[1] < means.ratio else "excluded",
-         "the new walk with the lock held around it, on the old machine"),
+         "time of the new walk with the lock held around it, on the mail's host"),
         ("GET found fewer dirty pages", f"{means.ratio:.2f} of the pages",
-         f"modelled, it does while blocks are being split ({', '.join(fewer) or 'no guest'}): large SPTEs that are "
-         "kept are split by the faults that write, with a flush under the lock each, and the guest is slower. "
-         f"Otherwise it finds as many or more ({simulated['dirty_ratio'].max():.2f} at most)",
+         f"in the model, this occurs while huge pages are split ({', '.join(fewer) or 'for no guest'}): write faults "
+         "split the remaining large SPTEs, each with a flush under the lock, and the guest is slower. In other cases, "
+         f"GET finds as many pages or more (ratio: at most {simulated['dirty_ratio'].max():.2f})",
          "possible" if fewer else "excluded", "bits set in the bitmap of each GET"),
-        ("GET was off its CPU: 12 vCPUs and GET on 12 CPUs",
-         f"{1e3 * saved:.1f} ms more of it before than after",
-         "nobody is preempted who holds or waits for a spinlock, so that it is the walk without one that may be",
+        ("GET was preempted: 12 vCPUs and GET share 12 CPUs",
+         f"preemption for {1e3 * saved:.1f} ms more before the series than after it",
+         "a thread that holds or waits for a spinlock is not preempted, but the walk without the lock may be",
          "open", "perf sched: run delay of the thread"),
-        ("one slow run before", f"nine runs as those after, and one of {1e3 * means.outlier:.0f} ms",
-         "no spread is stated", "open", "the twenty single times"),
-        ("someone else holds mmu_lock for milliseconds (MMU notifier, zapping)",
-         f"a hold of that kind at nearly every GET, {1e3 * saved:.1f} ms left of it on average",
-         "no published hold of a fault comes near; nothing states what else ran", "open",
+        ("one slow run before", f"nine runs as short as after the series, and one of {1e3 * means.outlier:.0f} ms",
+         "the mail does not state the spread", "open", "the twenty individual times"),
+        ("other code holds mmu_lock for milliseconds (MMU notifier, zapping)",
+         f"such a hold at nearly every GET, of which {1e3 * saved:.1f} ms remain on average",
+         "no published hold of a fault is nearly as long; the mail does not state what else ran", "open",
          "lock_stat: longest hold by call site"),
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["hypothesis", "needs", "known", "verdict", "decisive"])

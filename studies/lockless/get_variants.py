@@ -21,7 +21,7 @@ from simlib.model.scenario import Scenario
 from studies.lockless.get_time import GUEST_TYPES, Walk, get_scenario, published_costs
 from studies.study import interval_from_draws
 
-SAME_COST, LAB_RATIO = "no lock, a page as dear", "no lock, the lab's ratio"
+SAME_COST, LAB_RATIO = "no lock, same cost per page", "no lock, the lab's ratio"
 
 WAYS: dict[str, Mapping[str, Any]] = {
     "one hold": {},
@@ -34,7 +34,7 @@ WAYS: dict[str, Mapping[str, Any]] = {
 """Ways of GET as changes of the policy."""
 
 BASE: dict[str, Any] = {"vcpus": 16, "memory": "16G", "interval": "10us"}
-"""Base guest, of which one property at a time is varied; `interval` is a vCPU's work between two accesses."""
+"""Base guest; one property is varied, the others keep these values. `interval`: a vCPU's work between two accesses."""
 
 AXES: dict[str, tuple[Any, ...]] = {
     "vcpus": (1, 4, 16, 64),

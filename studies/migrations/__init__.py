@@ -32,7 +32,7 @@ class Migrations(StudyFindings):
 
     @property
     def observations(self) -> int:
-        """Number of published numbers that determined the costs and the workloads."""
+        """Number of published numbers to which the costs and the workloads were fitted."""
         fitted = int((self.numbers["role"] == FITTED).sum())
         return len(self.fit.observations) + int(parked_costs()["cells"].sum()) + fitted
 
@@ -41,7 +41,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
     """Simulate the published migrations."""
     fit, grid = shipped_fit(configurations()), settings.load_grid()
     changes = drops.changes(DRAWS, seed, subprogress(progress, 0.0, 0.3))
-    loongarch = {"LoongArch as it is": drops.loongarch()}
+    loongarch = {"LoongArch's policy": drops.loongarch()}
     seconds, degradation, work = degraded.seconds(DRAWS // 3, seed, subprogress(progress, 0.4, 0.5))
     throughput, dips = degraded.dips(seed, subprogress(progress, 0.5, 0.7))
     split = drops.clear_split(fit)

@@ -2,8 +2,8 @@
 """The April 2024 mail: effect of the 64-page drop in three configurations of x86 and on LoongArch.
 
 The costs come from fits that used one number of a migration: the change of CLEAR's CPU time in configuration 1. The
-scenario file has the settings of the guest, the link and userspace that the mail does not state; they were chosen on
-the nine numbers.
+scenario file has the settings of the guest, the link and userspace that the mail does not state; the nine numbers
+were used to choose them.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def change_by_drop(
 def changes(draws: int, seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:
     """Compute the nine published changes with the model.
 
-    Returns: `studies.study.COLUMNS`, ``emulates``, ``low_bar``, ``high_bar``. All have the role fitted, because the
-    settings that the mail does not state were chosen on them.
+    Returns: `studies.study.COLUMNS`, ``emulates``, ``low_bar``, ``high_bar``. All have the role fitted, because they
+    were used to choose the settings that the mail does not state.
     """
     cases = {f"configuration {name[-1]}": case for name, case in configurations().variants.items()}
     simulated = change_by_drop(cases, draws, seed, progress)

@@ -97,7 +97,7 @@ def throughput_over_time(table: pd.DataFrame) -> go.Figure:
     top = max(104.0, 104 * float(rows["throughput"].max()))
     figure.update_yaxes(title="throughput, % of undisturbed", range=[0, top])
     figure.update_xaxes(rangemode="tozero")
-    subtitle = "simulated; all vCPUs together; 100 %: the undisturbed guest"
+    subtitle = "simulated; sum over all vCPUs; 100 %: the undisturbed guest"
     return style.titled(figure, "Guest throughput while CLEAR splits huge pages", subtitle, entries_per_row=3)
 
 

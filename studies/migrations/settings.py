@@ -3,7 +3,7 @@
 
 The mail gives 16 vCPUs, 64 GB and nine changes by the 64-page drop, and calls the workload aggressive and write-heavy.
 Every combination of the values that sources allow is simulated in all three configurations, and the nine numbers weight
-the combinations (Bayes's rule on a grid). A number counts as predicted if the other eight determine it.
+the combinations (Bayes's rule on a grid). A number counts as predicted if the other eight constrain it.
 ``checks/shipped.py`` writes the simulated grid to ``data/fits/april-2024-settings.csv``.
 """
 
@@ -32,13 +32,13 @@ from studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configurations
 SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "access_interval": (
         ("50ns", "80ns", "130ns", "220ns", "400ns"),
-        "a write-heavy guest: the selftest's takes 224 ns a page with everything split, 12 ns if it only reads",
+        "'write-heavy': the selftest's guest takes 224 ns per page (all split), 12 ns if it only reads",
     ),
-    "write_percent": ((20, 40, 70, 100), "\"write-heavy\"; the selftest's -f knows these and more"),
+    "write_percent": ((20, 40, 70, 100), "\"write-heavy\"; option -w of the selftest accepts any percentage"),
     "link": (("100Gbit/s", "200Gbit/s"), "Ethernet between the hosts of a cloud in 2024"),
-    "pass_limit": ((1, 2, 3), "a pre-copy that a post-copy follows; the mail measures what the latter finds dirty"),
-    "clear_chunk": (("1G", "8G"), "CLEARs of 1 and 8 GiB are what the same author tested (cf3ff0ee24d6, 9 May 2024)"),
-    "clear_threads": ((0, 1), "the sender clears, as QEMU's does; or a thread beside it"),
+    "pass_limit": ((1, 2, 3), "pre-copy, then post-copy; the mail gives the memory that is dirty at the switch"),
+    "clear_chunk": (("1G", "8G"), "the same author tested CLEARs of 1 and 8 GiB (cf3ff0ee24d6, 9 May 2024)"),
+    "clear_threads": ((0, 1), "the sending thread clears, as in QEMU, or a separate thread does"),
 }  # fmt: skip
 """Settings that the mail does not state: their values, equally likely a priori, and the reason for these values."""
 

@@ -15,7 +15,7 @@ from studies.split_walk.costs import HYPOTHESES, TABLES, WalkFit
 from studies.study import Study, StudyFindings
 
 DRAWS = 100
-"""Draws from the published deviations, for the intervals."""
+"""Draws from the published standard deviations, for the intervals."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SplitWalk(StudyFindings):
 
     @property
     def within(self) -> pd.Series:
-        """True for fitted changes within the published deviation or 2 points."""
+        """True for fitted changes that are off by at most the published standard deviation or 2 percentage points."""
         return pd.concat([fit.observations["within"] for fit in self.fits], ignore_index=True)
 
 
@@ -68,8 +68,8 @@ def answer(findings: SplitWalk) -> Answer:
     errors = (findings.numbers["fitted"] - findings.numbers["published"]).abs()
     return Answer(
         f"{int(findings.within.sum())} of {len(findings.within)} published changes follow from the number of visited "
-        f"entries, with four ratios of costs for each machine; the largest error is {errors.max():.2g} points. The "
-        "ratios predict neither the lab's change in instructions nor the effect of moving a barrier in 2024."
+        f"entries, with four ratios of costs per machine; the largest error is {errors.max():.2g} percentage points. "
+        "The ratios predict neither the lab's change in instructions nor the effect of moving a barrier in 2024."
     )
 
 

@@ -66,17 +66,17 @@ HYPOTHESES = (
     WalkHypothesis("2 MiB chunks", "KVM splits 2 MiB at a time, so 1 GiB is split in two steps",
             "the chunk size set by the kernel or the test", chunk=2**21),
     WalkHypothesis("free replacement", "replacing a block by a table, with its invalidation, takes no time",
-            "the time of one split, of 2 MiB and of 1 GiB, with tracepoints around the invalidation",
+            "the times of one 2 MiB split and of one 1 GiB split, with tracepoints around the invalidation",
             ("protect_entry", "table_entry", "clear_word")),
-    WalkHypothesis("every leaf", "write-protecting costs more for every visited leaf, not only for those that change",
-            "times of enabling by guest mode: with pages of 64K only one in 16 entries is valid",
+    WalkHypothesis("every leaf", "write-protecting costs more for every visited leaf, not only for leaves that change",
+            "times of enabling by guest mode: with guest pages of 64 KiB, one in 16 entries is valid",
             (PROTECT_VISIT, "table_entry", "split_block", "clear_word")),
-    WalkHypothesis("five costs", "it costs more for every visited leaf, and still more for those that change",
+    WalkHypothesis("five costs", "write-protecting costs more for every visited leaf, and most for leaves that change",
             "times of enabling by guest mode", _LEAVES),
-    WalkHypothesis("five costs, spreads", "as above, with the two spreads over guest modes as observations",
+    WalkHypothesis("five costs, spreads", "five costs, with the two spreads over guest modes as observations",
             "times of enabling by guest mode", _LEAVES, spreads=True),
 )  # fmt: skip
-"""Readings that may explain the changes; predictions use the first."""
+"""Hypotheses that may explain the changes; predictions use the first."""
 
 
 def published(machine: str) -> pd.DataFrame:
@@ -105,7 +105,7 @@ def change(before: Floats, after: Floats, costs: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class WalkFit:
-    """Costs of a machine by a hypothesis.
+    """Costs of a machine under a hypothesis.
 
     - `costs`, in the order of `NAMES`: the first, `walk_entry`, is 1.
     - `draws`, shape (n, 6): costs for observations drawn from their published standard deviations.
@@ -123,7 +123,7 @@ class WalkFit:
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """Ratios with intervals: `name`, `ratio`, `low`, `high`, `determined` (their ends within a factor of 4)."""
+        """Ratios with intervals: `name`, `ratio`, `low`, `high`, `determined` (ends within a factor of 4)."""
         rows = []
         for name in self.hypothesis.ratios:
             index = NAMES.index(name)
@@ -217,7 +217,7 @@ def fit(
 
 
 def leave_one_out(machine: str = "AmpereOne", *, draws: int = 100, seed: int = 1) -> pd.DataFrame:
-    """Predict each of the six changes from the other five; a wide interval means that these do not determine it.
+    """Predict each of the six changes from the other five; a wide interval means that these do not constrain it.
 
     Returns: `studies.study.COLUMNS`, and ``machine``, ``backing``, ``deviation`` (published, over the guest
     modes, points), ``meets`` (the published interval of one standard deviation meets that of the prediction).
@@ -245,7 +245,7 @@ def hypotheses_table() -> pd.DataFrame:
     """Fit all hypotheses to all machines: goodness of fit, and spread over guest modes.
 
     Returns: ``machine``, ``hypothesis``, ``ratios`` (number of free ones), ``observations``, ``chi_squared``,
-    ``missed`` (changes off by more than the deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k``
+    ``missed`` (changes off by more than the standard deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k``
     (model) and ``published_enable_4k``, ``published_clear_4k`` (points).
     """
     rows = []

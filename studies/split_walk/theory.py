@@ -14,7 +14,7 @@ COSTS = ("walk_entry", "protect_entry", "table_entry", "split_block", "clear_wor
 """Names of the counted operations' costs in `simlib.model.costs.Costs`."""
 
 PROTECT_VISIT = "protect_visit"
-"""Name of a further count: leaves that the write-protecting walk visits, whether or not it changes them."""
+"""Name of an additional count: leaves that the write-protecting walk visits, whether or not it changes them."""
 
 Counts = Mapping[str, int]
 """Operation counts, keyed by cost name (one of `COSTS`) or `PROTECT_VISIT`."""

@@ -51,7 +51,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Teardown:
 
 
 def answer(findings: Teardown) -> Answer:
-    """Return the conclusion: times of a 1 TiB VM with maintenance for each entry, and without."""
+    """Return the conclusion: times of tearing down a 1 TiB VM with maintenance for each entry, and without."""
     rows = findings.tables["predictions"].query("memory == '1T' and page_size == '4K' and mapping == 'blocks'")
 
     def span(way: str) -> str:
@@ -59,9 +59,9 @@ def answer(findings: Teardown) -> Answer:
         return f"{seconds_text(float(ends['low_s']))} to {seconds_text(float(ends['high_s']))}"
 
     return Answer(
-        f"Tearing down a VM of 1 TiB mapped by 2 MiB blocks takes {span(mail.BEFORE)} if KVM cleans the cache and "
-        f"invalidates the TLB for each entry; cleaning is nearly all of it. With one invalidation of the whole VM it "
-        f"takes {span(mail.AFTER)}. Larger pages do not reduce cleaning, whose cost is per byte."
+        f"Tearing down a VM of 1 TiB, mapped with 2 MiB blocks, takes {span(mail.BEFORE)} if KVM cleans the cache and "
+        f"invalidates the TLB for each entry; cleaning takes nearly all of this time. If KVM does not clean, and "
+        f"invalidates the whole VM once, it takes {span(mail.AFTER)}. Larger pages do not reduce the time of cleaning."
     )
 
 

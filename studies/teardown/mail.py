@@ -58,7 +58,7 @@ class Statements:
 
     @property
     def other_s(self) -> tuple[float, float, float]:
-        """Time before the series without cache maintenance: stated, least, most."""
+        """Time before the series without cache maintenance: stated, lowest, highest."""
         stated, most, least = ((1 - share) * self.before_s for share in self.share)
         return stated, least, most
 
@@ -83,7 +83,7 @@ def statements() -> Statements:
 
 
 def least_unmap_entry() -> float:
-    """Lower bound of the time to remove an entry, s: that of write-protecting an entry on a Kunpeng 920.
+    """Lower bound of the time to remove an entry, s: the time to write-protect one on a Kunpeng 920.
 
     That walk also changes each entry, but frees nothing. The tables' cost of an entry is an upper bound, because their
     test timed more, such as freeing the host's pages.
@@ -122,7 +122,7 @@ def hypotheses(fits: dict[str, UnmapFit]) -> pd.DataFrame:
 def largest_page_share(fits: dict[str, UnmapFit]) -> float:
     """Largest share of the mail's memory that 4 KiB pages can map, if invalidations have the tables' costs.
 
-    Blocks of 2 MiB map the remaining memory, and all entries must fit into the longest time without cache maintenance.
+    The rest is mapped with 2 MiB blocks, and all entries must fit into the longest time without cache maintenance.
     """
     stated, way = statements(), WAYS["no cache maintenance"]
     work = {mapping: unmapping(PageTable(4096), stated.memory, table.leaf, way) for mapping, table in TABLES.items()}
@@ -150,7 +150,7 @@ def predictions(
 
     Returns: ``memory``, ``page_size``, ``mapping``, ``way``, ``estimate_s``, ``low_s``, ``high_s``.
 
-    - `engine`: simulate the estimate; otherwise compute it in closed form, which agrees.
+    - `engine`: simulate the estimate; if False, compute it in closed form, with the same result.
     """
     line = statements().clean_line
     rows = []
@@ -170,9 +170,9 @@ def predictions(
 
 
 def bound_numbers(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The mail's two bounds with the predictions, assuming that blocks map the memory.
+    """The mail's two bounds with the predictions, assuming block mappings.
 
-    The cost of a line was determined from the first bound. The further columns (memory, page_size, way) are the
+    The cost of a line was fitted to the first bound. The additional columns (memory, page_size, way) are the
     position of the bound in `studies.teardown.figures.teardown_ways`.
     """
     rows = load(BOUNDS).frame
@@ -196,8 +196,8 @@ def stalls(fits: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.DataF
     ``unmapped_after_s``: simulated.
     """
     ways = {
-        "no FEAT_S2FWB: cache and TLB for each entry": Policy(teardown_cache="entry", teardown_tlb="entry"),
-        "FEAT_S2FWB: TLB for each entry": Policy(teardown_tlb="entry"),
+        "no FEAT_S2FWB: cache and TLB maintenance per entry": Policy(teardown_cache="entry", teardown_tlb="entry"),
+        "FEAT_S2FWB: TLB invalidation per entry": Policy(teardown_tlb="entry"),
         "FEAT_S2FWB and FEAT_TLBIRANGE": Policy(teardown_tlb="range"),
     }
     rows = []

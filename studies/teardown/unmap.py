@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Costs of unmapping an arm64 stage 2, from the two published tables of FEAT_TLBIRANGE (May 2023).
 
-One host maps pages of 4 KiB, the other blocks of 2 MiB with 128 vCPUs. No source says that they share a cost, so each
+One is for 4 KiB pages, the other for 2 MiB blocks and 128 vCPUs. No source says that their hosts share a cost, so each
 table has separate costs, and predictions of one table from the other's costs are a check. The tables' times of
 ADJUST_MAPPINGS are not used: in that phase vCPUs fault and access memory, and nothing is unmapped.
 """

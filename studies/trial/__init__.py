@@ -22,10 +22,10 @@ SEED_001, SEED_002 = "clear-batch", "lockless"
 
 AUTHORS_CLAIMS = {
     "yield-order": "no change except one check fewer per entry of a walk",
-    "collapse-flush": "one flush of all TLBs where there was one for each table",
-    "arm64-destroy": "the same time, and no soft lockup of a large VM",
+    "collapse-flush": "one flush of all TLBs instead of one for each table",
+    "arm64-destroy": "an unchanged time, and no soft lockup with a large VM",
     "ring-resched": "no stall of the CPU that resets a ring",
-    "rmap-lock": "walks of rmaps that need no mmu_lock",
+    "rmap-lock": "rmap walks without mmu_lock",
 }
 """Claims of the authors of series after 6.12, reimplemented for the lab (``kernel-patches/tried``, 0016)."""
 
@@ -43,7 +43,7 @@ class TrialFindings(StudyFindings):
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> TrialFindings:
-    """Assign verdicts to the trials again, and predict two of them on hardware beside published changes."""
+    """Assign verdicts to the trials again, and predict two of them on hardware, to compare with published changes."""
     trials = read_trials(load("tried"))
     hardware = on_hardware(trials[SEED_001], vcpus=(1, 4, 16), seed=seed, progress=subprogress(progress, 0.0, 0.5))
     tables = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trials beside what is known otherwise: the lab's own collections, and two published outcomes."""
+"""Trials compared with other data: the lab's own collections, and two published outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from studies.x86.hosts import PUBLISHED_CHANGE, configurations
 
 
 class PatchComparison(NamedTuple):
-    """A number of a trial, and the same of an experiment of ``data/experiments/switches.toml``.
+    """A number of a trial, and the same number of an experiment of ``data/experiments/switches.toml``.
 
     - `settings`: the experiment's settings without the switch and with it.
     """
@@ -46,14 +46,14 @@ OWN = (
                     "longest_stall_s", _LOCKLESS),
     PatchComparison("split-walk", "arm64/vhe", "blocks", "enable", "time", "split-arm64", "enable_hold_s", _SPLIT),
 )  # fmt: skip
-"""Numbers that trials and collections both have; where enabling splits, nearly all of its time is a hold."""
+"""Numbers of both trials and collections; where enabling splits blocks, nearly all of its time is a hold."""
 
 
 def own_patches(trials: dict[str, Trial]) -> pd.DataFrame:
     """Ratios that trials of bundled patches and the lab's collections both have.
 
-    Returns: ``trial``, ``mmu_mode``, ``number``, ``tried`` (the ratio), ``low``, ``high``, ``collected`` (the same of
-    other cells: their memory and vCPUs differ, so that only its direction and order have to agree).
+    Returns: ``trial``, ``mmu_mode``, ``number``, ``tried`` (the ratio), ``low``, ``high``, ``collected`` (the ratio
+    in other cells: their memory and vCPUs differ, so only direction and order of magnitude have to agree).
     """
     rows = []
     for pair in OWN:
@@ -84,9 +84,9 @@ def seed_001(trial: Trial, seed: int = 1, progress: Progress | None = None) -> p
 
 
 def seed_002(trial: Trial) -> pd.DataFrame:
-    """Compare the 2013 series' time of GET after over before with the model's from the trial's counts.
+    """Compare the 2013 series' ratio of GET's times, after to before, with the model's from the trial's counts.
 
-    Returns: one row a guest: ``guest``, ``published`` (ratio), ``low``, ``high``: over what the mail does not state.
+    Returns: per guest: ``guest``, ``published`` (ratio), ``low``, ``high``: over settings that the mail does not state.
     """
     frame = trial.frame().query("mmu_mode == 'x86_64/shadow' and cell == 'parked'")
     page = frame.query("of == 'clear' and what == 'time a dirty page'").iloc[0]

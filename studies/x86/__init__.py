@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""x86: growth of the fault time in the saturated lock with the vCPUs, and ioctl times with parked vCPUs.
+"""x86: growth of the fault time with the vCPUs while the lock is saturated, and ioctl times with parked vCPUs.
 
 `hosts` computes the costs of the published hosts, which ``checks/shipped.py`` writes and other studies use.
 """
@@ -26,7 +26,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings
     faults = growth.fault_numbers(seed)
     report("x86 while the vCPUs are parked", 0.5)
     numbers = pd.concat([faults, parked.parked_numbers(), growth.presplit_numbers()], ignore_index=True)
-    report("faults of x86, beyond what was measured", 0.7)
+    report("faults of x86, beyond the measured vCPUs", 0.7)
     tables = {
         "hypotheses": growth.hypothesis_table(),
         "curves": growth.curves(),
@@ -42,7 +42,7 @@ def answer(findings: StudyFindings) -> Answer:
     cost = findings.tables["hand-off"].set_index("machine").loc["x86"]
     return Answer(
         "Sockets and clusters of cores explain part of the growth. The remainder is one empirical cost: each doubling "
-        f"of the waiting threads makes the lock's hand-off {cost['value_ns']:.3g} ns longer "
+        f"of the number of waiting threads makes the lock's hand-off {cost['value_ns']:.3g} ns longer "
         f"({cost['low_ns']:.3g} to {cost['high_ns']:.3g}). No source names a mechanism "
         f"({len(findings.tables['hypotheses'])} hypotheses were tried)."
     )

@@ -56,7 +56,7 @@ def saturated_fault(rows: pd.DataFrame) -> go.Figure:
         figure.update_xaxes(**vcpu_axis(here["vcpus"]), **at)
     figure.update_yaxes(title="wall time per page, µs", rangemode="tozero")
     subtitle = "lines: the model, dashed where held out; points: measured"
-    return titled(figure, "Time of a fault in the saturated lock", subtitle, entries_per_row=3)
+    return titled(figure, "Time of a fault with a saturated lock", subtitle, entries_per_row=3)
 
 
 @reads("table", _PARKED)
@@ -84,5 +84,5 @@ def parked_times(rows: pd.DataFrame) -> go.Figure:
     figure.update_xaxes(type="log", title="predicted / published", tickvals=_TICKS, ticktext=labels, tickangle=0)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
     figure.update_layout(height=140 + 34 * len(names))
-    title = "Enabling the log and CLEAR while the vCPUs are parked"
-    return titled(figure, title, f"labels: vCPUs of points off by more than {tolerance:.0%} (grey)", entries_per_row=5)
+    subtitle = f"labels: vCPUs of points off by more than {TOLERANCE_PERCENT:g} % (grey)"
+    return titled(figure, "Enabling the log and CLEAR while the vCPUs are parked", subtitle, entries_per_row=5)

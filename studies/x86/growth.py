@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Hypotheses on the growth of x86's fault time with the vCPUs in the saturated lock, each calibrated.
+"""Hypotheses on the growth of x86's fault time with the vCPUs while the lock is saturated, each calibrated.
 
 A hypothesis changes only the host description of the published x86 hosts or the list of calibrated costs. It is
 calibrated on few vCPUs, and the other points are held out. ``checks/shipped.py`` writes the fits to
@@ -56,32 +56,32 @@ def hypotheses() -> dict[str, GrowthHypothesis]:
     ratio = float(epyc["within-ccx"] / epyc["whole-socket"])
     four, eight = ({"clusters": number, "cluster_ratio": ratio} for number in (24, 12))
     fixed = tuple(name for name in _GROWS if name != "line_transfer")
-    as_xeons = "the same, with the line transfer of two-socket Xeons"
+    as_xeons = "like chosen, with the line transfer of two-socket Xeons"
     return {
-        "constant": GrowthHypothesis(_FLAT, _QUEUE, "nothing grows"),
-        "busy": GrowthHypothesis({"remote_ratio": 1.0}, _QUEUE, "work slows down as the pass without a lock does"),
-        "sockets": GrowthHypothesis({}, _QUEUE, "the previous, and cache lines come from the other socket"),
-        "clusters-of-4": GrowthHypothesis(four, _QUEUE, "that, and within a cluster of 4 cores sooner"),
-        "clusters-of-8": GrowthHypothesis(eight, _QUEUE, "that, and within a cluster of 8 cores sooner"),
-        "queue_length_penalty": GrowthHypothesis(_FLAT, _GROWS, "only the hand-off grows, with the waiters' logarithm"),
-        CHOSEN: GrowthHypothesis({}, _GROWS, "busy CPUs and sockets, and the hand-off grows"),
+        "constant": GrowthHypothesis(_FLAT, _QUEUE, "no cost grows"),
+        "busy": GrowthHypothesis({"remote_ratio": 1.0}, _QUEUE, "work slows down as much as a pass without locks"),
+        "sockets": GrowthHypothesis({}, _QUEUE, "like busy, and cache lines come from the other socket"),
+        "clusters-of-4": GrowthHypothesis(four, _QUEUE, "like sockets, and faster within clusters of 4 cores"),
+        "clusters-of-8": GrowthHypothesis(eight, _QUEUE, "like sockets, and faster within clusters of 8 cores"),
+        "queue_length_penalty": GrowthHypothesis(_FLAT, _GROWS, "only the hand-off grows, with the log of the waiters"),
+        CHOSEN: GrowthHypothesis({}, _GROWS, "like sockets, and the hand-off grows"),
         "published-latency": GrowthHypothesis({}, fixed, as_xeons, f"{dual}ns"),
-        "sockets-of-32": GrowthHypothesis({"cores": 64}, _GROWS, "the same with 32 CPUs a socket"),
-        "sockets-of-63": GrowthHypothesis({"cores": 126}, _GROWS, "the same with 63 CPUs a socket"),
+        "sockets-of-32": GrowthHypothesis({"cores": 64}, _GROWS, "like chosen, with 32 CPUs per socket"),
+        "sockets-of-63": GrowthHypothesis({"cores": 126}, _GROWS, "like chosen, with 63 CPUs per socket"),
     }
 
 
 CHOSEN = "chosen"
-"""Reading of the shipped costs."""
+"""Hypothesis of the shipped costs."""
 
 PLAUSIBLE = (CHOSEN, "queue_length_penalty", "clusters-of-4", "published-latency", "sockets-of-63")
-"""Readings that the tables hardly distinguish; extrapolations span all of them."""
+"""Hypotheses that the tables hardly distinguish; extrapolations span all of them."""
 
 
 def hypothesis_problem(hypothesis: GrowthHypothesis, vcpus: int | None = TRAIN_VCPUS) -> Problem:
     """Calibration problem of a hypothesis for blocks split on fault.
 
-    The TDP MMU's single point, at 96 vCPUs, has another lock mode. It determines the line transfer, unless the
+    The TDP MMU's single point, at 96 vCPUs, has another lock mode. It identifies the line transfer, unless the
     hypothesis fixes it.
 
     - `vcpus`: maximum of the training rows; None: all rows are training rows.
@@ -162,7 +162,7 @@ def hypothesis_table() -> pd.DataFrame:
 
 
 def handoff_growth() -> pd.DataFrame:
-    """Growth of the lock's hand-off time for each doubling of the waiters, and arm64's evidence for it.
+    """Growth of the lock's hand-off time for each doubling of the number of waiters, and arm64's evidence for it.
 
     Returns: ``machine``, ``value_ns``, ``low_ns``, ``high_ns``, and ``p`` of an F-test for this extra cost (arm64).
     """
@@ -177,7 +177,7 @@ def handoff_growth() -> pd.DataFrame:
 
 
 def curves() -> pd.DataFrame:
-    """Published times per page and those of some hypotheses, as input of `studies.x86.figures.saturated_fault`.
+    """Published times per page, and times under some hypotheses, as input of `studies.x86.figures.saturated_fault`.
 
     Returns: ``panel``, ``hypothesis``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Costs of the published x86 hosts: faults by simulation, CLEAR by slopes, dropping the lock by one published run.
+"""Costs of the published x86 hosts: faults from simulation, CLEAR from slopes, lock drops from one published run.
 
-No source states its hardware; the tables' hosts are assumed to be alike. Costs that differ between the TDP MMU and the
-shadow MMU belong to the cost groups ``tdp`` and ``shadow``.
+No source states its hardware; the tables' hosts are assumed to have equal costs. Costs that differ between the TDP MMU
+and the shadow MMU belong to the cost groups ``tdp`` and ``shadow``.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def configuration_metrics(estimate: CostEstimate, name: str, batch: int, factor:
 
 
 FACTOR = 64
-"""Calibration and studies simulate this fraction (1/64) of the memory; 1/16 and all of it agree (docs/migration.md)."""
+"""Calibration and studies simulate 1/64 of the memory; 1/16 and all of it give the same results (docs/migration.md)."""
 
 
 def reacquire(estimate: CostEstimate) -> dict[str, object]:
@@ -146,7 +146,7 @@ def reacquire(estimate: CostEstimate) -> dict[str, object]:
 
 
 def _joined(faults: Fit, other: pd.DataFrame, quantile: float) -> CostEstimate:
-    """Join the faults' costs and other costs to one estimate.
+    """Merge the faults' costs and the other costs into one estimate.
 
     Where a profile interval is narrower than the linear one, as for a cost that others mask, the covariance is reduced
     to match it.

@@ -28,10 +28,10 @@ ONE_SOCKET = 32
 """Number of vCPUs up to which the shadow MMU's table has a constant time per GiB; the costs come from these rows."""
 
 TOLERANCE_PERCENT = 15.0
-"""Maximum deviation from a published time with which the model counts as agreeing, percent."""
+"""Maximum deviation from a published time at which the model counts as agreeing, percent."""
 
 CONTAINED = dict.fromkeys(("clear_word", "split_alloc", "flush"), 0)
-"""Costs that the slopes include, ps: a word's in its pages', a table's in the split's, a flush's in its vCPUs'."""
+"""Costs that other costs include, ps: of a word (in its pages), a table (in the split), a flush (in its vCPUs)."""
 
 BLOCKS_PER_GIB, PAGES_PER_GIB = 512, 262144
 _SHADOW, _TDP, _HOST_160 = "x86-shadow-eager-split-ioctl-time", "x86-tdp-eager-split", "x86-clear-dirty-log-160-vcpus"

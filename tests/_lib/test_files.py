@@ -208,7 +208,7 @@ def test_a_full_disk_names_the_file_and_changes_nothing(tmp_path, monkeypatch, n
 
 def test_a_set_replaces_only_regular_files(tmp_path):
     (tmp_path / "b.csv").symlink_to("elsewhere")
-    with pytest.raises(InputError, match=r"b\.csv: cannot be written \(a link, a folder or a device is there\)"):
+    with pytest.raises(InputError, match=r"b\.csv: cannot be written \(the path is a link, a folder or a device\)"):
         write_together(tmp_path, TEXTS)
     assert names(tmp_path) == ["b.csv"]
 

@@ -102,7 +102,7 @@ def test_contentions_a_page_are_the_count_over_vcpus_and_pages(curves: pd.DataFr
     np.testing.assert_array_equal(right.x, [1, 2, 4, 8])
     np.testing.assert_allclose(right.y, 1.01 * 1000 * np.array([0, 1, 3, 7]) / 500)
     assert (figure.layout.yaxis.type, figure.layout.yaxis2.type) == ("log", None)
-    assert "0 measured at 1 vCPU" in figure.layout.title.subtitle.text
+    assert "0 measured (vCPUs: 1)" in figure.layout.title.subtitle.text
     with pytest.raises(InputError, match="pages_per_vcpu = 0: must be at least 1"):
         figures.contentions(curves, pages_per_vcpu=0)
 
@@ -116,7 +116,7 @@ def test_speed_up_divides_each_curve_by_its_own_first_point(curves: pd.DataFrame
     np.testing.assert_allclose(traces(figure, "rwlock-old-test, Amdahl")[0].y, np.sqrt(VCPUS))
     assert {note.text for note in figure.layout.annotations} == {"spinlock-old-test", "rwlock-old-test"}
     assert {axis.title.text for axis in figure.select_xaxes()} == {"vCPUs"}
-    with pytest.raises(InputError, match="no 1 for measured"):
+    with pytest.raises(InputError, match="no row with 1 vCPU for measured"):
         figures.speed_up(curves[(curves["vcpus"] > 1) & (curves["kind"] == "measured")])
 
 

@@ -69,7 +69,7 @@ def test_figures_take_a_result_without_reshaping(results):
     assert simlib.figures.contentions(results["prediction"], 1024).data
     assert simlib.figures.speed_up(results["prediction"]).data
     assert results["prediction"].plot("over_vcpus", metric="contentions").data
-    with pytest.raises(InputError, match="the table has no row of it"):
+    with pytest.raises(InputError, match="must be a metric of the table"):
         results["prediction"].plot(metric="zap_time")
 
 

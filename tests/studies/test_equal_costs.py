@@ -197,7 +197,7 @@ def test_the_note_states_simulation_and_calibrated_costs(page: SliderPage) -> No
     text = " ".join(html.value for html in page.texts)
     assert "Simulated" in text
     assert f"broadcast {page.sliders['tlb_invalidate'].value:.3g} ns" in text
-    assert "a fault pays it with any lock and without one" in text
+    assert "every fault includes one, with any lock policy" in text
 
 
 @pytest.mark.parametrize("name", SLIDERS)
