@@ -327,7 +327,7 @@ def test_the_memory_is_rounded_up_to_whole_blocks_for_each_vcpu():
     given = with_guest(base, {"guest": {"memory": "64G"}, "workload": {"clear_chunk": "2G"}})
     assert (given.guest.memory // 2**30, given.workload.clear_chunk // 2**30) == (64, 2)
     assert with_guest(base, {}) == base
-    with pytest.raises(InputError, match="clear_chunk = 2G: is larger than the guest's memory of 1G"):
+    with pytest.raises(InputError, match="clear_chunk = 2G: must not be larger than the guest's memory of 1G"):
         with_guest(base, {"guest": {"memory": "1G"}, "workload": {"clear_chunk": "2G"}})
 
 

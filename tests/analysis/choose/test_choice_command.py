@@ -205,7 +205,7 @@ def test_all_architectures_in_one_table(ask, tmp_path, short, name):
      (("--architecture", "arm46"), "policy.architecture = arm46: unknown architecture; did you mean 'arm64'"),
      (("--architecture", "s390"), "policy.lock = default: s390 does not take mmu_lock in this case"),
      (("--architecture", "arm64", "--memory", "1G", "--chunk", "2G"),
-      "clear_chunk = 2G: is larger than the guest's memory of 1G"),
+      "clear_chunk = 2G: must not be larger than the guest's memory of 1G"),
      (("--architecture", "arm64", "--guest", "databse"), "guest = databse: unknown guest; did you mean 'database'"),
      (("--architecture", "arm64", "--objective", "stalls"), "objective = stalls: unknown objective; did you mean"),
      (("--architecture", "arm64", "--link", "0Gbit/s"), "--link = 0Gbit/s: must be at least 1 bit/s"),
