@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """simlib: a calibrated model of KVM's mmu_lock.
 
-Names are imported at their first use, so that ``import simlib`` and the command's ``--help`` take no time.
+Names are imported at their first use, so that ``import simlib`` and the command's ``--help`` are fast.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from simlib._lib.errors import SimlibError
 
 
 def checkout() -> Path | None:
-    """Root folder of the checkout, or None where simlib is installed from a wheel.
+    """Root folder of the checkout, or None if simlib is installed from a wheel.
 
     >>> checkout().joinpath("studies").is_dir()
     True
@@ -19,7 +19,7 @@ def checkout() -> Path | None:
 
 
 def require_checkout(what: str) -> Path:
-    """Return the root folder of the checkout; raise `SimlibError` where simlib is installed from a wheel.
+    """Return the root folder of the checkout; raise `SimlibError` if simlib is installed from a wheel.
 
     - `what`: the command or the data that needs it.
     """

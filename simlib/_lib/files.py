@@ -180,7 +180,7 @@ def locked(folder: Path) -> Iterator[int]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise OSError(errno.EBUSY, "another process writes in its folder") from None
+                    raise OSError(errno.EBUSY, "another process is writing to its folder") from None
                 time.sleep(_LOCK_POLL_S)
                 continue
             except OSError as error:
@@ -256,7 +256,7 @@ def _system(number: int) -> OSError:
 
 @contextmanager
 def _as_input_error(path: Path) -> Iterator[None]:
-    """Raise an `InputError` that names the user's path for a system error at any path."""
+    """Raise an `InputError` that names the user's path if the block raises a system error, at any path."""
     try:
         yield
     except OSError as error:

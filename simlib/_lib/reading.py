@@ -2,7 +2,7 @@
 """Read users' files: only regular files, bounded in size and depth.
 
 A scenario, a fit, an experiment or a table may come from anybody. The result is text or plain values (numbers,
-strings, lists, tables) without control characters, which a terminal would interpret. An error is one sentence.
+strings, lists, tables) without control characters, which a terminal would interpret. An error message is one sentence.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
             raise
         raise InputError(where, str(error), "must be the name of a file", "check the path") from None
     if len(raw) > most:
-        raise InputError(where, f"more than {most / MIB:g} MiB", must, "is this the right file?")
+        raise InputError(where, f"more than {most / MIB:g} MiB", must, "check the path")
     if not raw.strip():
         raise InputError(where, "an empty file", must, "write the file again")
     return raw
@@ -128,7 +128,7 @@ def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
     simlib.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct the file
     """
     if len(text) > TOML_BYTES:
-        raise InputError(where, f"more than {TOML_BYTES / MIB:g} MiB", f"must be {kind}", "is this the right file?")
+        raise InputError(where, f"more than {TOML_BYTES / MIB:g} MiB", f"must be {kind}", "check the path")
     if _LONG_KEY.search(text):
         raise _too_deep(where, kind)
     try:

@@ -80,7 +80,7 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
 def contentions(
     curves: pd.DataFrame, pages_per_vcpu: int | None = None, title: str = "Lock contentions over vCPUs"
 ) -> go.Figure:
-    """Contentions over vCPUs, and in a second panel contentions per page, which saturate, if the pages are given.
+    """Contentions over vCPUs; if the pages are given, also contentions per page, which saturate, in a second panel.
 
     Raises `InputError` if a column is missing, or there is no row to draw, or `pages_per_vcpu` is below 1.
 

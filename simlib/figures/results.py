@@ -116,7 +116,7 @@ def html_of(frame: pd.DataFrame) -> Markup:
 
 
 def text_of(frame: pd.DataFrame) -> str:
-    """Format a table as text, numbers with four digits.
+    """Format a table as text, with four significant digits.
 
     >>> print(text_of(pd.DataFrame({"metric": ["zap_time"], "value": [1.23456789]})))
       metric  value

@@ -55,7 +55,7 @@ MODEBAR |= {"modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"], "t
 """Configuration of Plotly's mode bar, in reports and notebooks: no button sends data, and pictures are saved as SVG."""
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-"""Units of times in figures, in seconds."""
+"""Units of times in figures, each with its length in seconds."""
 
 _STILL = {"itemclick": False, "itemdoubleclick": False}
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -126,7 +126,7 @@ def _positive(values: Iterable[float]) -> np.ndarray:
 
 
 def plain_number(value: float) -> str:
-    """Format a number for a tick without a prefix, with separated thousands.
+    """Format a number for a tick without a prefix, with thousands separators.
 
     >>> [plain_number(v) for v in (0.005, 20.0, 50_000.0)]
     ['0.005', '20', '50\\u2009000']

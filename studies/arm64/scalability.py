@@ -159,5 +159,5 @@ def _pair(first: str, a: ArrayLike, second: str, b: ArrayLike) -> tuple[_Vector,
     """Check two vectors of positive numbers of equal length."""
     x, y = check_vector(first, a, positive=True), check_vector(second, b, positive=True)
     if x.size != y.size:
-        raise InputError(f"len({second})", y.size, f"must be {x.size}, as len({first})", "give pairs")
+        raise InputError(f"len({second})", y.size, f"must be {x.size}, like len({first})", "give pairs")
     return x, y

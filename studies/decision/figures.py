@@ -61,7 +61,7 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
     cells(~rows["matters"], rows["strategy"].mask(~rows["matters"], "any"), "any strategy", style.GRID, style.MUTED)
     figure.update_xaxes(title="vCPUs", type="category", showgrid=False, ticks="")
     figure.update_yaxes(title="accesses per second of a vCPU", type="category", showgrid=False, ticks="")
-    subtitle = "simulated; pale: not distinguished (numbers: pages of a hold); grey: the strategy does not matter"
+    subtitle = "simulated; pale: not distinguished (numbers: pages of a hold); grey: all strategies are equivalent"
     return style.titled(figure, title, subtitle)
 
 

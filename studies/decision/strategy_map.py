@@ -23,7 +23,7 @@ LEVEL = 0.95
 """Probability that no cell of a map wrongly reports a strategy as distinguished."""
 
 INDIFFERENCE = 0.02
-"""Differences below this share of the lowest cost count as equal."""
+"""Costs that differ by less than this share of the lowest cost count as equal."""
 
 
 def best_strategy_grid(
@@ -39,7 +39,7 @@ def best_strategy_grid(
 
     All costs are at their medians, and the memory is the same in all cells.
 
-    Returns: One row per cell: ``vcpus``, ``access_rate`` (1/s), ``strategy`` (with the least mean), ``matters`` (some
+    Returns: One row per cell: ``vcpus``, ``access_rate`` (1/s), ``strategy`` (with the lowest mean), ``matters`` (some
     other strategy is significantly worse by more than `INDIFFERENCE`), ``distinguished`` (every other strategy is
     significantly worse: paired t tests, Bonferroni over strategies and cells), ``rivals`` (strategies that are not
     significantly worse), ``span`` (the strategy and its rivals, with batches as ranges: `span`), ``closed_form_pages``.

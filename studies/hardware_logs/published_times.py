@@ -139,5 +139,5 @@ def stated() -> pd.DataFrame:
     shares = xen["share_percent"].map("up to {:g} %".format)
     rows = pd.DataFrame({"quantity": xen["quantity"].str.replace("-", " "), "stated": shares, "of": "Xen with PML"})
     (overhead,) = load("x86-nested-tracking-overhead").frame["overhead_percent"]
-    rows.loc[len(rows)] = ("write protection, added to writing memory", f"{overhead:g} %", "KVM, nested guests")
+    rows.loc[len(rows)] = ("overhead of write protection on memory writes", f"{overhead:g} %", "KVM, nested guests")
     return rows

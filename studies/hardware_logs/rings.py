@@ -52,7 +52,7 @@ def _predicted(seconds: float, seed: int, check: parallel.Check) -> tuple[float,
 
 
 def ring_numbers(seed: int = 1, progress: parallel.Progress | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Compare the published means with the model's, and simulate each method with the links of the bitmap's runs.
+    """Compare the published means with the model's, and simulate each method with the links found for the bitmap.
 
     The ring's interval is that of the links with which the bitmap takes as long as its shortest and its longest run.
     """

@@ -25,7 +25,7 @@ _SWITCH = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": number(0)
 
 @reads("cells", _LOAD)
 def under_load(rows: pd.DataFrame) -> go.Figure:
-    """Plot CLEAR time, longest stall and 99.9th percentile of gaps over vCPUs: column per machine, colour per batch.
+    """Plot CLEAR time, longest stall and 99.9th percentile of gaps over vCPUs: columns are machines, colours batches.
 
     - `rows`: ``machine``, ``vcpus``, ``batch``, ``metric``; seconds of lab time: ``lab``, the median over the seeds,
       their range ``lab_low`` to ``lab_high``, and ``model``. No cell was used for calibration.
@@ -71,7 +71,7 @@ def _line_and_points(rows: pd.DataFrame, x: str, colour: str, name: str) -> tupl
 
 @reads("cells", _TURN)
 def over_turns(rows: pd.DataFrame) -> go.Figure:
-    """Plot the longest stall over the length of a CPU's turn: a colour per machine.
+    """Plot the longest stall over the length of a CPU's turn, one colour per machine.
 
     - `rows`: as for `under_load`, with ``turn`` (instructions); metrics other than the longest stall are ignored.
     """
@@ -106,7 +106,7 @@ def metric_title(metric: str) -> str:
 
 @reads("cells", _SWITCH)
 def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
-    """Plot the effects of a switch: a panel per metric, a row per setting; medians, with the range over the seeds.
+    """Plot the effects of a switch: one panel per metric, one row per setting; medians, with the range over the seeds.
 
     - `rows`: of `studies.lab.switches.switch_effects`; metrics that end in ``_s`` are seconds of lab time.
     """

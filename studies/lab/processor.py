@@ -22,7 +22,7 @@ TICK = (1000, 8000)
 
 
 def ticks(name: str) -> tuple[float, float]:
-    """Work of a timer tick on one CPU: mean, in instructions, and coefficient of variation.
+    """Work of a timer tick on one CPU: its mean, in instructions, and its coefficient of variation.
 
     A gap within `TICK` contains the ticks of two CPUs, since the idle CPU does the timekeeping.
 

@@ -111,7 +111,7 @@ def _reset(ring: Ring) -> Iterator[tuple[int, int]]:
 
 
 def simulated_resets(run: SimulationResult) -> Resets:
-    """Resets of the simulator after the log is enabled. Each fault after that is a write, and makes one entry."""
+    """Resets of the simulator after the log is enabled. Each fault after that is a write, and adds one entry."""
     enabled = run.job.stamps.index(Stamp("enabled"))
     taken = run.raw.stamp_locks[-1, :, Mode.WRITE, 0] - run.raw.stamp_locks[enabled, :, Mode.WRITE, 0]
     entries = int((run.raw.stamp_sums[-1, FAULTS] - run.raw.stamp_sums[enabled, FAULTS]).sum())

@@ -91,7 +91,7 @@ def clear_instructions(experiment: str, name: str) -> float:
 
 
 def varied_switches(switches: pd.Series) -> pd.Series:
-    """Remove from the switches those that are the same in every cell.
+    """Remove the switches that have the same setting in every cell.
 
     >>> varied_switches(pd.Series(["yield=never pages=512", "yield=contended pages=512"])).tolist()
     ['yield=never', 'yield=contended']

@@ -43,8 +43,8 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> LocklessFindi
 def answer(findings: LocklessFindings) -> Answer:
     """Return the conclusion: possible explanations of the shorter GET, and its benefit compared with batches."""
     return Answer(
-        f"The series reduced the time of GET to {findings.budget.means.ratio:.2f} of its value. A faster walk, fewer "
-        "dirty pages or one slow run can explain it; the mail does not distinguish them. Dropping the lock "
+        f"The series reduced the time of GET to {findings.budget.means.ratio:.2f} of its former value. A faster walk, "
+        "fewer dirty pages or one slow run can explain it; the mail does not distinguish them. Dropping the lock "
         "in batches helps the guest nearly as much, but GET itself is short only without the lock "
         f"({len(findings.tables['verdicts'])} cases compared)."
     )

@@ -121,7 +121,7 @@ def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def guests(walk: Walk) -> pd.DataFrame:
-    """Simulate `GUEST_TYPES` at `BASE` with the best costs, to compare guests by which of their faults take the lock.
+    """Simulate `GUEST_TYPES` at `BASE` at the best estimate, to compare guests by which of their faults take the lock.
 
     Returns: ``guest``, ``way``, ``get_time_s``, ``wait_share`` (of it), ``guest_throughput``, ``longest_stall_s``,
     ``dirty_pages`` (a GET).

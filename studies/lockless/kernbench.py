@@ -154,7 +154,7 @@ class Means:
 
     @property
     def outlier(self) -> float:
-        """Time of one run before, s, that would cause the whole difference if all other runs were as the runs after."""
+        """Time of one run before, s, that would cause the whole difference if all others took as long as after."""
         return self.runs * self.before - (self.runs - 1) * self.after
 
     @property

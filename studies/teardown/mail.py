@@ -95,7 +95,7 @@ def least_unmap_entry() -> float:
 
 
 def hypotheses(fits: dict[str, UnmapFit]) -> pd.DataFrame:
-    """Compare the December 2019 mail, read with each mapping, with the tables' costs of the same work.
+    """Compare the December 2019 mail, interpreted with each mapping, with the tables' costs for the same work.
 
     Returns: ``mapping``; ``entries``; ``mail_ns``, with ``mail_low_ns`` and ``mail_high_ns``: time per entry that the
     mail implies; ``table_ns``: time per entry from the table of that mapping; ``ratio`` of the two, with ``ratio_low``
@@ -142,10 +142,10 @@ def predictions(
 ) -> pd.DataFrame:
     """Simulate teardown by page size, mapping and way, with ranges.
 
-    The cost of cleaning a line is from the mail, that of an entry from the table of pages or of blocks. At the ends of
-    the range, all costs are at an end: cleaning at that of the mail; an invalidation at the least or greatest value of
+    The cost of cleaning a line is from the mail, the cost of an entry from the table of pages or blocks. At an end of
+    the range, all costs are at an end: cleaning at the mail's; an invalidation at the lowest or highest value of
     either table, because no source says which table another host or page size would resemble; removing an entry at
-    `least_unmap_entry` or the greatest value of either table. The range spans interpretations and is not a confidence
+    `least_unmap_entry` or the highest value of either table. The range spans interpretations and is not a confidence
     interval.
 
     Returns: ``memory``, ``page_size``, ``mapping``, ``way``, ``estimate_s``, ``low_s``, ``high_s``.

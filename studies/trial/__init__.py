@@ -27,7 +27,7 @@ AUTHORS_CLAIMS = {
     "ring-resched": "no stall of the CPU that resets a ring",
     "rmap-lock": "rmap walks without mmu_lock",
 }
-"""Claims of the authors of series after 6.12, reimplemented for the lab (``kernel-patches/tried``, 0016)."""
+"""Claims of authors of series after Linux 6.12; the lab has reimplementations (``kernel-patches/tried``, 0016)."""
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def presplit_numbers() -> pd.DataFrame:
 
 
 def extrapolations(seed: int = 1) -> pd.DataFrame:
-    """Predicted times with blocks split on fault, with 96 and 128 vCPUs, which no table of the shadow MMU has.
+    """Predicted times with blocks split on fault, for 96 and 128 vCPUs, which are not in the shadow MMU's tables.
 
     Returns: ``hypothesis`` (``all``: lowest low and highest high of all hypotheses, estimate of `CHOSEN`), ``vcpus``,
     ``estimate``, ``low``, ``high`` (s).

@@ -104,7 +104,7 @@ def test_an_obstacle_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
     part.mkdir()
     with files.locked(tmp_path):
         monkeypatch.setattr(files, "_LOCK_TIMEOUT_S", 0.1)
-        with pytest.raises(InputError, match=r"cannot be written \(another process writes in its folder\)"):
+        with pytest.raises(InputError, match=r"cannot be written \(another process is writing to its folder\)"):
             write_text(tmp_path / "file", "")
 
     def refuse(path):
