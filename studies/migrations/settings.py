@@ -32,7 +32,7 @@ from studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configurations
 SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "access_interval": (
         ("50ns", "80ns", "130ns", "220ns", "400ns"),
-        "'write-heavy': the selftest's guest takes 224 ns per page (all split), 12 ns if it only reads",
+        "\"write-heavy\": the selftest's guest takes 224 ns per page (all split), 12 ns if it only reads",
     ),
     "write_percent": ((20, 40, 70, 100), "\"write-heavy\"; option -w of the selftest accepts any percentage"),
     "link": (("100Gbit/s", "200Gbit/s"), "Ethernet between the hosts of a cloud in 2024"),

@@ -63,7 +63,7 @@ def hypotheses() -> dict[str, GrowthHypothesis]:
         "sockets": GrowthHypothesis({}, _QUEUE, "like busy, and cache lines come from the other socket"),
         "clusters-of-4": GrowthHypothesis(four, _QUEUE, "like sockets, and faster within clusters of 4 cores"),
         "clusters-of-8": GrowthHypothesis(eight, _QUEUE, "like sockets, and faster within clusters of 8 cores"),
-        "queue_length_penalty": GrowthHypothesis(_FLAT, _GROWS, "only the hand-off grows, with the log of the waiters"),
+        "queue_length_penalty": GrowthHypothesis(_FLAT, _GROWS, "only the hand-off grows, with log(waiting threads)"),
         CHOSEN: GrowthHypothesis({}, _GROWS, "like sockets, and the hand-off grows"),
         "published-latency": GrowthHypothesis({}, fixed, as_xeons, f"{dual}ns"),
         "sockets-of-32": GrowthHypothesis({"cores": 64}, _GROWS, "like chosen, with 32 CPUs per socket"),
