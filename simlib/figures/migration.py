@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Degradation of the guest during migration, and passes of the migration.
 
-Lines are the model: dashed where a line predicts a measurement to which no cost was fitted, otherwise solid. Points are
-published.
+Lines are the model: dashed where a line predicts a measurement to which no cost was fitted, and solid elsewhere. Points
+are published.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Predicted GET on today's x86 in one hold, in batches and without the lock, over vCPUs, memory and write rate.
 
 All results are predictions. Costs are those of the published x86 host (`data/fits/x86-published.json`), not of the 2013
-series' X5690. The time per page without the lock is unknown: it is taken to be the same as with the lock, or scaled by
-the lab's ratio of instructions (`studies.lockless.get_time.Walk`).
+series' X5690. The time per page without the lock is unknown: it is assumed to be the time with the lock, or this time
+scaled by the lab's ratio of instructions (`studies.lockless.get_time.Walk`).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def changes(rows: pd.DataFrame) -> go.Figure:
             )  # fmt: skip
     figure.update_yaxes(**row_axis(cases), showgrid=False)
     figure.update_xaxes(zeroline=True)
-    deviations = "published mean and deviation over guest modes; the model's 90 % intervals"
+    deviations = "published mean and standard deviation over guest modes; the model's 90 % intervals"
     return titled(figure, "Change of the ioctl's time without the last level", deviations, entries_per_row=3)
 
 
