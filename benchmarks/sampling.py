@@ -165,7 +165,8 @@ def by_way(results: list[dict[str, Any]]) -> pd.DataFrame:
 def worst(results: list[dict[str, Any]]) -> dict[str, str]:
     """Largest error of each metric in some cases, number of values within their intervals, and CPU times."""
     row = {
-        title: f"{max((error(result, name) for result in results), key=abs):+.1%}" for name, title in COMPARED.items()
+        title: f"{100 * max((error(result, name) for result in results), key=abs):+.1f} %"
+        for name, title in COMPARED.items()
     }
     within = [is_inside for result in results for is_inside in inside(result)]
     row["inside"] = f"{sum(within)}/{len(within)}"
@@ -178,15 +179,18 @@ def summary(results: list[dict[str, Any]]) -> str:
     """Describe the largest errors of all cases."""
     means = {"precopy_duration": "pre-copy", "dirty_left": "dirty memory left", "clear_cpu_time": "CLEAR's CPU time",
              "guest_throughput": "throughput", "lost": "guest time lost"}  # fmt: skip
-    largest = [f"{max(abs(error(result, name)) for result in results):.1%} ({title})" for name, title in means.items()]
+    largest = [
+        f"{100 * max(abs(error(result, name)) for result in results):.1f} % ({title})" for name, title in means.items()
+    ]
     stalls = [(result["whole"]["longest_stall"], abs(error(result, "longest_stall"))) for result in results]
     long = max(off for stall, off in stalls if stall >= LONG_STALL)
     short = max(off for stall, off in stalls if stall < LONG_STALL)
     within = [is_inside for result in results for is_inside in inside(result)]
     return (
         f"The largest errors in {len(results)} cases: {', '.join(largest)}. The largest error of the longest "
-        f"stall is {long:.1%} for stalls of {LONG_STALL * 1e6:.0f} µs or longer, and {short:.1%} for shorter ones. "
-        f"{sum(within)} of {len(within)} values ({np.mean(within):.0%}) lie within the 90 % intervals."
+        f"stall is {100 * long:.1f} % for stalls of {LONG_STALL * 1e6:.0f} µs or longer, and {100 * short:.1f} % for "
+        f"shorter ones. {sum(within)} of {len(within)} values "
+        f"({100 * np.mean(within):.0f} %) lie within the 90 % intervals."
     )
 
 
@@ -208,7 +212,7 @@ def main() -> None:
     tasks = [partial(run, case) for case in cases]
     labels = [str(case) for case in cases]
     parallel.run_all(
-        tasks, labels, lambda what, share: print(f"{share:.0%} {what}", flush=True), workers=arguments.workers
+        tasks, labels, lambda what, share: print(f"{100 * share:.0f} % {what}", flush=True), workers=arguments.workers
     )
     results = [sampled(case) for case in cases]  # one after another, because each uses all CPUs
     page = f"{BEGIN}\n{summary(results)}\n\n{markdown(by_way(results))}\n{END}"

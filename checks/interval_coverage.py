@@ -186,7 +186,7 @@ def report_progress(what: str, share: float) -> None:
     """Print the progress at every tenth."""
     if int(share * 10) != reported.get(what):
         reported[what] = int(share * 10)
-        print(f"{what}: {share:.0%}", file=sys.stderr, flush=True)
+        print(f"{what}: {100 * share:.0f} %", file=sys.stderr, flush=True)
 
 
 reported: dict[str, int] = {}
@@ -200,18 +200,19 @@ def page(results: dict[str, Coverage], errors: dict[str, pd.DataFrame]) -> str:
     lines = ["| interval of | " + " | ".join(shares.columns) + " |", "|---" * (len(shares.columns) + 1) + "|"]
     for (kind, name), row in shares.iterrows():
         label = f"`{name}`" if kind == "cost" else f"held-out `{name}`"
-        lines.append(f"| {label} | " + " | ".join(f"{share:.1%}" for share in row) + " |")
+        lines.append(f"| {label} | " + " | ".join(f"{100 * share:.1f} %" for share in row) + " |")
     first = next(iter(results.values()))
     wide = errors["same rows, wide box"]
     narrow = pd.concat([frame for frame in errors.values() if frame is not wide])
     times = narrow[narrow["metric"] == "dirty_memory_time"]
     counts = narrow[narrow["metric"] == "contentions"]
     words = (
-        f"The table shows the coverage of {100 * first.level:.0f} % intervals over {first.sets} synthetic data sets "
-        f"per column (seed {SEED}). The standard error of a coverage of 90 % is {np.sqrt(0.9 * 0.1 / first.sets):.1%}. "
+        f"The table shows the coverage of {100 * first.level:g} % intervals over {first.sets} synthetic data sets "
+        f"per column (seed {SEED}). The standard error of a coverage of 90 % is "
+        f"{100 * np.sqrt(0.9 * 0.1 / first.sets):.1f} %. "
         f"The polynomials have degree {DEGREE} and are fitted to {RUNS} runs. Their root-mean-square error over "
-        f"{CHECKED} other runs is at most {times['rms'].max():.2%} for a time and {counts['rms'].max():.2%} for a "
-        f"count, and {wide['rms'].max():.1%} in the wide box."
+        f"{CHECKED} other runs is at most {100 * times['rms'].max():.2f} % for a time and "
+        f"{100 * counts['rms'].max():.2f} % for a count, and {100 * wide['rms'].max():.1f} % in the wide box."
     )
     return f"{BEGIN}\n{textwrap.fill(words, 118)}\n\n" + "\n".join(lines) + f"\n{END}"
 

@@ -38,7 +38,7 @@ def checks(seed: int) -> Section:
     identity = "Engine identity on a small instance of each variant (4 vCPUs, 2 MiB each)."
     loops = (
         f"A closed lock loop with exponential think and hold times (means 5 µs and 0.5 µs): throughput of {_RUNS} "
-        f"independent runs with its {_LEVEL:.0%} interval, and that of the exact machine-repairman model. The "
+        f"independent runs with its {100 * _LEVEL:g} % interval, and that of the exact machine-repairman model. The "
         f"{len(exact)} intervals are not corrected for multiple comparisons."
     )
     tables = [Table(engines(altra.shipped_fit(), seed), identity), Table(exact, loops, digits=6)]

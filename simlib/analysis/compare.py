@@ -63,7 +63,7 @@ class Comparison(Result):
 
     def summary(self) -> str:
         """Return the comparison and the flags as text."""
-        title = f"Compared with {self.policies[0]}, {self.level:.0%} intervals."
+        title = f"Compared with {self.policies[0]}, {100 * self.level:g} % intervals."
         return "\n".join([title, text_of(self.readable()), *self.flags])
 
     def curves(self) -> pd.DataFrame:
@@ -77,7 +77,7 @@ class Comparison(Result):
         return self.frame.assign(policy=prefix + self.frame["policy"])
 
     def _repr_html_(self) -> str:
-        what = f", compared with {self.policies[0]}, {self.level:.0%} intervals."
+        what = f", compared with {self.policies[0]}, {100 * self.level:g} % intervals."
         return result_html("Predicted", what, self.flags, self.frame)
 
 

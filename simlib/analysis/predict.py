@@ -64,7 +64,7 @@ class PredictionResult(Result):
     def summary(self) -> str:
         """Return the curves and the flags as text."""
         frame = self.frame if (self.frame["variant"] != "").any() else self.frame.drop(columns="variant")
-        return "\n".join([f"Predicted, {self.level:.0%} intervals.", text_of(frame), *self.flags])
+        return "\n".join([f"Predicted, {100 * self.level:g} % intervals.", text_of(frame), *self.flags])
 
     def curves(self) -> pd.DataFrame:
         """Return the table for figures that can also show measured points; all rows are predictions.
@@ -75,7 +75,7 @@ class PredictionResult(Result):
         return self.frame.drop(columns="unit").rename(columns=names).assign(kind="predicted", held_out=True)
 
     def _repr_html_(self) -> str:
-        return result_html("Predicted", f", {self.level:.0%} intervals.", self.flags, self.frame)
+        return result_html("Predicted", f", {100 * self.level:g} % intervals.", self.flags, self.frame)
 
 
 def predict(

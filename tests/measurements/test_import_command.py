@@ -80,7 +80,7 @@ def test_progress_is_shown_for_long_imports(ask, monkeypatch):
     log = SAMPLES / "perf-lock.txt"
     assert "reading" not in ask("data", "import", "perf-lock", log)[2]
     monkeypatch.setattr("simlib.ui.cli.output.PATIENCE_S", -1.0)
-    assert "perf-lock.txt: 100%" in ask("data", "import", "perf-lock", log)[2]
+    assert "perf-lock.txt: 100 %" in ask("data", "import", "perf-lock", log)[2]
 
 
 def test_help_lists_the_kinds(ask):

@@ -37,14 +37,15 @@ def _not_converged(fit: Fit, end: Minimum) -> str:
     cost, width = _least_determined(fit), np.sqrt(np.diag(fit.estimate.covariance).max())
     return (
         f"the search was stopped at step {end.steps}: the last {MAX_STEPS} steps still reduced the sum of squares by "
-        f"{end.gain:.1%}; the rows constrain {cost} least (to a factor of {np.exp(width):.2g}): "
+        f"{100 * end.gain:.1f} %; the rows constrain {cost} least (to a factor of {np.exp(width):.2g}): "
         f"{_remedy([cost])}"
     )
 
 
 def _starts_differ(fit: Fit) -> str:
     last = sorted(fit.starts["last"])
-    ratio = f" (the next sum of squares is {last[1] / last[0] - 1:.0%} larger)" if len(last) > 1 and last[0] > 0 else ""
+    more = 100 * (last[1] / last[0] - 1) if len(last) > 1 and last[0] > 0 else None
+    ratio = "" if more is None else f" (the next sum of squares is {more:.0f} % larger)"
     return (
         f"only one of the {len(last)} starts reached the best minimum{ratio}, so a better minimum may exist: try "
         f"other seeds; if the costs change with the seed, {_remedy([_least_determined(fit)])}"

@@ -233,7 +233,7 @@ def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float 
         least = int(np.argmin(bounds))
         raise InputError(
             "longest stall allowed", format_duration(round(max_stall_s * 1e12)),
-            f"no strategy satisfies it with a probability of {STALL_LEVEL:.0%}: the lowest bound is "
+            f"no strategy satisfies it with a probability of {100 * STALL_LEVEL:.0f} %: the lowest bound is "
             f"{format_duration(float(f'{bounds[least] * 1e12:.3g}'))}, with {strategies[least].name}",
             "allow longer stalls",
         )  # fmt: skip

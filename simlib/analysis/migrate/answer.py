@@ -89,8 +89,8 @@ class Migration(Result):
                         f"{_range(planned, 'guest_share', _percent)} of its speed")  # fmt: skip
             lines.append(f"The migration then {expected}" if planned["converges"] else "It still does not converge")
         if planned["converges"] and not self.meets_targets:
-            lines.append(f"It then converges for {planned['converges']:.0%} of the working sets that fit the "
-                         f"measurements, and meets all targets for {planned['meets_all']:.0%}")  # fmt: skip
+            lines.append(f"It then converges for {100 * planned['converges']:.0f} % of the working sets that fit the "
+                         f"measurements, and meets all targets for {100 * planned['meets_all']:.0f} %")  # fmt: skip
         lock = self.lock if isinstance(self.lock, str) else self.lock.summary()
         return [*lines, *filter(None, (self._stalls(planned), lock, self.kernel, self._missed_targets(planned)))]
 
@@ -107,7 +107,7 @@ class Migration(Result):
         if share <= 1 - SURE:
             return f"The migration does not converge with the current settings: {why}"
         return (f"The measurements are not sufficient: with the current settings, the migration converges for "
-                f"{share:.0%} of the working sets that fit them; for the others, {why}"
+                f"{100 * share:.0f} % of the working sets that fit them; for the others, {why}"
                 + ("" if len(self.guest.dirty) > 2 else ". Measure over 1, 10 and 60 s"))  # fmt: skip
 
     def _stalls(self, planned: dict[str, Any]) -> str:
@@ -151,12 +151,12 @@ class Migration(Result):
             outcomes.add(key)
             ends = row["converges"] > 0
             rows.append(
-                {"plan": row["plan"], "converges": f"{row['converges']:.0%}",
+                {"plan": row["plan"], "converges": f"{100 * row['converges']:.0f} %",
                  "total time": _range(row, "total_s", seconds_text, "–") if ends else "no end",
                  "downtime": _range(row, "downtime_s", seconds_text, "–") if ends else "",
                  "guest speed": _range(row, "guest_share", _percent, "–"),
                  "longest stall": seconds_text(max(row["sleep_s_high"], row["fault_s_high"]), 2),
-                 "meets targets": f"{row['meets_all']:.0%}"}
+                 "meets targets": f"{100 * row['meets_all']:.0f} %"}
             )  # fmt: skip
         return pd.DataFrame(rows)
 

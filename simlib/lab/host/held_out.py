@@ -119,7 +119,7 @@ def compare_held_out(fit: Fit) -> pd.DataFrame:
     cells = fit.observations.copy()
     cells["ratio"] = cells["model"] / cells["value"]
     stall = cells["metric"] == "longest_stall"
-    cells["bar"] = np.where(stall, f"factor {STALL_TOLERANCE:g}", f"±{CLEAR_TOLERANCE:.0%}")
+    cells["bar"] = np.where(stall, f"factor {STALL_TOLERANCE:g}", f"±{100 * CLEAR_TOLERANCE:.0f} %")
     stall_within = np.abs(np.log(cells["ratio"])) <= np.log(STALL_TOLERANCE)
     return cells.assign(within=np.where(stall, stall_within, np.abs(cells["ratio"] - 1) <= CLEAR_TOLERANCE))
 

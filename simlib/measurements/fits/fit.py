@@ -142,7 +142,7 @@ class Fit(Result):
     def quality(self) -> tuple[str, ...]:
         """χ², degrees of freedom and discrepancy, in sentences."""
         rows, costs, dof = len(self.train), len(self.parameters), self.estimate.dof
-        deviation = f"discrepancy {self.estimate.discrepancy:.2%}: relative standard deviation of a"
+        deviation = f"discrepancy {100 * self.estimate.discrepancy:.2f} %: relative standard deviation of a"
         if not rows:
             return (
                 f"χ²: none, since no row below was fitted; degrees of freedom of the intervals: {dof}",
@@ -221,7 +221,7 @@ class Fit(Result):
         listed = costs if (costs["bound"] != "").any() else costs.drop(columns="bound")
         parts = [
             _lines(self.heading, *self.quality, *self.flags),
-            f"Costs, {self.level:.0%} intervals\n{text_of(listed)}",
+            f"Costs, {100 * self.level:g} % intervals\n{text_of(listed)}",
             f"Residuals, errors and deviations in percent\n{text_of(self.by_metric())}",
         ]
         if correlation is not None:

@@ -317,7 +317,7 @@ def patient_progress() -> Iterator[Callable[[str, float], None]]:
             if report is None and time.monotonic() - began > PATIENCE_S:
                 report = stack.enter_context(progress_bar())
             if report is not None:
-                report(f"{what}: {share:.0%}", share)
+                report(f"{what}: {100 * share:.0f} %", share)
 
         yield progress
 

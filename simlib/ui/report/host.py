@@ -104,7 +104,7 @@ def host_answer(fit: Fit) -> str:
         misses.append(f"{text} (predicted over measured {row['ratio']:.2f})")
     return (
         f"From costs of one vCPU, {len(cells) - len(missed)} of {len(cells)} held-out cells are predicted within "
-        f"tolerance: times to ±{CLEAR_TOLERANCE:.0%}, longest stalls to a factor of {STALL_TOLERANCE:g}."
+        f"tolerance: times to ±{100 * CLEAR_TOLERANCE:.0f} %, longest stalls to a factor of {STALL_TOLERANCE:g}."
         f"{' Missed: ' * bool(misses)}{', '.join(dict.fromkeys(misses))}{'.' * bool(misses)}"
     )
 
@@ -147,7 +147,7 @@ def _model_gaps(fit: Fit, data: HostData) -> list[Block | str]:
         "the predicted share, the times differ as well."
     )
     table = shares.astype({"vcpus": int, "chunk_pages": int})
-    table[["counted", "predicted"]] = table[["counted", "predicted"]].map("{:.0%}".format)
+    table[["counted", "predicted"]] = table[["counted", "predicted"]].map(lambda share: f"{100 * share:.0f} %")
     table.columns = pd.Index(["vCPUs", "pages per CLEAR", "interrupted, counted", "interrupted, predicted"])
     return [text, Table(table, "Share of CLEAR's flushes under load that interrupt a vCPU: counted, and predicted.")]
 

@@ -148,7 +148,7 @@ def test_advice_states_how_far_starts_differ(good):
     differing = dataclasses.replace(good, starts=starts).with_meta(valid={"starts_agree": False})
     text = advice(differing, END)["starts_agree"]
     assert text.startswith("only one of the 4 starts reached the best minimum")
-    assert "the next sum of squares is 150% larger" in text
+    assert "the next sum of squares is 150 % larger" in text
     assert "try other seeds" in text
 
 

@@ -98,7 +98,7 @@ def test_a_limit_of_the_longest_stall_excludes_long_holds(short):
     assert result.readable()["strategy"].iloc[-1] == "whole-ioctl (current, stalls too long)"
     with pytest.raises(
         InputError,
-        match=r"longest stall allowed = 1us: no strategy satisfies it with a probability of 90%: the lowest bound "
+        match=r"longest stall allowed = 1us: no strategy satisfies it with a probability of 90 %: the lowest bound "
         r"is .*us, with every-64",
     ):
         choose_batch(case, max_stall_s=1e-6)
