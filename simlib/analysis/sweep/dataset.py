@@ -27,8 +27,7 @@ def load(folder: str | Path) -> xr.Dataset:
     Returns: Dimensions ``variant`` or ``architecture``, ``policy``, and one for each axis; for a sampled design
     ``place``, along which the axes are coordinates. Variables are the metrics with the ends of their intervals
     (``_low``, ``_high``), ``replications``, ``seed``, ``key``, ``scenario``; their values are NaN, 0 or "" if a point
-    was refused or is not finished.
-    Raises `InputError` if the folder holds no sweep, or a part of it is damaged.
+    was refused or is not finished. Raises `InputError` if the folder holds no sweep, or a part of it is damaged.
 
     - `folder`: folder written by `simlib.analysis.sweep.run`.
 

@@ -63,8 +63,7 @@ LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps"
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
           "kick", "touch", "poll", "leave", "drain", "harvest", "reset", "pause", "throttle_check",
           "throttle")  # fmt: skip
-"""Kinds of trace event, by number. ``poll``: a thread found the lock free in its turn, without a hand-off.
-"""
+"""Kinds of trace event, by number. ``poll``: a thread found the lock free in its turn, without a hand-off."""
 
 LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset", "pause", "throttle_check",
           "throttle", "dirty_limit_update", "dirty_limit_sleep")  # fmt: skip

@@ -183,10 +183,7 @@ _ONE_PER_CPU = f"one per CPU, at most {DEFAULT_MAX_WORKERS}"  # Sphinx cannot re
 class Processes(ExecutorOptions):
     """Processes by default, for commands that spend half of their time in Python code, which holds the GIL."""
 
-    workers: Annotated[
-        int | None,
-        Option(min=0, max=MAX_WORKERS, show_default=_ONE_PER_CPU, help=_WORKERS),
-    ] = None
+    workers: Annotated[int | None, Option(min=0, max=MAX_WORKERS, show_default=_ONE_PER_CPU, help=_WORKERS)] = None
 
 
 command_arguments: ContextVar[Sequence[str]] = ContextVar("asked", default=())
@@ -234,8 +231,7 @@ class Curves:
     variant: VariantOption = ""
     fit: FitOption = None
     metrics: Annotated[
-        str,
-        Option(metavar="NAME,…", help="Metrics, e.g. dirty_memory_time[2]: iteration 2. Default: the workload's."),
+        str, Option(metavar="NAME,…", help="Metrics, e.g. dirty_memory_time[2]: iteration 2. Default: the workload's.")
     ] = ""
     intervals: Intervals
     unknown: UnknownCostOptions

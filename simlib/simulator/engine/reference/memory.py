@@ -20,9 +20,8 @@ PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
 class Scanned(NamedTuple):
     """Result of a scan.
 
-    `pages`: pages that matched; `entries`: page-table entries acted on, of which an unsplit block has one;
-    `unsplit`: cleared pages that an unsplit block maps; `added`: increase of the number of pages in the
-    bitmap.
+    `pages`: pages that matched; `entries`: page-table entries acted on, of which an unsplit block has one; `unsplit`:
+    cleared pages that an unsplit block maps; `added`: increase of the number of pages in the bitmap.
     """
 
     pages: int
