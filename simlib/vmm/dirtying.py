@@ -22,7 +22,7 @@ from simlib._lib.errors import InputError
 from simlib.model.quantities import PS_PER_S, format_seconds, parse_duration, parse_size, size_text
 from simlib.simulator.engine.random import zipf_classes
 from simlib.vmm.memory import Floats, WorkingSet
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 DEFAULT_S = 1.0
 """Measurement time of a rate that is given without a time, s."""

@@ -13,10 +13,10 @@ import numpy as np
 from simlib._lib.errors import InputError, nearest
 from simlib.model.architectures import architecture
 from simlib.model.quantities import format_bandwidth, size_text
-from simlib.vmm import rules
+from simlib.vmm import qemu_rules
 from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, draw
 from simlib.vmm.memory import LinkModel, WorkingSet
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.settings import VMMS, Settings
 
 ARCHITECTURE = "x86-tdp"
@@ -152,7 +152,7 @@ class RunningGuest:
         bits = min(bits, stream * channels)
         chunk = 0.0 if self.ring_entries or VMMS[self.vmm].whole_passes else self.chunk / PAGE
         link = LinkModel(
-            page_s=rules.WHOLE_PAGE * 8 / bits, switch_s=_log_uniform(random, *_SWITCH_S), chunk_pages=chunk,
+            page_s=qemu_rules.WHOLE_PAGE * 8 / bits, switch_s=_log_uniform(random, *_SWITCH_S), chunk_pages=chunk,
             vcpus=float(self.vcpus), ring_entries=float(self.ring_entries), late_s=_log_uniform(random, *_LATE_S),
         )  # fmt: skip
         return pages, link, _log_uniform(random, *_WAIT_S)

@@ -16,7 +16,7 @@ from simlib.model.scenario import Scenario
 from simlib.simulator.sampling.fluid_model import touches_of
 from simlib.vmm.dirtying import DirtyRate
 from simlib.vmm.guest import RunningGuest
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 
 def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib._lib.jit import cached_njit
-from simlib.vmm import rules
+from simlib.vmm import qemu_rules
 
 Floats = NDArray[np.float64]
 
@@ -192,7 +192,7 @@ def send_cell(
             zeros += waits
         else:
             normal += waits
-    own_bytes = normal * rules.WHOLE_PAGE + zeros * rules.ZERO_PAGE
+    own_bytes = normal * qemu_rules.WHOLE_PAGE + zeros * qemu_rules.ZERO_PAGE
     own_s = normal * link.page_s + zeros * link.zero_s
     part = min(1.0, room_bytes / own_bytes if own_bytes > 0 else 1.0, room_s / own_s if own_s > 0 else 1.0)
     if part < 1:

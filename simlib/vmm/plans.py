@@ -12,7 +12,7 @@ import pandas as pd
 
 from simlib.model.quantities import PS_PER_S
 from simlib.simulator.engine.throttle import sleep_time
-from simlib.vmm import rules
+from simlib.vmm import qemu_rules
 from simlib.vmm.guest import SWITCH_MOST_S, RunningGuest
 from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.postcopy import postcopy
@@ -182,7 +182,7 @@ def _simulate(plan: Plan, guest: RunningGuest, targets: Targets, random: np.rand
         share = before.guest_s / max(before.total_s - before.downtime_s, 1e-9)
         return PlanOutcome(
             before.completed, before.total_s, before.downtime_s, before.synchronisations, float(before.throttle),
-            min(1.0, share), before.sleep_s, 0.0, 0.0, before.sent_bytes, left * rules.PAGE, left * link.page_s,
+            min(1.0, share), before.sleep_s, 0.0, 0.0, before.sent_bytes, left * qemu_rules.PAGE, left * link.page_s,
         )  # fmt: skip
     bandwidth = float(plan.settings.max_postcopy_bandwidth)
     after = postcopy(pages, before.missing, float(guest.vcpus), link, bandwidth, wait_s)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simlib._lib.jit import cached_njit
-from simlib.vmm import rules
+from simlib.vmm import qemu_rules
 from simlib.vmm.memory import Floats, LinkModel, WorkingSet
 
 STEP_S = 0.002
@@ -53,9 +53,9 @@ def postcopy(
     """
     held, rate, zeros = pages.number * (1 - pages.zero), pages.rate, float((missing * pages.number * pages.zero).sum())
     normal = float((missing * held).sum())
-    sent_bytes = normal * rules.WHOLE_PAGE + zeros * rules.ZERO_PAGE
+    sent_bytes = normal * qemu_rules.WHOLE_PAGE + zeros * qemu_rules.ZERO_PAGE
     share = missing.copy()
-    page_s = max(link.page_s, rules.WHOLE_PAGE / bandwidth if bandwidth > 0 else 0.0)
+    page_s = max(link.page_s, qemu_rules.WHOLE_PAGE / bandwidth if bandwidth > 0 else 0.0)
     time, requests, lost, slow = zeros * link.zero_s, 0.0, 0.0, 0.0
     while True:
         left = 0.0

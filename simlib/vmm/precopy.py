@@ -2,8 +2,8 @@
 """The pre-copy model: passes, throttling and switchover of a migration, without simulating each page.
 
 Time advances in QEMU's windows of 100 ms. In each window QEMU sends pages, synchronises the dirty bitmap if little is
-left, throttles the guest if it dirtied too much, and switches over if the dirty memory can be sent within the
-downtime limit. `simlib.vmm.rules` and `simlib.simulator.engine.throttle` implement the rules, and `simlib.vmm.memory`
+left, throttles the guest if it dirtied too much, and switches over if the dirty memory can be sent within the downtime
+limit. `simlib.vmm.qemu_rules` and `simlib.simulator.engine.throttle` implement the rules, and `simlib.vmm.memory`
 models the memory. Cloud Hypervisor sends all pages that a GET returned, and then checks whether the pages of the next
 GET can be sent within the downtime limit.
 
@@ -21,7 +21,7 @@ from simlib._lib.jit import cached_njit
 from simlib.model.quantities import PS_PER_S
 from simlib.model.throttle import Throttle
 from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_sleep_us, next_throttle, sleep_time
-from simlib.vmm import rules
+from simlib.vmm import qemu_rules
 from simlib.vmm.memory import (
     BitmapState,
     Floats,
@@ -34,6 +34,7 @@ from simlib.vmm.memory import (
     send_cell,
     synchronise,
 )
+from simlib.vmm.qemu_rules import MAX_WAIT_S
 from simlib.vmm.settings import QEMU, Settings, Vmm
 
 MOST_PASSES = 4096
@@ -154,7 +155,7 @@ def _precopy(
     passes[0, LEFT] = s[_LEFT]
     down, completed = 0.0, False
     while s[_NOW] < limit_s and not completed:
-        fits = not means.whole_passes and (s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH])
+        fits = not means.whole_passes and (s[_LEFT] < 0.5 or s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH])
         if _is_due(means, s, n):
             new = _synchronise(pages, memory, link, s, n, by_get)
             if (s[_NOW] - s[_CHECK]) * PS_PER_S > means.rule.check_period:
@@ -163,12 +164,12 @@ def _precopy(
             if _is_stuck(means, s, n):
                 _pass_time(s, limit_s - s[_NOW])
                 break
-            fits = s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
+            fits = s[_LEFT] < 0.5 or s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH]
             if means.whole_passes:
                 fits = s[_LEFT] * link.page_s <= means.downtime_limit
         if fits:
             _record(passes, s, n, _synchronise(pages, memory, link, s, n, by_get))
-            s[_SENT] += s[_LEFT] * rules.WHOLE_PAGE
+            s[_SENT] += s[_LEFT] * qemu_rules.WHOLE_PAGE
             down, completed = link.switch_s + s[_LEFT] * link.page_s, True
         else:
             if s[_NOW] >= s[_PERIOD]:
@@ -191,7 +192,7 @@ def _is_due(means: _Means, s: Floats, n: Floats) -> bool:
     """True if the bitmap is synchronised now: little is left, or a periodic check finds no recent synchronisation."""
     if means.whole_passes:
         return bool(s[_LEFT] < 0.5)
-    due = s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
+    due = s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH]
     if means.auto_converge and s[_NOW] >= s[_NEXT_CHECK]:
         due = due or (n[_SYNCS] > 1 and n[_SYNCS] == n[_SEEN])
         n[_SEEN] = n[_SYNCS] + int(due)
@@ -213,8 +214,8 @@ def _synchronise(pages: WorkingSet, memory: BitmapState, link: LinkModel, s: Flo
 @cached_njit(nogil=True)
 def _check_throttle(link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
     """Throttle the guest if it dirtied too much in as many checks as the rule requires."""
-    dirtied, sent = s[_CHECK_NEW] * rules.PAGE, s[_SENT] - s[_CHECK_SENT]
-    if rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
+    dirtied, sent = s[_CHECK_NEW] * qemu_rules.PAGE, s[_SENT] - s[_CHECK_SENT]
+    if qemu_rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
         n[_HIGH] += 1
         if n[_HIGH] >= means.rule.times:
             n[_HIGH] = 0
@@ -252,16 +253,16 @@ def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Me
     """Send until the bandwidth limit, the last page, or QEMU's MAX_WAIT; at the limit, wait for the window's end."""
     begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
-        room = rules.bytes_in_window(means.max_bandwidth) - (s[_SENT] - s[_WINDOW_SENT])
-    while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < rules.MAX_WAIT_S:
-        sent, took, gone = send_cell(pages, memory, link, s[_GUEST], room, rules.MAX_WAIT_S - (s[_NOW] - begun) + 1e-9)
+        room = qemu_rules.bytes_in_window(means.max_bandwidth) - (s[_SENT] - s[_WINDOW_SENT])
+    while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < MAX_WAIT_S:
+        sent, took, gone = send_cell(pages, memory, link, s[_GUEST], room, MAX_WAIT_S - (s[_NOW] - begun) + 1e-9)
         s[_SENT] += sent
         s[_LEFT] = max(0.0, s[_LEFT] - gone)
         room -= sent
         _pass_time(s, took)
-    if room <= 1e-3 and s[_NOW] < s[_WINDOW] + rules.WINDOW_S:
-        _pass_time(s, s[_WINDOW] + rules.WINDOW_S - s[_NOW])
-    if s[_NOW] >= s[_WINDOW] + rules.WINDOW_S:
+    if room <= 1e-3 and s[_NOW] < s[_WINDOW] + qemu_rules.WINDOW_S:
+        _pass_time(s, s[_WINDOW] + qemu_rules.WINDOW_S - s[_NOW])
+    if s[_NOW] >= s[_WINDOW] + qemu_rules.WINDOW_S:
         speed = (s[_SENT] - s[_WINDOW_SENT]) / (s[_NOW] - s[_WINDOW])
         if means.avail_switchover_bandwidth > 0:
             speed = means.avail_switchover_bandwidth

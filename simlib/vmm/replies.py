@@ -16,8 +16,8 @@ from simlib._lib.errors import InputError
 from simlib.model.quantities import format_bandwidth, size_text
 from simlib.vmm.dirtying import DirtyRate
 from simlib.vmm.guest import RunningGuest
+from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.qmp import one_line, refusal
-from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import NAMES, Settings
 
 MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY = QUERIES = (

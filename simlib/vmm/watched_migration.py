@@ -12,7 +12,7 @@ from simlib._lib.errors import InputError
 from simlib.measurements import read
 from simlib.vmm.dirtying import DirtyRate
 from simlib.vmm.guest import RunningGuest
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 _SAME_TIME = 1.5
 """Passes whose times differ by less than this factor are pooled."""

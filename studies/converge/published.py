@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from simlib.measurements import load
-from simlib.vmm import rules
+from simlib.vmm import qemu_rules
 from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.precopy import PrecopyTrajectory, precopy_trajectory
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.settings import QEMU_1_6, Settings
 from studies.study import FITTED, HELD_OUT, SHOWN_ONLY, comparison_rows
 
@@ -48,7 +48,7 @@ def migrated(working_set: float, part: float, writes: float, zero_s: float, sett
     - `working_set`: bytes that are written; `part`: share of the used memory; `writes`: per s; `zero_s`: see `_ZERO_S`.
     """
     off = _runs()["off"]
-    page_s = off["total_time_ms"] / 1e3 / (off["transferred_kb"] * 1024 / rules.WHOLE_PAGE)
+    page_s = off["total_time_ms"] / 1e3 / (off["transferred_kb"] * 1024 / qemu_rules.WHOLE_PAGE)
     hot, used = working_set / PAGE, min(MEMORY, working_set / part) / PAGE
     count = np.array([hot, used - hot, MEMORY / PAGE - used])
     pages = WorkingSet(

@@ -23,7 +23,7 @@ from simlib.model.workload import RING_RESERVE
 from simlib.simulator.engine.reference.logs import Ring
 from simlib.simulator.engine.result import FAULTS
 from simlib.simulator.workloads.kernel import USERSPACE
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 from studies.study import FITTED, HELD_OUT
 
 MACHINES = ("x86-npt", "x86-shadow", "arm64-read")

@@ -11,7 +11,7 @@ from simlib.lab.hardware.instructions import instruction_costs
 from simlib.measurements import load
 from simlib.model.quantities import parse_size
 from simlib.simulator.engine.result import PS
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 
 class Switch(NamedTuple):

@@ -18,7 +18,7 @@ from simlib.model.quantities import seconds_text, size_text
 from simlib.vmm.guest import RunningGuest
 from simlib.vmm.paste import FORMATS, SETTABLE
 from simlib.vmm.plans import SURE, Plan, PlanOutcome, plans, precopy_of, simulate_plan, table_of
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.settings import VMMS
 from simlib.vmm.targets import Targets
 

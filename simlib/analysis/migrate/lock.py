@@ -23,7 +23,7 @@ from simlib.vmm.dirtying import DirtyRate
 from simlib.vmm.guest import ARCHITECTURE, RunningGuest
 from simlib.vmm.guest_scenario import apply
 from simlib.vmm.memory import distinct_pages
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.settings import VMMS
 
 CHUNKS = (2**30, 2**28, 2**26, 2**24)

@@ -21,7 +21,7 @@ from simlib.measurements.fits import CostEstimate, conventions
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import ENTRY_COSTS
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 COST_COLUMNS = ["name", "value", "low", "high", "how", "cells"]
 """Columns of costs: a field of `simlib.model.costs.Costs`; instructions, each 1 ns of the lab's clock, with their

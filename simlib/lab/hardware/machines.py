@@ -19,7 +19,7 @@ from simlib.measurements import data_dir, load
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.strategy import every
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
 """Machines of the lab; ``data/scenarios/lab-<name>.toml`` describes each."""

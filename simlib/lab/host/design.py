@@ -27,7 +27,7 @@ from simlib.lab.experiment import Experiment, parse_experiment
 from simlib.lab.host.facts import HostFacts
 from simlib.lab.native import NATIVE_TARGETS
 from simlib.model.quantities import format_size
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 MIB = 2**20
 

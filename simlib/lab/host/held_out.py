@@ -17,7 +17,7 @@ from simlib.measurements.fits import CostEstimate, Fit
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
 from simlib.simulator.engine.result import PS
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 SEEDS = 60
 """Replications of each held-out cell, each with costs sampled from the estimate."""

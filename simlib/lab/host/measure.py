@@ -32,7 +32,7 @@ from simlib.lab.native import PARAMETERS, native_target, run_native
 from simlib.lab.process import silent
 from simlib.lab.record_tables import emulated_per_access, write_tables
 from simlib.lab.records import Record, load_record, save_record
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 NAME = "host"
 """Default prefix of the names of a host's tables."""

@@ -26,7 +26,7 @@ from simlib.measurements import data_dir
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 KICKS = 256
 """Number of quantiles that describe the distribution of an interrupt's duration in a scenario."""

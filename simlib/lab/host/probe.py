@@ -15,7 +15,7 @@ from simlib.analysis.simulate import run_scenario
 from simlib.lab.host.measured import HINT, Floats, HostData, host_scenario
 from simlib.measurements.fits.estimate import BOUNDS
 from simlib.simulator.engine.result import PS
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 TRANSFER = (60e3, 3.0)
 """Prior of a cache line's transfer, which the probe constrains poorly: median, ps, and the factor of its interval of

@@ -21,7 +21,7 @@ from simlib._lib.errors import InputError, nearest
 from simlib._lib.reading import read_toml
 from simlib.lab.experiment import check_name, matrix_values, subtable
 from simlib.lab.migration.guest import BASE, MAX_VCPUS, WriteWorkload
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 MAX_MIGRATIONS = 1000
 """Maximum number of migrations in a file; each takes up to a minute."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simlib.lab.process import build_once
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 
 BASE = 2**20
 """Address of the guest's first page."""

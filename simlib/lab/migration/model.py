@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from simlib.lab.migration.guest import BASE
-from simlib.vmm import rules
+from simlib.vmm import qemu_rules
 from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.postcopy import postcopy
 from simlib.vmm.precopy import precopy_trajectory
-from simlib.vmm.rules import PAGE
+from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.settings import Settings, read_named
 
 FULL_SPEED_S = 1e-6
@@ -59,8 +59,8 @@ def fit_host(runs: pd.DataFrame) -> EmulatedHost:
     added_s = runs["vcpus"] / runs["measured_writes_per_s"] - runs["vcpus"] / runs["writes_per_s"]
     rates = np.log(runs["measured_writes_per_s"] * (1 / runs["writes_per_s"] + added_s.median() / runs["vcpus"]))
     done = runs[(runs["outcome"] == "completed") & (runs["postcopy_after_s"] == 0)]
-    pages = runs["normal_pages"] * rules.WHOLE_PAGE + runs["zero_pages"] * rules.ZERO_PAGE
-    switch = done["blackout_ms"] / 1e3 - done["downtime_bytes"] / rules.WHOLE_PAGE * FULL_SPEED_S
+    pages = runs["normal_pages"] * qemu_rules.WHOLE_PAGE + runs["zero_pages"] * qemu_rules.ZERO_PAGE
+    switch = done["blackout_ms"] / 1e3 - done["downtime_bytes"] / qemu_rules.WHOLE_PAGE * FULL_SPEED_S
     host = EmulatedHost(
         float(added_s.median()), float(rates.std()), max(0.0, float(switch.median())),
         float((runs["transferred_bytes"] - pages)[done.index].median()), FULL_SPEED_S,
@@ -134,7 +134,7 @@ def expected(row: Mapping[str, Any], host: EmulatedHost) -> dict[str, float]:
     place_link = link._replace(page_s=host.place_s)
     after = postcopy(working_set, before.missing, float(row["vcpus"]), place_link, bandwidth, FAULT_S)
     # With a bandwidth limit the sender sleeps for the rest of each window, and sends only requested pages meanwhile.
-    gap = rules.WINDOW_S if bandwidth else FAULT_S + link.page_s
+    gap = qemu_rules.WINDOW_S if bandwidth else FAULT_S + link.page_s
     return {
         "completed": 1.0,
         "synchronisations": before.synchronisations + 1,

@@ -16,8 +16,8 @@ from simlib.lab.migration.experiment import MigrationCell
 from simlib.lab.migration.guest import GAPS, LOG, STATE, Gap, VcpuCounters, WriteWorkload, read_counters, read_gaps
 from simlib.lab.process import started
 from simlib.lab.qemu import Qemu
+from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.qmp import Monitor, refusal
-from simlib.vmm.rules import PAGE
 
 POLL_S = 0.1
 """Time between two samples of a migration, s."""
