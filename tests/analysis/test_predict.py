@@ -78,7 +78,7 @@ def test_a_single_stall_needs_all_memory(monkeypatch):
     messages: list[str] = []
     result = simlib.predict(scenario, [2], metrics=["longest_stall"], replications=2,
                            progress=lambda what, share: messages.append(what))  # fmt: skip
-    assert "or omit longest_stall, which cannot be computed from a part of the memory: a guest that" in messages[0]
+    assert "or omit longest_stall, which cannot be computed from part of the memory: a guest that" in messages[0]
     assert (result.frame["estimate"] > 0).all()
     assert not any("was simulated" in flag for flag in result.flags)
 

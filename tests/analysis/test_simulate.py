@@ -74,7 +74,7 @@ def test_a_variant_is_named():
 
 
 def test_a_wrong_type_of_scenario_is_refused():
-    with pytest.raises(InputError, match="scenario = dict: must be a Scenario or the path of its file"):
+    with pytest.raises(InputError, match="scenario = dict: must be a Scenario or the path of a scenario file"):
         simlib.simulate({"guest": {}})  # type: ignore[arg-type]
 
 

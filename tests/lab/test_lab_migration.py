@@ -28,7 +28,7 @@ BAD = {
     "an unknown pattern": (HEAD + '[experiment.guest]\npattern = "up"\n', "one of sweep, random"),
     "a working set beyond the memory": (
         HEAD + 'memory = "32M"\n[experiment.guest]\nworking_set = "32M"\n',
-        "above the first 1 MiB",
+        "must exceed the working set by at least 1 MiB",
     ),
     "a share without a set": (HEAD + "[experiment.guest]\nhot_percent = 5\n", "also set hot_percent"),
     "half a page": (HEAD + '[experiment.guest]\nvcpus = 3\nworking_set = "1M"\n', "a whole number of pages per vCPU"),

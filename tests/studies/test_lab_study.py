@@ -142,7 +142,7 @@ def test_the_docs_say_what_the_statistics_execute():
         float(costs("x86-shadow").set_index("name")["value"]["reacquire"])
         for costs in (instructions.plain_costs, instructions.instruction_costs)
     )
-    sentence = f"about {after - before:.0f} for each time that x86 takes the lock ({before:.0f} become {after:.0f};"
+    sentence = f"about {after - before:.0f} for each acquisition on x86 ({after:.0f} instead of {before:.0f};"
     assert sentence in " ".join((ROOT / "docs" / "lab.md").read_text("utf-8").split()), sentence
 
 

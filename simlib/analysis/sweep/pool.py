@@ -69,7 +69,7 @@ class Pool(AbstractContextManager["Pool"]):
             os.kill(server._forkserver_pid, signal.SIGTERM)
             server._stop()
             for finalizer in [*cleanup._finalizer_registry.values()]:  # a forced exit does not run them
-                if finalizer._callback is cleanup._remove_temp_dir and not os.listdir(cleanup.get_temp_dir()):
+                if finalizer._callback is cleanup._remove_temp_dir and not os.listdir(finalizer._args[1]):
                     finalizer()
 
     def _start(self) -> ProcessPoolExecutor:

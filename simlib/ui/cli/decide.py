@@ -65,8 +65,8 @@ class Numbers:
 
     vcpus: Annotated[int, Option(min=0, help="Number of vCPUs; 0: that of the guest.")] = 0
     memory: Annotated[str, Option(help="Total memory of the guest, e.g. 512G.")] = ""
-    write_interval: Annotated[
-        str, Option(help="Time between two accesses of a vCPU, reads or writes (access_interval), e.g. 20us.")
+    access_interval: Annotated[
+        str, Option(help="Time between successive accesses of a vCPU, reads and writes, e.g. 20us.")
     ] = ""
     link: Annotated[str, Option(help="Bandwidth available to the migration, e.g. 25Gbit/s.")] = ""
     chunk: Annotated[str, Option(help="Memory that one CLEAR ioctl covers, e.g. 1G (QEMU's default).")] = ""
@@ -76,7 +76,7 @@ class Numbers:
         changes: dict[str, dict[str, Any]] = {"guest": {"vcpus": self.vcpus} if self.vcpus else {}, "workload": {}}
         for table, key, text, parse, option in (
             ("guest", "memory", self.memory, parse_size, "--memory"),
-            ("workload", "access_interval", self.write_interval, parse_duration, "--write-interval"),
+            ("workload", "access_interval", self.access_interval, parse_duration, "--access-interval"),
             ("workload", "link", self.link, parse_bandwidth, "--link"),
             ("workload", "clear_chunk", self.chunk, parse_size, "--chunk"),
         ):

@@ -32,7 +32,7 @@ from simlib.model.scenario import Scenario
 def test_choose_batch_agrees_in_all_formats(ask, tmp_path, short):
     file = tmp_path / "mine.toml"
     file.write_text(scenario(WRITE).to_toml())
-    options = ("choose-batch", file, "--memory", "1M", "--vcpus", 4, "--write-interval", "2us", "--objective", "clear")
+    options = ("choose-batch", file, "--memory", "1M", "--vcpus", 4, "--access-interval", "2us", "--objective", "clear")
     code, text, messages = ask(*options, "--format", "json", "--out", tmp_path / "out")
     result = json.loads(text)
     assert code == 0
@@ -178,7 +178,7 @@ def test_the_first_lines_fit_the_columns_of_a_pipe(ask, tmp_path, short, monkeyp
 @pytest.mark.parametrize("name", ["choose", "choose-batch"])
 def test_all_architectures_in_one_table(ask, tmp_path, short, name):
     file = {"choose": "answers", "choose-batch": "architectures"}[name]
-    case = ("--all", "--memory", "2M", "--vcpus", 1, "--link", "1Mbit/s", "--write-interval", "10ms")
+    case = ("--all", "--memory", "2M", "--vcpus", 1, "--link", "1Mbit/s", "--access-interval", "10ms")
     names = ("--strategy", "every-64", "--strategy", "whole-ioctl") if name == "choose" else ()
     code, text, messages = ask(name, *case, *names, "--out", tmp_path)
     assert code == 0

@@ -81,7 +81,7 @@ def test_threads_divide_the_slot_and_hide_each_other_s_time():
 
 
 def test_threads_need_parts_of_whole_words():
-    with pytest.raises(InputError, match=r"workload\.clear_threads = 3: the memory must divide .* change memory"):
+    with pytest.raises(InputError, match=r"workload\.clear_threads = 3: must divide the memory .* change memory"):
         scenario_of("x86-tdp", clear_threads=3)
 
 
