@@ -13,9 +13,7 @@ from typing import Any
 from simlib._lib.errors import InputError
 from simlib.lab.native import cpu_model
 
-KVM_PARAMETERS = (
-    "tdp_mmu", "eager_page_split", "nx_huge_pages", "ept", "npt", "pml", "dirty_log_clear_batch", "vgic_mode",
-)  # fmt: skip
+KVM_PARAMETERS = ("tdp_mmu", "eager_page_split", "nx_huge_pages", "ept", "npt", "pml", "dirty_log_clear_batch")
 """Parameters of KVM's modules that are recorded."""
 
 VENDORS = ("kvm_intel", "kvm_amd", "kvm_pvm")
