@@ -8,7 +8,7 @@ from simlib._lib import gc_tuning, signals
 
 
 def open_closed_streams() -> None:
-    """Redirect standard streams that are closed to /dev/null.
+    """Open /dev/null in place of each closed standard stream.
 
     Otherwise a file that is opened later would get the stream's number.
     """

@@ -117,7 +117,7 @@ class NotebookPages:
         self.cards[path.stem] = Card(target.name, title, question, _find_answer(notebook), image or "", seconds)
 
     def body(self, notebook: nbformat.NotebookNode, path: Path, target: str) -> str:
-        """Convert cells to HTML, with anchors as on GitHub, and links to the files' targets."""
+        """Convert cells to HTML, with anchors as on GitHub, and links to the pages written for the files."""
         text, _ = _EXPORTER.from_notebook_node(notebook)
         text = _LICENCE.sub("", text)
         text = _HEADING.sub(lambda m: f'<h{m[1]} id="{heading_anchor(m[2])}">{m[2]}</h{m[1]}>', text)

@@ -24,8 +24,8 @@ from simlib.measurements.fits import Fit, find_fit
 from simlib.model.scenario import Scenario
 
 FITTED, HELD_OUT, SHOWN_ONLY, NOT_PREDICTED = ROLES = ("fitted", "held out", "shown only", "not predicted")
-"""Role of a published number: used to fit a cost or to choose a setting; not used so; zero, so that no relative
-error is defined; or the publication lacks what a prediction needs."""
+"""Role of a published number: used to fit a cost or to choose a setting; used for neither; zero, so that no
+relative error is defined; or the publication lacks what a prediction needs."""
 
 COLUMNS = ("variant", "vcpus", "metric", "published", "unit", "relation", "predicted", "low", "high", "role", "table")
 """Columns of a published number and its prediction. ``relation`` is ``up-to`` or ``below`` where a bound was

@@ -44,7 +44,7 @@ _PANIC = re.compile(
 
 @dataclass(frozen=True)
 class BootOutcome:
-    """Output of each script line in one boot, their hash, QEMU's command without this host's folders, and times, s.
+    """Outputs of a boot's script lines, hash of the outputs, QEMU's command without this host's folders, and times, s.
 
     `functions`: name, instructions and yielded turns of each kernel function; empty without a profile.
     """
@@ -98,7 +98,7 @@ def boot(
 
 
 def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[str, int, int], ...]:
-    """Read the counts of ``profile.c`` for functions with at least 1/10,000 of all instructions, or a yield.
+    """Read the counts of ``profile.c`` for functions with at least 1/10,000 of all instructions, or at least one yield.
 
     - `symbols`: address and name of each function, sorted by address.
 

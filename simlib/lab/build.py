@@ -28,8 +28,8 @@ from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
 
 KERNELS = {"plain": (), "statistics": ("statistics.config",), "lock-stat": ("lock-stat.config",)}
-"""Configuration fragments that each kernel adds to the target's fragment: ``plain`` counts nothing; ``statistics`` has
-the series' counters; ``lock-stat`` has the kernel's statistics of all locks (``CONFIG_LOCK_STAT``)."""
+"""Configuration fragments that each kernel adds to the target's fragment: ``plain`` counts nothing; ``statistics``
+enables the series' counters; ``lock-stat`` enables the kernel's statistics of all locks (``CONFIG_LOCK_STAT``)."""
 
 PROGRAMS = ("mmu_lock_contention_test", "dirty_log_perf_test")
 

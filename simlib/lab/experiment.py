@@ -23,7 +23,7 @@ from simlib.lab.build import KERNELS
 from simlib.lab.targets import find_target
 
 CLOCKS = ("deterministic", "multithreaded")
-"""``deterministic``: one host thread, 1 ns of guest time per instruction. ``multithreaded``: for smoke tests."""
+"""``deterministic``: one host thread, 1 ns per instruction. ``multithreaded``: one thread per CPU, for smoke tests."""
 
 OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
     "mmu_lock_contention_test": {

@@ -24,7 +24,7 @@ RUNS = (
     Column("identical", "text", "true: all repeats gave the same output; false: they did not"),
     Column("guest_time_s", "number", "time that passed on the guest's clock"),
     Column("flush_requests", "whole", "requests for remote TLB flushes in the rounds", optional=True, unit="count"),
-    Column("flush_interrupts", "whole", "requests that interrupted a CPU; arm64: all", optional=True, unit="count"),
+    Column("flush_interrupts", "whole", "requests that interrupted a CPU; on arm64, all", optional=True, unit="count"),
 )
 
 
@@ -137,7 +137,7 @@ STALLS = (
 )
 
 _CLEARING = {"initially_set": "clear", "enable": "clear", "get": "get", "ring": "reset"}
-"""The ioctl that write-protects, by the value of ``protection``."""
+"""Name of the ioctl that write-protects pages, by the value of ``protection``."""
 
 
 def stall_rows(record: Record) -> pd.DataFrame:
@@ -200,7 +200,7 @@ NOISE = (
     Column("wall_s", "number", "duration of the run"),
     Column("steal_percent", "number", "steal time, percent of the time of the CPUs in use"),
     Column("foreign_percent", "number", "time of other programs, percent of the time of the CPUs in use"),
-    Column("frequency_percent", "number", "largest change of a CPU's frequency; empty: not reported", optional=True),
+    Column("frequency_percent", "number", "largest change in a CPU's frequency; empty: not reported", optional=True),
     Column("quiet", "text", "true: within the limits; false: noisy, and not used"),
 )
 
@@ -280,7 +280,7 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
         hardware = f"QEMU {provenance['qemu']}, TCG, one thread, icount: one instruction per nanosecond"
         notes = [
             "To repeat: simlib lab collect with the experiment file of this name (docs/lab.md).",
-            "Times are instructions: 1 ns each, summed over all CPUs.",
+            "Times are numbers of instructions of all CPUs, at 1 ns per instruction.",
         ]
         caveats = ["Emulated: no caches, no line transfers, no IPI cost."]
     kernels: dict[str, dict[str, Any]] = {}

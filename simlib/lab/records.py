@@ -102,7 +102,7 @@ def cell_keys(fields: Mapping[str, Any], parameters: Mapping[str, Any], test: Ma
 KEYS = (
     Column("experiment", "text", "name of the experiment in data/experiments/"),
     Column("architecture", "text", "architecture of the kernel"),
-    Column("mode", "text", "MMU mode: npt, shadow, vhe, nvhe or h; native: that of the host"),
+    Column("mode", "text", "MMU mode: npt, shadow, vhe, nvhe or h; native: the host's own mode"),
     Column("kernel", "text", "statistics, plain or lock-stat; in native mode: patched or stock"),
     Column("turn_instructions", "whole", "mean length of an emulated CPU's turn; 0: real CPUs"),
     Column("switches", "text", "parameters of the kvm module that were set; empty: defaults", optional=True),
@@ -111,7 +111,7 @@ KEYS = (
     Column("backing", "text", "backing of the memory"),
     Column("access", "text", "order of the accesses"),
     Column("write_percent", "whole", "share of the accesses that write"),
-    Column("protection", "text", "initially_set: only CLEAR protects; enable: enabling too; get: GET; ring: a reset"),
+    Column("protection", "text", "initially_set: CLEAR protects pages; enable: enabling too; get: GET; ring: reset"),
     Column("chunk_pages", "whole", "pages of one CLEAR ioctl; 0: the whole memslot"),
     Column("clear_threads", "whole", "number of threads that clear", unit="count"),
     Column("rounds", "whole", "number of rounds of GET and CLEAR", unit="count"),

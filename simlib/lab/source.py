@@ -72,7 +72,7 @@ def prepare_source(lab: Path, series: Series, kernel_tree: Path | None = None, p
     Raises `InputError` if the source is missing, was built in place or is in the lab's folder, or if the source
     package has another version. Raises `SimlibError` if the series does not apply.
 
-    `lab`: the lab's folder. `kernel_tree`: the caller's tree, which is only read; default: the source package.
+    `lab`: the lab's folder. `kernel_tree`: the caller's tree, which is not modified; default: the source package.
     """
     origin, sha256 = prepare_pristine(lab, series, kernel_tree, progress)
     pristine = lab / "pristine"

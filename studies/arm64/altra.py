@@ -49,7 +49,7 @@ HYPOTHESES: dict[str, dict[str, object]] = {
     },
     "both versions of the test have the same costs": {"calibration": {"costs": _ALIKE, "per_group_costs": []}},
 }
-"""Alternative hypotheses on the published test, as changes of the scenario; each is calibrated on the same rows."""
+"""Alternative hypotheses on the published test, as changes to the scenario; each is calibrated on the same rows."""
 
 
 def calibrate_training_rows(seed: int = 1, progress: Progress | None = None) -> Fit:

@@ -85,7 +85,7 @@ def published() -> pd.DataFrame:
 
 
 def figure(curves: pd.DataFrame, title: str = "Four lock policies for the same fault") -> go.Figure:
-    """Dirty memory time over vCPUs, one curve for each strategy.
+    """Dirty memory time against the number of vCPUs, one curve for each strategy.
 
     - `curves`: rows of `compare`, optionally with those of `published`.
     """

@@ -13,7 +13,7 @@ from simlib.figures.frame import TEXT, number, reads, word
 
 @reads("errors", {"variant": TEXT, "vcpus": number(), "model": word(style.MODEL_COLOURS), "error_percent": number()})
 def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions of held-out points") -> go.Figure:
-    """Signed errors of held-out points, by model, over vCPUs, one panel per variant.
+    """Signed errors of held-out points against the number of vCPUs, by model, one panel per variant.
 
     - `errors`: columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``:
       predicted over measured, minus one, in percent.

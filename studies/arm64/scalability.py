@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Amdahl's law and Gunther's universal scalability law, the baselines for the model of the lock.
 
-Neither law has a mechanism of a lock. Both are fitted to the logarithm of measured throughputs, so that relative errors
+Neither law models a lock's mechanism. Both are fitted to the logarithm of measured throughputs, so that relative errors
 have equal weight at every number of threads.
 """
 
@@ -131,7 +131,7 @@ def _terms(n: ArrayLike, throughput: ArrayLike, law: Callable[[_Vector], list[_V
     columns = law(threads)
     if np.unique(threads).size < len(columns):
         rule = f"must have at least {len(columns)} different values to fit {len(columns)} parameters"
-        raise InputError("n", threads.tolist(), rule, "measure at more numbers of threads")
+        raise InputError("n", threads.tolist(), rule, "measure at more thread counts")
     terms = np.column_stack(columns) * (measured / threads)[:, None]
     size = np.linalg.norm(terms, axis=0)  # unit columns, so that all unknowns are of order 1
     return list((_least_squares_of_logarithms(terms / size) / size).tolist())
@@ -159,5 +159,5 @@ def _pair(first: str, a: ArrayLike, second: str, b: ArrayLike) -> tuple[_Vector,
     """Check two vectors of positive numbers of equal length."""
     x, y = check_vector(first, a, positive=True), check_vector(second, b, positive=True)
     if x.size != y.size:
-        raise InputError(f"len({second})", y.size, f"must be {x.size}, like len({first})", "give pairs")
+        raise InputError(f"len({second})", y.size, f"must equal len({first}), {x.size}", "give pairs")
     return x, y

@@ -19,7 +19,7 @@ _COLUMNS = {
 
 @reads("table", _COLUMNS)
 def predicted_times(rows: pd.DataFrame) -> go.Figure:
-    """Total time of each real migration over its prediction, with the 90 % interval."""
+    """Total time of each real migration against its prediction, with the 90 % interval."""
     figure = go.Figure()
     ends = np.array([0.8, 1.25]) * [rows["total_ms"].min() / 1e3, rows["total_ms"].max() / 1e3]
     figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": "#9aa0a6", "width": 1, "dash": "dot"},

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The migration that made QEMU throttle: 20 vCPUs, 256 GB, without and with auto-converge (Chegu Vinod, 2013).
 
-Without auto-converge it did not end within 1487.5 s. The mail states how much was sent, not what the guest writes. So
-guests are sampled that write too fast for the link, and to which the published amount is sent with auto-converge.
+Without auto-converge it did not end within 1487.5 s. The mail states how much was sent, not what the guest writes. The
+sampled guests write too fast for the link, and have the working set for which auto-converge sends that amount.
 """
 
 from __future__ import annotations

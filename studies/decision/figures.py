@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Maps of the best strategy and of the best policy over vCPUs and accesses; all values are simulated."""
+"""Maps of the best strategy and of the best policy by number of vCPUs and access rate; all values are simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIED = "#f5edd6"
 
 
 @reads("table", MAP_COLUMNS)
-def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPUs and accesses") -> go.Figure:
+def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy by vCPUs and access rate") -> go.Figure:
     """Map of the best strategy; a cell whose best strategies are not distinguished lists all of them, without a colour.
 
     Raises `InputError` if a cell has two rows.
@@ -67,7 +67,7 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
 
 @reads("table", _POLICY)
 def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequence[str] = ()) -> go.Figure:
-    """Map of the best policy over vCPUs and accesses, one panel for each lock mode and chunk of CLEAR.
+    """Map of the best policy by number of vCPUs and access rate, one panel for each lock mode and chunk of CLEAR.
 
     - `table`: ``vcpus``, ``access_rate`` (1/s of a vCPU), ``clear_lock``, ``clear_chunk`` (bytes), ``policy``,
       ``matters`` (bool: it is better than never dropping the lock), of one architecture. One row per cell.

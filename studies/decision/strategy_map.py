@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Map of the best strategy over the number of vCPUs and their access rate, with the strategies equivalent to it."""
+"""Map of the best strategy by number of vCPUs and access rate, with the strategies equivalent to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def best_strategy_grid(
     seed: int = 1,
     progress: parallel.Progress | None = None,
 ) -> pd.DataFrame:
-    """Find the strategy with the lowest weighted cost for numbers of vCPUs and access rates.
+    """Find the strategy with the lowest weighted cost at each given vCPU count and access rate.
 
     All costs are at their medians, and the memory is the same in all cells.
 
@@ -46,7 +46,7 @@ def best_strategy_grid(
 
     - `cells`: pairs of the number of vCPUs and the accesses of one vCPU per second; each accesses another page.
     - `strategies`: see `simlib.choose`.
-    - `runs`: simulations of each strategy in each cell, on common random numbers; at least 2.
+    - `runs`: simulations of each strategy in each cell, with common random numbers; at least 2.
 
     >>> small = Scenario.parse({"guest": {"vcpus": 2, "memory": "4M"}, "policy": {"architecture": "arm64"},
     ...     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", "downtime": "0ps",

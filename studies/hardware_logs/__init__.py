@@ -49,7 +49,7 @@ def answer(findings: StudyFindings) -> Answer:
     more = 100 * (pml["clear_s"].to_numpy() / protected["clear_s"].to_numpy() - 1)
     return Answer(
         f"The lock does not matter for the guest's writes: with PML the guest loses at most "
-        f"{writes['lost_percent'].max():.2g} % of its time instead of {unlogged['lost_percent'].max():.2g} %, "
+        f"{writes['lost_percent'].max():.3g} % of its time instead of {unlogged['lost_percent'].max():.3g} %, "
         "however long CLEAR holds the lock. The longest stall of a vCPU, "
         f"{seconds_text(writes['longest_stall_s'].max())}, is the time to empty a log buffer. The lock matters where "
         f"faults split huge pages: with holds of a GiB the longest stall is {longest['a GiB']}, and with holds of 64 "

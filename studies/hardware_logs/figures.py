@@ -26,7 +26,7 @@ def longest_stalls(rows: pd.DataFrame) -> go.Figure:
     for lane, (tracking, hold) in zip((-0.24, -0.08, 0.08, 0.24), lanes, strict=True):
         part = rows[(rows["tracking"] == tracking) & (rows["hold"] == hold)]
         labels = [
-            f"{row}: {seconds_text(stall)}, {lost:.2g} % of the guest's time lost"
+            f"{row}: {seconds_text(stall)}, {lost:.3g} % of the guest's time lost"
             for row, stall, lost in zip(part["row"], part["longest_stall_s"], part["lost_percent"], strict=True)
         ]
         figure.add_scatter(

@@ -3,8 +3,8 @@
 
     python -m studies.hardware_logs.preregistered
 
-writes ``data/predictions/pml-xeon-times`` and ``-ratios``. Every cost is drawn from its prior, all at once; a
-prediction is the median over the draws, and its interval holds nine of ten of them.
+writes ``data/predictions/pml-xeon-times`` and ``-ratios``. Every draw has a value of each cost from its prior;
+a prediction is the median over the draws, and its interval contains 90 % of them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from studies.x86.parked import PAGES_PER_GIB
 NAME, DRAWS, SEED = "pml-xeon", 60, 1
 
 ALIKE = 0.05
-"""Assumed standard deviation of the logarithm of what GET, and CLEAR, take for a page, which the model takes to be the
-same."""
+"""Assumed standard deviation of the logarithm of GET's time for a page, and of CLEAR's; in the model, these times are
+equal."""
 
 INITIALLY_SET = "enable the log, initially set, for a GiB", 2e-5, 1e-6, 1e-4
-"""Not the model's, in which it is free: at most the published 10 ms for 128 GiB (x86-enable-dirty-log-chunks)."""
+"""Not simulated, as it is free in the model: at most the published 10 ms for 128 GiB (x86-enable-dirty-log-chunks)."""
 
 
 def _columns(unit: str) -> tuple[Column, ...]:
@@ -64,7 +64,7 @@ QUESTIONS = (
 
 
 class PreregisteredQuestion(NamedTuple):
-    """A guest of a size: with manual protection, and with a GET that clears."""
+    """A guest of one size: with manual protection, and with a GET that clears."""
 
     memory: str
     manual: Scenario

@@ -21,7 +21,7 @@ MEMORY_TYPES: dict[str, tuple[dict[str, str], bool]] = {
     "blocks of 2 MiB, split eagerly": ({}, True),
     "blocks of 2 MiB, split by faults": ({}, False),
 }
-"""Changes of the guest by type of memory, and whether huge pages are split eagerly."""
+"""Changes to the guest by type of memory, and whether huge pages are split eagerly."""
 
 MMUS = {"TDP MMU": "x86-tdp", "shadow MMU": "x86-shadow"}
 TRACKED = {"write protection": "write_protect", "PML": "pml"}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """QEMU's dirty ring compared with its bitmap: how long a published migration takes with each.
 
-The source states neither the bandwidth of the migration nor, except for its writes, the guest. The link is therefore
-the one with which the migration with the bitmap takes as long as published; the time with the ring is then predicted.
+The source states neither the bandwidth of the migration nor, except for its writes, the guest. The simulated
+bandwidth makes the migration with the bitmap take the published time; the time with the ring is then predicted.
 The bitmap is cleared just before a page is sent, the ring at the harvest: a page written in between is sent twice.
 """
 

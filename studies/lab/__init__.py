@@ -54,7 +54,7 @@ def answer(findings: StudyFindings) -> Answer:
     return Answer(
         "After the log is enabled, the simulator's number of acquisitions of mmu_lock equals the kernel's in every "
         "parked cell. No cost was fitted to times under load. The median error is "
-        f"{errors['clear_dirty_log_time']:.2g} % for the time of CLEAR and {errors['longest_stall']:.2g} % for the "
+        f"{errors['clear_dirty_log_time']:.3g} % for the time of CLEAR and {errors['longest_stall']:.3g} % for the "
         "longest stall."
     )
 

@@ -25,7 +25,7 @@ _SWITCH = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": number(0)
 
 @reads("cells", _LOAD)
 def under_load(rows: pd.DataFrame) -> go.Figure:
-    """Plot CLEAR time, longest stall and 99.9th percentile of gaps over vCPUs: columns are machines, colours batches.
+    """Plot CLEAR time, longest stall and 99.9th percentile of gaps against vCPUs; columns: machines, colours: batches.
 
     - `rows`: ``machine``, ``vcpus``, ``batch``, ``metric``; seconds of lab time: ``lab``, the median over the seeds,
       their range ``lab_low`` to ``lab_high``, and ``model``. No cell was used for calibration.
@@ -71,7 +71,7 @@ def _line_and_points(rows: pd.DataFrame, x: str, colour: str, name: str) -> tupl
 
 @reads("cells", _TURN)
 def over_turns(rows: pd.DataFrame) -> go.Figure:
-    """Plot the longest stall over the length of a CPU's turn, one colour per machine.
+    """Plot the longest stall against the length of a CPU's turn, one colour per machine.
 
     - `rows`: as for `under_load`, with ``turn`` (instructions); metrics other than the longest stall are ignored.
     """
@@ -88,7 +88,7 @@ def over_turns(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(_times(rows, METRICS["longest_stall"]))
     figure.update_layout(height=460)
     subtitle = "lab time; 4 vCPUs, 64 pages per hold; points: median and range over three seeds; lines: simulated"
-    return style.titled(figure, "Longest stall by the length of a turn", subtitle, entries_per_row=2)
+    return style.titled(figure, "Longest stall against the length of a turn", subtitle, entries_per_row=2)
 
 
 _SWITCH_METRICS = {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Costs of the lab's emulated processor outside KVM: timer ticks, and instructions of CPUs that wait for mmu_lock.
 
-Ticks are counted in cells where the only vCPU reads undisturbed, and instructions of waiting in `WAITING`. No cell that
-the model predicts is used. The results are entered in ``data/scenarios/lab-*.toml``.
+Ticks are counted in cells where the only vCPU reads undisturbed; waiting CPUs execute the functions in `WAITING`. No
+cell that the model predicts is used. The results are entered in ``data/scenarios/lab-*.toml``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WAITING = ("queued_spin_lock_slowpath", "queued_read_lock_slowpath",
 """Functions in which a CPU waits for mmu_lock, and functions of the patches' statistics that count the waiting."""
 
 TICK = (1000, 8000)
-"""Range of gaps in the quiet cells that are timer ticks, instructions. Longer gaps: the clearing thread wakes up."""
+"""Range of gaps in the quiet cells that are timer ticks, instructions. In longer gaps the clearing thread wakes up."""
 
 
 def ticks(name: str) -> tuple[float, float]:

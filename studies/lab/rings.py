@@ -40,7 +40,7 @@ _WORD = (1 << 64) - 1
 
 
 class Resets(NamedTuple):
-    """Totals over a cell's rounds: reset ioctls, entries, runs of pages within 64, and pages in runs without entry."""
+    """Totals of a cell's rounds: resets, entries, runs (within 64 pages), and pages in a run without an entry."""
 
     resets: int
     entries: int
@@ -81,7 +81,7 @@ def decided(row: pd.Series) -> bool:
 
 
 def _sizes(row: pd.Series) -> tuple[int, int]:
-    """Pages of a vCPU's part of the memory, and entries at which its ring is full."""
+    """Pages of a vCPU's part of the memory, and number of entries at which its ring is full."""
     return parse_size(row["memory_per_vcpu"]) // PAGE, int(row["ring_entries"]) - RING_RESERVE
 
 

@@ -23,7 +23,7 @@ GET_COLUMNS = {"axis": TEXT, "value": TEXT, "way": TEXT, "metric": word(_METRICS
 
 @reads("table", CHANGE_COLUMNS)
 def detectable_regression(rows: pd.DataFrame) -> go.Figure:
-    """Change of the time with its interval, and the smallest detectable slowdown, one row for each comparison."""
+    """Change in the time with its interval, and the smallest detectable slowdown, one row for each comparison."""
     bars = style.error_bars(rows["change_percent"], rows["low_percent"], rows["high_percent"])
     figure = go.Figure()
     figure.add_scatter(
@@ -40,10 +40,10 @@ def detectable_regression(rows: pd.DataFrame) -> go.Figure:
     )  # fmt: skip
     figure.add_vline(x=0, line={"color": style.MUTED, "width": 1})
     figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(title="change of the time by the series, %")
+    figure.update_xaxes(title="change in run time by the series, %")
     figure.update_layout(height=380, margin_l=120)
     subtitle = "measured times; after over before"
-    return style.titled(figure, "Kernbench: change of the time, and detectable slowdown", subtitle, entries_per_row=5)
+    return style.titled(figure, "Kernbench: change in run time, and detectable slowdown", subtitle, entries_per_row=5)
 
 
 @reads("table", RATIO_COLUMNS)

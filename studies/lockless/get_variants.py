@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Predicted GET on today's x86 in one hold, in batches and without the lock, over vCPUs, memory and write rate.
+"""Predicted GET on today's x86 in one hold, in batches and without the lock, by vCPU count, memory and write rate.
 
 All results are predictions. Costs are those of the published x86 host (`data/fits/x86-published.json`), not of the 2013
 series' X5690. The time per page without the lock is unknown: it is assumed to be the time with the lock, or this time
@@ -31,7 +31,7 @@ WAYS: dict[str, Mapping[str, Any]] = {
     SAME_COST: {"clear_lock": "lockless"},
     LAB_RATIO: {"clear_lock": "lockless"},
 }
-"""Ways of GET as changes of the policy."""
+"""Ways of GET as changes to the policy."""
 
 BASE: dict[str, Any] = {"vcpus": 16, "memory": "16G", "interval": "10us"}
 """Base guest; one property is varied, the others keep these values. `interval`: a vCPU's work between two accesses."""
@@ -96,7 +96,7 @@ def predictions(walk: Walk, seed: int = 1, progress: Progress | None = None) -> 
 
 
 def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
-    """For each point, find the way with the shortest GET among those that take the lock and cost the guest no more.
+    """For each point, find the way with the shortest GET among the equivalent ones that take the lock.
 
     Returns: ``axis``, ``value``; ``equivalent``: the equivalent way with the shortest GET, or ``none``; ``get_ratio``:
     its GET over that without the lock at the same cost per page; ``whole_stall_ratio``, ``whole_throughput_loss``: the

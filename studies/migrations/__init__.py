@@ -20,8 +20,8 @@ DRAWS = 15
 """Draws of the costs for the intervals of the changes; the seconds of degradation use a third of them."""
 
 CHOSEN = len(settings.SETTINGS) + 4
-"""Number of workload settings that were chosen: those that the April 2024 mail does not state, and access, interval,
-link and passes of the 48 vCPU migration."""
+"""Number of workload settings that were chosen: those that the April 2024 mail does not state, and the
+order and interval of accesses, the link and the number of passes of the 48-vCPU migration."""
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,13 @@ INTERVALS = ("50ns", "100ns", "130ns", "200ns")
 """Intervals between two accesses that `one_guest` tries."""
 
 KERNELS = {"before": "before", "drop-64-pages": "64-page drop", "drop-at-split": "drop at each split"}
-"""Variants of the 160 vCPU migration, and their names in figures."""
+"""Variants of the 160-vCPU migration, and their names in figures."""
 
 _PART = 1024
 
 
 def published_migration() -> Scenario:
-    """Load the 48 vCPU migration; its variants are the published hosts and kernels."""
+    """Load the 48-vCPU migration; its variants are the published hosts and kernels."""
     return load_scenario(data_dir() / "scenarios" / "migration-48-vcpus.toml")
 
 
@@ -50,7 +50,7 @@ def published_seconds(variant: str) -> list[float]:
 def seconds(
     draws: int, seed: int = 1, progress: parallel.Progress | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Compute the seconds above 99, 50 and 10 % degradation of the 48 vCPU migration, published and by the model.
+    """Compute the seconds above 99, 50 and 10 % degradation of the 48-vCPU migration, published and by the model.
 
     Returns: the numbers (`studies.study.COLUMNS`, ``low_bar``, ``high_bar``); the curves (``series``, ``time_s``,
     ``width_s``, ``degradation``, ``role``); and the work (``series``, ``faults_per_page``, ``precopy_s``, ``clear_s``,
@@ -127,7 +127,7 @@ def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.Da
 
 
 def dips(seed: int = 1, progress: parallel.Progress | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Simulate the throughput of the 160 vCPU guest while CLEAR splits huge pages, with each of `KERNELS`.
+    """Simulate the throughput of the 160-vCPU guest while CLEAR splits huge pages, with each of `KERNELS`.
 
     Returns: the curves, with ``time_s``, ``throughput``, ``series``, ``panel``; and a table, one row per chunk and
     series: ``longest_stall_ms`` of the whole migration, ``bin_ms``, and for each pass n ``lowest_percent_n`` and

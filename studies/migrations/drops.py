@@ -42,7 +42,7 @@ BARS = {
 def change_by_drop(
     cases: Mapping[str, Scenario], draws: int, seed: int = 1, progress: parallel.Progress | None = None
 ) -> pd.DataFrame:
-    """Simulate the changes of migrations by the 64-page drop, in percent, with intervals over the costs.
+    """Simulate the changes in migrations by the 64-page drop, in percent, with intervals from draws of the costs.
 
     Returns: ``variant``, ``metric``, ``predicted``, ``low``, ``high`` (interval of the draws at `LEVEL`).
 

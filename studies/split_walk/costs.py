@@ -99,7 +99,7 @@ def count_array(machine: str, walk: str, chunk: int | None = None) -> Floats:
 
 
 def change(before: Floats, after: Floats, costs: Floats) -> Floats:
-    """Change of the time, percent, from counts before and after; the last axis has the costs."""
+    """Change in the time, percent, from counts before and after; the last axis has the costs."""
     return np.asarray(100 * (after @ costs) / (before @ costs) - 100)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Predictions from the costs of `studies.split_walk.costs`: other walks, other page sizes, the lab, the barrier.
 
-Only the lab's costs, which are instructions, are fitted here.
+Only the lab's costs are fitted here; they are numbers of instructions.
 """
 
 from __future__ import annotations

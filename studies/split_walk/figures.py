@@ -36,10 +36,10 @@ _LOOKS = {
 
 @reads("table", _CHANGES)
 def changes(rows: pd.DataFrame) -> go.Figure:
-    """Changes of the ioctl's time, percent, one panel for each machine and one row for each case."""
+    """Changes in the ioctl's time, percent, one panel for each machine and one row for each case."""
     rows = rows.assign(case=rows["metric"] + ", " + rows["backing"])
     panels, cases = in_order(rows["machine"]), in_order(rows["case"])
-    figure, place = facets(panels, "change of the ioctl's time, %", columns=2)
+    figure, place = facets(panels, "change in ioctl time, %", columns=2)
     for index, panel in enumerate(panels):
         part = rows[rows["machine"] == panel]
         height, bars = part["case"].map(cases.index), error_bars(part["predicted"], part["low"], part["high"])
@@ -55,7 +55,7 @@ def changes(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(**row_axis(cases), showgrid=False)
     figure.update_xaxes(zeroline=True)
     deviations = "published mean and standard deviation over guest modes; the model's 90 % intervals"
-    return titled(figure, "Change of the ioctl's time without the last level", deviations, entries_per_row=3)
+    return titled(figure, "Change in ioctl time without the last level", deviations, entries_per_row=3)
 
 
 @reads("table", SHARE_COLUMNS)

@@ -28,7 +28,7 @@ _LOOKS = {
 
 @reads("table", UNMAP_COLUMNS)
 def unmap_times(rows: pd.DataFrame) -> go.Figure:
-    """Time of an unmap over memory (`Teardown.unmap`), one panel for each mapping and one colour for each kernel."""
+    """Time of an unmap against memory (`Teardown.unmap`), one panel for each mapping and one colour for each kernel."""
     panels, kernels = in_order(rows["mapping"]), in_order(rows["kernel"])
     figure, place = style.facets(panels, "memory, GB", columns=2, shared_y=False)
     for i, panel in enumerate(panels):

@@ -41,7 +41,7 @@ def answer(findings: StudyFindings) -> Answer:
     """Return the conclusion: the growth of the lock's hand-off, which is empirical."""
     cost = findings.tables["hand-off"].set_index("machine").loc["x86"]
     return Answer(
-        "Sockets and clusters of cores explain part of the growth. The remainder is one empirical cost: each doubling "
+        "Sockets and core complexes explain part of the growth. The remainder is one empirical cost: each doubling "
         f"of the number of waiting threads makes the lock's hand-off {cost['value_ns']:.3g} ns longer "
         f"({cost['low_ns']:.3g} to {cost['high_ns']:.3g}). No source names a mechanism "
         f"({len(findings.tables['hypotheses'])} hypotheses were tried)."
@@ -49,4 +49,4 @@ def answer(findings: StudyFindings) -> Answer:
 
 
 TABLES = (hosts.DIRTY_TIME, *parked.TABLES, "core-to-core-latency")
-STUDY = Study("x86", "x86's faults over vCPUs", ("06-x86-shadow-curves",), TABLES, compute, answer, runtime_s=20)
+STUDY = Study("x86", "x86's fault time against vCPUs", ("06-x86-shadow-curves",), TABLES, compute, answer, runtime_s=20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Figures of the published x86 hosts: fault time over vCPUs by hypothesis, and ioctl times with parked vCPUs."""
+"""Figures of the published x86 hosts: fault time against vCPUs by hypothesis, and ioctl times with parked vCPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TICKS = (0.6, 0.7, 0.85, 1.0, 1.15, 1.5, 2.0, 2.5)
 
 @reads("table", _FAULTS)
 def saturated_fault(rows: pd.DataFrame) -> go.Figure:
-    """Wall time per page over vCPUs, one panel for each table and one line for each hypothesis."""
+    """Wall time per page against vCPUs, one panel for each table and one line for each hypothesis."""
     panels = in_order(rows["panel"])
     names = in_order(rows[rows["kind"] != "measured"]["hypothesis"])
     colours = dict(zip(names, PALETTE * (len(names) // len(PALETTE) + 1), strict=False))

@@ -37,7 +37,7 @@ _FLAT: dict[str, Any] = {"slowdown": [], "remote_ratio": 1.0}
 
 
 class GrowthHypothesis(NamedTuple):
-    """A hypothesis: its changes of the host, its calibrated costs, and its description."""
+    """A hypothesis: its changes to the host, its calibrated costs, and its description."""
 
     machine: Mapping[str, Any]
     costs: tuple[str, ...]
@@ -47,7 +47,7 @@ class GrowthHypothesis(NamedTuple):
 
 
 def hypotheses() -> dict[str, GrowthHypothesis]:
-    """All hypotheses by name, simplest first; line transfers within a cluster are as fast as on an EPYC 7R13."""
+    """All hypotheses by name, simplest first; the speed of transfers within a core complex is an EPYC 7R13's."""
     latencies = load("core-to-core-latency").frame
     xeons = latencies[latencies["processor"].str.startswith("Xeon") & (latencies["scope"] == "whole-socket")]
     dual_socket = latencies[latencies["scope"] == "cross-socket"]["processor"]
@@ -56,18 +56,18 @@ def hypotheses() -> dict[str, GrowthHypothesis]:
     ratio = float(epyc["within-ccx"] / epyc["whole-socket"])
     four, eight = ({"clusters": number, "cluster_ratio": ratio} for number in (24, 12))
     fixed = tuple(name for name in _GROWS if name != "line_transfer")
-    as_xeons = "like chosen, with the line transfer of two-socket Xeons"
+    as_xeons = "as in 'chosen', with the line transfer of two-socket Xeons"
     return {
         "constant": GrowthHypothesis(_FLAT, _QUEUE, "no cost grows"),
         "busy": GrowthHypothesis({"remote_ratio": 1.0}, _QUEUE, "work slows down as much as a pass without locks"),
-        "sockets": GrowthHypothesis({}, _QUEUE, "like busy, and cache lines come from the other socket"),
-        "clusters-of-4": GrowthHypothesis(four, _QUEUE, "like sockets, and faster within clusters of 4 cores"),
-        "clusters-of-8": GrowthHypothesis(eight, _QUEUE, "like sockets, and faster within clusters of 8 cores"),
+        "sockets": GrowthHypothesis({}, _QUEUE, "as in 'busy', and cache lines come from the other socket"),
+        "clusters-of-4": GrowthHypothesis(four, _QUEUE, "as in 'sockets', and faster in core complexes of 4"),
+        "clusters-of-8": GrowthHypothesis(eight, _QUEUE, "as in 'sockets', and faster in core complexes of 8"),
         "queue_length_penalty": GrowthHypothesis(_FLAT, _GROWS, "only the hand-off grows, with log(waiting threads)"),
-        CHOSEN: GrowthHypothesis({}, _GROWS, "like sockets, and the hand-off grows"),
+        CHOSEN: GrowthHypothesis({}, _GROWS, "as in 'sockets', and the hand-off grows"),
         "published-latency": GrowthHypothesis({}, fixed, as_xeons, f"{dual}ns"),
-        "sockets-of-32": GrowthHypothesis({"cores": 64}, _GROWS, "like chosen, with 32 CPUs per socket"),
-        "sockets-of-63": GrowthHypothesis({"cores": 126}, _GROWS, "like chosen, with 63 CPUs per socket"),
+        "sockets-of-32": GrowthHypothesis({"cores": 64}, _GROWS, "as in 'chosen', with 32 CPUs per socket"),
+        "sockets-of-63": GrowthHypothesis({"cores": 126}, _GROWS, "as in 'chosen', with 63 CPUs per socket"),
     }
 
 

@@ -87,7 +87,7 @@ def guest_access(write_percent: float = 100) -> int:
 
 
 def lock_free_pass() -> tuple[tuple[int, float], ...]:
-    """Time of a pass without faults or locks over its time with 2 vCPUs, by number of vCPUs.
+    """Ratio of the time of a pass without faults or locks to its time with 2 vCPUs, by number of vCPUs.
 
     All blocks are split beforehand, and EPT's entries are writable without a lock. The remaining growth is due to busy
     hyper-threads, CPU frequency and memory. `simlib.model.host.HOSTS` has these numbers.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Effect of a patch series in terms of the model: the changes of policy and costs that a trial implies.
+"""Effect of a patch series in terms of the model: the changes in policy and costs that a trial implies.
 
 The lab measures when a changed kernel takes `mmu_lock`, in which mode and for how many pages, and how many instructions
 it executes. Acquisitions and their modes become the model's policy; instructions become differences in costs.
@@ -45,7 +45,7 @@ UNSEEN = {
 
 
 class Increase(NamedTuple):
-    """Increase of a number of instructions, and half the width of its 95 % interval."""
+    """Increase in a number of instructions, and half the width of its 95 % interval."""
 
     middle: float
     half: float
@@ -57,7 +57,7 @@ class Increase(NamedTuple):
 
 @dataclass(frozen=True)
 class Effect:
-    """Changes of a series in terms of the model, in one MMU mode of the lab.
+    """Changes by a series in terms of the model, in one MMU mode of the lab.
 
     - `policies`: of the scenario without the series and with it, as tables of a scenario file.
     - `costs`: increases in instructions, by cost.
@@ -77,7 +77,7 @@ class Effect:
 
 
 def effect_of(trial: Trial, mmu_mode: str) -> Effect:
-    """Derive changes of the model's policy and costs from a trial's differences.
+    """Derive changes in the model's policy and costs from a trial's differences.
 
     - `mmu_mode`: one of `LAB_HOSTS`.
 
@@ -110,7 +110,7 @@ def effect_of(trial: Trial, mmu_mode: str) -> Effect:
 
 @dataclass(frozen=True)
 class TrialCell:
-    """Numbers of one cell of a trial, by subject and quantity; numbers without a change count as equal."""
+    """Numbers of one cell of a trial, by subject and quantity; all but `CHANGED` numbers count as equal."""
 
     numbers: Mapping[tuple[str, str], Difference]
 
@@ -132,7 +132,7 @@ class TrialCell:
         return sum(self.value(f"{site} {mode} (rounds)", what, side) for site in sites for mode in MODES)
 
     def increase(self, *keys: tuple[str, str]) -> Increase:
-        """Return the increase of a sum of numbers that the series causes."""
+        """Return the increase in a sum of numbers that the series causes."""
         numbers = [self.numbers[key] for key in keys if key in self.numbers and self.numbers[key].verdict == CHANGED]
         middles = (statistics.median(number.changed) - statistics.median(number.base) for number in numbers)
         halves = (welch(np.array(number.base), np.array(number.changed))[0] for number in numbers)

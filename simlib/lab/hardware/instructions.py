@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Costs of actions on the lab's machines, in instructions: slopes over memory size, with one parked vCPU.
+"""Costs of actions on the lab's machines as numbers of instructions: slopes against memory size, one parked vCPU.
 
 In all functions, `name` is a machine, one of `simlib.lab.hardware.machines.LABS`.
 """
@@ -24,8 +24,8 @@ from simlib.model.scenario import ENTRY_COSTS
 from simlib.vmm.qemu_rules import PAGE
 
 COST_COLUMNS = ["name", "value", "low", "high", "how", "cells"]
-"""Columns of costs: a field of `simlib.model.costs.Costs`; instructions, each 1 ns of the lab's clock, with their
-interval of `LEVEL`; how the cost is estimated; the number of cells used."""
+"""Columns of costs: a field of `simlib.model.costs.Costs`; number of instructions, each 1 ns of the lab's clock,
+with its `LEVEL` interval; how the cost is estimated; the number of cells used."""
 
 Cost = tuple[str, float, float, float, str, int]
 
@@ -48,7 +48,7 @@ def _ioctls(kind: str, name: str) -> pd.DataFrame:
 def instruction_costs(name: str) -> pd.DataFrame:
     """Estimate costs of single actions (`COST_COLUMNS`) from cells with one vCPU, parked while the log is cleared.
 
-    Every cost is the slope of a time over the pages (16 to 128 MiB), so that costs per run and per ioctl cancel. With
+    Every cost is the slope of a time against the pages (16 to 128 MiB), so that costs per run and ioctl cancel. With
     one vCPU there is no contention, and the clock advances only with the running thread.
     """
     ioctls, locks = _ioctls("memory", name), rows_of("memory-locks", name)
@@ -122,7 +122,7 @@ def _fence(name: str) -> Cost:
     ioctls = _ioctls("counts", name)
     clear = ioctls[(ioctls["name"] == "clear") & (ioctls["batch"] == 0)]
     page_times = clear["total_time_ns"] / clear["dirty_pages"]
-    return _slope("fence_vcpu", "CLEAR of a page, over the number of vCPUs", clear["vcpus"], page_times)
+    return _slope("fence_vcpu", "CLEAR of a page, slope against the number of vCPUs", clear["vcpus"], page_times)
 
 
 def _reacquire(ioctls: pd.DataFrame) -> Cost:

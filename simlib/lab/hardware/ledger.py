@@ -50,7 +50,7 @@ def predict_cells(experiments: Sequence[Experiment], progress: Progress | None =
     cells = [(experiment.record_fields, cell) for experiment in experiments for cell in experiment.cells()]
     keys = pd.DataFrame([cell_keys(about, cell.parameters, cell.test) for about, cell in cells])
     for parked in keys[keys["parked"] == "true"]["experiment"]:
-        raise InputError(parked, "parked", "is not under load", "simlib lab compare compares the counts of such cells")
+        raise InputError(parked, "parked", "is not under load", "run simlib lab compare, which compares its counts")
     keys = with_batch(keys.assign(machine=[lab_name(row) for _, row in keys.iterrows()]))
     distinct = keys.groupby(["machine", *CELL], sort=False, as_index=False).first()
     rows = []
@@ -81,7 +81,7 @@ def prediction_files(predicted: pd.DataFrame, name: str, experiment: Path) -> di
         "command": f"simlib lab predict data/experiments/{experiment.name} --out data/predictions --name {name}",
         "answers": [f"{name}-{table}" for table in ("ioctls", "stalls")],
         "notes": ["Written before the cells were run, and not changed afterwards."],
-        "caveats": ["Times are instructions: 1 ns each, summed over all CPUs."],
+        "caveats": ["Times are numbers of instructions of all CPUs, at 1 ns per instruction."],
     }
     stem, key = f"{name}{_SUFFIX}", ("machine", *CELL, "metric")
     title = f"{name}: predicted before it was run"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""CLEAR while the guest writes: the lab's cells under load, compared with the simulator with the lab's costs.
+"""CLEAR while the guest writes: the lab's cells under load, compared with simulations that use the lab's costs.
 
 In all functions, `name` is a machine, one of `simlib.lab.hardware.machines.LABS`.
 """

@@ -32,7 +32,7 @@ class HostFacts:
     cores: int
     sockets: int
     threads_per_core: int
-    """Cores and sockets of these CPUs, and the maximum number of threads on a core."""
+    """Numbers of cores and sockets of these CPUs, and maximum number of threads per core."""
     nodes: Mapping[str, tuple[int, ...]]
     """These CPUs by NUMA node."""
     memory_bytes: int

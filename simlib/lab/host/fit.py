@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Calibrate costs to a measured host, with intervals.
 
-The costs come from single-vCPU measurements: slopes over memory and over ioctls while the vCPU is parked or only reads,
-and the probe of the lock. CLEAR while vCPUs write, and faults of more than one vCPU, are held out. A kernel with
+The costs come from single-vCPU measurements: slopes against memory size or ioctl count while the vCPU is parked or
+only reads, and the probe of the lock. CLEAR while vCPUs write, and faults of several vCPUs, are held out. A kernel with
 simlib's patches adds three measurements. Two are fitted: its statistics time the hold of a fault, and its parameters
 give the cost of dropping and reacquiring mmu_lock. The third, CLEAR in batches while vCPUs write, is held out.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Measure a host: run the designed cells, interleaved and repeated, and record disturbances during each run.
 
-Each repeat runs all cells in a different random order, so that a slow change of the host affects all cells equally.
+Each repeat runs all cells in a different random order, so that a slow change in the host affects all cells equally.
 Each run is saved in its own file, so that an interrupted measurement continues where it stopped.
 """
 
@@ -61,7 +61,7 @@ class MeasurementPlan:
     duration_s: float = 300.0
     """Approximate total duration; at least `REPEATS` [0] repeats are run."""
     seed: int = 1
-    """Random seed of the order of the cells."""
+    """Random seed for the order of the cells."""
     restart: bool = False
     """Discard the measurement in the folder and start again."""
     allow_busy: bool = False
@@ -159,7 +159,7 @@ def _refuse_busy(cpus: Sequence[int]) -> None:
 
 
 def _pilot(facts: HostFacts, program: Path, hugepages: bool) -> dict[str, Any]:
-    """Determine whether the guest must run in user mode, and the time in which its vCPUs write all pages."""
+    """Determine whether the guest must run in user mode, and the time that its vCPUs take to write all pages."""
     base: dict[str, Any] = {"backing": "anonymous_hugetlb"} if hugepages else {}
     emulated = emulated_per_access(_run_once(program, {**base, "memory_per_vcpu": "2M", "rounds": 1}))
     if emulated > 1:  # instructions per access: KVM emulates them, and no access uses page tables

@@ -67,7 +67,7 @@ class HostData:
     stalls: pd.DataFrame
     """Rows of the quiet runs, one per vCPU: histogram of the gaps between its accesses."""
     runs: pd.DataFrame
-    """Rows of the quiet runs: flushes that KVM counted."""
+    """Rows of the quiet runs: TLB flushes that KVM counted."""
     locks: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Rows of the quiet runs: the kernel's statistics of mmu_lock; empty on a stock kernel."""
 

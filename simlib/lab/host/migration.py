@@ -39,7 +39,7 @@ _NUMBERS = {
 COLUMNS = (*TIMES, Column("status", "text", "status of the migration; none: no migration so far"), *_NUMBERS.values())
 PASSES = (
     Column("pass", "whole", "number of the pass: ram.dirty-sync-count", unit="1"),
-    Column("first_s", "number", "time of its first sample since the watch began; it started up to an interval earlier"),
+    Column("first_s", "number", "time from the start of the watch to the pass's first sample, up to an interval late"),
     Column("seen_s", "number", "time from first_s to the first sample of the next pass, or to the last sample"),
     Column("transferred_bytes", "whole", "data sent in seen_s"),
     Column("dirty_pages_per_s", "whole", "dirty rate that QEMU reported last while this pass was sent", optional=True),
@@ -102,7 +102,7 @@ def status_of(reply: dict[str, Any]) -> str:
 
 
 def _value(reply: dict[str, Any], path: str, whole: bool) -> Any:
-    """Return a number of a reply; None (NaN for a number that is not whole) if it is missing or not valid."""
+    """Return a number of a reply; if it is missing or invalid, None for a `whole` number, NaN for others."""
     value: Any = reply
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

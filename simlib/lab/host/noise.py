@@ -19,7 +19,7 @@ FOREIGN_PERCENT = 3.0
 """Maximum time that other programs run during a quiet run, percent of the time of the CPUs in use."""
 
 FREQUENCY_PERCENT = 5.0
-"""Maximum change of the frequency of a CPU in use during a quiet run, percent."""
+"""Maximum change in the frequency of a CPU in use during a quiet run, percent."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -46,7 +46,7 @@ class HostNoise:
     foreign_percent: float
     """Shares of the time of all CPUs in use."""
     frequency_percent: float | None
-    """Largest change of a CPU's frequency; None if the kernel does not report it."""
+    """Largest change in a CPU's frequency; None if the kernel does not report it."""
 
     @property
     def quiet(self) -> bool:

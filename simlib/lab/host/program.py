@@ -67,7 +67,7 @@ def build_program(source: Path | None = None, progress: StepReport = silent) -> 
     Raises `InputError` if a tool or the source is missing (with the command that installs it), or if there is no target
     for this host's machine. Raises `SimlibError` if the patches do not apply or a compilation fails.
 
-    `source`: a kernel tree, which is only read. Default: the distribution's source package.
+    `source`: a kernel tree, which is not modified. Default: the distribution's source package.
     """
     target = replace(find_target(native_target()), compiler="")
     packages = "make patch gcc libc6-dev binutils"

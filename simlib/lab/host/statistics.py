@@ -22,7 +22,7 @@ from simlib.measurements.importers.tables import Column, DescribedTable, TableRo
 
 _SUBJECT = (
     Column("scope", "text", "vm or vcpu"),
-    Column("vcpu", "text", "number of the vCPU; for a VM: all"),
+    Column("vcpu", "text", "number of the vCPU; all: statistic of the VM"),
     Column("name", "text", "name of the statistic"),
 )
 SCALARS = (

@@ -27,7 +27,7 @@ COLUMNS = (
     *INTERVAL,
     Column("tid", "whole", "ID of the thread", unit="1"),
     Column("name", "text", "name of the thread"),
-    Column("vcpu", "text", "number of the vCPU that it runs; none for other threads"),
+    Column("vcpu", "text", "number of the vCPU that it runs; none: not a vCPU thread"),
     Column("cpu_ns", "whole", "time on a CPU, in the guest or not"),
     Column("delay_ns", "whole", "time for which it was runnable and waited for a CPU"),
     Column("turns", "whole", "number of times that it was scheduled on a CPU"),

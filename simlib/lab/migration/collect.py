@@ -53,7 +53,7 @@ RUNS = (
     Column("blackout_ms", "number", "time from the source's STOP event to the destination's RESUME event"),
     Column("longest_gap_ms", "number", "longest gap between two writes of a vCPU, or blackout_ms if it is longer"),
     Column("gaps", "whole", f"number of gaps of {GAP_S * 1e3:.0f} ms or longer between two writes of a vCPU"),
-    Column("guest_ratio", "number", "writes during the migration over those expected at measured_writes_per_s"),
+    Column("guest_ratio", "number", "ratio of the writes in the migration to those expected at measured_writes_per_s"),
     Column("transferred_bytes", "whole", "ram.transferred"),
     Column("precopy_bytes", "whole", "ram.precopy-bytes"),
     Column("downtime_bytes", "whole", "ram.downtime-bytes"),

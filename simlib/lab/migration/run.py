@@ -198,7 +198,7 @@ def _outcome(
     migration: MigrationCell, source: _MigratingQemu, destination: _MigratingQemu, last: dict[str, Any],
     passes: dict[int, dict[str, Any]], at_start: list[VcpuCounters], rate: float, ticks: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the row of `simlib.lab.migration.collect.RUNS`."""
+    """Return a row with the columns of `simlib.lab.migration.collect.RUNS`."""
     completed, ram = last["status"] == "completed", last["ram"]
     machine = destination if completed else source
     stopped = [at for at, _ in source.events("STOP")]

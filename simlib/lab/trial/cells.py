@@ -84,7 +84,7 @@ _MODES_OF_FILES = (
     (r"arch/riscv/", ("riscv64/h",)),
     (r"arch/|Documentation/|tools/|MAINTAINERS", ()),
 )
-"""MMU modes that use a file, by patterns of its path: the first match counts, and all modes use other files."""
+"""MMU modes that use a file, by patterns of its path: the first match counts; all modes use a file without a match."""
 
 MMU_MODES = ("x86_64/npt", "x86_64/shadow", "arm64/vhe", "riscv64/h")
 

@@ -60,13 +60,13 @@ class Difference:
 
     @property
     def decided(self) -> bool:
-        """True if it needs no test: all runs are equal, or it is a count and all runs of each kernel are equal."""
+        """True if no test is needed: all runs are equal, or the number is a count, constant on each kernel."""
         constant = len(set(self.base)) == len(set(self.changed)) == 1
         return constant and (self.quantity.countable or self.base[0] == self.changed[0])
 
     @property
     def new(self) -> bool:
-        """True if only the changed kernel has it: a new call site, or one that took no lock before."""
+        """True if only the changed kernel has the number: its call site is new, or took no lock before."""
         return not any(self.base) and any(self.changed)
 
 

@@ -35,7 +35,7 @@ def report_steps(progress: Progress | None) -> StepReport:
 class TrialOptions:
     """Options of `simlib.lab.try_series`, `try_each_patch` and `bisect_series`.
 
-    - `source`: a kernel tree, which is only read. Default: the source package.
+    - `source`: a kernel tree, which is not modified. Default: the source package.
     - `mmu_modes`: of `simlib.lab.trial.cells.MMU_MODES`, or architectures. Default: those that the series can touch.
     - `quick`: run only the small matrix, which takes minutes on two cores.
     - `parameters`: of the module kvm, for the kernel with the series. `shared_parameters`: for both kernels. Only

@@ -13,7 +13,7 @@ from simlib.lab.records import Record
 from simlib.measurements.importers import import_text
 
 COUNT, TIME = "count", "instructions"
-"""Units. A time in the lab is the sum of the instructions of all CPUs (``docs/lab.md``)."""
+"""Units. A time in the lab is the number of instructions of all CPUs (``docs/lab.md``)."""
 
 TIME_PER_PAGE = "time a dirty page"
 """An ioctl's time divided by the number of dirty pages that it returned or cleared."""
@@ -25,7 +25,7 @@ _GAPS = {"median gap": 0.5, "99 % gap": 0.99, "99.9 % gap": 0.999}
 
 
 class TrialQuantity(NamedTuple):
-    """Name of a number that a boot gives.
+    """Name and unit of a quantity that is counted or timed in a boot.
 
     - `of`: an ioctl or phase of the test, ``vCPUs``, ``TLB``, or a call site of mmu_lock with its mode and phase; with
       lock_stat, a class of locks with its mode.
@@ -43,7 +43,7 @@ class TrialQuantity(NamedTuple):
 
     @property
     def countable(self) -> bool:
-        """True if it follows from the test's work and does not depend on the turns of the CPUs.
+        """True if the quantity follows from the test's work and does not depend on the turns of the CPUs.
 
         Contentions depend on turns, and so do the faults of vCPUs that populate memory concurrently.
         """

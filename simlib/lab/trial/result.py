@@ -82,7 +82,7 @@ class Trial(Result):
 
     @property
     def reported(self) -> tuple[Difference, ...]:
-        """Numbers of `changed` for the text and the figure: without times per page that change like the time."""
+        """Numbers of `changed` for the text and the figure: times per page only if their ratio is not the time's."""
         times = {(n.mmu_mode, n.cell, n.quantity.of): n.ratio for n in self.changed if n.quantity.what == "time"}
 
         def repeats_time(number: Difference) -> bool:
@@ -121,7 +121,7 @@ class Trial(Result):
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     def files(self, prefix: str = "") -> dict[str, str]:
-        """Contents of the trial's files, by name: mail, numbers, trial and page; `prefix`: of the names."""
+        """Contents of the trial's files by name, which begins with `prefix`: mail, numbers, trial and page."""
         return {
             f"{prefix}mail.txt": f"{self.summary()}\n", f"{prefix}numbers.csv": self.frame().to_csv(index=False),
             f"{prefix}trial.json": self.json(), f"{prefix}trial.md": self.markdown(),
@@ -152,7 +152,7 @@ class Trial(Result):
     def _head(self) -> list[str]:
         patches = self.about["patches"]
         title = f"{len(patches)} patches" if len(patches) != 1 else patches[0]
-        return wrap_lines(f"Tried in the lab: {title}. Times are instructions, summed over all CPUs, not seconds.")
+        return wrap_lines(f"Tried in the lab: {title}. Times are numbers of instructions of all CPUs, not seconds.")
 
     def _remarks(self, mode: str) -> list[str]:
         """Sentences on an MMU mode that follow the table of its changes."""
@@ -204,7 +204,7 @@ def wrap_lines(text: str, indent: str = "") -> list[str]:
 
 
 def _texts(number: Difference) -> tuple[str, str, str, str]:
-    """Format the name, both medians and the change of a number."""
+    """Format a number's name, its medians on both kernels, and its change."""
     before, after = (_format(statistics.median(values)) for values in (number.base, number.changed))
     ratio = number.ratio
     change = f"{100 * (ratio - 1):+.1f} %" if ratio < 10 else f"× {ratio:.{3 if ratio < 1000 else 2}g}"
@@ -254,7 +254,7 @@ COLUMNS = (
 
 
 def trial_files(trials: Mapping[str, Trial], name: str) -> dict[str, str]:
-    """Make the files of a table of trials, given by name: CSV and descriptor, whose ``setup`` describes each."""
+    """Make the files of a table of trials, given by name: CSV, and descriptor with a ``setup`` for each trial."""
     numbers = [(label, number) for label, trial in trials.items() for number in trial.differences]
     rows = [(at, n.mmu_mode, n.cell, *n.quantity, _values_text(n.base), _values_text(n.changed)) for at, n in numbers]
     text = pd.DataFrame(rows, columns=[column.name for column in COLUMNS]).to_csv(index=False, lineterminator="\n")
@@ -265,7 +265,7 @@ def trial_files(trials: Mapping[str, Trial], name: str) -> dict[str, str]:
         "hardware": "QEMU, TCG, one thread, icount: one instruction per nanosecond",
         "command": "make lab-tries",
         "setup": {"kernels": kernels, "trials": {label: _about(trial) for label, trial in trials.items()}},
-        "notes": ["The command that repeats each trial is in setup.", "Times are instructions, summed over all CPUs."],
+        "notes": ["The command that repeats each trial is in setup.", "Times are numbers of instructions of all CPUs."],
         "caveats": ["Emulated: no caches, no line transfers, no IPI cost."],
     }
     key = [column.name for column in COLUMNS[:5]]

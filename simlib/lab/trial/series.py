@@ -133,7 +133,7 @@ def git(tree: Path, series: str, *words: str) -> str:
 
 
 def _split_mails(text: str, name: str) -> tuple[Patch, ...]:
-    """Split a mailbox into patches; `name`: of patches without a subject."""
+    """Split a mailbox into patches; a patch without a subject is called `name`."""
     return tuple(_checked(Patch(_title(mail, name), mail)) for mail in _MAILS.split(text) if mail.strip())
 
 

@@ -48,7 +48,7 @@ def select_patches(series: Series, numbers: Sequence[int]) -> Series:
 
 
 def stage_bundled(pristine: Path, series: Series, numbers: Sequence[int], folder: Path) -> Staged:
-    """Stage a source with only the bundled patches of some numbers."""
+    """Stage a source with only the bundled patches that have one of the `numbers`."""
     return Staged(folder, tuple(apply_series(pristine, select_patches(series, numbers), folder)), {}, {})
 
 
@@ -94,7 +94,7 @@ def stage(
 
 
 def _added(after: Sequence[UncountedCall], before: Sequence[UncountedCall]) -> tuple[UncountedCall, ...]:
-    """Calls whose text occurs more often than before: only the additional occurrences."""
+    """Additional occurrences of calls whose text occurs more often than before."""
     known = Counter(call.text for call in before)
     added = []
     for call in after:
@@ -109,7 +109,7 @@ def _text(path: Path) -> str:
 
 
 def _apply_tried(pristine: Path, patches: Sequence[Patch], folder: Path, by_rule: Sequence[str]) -> list[str]:
-    """Apply the tried patches to copies of the files that they touch and of `by_rule`; return the names of both."""
+    """Apply the tried patches to copies of the files that they touch and of `by_rule`; return these files' names."""
     touched = list(dict.fromkeys([*by_rule, *(name for patch in patches for name in patch.files)]))
     for name in touched:
         if (pristine / name).is_file():
