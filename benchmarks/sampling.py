@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Comparison of sampled migrations with complete simulations: the table of docs/sampling.md.
 
-Each case is simulated once page by page, and sampled with several walks. Finished cases are read from build/sampling;
-``--quick`` selects the small cases. The program prints a row for each case; ``--write`` puts the largest errors, by way
-of taking the lock, into docs/sampling.md.
+Each case is simulated once page by page, and estimated from several sampled runs. Finished cases are read from
+build/sampling; ``--quick`` selects the small cases. The program prints a row for each case; ``--write`` puts the
+largest errors, by way of taking the lock, into docs/sampling.md.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def summary(results: list[dict[str, Any]]) -> str:
     return (
         f"The largest errors in {len(results)} cases: {', '.join(largest)}. The largest error of the longest "
         f"stall is {100 * long:.1f} % for stalls of {LONG_STALL * 1e6:.0f} µs or longer, and {100 * short:.1f} % for "
-        f"shorter ones. {sum(within)} of {len(within)} values "
-        f"({100 * np.mean(within):.0f} %) lie within the 90 % intervals."
+        f"shorter ones. The 90 % intervals contain {sum(within)} of {len(within)} values "
+        f"({100 * np.mean(within):.0f} %)."
     )
 
 

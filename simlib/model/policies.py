@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Named policies: ways of taking mmu_lock that kernel mails discuss, each with its sources.
+"""Named policies: ways of taking mmu_lock, from kernels, from kernel mails or hypothetical, with their sources.
 
 A policy changes only one aspect of a scenario. For example, a policy for CLEAR's holds replaces the scenario's
 condition for dropping the lock, but does not change eager splitting.
@@ -152,7 +152,7 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("bounded-hold-after-progress", "CLEAR drops mmu_lock after 50 us and at least 512 pages", "what-if",
                     _clear("held >= 50us and pages >= 512"), ("no kernel",),
                     imperative="let CLEAR drop mmu_lock after 50 us and at least 512 pages"),
-        NamedPolicy("doubling-batch", "CLEAR drops mmu_lock after a batch that halves on contention, else doubles",
+        NamedPolicy("doubling-batch", "CLEAR drops mmu_lock after batches that halve on contention, otherwise double",
                     "what-if", _clear("pages >= adaptive(64, 32768)"), ("no kernel",)),
         NamedPolicy("eager-split-under-lock", "an eager split allocates the page table with the lock held", "upstream",
                     _split(eager_split=True, split_alloc="under_lock"),
@@ -185,7 +185,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     {"workload": {"kind": "zap"}, "policy": {"zap_drop_when": "blocks >= 10 and waiters >= 1"}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_zap_obsolete_pages", _reply("3 April 2024"))),
         NamedPolicy("loongarch-two-acquisitions",
-                    "a fault takes the spinlock once if the page is only write-protected, in other cases twice",
+                    "a fault takes the spinlock once if the page is only write-protected, and otherwise twice",
                     "upstream", _split(architecture="loongarch", lock="default", write_protect_fault="default",
                            translation_fault="default", split_fault="default", clear_lock="default",
                            eager_split=False, fault_lock_sections=0),
@@ -272,7 +272,7 @@ def policy(name: str) -> NamedPolicy:
 
 def _ring(name: str, entries: int) -> NamedPolicy:
     changes = {"workload": {"clear_when": "ring", "ring_entries": entries}}
-    title = f"dirty rings of {entries} entries, reset run by run of neighbouring pages"
+    title = f"dirty rings of {entries} entries, reset in runs of neighbouring pages"
     return NamedPolicy(name, title, "upstream", changes, ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",),
                        settings={"": f"start QEMU with -accel kvm,dirty-ring-size={entries}"})  # fmt: skip
 

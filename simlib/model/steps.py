@@ -239,7 +239,7 @@ class Step(IntEnum):
     meaning: str
     arguments: tuple[Argument, ...]
 
-    RUN = 0, "Spend time outside any lock. With `distribution` 0 the time is always the mean.", Argument("mean_ps"), \
+    RUN = 0, "Spend time outside any lock. With `distribution` 0, the time is always the mean.", Argument("mean_ps"), \
         _DISTRIBUTION  # fmt: skip
     HOLD = 1, "Spend time with a lock held.", Argument("mean_ps"), _DISTRIBUTION
     JUMP = 2, "Go to the target.", _TARGET
@@ -251,7 +251,7 @@ class Step(IntEnum):
         "of `pages`.", _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
     ADVANCE = 6, "Advance by `pages` pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
     BACK = 7, "Go back to the extent's first page.", _ANY_EXTENT
-    SEEK = 8, "Go to a random page of the region, a multiple of `multiple` pages after its first one. `distribution` " \
+    SEEK = 8, "Go to a random page whose offset in the region is a multiple of `multiple` pages. `distribution` " \
         "0 is uniform.", Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
     ADAPT = 9, "Halve or double the thread's adaptive batch, between `least` and `most` pages.", \
         Argument("action", words=Adapt), Argument("least", 1), Argument("most", 1)  # fmt: skip
@@ -293,8 +293,8 @@ class Step(IntEnum):
         "compared with those sent since the last check. If `begins` is 1, only restart the counts.", \
         Argument("begins", 0, 2)  # fmt: skip
     THROTTLE = 28, "With `pauses` 0, start to sleep for the time that vCPUs run between two sleeps. With 1, make " \
-        "each vCPU empty its log buffer, as by DRAIN, and sleep before its next ACCESS, and start to sleep for as " \
-        "long. WAKE must follow.", Argument("pauses", 0, 2), Argument("entry_ps")  # fmt: skip
+        "each vCPU empty its log buffer, as by DRAIN, and sleep before its next ACCESS; also start to sleep for " \
+        "the same time. WAKE must follow.", Argument("pauses", 0, 2), Argument("entry_ps")  # fmt: skip
     DIRTY_LIMIT_UPDATE = 29, "Measure each vCPU's dirty rate since the last update and set its next sleep."
     DIRTY_LIMIT_SLEEP = 30, "Start to sleep for the time that DIRTY_LIMIT_UPDATE set. WAKE must follow."
     END = 31, "End the thread."
