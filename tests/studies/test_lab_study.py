@@ -390,8 +390,8 @@ def test_the_pages_state_the_errors_of_the_tables(findings):
     clear, stall = (medians[name] for name in ("clear_dirty_log_time", "longest_stall"))
     shares = [f"{100 * x:.{0 if x >= 0.1 else 1}f} %" for x in (clear["all"], stall["all"], clear.max(), stall.max())]
     sentence = (
-        "with 64 pages per hold, the median error is {} for CLEAR time and {} for the longest stall; in the worst "
-        "MMU mode, {} and {}."
+        "with 64 pages per hold, the median error is {} for CLEAR's time and {} for the longest stall; in the worst "
+        "MMU mode, it is {} and {}."
     ).format(*shares)
     assert sentence in " ".join(readme.split()), sentence
 

@@ -71,7 +71,7 @@ def test_the_page_has_all_guests_as_they_are():
     assert slow == ["mysql-1g", "mysql-8g"]  # those on a host with NX huge pages
     assert (base.guest.backing, base.workload.shared, base.workload.pass_limit) == ("hugetlb_2mb", True, 3)
     assert "in at most three passes" in WORDS
-    assert f"sent in {base.workload.downtime // 10**9} ms" in WORDS
+    assert f"with a downtime limit of {base.workload.downtime // 10**9} ms" in WORDS
 
 
 def test_the_command_names_all_guests():
@@ -96,8 +96,8 @@ def test_the_page_has_the_numbers_of_the_procedure():
         f"{choosing.SELECTION_RUNS} replications to find the strategies that satisfy",
         f"{first} new replications of every strategy, and {second - first} more if",
         f"all {choosing.SELECTION_RUNS + first} or {choosing.SELECTION_RUNS + second} replications.",
-        f"120 × {len(OBJECTIVES)} × {len(choosing.LOOKS)} = {120 * len(OBJECTIVES) * len(choosing.LOOKS)} intervals",
-        f"0.05 / {120 * len(OBJECTIVES) * len(choosing.LOOKS)}",
+        f"120 × {len(OBJECTIVES)} × {len(choosing.LOOKS)} = {120 * len(OBJECTIVES) * len(choosing.LOOKS):,} intervals",
+        f"0.05 / {120 * len(OBJECTIVES) * len(choosing.LOOKS):,}",
         f"95 % of {SHUFFLES} random permutations",
         f"probability of more than {1 - choosing.STALL_LEVEL:.0%}".replace("%", " %"),
         f"Migrations of up to {WHOLE_PAGES * 4096 >> 30} GiB are simulated in full",
