@@ -155,7 +155,7 @@ def test_a_command_whose_extra_is_missing_says_which(tmp_path):
     words = ["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out")]
     code = f"import sys; sys.modules['pyarrow'] = None; from simlib.ui.cli import main; main({words})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    message = "simlib: pyarrow is not installed: it comes with pip install 'simlib[sweep]'\n"
+    message = "simlib: pyarrow is not installed: install it with pip install 'simlib[sweep]'\n"
     assert (done.returncode, done.stderr) == (1, message)
 
 

@@ -10,11 +10,11 @@ import difflib
 from collections.abc import Iterable
 
 MAX_VALUE_CHARS = 240
-"""Longest part of a value that a message shows, characters."""
+"""Maximum number of characters of a value that a message shows."""
 
 _MAX_MESSAGE_CHARS = 4000
 _MAX_NAME_CHARS = 100
-"""Longest part of a name for which `nearest` looks for a similar one, characters."""
+"""Maximum number of characters of a name that `nearest` compares with the known names."""
 
 
 class SimlibError(Exception):
@@ -38,13 +38,13 @@ class SimlibError(Exception):
         return type(self), (self.message, self.hint, self.cli_hint), self.__dict__
 
     def cli_message(self) -> str:
-        """Message with the hint for the command line."""
+        """Return the message with the hint for the command line."""
         hint = self.cli_hint or self.hint
         return self.message + (f"; {hint}" if hint else "")
 
 
 class InputError(SimlibError, ValueError):
-    """Invalid input of the user. Exit code 2.
+    """Invalid user input. Exit code 2.
 
     - `what`: name of the input (``"guest.vcpus"``, a file and line).
     - `value`: its value.
@@ -69,7 +69,7 @@ class InputError(SimlibError, ValueError):
         return f"{shortened(what, 4 * MAX_VALUE_CHARS)} = {shortened(self.value)}: {self.rule}"
 
     def cli_message(self) -> str:
-        """Message with the names and the hint of the command line."""
+        """Return the message with the name of the input on the command line and the hint for it."""
         hint = self.cli_hint or self.hint
         return _printable(self._sentence(self.flag or self.what)) + (f"; {hint}" if hint else "")
 
@@ -78,11 +78,11 @@ class InputError(SimlibError, ValueError):
 
 
 class DeadlockError(SimlibError):
-    """All threads wait for each other: the simulated run cannot end. Exit code 1."""
+    """No thread can continue, so the simulated run cannot end. Exit code 1."""
 
 
 class HorizonError(SimlibError):
-    """The run exceeds the limit of simulated time or of events. Exit code 1."""
+    """The run exceeds a limit, such as the longest simulated time or the length of its trace. Exit code 1."""
 
 
 class RunInterruptedError(SimlibError):
@@ -110,7 +110,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Replace the characters of a string that are not printable, except those in `keep`, by escape sequences.
+    r"""Replace the non-printable characters of a string, except those in `keep`, with escape sequences.
 
     >>> printable("µ " + chr(27) + "[31m " + chr(0xDCFF)) == "µ " + r"\x1b[31m \udcff"
     True

@@ -12,17 +12,17 @@ MODULES = {
     "sweep": ("cloudpickle", "pyarrow", "xarray"),
     "cluster": ("distributed",),
 }  # fmt: skip
-"""Modules by the extra that installs them: the explorer and the notebooks, figures as PDF, sweeps, sweeps with Dask."""
+"""Modules by extra; the extras serve the explorer and the notebooks, figures as PDF, sweeps, and sweeps on Dask."""
 
 
 def missing(module: str | None) -> str:
     """Message about a module that cannot be imported; empty if no extra installs it.
 
     >>> missing("pyarrow.parquet")
-    "pyarrow is not installed: it comes with pip install 'simlib[sweep]'"
+    "pyarrow is not installed: install it with pip install 'simlib[sweep]'"
     >>> missing("numpy")
     ''
     """
     name = (module or "").partition(".")[0]
     extra = next((extra for extra, modules in MODULES.items() if name in modules), "")
-    return extra and f"{name} is not installed: it comes with pip install 'simlib[{extra}]'"
+    return extra and f"{name} is not installed: install it with pip install 'simlib[{extra}]'"

@@ -25,7 +25,7 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # error numbers of a full disk,
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # error numbers of a file system without locks
 _PROBE_BYTES = 1 << 16  # free space that a disk must have before work whose result is written there, bytes
 _LOCK_TIMEOUT_S, _LOCK_POLL_S = 60.0, 0.02
-"""Longest wait for another process that writes in the same folder, and interval of polling its lock, s."""
+"""Longest wait for another process that writes to the same folder, and interval at which its lock is polled, s."""
 
 _MAX_NAME_BYTES = 240  # longest name to which ``.part`` is added, bytes; the system allows 255
 PART = ".part"  # suffix of a file or folder that is being written; its name begins with a dot, so that readers skip it
@@ -170,7 +170,7 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Lock a folder, if its file system supports locks; wait while another process holds the lock; yield its handle."""
+    """Lock a folder, if its file system supports locks; wait while another process holds the lock; yield a handle."""
     import fcntl  # noqa: PLC0415  # Windows has no fcntl: importing this module must not fail there
 
     handle, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + _LOCK_TIMEOUT_S
@@ -245,7 +245,7 @@ def _is_special(place: Path) -> bool:
 
 
 def _descriptor(path: Path) -> int | None:
-    """Number of this process's descriptor that a path such as ``/dev/stdout`` names; None for any other path."""
+    """Number of the file descriptor of this process that a path such as ``/dev/stdout`` names; None for other paths."""
     named = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", _STREAMS.get(str(path), str(path)), re.ASCII)
     return int(named[1]) if named else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Independent tasks, one per CPU at the same time. An error or a signal that ends the wait also stops the tasks."""
+"""Independent tasks, run concurrently, one per CPU. An error or a signal that ends the wait also stops the tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Check = Callable[..., None]
 """Raises `RunInterruptedError` once its task is cancelled; takes any arguments, as an engine's ``progress`` does."""
 
 Progress = Callable[[str, float], None]
-"""Called with the name of the work and the share of it that is done."""
+"""Called with the name of the work and its completed share."""
 
 STOP_TIMEOUT_S = 0.3  # longest wait for cancelled tasks, s; a task that does not call its `Check` by then is abandoned
 POLL_S = 0.1  # interval of polling during a wait, s: a signal that another thread received is handled between two polls
@@ -39,7 +39,7 @@ class Executor(Protocol):
 
     @property
     def lost(self) -> tuple[type[BaseException], ...]:
-        """Exceptions of a task's future if its worker is lost; the task is then submitted again."""
+        """Exceptions that a task's future raises if its worker is lost; the task is then submitted again."""
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Start a task as soon as a worker is free."""
@@ -141,7 +141,7 @@ def completed(
 
 
 def run_two(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[Result, Other]:
-    """Run two functions in parallel, each of which may have tasks of its own.
+    """Run two functions in parallel; each may itself run tasks in parallel.
 
     >>> run_two(lambda: 1, lambda: "two")
     (1, 'two')
@@ -151,7 +151,7 @@ def run_two(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[R
 
 
 def subprogress(progress: Progress | None, begin: float, end: float) -> Progress | None:
-    """Return the progress function of a part of the work, which spans the shares `begin` to `end` of all work.
+    """Return a progress function for the part of the work that spans the shares `begin` to `end`.
 
     >>> calls = []
     >>> half = subprogress(lambda what, share: calls.append((what, share)), 0.5, 1.0)
@@ -202,7 +202,7 @@ def run_all(
     - `tasks`: each is called with its `Check`. They are started in this order: put the longest first.
     - `what`: name of the work that `progress` reports: one for all tasks, or one for each.
     - `progress`: called in the caller's thread with (what, share done) whenever a task has completed.
-    - `workers`: number of concurrent tasks; 0: that of the CPUs.
+    - `workers`: number of concurrent tasks; 0: the number of CPUs.
     - `nested`: run tasks of a task in parallel too; the tasks themselves then run in threads, not on the executor.
 
     >>> calls = []

@@ -21,21 +21,21 @@ from simlib._lib.errors import InputError, printable
 
 MIB = 1 << 20
 TOML_BYTES = 1 * MIB
-"""Largest TOML file, bytes: a scenario has a few kilobytes."""
+"""Maximum size of a TOML file, bytes; a scenario takes a few kilobytes."""
 
 JSON_BYTES = 16 * MIB
-"""Largest JSON file, bytes: a fit has tens of kilobytes."""
+"""Maximum size of a JSON file, bytes; a fit takes tens of kilobytes."""
 
 CSV_BYTES = 32 * MIB
-"""Largest table, bytes: half a million rows."""
+"""Maximum size of a table, bytes: about half a million rows."""
 
 DEPTH = 32
-"""Deepest nesting of lists and tables."""
+"""Maximum nesting depth of lists and tables."""
 
 _LONG_KEY = re.compile(
     rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH}}}""", flags=re.ASCII
 )
-"""A dotted key that nests tables too deeply; the time of Python's TOML reader grows with the square of the depth."""
+"""A dotted key that nests tables too deeply; Python's TOML reader takes a time quadratic in the depth."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and surrogates."""
@@ -163,7 +163,7 @@ def parse_json(text: str, where: str, kind: str) -> Any:
 
 
 def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word}, which is not a number")
+    raise ValueError(f"{word}, which JSON does not allow")
 
 
 def _too_deep(where: str, kind: str) -> InputError:
@@ -190,6 +190,6 @@ def _check(root: Any, where: str, kind: str) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

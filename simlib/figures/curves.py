@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Curves over vCPUs: dirty memory time, contentions, speed-up, and any predicted metric.
+"""Curves against the vCPU count: dirty memory time, contentions, speed-up, and any predicted metric.
 
 The first three read the same table, one row per point: ``variant``, ``vcpus``, ``metric`` (``dirty_memory_time`` in
 seconds or ``contentions``), ``kind`` (`KINDS`), ``value``, ``low`` and ``high`` (NaN without an interval), and
-``held_out``: the calibration did not use this measured point, or, for a model, any point at this number of vCPUs.
+``held_out``: the calibration did not use this measured point, or, for a point of a model, any at this vCPU count.
 
 Measurements are drawn as points, and the model as lines.
 """
@@ -34,10 +34,10 @@ COLUMNS = {
     **_INTERVAL,
     "held_out": TRUTH,
 }
-"""Columns of the table that the figures of a measured curve read."""
+"""Columns of the table that `dirty_memory_time`, `contentions` and `speed_up` read."""
 
 METRIC_COLUMNS = {**_POINT, "estimate": number(gaps=True), **_INTERVAL, "unit": TEXT}
-"""Columns of the table that `over_vcpus` reads; ``policy``, or ``variant`` if it is empty, names the curve."""
+"""Columns of the table that `over_vcpus` reads; ``policy``, or ``variant`` if ``policy`` is empty, names the curve."""
 
 _TRAINED = {"mode": "markers", "marker": {"symbol": "circle", "size": 9}}
 _HELD_OUT = {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 11, "line": {"width": 2}}}
@@ -52,8 +52,8 @@ _BASELINES = {
 
 
 @reads("curves", COLUMNS)
-def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over vCPUs") -> go.Figure:
-    """Dirty memory time over vCPUs, both logarithmic, one colour per variant.
+def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time against the vCPU count") -> go.Figure:
+    """Dirty memory time against the vCPU count, both logarithmic, one colour per variant.
 
     Raises `InputError` if a column is missing, or there is no row to draw, or a time is not a positive number.
 
@@ -78,9 +78,9 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
 
 @reads("curves", COLUMNS)
 def contentions(
-    curves: pd.DataFrame, pages_per_vcpu: int | None = None, title: str = "Lock contentions over vCPUs"
+    curves: pd.DataFrame, pages_per_vcpu: int | None = None, title: str = "Lock contentions against the vCPU count"
 ) -> go.Figure:
-    """Contentions over vCPUs; if the pages are given, also contentions per page, which saturate, in a second panel.
+    """Contentions against the vCPU count; given `pages_per_vcpu`, a second panel shows contentions per page.
 
     Raises `InputError` if a column is missing, or there is no row to draw, or `pages_per_vcpu` is below 1.
 
@@ -116,7 +116,7 @@ def contentions(
     subtitle = "points are measured, lines are the model"
     if hidden:
         counts = ", ".join(f"{v:g}" for v in hidden)
-        subtitle += f"; not on the logarithmic axis: 0 measured (vCPUs: {counts})"
+        subtitle += f"; points with 0 contentions are not shown (vCPUs: {counts})"
     return style.titled(figure, title, subtitle, entries_per_row=3)
 
 
@@ -167,8 +167,8 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
 
 
 @reads("frame", METRIC_COLUMNS | {"policy": TEXT, "variant": TEXT}, policy="", variant="")
-def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted over vCPUs") -> go.Figure:
-    """Curves of predicted metrics with their intervals over vCPUs, one panel per metric.
+def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted against the vCPU count") -> go.Figure:
+    """Curves of predicted metrics with their intervals against the vCPU count, one panel per metric.
 
     Raises `InputError` if there is no row to draw.
 
@@ -205,7 +205,7 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
 
 
 def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4]) -> pd.DataFrame:
-    """Rows of one metric and some kinds, ordered by vCPUs."""
+    """Rows of one metric and of the given kinds, ordered by vCPU count."""
     rows = curves[(curves["metric"] == metric) & curves["kind"].isin(kinds)]
     if rows.empty:
         metrics, hint = ", ".join(in_order(curves["metric"])), f"add rows of kind {', '.join(kinds)}"
@@ -254,12 +254,11 @@ def _draw_points(figure: go.Figure, variant_rows: pd.DataFrame, variant: str, co
 def _draw_model(
     figure: go.Figure, rows: pd.DataFrame, variant: str, colour: str, at: dict[str, int], floor: float | None = None
 ) -> None:
-    """Draw a solid line through fitted points, and a dashed line with its interval through predicted ones beyond."""
+    """Draw a solid line through fitted points, and a dashed line with its interval through held-out predictions."""
     kind_name = "simulated" if (rows["kind"] == "simulated").any() else "predicted"
     predicted = rows[rows["kind"] == kind_name]
     fitted = rows[rows["kind"] == "fitted"]
-    # At a number of vCPUs in the calibration, a prediction is part of the fitted curve, unless that curve has a point
-    # there.
+    # At a vCPU count of the calibration, a prediction is part of the fitted curve unless that has a point there.
     inside = predicted[~predicted["held_out"] & ~predicted["vcpus"].isin(fitted["vcpus"])]
     fitted = pd.concat([fitted, inside]).sort_values("vcpus")
     beyond = predicted[predicted["held_out"]].sort_values("vcpus")
@@ -291,7 +290,7 @@ def _add(figure: go.Figure, part: pd.DataFrame, name: str, look: dict[str, Any],
 
 
 def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None = None) -> None:
-    """Draw a line between the numbers of vCPUs in the calibration and those beyond, if one line separates them."""
+    """Draw a line between the vCPU counts of the calibration and larger, held-out ones, if one line separates them."""
     last = rows.loc[~rows["held_out"], "vcpus"].max()
     first = rows.loc[rows["held_out"], "vcpus"].min()
     if not last < first:  # also if one of them is NaN

@@ -36,7 +36,7 @@ _BAND = style.translucent(style.PALETTE[2], 0.16)
 
 
 def batch_text(pages: float) -> str:
-    """Short text of a batch; Ki and Mi are powers of 1024."""
+    """Short label of a batch size; the prefixes Ki and Mi are powers of 1024."""
     if pages == 0:
         return "whole"
     for factor, prefix in ((1 << 20, "Mi"), (1 << 10, "Ki")):
@@ -46,7 +46,7 @@ def batch_text(pages: float) -> str:
 
 
 @reads("table", COST_COLUMNS | {"closed_form_s": _END}, closed_form_s=np.nan)
-def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and equivalent batches") -> go.Figure:
+def batch_costs(table: pd.DataFrame, title: str = "Cost against the batch size, and equivalent batches") -> go.Figure:
     """Cost of each batch, one panel per architecture; the best batch is marked, and equivalent batches are shaded.
 
     - `table`: the columns `COST_COLUMNS`: ``batch_pages`` (0: the whole ioctl), ``objective_s`` and its interval in
@@ -79,12 +79,12 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and equi
         entries.append(("closed form", {"mode": "lines", "line": {"width": 1.5, "dash": "dot"}}, _CLOSED_FORM))
     style.key(figure, entries)
     figure.update_layout(margin_t=118)
-    return style.titled(figure, title, "simulated; each panel has its own axis of costs", entries_per_row=4)
+    return style.titled(figure, title, "simulated; each panel has a separate cost axis", entries_per_row=4)
 
 
 @reads("table", PARETO_COLUMNS | {"knee": TRUTH, "as_it_is": TRUTH}, knee=False, as_it_is=False)
 def pareto(table: pd.DataFrame, title: str = "Trade-off of strategies: stalls, CLEAR, guest time lost") -> go.Figure:
-    """Longest stall over CLEAR's CPU time, with the guest time lost as colour; a line joins the Pareto front.
+    """Longest stall against CLEAR's CPU time, with the guest time lost as colour; a line joins the Pareto front.
 
     - `table`: the columns `PARETO_COLUMNS`: times in seconds, ``on_front`` (bool): no other strategy is better in all
       three. ``knee`` and ``as_it_is`` (bool) are optional; they add a note to the label.

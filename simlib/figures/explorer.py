@@ -58,7 +58,7 @@ def fault_curve(
     traces.append(_line(theory["vcpus"], theory["times"], "bound: theory", _THEORY))
     if simulated is not None:
         area = style.band(simulated["vcpus"], simulated["low"], simulated["high"], style.translucent(style.INK, 0.12))
-        traces.append(area | {"name": "90 % interval over the costs", "mode": "none", "showlegend": True})
+        traces.append(area | {"name": "90 % interval (uncertain costs)", "mode": "none", "showlegend": True})
         dots = {"mode": "lines+markers", "marker": {"size": 6}, "hovertemplate": "%{x} vCPUs: %{y:.3g} ×"}
         traces.append(_line(simulated["vcpus"], simulated["times"], "simulated", _SIMULATED, **dots))
         values += [*simulated["low"], *simulated["high"]]
@@ -97,7 +97,7 @@ def guest_over_time(table: pd.DataFrame) -> go.Figure:
 
 
 def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, baseline: float) -> go.Figure:
-    """Longest stall over the CPU time of CLEAR: one point per strategy, and a line through the batches.
+    """Longest stall against the CPU time of CLEAR: one point per strategy, and a line through the batches.
 
     - `strategies`, `batches`: ``longest_stall_s``, ``clear_cpu_time_s``, and ``strategy`` or ``batch_pages`` (0: the
       whole ioctl); the first strategy is the selected one.

@@ -30,7 +30,7 @@ _RESIDUAL_COLUMNS |= {"error_percent": number(gaps=True), "deviation_percent": n
 
 @reads("residuals", _RESIDUAL_COLUMNS)
 def residuals(rows: pd.DataFrame, title: str = "Residuals: model minus measurement") -> go.Figure:
-    """Error of the model at each row over vCPUs, one panel per metric; a band shows a row's assumed standard deviation.
+    """Error of the model for each row against the vCPU count, one panel per metric; a band of ± one standard deviation.
 
     - `rows`: columns ``variant``, ``vcpus``, ``metric``, ``role`` (``fitted``, ``held out``, ``shown only``),
       ``error_percent`` (model over measured, minus one; a row without this value is not drawn), ``deviation_percent``.
@@ -179,7 +179,7 @@ _SENSITIVITY_COLUMNS |= {"total": number(), "total_confidence": _END}
 
 @reads("sensitivity", _SENSITIVITY_COLUMNS)
 def sensitivity(frame: pd.DataFrame, title: str = "Sensitivity to the costs") -> go.Figure:
-    """First-order and total sensitivity of each input, largest total on top.
+    """First-order and total Sobol index of each input; the largest total index is on top.
 
     - `frame`: columns ``name``, ``first``, ``first_confidence``, ``total``, ``total_confidence``; a confidence is half
       the width of the interval.

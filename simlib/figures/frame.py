@@ -81,7 +81,7 @@ COUNT = number(0)._replace(dtype=int)
 def reads(
     what: str, columns: Mapping[str, ColumnRule] | ColumnRule, **optional: Any
 ) -> Callable[[Draw[Options]], Drawn[Options]]:
-    """Decorate a figure so that it gets these columns of a table, checked and converted, and no others.
+    """Decorate a figure function so that it receives only these columns of a table, checked and converted.
 
     The decorated figure also takes a `Drawable` in place of the table.
 
@@ -114,7 +114,7 @@ def reads(
 def checked(
     table: pd.DataFrame, columns: Mapping[str, ColumnRule] | ColumnRule, what: str, **optional: Any
 ) -> pd.DataFrame:
-    """Return the columns of a table, checked and converted by their rules, with a new index; see `reads`.
+    """Return the columns of a table, checked and converted by their rules; only a matrix keeps its index; see `reads`.
 
     Raises `InputError` if `table` is not a DataFrame, lacks a column, has no rows, or has a value that breaks a rule.
     """

@@ -10,7 +10,7 @@ from simlib.figures.frame import COUNT, checked, number, word
 from simlib.figures.style import PALETTE, error_bars, subplots, time_axis, titled
 
 OVER = {"chunk_pages": "pages of one CLEAR", "batch": "pages of one hold of the lock"}
-"""Columns for the x axis of `clear_under_load`, and its title."""
+"""Columns that `clear_under_load` can show on the x axis, each with the title of the axis."""
 
 _METRICS = {"clear_dirty_log_time": "CLEAR of all memory", "longest_stall": "longest stall of a vCPU"}
 _KINDS = (("measured", "value", "circle"), ("predicted", "model", "diamond-tall-open"))
@@ -24,7 +24,7 @@ CLEAR_COLUMNS = {
 
 
 def chunk_name(pages: int) -> str:
-    """Label of the pages of one CLEAR ioctl, or of one hold, for an axis.
+    """Axis label for the number of pages per CLEAR ioctl or per hold.
 
     >>> chunk_name(0), chunk_name(4096)
     ('all', '4096')
@@ -35,7 +35,7 @@ def chunk_name(pages: int) -> str:
 def clear_under_load(
     cells: pd.DataFrame, over: str = "chunk_pages", title: str = "CLEAR while the guest writes: held out and predicted"
 ) -> go.Figure:
-    """CLEAR time and longest stall over pages of one ioctl or hold; one panel per metric, one colour per vCPU count.
+    """CLEAR time and longest stall against pages per ioctl or hold; one panel per metric, one colour per vCPU count.
 
     - `cells`: the columns `CLEAR_COLUMNS` and `over`, where 0 means all pages; ``value`` is measured, ``value_low`` and
       ``value_high`` are the interval of that median; ``model`` is predicted, ``model_low`` and ``model_high`` are the

@@ -17,7 +17,7 @@ from simlib.figures.frame import TEXT, in_order, number, reads, word
 from simlib.model.quantities import seconds_text
 
 MOST_THREADS = 16
-"""Largest number of lines in `progress`: more are indistinguishable."""
+"""Maximum number of lines in `progress`; more would be indistinguishable."""
 
 _EDGE = {"color": "white", "width": 0.6}
 _ACTIVITIES = {
@@ -30,7 +30,7 @@ _ACTIVITIES = {
     "split", {"variant": TEXT, "vcpus": number(0), "activity": word(_ACTIVITIES), "microseconds_per_fault": number(0)}
 )
 def time_per_page(split: pd.DataFrame, title: str = "Time per fault by activity") -> go.Figure:
-    """Simulated time per fault by activity, stacked, over vCPUs, one panel per variant.
+    """Simulated time per fault by activity: a stacked bar for each vCPU count, one panel per variant.
 
     - `split`: columns ``variant``, ``vcpus``, ``activity`` (one of `style.ACTIVITY_COLOURS`),
       ``microseconds_per_fault``.
@@ -94,7 +94,7 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
 def _lines_over_time(
     rows: pd.DataFrame, by: str, value: str, hover: str, looks: list[dict[str, Any]], longest: float | None = None
 ) -> go.Figure:
-    """Draw one line per lock or thread over simulated time, in the unit of the latest time."""
+    """Draw one line per lock or thread over simulated time, in a unit that suits the latest time."""
     factor, unit = style.time_unit([rows["time_s"].max() if longest is None else longest])
     figure = go.Figure()
     common = {"mode": "lines", "hovertemplate": f"%{{x:.4g}} {unit}: {hover}<extra>%{{fullData.name}}</extra>"}

@@ -76,8 +76,8 @@ _PASSES = {"plan": TEXT, "guest": number(0), "time_s": number(0), "left_bytes": 
 def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration") -> go.Figure:
     """Dirty memory after each synchronisation, and the guest's speed under throttling; one line per sampled guest.
 
-    The time axis ends at twice the end of the plan that ends first, or at the end of the last plan. Longer lines are
-    cut off.
+    The time axis ends at twice the end of the plan that ends first or, if earlier, at the end of the last plan. Longer
+    lines are cut off.
 
     - `rows`: columns ``plan``, ``guest``, ``time_s``, ``left_bytes`` and ``lost_percent``, one row per synchronisation.
 
@@ -110,7 +110,7 @@ def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration")
     figure.update_xaxes(range=[0, min(ends.max(), 2 * ends.min()) * 1.02])
     figure.update_xaxes(title="time since the migration began, s", row=2)
     figure.update_layout(height=520)
-    return titled(figure, title, "simulated: one line per guest that fits the measurements", entries_per_row=1)
+    return titled(figure, title, "simulated: one line per guest consistent with the measurements", entries_per_row=1)
 
 
 def _colours(series: Sequence[str]) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _colours(series: Sequence[str]) -> dict[str, str]:
 def add_lines(
     figure: go.Figure, rows: pd.DataFrame, column: str, series: Sequence[str], at: dict[str, int], shape: str = "linear"
 ) -> None:
-    """Draw one line per series, in percent; each is about 2 px wider than the next, so that both are visible."""
+    """Draw one line per series, in percent; each is about 2 px wider than the next, so that no line hides another."""
     for i, (name, colour) in enumerate(_colours(series).items()):
         part = rows[rows["series"] == name].sort_values("time_s", kind="stable")
         if part.empty:

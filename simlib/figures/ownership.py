@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Holders and waiters of a lock over a traced run, one row per thread.
+"""Holders and waiters of a lock during a traced run, one row per thread.
 
 All waits or holds of a kind are one line with gaps, so that Plotly draws tens of thousands quickly.
 """
@@ -22,7 +22,7 @@ MOST_ROWS = 40
 
 OWNER_COLOURS = {"write, clearing threads": MODE_COLOURS["write"], "write, vCPUs": "#E69F00"}
 OWNER_COLOURS |= {"read": MODE_COLOURS["read"], "free": "#F1F3F4"}
-"""Owners of a lock (`simlib.simulator.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
+"""Colours of the owners of a lock (`simlib.simulator.engine.timeline.OWNERS`), from the bottom of the strip up."""
 
 _SPANS = {"thread": TEXT, "lock": TEXT, "mode": word(MODE_COLOURS), "what": word(["wait", "hold"])}
 _SPANS |= {"begin_s": number(0), "end_s": number(0)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Base of all results: a short repr, a summary, HTML for a notebook, and figures."""
+"""Base class of all results: a short repr, a summary, HTML for a notebook, and figures."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Result:
         raise NotImplementedError
 
     def figures(self) -> tuple[str, ...]:
-        """Return the names of its figures; `plot` draws the first one by default."""
+        """Return the names of the result's figures; `plot` draws the first one by default."""
         return tuple(self.FIGURES)
 
     def table_for(self, figure: str) -> pd.DataFrame:
-        """Return the table that one of its figures draws. Raises `InputError` if the result lacks it."""
+        """Return the table that a figure of the result draws. Raises `InputError` if the result lacks the figure."""
         if figure not in self.figures():
             raise InputError("figure", figure, f"is not a figure of a {type(self).__name__}",
                              nearest(figure, self.figures()))  # fmt: skip

@@ -30,7 +30,7 @@ HEIGHT = 520
 INK, MUTED, GRID = "#1a1a1a", "#5f6368", "#e3e6ea"
 
 VARIANT_COLOURS = {"spinlock-old-test": "#0072B2", "rwlock-old-test": "#D55E00", "rwlock-fixed-test": "#009E73"}
-"""Variants with a fixed colour in every figure."""
+"""Colours of the variants that have a fixed colour in every figure."""
 
 PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
@@ -40,19 +40,19 @@ PALETTE = (
 
 ACTIVITY_COLOURS = {"run": "#BBBBBB", "hold": "#4477AA", "line": "#CCBB44"}
 ACTIVITY_COLOURS |= {"broadcast": "#AA3377", "wait": "#EE6677", "idle": "#E8E8E8"}
-"""Activities of a thread, from the bottom of a bar to its top (Tol's "bright")."""
+"""Colours of a thread's activities, from the bottom of a bar to its top (Tol's "bright")."""
 
 ACTIVITY_NAMES = {"run": "outside the lock", "line": "line transfer"}
 """Names of activities that differ from their keys (docs/glossary.md)."""
 
 MODEL_COLOURS = {"simlib": "#1a1a1a", "USL": "#CC79A7", "Amdahl": "#E69F00"}
-"""The model, and the two scalability laws with which it is compared."""
+"""Colours of the model and of the two scalability laws with which it is compared."""
 
 MODE_COLOURS = {"write": "#D55E00", "read": "#0072B2"}
 
 MODEBAR: dict[str, Any] = {"responsive": True, "displaylogo": False, "showSendToCloud": False, "plotlyServerURL": ""}
 MODEBAR |= {"modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"], "toImageButtonOptions": {"format": "svg"}}
-"""Configuration of Plotly's mode bar, in reports and notebooks: no button sends data, and pictures are saved as SVG."""
+"""Configuration of Plotly's mode bar, in reports and notebooks: no button sends data, and images are saved as SVG."""
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 """Units of times in figures, each with its length in seconds."""
@@ -85,7 +85,7 @@ def translucent(colour: str, opacity: float = 0.18) -> str:
 
 
 def short_number(value: float) -> str:
-    """Format a number for a tick: at most three digits, with a prefix for a thousand or more.
+    """Format a number for a tick: three significant digits, with an SI prefix from a thousand up.
 
     >>> [short_number(v) for v in (0, 0.05, 20, 5000, 2e8)]
     ['0', '0.05', '20', '5 k', '200 M']
@@ -109,7 +109,7 @@ def signed(value: float) -> str:
 
 
 def time_unit(values: Iterable[float]) -> tuple[float, str]:
-    """Common unit of several times, and its length in s: the unit of the geometric mean of the shortest and longest.
+    """Length in s and symbol of the unit that suits the geometric mean of the shortest and longest of several times.
 
     >>> time_unit([5e-6, 2e-3]), time_unit([0.8, 20.0]), time_unit([0.0])
     ((1e-06, 'µs'), (1.0, 's'), (1.0, 's'))
@@ -152,7 +152,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def even_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` ticks whose distance is 1, 2 or 5 times a power of ten.
+    """At most `most` ticks whose spacing is 1, 2 or 5 times a power of ten.
 
     >>> even_ticks(0.0, 0.0047, 5), even_ticks(9.5, 12, 6)
     ([0.0, 0.001, 0.002, 0.003, 0.004], [9.5, 10.0, 10.5, 11.0, 11.5, 12.0])
@@ -164,7 +164,7 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
-    """Logarithmic axis of vCPUs with ticks at the powers of two.
+    """Logarithmic axis of vCPU counts with ticks at powers of two.
 
     >>> vcpu_axis([1, 48])["ticktext"]
     ['1', '2', '4', '8', '16', '32']
@@ -190,7 +190,7 @@ def log_axis(
 
 
 def time_axis(values: Iterable[float], title: str, margin: float = 1.3) -> dict[str, Any]:
-    """Logarithmic axis of times, s, with all ticks in one unit, which its title names.
+    """Logarithmic axis of times, s, with all ticks in one unit, which the title states.
 
     >>> axis = time_axis([2e-5, 3e-3], "longest stall")
     >>> axis["title"]["text"], axis["ticktext"]
@@ -221,13 +221,13 @@ def error_bars(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, A
 
 
 def band(x: pd.Series, low: pd.Series, high: pd.Series, colour: str) -> dict[str, Any]:
-    """Trace of the area between the lower and the upper ends of intervals over `x`."""
+    """Trace of the area between the lower and the upper ends of the intervals at the positions `x`."""
     look = {"fill": "toself", "fillcolor": colour, "mode": "lines", "line": {"width": 0}}
     return {"x": [*x, *x[::-1]], "y": [*high, *low[::-1]], **look, "hoverinfo": "skip", "showlegend": False}
 
 
 def spans(rows: pd.DataFrame, low: str, high: str) -> np.ndarray:
-    """Ends of all rows' intervals, for one line with a gap after each; its heights are `np.repeat(y, 3)`."""
+    """Ends of all rows' intervals, for one line with a gap after each interval; the y values are `np.repeat(y, 3)`."""
     ends: np.ndarray = rows[[low, high]].assign(gap=np.nan).to_numpy(dtype=float).ravel()
     return ends
 
@@ -296,21 +296,21 @@ def key(figure: go.Figure, entries: Sequence[tuple[str, dict[str, Any], str]]) -
 
 
 def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
-    """Add a legend entry that draws nothing: of a group, or of the key of markers and lines."""
+    """Add an entry to a legend, for a group or in the key of markers and lines, without drawing anything else."""
     group = name if legend == "legend" else None
     look = coloured(look, colour) | {"showlegend": True, "hoverinfo": "skip"}
     figure.add_scatter(x=[None], y=[None], name=name, legend=legend, legendgroup=group, **look)
 
 
 def coloured(look: dict[str, Any], colour: str) -> dict[str, Any]:
-    """Look of points or a line in a colour."""
+    """Look of points or of a line, with the given colour."""
     return {part: value | {"color": colour} if part in ("marker", "line") else value for part, value in look.items()}
 
 
 def facets(
     panels: Sequence[str], x_title: str = "vCPUs", *, columns: int = 3, shared_y: bool = True
 ) -> tuple[go.Figure, Callable[[int], dict[str, int]]]:
-    """Small multiples over the same quantity, one panel per title.
+    """Small multiples with the same quantity on the x axis, one panel per title.
 
     Returns: the figure, and a function from a panel's index to its ``row`` and ``col``.
 
@@ -336,7 +336,7 @@ def facets(
 def bars_over_vcpus(
     rows: pd.DataFrame, kind: str, value: str, looks: Mapping[str, tuple[str, dict[str, Any]]], hover: str
 ) -> go.Figure:
-    """Grouped or stacked bars of each kind over vCPUs, one panel per variant.
+    """Grouped or stacked bars of each kind for each vCPU count, one panel per variant.
 
     - `rows`: ``variant``, ``vcpus``, and the columns `kind` and `value`; one row per bar.
     - `looks`: label and marker of each kind, in order.
@@ -358,7 +358,7 @@ def bars_over_vcpus(
 
 
 def subplots(rows: int, columns: int, **options: Any) -> go.Figure:
-    """Plotly's `make_subplots` with smaller titles of panels."""
+    """Plotly's `make_subplots` with smaller panel titles."""
     return make_subplots(rows, columns, **options).update_annotations(font={"size": 13, "color": INK})
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Changes by a patch series in the lab, one point per number."""
+"""Changes due to a patch series in the lab, one point per measured quantity."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST = 60
 
 
 @reads("table", {"mmu_mode": TEXT, "cell": TEXT, "name": TEXT, "ratio": number(0), "low": number(0), "high": number(0)})
-def differences(table: pd.DataFrame, title: str = "Changes by the series in the lab") -> go.Figure:
-    """Ratios of the patched kernel's numbers to those of the base, with their intervals; a colour for each MMU mode.
+def differences(table: pd.DataFrame, title: str = "Changes due to the series in the lab") -> go.Figure:
+    """Ratios of the results with the series to those without it, with their intervals; one colour per MMU mode.
 
     - `table`: columns ``mmu_mode``, ``cell``, ``name``, ``ratio``, ``low``, ``high``; only numbers that the series
       changes.

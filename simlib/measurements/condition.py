@@ -95,7 +95,7 @@ class RowCondition:
 
 
 def parse_condition(text: str) -> RowCondition:
-    """Read a condition on rows.
+    """Parse a condition on rows.
 
     Raises `InputError` if the string does not follow the grammar.
 
@@ -173,7 +173,7 @@ def _compared(clause: Clause, frame: pd.DataFrame) -> Any:
         cells = series.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         if clause.op not in ("==", "!=", "in"):
-            raise InputError(where, clause.op, "the column contains strings", "compare it with ==, != or in")
+            raise InputError(where, clause.op, "the column contains strings", "use ==, != or in")
         cells = series.astype(object).map(str).to_numpy(dtype=object)
     operation = _COMPARE["==" if clause.op == "in" else clause.op]
     holds = np.any([operation(cells, value) for value in literals], axis=0)

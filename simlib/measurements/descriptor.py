@@ -30,7 +30,7 @@ _KEY_UNITS = ("%", "B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")  # s
 _NUMERIC = ("number", "integer")
 
 ITERATION = "iteration"
-"""Key column that may be empty; the times of such a row are sums over all iterations."""
+"""Key column that may have empty cells; the times of a row with an empty cell are sums over all iterations."""
 
 
 def read_descriptor(path: Path) -> dict[str, Any] | None:

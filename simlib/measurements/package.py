@@ -156,7 +156,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def as_table(source: MeasurementTable | pd.DataFrame | str | Path) -> MeasurementTable:
-    """Convert measurements to a table: a table, a DataFrame, a CSV file, or the name of a table of the package.
+    """Convert a table, a DataFrame, a CSV file, or the name of a table of the data package to a measurement table.
 
     Raises `InputError` if `source` is none of these, or breaks a rule.
 
@@ -169,4 +169,5 @@ def as_table(source: MeasurementTable | pd.DataFrame | str | Path) -> Measuremen
         return from_frame(source)
     if isinstance(source, str | Path):
         return read(source) if str(source).endswith(".csv") or os.path.exists(source) else load(str(source))
-    raise InputError("measurements", type(source).__name__, "must be a table, a DataFrame, or the path of a CSV file")
+    rule = "must be a table, a DataFrame, the path of a CSV file, or the name of a table of the data package"
+    raise InputError("measurements", type(source).__name__, rule)

@@ -116,7 +116,7 @@ def test_bad_toml_is_named(tmp_path, kind, text, expected):
         (f'{{"dof": {LONG}}}', "a.json = Exceeds the limit (4300 digits)"),
         ("[" * DEEP, "a.json = nested too deeply"),
         ("[" * 40 + "]" * 40, "a.json = nested too deeply"),
-        ('{"dof": NaN}', "a.json = NaN, which is not a number"),
+        ('{"dof": NaN}', "a.json = NaN, which JSON does not allow"),
         ('{"date": "\\ud800"}', "a.json = \\ud800 in '\\ud800': must be a printable character"),
         ('{"date": "\\u001b[2J"}', "a.json = \\x1b in '\\x1b[2J': must be a printable character"),
     ],

@@ -300,7 +300,7 @@ def test_the_contention_test():
     assert import_text("contention-test", two).main.frame["run"].unique().tolist() == [1, 2]
     part = two.replace("70,26,", "7,3,")
     assert import_text("contention-test", part).warnings == (
-        "20 of 192 holds were timed (kvm.mmu_lock_stat_period): hold_ns is the sum of these holds",
+        "holds timed: 20 of 192 (kvm.mmu_lock_stat_period); hold_ns is the sum of the timed holds",
     )
     lost = two.replace('"lost":0', '"lost":3').replace('"ok":true', '"ok":false')
     first, second = import_text("contention-test", lost).warnings

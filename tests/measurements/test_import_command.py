@@ -64,7 +64,7 @@ def test_faults_write_no_files(ask, tmp_path):
         (("lock-stat", good, "--histograms"), "lock-stat; it applies to contention-test and kvm-stats"),
         (("lock-stat", good, "--table", "points"), "known: classes, sites"),
         (("lock-stat", good, "--set", "vcpus"), "must be COLUMN=VALUE"),
-        (("lock-stat", good, "--name", "A B"), "must be lowercase letters"),
+        (("lock-stat", good, "--name", "A B"), "contain only lowercase letters, digits and -._"),
     ):
         code, printed, err = ask("data", "import", *arguments, "--out", out)
         assert (code, printed) == (2, ""), (arguments, err)

@@ -39,7 +39,7 @@ def message(kind: str, raw: bytes | str, tmp_path: Path, **options: Any) -> str:
         pytest.param(b"PERFILE2\0", "log = a perf.data: must be text", id="perf.data"),
         pytest.param(b"\x1f\x8b\x08\0", "log = gzip data: must be text; unpack it", id="gzip"),
         pytest.param(b"one\ntwo\0\n", "log, line 2 = 'a byte 0': must be text", id="binary"),
-        pytest.param(b"hello world\n", "log = a text that begins with 'hello world': must be ", id="foreign"),
+        pytest.param(b"hello world\n", "log = a file that begins with 'hello world': must be ", id="foreign"),
         pytest.param(b"vcpus,clear_time_s\n1,0.5\n", "log = a CSV table: must be ", id="csv"),
         pytest.param(b"hello", "log, line 1 = 'hello': the last line must end with a newline", id="cut"),
     ],
@@ -112,19 +112,19 @@ BAD = {
         (PERF, "= a header only: must have at least one contention"),
         (PERF + " 7 77.48 us 16.09 us\n", "line 3 = '7 77.48 us 16.09 us': must have contended, total wait"),
         (PERF + " 1 9999999999.00 h 1 ns 1 ns mutex f\n", "line 3 = '9999999999.00 h': total wait must be at most"),
-        (PERF.replace("caller", "cellar"), "= a text that begins with"),
+        (PERF.replace("caller", "cellar"), "= a file that begins with"),
     ],
     "perf-kvm": [
         (EXITS + "  HLT  12\n", "line 2 = 'HLT  12': must be NAME SAMPLES"),
         (EXITS, "line 1 = 'the end': a table must end with a line Total Samples"),
         (EXITS + EXITS, "line 2 = 'VM-EXIT"),
         ("Total Samples:1, Total events handled time:1.00us.\n", "line 1 = 'Total Samples:1, Total"),
-        ("hello\n", "= a text that begins with 'hello': must be the table of perf kvm stat report"),
+        ("hello\n", "= a file that begins with 'hello': must be the table of perf kvm stat report"),
     ],
     "perf-trace": [
         (CALLS + "   ioctl   12  x\n", "line 3 = 'ioctl   12  x': must be SYSCALL CALLS"),
         (CALLS, "line 2 = 'the end': a thread's table must have rows"),
-        ("hello\n", "= a text that begins with 'hello': must be the output of perf trace"),
+        ("hello\n", "= a file that begins with 'hello': must be the output of perf trace"),
     ],
     "kvm-stat": [
         ("kvm_exit kvm_fpu \n2026-01-05 10:00:00  3\n", "line 2 = '2026-01-05 10:00:00  3': must have as many numbers"),
@@ -133,7 +133,7 @@ BAD = {
         ("kvm_exit  12  3\nkvm_exit  12  3\n", "line 2 = 'kvm_exit': must occur once"),
         ("kvm_exit  12  3\n%%\n", "line 2 = '%%': is not a line of kvm_stat"),
         ("a a \n2026-01-05 10:00:00 1 2\n", "line 1 = 'a a': each name must be unique"),
-        ("hello%\n", "= a text that begins with 'hello%': must be the output of kvm_stat -1, -l or -c -l"),
+        ("hello%\n", "= a file that begins with 'hello%': must be the output of kvm_stat -1, -l or -c -l"),
     ],
     "dirty-log-perf-test": [
         (DIRTY.replace("Disabling", "Iteration 1 dis", 1), "line 14 = 'Iteration 1 dis dirty"),
@@ -150,7 +150,7 @@ BAD = {
         (STAT.replace("1", "true"), "line 1 = '[True]': x must have only whole numbers"),
         (STAT[:18] + "\n", "line 1 = '"),
         (STAT.replace("x", r"\ud83d"), "line 1 = '{"),
-        ("Mem: 12\n", "= a text that begins with 'Mem: 12': must be KVM statistics"),
+        ("Mem: 12\n", "= a file that begins with 'Mem: 12': must be KVM statistics"),
         (CONFIG + STAT, "line 2 = 'the end': a run must end with a line of type 'end'"),
     ],
     "contention-test": [
@@ -180,7 +180,7 @@ def test_unknown_kinds_options_and_columns_are_refused(tmp_path):
     imported = import_text("lock-stat", LOCK_STAT)
     for values, sentence in (
         ({"mode": "x"}, "already has this column"),
-        ({"Mode": "x"}, "lowercase letters"),
+        ({"Mode": "x"}, "contain only lowercase letters"),
         ({"vcpus": "-1"}, r"from 0 to 2\^53"),
         ({"vcpus": "nan"}, r"from 0 to 2\^53"),
         ({"clear_time": "1"}, "must end with a known unit"),

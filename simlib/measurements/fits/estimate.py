@@ -16,7 +16,7 @@ from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
 
 BOUNDS = {cost.name: cost.metadata["bounds"] for cost in fields(Costs)}
-"""Physical bounds of each cost: picoseconds, or a coefficient of variation."""
+"""Physical bounds of each cost, in picoseconds or, for a coefficient of variation, dimensionless."""
 
 
 def cost_key(cost: str, group: str = "") -> str:
@@ -75,14 +75,14 @@ class CostEstimate:
         return replace(self, logs=self.logs + np.array(shifts), held=held)
 
     def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
-        """Draw logarithms of costs from a multivariate t around the estimate, clipped to the physical bounds."""
+        """Draw logarithms of the costs, which have a multivariate t distribution, clipped to the physical bounds."""
         deviates = random.multivariate_normal(np.zeros(len(self.logs)), self.covariance)
         scale = np.sqrt(self.dof / random.chisquare(self.dof))
         bounds = np.log([BOUNDS[name.partition("[")[0]] for name in self.names])
         return np.asarray(np.clip(self.logs + deviates * scale, bounds[:, 0], bounds[:, 1]), dtype=np.float64)
 
     def correlation(self) -> tuple[pd.DataFrame | None, tuple[str, ...]]:
-        """Return the correlation matrix of the costs' logarithms, and notes on its missing entries."""
+        """Return the correlation matrix of the costs' logarithms, or None, and notes on missing correlations."""
         deviations = np.sqrt(np.diag(self.covariance))
         if len(self.names) > 1 and not (self.covariance - np.diag(np.diag(self.covariance))).any():
             return None, ("correlations: missing, since the covariance matrix has only variances",)

@@ -29,7 +29,7 @@ from simlib.model.scenario import FILE, Scenario
 
 SCHEMA = "simlib-fit"
 UNNAMED = Host().name
-"""Name of a host to which the scenario gives no name; it has no fit."""
+"""Name of a host that the scenario does not name; no fit is shipped for it."""
 
 VERSION = 1
 """Version of the format; a file of another version is refused."""

@@ -146,8 +146,8 @@ class Fit(Result):
         if not rows:
             return (
                 f"χ²: none, since no row below was fitted; degrees of freedom of the intervals: {dof}",
-                f"{deviation} held-out row from the model, estimated from these rows; their χ² below is therefore "
-                "their number for any model",
+                f"{deviation} held-out row from the model, estimated from these rows; their χ² below "
+                "therefore equals the number of these rows for any model",
             )
         count = f"{rows} rows minus {costs} costs"
         if rows - costs != dof:
@@ -192,14 +192,12 @@ class Fit(Result):
         """Notes on missing correlations and intervals, costs from priors and unused columns, and the warnings."""
         exact = self.parameters.loc[self.parameters["low"] == self.parameters["high"], "name"]
         held = self.meta.get("held_at_medians", ())
-        priors = (f"costs from priors, whose uncertainty the intervals reflect: {', '.join(held)}",) if held else ()
+        priors = (f"costs from priors (the intervals reflect their uncertainty): {', '.join(held)}",) if held else ()
         points = f"costs shown as points, since their intervals are unknown: {', '.join(exact)}"
         unknown = (points,) if len(exact) else ()
         columns = ", ".join(self.meta.get("not_used", ()))
-        unused = (f"columns not used: {columns} ([calibration] metrics lists those to use)",) if columns else ()
-        clock_note = (
-            "times are read from an emulator's serial clock, which counts instructions (docs/lab.md), not on hardware"
-        )
+        unused = (f"columns not used: {columns}; to use one, add it to metrics in [calibration]",) if columns else ()
+        clock_note = "times are read from an emulator's serial clock (docs/lab.md), not measured on hardware"
         emulated = (clock_note,) if self.scenario.host.clock != "wall" else ()
         return (*self.estimate.correlation()[1], *unknown, *priors, *unused, *self.warnings, *emulated)
 

@@ -28,7 +28,7 @@ _COLUMNS: dict[str, dict[str, type]] = {
     "observations": {"variant": str, "vcpus": int, "metric": str, "value": float, "model": float, "train": bool},
     "noise": {"table": str, "metric": str, "ratio": float},
 }
-"""Required columns of every row of a table; numbers may be missing, except in ``parameters``."""
+"""Required columns of every row of a table; floats may be missing, except in ``parameters``."""
 
 
 def check_fit(content: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ NAMED_SHARE, MAX_NAMED = 0.95, 4
 
 
 def variations(known: UncertainCosts, level: float = LEVEL) -> list[Scenario]:
-    """Scenarios with one cost of `UncertainCosts.drawn` at its lower or upper end, and the others at their medians.
+    """Scenarios with one cost of `UncertainCosts.drawn` at an end of its interval, and the others at their medians.
 
     >>> known = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "arm64"}}))
     >>> len(variations(known)) == 2 * len(known.drawn)
@@ -36,7 +36,7 @@ def variations(known: UncertainCosts, level: float = LEVEL) -> list[Scenario]:
 
 
 class Spread(NamedTuple):
-    """Deviations of the values of an answer that each cost with a prior causes.
+    """Deviations that each cost with a prior causes in the values of an answer.
 
     - `names`: the costs.
     - `moved`, shape (2, costs, values): downward and upward deviation; at least 0.
@@ -96,7 +96,7 @@ class Spread(NamedTuple):
         return max(0.0, centre - float(np.hypot(centre - low, down))), centre + float(np.hypot(high - centre, up))
 
     def extremes(self, value: int, centre: float) -> tuple[float, float]:
-        """Minimum and maximum of one value over all variations of a single cost.
+        """Minimum and maximum of one value over all variations of a single cost, rounded to integers.
 
         >>> Spread.of(["a", "b"], np.array([2.0]), np.array([[1.0], [2.0], [2.0], [3.0]])).extremes(0, 2.0)
         (1.0, 3.0)

@@ -15,14 +15,14 @@ AT_BOUND = 1e-3
 """Relative distance from a bound within which a value counts as being at the bound."""
 
 UNITS = ((1e12, "s"), (1e9, "ms"), (1e6, "µs"), (1e3, "ns"))
-"""Units in which costs are displayed, with their picoseconds; the nanosecond is the smallest."""
+"""Units in which costs are displayed, with their length in picoseconds; the nanosecond is the smallest."""
 
 FITTED, HELD_OUT, SHOWN = "fitted", "held out", "shown only"
 """Role of a row: the calibration used it; it was held out; or its value is 0, which has no logarithm."""
 
 
 def number_columns(correlation: pd.DataFrame) -> pd.DataFrame:
-    """Correlation matrix as text; its columns have row numbers as names to keep it narrow."""
+    """Correlation matrix as text; row numbers serve as column names, to keep it narrow."""
     numbers = [str(i) for i in range(1, len(correlation) + 1)]
     cells = [["" if np.isnan(r) else f"{r:.2f}" for r in row] for row in correlation.to_numpy()]
     names = [f"{name} ({i})" for i, name in zip(numbers, correlation.columns, strict=True)]
@@ -41,7 +41,7 @@ def distance_text(percent: float, sign: str) -> str:
 
 
 def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
-    """Costs with intervals in a unit that suits the value, and the physical bounds that they reach."""
+    """Costs with intervals in a unit that suits the value, and the physical bounds that value or interval reaches."""
     rows = []
     for name, value, low, high, determined in parameters[["name", "value", "low", "high", "determined"]].to_numpy():
         cost = str(name).partition("[")[0]
@@ -56,7 +56,7 @@ def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
 
 
 def physical(cost: str, value: float, low: float, high: float) -> tuple[float, float]:
-    """Clip the ends of an interval to the physical bounds, which only profile intervals respect."""
+    """Clip the ends of an interval to the physical bounds; only profile intervals are within them already."""
     least, most = BOUNDS[cost.partition("[")[0]]
     return max(low, min(value, least)), min(high, max(value, most))
 
@@ -68,7 +68,7 @@ def _unit(cost: str, value: float) -> tuple[float, str]:
 
 
 def _at_bound(cost: str, value: float, low: float, high: float) -> str:
-    """Name which of the value and the ends of its interval are at or beyond a bound, and name the bound."""
+    """List the value and the ends of its interval that are at or beyond a physical bound, each with the bound."""
     least, most = BOUNDS[cost]
     descriptions = []
     for end, at in (("value", value), ("low end", low), ("high end", high)):

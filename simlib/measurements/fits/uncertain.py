@@ -129,7 +129,7 @@ class UncertainCosts:
         )  # fmt: skip
 
     def ends(self, name: str, level: float = LEVEL) -> tuple[float, float]:
-        """Ends of the central interval with probability `level` of a prior, clipped to the physical bounds.
+        """Ends of a prior's central interval with probability `level`, clipped to the physical bounds.
 
         >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
         >>> [round(end) for end in costs.ends("fault_hold")]
@@ -226,7 +226,7 @@ def format_cost(value: float, unit: str) -> str:
     return format_seconds(value * 1e-12, 3) if unit == "ps" else f"{value:.3g}"
 
 
-_SOURCES = {"given": "the scenario", "calibrated": "the fit", "fixed": "the value used when the others were calibrated"}
+_SOURCES = {"given": "the scenario", "calibrated": "the fit", "fixed": "the fixed value during the calibration"}
 
 
 def describe_costs(costs: UncertainCosts) -> tuple[str, ...]:

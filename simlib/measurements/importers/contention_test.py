@@ -28,7 +28,7 @@ IOCTLS = (
         "they run; probe_idle: empty CLEARs while they do not run",
     ),
     Column("round", "whole", "round of GET and CLEAR, from 1; 0: before the first round"),
-    Column("thread", "whole", "number of the clear thread that made the ioctl, from 0", unit="1"),
+    Column("thread", "whole", "number of the clear thread that issued the ioctl, from 0", unit="1"),
     Column("first_page", "whole", "first page of the ioctl's range"),
     Column("range_pages", "whole", "pages of the ioctl's range"),
     Column("dirty_pages", "whole", "bits set in the bitmap given or returned; only for get and clear", True),
@@ -132,7 +132,7 @@ class Log:
                 self.warnings.append(f"dirty logging was not correct; writes that the log lost: {lost}")
         else:
             if item.get("ok") is not True:
-                self.warnings.append("the test failed: ok is not true in its line of type 'end'")
+                self.warnings.append("the test failed: 'ok' is not true in the line of type 'end'")
             self.open = False
 
     def _vcpu(self, lines: Lines, item: dict[str, Any]) -> None:
@@ -191,7 +191,7 @@ def _counts(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
 
 
 def _wholes(lines: Lines, values: Any, rule: str, number: int | None = None) -> list[int]:
-    """Return a list of whole numbers; refuse other values, and other lengths than `number` unless that is None."""
+    """Return a list of whole numbers; refuse other values, and any length but `number` unless `number` is None."""
     valid = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
     if not valid or number not in (None, len(values)):
         raise lines.fault(str(values), rule, "is the line complete?")

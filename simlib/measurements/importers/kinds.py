@@ -43,7 +43,7 @@ KINDS = {
     "perf-trace": LogKind("perf trace: lines, summary or both", perf_trace),
     "dirty-log-perf-test": LogKind("the log of the selftest dirty_log_perf_test", dirty_log),
     "contention-test": LogKind("the JSON lines of mmu_lock_contention_test", contention_test, ("histograms",)),
-    "kvm-stat": LogKind("the tool kvm_stat: -1, -l, or -c -l", kvm_stat),
+    "kvm-stat": LogKind("kvm_stat -1, -l, or -c -l", kvm_stat),
     "kvm-stats": LogKind("KVM statistics: JSON lines, or NAME: VALUE", kvm_stats, ("histograms",)),
 }
 """Kinds of logs by name, in the order in which `sniff` tries them."""
@@ -131,5 +131,5 @@ def _foreign(lines: Lines, expected: str) -> InputError:
                 return InputError(lines.where, description, f"must be {expected}", hint)
     first = next((line.strip() for line in lines.head if line.strip()), "")
     start = first if len(first) <= 48 else first[:40] + " …"
-    description = f"a text that begins with {start!r}"
+    description = f"a file that begins with {start!r}"
     return InputError(lines.where, description, f"must be {expected}", "give another file or KIND")

@@ -2,8 +2,8 @@
 """Output of the tool ``kvm_stat``: one reading (``-1``), a log (``-l``, ``-L FILE``), or a log in CSV (``-c``).
 
 The formats are those of ``batch()``, ``StdFormat``, ``CSVFormat`` and ``log()`` in ``tools/kvm/kvm_stat/kvm_stat``. Its
-statistics are tracepoints, with a child for each exit reason (``kvm_exit(EPT_VIOLATION)``), or those in debugfs
-(``-d``). It does not print the counters of simlib's kernel patches, which are not in debugfs.
+statistics are counts of tracepoints, with a child for each exit reason (``kvm_exit(EPT_VIOLATION)``), or those in
+debugfs (``-d``). It does not print the counters of simlib's kernel patches, which are not in debugfs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simlib.measurements.importers.tables import Column, Contents, TableRows
 
 _NAMES = (
     Column("name", "text", "name of the tracepoint or statistic"),
-    Column("reason", "text", "exit reason of a child; all for an event that is not a child"),
+    Column("reason", "text", "exit reason of a child event; all if the event is not a child"),
 )
 LOG = (
     Column("sample", "whole", "number of the line of the log, from 1"),

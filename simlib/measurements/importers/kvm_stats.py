@@ -110,7 +110,7 @@ class KvmStatistics:
         for key, value, known in (("when", when, _WHENS), ("scope", scope, _SCOPES)):
             if value not in known:
                 rule = f"{key} must be one of {', '.join(known)}"
-                raise lines.fault(str(value), rule, "is this the log of the test?")
+                raise lines.fault(str(value), rule, "is this a log of mmu_lock_contention_test?")
         values = item["values"] if "values" in item else [item.get("value")]
         if not isinstance(values, list) or any(type(value) is not int for value in values):
             raise lines.fault(str(values), f"{name} must have only whole numbers", "correct the line")
@@ -131,7 +131,7 @@ class KvmStatistics:
         timed, acquired = (sum(row[what] for row in known) for what in ("timed", "acquired"))
         if timed >= ALL_TIMED * acquired:
             return []
-        return [f"{timed} of {acquired} holds were timed (kvm.mmu_lock_stat_period): hold_ns is the sum of these holds"]
+        return [f"holds timed: {timed} of {acquired} (kvm.mmu_lock_stat_period); hold_ns is the sum of the timed holds"]
 
     @staticmethod
     def _once(lines: Lines, repeated: bool, name: str) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lines of another tool's log, and the numbers in them.
 
-A log may have hundreds of megabytes and is therefore read block by block. Its content is never evaluated as code.
+A log may be hundreds of megabytes long and is therefore read block by block. Its content is never evaluated as code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAGIC = {
 
 
 def any_line(*patterns: re.Pattern[str]) -> Callable[[list[str]], bool]:
-    """Return a function that is True if any of the first lines of a file matches one of the patterns."""
+    """Return a function that returns True if any of the first lines of a file matches one of the patterns."""
     return lambda head: any(pattern.fullmatch(line) for pattern in patterns for line in head)
 
 
@@ -179,7 +179,7 @@ class Lines:
         except ValueError as error:
             raise self.fault(str(error), "a number must be finite and at most 2^53", "is the number right?") from None
         if not isinstance(item, dict):
-            raise self.fault(text, "must be a JSON object", "is this the log of the test?")
+            raise self.fault(text, "must be a JSON object", "is this a log of mmu_lock_contention_test?")
         return item
 
     def text_of(self, item: dict[str, Any], name: str) -> str:

@@ -39,7 +39,7 @@ class Column:
     """One column of an imported table."""
 
     name: str
-    """Name that ends with the unit."""
+    """Name of the column, which ends with the unit unless `unit` states it."""
     kind: str
     """``"text"``, ``"whole"`` or ``"number"``."""
     description: str
@@ -171,7 +171,7 @@ class Imported:
         return next(iter(self.tables.values()))
 
     def with_columns(self, values: Mapping[str, str]) -> Imported:
-        """Return the import with constant columns before those of every table, for facts that the log does not state.
+        """Return the import with constant columns prepended to each table, for facts that the log does not state.
 
         Raises `InputError` if a name is not valid for a column or is in use, or if the unit of a number is missing.
 
@@ -196,10 +196,11 @@ class Imported:
 def _constant(name: str, value: str) -> tuple[Column, Any]:
     where, flag, hint, cli_hint = f"column {name}", f"--set {name}", 'write {"vcpus": "8"}', "write --set vcpus=8"
     if not _COLUMN.fullmatch(name):
-        rule = "a column name must consist of lowercase letters, digits and _"
+        rule = "a column name must begin with a lowercase letter and contain only lowercase letters, digits and _"
         raise InputError("column", name, rule, hint, cli_hint, "--set")
     if not value or value != value.strip() or not value.isprintable():
-        raise InputError(where, repr(value), "must be a number or a string without outer blanks", hint, cli_hint, flag)
+        rule = "must be a number, or a string without leading or trailing blanks"
+        raise InputError(where, repr(value), rule, hint, cli_hint, flag)
     try:
         number = float(value)
     except ValueError:
@@ -229,7 +230,8 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
     """
     folder, name = Path(folder), name or default_name(imported.source)
     if not _NAME.fullmatch(name):
-        raise InputError("name", name, "must be lowercase letters, digits and -._", "choose another", flag="--name")
+        rule = "must begin with a lowercase letter or a digit and contain only lowercase letters, digits and -._"
+        raise InputError("name", name, rule, "choose another", flag="--name")
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
     finish_move(folder)
     texts = dict[str, str]()
@@ -284,7 +286,7 @@ def measured_files(
 
 
 def predicted_files(table: DescribedTable, about: Mapping[str, Any], used: Iterable[Path]) -> dict[str, str]:
-    """Files of a table that is predicted today, with the digests of the files `used` for the prediction."""
+    """Files of a predicted table, with today's date and the SHA-256 of each file `used` for the prediction."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     provenance = {"kind": "simulated", "hardware": "none: simulated", "date": today, "simlib": __version__}
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in used}

@@ -30,7 +30,7 @@ _THREAD = (
     Column("cpu", "whole", "CPU on which the event was recorded", unit="1"),
 )
 WAITS = (
-    Column("episode", "whole", "number of the wait in the order of the ends of waits, from 1"),
+    Column("episode", "whole", "number of the wait, from 1, in the order in which waits end"),
     *_THREAD,
     Column("start_s", "number", "beginning of the wait, on the trace's clock"),
     Column("wait_ns", "whole", "duration of the wait, at the resolution of the trace's clock"),
@@ -54,7 +54,7 @@ ACQUIRED = (
 )
 RELEASED = (*_AT_LOCK, Column("hold_ns", "whole", "hold time"), _OF_VM)
 EVENTS = (
-    Column("event", "text", "name of the event, one of KVM's other than those of mmu_lock"),
+    Column("event", "text", "name of the KVM event; the events of mmu_lock are in other tables"),
     Column("reason", "text", "exit reason of kvm_exit; none for other events"),
     *_THREAD[:2],
     Column("events", "whole", "number of events"),

@@ -171,7 +171,7 @@ def test_a_port_that_does_not_exist_is_named() -> None:
 def test_missing_jupyterlab_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        SimlibError, match=r"jupyterlab is not installed: it comes with pip install 'simlib\[notebook\]'"
+        SimlibError, match=r"jupyterlab is not installed: install it with pip install 'simlib\[notebook\]'"
     ):
         server.explore(browser=False)
 
