@@ -10,6 +10,6 @@ Steps that access something shared (a lock, page state, a barrier) take effect a
 reaches them; all other steps only advance the thread's own clock. Time is int64 picoseconds. If several events are
 simultaneous, both engines process them in the order of their threads' numbers.
 
-There are two bitmaps: KVM's dirty log, and userspace's bitmap, to which GET adds the log. CLEAR write-protects the
-pages whose bits are set in both. Sending a page clears its bit in userspace's bitmap.
+There are two bitmaps: KVM's dirty log, and userspace's bitmap, to which GET adds the log. CLEAR write-protects, or
+clears the dirty bits of, the pages whose bits are set in both. Sending a page clears its bit in userspace's bitmap.
 """

@@ -46,7 +46,7 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
 
 
 def _check_helpers(workload: Workload, divided: int, word: int) -> None:
-    """Check the threads that only clear; they share `divided` bytes, which are a chunk or the memory, equally."""
+    """Check the threads that only clear, each an equal part of `divided` bytes (a chunk, or the memory)."""
     facts, helpers = workload.facts, workload.clear_threads
     rule = hint = ""
     if not facts.clear_threads:
@@ -66,7 +66,7 @@ def _check_throttle(workload: Workload) -> None:
     key, value = "workload.throttle", workload.throttle
     rule = workload.throttling
     if rule is None:
-        raise InputError(key, value, f"{workload.kind} does not model a VMM that throttles", 'use kind = "migration"')
+        raise InputError(key, value, f"{workload.kind} does not model throttling", 'use kind = "migration"')
     if workload.clear_threads:
         raise InputError(key, value, "is not supported with clear_threads", "remove clear_threads")
     if workload.throttle_slice == 0:
@@ -119,7 +119,7 @@ def _check_ring(policy: Policy, workload: Workload) -> None:
 
 def _check_turns(host: Host, threads: int) -> None:
     if host.turn and (host.clock == "wall" or host.turn >= MOST_TURN_PS):
-        rule = f"CPUs take turns only on a single processor, of less than {format_duration(MOST_TURN_PS)} each"
+        rule = f"requires CPUs that take turns on one processor, and must be below {format_duration(MOST_TURN_PS)}"
         raise InputError("host.turn", format_duration(host.turn), rule, 'use a shorter turn, or clock = "serial"')
     if host.tick and not 0 < threads * (2 * host.turn + host.tick_work) < host.tick * (host.turn > 0):
         shortest = f"{threads} * (2 * turn + tick_work) with {threads} threads"

@@ -15,7 +15,7 @@ from simlib._lib.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class Tracking:
-    """A mechanism by which KVM learns which 4 KiB pages the guest writes.
+    """A mechanism by which KVM learns which base pages the guest writes.
 
     - `dirty_bits`: hardware sets the dirty bit of an entry, so that the write does not fault.
     - `buffer_entries`: pages that hardware logs for each vCPU before a VM exit; 0: none, so that KVM must check every

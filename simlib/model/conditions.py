@@ -18,7 +18,7 @@ class Label:
 
 
 def index(label: Label) -> int:
-    """Number of the step at a label. Raises `InputError` if it was never placed."""
+    """Number of the step at a label. Raises `InputError` if the label was never placed."""
     if label.row is None:
         raise InputError("program", "a label", "was never placed", "call leave() only inside the loop")
     return label.row

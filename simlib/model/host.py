@@ -64,7 +64,7 @@ class Host(rules.Checked):
     kick_spread: tuple[float, ...] = rules.rule(rules.values, (), list)
 
     def slowed(self, busy: int) -> float:
-        """Factor on the time of work when this many CPUs are busy.
+        """Factor by which work takes longer when this many CPUs are busy.
 
         >>> host = Host(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
         >>> host.slowed(1), round(host.slowed(4), 3), host.slowed(64), host.slowed(200)

@@ -21,7 +21,7 @@ _NO_LIMIT = 2**63 - 1
 
 
 Places = float | Sequence[float] | NDArray[np.float64]
-"""A distribution of places for SEEK: an exponent, or quantiles (`Job.places`)."""
+"""Distribution of the pages to which SEEK goes: an exponent, or quantiles (`Job.places`)."""
 
 
 def step_mask(*kinds: Step) -> NDArray[np.bool_]:
@@ -184,11 +184,11 @@ class Job:
         """
         n, threads = len(self.steps), len(self.entry)
         if not n or not threads or self.steps.shape != (n, 6) or self.region.shape != (threads, 2):
-            raise InputError("job", f"{n} steps, {threads} threads", "must have steps of six numbers, and threads")
+            raise InputError("job", f"{n} steps, {threads} threads", "must have threads, and steps of six numbers")
         kinds = self.steps[:, 0]
         if kinds.min() < 0 or kinds.max() >= len(Step):
             index = int(np.argmax((kinds < 0) | (kinds >= len(Step))))
-            raise InputError(f"job.steps[{index}]", self.steps[index].tolist(), f"kind must be in 0 to {len(Step) - 1}")
+            raise InputError(f"job.steps[{index}]", self.steps[index].tolist(), f"kind must be 0 to {len(Step) - 1}")
         if kinds[-1] not in (Step.END, Step.JUMP):
             raise InputError("job", "last step", "must be END or JUMP", "end every program with END")
         self._check_memory()
@@ -283,7 +283,7 @@ class Job:
             raise InputError(what, int(self.steps[index, 1]), f"needs more locks than the job has ({len(self.locks)})")
 
     def _count(self, below: int | str) -> int:
-        """Value of a limit: a number, or a count of the job."""
+        """Value of a limit: a number, or the count of the job that it names."""
         limit = getattr(self, below) if isinstance(below, str) else below
         return limit if isinstance(limit, int) else len(limit)
 

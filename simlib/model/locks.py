@@ -34,11 +34,11 @@ class Discipline(IntEnum):
     interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and
     one server at a time."""
     COHORT = 5
-    """A what-if lock, handed off within a socket first, up to `COHORT_PASSES` times in a row (Dice, Marathe and
-    Shavit 2012, "Lock cohorting"). The model has one cache line for both levels of this lock."""
+    """A hypothetical lock, handed off within a socket first, up to `COHORT_PASSES` times in a row (Dice, Marathe
+    and Shavit 2012, "Lock cohorting"). The model has one cache line for both levels of this lock."""
     FAIR_RW = 6
-    """A what-if lock: readers and writers are served first come, first served, without lock stealing; consecutive
-    readers enter one after another."""
+    """A hypothetical lock: readers and writers are served first come, first served, without lock stealing;
+    consecutive readers enter one after another."""
 
 
 COHORT_PASSES = 64

@@ -65,9 +65,9 @@ def steps_up(low: int, high: int) -> Parser:
 
 
 def values(value: Any, what: str) -> tuple[float, ...]:
-    """A list of at most 2048 numbers above 0: as many as `simlib.simulator.engine.random` has in a table of draws."""
+    """A list of at most 2048 numbers above 0, the size of a table of draws in `simlib.simulator.engine.random`."""
     if len(items := _list(value, what)) > 2048:
-        raise InputError(what, f"{len(items)} numbers", "must be at most 2048 numbers")
+        raise InputError(what, f"{len(items)} numbers", "must have at most 2048 numbers")
     return tuple(number(1e-6, 1e6)(item, f"{what}[{index}]") for index, item in enumerate(items))
 
 

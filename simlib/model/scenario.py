@@ -64,7 +64,7 @@ class Guest(rules.Checked):
 
     @property
     def mapped_as_blocks(self) -> bool:
-        """True if blocks map the memory before dirty logging splits them."""
+        """True if the memory is mapped with blocks before dirty logging splits them."""
         return self.backing != "4k" and self.memslot_aligned
 
 

@@ -3,7 +3,7 @@
 
     pages >= 512 or (held >= 50us and waiters >= 1)
 
-The condition is tested after every word of 64 pages, or after every block in a walk by blocks. `simlib.model.grammar`
+The condition is tested after every word of 64 pages, or after every block in a walk over blocks. `simlib.model.grammar`
 defines its grammar, with these comparisons:
 
     comparison = "never" | quantity sign amount

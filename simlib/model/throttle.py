@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Throttling: rules by which VMMs slow down a guest that dirties memory faster than it can be sent, with sources."""
+"""Throttling: rules by which VMMs slow down a guest so that its migration converges, with sources."""
 
 from __future__ import annotations
 

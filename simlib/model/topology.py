@@ -39,7 +39,7 @@ def placement(host: Host, threads: int) -> Placement:
 
 
 def far_share(host: Host, vcpus: int) -> float:
-    """Share of the vCPUs and, because of first touch, of the memory that are not on the first socket.
+    """Share of the vCPUs (and, because of first touch, of the memory) on sockets other than the first.
 
     >>> far_share(Host(cores=96, sockets=2), 64)
     0.25

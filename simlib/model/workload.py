@@ -15,7 +15,7 @@ RING_RESERVE = 64
 
 @dataclass(frozen=True)
 class WorkloadFacts:
-    """Properties of a kind of workload on which the rules of a scenario's values depend.
+    """Properties of a kind of workload on which the rules for a scenario's values depend.
 
     - `keeps_accessing`: the guest accesses a page once per ``access_interval`` while userspace works.
     - `clear_threads`: there may be threads that only clear.

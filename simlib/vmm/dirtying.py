@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Working sets that fit a guest's measured dirty rates.
+"""Working sets that are consistent with a guest's measured dirty rates.
 
 A migration depends on the number of *distinct* pages that are written during a pass: the working-set size s(T) of P. J.
 Denning and S. C. Schwartz (1972, "Properties of the working-set model"). A dirty rate is one point of s(T): a number of
@@ -105,7 +105,7 @@ def classes(count: Floats, rate: Floats, memory: float, sweep: bool = False) -> 
 
 
 def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generator) -> WorkingSet:
-    """Sample a working set that fits the measured rates.
+    """Sample a working set that is consistent with the measured rates.
 
     With one point, the size of the working set is log-uniform between the pages that were counted and the memory. With
     several points, the working set is a random mixture of write rates that passes through the points within their

@@ -33,7 +33,7 @@ _WAIT_S = (0.3e-3, 6e-3)
 pages that are queued before it."""
 
 _SWITCH_S = (0.005, 0.1)
-"""Downtime other than for sending memory, s: stopping, saving and starting devices. A prior."""
+"""Downtime apart from the time to send memory, s: stopping, saving and starting devices. A prior."""
 
 SWITCH_MOST_S = _SWITCH_S[0] * (_SWITCH_S[1] / _SWITCH_S[0]) ** 0.95
 """95th percentile of `_SWITCH_S`, s."""

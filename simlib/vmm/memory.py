@@ -40,7 +40,7 @@ class WorkingSet(NamedTuple):
 
 
 class LinkModel(NamedTuple):
-    """Times of the link and of the source's host. A time that is not given is 0.
+    """Times of the link and of the source host. A time that is not given is 0.
 
     - `page_s`: time to send a page at full speed, s.
     - `zero_s`: time to scan a page of zeros, s.

@@ -99,7 +99,7 @@ def kubevirt(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
 
 
 def cloud_hypervisor(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
-    """Return the command of ch-remote; the throttle of Cloud Hypervisor cannot be set."""
+    """Return the ch-remote command; Cloud Hypervisor's throttle cannot be set."""
     settings = plan.settings
     words = ["destination_url=tcp:HOST:PORT", f"downtime_ms={settings.downtime_limit}"]
     if targets.deadline_s is not None:

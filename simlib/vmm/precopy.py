@@ -44,7 +44,7 @@ STUCK_AFTER_S = 300.0
 """Time after which a migration may be judged endless, s."""
 
 STUCK_SYNCS = 100
-"""Number of synchronisations with the same remaining pages after which a migration is judged endless."""
+"""Number of synchronisations, each with nearly as many pages left, after which a migration is judged endless."""
 
 TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
 """Columns of `PrecopyTrajectory.passes`."""
@@ -280,7 +280,7 @@ def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
 
 @cached_njit(nogil=True)
 def _is_stuck(means: _Means, s: Floats, n: Floats) -> bool:
-    """True if the migration never ends: the number of pages left is constant, and the throttle is at its maximum."""
+    """True if the migration never ends: nearly as many pages are left each time, and the throttle cannot increase."""
     s[_LEAST], s[_MOST] = min(s[_LEAST], s[_LEFT]), max(s[_MOST], s[_LEFT])
     n[_UNCHANGED] += 1
     if n[_UNCHANGED] < STUCK_SYNCS:

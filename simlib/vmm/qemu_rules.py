@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Decisions of QEMU during a migration as arithmetic, one function per decision.
 
-Source: QEMU 10.0, the file and function that each function here names. Integers are divided as in C.
+Source: QEMU 10.0; each function names its file and function there. Integers are divided as in C.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAGE = 4096
 """Bytes of a page as QEMU counts them (TARGET_PAGE_SIZE) on x86, arm64, riscv and LoongArch."""
 
 _HEADER = 8
-"""Bytes before each page: migration/ram.c save_page_header."""
+"""Bytes of the header before each page: migration/ram.c save_page_header."""
 
 WHOLE_PAGE = _HEADER + PAGE
 """Bytes that are sent for a page with its contents."""
@@ -33,7 +33,7 @@ _FLUSH_PAGES = 32
 
 @cached_njit(nogil=True)
 def is_high(dirtied: float, sent: float, threshold: int) -> bool:
-    """True if the guest dirtied more than this share of the bytes that were sent since the last check.
+    """True if the guest dirtied more than `threshold` percent of the bytes that were sent since the last check.
 
     Source: migration/ram.c migration_trigger_throttle.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""QEMU's replies about a guest: recognise by its form which query a reply answers, and read its numbers.
+"""QEMU's replies about a guest: recognise the query from the form of its reply, and read the numbers.
 
 The fields are those of QEMU's qapi/migration.json and qapi/machine.json.
 """
@@ -72,7 +72,7 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
 
 
 def query_of(reply: Any) -> str:
-    """Return the query that a reply answers, by its form; an empty string for any other object."""
+    """Return the query that a reply of this form answers; an empty string for any other object."""
     if isinstance(reply, list) and reply and all(isinstance(row, dict) for row in reply):
         if all("cpu-index" in row for row in reply) and not any("limit-rate" in row for row in reply):
             return CPUS
@@ -166,7 +166,7 @@ def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: lis
 
 
 def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> tuple[int, str]:
-    """Number of vCPUs and architecture; `measured`: replies of query-dirty-rate, which may also count vCPUs."""
+    """Number of vCPUs and architecture; `measured`: replies to query-dirty-rate, which may also count vCPUs."""
     counted = [reply.get("vcpu-dirty-rate") for reply in measured[-1:]]
     counts = {len(rows) for rows in (*replies, *counted) if isinstance(rows, list) and rows}
     if len(counts) > 1:

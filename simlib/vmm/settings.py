@@ -16,7 +16,7 @@ _SWITCH = {"on": True, "off": False, "true": True, "false": False}
 
 
 class Vmm(NamedTuple):
-    """Behaviour of a VMM that no setting changes.
+    """Fixed behaviour of a VMM, which no setting changes.
 
     - `throttle`: rule by which it throttles; QEMU's settings change some of its numbers.
     - `whole_passes`: True if it sends all pages that a GET returned before it synchronises again, and always throttles.

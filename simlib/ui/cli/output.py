@@ -35,7 +35,7 @@ PATIENCE_S = 2.0  # time after which reading shows its progress, s
 WIDTH = 120  # columns of text where stdout is not a terminal
 PROSE = 80  # maximum columns of sentences
 NARROWEST, LONGEST_WORD = 14, 30
-"""Minimum width of a wrapped column without wider words, and length of the longest word that is not cut."""
+"""Width to which a column of short words may be narrowed, and length up to which a word is not split."""
 
 GAP = "  "
 
@@ -55,7 +55,7 @@ FormatOption = Annotated[Format, Option("--format", help="Print the result as a 
 
 
 def read_file(context: Context, path: Named) -> Named:
-    """Register the files of an argument or option that are read, so that no output replaces them."""
+    """Register the input files of an argument or option, so that no output replaces them."""
     for name in path if isinstance(path, list) else [path]:
         if name is not None and os.path.isfile(name):
             _named_once(context, Path(name), "read")
@@ -90,7 +90,7 @@ def into_folder(metavar: str, text: str) -> Any:
 
 
 def _named_once(context: Context, path: Path, use: str) -> Path:
-    """Refuse a file that is written and named twice on the command line: one of the two would be lost."""
+    """Refuse an output file that is also an input or another output: one of the two would be lost."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # a device or a pipe takes both
         return path
     before = context.meta.setdefault(__name__, {}).setdefault(os.path.realpath(path), [])

@@ -67,7 +67,7 @@ def theory(state: ExplorerState) -> Theory:
 def selftest(scenario: Scenario) -> Scenario:
     """Return the scenario under dirty_log_perf_test: every vCPU writes all of its pages, and each write faults.
 
-    Most published curves over vCPUs come from this test.
+    Most published curves against the number of vCPUs come from this test.
     """
     size = scenario.guest.page_size
     guest = Guest(vcpus=1, memory_per_vcpu=MIN_PAGES * size, page_size=size, backing="4k")
@@ -75,7 +75,7 @@ def selftest(scenario: Scenario) -> Scenario:
 
 
 def curve_vcpus(vcpus: int) -> list[int]:
-    """Return the powers of two up to twice the guest's vCPUs, or up to 64, and the guest's own number.
+    """Return the powers of two up to 64 or twice `vcpus`, at most 512; `vcpus`; and, above 512 vCPUs, `MAX_VCPUS`.
 
     >>> curve_vcpus(160)
     [1, 2, 4, 8, 16, 32, 64, 128, 160, 256]
@@ -85,7 +85,7 @@ def curve_vcpus(vcpus: int) -> list[int]:
 
 
 def bound(case: Scenario) -> pd.DataFrame:
-    """Lower bound on the ratio of the times with n vCPUs and with one, for any lock discipline, by the utilisation law.
+    """Lower bound, by the utilisation law, on the time with n vCPUs relative to one vCPU, for any lock discipline.
 
     The time of a page is at least its time with one vCPU, and at least n times the part of it that only one CPU can do
     at a time (Denning and Buzen 1978): the hold and two transfers of the lock's cache line under an exclusive lock, the
@@ -135,7 +135,7 @@ def published(host: str) -> pd.DataFrame:
 
 
 def curve(state: ExplorerState, check: Check) -> pd.DataFrame:
-    """Dirty memory time over vCPUs, relative to one vCPU, with a band for the uncertainty of the costs.
+    """Dirty memory time by number of vCPUs, relative to one vCPU, with a band for the uncertainty of the costs.
 
     Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `DRAWS` vectors of costs).
     """
@@ -201,7 +201,7 @@ def trips(state: ExplorerState, strategies: Sequence[str], check: Check) -> list
 
 
 class Ranges(NamedTuple):
-    """Uncertainty that is due to the costs drawn from priors.
+    """Uncertainty due to the costs that are drawn from priors.
 
     - `frame`: series (a strategy), quantity (a column of `Trip.row`), its low and high, and change_low and change_high
       of its ratio to the baseline: each drawn cost at the ends of its 90 % interval, combined in quadrature.
@@ -279,7 +279,7 @@ class Glimpse:
 
 
 def glimpse(state: ExplorerState, check: Check) -> Glimpse:
-    """Trace the window around one CLEAR; raises `SimlibError` if there are more events than a trace may have."""
+    """Trace the window around one CLEAR; raises `SimlibError` if there are more events than a trace can hold."""
     job = job_of_clear(costed(state.case())[0], SEED)
     return Glimpse(job, compiled.run(job, seed=SEED, trace=TRACE, progress=check))
 

@@ -24,7 +24,7 @@ from simlib.ui.explorer.findings import PartialFindings
 from simlib.ui.explorer.state import ExplorerQuestion
 
 DRAWING_S, LOADING_S = 0.5, 5.0
-"""Maximum times for which the simulation waits until a browser has drawn an answer, and has loaded the page, s."""
+"""Maximum times, s, that the simulation waits for a browser to draw an answer, and to load the page."""
 
 PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
@@ -89,7 +89,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
 
     @abstractmethod
     def _show(self, part: str) -> None:
-        """Update the page for a part of the answer; ``first``: the state is new."""
+        """Update the page for a part of the answer; `part` is ``first`` when the state is new."""
 
     @abstractmethod
     def _build(self) -> widgets.Widget:
@@ -165,7 +165,7 @@ class ExplorerPage(ABC, Generic[Q, K]):
             patience.cancel()
 
     def _later(self, findings: K, action: Callable[[], None]) -> None:
-        """Call `action` in the thread of the widgets, unless the state has changed meanwhile."""
+        """Call `action` in the thread of the widgets, unless the state has changed by then."""
 
         def unless_stale() -> None:
             if self.findings is findings:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Controls of the explorer: one for each key of a scenario file, with the scenario's error below it."""
+"""Controls of the explorer for keys of a scenario file, each with the scenario's error below it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         Key("guest", "backing", "backing", ("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"),
             "host pages that back the guest's memory"),
         Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "order and popularity of the pages"),
-        Key("workload", "slow_fault_every", "slow fault every", help="accesses between two slow faults; 0: never",
+        Key("workload", "slow_fault_every", "slow fault every", help="accesses between two slow faults; 0: none",
             steps=(0, *(digit * 10**power for power in range(6, 1, -1) for digit in (5, 2, 1)))),
         Key("workload", "link", "link", help="bandwidth of the migration, such as 25Gbit/s",
             steps=tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
@@ -64,7 +64,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
     "Host": (
         Key("host", "cores", "cores", steps=(8, 16, 32, 64, 80, 96, 128, 192, 256, 512)),
         Key("host", "sockets", "sockets", steps=(1, 2, 4, 8)),
-        Key("host", "remote_ratio", "remote transfer", help="line transfer between sockets, relative to within one",
+        Key("host", "remote_ratio", "remote transfer", help="transfer between sockets, relative to one within a socket",
             steps=(1, 1.5, 2, 2.5, 3, 4, 5)),
     ),
 }  # fmt: skip

@@ -25,7 +25,7 @@ S = TypeVar("S")
 class Fields(ABC, Generic[S]):
     """Controls of a page, and their errors.
 
-    - `state`: first state; as an attribute, that of the last valid values.
+    - `state`: first state; the attribute is the last valid state.
     - `changed`: called with the new state after a control was released with a valid value.
     """
 
@@ -199,7 +199,7 @@ def button(label: str, action: Callable[[], None], *, width: str = "auto", toolt
 
 
 def widget_of(key: Key) -> Any:
-    """Return the control of a key: a list of its values, else a text field."""
+    """Return the control of a key: a list of its values if it has any, or a text field."""
     name = {"description": key.label, "tooltip": key.help or key.label}
     if not key.words:
         narrow = {"layout": widgets.Layout(width="200px", flex="0 0 auto")} if key.steps else {}

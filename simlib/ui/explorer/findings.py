@@ -85,7 +85,7 @@ class Findings(PartialFindings[ExplorerState]):
             yield named.assign(figure="curve", quantity="time relative to 1 vCPU", unit="ratio", kind=kind)
 
     def _strategies(self) -> Iterator[pd.DataFrame]:
-        """The guest over time, and the totals of each strategy."""
+        """Guest throughput over time, and the totals of each strategy."""
         for trip in self.parts.get("trips", ()):
             rows = over_time(trip).rename(columns={"strategy": "series", "time_s": "x", "throughput": "value"})
             yield rows.assign(figure="guest", quantity="guest throughput", unit="share", kind="simulated")

@@ -32,7 +32,7 @@ def main(folder: str) -> None:
 
 
 def _end_with(starter: int, folder: str) -> None:
-    """Wait until the process that started this one has exited or was killed, and then stop everything for it."""
+    """Wait until the process that started this one has ended, and then end this one and its descendants."""
     while os.read(starter, 1):
         pass
     _end_at_once(folder)

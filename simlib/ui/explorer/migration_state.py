@@ -77,7 +77,7 @@ ROWS: dict[str, tuple[Key, ...]] = {
                 (("measured: distinct pages", "measured"), ("writes, uniform over the pages", "uniform"),
                  ("writes, Zipf-distributed", "zipf"), ("writes, pages in order", "sweep")),
                 "what is known about the guest's writes"),
-        _row("distinct", "distinct pages/s", "250000", _rate, _RATES, "as calc-dirty-rate counts them, or 900MiB"),
+        _row("distinct", "distinct pages/s", "250000", _rate, _RATES, "distinct 4 KiB pages, or memory such as 900MiB"),
         _row("over", "measured for", "10s", parse_time, ("1s", "2s", "5s", "10s", "20s", "30s", "60s"),
              "time over which distinct pages were counted"),
         _row("more", "also measured", "", None, (), "rates over other times, e.g. 400000/s in 1s; 90000/s in 60s"),
@@ -111,7 +111,7 @@ BY_NAME = {key.name: key for keys in ROWS.values() for key in keys}
 
 
 def number(name: str, text: str) -> Any:
-    """Return the value of a control's string; None for an empty string, and for one that is used as a string.
+    """Return the value of a control's string; None for an empty target, and if the control has no parser.
 
     Raises `InputError` if it breaks a rule.
 

@@ -38,7 +38,7 @@ PARTS = {"notebooks": "_notebooks", "docs": "_docs"}
 COPIES = "simlib-notebooks"  # folder, below the current one, to which an installed package copies them
 INTERRUPTED = 130
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
-"""Sources from which a browser may load content: Voilà's template would request icons and MathJax elsewhere."""
+"""Sources from which a browser may load content: Voilà's template would request icons and MathJax from elsewhere."""
 
 _TEMPLATES = Path(__file__).with_name("jupyter")  # folder of the page's template for Voilà
 _SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")

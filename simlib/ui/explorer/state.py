@@ -172,7 +172,7 @@ class ExplorerState:
 
     @classmethod
     def from_query(cls, query: str) -> ExplorerState:
-        """Return the state of a URL's query; missing values are the preset guest's. An empty query gives `first`.
+        """Return the state of a URL's query; missing values come from the preset guest. An empty query gives `first`.
 
         Raises `InputError` if a key is unknown or a value breaks its rule.
 
@@ -216,7 +216,7 @@ class ExplorerState:
 
 
 def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
-    """Return the parameters of a URL's query without the server's; `blank`: keep those whose value is empty.
+    """Return the parameters of a URL's query that are not for the server; `blank`: also those with an empty value.
 
     >>> parameters("?token=secret&page=migration&deadline=", blank=True)
     [('page', 'migration'), ('deadline', '')]
@@ -238,7 +238,7 @@ def page_of(query: str) -> str:
 
 
 def preset(architecture: str) -> Scenario:
-    """Return the preset guest of an architecture; that of an older kernel gets the host of its successor.
+    """Return the preset guest of an architecture; an older kernel has the guest and host of the current one.
 
     >>> preset("arm64-2022").host.name
     'ampere-altra'

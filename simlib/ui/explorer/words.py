@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sentences and a table next to the explorer's figures, as HTML in which every string of the user is escaped."""
+"""Sentences and a table next to the explorer's figures, as HTML in which user-supplied strings are escaped."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def _prediction(result: PredictionResult) -> AnswerPage:
     findings, intervals = prediction_findings(result.frame), f"{100 * result.level:g} % intervals"
     table = Table(frame, f"Predicted, with {intervals}.", folded=len(frame) > FOLD_ROWS)
     captions = {"over_vcpus": f"Predicted; the bands are {intervals}. {findings[0]}."}
-    return AnswerPage("Predicted", f"metrics over vCPUs, with {intervals}", [_bullets(findings), table], captions)
+    return AnswerPage("Predicted", f"metrics by vCPU count, with {intervals}", [_bullets(findings), table], captions)
 
 
 @answer_of.register
@@ -230,7 +230,7 @@ def _choice(result: Choice) -> AnswerPage:
         return _batch(result)
     runs = f"{result.runs[0]} + {result.runs[1]} replications"
     on_front = int(result.table["on_front"].sum())
-    known = "Costs whose exact values could change the recommendation, and the average saving if they are known."
+    known = "Costs whose exact values could change the recommendation, and the average saving from knowing each."
     equal = "Knowing any single cost exactly would improve the objective by no more than the indifference zone."
     information = result.readable_information()
     blocks: list[Block] = [
@@ -271,7 +271,7 @@ def _batch(result: Choice) -> AnswerPage:
         f"{int(result.table['on_front'].sum())} of {len(result.table)}.",
     }
     return AnswerPage(
-        f"How many pages CLEAR_DIRTY_LOG should write-protect in one hold on {result.scenario.policy.architecture}",
+        f"How many pages CLEAR_DIRTY_LOG should process in one hold on {result.scenario.policy.architecture}",
         "simulated migrations", blocks, captions, {"evidence": result.evidence_label},
     )  # fmt: skip
 
@@ -294,7 +294,7 @@ def simulation_captions(result: SimulationResult) -> dict[str, str]:
     queue = result.table_for("lock_over_time")["queue"].max()
     taken, waited = result.locks().query("lock == 'mmu_lock'")[["acquisitions", "contended"]].sum()
     captions = {
-        "lock_over_time": f"Mean number of threads in a lock's queue, by time; maximum {number_text(float(queue), 3)}.",
+        "lock_over_time": f"Mean number of threads in a lock's queue; maximum {number_text(float(queue), 3)}.",
         "progress": "Number of pages that each thread has processed, over time.",
         "histogram": f"Durations of waits for a lock; {number_text(waited)} of {number_text(taken)} acquisitions of "
         "mmu_lock were contended.",
@@ -372,7 +372,7 @@ def _fit(result: Fit) -> AnswerPage:
         Table(worst, "Residuals by metric.", digits=3),
     ]
     if correlation is not None:
-        tables.append(Table(number_columns(correlation), "Correlations; a column's number is that of a row."))
+        tables.append(Table(number_columns(correlation), "Correlations; columns are numbered like the rows."))
     bounded = costs[costs["bound"] != ""]["cost"].tolist()
     at_bound = f"value or end of an interval at a physical bound: {', '.join(bounded)}"
     errors = "; ".join(
@@ -385,7 +385,7 @@ def _fit(result: Fit) -> AnswerPage:
         "correlation": f"Correlations between the logarithms of the costs. {_strongest(correlation)}",
         "dirty_memory_time": "Dirty memory time, measured and from the model.",
         "contentions": "Contentions of the lock, measured and from the model.",
-        "sensitivity": "Contribution of each cost to the uncertainty of the time of the first variant (Sobol indices).",
+        "sensitivity": "Contribution of each cost to the uncertainty of the first variant's time (Sobol indices).",
     }
     captions = {name: captions[name] for name in result.figures()}
     return AnswerPage("Calibrated costs", result.heading, tables, captions, {"degrees of freedom": result.estimate.dof})

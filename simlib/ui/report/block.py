@@ -17,7 +17,7 @@ from simlib.figures.style import MODEBAR
 
 _MARK = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\(((?:https?://|#)[^)\s]+)\)")
 _TAGS = {1: r"<code>\1</code>", 2: r"<strong>\2</strong>", 4: r'<a href="\4">\3</a>'}
-"""Replacements by the last group that `_MARK` matched."""
+"""Replacements, keyed by the last group that `_MARK` matched."""
 
 
 def prose_html(text: str) -> Markup:

@@ -90,7 +90,7 @@ def held_out_finding(cells: pd.DataFrame) -> str:
 
 
 def host_answer(fit: Fit) -> str:
-    """Return a sentence on the accuracy of predictions of held-out cells from costs of one vCPU, with the misses."""
+    """Return a sentence on how well costs measured with one vCPU predict the held-out cells, with the misses."""
     cells = compare_held_out(fit)
     if not len(cells):
         return "No quiet run measured a held-out cell, so the costs have not been checked."
@@ -137,7 +137,7 @@ def held_out_table(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _model_gaps(fit: Fit, data: HostData) -> list[Block | str]:
-    """Compare the shares of flushes that interrupt a vCPU, counted and predicted, which explain the model's errors."""
+    """Compare the counted and predicted shares of flushes that interrupt a vCPU, to explain the model's errors."""
     shares = interrupted_shares(fit, data)
     if not len(shares):
         return []

@@ -95,5 +95,5 @@ def test_a_long_run_is_announced_and_one_of_a_week_is_refused():
 
 @pytest.mark.parametrize("host", [{"turn": "200ns"}, {"clock": "serial", "turn": "3ms"}])
 def test_turns_are_those_of_one_processor_and_short(host):
-    with pytest.raises(InputError, match=r"host\.turn = .*: CPUs take turns only on a single processor"):
+    with pytest.raises(InputError, match=r"host\.turn = .*: requires CPUs that take turns on one processor"):
         Scenario.parse({"host": host})
