@@ -212,7 +212,7 @@ def page(results: dict[str, Coverage], errors: dict[str, pd.DataFrame]) -> str:
         f"{100 * np.sqrt(0.9 * 0.1 / first.sets):.1f} %. "
         f"The polynomials have degree {DEGREE} and are fitted to {RUNS} runs. Their root-mean-square error over "
         f"{CHECKED} other runs is at most {100 * times['rms'].max():.2f} % for a time and "
-        f"{100 * counts['rms'].max():.2f} % for a count, and {100 * wide['rms'].max():.1f} % in the wide box."
+        f"{100 * counts['rms'].max():.2f} % for a count, and at most {100 * wide['rms'].max():.1f} % in the wide box."
     )
     return f"{BEGIN}\n{textwrap.fill(words, 118)}\n\n" + "\n".join(lines) + f"\n{END}"
 

@@ -285,8 +285,8 @@ class Step(IntEnum):
     DRAIN = 23, "Empty the thread's log buffer into its dirty ring or, without a ring, into the dirty log.", \
         Argument("entry_ps")  # fmt: skip
     HARVEST = 24, "Set the dirty bits of the pages in the new entries of all dirty rings.", Argument("entry_ps")
-    RESET = 25, "Remove the next run of harvested entries, whose pages lie within a range of 64 pages, from the rings " \
-        "for SCAN's protect_run. Go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
+    RESET = 25, "Remove the next run of harvested entries, whose pages lie within a range of 64 pages, from the " \
+        "rings for SCAN's protect_run. Go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
     LOG = 26, "Put the current page into the thread's log buffer, as hardware does. If it is full, go to the target.", \
         _TARGET  # fmt: skip
     THROTTLE_CHECK = 27, "Start or raise throttling, by the rule of `Job.throttle`, if too many pages were dirtied " \
