@@ -83,7 +83,7 @@ _HOMES = {
     "simulator.engine.timeline": ("perfetto_trace",),
     "simulator.sampling": ("SampleResult",),
 }
-"""Modules, and the public names that each defines; a test compares them with the imports for type checkers above."""
+"""Public names by the module that defines them; a test compares them with the imports for type checkers above."""
 
 __getattr__ = lazy_imports.lazy_names(__name__, _HOMES)
 

@@ -112,7 +112,7 @@ def read_symbols(built: Built) -> list[tuple[int, str]]:
 
 
 def function_at(starts: Sequence[tuple[int, str]], position: int) -> str:
-    """Name of the function at an address or a position; empty before the first. `starts`: sorted pairs."""
+    """Name of the function at an address or a position; empty before the first function. `starts`: sorted pairs."""
     index = bisect(starts, position, key=itemgetter(0)) - 1
     return starts[index][1] if index >= 0 else ""
 

@@ -272,12 +272,13 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
 def check_name(what: str, name: str) -> None:
     """Raise `InputError` for a name that cannot be part of a file's name; `what`: its option or key.
 
-    >>> check_name("--name", "../mine")
+    >>> check_name("--name", "a/b")
     Traceback (most recent call last):
-    simlib.InputError: --name = ../mine: must be letters, digits, -, _ and ., without - or . first; choose another name
+    simlib.InputError: --name = a/b: must be letters, digits, -, _ and ., and not begin with - or .; choose another name
     """
     if not _NAME.fullmatch(name):
-        raise InputError(what, name, "must be letters, digits, -, _ and ., without - or . first", "choose another name")
+        rule = "must be letters, digits, -, _ and ., and not begin with - or ."
+        raise InputError(what, name, rule, "choose another name")
 
 
 def _check_option(program: str, key: str, value: Any, where: str) -> None:

@@ -61,7 +61,7 @@ class Series:
         return digest.hexdigest()
 
     def without(self, names: Sequence[str]) -> Series:
-        """Return the series without some patches, each named by its number or its file.
+        """Return the series without the given patches, each named by its number or its file.
 
         Raises `InputError` if a name matches no patch.
         """

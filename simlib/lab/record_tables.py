@@ -24,7 +24,7 @@ RUNS = (
     Column("identical", "text", "true: all repeats gave the same output; false: they did not"),
     Column("guest_time_s", "number", "time that passed on the guest's clock"),
     Column("flush_requests", "whole", "requests for remote TLB flushes in the rounds", optional=True, unit="count"),
-    Column("flush_interrupts", "whole", "requests that interrupted a CPU; on arm64, all", optional=True, unit="count"),
+    Column("flush_interrupts", "whole", "requests with an interrupt; arm64: all requests", optional=True, unit="count"),
 )
 
 

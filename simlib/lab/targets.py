@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simlib._lib.errors import InputError, nearest
 
 OLDEST_QEMU = (9, 1)
-"""First QEMU whose plugins can end a CPU's turn. Older ones let a CPU run until a timer expires, or starve it."""
+"""First QEMU version whose plugins can end a CPU's turn. Older ones let it run until a timer expires, or starve it."""
 
 QEMU_PACKAGES_SUITE = "bookworm-backports"
 """Debian suite with a QEMU for bookworm that is new enough; bookworm itself has 7.2."""

@@ -44,7 +44,7 @@ PAGES = 2048
 
 
 def calibrated_scenario(estimate: CostEstimate | None = None) -> Scenario:
-    """Scenario of the published selftest in the spinlock's version, with all costs set.
+    """Scenario of the published selftest with the spinlock, with all costs set.
 
     - `estimate`: calibrated costs; by default those of the shipped fit (`studies.arm64.altra.shipped_fit`).
     """

@@ -25,7 +25,7 @@ DRAWS = 40
 
 MEMORY = 256 * 2**30
 _WRITES = (70e3, 240e3)
-"""Range of writes per second: more than the link can send, and fewer at a quarter of the guest's speed."""
+"""Range of writes per second: the link can send a quarter of them (the throttled guest's), but not all."""
 
 _ZERO_S = (1e-6, 2.5e-6)
 """Time to find that a page is zero, s: memory read at 1.6 to 4 GB/s. A prior."""

@@ -32,8 +32,7 @@ from studies.x86.parked import PAGES_PER_GIB
 NAME, DRAWS, SEED = "pml-xeon", 60, 1
 
 ALIKE = 0.05
-"""Assumed standard deviation of the logarithm of GET's time for a page, and of CLEAR's; in the model, these times are
-equal."""
+"""Assumed standard deviation of the logarithms of GET's and CLEAR's times for a page, which are equal in the model."""
 
 INITIALLY_SET = "enable the log, initially set, for a GiB", 2e-5, 1e-6, 1e-4
 """Not simulated, as it is free in the model: at most the published 10 ms for 128 GiB (x86-enable-dirty-log-chunks)."""

@@ -48,7 +48,7 @@ def detectable_regression(rows: pd.DataFrame) -> go.Figure:
 
 @reads("table", RATIO_COLUMNS)
 def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
-    """Simulated ratios of GET's time over the ratio of dirty pages, by guest, and the published ratio."""
+    """Simulated ratios of GET's time against the ratio of dirty pages, by guest, and the published ratio."""
     figure = go.Figure()
     kinds = (("ratio", "same cost per page", "circle"), ("ratio_lab", "the lab's ratio", "diamond-open"))
     guests = zip(style.PALETTE, in_order(rows["guest"]), strict=False)

@@ -46,7 +46,7 @@ _SECONDS = {"variant": TEXT, "metric": TEXT, "role": word(_MODEL), **dict.fromke
 _CHANGES = {"emulates": TEXT, **_SECONDS, "metric": word(METRICS), **dict.fromkeys(_VALUES, number())}
 
 _LINEAR = 3.0
-"""Change, percent, up to which the axis of changes is about linear."""
+"""Change, percent, up to which the axis of changes is approximately linear."""
 
 
 @reads("table", _CHANGES)

@@ -46,7 +46,7 @@ SPREAD = (0.03, 0.10)
 """Standard deviation of the logarithm of a change: a constant, and a share of the logarithm for the model's error."""
 
 OWN_SPREADS = 2.0
-"""A number counts as predicted if its interval is at most this many times as wide as with `SPREAD` alone."""
+"""A number counts as predicted if its interval's width is at most this multiple of the width for `SPREAD` alone."""
 
 NUMBERS = tuple((number, metric) for number in (1, 2, 3) for metric in PUBLISHED_CHANGE)
 """The nine numbers, as configuration and metric."""

@@ -15,7 +15,7 @@ from studies.split_walk.costs import HYPOTHESES, TABLES, WalkFit
 from studies.study import Study, StudyFindings
 
 DRAWS = 100
-"""Draws from the published standard deviations, for the intervals."""
+"""Number of draws of observations with the published standard deviations, for the intervals."""
 
 
 @dataclass(frozen=True)

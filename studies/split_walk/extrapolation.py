@@ -100,7 +100,7 @@ def lab_counts(phase: str, walk: str, memory: int = 128 * 2**20, chunk: int = 2*
 
 
 def lab_costs() -> tuple[pd.Series, pd.DataFrame]:
-    """Fit the lab's costs in instructions to all its phases.
+    """Fit the lab's costs, in numbers of instructions, to the times of all its phases.
 
     Returns: instructions by `COSTS`; and `lab_times` with ``model_ns`` and the relative ``error``.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""x86: growth of the fault time with the vCPUs while the lock is saturated, and ioctl times with parked vCPUs.
+"""x86: growth of the fault time with the vCPU count while the lock is saturated, and ioctl times with parked vCPUs.
 
 `hosts` computes the costs of the published hosts, which ``checks/shipped.py`` writes and other studies use.
 """
@@ -26,7 +26,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings
     faults = growth.fault_numbers(seed)
     report("x86 while the vCPUs are parked", 0.5)
     numbers = pd.concat([faults, parked.parked_numbers(), growth.presplit_numbers()], ignore_index=True)
-    report("faults of x86, beyond the measured vCPUs", 0.7)
+    report("faults on x86, beyond the measured vCPU counts", 0.7)
     tables = {
         "hypotheses": growth.hypothesis_table(),
         "curves": growth.curves(),

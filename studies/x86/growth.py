@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Hypotheses on the growth of x86's fault time with the vCPUs while the lock is saturated, each calibrated.
+"""Hypotheses on the growth of x86's fault time with the vCPU count while the lock is saturated, each calibrated.
 
 A hypothesis changes only the host description of the published x86 hosts or the list of calibrated costs. It is
 calibrated on few vCPUs, and the other points are held out. ``checks/shipped.py`` writes the fits to

@@ -41,7 +41,7 @@ EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
         ),
         (
             ("collect", "good.toml", "--out", "here", "--name", "../Foo Bar"),
-            "--name = ../Foo Bar: must be letters, digits, -, _ and ., without - or . first; choose another name",
+            "--name = ../Foo Bar: must be letters, digits, -, _ and ., and not begin with - or .; choose another name",
         ),
         (("collect", "nofile.toml", "--out", "here"), "nofile.toml = missing: "),
         (

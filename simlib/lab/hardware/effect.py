@@ -121,7 +121,7 @@ class TrialCell:
         return cls({(row.quantity.of, row.quantity.what): row for row in differences})
 
     def value(self, of: str, what: str, side: int) -> float:
-        """Return a number of the kernel without the series (side 0) or with it (side 1); 0 if no boot has it."""
+        """Return a number of the kernel without (side 0) or with the series (side 1); 0 if it was never counted."""
         number = self.numbers.get((of, what))
         if number is None:
             return 0.0

@@ -98,7 +98,7 @@ CELL = ["vcpus", "memory_per_vcpu", "batch"]
 
 
 def measured_cells(ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
-    """Summarize the lab's results under load on one machine (`rows_of`) over the seeds of each cell, s.
+    """Summarize the lab's results under load on one machine (`rows_of`) over the seeds of each cell; times in s.
 
     Returns: `CELL`, ``metric``, ``lab`` (median), ``lab_low``, ``lab_high`` (range).
     """
@@ -111,7 +111,7 @@ def measured_cells(ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _metric_values(clears: pd.DataFrame, stalls: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the lab's results of one cell by metric: a value per seed, instructions."""
+    """Return the lab's results of one cell by metric: a number of instructions for each seed."""
     seeds = stalls.groupby("seed")
     values = {"clear_dirty_log_time": clears.groupby("seed")["total_time_ns"].sum()}
     values["longest_stall"] = seeds["longest_stall_in_clear_ns"].max()

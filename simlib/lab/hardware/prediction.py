@@ -34,7 +34,7 @@ VCPUS = (1, 4, 16, 64)
 """Points of a curve."""
 
 MEMORY = "8M"
-"""Memory of each vCPU; a curve over `VCPUS` takes half a minute to predict."""
+"""Memory of each vCPU; a curve with all `VCPUS` takes half a minute to predict."""
 
 WITHOUT, WITH = "without", "with"
 """Names of the two curves."""
@@ -66,11 +66,11 @@ class OnHardware(Result):
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"over_vcpus": lambda result: result.curves()}
 
     def curves(self) -> pd.DataFrame:
-        """Return the frame for the figure of curves: each policy is a combination of host and kernel."""
+        """Return the frame for the figure of curves; ``policy`` names a host and a kernel."""
         return self.frame.assign(policy=self.frame["host"] + ", " + self.frame["policy"], variant="")
 
     def readable(self) -> pd.DataFrame:
-        """Return a table for readers: a row per point that changes, with the values of both kernels.
+        """Return a table for display: a row per point that changes, with the values of both kernels.
 
         Returns: ``host``, ``workload``, ``vcpus``, ``metric``, ``without``, ``with``, ``change`` (with its interval).
         """

@@ -59,7 +59,7 @@ def chunks(pages: int) -> tuple[int, ...]:
 
 
 def memory_per_vcpu(facts: HostFacts) -> int:
-    """Memory of each vCPU, bytes: 64 MiB, or less if the host is small. Raises `InputError` if 8 MiB do not fit."""
+    """Memory of each vCPU, bytes: 64 MiB, or less if the host is small. Raises `InputError` below 8 MiB."""
     limit = facts.memory_bytes // 4 // max(len(facts.cpus), 2)  # a cell uses at most a quarter of the memory
     for size in (64, 32, 16, 8):
         if size * MIB <= limit:

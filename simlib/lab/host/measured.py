@@ -78,7 +78,7 @@ class HostData:
 
     @cached_property
     def _cells(self) -> dict[tuple[str, str, bool], Cells]:
-        """Times and ioctls by cell and repeat (NaN: noisy); keys: study, phase, true for rounds after the first."""
+        """Times and ioctl counts by cell and repeat (NaN: noisy); keys: study, phase, true for rounds after round 1."""
         pages = self.ioctls["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE) * self.ioctls["vcpus"]
         frame = self.ioctls.assign(
             late=self.ioctls["round"] > 1, time=self.ioctls["total_time_ns"] * 1000.0, pages=pages,

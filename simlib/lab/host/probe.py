@@ -22,7 +22,7 @@ TRANSFER = (60e3, 3.0)
 `LEVEL`. In an EPYC 7R13 it takes 23 ns within a CCX, 107 ns within a socket (data/published/core-to-core-latency)."""
 
 PROBE_TOLERANCE = 0.01
-"""Standard deviation of the logarithm of model over measurement, for the number and for the time of probes."""
+"""Standard deviation of the logarithm of the ratio of model to measurement, for number and time of probes."""
 
 COUNTED_TOLERANCE = 0.02
 """Standard deviation for a hold that the kernel's statistics timed, which includes half of the two clock reads, about

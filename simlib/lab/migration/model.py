@@ -181,7 +181,7 @@ def compare_with_expected(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.D
 
 
 def score(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Score predictions of `compare_with_expected` by quantity; times and sizes if both completed."""
+    """Score predictions of `compare_with_expected` by quantity; times and sizes only if both complete."""
     done = comparison[(comparison["completed"] == 1) & (comparison["completed_expected"] == 1)]
     right = float((comparison["completed"] == comparison["completed_expected"]).mean())
     rows = [("converges or not, share right", right, np.nan)]

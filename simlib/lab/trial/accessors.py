@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Replace the calls that take mmu_lock in a kernel's source by the series' accessors, which name each call site.
 
-Patches 0001 to 0004 of `kernel-patches/` replace them by hand. The rules here also work on a changed source, to
+Patches 0001 to 0004 of `kernel-patches/` contain these replacements. The rules here also work on a changed source, to
 which those patches would not apply. A call gets the site that the series assigns to its function; in a function
 that the series does not know, it gets a new site, which is named after the function.
 """

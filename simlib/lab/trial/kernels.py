@@ -2,7 +2,7 @@
 """The kernels that a trial compares: one without the series and one with it, each in several layouts.
 
 A layout is the same kernel with KVM's code and data at other addresses, so that effects of the addresses are not
-attributed to the series. All kernels of a target are compiled in one tree, where each after the first takes seconds.
+attributed to the series. All kernels of a target are compiled in one tree, so all but the first take only seconds.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def quantities(record: Record) -> dict[TrialQuantity, float]:
 
 
 def _lock_stat_quantities(record: Record) -> Iterator[tuple[TrialQuantity, float]]:
-    """Iterate over the numbers of ``/proc/lock_stat`` on KVM's locks, over the whole test."""
+    """Iterate over the numbers of ``/proc/lock_stat`` on KVM's locks, for the whole test."""
     output = record.content["outputs"][int(record.content["test_line"]) + 1]  # `Cell.script` shows it after the test
     classes = import_text("lock-stat", f"{output}\n", lock="all").tables["classes"].frame
     for row in classes.to_dict("records"):

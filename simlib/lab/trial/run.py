@@ -75,7 +75,7 @@ class Request:
         return open_source(self.tree, commit, report_steps(progress))
 
     def stage(self, source: Source, first: int, end: int) -> tuple[Kernel, Kernel]:
-        """Stage the kernel with the patches before number `first`, from 0, and the one with those before `end`."""
+        """Stage two kernels: with the patches before index `first`, and with those before index `end` (from 0)."""
         if self.numbers:
             return stage_switches(source, self.numbers, self.options.kernel)
         return stage_kernels(source, self.patches[first:end], self.patches[:first], self.options.kernel)
