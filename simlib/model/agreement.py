@@ -46,14 +46,14 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
 
 
 def _check_helpers(workload: Workload, divided: int, word: int) -> None:
-    """Check the threads that only clear, each an equal part of `divided` bytes (a chunk, or the memory)."""
+    """Check the threads that only run CLEAR, each an equal part of `divided` bytes (a chunk, or the memory)."""
     facts, helpers = workload.facts, workload.clear_threads
     rule = hint = ""
     if not facts.clear_threads:
         kinds = " or ".join(f'"{name}"' for name, kind in sorted(KINDS.items(), reverse=True) if kind.clear_threads)
-        rule, hint = f"{workload.kind} does not support threads that only clear", f"use kind = {kinds}"
+        rule, hint = f"{workload.kind} does not support threads that only run CLEAR", f"use kind = {kinds}"
     elif facts.by_chunk and workload.clear_when != "lazy":
-        rule = f"these threads clear chunk by chunk, which clear_when = {workload.clear_when} does not allow"
+        rule = f"these threads run CLEAR chunk by chunk, which clear_when = {workload.clear_when} does not allow"
         hint = 'use clear_when = "lazy"'
     elif divided % (helpers * word):
         what, hint = ("a chunk", "change clear_chunk") if facts.by_chunk else ("the memory", "change memory")

@@ -55,7 +55,7 @@ class PageTable:
         return self.page_bytes // ENTRY_BYTES
 
     def block_bytes(self, height: int = 2) -> int:
-        """Bytes that an entry at this height maps; 1: a page, 2: the first block level (2 MiB with 4 KiB pages)."""
+        """Bytes that an entry at this height maps; height 1: a page, 2: the lowest blocks (2 MiB with 4 KiB pages)."""
         return int(self.page_bytes * self.entries ** (height - 1))
 
     def pages_per_block(self, height: int = 2) -> int:

@@ -18,7 +18,7 @@ class WorkloadFacts:
     """Properties of a kind of workload on which the rules for a scenario's values depend.
 
     - `keeps_accessing`: the guest accesses a page once per ``access_interval`` while userspace works.
-    - `clear_threads`: there may be threads that only clear.
+    - `clear_threads`: there may be threads that only run CLEAR.
     - `by_chunk`: those threads divide each chunk between them, instead of the slot.
     - `regions`: there may be a lock for each of several regions.
     - `shares`: all vCPUs may access all memory (`Workload.shared`), which is then not divided.
@@ -82,9 +82,9 @@ class Workload(rules.Checked):
       log buffer has, stay free.
     - `reap_every`: picoseconds that the reaper thread of ``migration`` sleeps between harvesting the rings; 0: there is
       no reaper thread. Userspace also harvests all rings when a ring is full, and in each pass or round.
-    - `clear_threads`: threads that only clear. In ``migration`` they divide each chunk between them and stay one chunk
-      ahead of the sending thread; 0: the sending thread clears, as in QEMU. In ``clear_under_load`` each clears a part
-      of the slot; 0: one thread clears all of it.
+    - `clear_threads`: threads that only run CLEAR. In ``migration`` they divide each chunk between them and stay one
+      chunk ahead of the sending thread; 0: the sending thread runs CLEAR, as in QEMU. In ``clear_under_load`` each
+      clears a part of the slot; 0: one thread clears all of it.
     - `downtime`: downtime limit, picoseconds: a migration switches over when the dirty memory can be sent in this time.
     - `pass_limit`: number of passes after which a migration switches over in any case.
     - `timeout`: picoseconds after which no new pass begins.

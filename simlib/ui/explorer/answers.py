@@ -159,7 +159,7 @@ def curve(state: ExplorerState, check: Check) -> pd.DataFrame:
 
 
 def _either(check: Check, inner: Check) -> Check:
-    """Return a check that interrupts a simulation when one of two checks does."""
+    """Return a check that interrupts a simulation when either of two checks does."""
 
     def either(*arguments: object) -> None:
         check()

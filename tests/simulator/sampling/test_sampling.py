@@ -514,7 +514,7 @@ REASONS = {
     },
     "scanning all entries for dirty bits cannot be sampled": {"policy": {"dirty_tracking": "dbm"}},
     "a guest that can be sent within the downtime limit": {"workload": {"clear_when": "ring", "downtime": "1s"}},
-    "threads that only clear cannot be sampled": {"workload": {"clear_threads": 2}},
+    "threads that only run CLEAR cannot be sampled": {"workload": {"clear_threads": 2}},
     "enabling page by page cannot be sampled": {"workload": {"initially_set": False}},
     "locks by region cannot be sampled": {"policy": {"lock_regions": 4}},
     "a chunk must be a multiple of 2M": {"workload": {"clear_chunk": "3M"}},

@@ -139,7 +139,7 @@ def test_what_cannot_be_asked_is_refused():
     with pytest.raises(InputError, match=r"workload\.access_interval = 0ps: must be more than 0"):
         scenario(access_interval="0ns")
     with pytest.raises(
-        InputError, match=r"workload\.clear_threads = 2: get_dirty_log does not support threads that only clear"
+        InputError, match=r"workload\.clear_threads = 2: get_dirty_log does not support threads that only run CLEAR"
     ):
         scenario(clear_threads=2)
     with pytest.raises(HorizonError, match=r"the rounds could take 60000 s"):

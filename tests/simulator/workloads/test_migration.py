@@ -94,10 +94,10 @@ def test_threads_that_clear_beside_the_sender_hide_their_time(threads):
 def test_clear_threads_need_parts_of_whole_words():
     with pytest.raises(InputError, match=r"workload\.clear_threads = 3: .* multiples of 256K .* change clear_chunk"):
         scenario(clear_threads=3)
-    message = r"workload\.clear_threads = 2: these threads clear chunk by chunk, which clear_when = at_once does not"
+    message = r"workload\.clear_threads = 2: these threads run CLEAR chunk by chunk, which clear_when = at_once"
     with pytest.raises(InputError, match=message):
         scenario(clear_threads=2, clear_when="at_once")
-    with pytest.raises(InputError, match=r"workload\.clear_threads = 2: zap does not support threads that only clear"):
+    with pytest.raises(InputError, match=r"workload\.clear_threads = 2: zap does not support threads that only run"):
         scenario(clear_threads=2, kind="zap")
 
 
