@@ -102,35 +102,35 @@ GUEST = (
     MigrationInput("memory", "memory", parse_size, "Total memory of the guest, e.g. 512G.", "SIZE"),
     MigrationInput(
         "dirty", "dirty", _text,
-        "Distinct pages dirtied per second, and the calc-time, e.g. '250000/s in 10s'; repeat the option for other "
-        "times to narrow the answer. Or a model: writes per second over a working set, e.g. '200000/s over 40G, zipf'.",
+        "Measured dirty rate (distinct pages) and its calc-time, e.g. '250000/s in 10s'; repeat the option for other "
+        "calc-times to narrow the answer. Or a model: rate of writes and working set, e.g. '200000/s over 40G, zipf'.",
         "RATE", True,
     ),
     MigrationInput("link", "link", parse_bandwidth, "Bandwidth available to the migration, e.g. 25Gbit/s.", "RATE"),
     MigrationInput("architecture", "architecture", _text,
-                   "Architecture of the host (docs/scenario.md). Default: from QEMU's replies, or x86-tdp.", "NAME"),
+                   "Architecture of the host, as in docs/scenario.md. Default: as QEMU reports, or x86-tdp.", "NAME"),
     MigrationInput("dirty-tracking", "dirty_tracking", _text,
-                   "How KVM tracks dirty pages. With EPT or NPT (x86): pml (default), write_protect; on arm64: "
-                   "write_protect (default), dbm, hdbss.", "NAME"),
+                   "How KVM tracks dirty pages: pml (default) or write_protect on x86 with EPT or NPT; write_protect "
+                   "(default), dbm or hdbss on arm64; write_protect elsewhere.", "NAME"),
     MigrationInput("chunk", "chunk", parse_size,
-                   "Memory that one CLEAR covers, which x-clear-bitmap-shift sets in QEMU. Default: 1G.", "SIZE"),
-    MigrationInput("ring", "ring_entries", parse_whole, "QEMU's dirty-ring-size. Default: 0, the dirty bitmap.", "N"),
+                   "Memory that one CLEAR covers, e.g. 256M (QEMU's x-clear-bitmap-shift). Default: 1G.", "SIZE"),
+    MigrationInput("ring", "ring_entries", parse_whole,
+                   "Entries of a dirty ring (QEMU's dirty-ring-size). Default: 0, that is, the dirty bitmap.", "N"),
     MigrationInput(
         "current", "settings", _text,
-        "A migration parameter or capability that is set in QEMU, e.g. downtime-limit=500; may be repeated. Other "
-        "settings have the values that QEMU reports; without a report, QEMU's defaults and unlimited max-bandwidth.",
-        "NAME=VALUE",
-        repeated=True,
+        "Current value of a migration parameter or capability, e.g. downtime-limit=500; may be repeated. Default: the "
+        "values that QEMU reports, or QEMU's defaults with an unlimited max-bandwidth.",
+        "NAME=VALUE", True,
     ),
 )  # fmt: skip
 """Inputs that describe the guest."""
 
 TARGETS = (
     MigrationInput("downtime-limit", "downtime_s", parse_time, "Target: maximum downtime, e.g. 300ms.", "TIME"),
-    MigrationInput("deadline", "deadline_s", parse_time, "Target: maximum total time, e.g. 900s or 15min.", "TIME"),
+    MigrationInput("deadline", "deadline_s", parse_time, "Target: maximum total time, e.g. 15min.", "TIME"),
     MigrationInput("min-guest-speed", "min_guest_speed", parse_share,
                    "Target: minimum mean throughput of the guest during the migration, e.g. 80%.", "SHARE"),
     MigrationInput("max-stall", "max_stall_s", parse_time,
-                   "Target: maximum length of one stall of a vCPU, apart from the downtime, e.g. 50ms.", "TIME"),
+                   "Target: maximum length of a stall of a vCPU other than the downtime, e.g. 50ms.", "TIME"),
 )  # fmt: skip
 """Inputs that set bounds for the migration."""

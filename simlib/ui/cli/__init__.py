@@ -75,7 +75,7 @@ app = Typer(
     pretty_exceptions_enable=False,
     help="Simulate contention on KVM's mmu_lock during dirty logging and live migration, with calibrated costs. "
     "Predict and compare metrics, choose a strategy for the lock, and plan a migration.",
-    epilog="Exit status: 0 done, 1 failed, 2 invalid input, 3 rule of --fail-if true, 130 Ctrl-C, 143 SIGTERM.",
+    epilog="Exit status: 0 done, 1 failed, 2 invalid input, 3 the rule of --fail-if is true, 130 Ctrl-C, 143 SIGTERM.",
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
@@ -94,7 +94,7 @@ def options(show_version: Annotated[bool, Option("--version", help="Print the ve
 
 @app.command()
 def policies(how: FormatOption = Format.TABLE) -> None:
-    """List the named policies for --policy and simlib compare, with the settings that each changes and its sources.
+    """List the policies that --policy and 'simlib compare' accept by name, with their settings and sources.
 
     every-N is also accepted for any multiple N of 64: CLEAR drops mmu_lock after every N pages.
     """
@@ -124,11 +124,11 @@ def changes_of(tables: Tables) -> str:
 def sweep(
     grid: Annotated[Path, Argument(metavar="GRID.toml", help="Grid file; docs/sweeps.md lists its keys.")],
     out: Annotated[Path, Option(metavar="FOLDER", help="Folder for the data sets.")],
-    resume: Annotated[bool, Option("--resume", help="Continue the sweep that the folder contains.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue the interrupted sweep in FOLDER.")] = False,
     cluster: ClusterOption = "",
     workers: Annotated[int, Option(min=0, max=MAX_WORKERS, help="Number of worker processes; 0: one per CPU.")] = 0,
 ) -> None:
-    """Simulate all combinations of scenario values, policies and architectures, each to the requested precision.
+    """Simulate a grid of scenario values, policies and architectures, each point to the requested precision.
 
     FOLDER/results is a Parquet data set for pandas, DuckDB or Polars; FOLDER/refused lists the points that are not
     valid scenarios. If the sweep is interrupted, finished points are kept; --resume simulates the remaining points. The
@@ -156,19 +156,17 @@ def calibrate(
         list[str],
         Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
     ],
-    out: Annotated[Path, into_file("FIT.json", "File to which the fit is written.")],
+    out: Annotated[Path, into_file("FIT.json", "File for the fit.")],
     train: Annotated[
         list[str] | None,
         Option(
             metavar="[TABLE:]CONDITION",
-            help="Rows to calibrate on, e.g. 'vcpus <= 8'; the others are held out. May be repeated. Default: all.",
+            help="Rows to calibrate on, e.g. 'vcpus <= 8'; others are held out. One condition per table. Default: all.",
         ),
     ] = None,
     select: Annotated[
         list[str] | None,
-        Option(
-            metavar="[TABLE:]CONDITION", help="Rows to use, e.g. \"series == 'spinlock-old-test'\"; may be repeated."
-        ),
+        Option(metavar="[TABLE:]CONDITION", help="Rows to use, e.g. \"series == 'spinlock-old-test'\". Default: all."),
     ] = None,
     intervals: Intervals,
     elsewhere: ExecutorOptions,
@@ -177,7 +175,7 @@ def calibrate(
     """Estimate a scenario's costs from measurements, with intervals.
 
     The scenario's [calibration] table names the costs to estimate and the measured metrics. Rows that --select does not
-    select are ignored. A condition with TABLE: applies to that table, others to all tables.
+    select are ignored. A condition with the prefix TABLE: applies only to that table, any other to all tables.
 
     Examples: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
     --train "vcpus <= 8" --out build/fit.json
@@ -213,9 +211,9 @@ def calibrate(
 @app.command()
 @grouped
 def predict(*, curves: Curves, policy: PolicyOption = "", output: Output) -> None:
-    """Predict metrics for numbers of vCPUs, with intervals (columns vcpus, metric, estimate, low, high, unit).
+    """Predict metrics at each given number of vCPUs, with intervals (columns vcpus, metric, estimate, low, high, unit).
 
-    A scenario with variants gives one curve per variant. Example: simlib predict
+    If the scenario has variants, each variant is predicted. Example: simlib predict
     data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
     """
     result = curves.answer(simlib.predict, output, policy=policy)
@@ -229,12 +227,12 @@ def compare(
     curves: Curves,
     policies: Annotated[
         list[str],
-        Argument(metavar="POLICY…", help="Names of policies, batches such as every-512, conditions, or baseline "
-                       "for the scenario's own policy. Each policy is compared with the first."),
+        Argument(metavar="POLICY…", help="Names of policies (listed by 'simlib policies'), or conditions; baseline is "
+                       "the scenario's own policy. Each policy is compared with the first one."),
     ],
     output: Output,
 ) -> None:  # fmt: skip
-    """Compare policies for numbers of vCPUs, with intervals; all use the same costs and common random numbers.
+    """Compare policies at each given number of vCPUs, with intervals. All use the same costs and common random numbers.
 
     change_percent is the change relative to the first policy, from paired runs. Examples: simlib compare
     data/scenarios/lab-x86-shadow.toml whole-ioctl every-64 every-512 --vcpus 4,8
@@ -252,7 +250,7 @@ def simulate(
     case: ScenarioOptions,
     run: RunOptions,
     listing: Annotated[
-        bool, Option("--listing", help="Print the program of each thread, and exit; docs/steps.md explains it.")
+        bool, Option("--listing", help="Print the program of each thread, and exit. See docs/steps.md.")
     ] = False,
     output: Output,
 ) -> None:
@@ -338,16 +336,16 @@ def reproduce(
 
 @app.command()
 def explore(
-    port: Annotated[int, Option(min=0, max=65535, help="Port on loopback; 0: any free port.")] = 0,
-    browser: Annotated[bool, Option(help="Open a browser.")] = True,
+    port: Annotated[int, Option(min=0, max=65535, help="TCP port on the loopback interface; 0: any free port.")] = 0,
+    browser: Annotated[bool, Option(help="Open the page in a browser.")] = True,
     lab: Annotated[bool, Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
-    query: Annotated[str, Option(metavar="QUERY", help="Initial state of the page: the query of its URL.")] = "",
+    query: Annotated[str, Option(metavar="QUERY", help="Initial state of the page, as in the query of its URL.")] = "",
     scenario: Annotated[Path | None, from_file("FILE", "Scenario file with the initial state of the page.")] = None,
     table: Annotated[
-        Path | None, into_file("OUT.csv", "Simulate, and write the page's table instead of opening the page.")
+        Path | None, into_file("OUT.csv", "Write the page's table to OUT.csv, and do not open the page.")
     ] = None,
 ) -> None:
-    """Open the explorer, an interactive what-if page, and serve the notebooks, on loopback only and with a token.
+    """Open the explorer, a web page that simulates migrations, and serve the notebooks; only on loopback, with a token.
 
     Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
     """

@@ -39,7 +39,7 @@ def data_list(how: FormatOption = Format.TABLE) -> None:
 
 @app.command("show")
 def data_show(
-    name: Annotated[str, Argument(help="Name of a table, as `simlib data list` prints it.")],
+    name: Annotated[str, Argument(help="Name of a table, as printed by 'simlib data list'.")],
     where: Annotated[str, Option(help="Show only rows that meet this condition, e.g. 'vcpus <= 8'.")] = "",
     how: FormatOption = Format.TABLE,
 ) -> None:
@@ -55,7 +55,7 @@ def data_show(
 
 @app.command("check")
 def data_check(
-    path: Annotated[Path, Argument(help="CSV file; its optional descriptor is the .json file of the same name.")],
+    path: Annotated[Path, Argument(help="CSV file; its descriptor, if any, is the .json file of the same name.")],
 ) -> None:
     """Check a measurement file against its schema and the rules of docs/data.md."""
     for line in simlib.measurements.check(path):
@@ -64,22 +64,22 @@ def data_check(
 
 @app.command("import", cls=ImportCommand)
 def data_import(
-    kind: Annotated[str, Argument(metavar="KIND", help="Kind of the input; the kinds are listed below.")],
+    kind: Annotated[str, Argument(metavar="KIND", help="Kind of the input, one of the KINDs below.")],
     path: Annotated[Path, Argument(metavar="PATH", help="Input file; -: standard input.", callback=read_file)],
-    out: Annotated[Path | None, into_folder("FOLDER", "Write all tables as CSV files with descriptors.")] = None,
-    name: Annotated[str, Option(help="Name of the written files. Default: that of the input.")] = "",
-    table: Annotated[str, Option(help="Table to print. Default: all; with csv or json, the main one.")] = "",
-    lock: Annotated[str, Option(help="For lock-stat: part of the lock class's name, or all. Default: mmu_lock.")] = "",
+    out: Annotated[Path | None, into_folder("FOLDER", "Also write all tables as CSV files with descriptors.")] = None,
+    name: Annotated[str, Option(help="Base name of the files in FOLDER. Default: that of PATH.")] = "",
+    table: Annotated[str, Option(help="Table to print. Default: all; with --format csv or json: the main one.")] = "",
+    lock: Annotated[str, Option(help="For lock-stat: part of a class's name, or 'all'. Default: mmu_lock.")] = "",
     histograms: Annotated[
-        bool, Option("--histograms", help="For kvm-stats and contention-test: import the histograms, too.")
+        bool, Option("--histograms", help="For kvm-stats and contention-test: also import the histograms.")
     ] = False,
     add: Annotated[
         list[str] | None,
-        Option("--set", metavar="COLUMN=VALUE", help="Add a column with one value, e.g. vcpus=8; may be repeated."),
+        Option("--set", metavar="COLUMN=VALUE", help="Add a constant column, e.g. vcpus=8; may be repeated."),
     ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Convert the output of another tool into tidy tables: lock_stat, traces, perf, selftests, KVM statistics.
+    """Convert the output of another tool to tidy tables: lock_stat, traces, perf, selftests or KVM statistics.
 
     Examples: simlib data import lock-stat /proc/lock_stat
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib choose`` and ``simlib choose-batch``: a strategy for CLEAR, its cost, and the confidence."""
+"""``simlib choose`` and ``simlib choose-batch``: a strategy for CLEAR, its cost, and the confidence in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Subject:
 
     scenario: Annotated[
         Path | None,
-        Argument(metavar="SCENARIO.toml", help="Migration file; docs/scenario.md lists its keys.", callback=read_file),
+        Argument(metavar="SCENARIO.toml", help="Scenario file of a migration (docs/scenario.md).", callback=read_file),
     ] = None
     architecture: Annotated[
         str, Option(metavar="NAME", help="Simulate a preset guest on this architecture, e.g. x86-tdp.")
@@ -44,8 +44,9 @@ class Subject:
     everything: Annotated[bool, Option("--all", help="Simulate a preset guest on each of seven architectures.")] = False
     dirty_tracking: Annotated[
         str,
-        Option(metavar="NAME", help="How the host tracks dirty pages: write_protect, pml, dbm or hdbss. "
-               "Default on x86: this host's with a --from-qemu socket, the fit's with --fit, or pml."),
+        Option(metavar="NAME", help="How KVM tracks dirty pages: write_protect, pml, dbm or hdbss. Default for "
+               "a preset guest: write_protect; on x86 with EPT or NPT, the method of this machine's KVM if --from-qemu "
+               "names a socket, the method of the fit's host if --fit selects the architecture, or else pml."),
     ] = ""  # fmt: skip
     guest: Annotated[
         str,
@@ -54,8 +55,9 @@ class Subject:
     ] = ""  # fmt: skip
     from_qemu: Annotated[
         str,
-        Option(metavar="FILE|SOCKET|-", help="Read the guest's size, bandwidth and dirty rate from QEMU: a file with "
-               "replies to the queries of docs/migrate.md (-: standard input), or a QMP socket.", callback=read_file),
+        Option(metavar="FILE|SOCKET|-", help="Read the guest's size and dirty rate, and the bandwidth, from QEMU: from "
+               "a QMP socket, or from a file with its replies to the queries in docs/migrate.md (-: standard input).",
+               callback=read_file),
     ] = ""  # fmt: skip
 
 
@@ -63,11 +65,9 @@ class Subject:
 class Numbers:
     """Values that replace those of the guest."""
 
-    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs; 0: that of the guest.")] = 0
+    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs; 0: as the guest has.")] = 0
     memory: Annotated[str, Option(help="Total memory of the guest, e.g. 512G.")] = ""
-    access_interval: Annotated[
-        str, Option(help="Time between successive accesses of a vCPU, reads and writes, e.g. 20us.")
-    ] = ""
+    access_interval: Annotated[str, Option(help="Time between successive accesses of a vCPU, e.g. 20us.")] = ""
     link: Annotated[str, Option(help="Bandwidth available to the migration, e.g. 25Gbit/s.")] = ""
     chunk: Annotated[str, Option(help="Memory that one CLEAR ioctl covers, e.g. 1G (QEMU's default).")] = ""
 
@@ -95,16 +95,18 @@ class Criteria:
         Option(metavar="NAME", help="Objective to minimise: cost (weighted cost), guest_time_lost, stall, p999, "
                "above10, above50, above99, clear or precopy; docs/choose.md defines each."),
     ] = "cost"  # fmt: skip
-    weight: Annotated[float, Option(help="Weight of a vCPU second of guest time lost, in CPU seconds.")] = 1.0
+    weight: Annotated[float, Option(help="CPU seconds that weigh as much as a second of guest time lost.")] = 1.0
     indifference: Annotated[float, Option(help="Relative difference below which results count as equal.")] = 0.02
     confidence: Annotated[float, Option(help="Joint confidence level of all comparisons.")] = 0.95
     max_stall: Annotated[
-        str, Option(metavar="TIME", help="Exclude strategies whose longest stall exceeds this, e.g. 1ms.")
-    ] = ""
-    seed: Annotated[int, Option(min=0, help="Seed of the random numbers; the same seed gives the same result.")] = 1
+        str,
+        Option(metavar="TIME", help="Exclude strategies whose longest stall exceeds this time, e.g. 1ms, with a "
+               "probability of more than 10 %."),
+    ] = ""  # fmt: skip
+    seed: Annotated[int, Option(min=0, help="Random seed; the same seed gives the same result.")] = 1
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keywords of `simlib.choose` and `simlib.choose_batch`."""
+        """Return the keyword arguments of `simlib.choose` and `simlib.choose_batch`."""
         stall = parse_duration(self.max_stall, "--max-stall") * 1e-12 if self.max_stall else None
         return {"objective": self.objective, "weight": self.weight, "indifference": self.indifference,
                 "confidence": self.confidence, "seed": self.seed, "max_stall_s": stall}  # fmt: skip
@@ -175,16 +177,16 @@ def choose(
         list[str] | None,
         Option(
             metavar="STRATEGY",
-            help="Compare this strategy instead of the default ones; may be repeated. A name from simlib policies, "
-            "several names joined by +, or a condition such as 'held >= 50us'.",
+            help="Compare this strategy instead of the default ones; may be repeated. Name of a policy (listed by "
+            "'simlib policies'), several names joined by +, or a condition such as 'held >= 50us'.",
         ),
     ] = None,
     kernel: Annotated[
         bool,
         Option(
             "--kernel",
-            help="Instead of the default strategies, compare those of a patched kernel: CLEAR drops the lock after a "
-            "batch, after a time or on contention; CLEAR under the read lock; other ways of splitting huge pages.",
+            help="Compare strategies of patched kernels instead of the default ones: CLEAR drops the lock after a "
+            "batch, after a time or on contention, or runs under the read lock; huge pages are split in other ways.",
         ),
     ] = False,
     rings: Annotated[
@@ -201,11 +203,9 @@ def choose(
 
     By default, the strategies are settings of a stock kernel and of QEMU: the memory that one CLEAR covers (QEMU's
     x-clear-bitmap-shift), and eager splitting (x86). Each strategy is simulated in migrations of the same guest, with
-    costs drawn from their distributions. Each simulation gives all objectives: weighted cost, guest time lost, longest
-    stall, 99.9th percentile of stalls, time degraded by more than 10, 50 and 99 %, CPU time of CLEAR, and pre-copy.
-    Migrations of large guests are sampled (docs/sampling.md).
-
-    The answer also reports the cost of limits on the longest stall, and the costs worth measuring. See docs/choose.md.
+    costs drawn from their distributions, and evaluated for all objectives. Migrations of large guests are sampled
+    (docs/sampling.md). The answer also reports how much a limit on the longest stall would cost, and which of the
+    model's costs are worth measuring. docs/choose.md explains the answer.
 
     Examples: simlib choose --architecture arm64
 
@@ -238,13 +238,13 @@ def choose(
 
 @grouped
 def choose_batch(*, question: ChoiceOutput) -> None:
-    """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
+    """Choose how many pages CLEAR_DIRTY_LOG should process in one hold of mmu_lock.
 
-    Compares batches of 64, 128, 256, ... pages and the whole ioctl for one objective, by the method of simlib choose.
-    Also reports the batch that a closed form gives, and how much worse than the best batch three simple rules are:
-    whole ioctl, every 64 pages, one huge page. See docs/choose-batch.md.
+    Compares batches of 64, 128, 256, ... pages and the whole ioctl for one objective, by the method of 'simlib choose'.
+    Also reports the batch that a closed form gives, and how much worse than the best batch three simple rules are: the
+    whole ioctl, 64 pages, and one huge page. docs/choose-batch.md explains the answer.
 
-    If none of the costs was calibrated, the answer states its evidence as "facts alone".
+    If the costs were neither calibrated nor given by the scenario, the evidence is stated as "facts alone".
 
     Examples: simlib choose-batch --architecture arm64
 
@@ -308,7 +308,7 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
 
 
 def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenario:
-    """Return the scenario with the host's method of dirty tracking; a scenario file has its own."""
+    """Return the scenario with the given method of dirty tracking or, without a file, this host's or the fit's."""
     method = subject.dirty_tracking
     if not method and subject.scenario is None and "pml" in case.policy.facts.dirty_tracking:
         if subject.from_qemu and Path(subject.from_qemu).is_socket():
@@ -318,7 +318,7 @@ def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenar
         if not method and host is not None:
             method = host.policy.resolved().dirty_tracking
             if method == "write_protect":  # measurements of a host disable PML
-                say("the fit's host was measured without PML; if the host uses PML, add --dirty-tracking pml")
+                say("the fit was made from measurements without PML; if your host uses PML, add --dirty-tracking pml")
     return case.changed({"policy": {"dirty_tracking": method}}) if method else case
 
 
@@ -365,7 +365,7 @@ def _print(choice: Choice, verbose: bool) -> None:
     show(choice.readable_budgets(), Format.TABLE)
     known = choice.readable_information()
     if not known.empty:
-        write("\ncosts worth measuring, and the mean saving if the cost were known\n\n")
+        write("\ncosts worth measuring, and the mean saving from knowing each\n\n")
         show(known, Format.TABLE)
 
 
@@ -402,7 +402,7 @@ def _print_batch(choice: Choice, verbose: bool) -> None:
 
 
 def _readable_batches(choices: Choices) -> pd.DataFrame:
-    """Return one row per architecture: the recommended batch, the equivalent range, and each rule's excess over it."""
+    """Return one row per architecture: the recommended batch, the equivalent range, and each rule's excess cost."""
     import pandas as pd
 
     frame = simlib.analysis.choose.comparison_of_batches(choices)

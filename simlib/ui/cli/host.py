@@ -13,11 +13,11 @@ from simlib.ui.cli.output import Format, FormatOption, from_file, into_file, int
 
 app = Typer(
     no_args_is_help=True,
-    help="Measure your own host, calibrate the model to it, check the predictions, and watch a guest. "
+    help="Measure this host, calibrate the model to it, check the model's predictions, and watch a guest. "
     "docs/on-a-real-host.md describes every step.",
 )
 
-FolderArgument = Annotated[Path, Argument(metavar="DIR", help="Folder that simlib host measure wrote.")]
+FolderArgument = Annotated[Path, Argument(metavar="DIR", help="Folder that 'simlib host measure' wrote.")]
 NameOption = Annotated[str, Option(help="Prefix of the tables' names.")]
 
 
@@ -32,20 +32,20 @@ def host_measure(
     hugepages: Annotated[bool, Option("--hugepages", help="Back guests with reserved huge pages (hugetlb).")] = False,
     source: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Linux source tree of the selftest. Default: the distribution's source package."),
+        Option(metavar="DIR", help="Linux source tree with KVM's selftests. Default: Debian's linux-source package."),
     ] = None,
-    program: Annotated[Path | None, Option(metavar="FILE", help="A built mmu_lock_contention_test to use.")] = None,
-    seed: Annotated[int, Option(help="Random seed of the order of runs.")] = 1,
+    program: Annotated[Path | None, Option(metavar="FILE", help="Use this built mmu_lock_contention_test.")] = None,
+    seed: Annotated[int, Option(help="Random seed for the order of the runs.")] = 1,
     restart: Annotated[bool, Option("--restart", help="Discard the folder's measurements and start again.")] = False,
     allow_busy: Annotated[bool, Option("--allow-busy", help="Measure even if other programs use the CPUs.")] = False,
     name: NameOption = "host",
 ) -> None:
-    """Measure the costs of faults and CLEAR on this host, with its running kernel; needs only access to /dev/kvm.
+    """Measure the costs of faults and CLEAR on this host, with its running kernel. PML must be off (pml=0).
 
-    Builds a KVM selftest, which takes 30 s, and runs it in several cells: faults, GET and CLEAR with parked vCPUs, and
-    CLEAR under load. An interrupted measurement continues where it stopped. Next step: simlib host calibrate DIR
+    Needs access to /dev/kvm. Builds a KVM selftest, which takes 30 s, and runs it in several cells: faults, GET and
+    CLEAR with parked vCPUs, and CLEAR under load. An interrupted measurement continues where it stopped.
 
-    Example: simlib host measure --out host
+    Example: simlib host measure --out host, then: simlib host calibrate host
     """
     from simlib.model.quantities import PS_PER_S, parse_duration
 
@@ -68,7 +68,7 @@ def host_calibrate(
     folder: FolderArgument,
     name: NameOption = "host",
     out: Annotated[Path | None, into_file("FIT.json", "File for the fit. Default: DIR/fit.json.")] = None,
-    seed: Annotated[int, Option(help="Random seed of the resampling and the replications.")] = 1,
+    seed: Annotated[int, Option(help="Random seed for the resampling and the replications.")] = 1,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Estimate the costs of a measured host, with intervals, and predict the held-out measurements.
@@ -108,22 +108,22 @@ def host_report(
 
 @app.command("watch")
 def host_watch(
-    pid: Annotated[int | None, Argument(metavar="[PID]", help="Process ID of QEMU, if --qmp is not given.")] = None,
-    qmp: Annotated[Path | None, Option(metavar="SOCKET", help="QMP socket that no other client uses.")] = None,
-    interval: Annotated[float, Option(metavar="SECONDS", help="Time between two samples.")] = 0.5,
+    pid: Annotated[int | None, Argument(metavar="[PID]", help="Process ID of QEMU; required without --qmp.")] = None,
+    qmp: Annotated[Path | None, Option(metavar="SOCKET", help="QMP socket of QEMU that has no other client.")] = None,
+    interval: Annotated[float, Option(metavar="SECONDS", help="Time between successive samples.")] = 0.5,
     duration: Annotated[
-        float, Option(metavar="SECONDS", help="End after this time; 0: when the migration ends.")
+        float, Option(metavar="SECONDS", help="Stop after this time; 0: when a migration has ended.")
     ] = 0.0,
     events: Annotated[
-        str | None, Option(metavar="SYSTEM:EVENT,…", help="Tracepoints; '': none. Default: locks and faults.")
+        str | None, Option(metavar="SYSTEM:EVENT,…", help="Tracepoints; '': none. Default: those of locks and faults.")
     ] = None,
-    out: Annotated[Path | None, into_folder("FOLDER", "Write all tables as CSV files with descriptors.")] = None,
+    out: Annotated[Path | None, into_folder("FOLDER", "Also write all tables as CSV files with descriptors.")] = None,
     name: Annotated[str, Option(help="Prefix of the files' names.")] = "watch",
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Record a running QEMU until its migration ends: passes, KVM's statistics, mmu_lock, threads and tracepoints.
 
-    Ctrl-C ends the recording earlier, and keeps the samples. Examples: simlib host watch --qmp /run/vm.qmp --out vm
+    Ctrl-C ends the recording and keeps the samples. Examples: simlib host watch --qmp /run/vm.qmp --out vm
 
     simlib host watch 4095 --duration 30 --events ''
     """

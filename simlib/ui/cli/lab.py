@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = Typer(
     no_args_is_help=True,
-    help="Build patched kernels, boot them under emulation, and collect counts and times. docs/lab.md explains these.",
+    help="Build patched kernels, boot them under emulation, and collect counts and times. See docs/lab.md.",
 )
 
 
@@ -36,31 +36,31 @@ class LabTable(StrEnum):
 
 
 ArchitectureOption = Annotated[
-    list[str] | None, Option("--arch", help="x86_64, arm64, riscv64; may be repeated. Default: all three.")
+    list[str] | None, Option("--arch", help="x86_64, arm64 or riscv64; may be repeated. Default: all three.")
 ]
 ExperimentArgument = Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Experiment file; see docs/lab.md.")]
 SourceOption = Annotated[
-    Path | None, Option(metavar="TREE", help="Linux source tree, which is only read. Default: the source package.")
+    Path | None, Option(metavar="TREE", help="Linux source tree; not modified. Default: Debian's linux-source package.")
 ]
 KernelOption = Annotated[
     str, Option(help="Kernel: statistics (counts by call site), plain (times only), lock-stat (counts by lock class).")
 ]
 JobsOption = Annotated[int, Option(min=0, help="Number of concurrent boots, each on one core; 0: one per core.")]
-RestartOption = Annotated[bool, Option("--restart", help="Run all cells again, even those with results.")]
+RestartOption = Annotated[bool, Option("--restart", help="Discard earlier results and run everything again.")]
 
 
 @dataclass(frozen=True)
 class LabRunOptions:
     """Host or emulator, concurrency, and reuse of results."""
 
-    native: Annotated[bool, Option("--native", help="Run on this host's /dev/kvm, and do not reuse results.")] = False
+    native: Annotated[bool, Option("--native", help="Run on this machine's /dev/kvm; results are not reused.")] = False
     jobs: JobsOption = 0
     restart: RestartOption = False
 
 
 @app.command("check")
 def lab_check(how: FormatOption = Format.TABLE) -> None:
-    """Check whether this host has what the lab needs, and name what to install."""
+    """Check whether this machine has what the lab needs, and name what to install."""
     rows = [
         {"what": f.what, "there": "yes" if f.present else "no", "detail": f.detail} for f in simlib.lab.check_host()
     ]
@@ -89,10 +89,10 @@ def lab_build(
     kernel: KernelOption = "statistics",
     source: SourceOption = None,
     skip: Annotated[
-        list[str] | None, Option(metavar="PATCH", help="Leave out a patch, by number or file name; may be repeated.")
+        list[str] | None, Option(metavar="PATCH", help="Number or file name of a patch to leave out; may be repeated.")
     ] = None,
 ) -> None:
-    """Patch and build kernel, selftests and initramfs. Takes minutes the first time, seconds afterwards.
+    """Patch and build the kernel, its selftests and an initramfs. Takes minutes the first time, seconds afterwards.
 
     Example: simlib lab build --arch x86_64
     """
@@ -121,7 +121,7 @@ def lab_run(
 
 @app.command("compare")
 def lab_compare(
-    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Experiment with parked = true.")],
+    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Experiment file with parked = true.")],
     jobs: JobsOption = 0,
     how: FormatOption = Format.TABLE,
 ) -> None:
@@ -149,13 +149,13 @@ def lab_compare(
 @app.command("predict")
 def lab_predict(
     *,
-    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Cells under load, or a list of migrations.")],
+    experiment: ExperimentArgument,
     out: Annotated[Path, into_folder("DIR", "Folder for the table and its descriptor.")],
-    name: Annotated[str, Option(help="Prefix of the tables' names; use it again to collect the experiment.")],
+    name: Annotated[str, Option(help="Prefix of the tables' names, also for collecting the experiment.")],
 ) -> None:
     """Predict the lab's measurements of an experiment before it is run.
 
-    Writes a table with intervals, and its descriptor. The experiment has cells under load, or migrations.
+    Writes a table with intervals, and its descriptor. The experiment must consist of cells under load or of migrations.
 
     Commit the prediction, and then collect the experiment under the same name. docs/lab.md describes the comparison.
 
@@ -202,13 +202,13 @@ def lab_collect(
 @app.command("migrate")
 def lab_migrate(
     *,
-    experiment: Annotated[Path, Argument(metavar="EXPERIMENT.toml", help="Migrations; docs/lab.md lists its keys.")],
+    experiment: ExperimentArgument,
     out: Annotated[Path | None, into_folder("DIR", "Also write tables with descriptors.")] = None,
     name: Annotated[str, Option(help="Prefix of the tables' names.")] = "migrate",
     restart: RestartOption = False,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Migrate guests between two QEMU processes on this host, and record what QEMU decides.
+    """Migrate guests between two QEMU processes on this host, and record what QEMU does.
 
     The guest runs firmware of 64 KiB that writes to memory at a known rate. Migrations run one after another; their
     times are valid only on an otherwise idle host. Results are kept: to resume an interrupted run, repeat the command.
@@ -245,16 +245,12 @@ class TryOptions:
     source: SourceOption = None
     arch: Annotated[
         list[str] | None,
-        Option(
-            "--arch",
-            help="Architecture, or MMU mode such as x86_64/npt; may be repeated. Default: all that the series "
-            "can affect.",
-        ),
+        Option("--arch", help="Architecture or MMU mode, e.g. x86_64/npt; may be repeated. Default: all affected."),
     ] = None
-    quick: Annotated[bool, Option("--quick", help="Run fewer cells: minutes on two cores.")] = False
+    quick: Annotated[bool, Option("--quick", help="Run fewer cells; takes minutes on two cores.")] = False
     parameter: Annotated[
         list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="Parameter of kvm.ko for the kernel with the series."),
+        Option("--set", metavar="NAME=VALUE", help="Parameter of kvm.ko, only for the kernel with the series."),
     ] = None
     set_all: Annotated[
         list[str] | None, Option("--set-all", metavar="NAME=VALUE", help="Parameter of kvm.ko for both kernels.")
@@ -265,17 +261,17 @@ class TryOptions:
         bool, Option("--each-patch", help="Compare the kernel after each patch with the kernel before it.")
     ] = False
     bisect: Annotated[
-        str, Option(metavar="METRIC", help="Bisect the series for the patch that changes a metric, e.g. 'clear time'.")
+        str, Option(metavar="METRIC", help="Find the patch that changes a metric, e.g. 'clear time', by bisection.")
     ] = ""
     fail_if: Annotated[
         str, Option(metavar="RULE", help="Exit with status 3 if RULE is true, e.g. 'clear time > 5%' or 'changed'.")
     ] = ""
     on: Annotated[
         Path | None,
-        Option(metavar="SCENARIO.toml", help="Scenario to predict. Default: workloads on calibrated hosts."),
+        Option(metavar="SCENARIO.toml", help="Scenario for the prediction. Default: workloads on calibrated hosts."),
     ] = None
-    fit: Annotated[Path | None, Option(metavar="FIT.json", help="Fit of your host, for the prediction.")] = None
-    vcpus: Annotated[str, Option(help="Numbers of vCPUs of the prediction.")] = "1,4,16,64"
+    fit: Annotated[Path | None, Option(metavar="FIT.json", help="Fit of your host. Default: the shipped fits.")] = None
+    vcpus: Annotated[str, Option(help="Numbers of vCPUs for the prediction, separated by commas.")] = "1,4,16,64"
 
 
 @app.command("try")
@@ -286,19 +282,19 @@ def lab_try(
         str,
         Argument(
             metavar="SERIES",
-            help="Patch, folder of patches, mailbox, commits of --source (HEAD~3..HEAD), or simlib's own (7, 16-17).",
+            help="Patch, folder of patches, mailbox, commits of --source (HEAD~3..HEAD), or simlib's patches (16-17).",
         ),
     ],
     options: TryOptions,
     out: Annotated[
-        Path | None, into_folder("DIR", "Also write a mail, Markdown, an HTML page, and all numbers (CSV, JSON).")
+        Path | None, into_folder("DIR", "Also write the answer (mail, Markdown, HTML) and all numbers (CSV, JSON).")
     ] = None,
 ) -> None:
     """Try a patch series: compare two kernels, one without the series and one with it.
 
-    Both kernels are booted under emulation, and count the acquisitions of mmu_lock by call site. Significant
-    differences are reported, and the effect on calibrated hosts is predicted from them. Exits with status 1 if the
-    kernel with the series does not boot, or fails a test. docs/try-a-patch.md explains the answer.
+    Boots both kernels under emulation, and counts the acquisitions of mmu_lock by call site. Reports significant
+    differences, and predicts from them the effect on calibrated hosts. Exits with status 1 if the kernel with the
+    series does not boot, or fails a test. docs/try-a-patch.md explains the answer.
 
     Example: simlib lab try 0001-mine.patch --quick
     """
@@ -372,14 +368,14 @@ def _parameters(option: str, settings: list[str]) -> dict[str, str]:
 @app.command("costs")
 def lab_costs(
     out: Annotated[
-        Path | None, into_folder("DIR", "Estimate the costs from data/collected, and write the fits.")
+        Path | None, into_folder("DIR", "Estimate the costs from data/collected, and write the fits to DIR.")
     ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Print the costs of KVM's actions on the lab's emulated machines, in instructions.
 
-    Lab time counts instructions, so these costs compare code paths, and are not times on hardware. They are read from
-    the shipped fits. --out estimates them from the collected data instead, which needs a checkout of simlib.
+    Lab time counts instructions, so these costs serve to compare code paths; they are not times on hardware. The costs
+    are read from the shipped fits. With --out, they are estimated from the collected data; this needs a checkout.
 
     Example: simlib lab costs --out data/fits
     """

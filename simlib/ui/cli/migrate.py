@@ -54,13 +54,13 @@ class SourceOptions:
 
     from_qemu: Annotated[
         str,
-        Option(metavar="FILE|SOCKET|-", help="Read the guest from QEMU: a file with the replies to the "
-               "queries of docs/migrate.md (-: standard input), or a QMP socket.", callback=read_file),
+        Option(metavar="FILE|SOCKET|-", help="Read the guest's numbers from a QMP socket of QEMU, or from a file "
+               "with QEMU's replies to the queries in docs/migrate.md (-: standard input).", callback=read_file),
     ] = ""  # fmt: skip
     from_watch: Annotated[
         str,
-        Option(metavar="FILE", help="Read the memory, the bandwidth and the dirty rate of each pass from "
-               "watch.csv, a table of simlib host watch."),
+        Option(metavar="FILE", help="Read the guest's memory size, the bandwidth and the dirty rates of the "
+               "passes from watch.csv, a table that 'simlib host watch' wrote."),
     ] = ""  # fmt: skip
 
     def read(self) -> simlib.analysis.migrate.RunningGuest:
@@ -91,24 +91,24 @@ def migrate(
         EmitFormat,
         Option(
             "--emit",
-            help="Format of the settings: virsh, qmp, kubevirt; or cloud-hypervisor, simulated instead of QEMU.",
+            help="Format of the settings: virsh, qmp or kubevirt, or cloud-hypervisor (simulated instead of QEMU).",
         ),
     ] = EmitFormat.VIRSH,
     kernel: Annotated[
-        bool, Option("--kernel", help="Also simulate the effect of patched kernels; this takes half a minute.")
+        bool, Option("--kernel", help="Also simulate the effect of patched kernels, which takes half a minute.")
     ] = False,
-    draws: Annotated[int, Option(min=1, help="Number of working sets to sample from those that fit.")] = 64,
-    seed: Annotated[int, Option(min=0, help="Seed of the random numbers; the same seed gives the same result.")] = 1,
+    draws: Annotated[int, Option(min=1, help="Number of working sets to simulate.")] = 64,
+    seed: Annotated[int, Option(min=0, help="Random seed; the same seed gives the same result.")] = 1,
     out: Annotated[Path | None, into_folder("FOLDER", "Also write the answer as JSON, and its tables as CSV.")] = None,
     output: Output,
 ) -> None:
     """Predict whether a guest's migration converges and how long it takes, and recommend settings.
 
-    Simulates the migration as QEMU 10.0 performs it, with the current settings and then with more and more intrusive
-    ones. Recommends the first settings that meet the targets, as commands to paste. Measurements rarely reveal which
-    pages a guest writes, so simlib simulates several working sets that fit; a range contains 90 % of the results.
-
-    docs/migrate.md describes how to measure a guest, and explains the answer.
+    Simulates the migration as QEMU 10.0 performs it, with the current settings and then with increasingly intrusive
+    ones. Recommends the first settings that meet the targets, and prints the commands that set them. A dirty rate does
+    not show which pages a guest writes. simlib therefore simulates several working sets that are consistent with the
+    measured dirty rates, and prints ranges that contain 90 % of the results. docs/migrate.md describes how to measure
+    a guest, and explains the answer.
 
     Examples: simlib migrate --vcpus 64 --memory 512G --dirty '250000/s in 1s' --link 25Gbit/s --downtime-limit 300ms
 

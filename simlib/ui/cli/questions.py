@@ -75,7 +75,7 @@ def _parameters(called: Callable[..., object]) -> Iterator[Parameter]:
 
 
 def _call(called: Callable[..., Returned], given: Mapping[str, Any]) -> Returned:
-    """Call a function, or construct a dataclass, with those of the given values that it takes."""
+    """Call a function, or construct a dataclass, with the given values that it takes."""
     hints = get_type_hints(called, include_extras=True)
     names = signature(called).parameters
     return called(**{name: _call(hints[name], given) if is_dataclass(hints[name]) else given[name] for name in names})
@@ -96,12 +96,12 @@ class UnknownCostOptions:
     unknown_costs: Annotated[
         UnknownCostsName,
         Option(
-            help="Treatment of costs that neither the scenario nor a fit gives. sample: draw them from their priors, "
-            "which widens the intervals; median: use the medians of their priors; exact: refuse the scenario."
+            help="Treatment of costs that neither the scenario nor a fit gives. median: use the medians of their "
+            "priors; sample: also widen the intervals by the spread of the priors; exact: refuse the scenario."
         ),
     ] = UnknownCostsName.SAMPLE
     verbose: Annotated[
-        bool, Option("--verbose", "-v", help="Print every cost with its description, value and source.")
+        bool, Option("--verbose", "-v", help="Print every cost that is used, with its description, value and source.")
     ] = False
 
     def report(self, table: pd.DataFrame | None) -> None:
@@ -124,12 +124,12 @@ class EngineName(StrEnum):
 ScenarioArgument = Annotated[
     Path, Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.", callback=read_file)
 ]
-VariantOption = Annotated[str, Option(metavar="NAME", help="Name of a variant of the scenario.")]
-PolicyOption = Annotated[str, Option(metavar="NAME", help="A name from simlib policies, or a condition.")]
-FitOption = Annotated[
-    Path | None, from_file("FIT.json", "Fit with calibrated costs. Default: the host's shipped fit, if it has one.")
-]
-SeedOption = Annotated[int, Option(help="Seed of the random numbers; the same seed gives the same result.")]
+VariantOption = Annotated[str, Option(metavar="NAME", help="Simulate only this variant of the scenario.")]
+_POLICY = "Name of a policy (listed by 'simlib policies'), or a condition such as 'held >= 50us'."
+PolicyOption = Annotated[str, Option(metavar="POLICY", help=_POLICY)]
+_FIT = "Fit with calibrated costs. Default: the shipped fit for the scenario's host, if there is one."
+FitOption = Annotated[Path | None, from_file("FIT.json", _FIT)]
+SeedOption = Annotated[int, Option(help="Random seed; the same seed gives the same result.")]
 LEVEL = 0.90  # confidence level of intervals, the default of `simlib.calibrate`, `simlib.predict`, `simlib.compare`
 
 
@@ -160,7 +160,7 @@ class ExecutorOptions:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Run the simulations of the block in these processes or on this cluster."""
+        """Run the simulations of the `with` block in these processes or on this cluster."""
         workers = self.workers
         if workers is None:  # threads for a single CPU or without cloudpickle
             workers = min(cpus(), DEFAULT_MAX_WORKERS)
@@ -224,14 +224,14 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Options of commands that compute curves over vCPUs."""
+    """Options of commands that compute curves against the number of vCPUs."""
 
     scenario: ScenarioArgument
-    vcpus: Annotated[str, Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
+    vcpus: Annotated[str, Option(help="Numbers of vCPUs, separated by commas, e.g. 16,32,48.")]
     variant: VariantOption = ""
     fit: FitOption = None
     metrics: Annotated[
-        str, Option(metavar="NAME,…", help="Metrics, e.g. dirty_memory_time[2]: iteration 2. Default: the workload's.")
+        str, Option(metavar="NAME,…", help="Metrics (NAME[2]: in iteration 2). Default: the workload's main metrics.")
     ] = ""
     intervals: Intervals
     unknown: UnknownCostOptions
@@ -260,11 +260,11 @@ class ScenarioOptions:
     scenario: ScenarioArgument
     variant: VariantOption = ""
     fit: FitOption = None
-    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs; 0: that of the scenario.")] = 0
+    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs; 0: as in the scenario.")] = 0
     policy: PolicyOption = ""
 
     def arguments(self) -> dict[str, Any]:
-        """Return the keywords of `simlib.simulate`, `simlib.sample` and `simlib.programs`."""
+        """Return the keyword arguments of `simlib.simulate`, `simlib.sample` and `simlib.programs`."""
         return asdict(self) | {"vcpus": self.vcpus or None}
 
 
@@ -272,12 +272,18 @@ class ScenarioOptions:
 class RunOptions:
     """Size of the run, engine, random seed, unknown costs, and files to write."""
 
-    pages: Annotated[int, Option(min=0, help="Maximum of simulated pages per vCPU; results are scaled. 0: all.")] = 0
-    sample: Annotated[
-        int, Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: no sampling.")
+    pages: Annotated[
+        int, Option(min=0, help="Maximum number of pages to simulate per vCPU; results are scaled. 0: all pages.")
     ] = 0
-    engine: Annotated[EngineName, Option(help="Engine. reference is slower, with equal results.")] = EngineName.COMPILED
+    sample: Annotated[
+        int,
+        Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: no sampling. With "
+               "sampling, --pages, --engine, --trace and --out have no effect."),
+    ] = 0  # fmt: skip
+    engine: Annotated[
+        EngineName, Option(help="Simulation engine; the reference engine is slower and gives the same results.")
+    ] = EngineName.COMPILED
     seed: SeedOption = 1
     unknown: UnknownCostOptions
-    trace: Annotated[Path | None, into_file("OUT.json", "Write a trace for Perfetto (ui.perfetto.dev).")] = None
-    out: Annotated[Path | None, into_folder("FOLDER", "Write all tables of the run as CSV files.")] = None
+    trace: Annotated[Path | None, into_file("OUT.json", "Also write a trace for Perfetto (ui.perfetto.dev).")] = None
+    out: Annotated[Path | None, into_folder("FOLDER", "Also write all tables of the run as CSV files.")] = None
