@@ -89,7 +89,7 @@ def compare(
     variant: str = "",
     **options: Unpack[PredictionKeywords],
 ) -> Comparison:
-    """Compare policies over numbers of vCPUs.
+    """Compare policies at each given vCPU count.
 
     Raises `InputError` if a policy is unknown or named twice, and in the cases listed for `simlib.predict`.
 

@@ -37,7 +37,7 @@ MOVED_PART = 4
 def run_pages(
     scenario: Scenario, pages: int | None, seed: int, check: parallel.Check, part: int = 1
 ) -> SimulationResult:
-    """Simulate all memory (if `pages` is None), or one in `part` of this many pages per vCPU.
+    """Simulate all memory (if `pages` is None), or one in `part` of `pages` pages per vCPU.
 
     With fewer than 8 vCPUs, more pages per vCPU are simulated, because the random spread depends on their total number.
     """
@@ -83,7 +83,7 @@ class CurveCase:
 
 
 def steps_of(estimate: CostEstimate) -> Floats:
-    """Return the step in each calibrated cost's logarithm for a derivative: the standard error, limited to 0.1 … 1.
+    """Return the finite-difference step in each calibrated cost's logarithm: its standard error, clipped to 0.1 … 1.
 
     With smaller steps, random noise dominates the difference.
     """
@@ -127,7 +127,7 @@ class Values:
 
 
 class CurveRun(NamedTuple):
-    """One run: pages per vCPU (None: all), of which one in `part` is simulated; or a replication of windows."""
+    """One run: pages per vCPU (None: all), of which one in `part` is simulated; or one replication of a sampled run."""
 
     scenario: Scenario
     pages: int | None
@@ -169,7 +169,7 @@ def simulate_points(
         flags.add(f"sampled: {DEFAULT_REPLICATIONS} sampled runs of each migration (docs/sampling.md)")
     sampled = options.unknown_costs == "sample"
     if any(case.known.estimate is None and not (sampled and case.known.drawn) for case in cases):
-        flags.add("intervals reflect only the spread over seeds: the costs were given, not calibrated")
+        flags.add("intervals reflect only the spread over seeds, not the uncertainty of the costs")
     values = {key: row for key, (row, _) in results.items()}
     return [_values(i, case, points[i], values, options) for i, case in enumerate(cases)], tuple(sorted(flags))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Prediction of curves over numbers of vCPUs, with intervals.
+"""Prediction of metrics at several vCPU counts, with intervals.
 
 The compiled engine simulates the points of a curve with a sample of the pages (if the metrics are proportional to
-them), on common random numbers. The interval combines the uncertainty of the costs (to first order in their logarithms,
-from runs with fewer pages) with the model's discrepancy from the data on which the costs were calibrated.
+them) and with common random numbers. The interval combines the uncertainty of the costs (to first order in their
+logarithms, from runs with fewer pages) with the model's discrepancy from the data on which the costs were calibrated.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def predict(
     policy: str = "",
     **options: Unpack[PredictionKeywords],
 ) -> PredictionResult:
-    """Predict curves over numbers of vCPUs, for a scenario or each of its variants.
+    """Predict metrics at each given vCPU count, for a scenario or for each of its variants.
 
     Raises `InputError` if the workload lacks one of the metrics, if `vcpus` is empty, or if `unknown_costs` is
     ``"exact"`` and a cost has no value.
@@ -124,7 +124,7 @@ def evaluate(
 def curves_of(
     scenarios: Mapping[str, Scenario], vcpus: Sequence[int], options: PredictionOptions
 ) -> tuple[pd.DataFrame, pd.DataFrame, tuple[str, ...]]:
-    """Predict the curves of scenarios and their variants, on common random numbers, and compare each with the first.
+    """Predict the curves of scenarios and their variants with common random numbers; compare each with the first.
 
     Raises `InputError` if there is no point or no metric, a workload lacks a metric, or if `options.unknown_costs` is
     ``"exact"`` and a cost has no value.
@@ -171,7 +171,7 @@ def _cases_of(
 ) -> tuple[list[CurveCase], tuple[str, ...]]:
     """Return the points of the curves, each with its costs, and notes on the costs."""
     if not vcpus:
-        raise InputError("vcpus", "", "must name at least one number of vCPUs", "write [16, 32, 48]",
+        raise InputError("vcpus", "", "must contain at least one vCPU count", "write [16, 32, 48]",
                          "write --vcpus 16,32,48", "--vcpus")  # fmt: skip
     fit = load_fit(options.fit) if isinstance(options.fit, str | Path) else options.fit
     cases: list[CurveCase] = []

@@ -12,7 +12,7 @@ from simlib.analysis.simulate import UnknownCosts
 from simlib.measurements.fits import AnyFit
 
 PAGES_PER_VCPU = 4096
-"""Simulated pages per vCPU of a point; with twice as many, no published point's value changes by more than 0.5 %."""
+"""Simulated pages per vCPU of a point; twice as many change the value of no published point by more than 0.5 %."""
 
 LEVEL = 0.90
 """Default confidence level of intervals."""
@@ -29,8 +29,8 @@ class PredictionOptions:
     - `metrics`: names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for
       one iteration; by default the workload's default metrics.
     - `level`: confidence level of the intervals.
-    - `seed`: seed of the random numbers.
-    - `replications`: number of seeds for the random spread if no cost was calibrated.
+    - `seed`: random seed.
+    - `replications`: number of runs with different seeds, from which the spread is estimated without a fit.
     - `pages_per_vcpu`: simulated pages per vCPU.
     - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
       ``"sample"``: the cost is sampled from its prior, which widens the intervals; ``"median"``: it is the prior's

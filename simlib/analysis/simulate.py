@@ -216,7 +216,7 @@ class SimulationResult(Result):
         """
         curve = kind_of(self.scenario).curve
         if curve is None:
-            raise InputError("workload.kind", self.scenario.workload.kind, "has no undisturbed guest throughput")
+            raise InputError("workload.kind", self.scenario.workload.kind, "has no guest throughput over time")
         return curve(self.scenario, self.job, self.raw)
 
     def _repr_html_(self) -> str:
@@ -265,7 +265,7 @@ class SimulationOptions(CaseOptions):
 
     - `engine`: ``"compiled"``, or ``"reference"``, which gives the same result but is some hundred times slower. Small
       runs use it until the compiled engine is loaded (`simlib.simulator.engine.engine_selection`).
-    - `seed`: seed of the random numbers.
+    - `seed`: random seed.
     - `trace`: maximum number of trace events to keep (the run fails if there are more).
     - `pages_per_vcpu`: simulate at most this many pages per vCPU and scale the result; by default every page.
     - `unknown_costs`: treatment of a cost that the programs spend and that neither the scenario nor a fit has.
@@ -449,7 +449,7 @@ def run_scenario(
 def run_part(
     scenario: Scenario, pages: int | None, part: int, *, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> SimulationResult:
-    """Run a scenario as `run_scenario` does, with one in `part` of `pages` per vCPU, to compare two runs."""
+    """Run a scenario as `run_scenario` does, with one in `part` of `pages` pages per vCPU, for comparison."""
     return _run(scenario, (pages, part), "compiled", seed, 0, progress)
 
 
@@ -457,7 +457,7 @@ def _run(
     scenario: Scenario, pages: tuple[int | None, int], engine: Engine, seed: int, trace: int,
     progress: Callable[[int, int], None] | None,
 ) -> SimulationResult:  # fmt: skip
-    """Build and run the programs of a scenario; `pages` are the pages per vCPU (None: all), and their divisor."""
+    """Build and run the programs of a scenario; `pages`: pages per vCPU (None: all), and a divisor of these."""
     scenario = complete(scenario)
     kind, (pages_per_vcpu, part) = kind_of(scenario), pages
     small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind.sample(scenario, pages_per_vcpu, part)

@@ -92,7 +92,7 @@ def test_a_policy_by_name():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"vcpus": []}, r"must name at least one number of vCPUs; write \[16, 32, 48\]"),
+        ({"vcpus": []}, r"must contain at least one vCPU count; write \[16, 32, 48\]"),
         (
             {"metrics": ["precopy_duration"]},
             r"dirty_log_perf_test has no metric of this name; .*known: clear_cpu_time, clear_dirty",

@@ -55,7 +55,7 @@ def calibrate(
       each metric of a table is estimated separately if it has enough rows (`simlib.analysis.calibrate.noise`).
     - `train`: condition on the rows that the calibration may use; the others are held out. Give one condition for all
       tables, or conditions by the names of tables, where ``""`` applies to tables that are not named.
-    - `seed`: seed of the engine's random numbers and of the starting points.
+    - `seed`: random seed of the engine and of the starting points.
     - `progress`: called with (stage, share done).
     - `options`: see `CalibrationOptions`.
 

@@ -11,16 +11,16 @@ from simlib.measurements.fits import BOUNDS, Fit
 
 INFORMATIVE_ROWS = {
     "fault_unlocked": "times with one vCPU",
-    "fault_hold": "times with enough vCPUs for a queue at the lock",
+    "fault_hold": "times at a vCPU count that saturates the lock",
     "line_transfer": "times or contentions with 2 to 8 vCPUs",
-    "queue_length_penalty": "times with several numbers of vCPUs, each enough for a queue at the lock",
+    "queue_length_penalty": "times at several vCPU counts, each of which saturates the lock",
     "tlb_invalidate": "times with many vCPUs whose faults take the lock for read",
     "fault_jitter": "contentions with 2 to 8 vCPUs",
     "guest_access": "times of an iteration without faults",
     "populate_block": "populate_time",
     "clear_page": "clear_dirty_log_time",
 }
-"""Measurements that are most sensitive to each cost."""
+"""Measurements that are most sensitive to the cost, by the cost's name."""
 
 
 def advice(fit: Fit, end: Minimum) -> dict[str, str]:
@@ -47,7 +47,7 @@ def _starts_differ(fit: Fit) -> str:
     more = 100 * (last[1] / last[0] - 1) if len(last) > 1 and last[0] > 0 else None
     ratio = "" if more is None else f" (the next sum of squares is {more:.0f} % larger)"
     return (
-        f"only one of the {len(last)} starts reached the best minimum{ratio}, so a better minimum may exist: try "
+        f"only one start (of {len(last)}) reached the best minimum{ratio}, so a better minimum may exist: try "
         f"other seeds; if the costs change with the seed, {_remedy([_least_determined(fit)])}"
     )
 
@@ -60,8 +60,8 @@ def _at_bound(fit: Fit) -> str:
         for name, value in zip(rows["name"], rows["value"], strict=True)
     ]
     return (
-        f"{', '.join(texts)}; check the units, the numbers of vCPUs, and the architecture (the path of a fault depends "
-        f"on it); if these are right, {_remedy(list(rows['name']))}"
+        f"{', '.join(texts)}; check the units, the vCPU counts, and the architecture, which determines the path of a "
+        f"fault; if these are right, {_remedy(list(rows['name']))}"
     )
 
 
@@ -69,12 +69,12 @@ def _few_data(fit: Fit) -> str:
     rows, costs = len(fit.train), len(fit.estimate.names)
     return (
         f"there are fewer than two distinct observations per cost (observations: {rows}, distinct: "
-        f"{rows - repeats(fit.train)}, costs: {costs}): measure more numbers of vCPUs or metrics, or fit fewer costs"
+        f"{rows - repeats(fit.train)}, costs: {costs}): measure at more vCPU counts, add metrics, or fit fewer costs"
     )
 
 
 def repeats(observations: pd.DataFrame) -> int:
-    """Return the number of observations that repeat another one and so do not help to identify a cost."""
+    """Return the number of observations that repeat an earlier one and so do not help to identify a cost."""
     return int(observations.duplicated(["table", "variant", "vcpus", "metric"]).sum())
 
 
@@ -88,7 +88,7 @@ def _not_explained(fit: Fit) -> str:
     worst = fit.train.iloc[int(np.argmax(deviations))]
     return (
         f"{worst['metric']} (vcpus = {worst['vcpus']}) is {worst['value']:.4g} in the data and {worst['model']:.4g} in "
-        "the model with the best costs: the scenario differs from the measured workload; check its iterations (with "
+        "the model with the best costs: the scenario may differ from the measured workload; check its iterations (with "
         "initially_set, the first iteration has no faults), its backing, and whether its faults contend for a lock"
     )
 

@@ -39,7 +39,7 @@ def calibrate(
     Raises `CalibrationError` if no start leads to finite residuals.
 
     - `level`, `pages_per_vcpu`, `profile`: see `simlib.analysis.calibrate.CalibrationOptions`.
-    - `seed`: seed of the engine's random numbers and of the starting points.
+    - `seed`: random seed of the engine and of the starting points.
     - `progress`: called with (stage, share done).
     """
     report = progress or (lambda what, share: None)
@@ -107,7 +107,7 @@ def calibrate(
 
 
 def _bounds_variance(bounds: FloatArray, level: float) -> FloatArray:
-    """Return the variances with which the logarithms of costs lie within their bounds with probability `level`."""
+    """Return variances such that the logarithm of each cost lies within its bounds with probability `level`."""
     return np.asarray(((bounds[:, 1] - bounds[:, 0]) / 2 / float(ndtri(0.5 + level / 2))) ** 2)
 
 
@@ -151,7 +151,7 @@ def held_at_medians(
 def _settle(
     problem: Problem, logs: FloatArray, pages: int, seed: int
 ) -> tuple[LogResiduals, Minimum, Noise, FloatArray]:
-    """Alternate between fitting and reweighting until the metrics' deviations change by less than 5 %."""
+    """Fit and reweight in turn, up to four times, until the deviations of all groups change by less than 5 %."""
     ratios = assumed_ratios(problem.train)
     for _ in range(4):
         objective = LogResiduals(problem, ratios, pages, seed)
@@ -165,6 +165,6 @@ def _settle(
 
 
 def _simulation_variance(objective: LogResiduals, logs: FloatArray) -> float:
-    """Return the largest variance of a residual over seeds, which arises because only some pages are simulated."""
+    """Return the largest variance of any residual over seeds, due to simulating only some of the pages."""
     repeated = [replace(objective, seed=objective.seed + k)(logs) for k in range(1, 5)]
     return float(np.max(np.var(repeated, axis=0, ddof=1)))

@@ -46,7 +46,7 @@ def sobol_indices(
 
 
 def sensitivity(fit: Fit) -> pd.DataFrame:
-    """Sobol indices of each variant's dirty memory time at the median number of vCPUs in the training rows.
+    """Sobol indices of each variant's dirty memory time at the median of the training rows' distinct vCPU counts.
 
     Returns: variant, vcpus and the columns of `sobol_indices`.
     """

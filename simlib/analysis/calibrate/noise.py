@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Deviation of measurements from the model, estimated separately for each metric of each table with enough rows.
 
-The deviation is the standard deviation of the logarithm of model over measured. A group (the rows of one metric in one
-table) has a separate deviation if it has enough rows. A smaller group has the deviation of its metric over all tables
-or, if this has too few rows as well, the pooled deviation times an assumed ratio. The deviations are estimated
-iteratively: weight, fit, and divide each group's sum of squares by its degrees of freedom, n minus the sum of its
-leverages (restricted maximum likelihood: Patterson and Thompson 1971, Biometrika 58(3)).
+The deviation is the standard deviation of log(model / measured). A group (the rows of one metric in one table) has a
+separate deviation if it has enough rows. A smaller group has the deviation of its metric over all tables or, if the
+metric has too few rows as well, the pooled deviation times an assumed ratio. The deviations are estimated iteratively:
+weight, fit, and divide each group's sum of squares by its degrees of freedom, n minus the sum of its leverages
+(restricted maximum likelihood: Patterson and Thompson 1971, Biometrika 58(3)).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from simlib.analysis.calibrate.problem import FloatArray
 from simlib.simulator.workloads.metrics import split_name
 
 ASSUMED = {"contentions": 2.0}
-"""Assumed ratio of a metric's deviation to the pooled one if it has too few rows; 1 for metrics not listed here. The
+"""Assumed ratio of a metric's deviation to the pooled one, if the metric has too few rows; 1 for other metrics. The
 published counts come from a kernel with CONFIG_LOCK_STAT; the times may come from a kernel without it."""
 
 MIN_ROWS, MIN_FREEDOM = 6, 3.0
-"""Rows and degrees of freedom that a group needs for a separate deviation."""
+"""Minimum numbers of rows and of degrees of freedom of a group with a separate deviation."""
 
 MAX_RATIO = 10.0
 """Largest ratio of two groups' deviations; without it, a group that is fitted exactly would get all the weight."""
@@ -48,7 +48,7 @@ class Noise:
 
     @property
     def spread(self) -> dict[str, float]:
-        """Ratio of each metric: the root mean square over its tables, or the assumed ratio without a measurement."""
+        """Ratio of each metric: the root mean square over its tables or, if there are no rows, the assumed ratio."""
         squares = (self.groups["ratio"] ** 2 * self.groups["rows"]).groupby(self.groups["metric"]).sum()
         rows = self.groups.groupby("metric")["rows"].sum()
         ratios = {str(name): float(np.sqrt(squares[name] / rows[name])) for name in rows.index}
@@ -70,8 +70,7 @@ def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatAr
     """Estimate the deviations after a fit whose rows were weighted by `ratios`; return the next fit's ratios, too.
 
     The assumed ratios remain unless at least two deviations can be estimated separately. `residuals`, shape (rows,),
-    are the logarithms of model over measured, and `jacobian`, shape (rows, costs), their derivatives with respect to
-    the logarithms of the costs.
+    are log(model / measured), and `jacobian`, shape (rows, costs), their derivatives by the logarithms of the costs.
     """
     group, weighted = row_groups(train), jacobian / ratios[:, None]
     # With pinv, directions that the rows do not constrain use no degrees of freedom.
@@ -103,7 +102,7 @@ def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatAr
 
 
 def _deviation_rows(group: Mask, metric: Mask, freedom: FloatArray) -> tuple[Mask, str]:
-    """Return the rows for a group's deviation, and their source: the group, its metric in all tables, or all rows."""
+    """Return the rows that give a group's deviation, and their source; for `POOLED`, the rows are the group's."""
     for rows, source in ((group, "own"), (metric, "metric")):
         if rows.sum() >= MIN_ROWS and freedom[rows].sum() >= MIN_FREEDOM:
             return rows, source

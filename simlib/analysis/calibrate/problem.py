@@ -73,7 +73,7 @@ class Problem:
         return np.asarray(np.log(self.train["value"].to_numpy(dtype=np.float64)))
 
     def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
-        """Return the model's value for each observation, on common random numbers.
+        """Return the model's value for each observation, with common random numbers.
 
         `points`, shape (n,) or (points, n), are logarithms of the costs. Returns: ndarray, shape (len(rows),) or
         (points, len(rows)).
@@ -93,7 +93,7 @@ class Problem:
         return np.asarray(values if np.ndim(points) > 1 else values[0], dtype=np.float64)
 
     def residuals(self, points: FloatArray, pages_per_vcpu: int, seed: int) -> FloatArray:
-        """Return the logarithm of model over measured for the training rows; shapes are those of `model`."""
+        """Return log(model / measured) for the training rows, in the shapes that `model` returns."""
         model = np.maximum(self.model(points, self.train, pages_per_vcpu, seed), 1e-9)
         return np.asarray(np.log(model) - self.measured)
 

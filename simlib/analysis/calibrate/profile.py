@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Profile intervals: range of a cost while the other costs compensate for its change.
+"""Profile intervals: ranges of a cost within which the other costs can compensate for its change.
 
 A profile is followed from the optimum outwards (Bates and Watts 1988, Nonlinear Regression Analysis and Its
-Applications, 6.1.2), with runs of few pages. At the interval's end, runs of all pages correct them within 10 %.
+Applications, 6.1.2), with runs of few pages. Runs of all pages correct these until the end is accurate to 10 %.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class _Profile:
         return _solve_for_one(self.growth_with_all_pages, distance, farthest)
 
     def growth_with_all_pages(self, distance: float) -> float:
-        """Return sqrt(growth / growth at the interval's end) from a run of all pages; it also corrects coarse runs."""
+        """Return sqrt(growth / growth at the interval's end) from a run of all pages; correct the coarse runs."""
         ratio, point, residuals = self._evaluate(distance, self.objective)
         if distance > 0:
             self.coarse = self.coarse.updated(point.logs, residuals)
         return ratio
 
     def _evaluate(self, distance: float, function: Residuals) -> tuple[float, _ProfilePoint, FloatArray]:
-        """Minimise over the other costs, from the nearest known point, until a step gains at most 2 % of `room`."""
+        """Minimise over the other costs, from the nearest known point, until a step would gain under 2 % of `room`."""
         nearest = min(self.points, key=lambda point: abs(point.distance - distance))
         step = self.sign * (distance - nearest.distance)
         residuals, point = _minimise_others(function, nearest, self.cost, step, 0.02 * self.room)

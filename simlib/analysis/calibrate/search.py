@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Least squares of a calibration: starting points over the whole physical range, and descents from some of them.
 
-The objective is deterministic: the engine uses common random numbers, so its values at two points differ only
-because of the costs.
+The objective is deterministic: the engine uses common random numbers, so values of the objective at two points differ
+only because of the costs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ FOLLOWED = 4
 """Number of starting points that are followed to a minimum: the guess, and the best of the others."""
 
 MAX_STEPS, MAX_DESCENTS = 20, 5
-"""Maximum numbers of steps in a descent, and of descents; each continues the previous one if it has not converged."""
+"""Maximum numbers of steps in a descent, and of descents; the next descent continues one that has not converged."""
 
 CONVERGED = 1e-5
 """Relative decrease of the sum of squares below which a descent has converged."""
 
 STEP = 0.05
-"""Step in the logarithm of a cost for a derivative. The objective is rough even with common random numbers: descents
+"""Finite-difference step in the logarithm of a cost. The objective is rough even with common random numbers: descents
 with smaller steps get stuck."""
 
 GUESS = "guess from the asymptotes"
@@ -40,7 +40,7 @@ GUESS = "guess from the asymptotes"
 
 @dataclass(frozen=True)
 class LogResiduals:
-    """Logarithm of model over measured, divided by each row's ratio (`noise`), shape (training rows,)."""
+    """Values of log(model / measured), divided by each row's ratio (`noise`), shape (training rows,)."""
 
     problem: Problem
     ratios: FloatArray
@@ -52,14 +52,14 @@ class LogResiduals:
         return self.problem.residuals(points, self.pages, self.seed) / self.ratios
 
     def derivative(self, point: FloatArray, step: float = STEP) -> FloatArray:
-        """Return one-sided derivatives with respect to each cost's logarithm, shape (rows, costs)."""
+        """Return derivatives with respect to each cost's logarithm by one-sided differences, shape (rows, costs)."""
         low, high = self.problem.bounds.T
         steps = np.where(point + step <= high, step, -step)
         residuals = self(np.vstack([point, point + np.diag(np.clip(point + steps, low, high) - point)]))
         return np.asarray((residuals[1:] - residuals[0]).T / steps)
 
     def jacobian(self, point: FloatArray) -> FloatArray:
-        """Return two-sided derivatives, which need twice as many runs."""
+        """Return derivatives by central differences, which need twice as many runs."""
         steps = 0.2 * np.eye(len(point))  # with smaller steps the resulting intervals are too narrow
         return np.asarray((self(point + steps) - self(point - steps)).T / (2 * 0.2))
 
@@ -120,7 +120,7 @@ def minimise(
     descents: int | None = None,
     check: parallel.Check | None = None,
 ) -> Minimum:
-    """Descend until a step reduces the sum of squares by a share below 1e-5, or changes costs by less than some 0.05 %.
+    """Descend until a step reduces the sum of squares by a share below 1e-5, or changes costs by under about 0.05 %.
 
     If one descent does not converge, others follow, up to a total of `descents` (by default `MAX_DESCENTS`).
     """
@@ -146,7 +146,7 @@ def minimise(
 
 
 def first_guess(problem: Problem) -> FloatArray:
-    """Guess logarithms of costs from a closed queueing network's asymptotes: the times of one vCPU and in saturation.
+    """Guess logarithms of costs from a closed queueing network's asymptotes: the times with one vCPU and in saturation.
 
     With one vCPU, a fault takes the think time plus the service time; with many, it takes the service time multiplied
     by the number of vCPUs (Denning and Buzen 1978). The two times give ``fault_unlocked`` and the service time, of
@@ -183,7 +183,7 @@ def starting_points(problem: Problem, seed: int) -> pd.DataFrame:
 
 
 def explore(objective: LogResiduals, progress: parallel.Progress) -> tuple[pd.DataFrame, list[Minimum]]:
-    """Screen the starting points, and descend from the best.
+    """Screen the starting points, and descend from the guess and from the best others.
 
     Returns: the table `simlib.measurements.fits.Fit.starts` of the points that were followed, and the ends of their
     descents. Raises `CalibrationError` if no start leads to finite residuals.

@@ -19,7 +19,7 @@ Tables = TableSource | Sequence[TableSource] | Mapping[str, TableSource]
 """One table, a sequence of tables, or a mapping from names to tables."""
 
 Conditions = str | Mapping[str, str]
-"""Condition on the rows of all tables, or a mapping from tables to conditions; ``""``: all other tables."""
+"""Condition on the rows of all tables, or a mapping from names of tables (``""``: all others) to conditions."""
 
 
 def read_tables(tables: Tables) -> tuple[MeasurementTable, ...]:
@@ -46,7 +46,7 @@ def read_tables(tables: Tables) -> tuple[MeasurementTable, ...]:
 
 
 def select_rows(tables: Sequence[MeasurementTable], select: Conditions) -> tuple[MeasurementTable, ...]:
-    """Return the tables with the rows that a condition selects."""
+    """Return the tables, restricted to the rows that the conditions select."""
     texts = conditions_of("select", select, tables)
     return tuple(table.select(text) for table, text in zip(tables, texts, strict=True))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Choice among strategies by simulation of a guest's migration under uncertain costs.
 
-Names are imported when they are first used, because presets of guests do not need the simulator.
+Names are imported when they are first used, because the presets of guests do not need the simulator.
 """
 
 from typing import TYPE_CHECKING

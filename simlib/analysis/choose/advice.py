@@ -33,7 +33,7 @@ class Choice(Result):
       `pairs` and of the regrets in `answers`, whichever strategy is selected. Each value's interval has this level.
     - `how`: ``sampled`` or ``whole`` migrations.
     - `runs`: replications of the selection, and of the check; printed values use all of them.
-    - `table`: one row per strategy: strategy, as_it_is, allowed (within the limit of the longest stall), stall_bound_s
+    - `table`: one row per strategy: strategy, as_it_is, allowed (within the limit on the longest stall), stall_bound_s
       (90 % upper bound of a migration's longest stall, with the scenario's CLEARs and with QEMU's), the mean of each
       objective as NAME_s, on_front (on the Pareto front of guest time lost, longest stall, CLEAR's CPU time and
       pre-copy), knee (the allowed strategy on the front that is nearest to the best of each).
@@ -43,7 +43,7 @@ class Choice(Result):
     - `answers`: one row per objective: recommended, value_s with low_s and high_s, regret_at_most_s (upper bound of
       another strategy's advantage), indifference_s, certain (no other is better by more than the zone),
       all_equivalent, equivalent.
-    - `budgets`: one row per limit of the longest stall: stall_budget_s, recommended, stall_bound_s, cost_s, share_more
+    - `budgets`: one row per limit on the longest stall: stall_budget_s, recommended, stall_bound_s, cost_s, share_more
       (of the cost without a limit).
     - `information`: one row per objective and cost: saving (s, mean, if the cost were known), indifference_s, matters
       (the saving exceeds half of the zone, and a saving by chance), switches_to.
@@ -107,12 +107,12 @@ class Choice(Result):
 
     @property
     def knee(self) -> str:
-        """The strategy that is nearest to the best values of all objectives of the Pareto front."""
+        """The strategy that is nearest to the best value of every objective of the Pareto front."""
         return str(self.table.loc[self.table["knee"], "strategy"].iloc[0])
 
     @property
     def evidence_label(self) -> str:
-        """`evidence` for a narrow column, with a remark if the host of the calibration is unknown."""
+        """`evidence` for a narrow column, with a remark if the hardware of the calibration's host is unknown."""
         return self.evidence + ", host not stated" * (UNSTATED_HOST in self.grounds)
 
     @property
@@ -121,7 +121,7 @@ class Choice(Result):
         count = len(self.pairs) - len(self.answers)
         return (
             f"with a joint confidence of {self.confidence * 100:.6g} %, all {count} differences lie within their "
-            "intervals, whichever strategy is selected (paired t, Bonferroni over all pairs of strategies)"
+            "intervals, whichever strategy is selected (paired t, Bonferroni over pairs, objectives and looks)"
         )
 
     @property
@@ -157,7 +157,7 @@ class Choice(Result):
         )
 
     def readable_answers(self) -> pd.DataFrame:
-        """Return the recommendation for each objective, and its cost, with formatted values."""
+        """Return the recommendation for each objective, its values and the equivalent strategies, formatted."""
         rows = []
         table = self.table.set_index("strategy")
         for answer in self.answers.to_dict("records"):
@@ -215,7 +215,7 @@ class Choice(Result):
 
     @property
     def notes(self) -> list[str]:
-        """Sentences below the table of strategies: shared lines, limits of the stall, and costs worth measuring."""
+        """Sentences below the table of strategies: shared rows, limits on the stall, and costs worth measuring."""
         notes = [f"Equal to {name} within indifference zones: {', '.join(rows['strategy'][rows['strategy'] != name])}"
                  for name, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
         budgets, known = self.readable_budgets(), self.readable_information().drop_duplicates("cost").head(2)
@@ -238,7 +238,7 @@ class Choice(Result):
                 cells = {"recommended": row["recommended"],
                          "longest stall, 90 %": format_seconds(row["stall_bound_s"]),
                          "weighted cost": format_seconds(row["cost_s"]),
-                         "more": f"{row['share_more']:+.1%}" * (abs(row["share_more"]) >= 5e-4)}  # fmt: skip
+                         "more": f"{100 * row['share_more']:+.1f} %" * (abs(row["share_more"]) >= 5e-4)}  # fmt: skip
             rows.append({"no stall above": format_seconds(row["stall_budget_s"])} | cells)
             if row["recommended"] == self.recommended("cost"):
                 break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A choice among batches: the pages that CLEAR write-protects per hold, simple rules, and the closed form."""
+"""A choice among batches: the pages that CLEAR processes per hold, simple rules, and the closed form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES = {"never": "whole ioctl", "64": "every 64 pages", "2m": "one huge page"}
 
 
 def batches_below(chunk: int) -> list[int]:
-    """Return the alternatives for an ioctl of `chunk` pages; 0: the whole ioctl.
+    """Return the alternatives for an ioctl that covers `chunk` pages; 0: the whole ioctl.
 
     >>> batches_below(320)
     [64, 128, 256, 0]
@@ -176,7 +176,7 @@ class Batches:
         return pd.DataFrame(
             {"rule": rules["rule"], "batch": [self.label(batch) for batch in rules["batch_pages"]],
              "worse by": times["regret_s"], "at least": times["low_s"], "at most": times["high_s"],
-             "share": rules["share"].map("{:+.1%}".format),
+             "share": (100 * rules["share"]).map("{:+.1f} %".format),
              "longest stall": [format_seconds(float(stalls[batch])) for batch in rules["batch_pages"]]}
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Choice of a strategy for the holds of mmu_lock under uncertain costs, with its confidence.
 
-There are two sets of replications. The selection finds the strategies that satisfy the limit of the longest stall. The
+There are two sets of replications. The selection finds the strategies that satisfy the limit on the longest stall. The
 check continues until the answers are certain, or until more replications could not make them certain. The
 recommendations and the printed values are computed from both sets; the intervals of all pairs of strategies hold
 jointly, whichever strategy is recommended (`simlib.analysis.choose.ranking`). All replications simulate all strategies
@@ -41,10 +41,10 @@ SELECTION, CHECK = range(2)
 """Stages; the replications of each stage use separate random streams."""
 
 SELECTION_RUNS = 24
-"""Replications of the selection."""
+"""Number of replications in the selection."""
 
 LOOKS = (32, 64)
-"""Numbers of replications of the check after which it may stop. It continues only if it can settle an open answer."""
+"""Numbers of replications after which the check may stop. It continues only if this may settle an uncertain answer."""
 
 STALL_LEVEL = 0.90
 """Probability that a migration's longest stall is below the bound of a strategy."""
@@ -164,7 +164,7 @@ def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) 
 
 
 def stall_bounds(stalls: Floats) -> Floats:
-    """Return, by strategy, an upper bound of the longest stall of another migration with probability `STALL_LEVEL`.
+    """Return, by strategy, the bound below which another migration's longest stall lies with `STALL_LEVEL`.
 
     It is a prediction bound of the logarithms, which are assumed to be normally distributed.
 
@@ -194,15 +194,15 @@ def _select(trials: Trials, options: ChoiceOptions) -> Floats:
             "sampled": "sampled migrations (a few windows of each pass; docs/sampling.md)",
             "whole": "whole migrations" + (f" ({trials.why_whole})" if trials.why_whole else ""),
         }[trials.how]
-        announce(f"{count} strategies, {fewest} to {most} simulations: {how}")
+        announce(f"{count} strategies, {fewest:,} to {most:,} simulations: {how}")
     single = Trials(trials.costs, trials.strategies[:1], trials.seed)
     single.run(SELECTION, [0], "trying one", parallel.subprogress(progress, 0.0, 0.0))
     start = time.monotonic()
     first = trials.run(SELECTION, [0], "trying each once", parallel.subprogress(progress, 0.0, 0.02))
     duration = (time.monotonic() - start) / count
     if announce is not None:
-        announce(f"{duration * fewest:.0f} to {duration * most:.0f} s on this machine, "
-                 f"with up to {parallel.concurrency()} at the same time")  # fmt: skip
+        announce(f"expected duration: {duration * fewest:.0f} to {duration * most:.0f} s "
+                 f"(maximum number of parallel simulations: {parallel.concurrency()})")  # fmt: skip
     others = trials.run(SELECTION, range(1, SELECTION_RUNS), "selecting", parallel.subprogress(progress, 0.02, 0.3))
     values = _objectives(np.concatenate([first, others]), scenario, options)
     if not values[:, :, _column("clear")].any():

@@ -8,13 +8,13 @@ lock. A scenario is mapped to such a case for the passes in which no huge page r
 - reacquire: ``reacquire`` and two transfers of the lock's cache line;
 - a waiter adds ``fault_hold``, and two transfers for each time that its fault takes the lock, and the broadcast
   invalidation if the architecture has one. The fault of a write-protected page takes the lock once unless the policy
-  sets another number, even on architectures whose other faults take it twice. So does a slow fault, which invalidates
-  nothing. Faults that take the lock for read enter together: each adds two transfers, and all of them add one hold;
-- think: ``fault_unlocked`` plus the time between two accesses divided by the share of the pages that are
-  write-protected while CLEAR runs. With probability exp(-t / refill), no vCPU has written a cleared page after time t,
-  so it is still protected, where refill = pages of the guest × interval / vCPUs. While a chunk, a share c of the guest,
-  is cleared in T, the mean share of protected pages is c × (1 - (1 - exp(-x)) / x) / x with x = T / refill, plus the
-  pages that earlier chunks of the pass left protected.
+  sets another number, even on architectures whose other faults take it twice. A slow fault also takes it once, and
+  invalidates nothing. Faults that take the lock for read enter together: each adds two transfers, all add one hold;
+- think: ``fault_unlocked`` plus the mean time between two faults of a vCPU: slow faults, and writes to pages that are
+  write-protected while CLEAR runs. A cleared page is still protected after time t with probability exp(-t / refill),
+  where refill = pages of the guest × interval / vCPUs. While a chunk, a share c of the guest, is cleared in time T, the
+  mean share of protected pages is c × (1 - (1 - exp(-x)) / x) / x with x = T / refill, plus the pages that earlier
+  chunks of the pass left protected.
 
 If no fault takes the lock, no vCPU waits, and the whole ioctl is best.
 """
@@ -82,7 +82,7 @@ def at_qemu_chunk(scenario: Scenario) -> Scenario:
 
 
 def batching(scenario: Scenario) -> Batching | None:
-    """Map a scenario to a case of the batching law, by the rules above; None if no fault takes the lock."""
+    """Map a scenario to a case of the batching law, by the rules of this module; None if no fault takes the lock."""
     policy, costs, workload = scenario.policy.resolved(), scenario.costs, scenario.workload
     local = scenario.host.line_transfer_local
     transfer = (local if local is not None else costs.line_transfer or 0) * PS

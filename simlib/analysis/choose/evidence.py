@@ -10,13 +10,13 @@ from simlib.model.host import UNSTATED
 from simlib.model.scenario import Scenario
 
 UNSTATED_HOST = "whose hardware no source states"
-"""Phrase that marks costs calibrated on such hosts in a sentence."""
+"""Phrase that marks, in a sentence, costs calibrated on hosts of unknown hardware."""
 
 _PRIORS = "published or assumed (data/priors/costs.toml)"
 
 
 def fit_of(scenario: Scenario, fit: AnyFit | None) -> Fit | None:
-    """Return the fit whose costs a choice uses, or None if the costs were given without their origin."""
+    """Return the fit whose costs a choice uses, or None if the costs were given without a fit."""
     if fit is None:
         return find_fit(scenario)
     if isinstance(fit, str | Path):
@@ -27,7 +27,7 @@ def fit_of(scenario: Scenario, fit: AnyFit | None) -> Fit | None:
 def origin(fit: Fit | None) -> str:
     """Describe the measurements that a fit was calibrated on."""
     if fit is None:
-        return "costs that were given without their origin"
+        return "measurements that were not given with the costs"
     host = fit.scenario.host
     if host.name in UNSTATED:
         return f"published tables of hosts {UNSTATED_HOST} ({host.name})"

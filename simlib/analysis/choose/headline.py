@@ -41,7 +41,7 @@ def advice(choice: Choice, objective: str) -> dict[str, str]:
 
 
 def _tracking_prefix(scenario: Scenario) -> str:
-    """Return the hosts to which the answer applies, if the hardware tracks writes.
+    """Return the method of dirty tracking as a prefix, if hardware sets dirty bits; otherwise an empty string.
 
     >>> _tracking_prefix(Scenario.parse({"policy": {"architecture": "x86-tdp", "dirty_tracking": "pml"}}))
     'With PML: '
@@ -63,9 +63,9 @@ def _recommendation(choice: Choice, objective: str) -> str:
         share, below_floor = _largest_change(choice.pairs)
         return f"{none} changes any objective by more than {share} ({confidence}{below_floor})"
     if as_it_is or answer["all_equivalent"]:
-        value = f"{title}, {seconds_text(answer['value_s'])},"
+        value = f"the {title} ({seconds_text(answer['value_s'])})"
         if not answer["certain"]:
-            return f"{none} certainly lowers {value} by more than the indifference zone"
+            return f"{none} is certain to lower {value} by more than the indifference zone"
         share = _share(answer["regret_at_most_s"], answer["value_s"])
         return f"{none} lowers {value} by more than {share} ({confidence})"
     text = f"{_imperative(recommended)}: {_effects(choice, recommended, objective)}"
@@ -119,7 +119,7 @@ def _best_shipped(choice: Choice, objective: str) -> str:
     shipped = [name for name in table["strategy"] if _settings(choice, name)[1]]
     best = table[table["strategy"].isin(shipped)].sort_values(f"{objective}_s", kind="stable").head(1)
     if not shipped or best["as_it_is"].iloc[0]:
-        return "QEMU can clear less memory per CLEAR; simlib choose without --kernel compares the sizes"
+        return "QEMU can clear less memory per CLEAR; 'simlib choose' without --kernel compares the sizes"
     row, title = best.iloc[0], OBJECTIVES[objective].title
     text, stall = _settings(choice, row["strategy"])[0], seconds_text(row["stall_s"])
     return (f"{row['strategy']} has the lowest {title}, {seconds_text(row[f'{objective}_s'])} (longest stall "
@@ -127,7 +127,7 @@ def _best_shipped(choice: Choice, objective: str) -> str:
 
 
 def _stalls(choice: Choice) -> str:
-    """Describe the longest stalls of the scenario and of the best strategy for it, with their bounds."""
+    """Describe the longest stall now, and with the strategy that is best for this objective, with their bounds."""
     table, answer = choice.table.set_index("strategy"), choice.answers.set_index("objective").loc["stall"]
     current, best = table[table["as_it_is"]], table.loc[answer["recommended"]]
     row = best if current.empty else current.iloc[0]
@@ -137,7 +137,7 @@ def _stalls(choice: Choice) -> str:
     if current.empty:
         return f"{shortest}, {value} {bounds}"
     if best["as_it_is"] or (answer["all_equivalent"] and current["allowed"].iloc[0]):
-        verb = "shortens" if answer["certain"] else "certainly shortens"
+        verb = "shortens" if answer["certain"] else "is certain to shorten"
         comparison = f"no strategy {verb} it by more than {seconds_text(answer['indifference_s'])}"
     else:
         comparison = f"{shortest}, {seconds_text(best['stall_s'])} ({seconds_text(best['stall_bound_s'])})"
@@ -153,7 +153,7 @@ def _confidence(choice: Choice, objective: str) -> str:
         rows = rows[rows["difference_low_s"] < -rows["indifference_s"]].sort_values("difference_low_s")
         first, *others = rows["strategy"]
         saving = seconds_text(answer["regret_at_most_s"])
-        exceptions.append(f"that {title} may be up to {saving} less with {shared_line(first, others)}")
+        exceptions.append(f"that the {title} may be up to {saving} lower with {shared_line(first, others)}")
     uncertain = [OBJECTIVES[str(name)].title
                  for name in answers.index[~answers["certain"].astype(bool)] if name != objective]  # fmt: skip
     exceptions += [f"for {joined(uncertain, 'and')}"] if uncertain else []
@@ -188,18 +188,19 @@ def _share(part: float, whole: float) -> str:
     """Format a share in percent, rounded up."""
     share = max(part / whole if whole else 0.0, MIN_SHARE)
     digits = 1 - math.floor(math.log10(share))
-    return f"{max(MIN_SHARE, math.ceil(share * 10**digits) / 10**digits) * 100:.2g} %"
+    percent = 100 * max(MIN_SHARE, math.ceil(share * 10**digits) / 10**digits)
+    return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 
 def _largest_change(pairs: pd.DataFrame) -> tuple[str, str]:
-    """Return the largest share by which an allowed strategy may differ, and the objectives below their floor."""
+    """Return the largest share by which an allowed strategy may differ, and a remark on changes below a floor."""
     share, below_floor = 0.0, list[str]()
     for name, rows in pairs[pairs["allowed"].astype(bool)].groupby("objective", sort=False):
         objective = OBJECTIVES[str(name)]
         value = float(rows.loc[rows["selected"].astype(bool), "value_s"].iloc[0])
         change = float(np.abs(rows[["difference_low_s", "difference_high_s"]].to_numpy(dtype=float)).max())
         if 0 < objective.floor >= change > MIN_SHARE * value:
-            below_floor.append(f"{objective.title} below {seconds_text(objective.floor)}")
+            below_floor.append(f"less than {seconds_text(objective.floor)} in the {objective.title}")
         elif value:
             share = max(share, change / value)
     return _share(share, 1.0), f"; ignoring changes of {joined(below_floor, 'and')}" if below_floor else ""

@@ -26,7 +26,7 @@ SHUFFLES = 40
 def value_of_information(
     logs: Mapping[str, NDArray[np.float64]], values: NDArray[np.float64], chosen: int, seed: int = 1
 ) -> pd.DataFrame:
-    """Estimate the average saving if each cost were known.
+    """Estimate, for each cost, the average saving if this cost were known.
 
     Returns: One row per cost, most valuable first: cost, saving (in the unit of the values, averaged over the cost's
     distribution; at most the mean of the chosen strategy), of_chance (the 95 % quantile of the savings with shuffled
@@ -53,7 +53,7 @@ def value_of_information(
 
 
 def _saving(log: NDArray[np.float64], differences: NDArray[np.float64], chosen: int) -> tuple[float, int]:
-    """Return the mean saving if the cost is known, and the alternative that contributes most to it (-1: none)."""
+    """Return the mean saving if the cost were known, and the alternative that contributes most to it (-1: none)."""
     x = (log - log.mean()) / max(1e-12, log.std())
     design = np.column_stack([np.ones_like(x), x, x * x])
     fitted = design @ np.linalg.lstsq(design, differences, rcond=None)[0]

@@ -63,7 +63,7 @@ OBJECTIVES: dict[str, Objective] = {
         Objective("stall", "longest stall", "stall",
                   "Longest time that one access of any vCPU takes.", _metric("longest_stall"), 10e-6),
         Objective("p999", "99.9th percentile", "p99.9",
-                  "99.9th percentile of the vCPUs' stalls; it is short if long stalls are rare.",
+                  "99.9th percentile of the vCPUs' stalls; it is low if long stalls are rare.",
                   _metric("stall_p999"), 10e-6),
         *(
             Objective(f"above{level}", f"time above {level} %", f">{level} %",

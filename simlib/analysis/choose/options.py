@@ -30,7 +30,7 @@ class ChoiceOptions:
     - `confidence`: joint confidence level of all intervals of differences.
     - `max_stall_s`: exclude strategies with which the longest stall of a migration exceeds this time, s, with a
       probability of more than 10 %: with the scenario's CLEARs, or with QEMU's of 1 GiB if the scenario's are smaller.
-    - `seed`: seed of the random numbers.
+    - `seed`: random seed.
     - `announce`: called with a description of the runs, and their expected duration.
     - `progress`: called with (stage, share of all stages done).
     """

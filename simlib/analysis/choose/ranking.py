@@ -26,7 +26,7 @@ FRONT = ("guest_time_lost", "stall", "clear", "precopy")
 """Objectives of the Pareto front."""
 
 BUDGETS = (10e-6, 100e-6, 1e-3, 10e-3, 100e-3)
-"""Limits of the longest stall for which a strategy and its cost are reported, s."""
+"""Limits on the longest stall for which a strategy and its cost are reported, s."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ComparisonToBest:
 class Ranking:
     """Strategies that were simulated in the same replications, ranked.
 
-    - `allowed`: indices of the strategies that satisfy the limit of the longest stall.
+    - `allowed`: indices of the strategies that satisfy the limit on the longest stall.
     - `simulated`, shape (replications, strategies, objectives): s.
     - `bounds`, shape (strategies,): upper prediction bounds of the longest stall of one more migration, s.
     - `looks`: maximum number of looks at the replications (interim analyses).
@@ -167,7 +167,7 @@ class Ranking:
 
     @cached_property
     def budgets(self) -> pd.DataFrame:
-        """Cost of each limit of the longest stall: `Choice.budgets`."""
+        """Cost of each limit on the longest stall: `Choice.budgets`."""
         comparison = self.comparisons["cost"]
         unlimited = float(comparison.means[self.selected["cost"]])
         rows = []
@@ -200,7 +200,7 @@ class Ranking:
         return [first[s] for s in range(len(self.strategies))]
 
     def _same_line(self, a: int, b: int) -> bool:
-        """True if two strategies agree in all means, and in the bounds of their stalls, within the zones."""
+        """True if both strategies or neither are allowed, and means and bounds of stalls agree within the zones."""
         low, high = sorted((float(self.bounds[a]), float(self.bounds[b])))
         if (a in self.allowed) != (b in self.allowed) or high - low > self.options.zone(low, OBJECTIVES["stall"]):
             return False
@@ -214,7 +214,7 @@ def pareto_front(values: Floats) -> NDArray[np.bool_]:
 
 
 def knee(values: Floats) -> int:
-    """Return the row nearest to the best values of all columns, on logarithmic scales from best to worst."""
+    """Return the index of the row nearest to the best value of every column, on logarithmic scales."""
     logs = np.log(np.maximum(values, 1e-12))
     span = np.ptp(logs, axis=0)
     scaled = (logs - logs.min(axis=0)) / np.where(span > np.log(1.02), span, np.inf)

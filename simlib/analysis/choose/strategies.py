@@ -101,8 +101,8 @@ def strategies_of(scenario: Scenario, names: Sequence[str] | None = None) -> tup
         distinct.setdefault(_settings(case), Strategy(name, _count_changes(scenario, case)))
     if len(distinct) < 2:
         raise InputError(
-            "strategies", ", ".join(names) or "none", "these strategies are identical for this scenario",
-            "give two that differ, such as every-64 and whole-ioctl", "name others, or add --kernel", "--strategy",
+            "strategies", ", ".join(names) or "none", "at least two strategies must differ for this scenario",
+            "name two that differ, such as every-64 and whole-ioctl", "name others, or add --kernel", "--strategy",
         )  # fmt: skip
     return tuple(distinct.values())
 

@@ -43,7 +43,7 @@ class Trials:
 
     @property
     def why_whole(self) -> str:
-        """Reason why a strategy cannot be sampled by windows; empty if all can."""
+        """Reason why a strategy cannot be sampled with windows; empty if all can."""
         cases = (strategy.applied(self.costs.scenario) for strategy in self.strategies)
         return next((reason for case in cases if (reason := unsupported_reason(case))), "")
 

@@ -89,7 +89,7 @@ class Migration(Result):
                         f"{_range(planned, 'guest_share', _percent)} of its speed")  # fmt: skip
             lines.append(f"The migration then {expected}" if planned["converges"] else "It still does not converge")
         if planned["converges"] and not self.meets_targets:
-            lines.append(f"It then converges for {100 * planned['converges']:.0f} % of the working sets that fit the "
+            lines.append(f"It converges for {100 * planned['converges']:.0f} % of the working sets consistent with the "
                          f"measurements, and meets all targets for {100 * planned['meets_all']:.0f} %")  # fmt: skip
         lock = self.lock if isinstance(self.lock, str) else self.lock.summary()
         return [*lines, *filter(None, (self._stalls(planned), lock, self.kernel, self._missed_targets(planned)))]
@@ -107,7 +107,7 @@ class Migration(Result):
         if share <= 1 - SURE:
             return f"The migration does not converge with the current settings: {why}"
         return (f"The measurements are not sufficient: with the current settings, the migration converges for "
-                f"{100 * share:.0f} % of the working sets that fit them; for the others, {why}"
+                f"{100 * share:.0f} % of the working sets that are consistent with them; for the others, {why}"
                 + ("" if len(self.guest.dirty) > 2 else ". Measure over 1, 10 and 60 s"))  # fmt: skip
 
     def _stalls(self, planned: dict[str, Any]) -> str:
@@ -116,10 +116,10 @@ class Migration(Result):
                     "page that has not arrived; if the network fails then, vCPUs wait until the migration is "
                     "recovered, and if either host fails, the guest is lost")  # fmt: skip
         if planned["throttle"] > 0:
-            return (f"{VMMS[self.guest.vmm].title} throttles vCPUs by {_range(planned, 'throttle', _whole)} %; a vCPU "
-                    f"sleeps for up to {_range(planned, 'sleep_s', seconds_text)} at a time")  # fmt: skip
+            return (f"{VMMS[self.guest.vmm].title} throttles vCPUs by {_range(planned, 'throttle', _whole)} %; the "
+                    f"longest sleep of a vCPU is {_range(planned, 'sleep_s', seconds_text)}")  # fmt: skip
         if planned["sleep_s"] > 0:
-            return f"The dirty limit makes a vCPU sleep for up to {_range(planned, 'sleep_s', seconds_text)} at a time"
+            return f"With the dirty limit, the longest sleep of a vCPU is {_range(planned, 'sleep_s', seconds_text)}"
         return "Nothing throttles the guest"
 
     def _missed_targets(self, planned: dict[str, Any]) -> str:
@@ -142,7 +142,7 @@ class Migration(Result):
         return f"Instead of the missed targets, it reaches {', '.join(texts)}" if texts else ""
 
     def readable(self) -> pd.DataFrame:
-        """Return the plans as a table of strings, without those that change nothing."""
+        """Return the plans as a table of strings, without those whose outcome equals that of an earlier plan."""
         rows, outcomes = [], set[tuple[Any, ...]]()
         for row in self.frame.to_dict("records"):
             key = tuple(round(float(row[name]), 4) for name in ("total_s", "downtime_s", "guest_share", "sleep_s"))
@@ -182,7 +182,7 @@ class MigrationOptions:
     """Options of `migrate`.
 
     - `draws`: number of working sets that are sampled.
-    - `seed`: seed of the random numbers.
+    - `seed`: random seed.
     - `lock`: True to simulate the effect of mmu_lock, which takes most of the time.
     - `kernel`: True to simulate the effect of a patched kernel, which takes half a minute more.
     - `emit`: output format (`Migration.paste`); settings that it cannot express are not tried.
@@ -243,7 +243,7 @@ def migrate(
 
 
 def _nearness(row: Any) -> tuple[float, float, float]:
-    """Sort key of plans that miss a target: share that meets all, share that converges, and sum over the targets."""
+    """Sort key of plans that miss a target: shares of runs that meet all targets, converge, meet each (summed)."""
     shares = [float(row[name]) for name in row.index if str(name).startswith("meets_") and name != "meets_all"]
     return float(row["meets_all"]), float(row["converges"]), sum(shares)
 

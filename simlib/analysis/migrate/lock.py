@@ -54,9 +54,10 @@ class LockAnswer:
         """Return the answer in a sentence."""
         rows: dict[int, Any] = {row["chunk_bytes"]: row for row in self.frame.to_dict("records")}
         now = rows[self.current]
-        setup = f"dirty rings of {self.rings} entries" if self.rings else f"CLEARs of {format_size(self.current)}"
-        effect = (f"mmu_lock: with {setup}, a vCPU waits for up to {seconds_text(now['stall_high_s'])} at a time, and "
-                  f"dirty logging takes a total of {100 * now['lost_share']:.2g} % of the guest's time")  # fmt: skip
+        setup = f"dirty rings of {self.rings:,} entries" if self.rings else f"CLEARs of {format_size(self.current)}"
+        lost = 100 * now["lost_share"]
+        effect = (f"mmu_lock: with {setup}, a vCPU waits for up to {seconds_text(now['stall_high_s'])}, and dirty "
+                  f"logging takes a total of {lost:.{3 if lost >= 99.5 else 2}g} % of the guest's time")  # fmt: skip
         if self.recommended == self.current and self.meets_target:
             return f"{effect}: no setting needs to change"
         if self.rings:

@@ -2,7 +2,7 @@
 """Sweeps over many scenarios, on this machine or a Dask cluster; finished results survive any termination.
 
 `run` writes the results of a grid to a folder; `load` reads them with labelled dimensions. `Pool` and `Cluster` execute
-its batches and, with `use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.
+the batches of a sweep and, with `use_executor`, also predictions, calibrations and choices. See docs/sweeps.md.
 """
 
 from typing import TYPE_CHECKING

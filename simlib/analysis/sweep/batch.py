@@ -117,7 +117,7 @@ def _row(grid: Grid, scenario: Scenario) -> tuple[Any, ...]:
 
 
 def replicate(grid: Grid, scenario: Scenario, seed: int) -> Floats:
-    """Simulate a scenario until the metrics of the precision rule are precise enough.
+    """Simulate a scenario until the metrics of the precision rule are precise enough, at most `most` times.
 
     Returns: ndarray, shape (replications, metrics). NaN if the workload has no such metric.
     """

@@ -54,7 +54,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     @property
     def workers(self) -> int:
-        """Threads of the cluster's workers, updated at most once a second; this machine's CPUs if there are none."""
+        """Number of the workers' threads, updated at most once a second; this machine's CPUs if there are none."""
         if time.monotonic() - self._updated > 1.0 and self._client.status == "running":
             self._updated = time.monotonic()
             with suppress(OSError, TimeoutError):  # the scheduler has disappeared: `submit` waits for it
@@ -68,14 +68,14 @@ class Cluster(AbstractContextManager["Cluster"]):
             if time.monotonic() > deadline:
                 raise SimlibError(
                     f"no answer from scheduler {self._address} for {self._patience:.0f} s; finished results are kept",
-                    "restart it, and run with resume=True", "restart it, and run with --resume",
+                    "restart the scheduler, and run with resume=True", "restart the scheduler, and run with --resume",
                 )  # fmt: skip
             self._reconnect()
         future: Future[Any] = self._executor.submit(task, *arguments)
         return future
 
     def _reconnect(self) -> None:
-        """Try to reach the scheduler again; a client that was passed in does so by itself."""
+        """Try to reach the scheduler again; a client that was passed in reconnects by itself."""
         if self._given is None and self._client.status != "connecting":
             with suppress(SimlibError):
                 self._client = _connect(self._address, CONNECT_TIMEOUT_S)

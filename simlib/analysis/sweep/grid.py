@@ -46,7 +46,7 @@ class Design(rules.Checked):
     - `kind`: one of `DESIGNS`.
     - `points`: number of points of ``latin_hypercube`` and ``sobol``, for ``sobol`` a power of 2, which keeps the
       sequence balanced.
-    - `seed`: seed of the randomisation.
+    - `seed`: random seed of the design.
     """
 
     kind: str = rules.rule(rules.choice(*DESIGNS), "full")
@@ -116,7 +116,7 @@ class Grid:
       the median of its prior. ``exact``: a point that spends such a cost is refused.
     - `pages_per_vcpu`: maximum number of simulated pages per vCPU; results are scaled. None: all pages.
     - `metrics`: metrics to keep; empty: all of the workload.
-    - `seed`: seed of the random numbers.
+    - `seed`: random seed.
     """
 
     scenario: Scenario
@@ -132,7 +132,7 @@ class Grid:
 
     @property
     def places(self) -> int:
-        """Number of places: combinations of the axes' values."""
+        """Number of places: combinations of the axes' values, or points of a sampled design."""
         return self.design.points or math.prod(len(axis.values) for axis in self.axes)
 
     @property
@@ -150,7 +150,7 @@ class Grid:
 
     @cached_property
     def digest(self) -> str:
-        """Identity of the sweep's results: equal for equal grids with the same calibrated costs."""
+        """Identity of the sweep's results: equal for equal grids with the same simlib, fits and priors."""
         text = json.dumps(
             [__version__, self._cost_digests(), self.scenario.to_toml(), [repr(axis) for axis in self.axes],
              self.architectures, self.policies, repr(self.design), repr(self.replications), self.unknown_costs,
@@ -171,7 +171,7 @@ class Grid:
 
     @cached_property
     def settings(self) -> str:
-        """Settings that determine a point's numbers in addition to its scenario."""
+        """Settings that determine the results of a point in addition to its scenario."""
         return repr((__version__, self.seed, self.metrics, self.replications, self.pages_per_vcpu))
 
     @cached_property

@@ -114,7 +114,7 @@ _ENVIRONMENT = {
 
 @contextmanager
 def _isolated() -> Iterator[None]:
-    """Keep processes that are started in this context from importing the current folder or the caller's program.
+    """Keep processes that are started in this context from importing the caller's program, or from the current folder.
 
     Importing the program would run it again; it is not needed, because its functions are pickled by value.
     """

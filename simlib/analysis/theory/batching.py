@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The batching law: the number of pages after which CLEAR should drop the lock.
 
-A clearing thread write-protects `pages` pages, each of which takes `work` seconds, and drops the lock after every
+A clearing thread processes `pages` pages, each of which takes `work` seconds, and drops the lock after every
 `batch` pages; taking the lock again without contention takes `reacquire`. `vcpus` threads think for `think` on average
 (exponential) and then need the lock, either for write (one after another) or for read (concurrently).
 
@@ -95,7 +95,7 @@ class BatchCosts:
 
 
 def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
-    """Compute the costs of batches: pages of a hold, each above 0 and limited to the pages of the ioctl.
+    """Compute the costs of batches, which are given in pages of a hold and limited to the pages of the ioctl.
 
     Raises `InputError` if a batch is not above 0.
 

@@ -135,7 +135,7 @@ def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) 
 
 
 def _occupancy(n: int, think: float, service: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of 0 … n threads at the lock. Rates are multiplied by both times, which may be 0 s."""
+    """Probabilities of 0 … n threads at the lock. Both rates are multiplied by both times, as either may be 0."""
     idle = np.arange(n, 0, -1, dtype=np.float64)
     return birth_death(idle * service, np.full(n, think))
 

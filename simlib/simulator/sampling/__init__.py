@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Migrations of any size, estimated from simulated windows, with the error of the estimate.
 
-Simulating a migration of hundreds of gigabytes takes hours, and nearly all of it is alike. `fluid_model` computes the
+Simulating a migration of hundreds of gigabytes takes hours, but nearly all of it is alike. `fluid_model` computes the
 share of the memory that is write-protected at each moment, given the speed of the guest; `window` simulates a short
 time page by page and measures the guest's speed, the duration of CLEAR and the waits of each vCPU; `estimator`
 alternates between the two from pass to pass; `sample_migration` replicates this, and `table` derives the error from the
@@ -41,7 +41,7 @@ WINDOW_METRICS = tuple(
 
 
 def unsupported_reason(scenario: Scenario) -> str:
-    """Reason why a migration cannot be sampled by windows; empty if it can.
+    """Reason why a migration cannot be sampled with windows; empty if it can.
 
     >>> unsupported_reason(Scenario.parse({"workload": {"kind": "migration", "access": "sequential"}}))
     'a guest that accesses its pages in order cannot be sampled (workload.access)'
@@ -144,7 +144,7 @@ def sample_migration(
 def sample_several(
     scenario: Scenario, replications: int, seed: int, check: parallel.Check, only: int | None = None
 ) -> list[SampledRun]:
-    """Sample one migration several times, one run after another; `only`: run only the replication of this number."""
+    """Sample one migration several times, one run after another; `only`: run only the replication with this number."""
     tasks = _tasks(scenario, replications, seed)
     return [task(check) for task in (tasks if only is None else tasks[only : only + 1])]
 
@@ -156,7 +156,7 @@ def _tasks(scenario: Scenario, replications: int, seed: int) -> list[Callable[[p
 
 
 def _curve(runs: Sequence[SampledRun]) -> pd.DataFrame:
-    """Mean throughput at each moment of the shortest run."""
+    """Mean throughput of the runs at each moment until the shortest run ends."""
     curves = [run.curve for run in runs]
     ends = min(curves, key=lambda curve: float(curve[-1, 0]))[:, 0]
     throughput = np.mean([np.interp(ends, curve[:, 0], curve[:, 1]) for curve in curves], axis=0)

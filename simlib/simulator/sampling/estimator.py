@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One sampled run of a migration of any size, with a window in each of its passes."""
+"""One sampled run of a migration of any size, with windows in each of its passes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WANTED_FAULTS = 400
 """Target number of faults in a window without CLEAR; its accesses are limited to ten times `BEFORE_CLEAR`."""
 
 ENABLING = 0.0
-"""Time taken to enable dirty logging, s, if every page is initially dirty (others: `sampling.unsupported_reason`)."""
+"""Time taken to enable dirty logging, s: every page is initially dirty (see `sampling.unsupported_reason`)."""
 
 MIN_FAULTS = 20
 """Minimum number of faults in a window for an estimate of their duration."""
@@ -115,8 +115,7 @@ def _stall_bound(scenario: Scenario, observed: Window) -> float:
 class SampledRun:
     """Result of one sampled run.
 
-    - `metrics`: those of a migration (`simlib.simulator.workloads.migration.METRICS`), except the utilisation of the
-      lock.
+    - `metrics`: values of `simlib.simulator.sampling.WINDOW_METRICS`.
     - `laps`, shape (1888,): stalls of the whole migration by `simlib.simulator.engine.result.lap_bin`.
     - `stalls`: of each window.
     - `curve`, shape (bins, 2): end of each time bin, s since the end of the warm-up, and the guest's throughput in it.
@@ -169,7 +168,7 @@ def sample_once(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check
     and Hurwitz 1943, "On the theory of sampling from finite populations", Annals of Mathematical Statistics 14(4)).
 
     - `scenario`: one for which `simlib.simulator.sampling.unsupported_reason` is empty.
-    - `seed`: seed of the windows.
+    - `seed`: random seed of the windows.
     - `at`: from 0 to 1: position of the first pass's chunk; replications have evenly spread values.
     - `check`: called with (events, simulated time) from time to time.
     """
@@ -271,7 +270,7 @@ class Logging(NamedTuple):
     fault: float
 
     def min_faults(self, shares: Floats) -> float:
-        """Return the minimum number of faults for an estimate of their duration, as full log buffers are rare.
+        """Return the minimum number of faults for an estimate of their duration: more if full log buffers are rare.
 
         - `shares`, shape (3,): shares of the accesses that meet a clean page, an unsplit block, and a missing page.
         """
@@ -361,7 +360,7 @@ def _times(cycles: Cycles, sent: _Sent) -> float:
 
 
 def _shares_agree(result: Floats, assumed: Floats) -> bool:
-    """True if the resulting shares of faulting accesses are those that a window assumed."""
+    """True if the resulting shares of faulting accesses agree with those that a window assumed."""
     resulting, expected = result.sum(axis=1), assumed.sum(axis=1)
     return bool((np.abs(resulting - expected) <= AGREES * np.maximum(np.maximum(resulting, expected), 1e-4)).all())
 

@@ -7,7 +7,7 @@ accesses since that part was last cleared. This number depends on the speed of t
 clears and sends. Only this speed, which `Rates` describes, is simulated (`simlib.simulator.sampling.window`).
 
 Pages that are accessed equally often form a class; uniform access has a single class. For each chunk and class, the
-model has the probability that a page written by the guest is clean: write-protected, or missing from a split block.
+model tracks the probability that a page written by the guest is clean: write-protected, or missing from a split block.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _between(rates: Rates, faulting: float, splitting: float) -> float:
 
 @inlined_function
 def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service: float) -> float:
-    """Time in queues per access, s: vCPUs that fault now and then, of which one is served at a time.
+    """Queueing time per access, s, of vCPUs that fault now and then and are served one at a time.
 
     P. J. Schweitzer's approximation of mean-value analysis (1979, "Approximate analysis of multiclass closed networks
     of queues"): an arriving vCPU finds the others in the queue as often as itself. `service_of` is the inverse.

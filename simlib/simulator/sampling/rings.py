@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A migration with dirty rings, estimated with windows over all of its memory.
 
-Reaping the rings write-protects their pages. Rings are reaped when a pass begins, during a pass when one is full, and
-every `Workload.reap_every`. A pass begins with all pages clean, and is steady after some reaps. Passes with hardly any
-reaps are simulated as a whole. All longer passes share one window, whose losses per second apply to their whole
-duration. The number of pages that a pass finds follows from how often each was accessed meanwhile, as in
+Reaping the rings makes the pages in them clean again. Rings are reaped when a pass begins, when one is full during a
+pass, and every `Workload.reap_every`. A pass begins with all pages clean, and is steady after some reaps. Passes with
+hardly any reaps are simulated as a whole. All longer passes share one window, whose losses per second apply to their
+whole duration. The number of pages that a pass finds follows from how often each was accessed meanwhile, as in
 `simlib.simulator.sampling.fluid_model`.
 """
 
@@ -201,7 +201,7 @@ class RingPass(NamedTuple):
 
 
 class RingPasses(NamedTuple):
-    """All passes; `sync`: cost of collecting the rings; `after`: that after the passes, s; `left`: pages at the end."""
+    """All passes; `sync`: cost of collecting rings; `after`: duration of the last, s; `left`: dirty pages left."""
 
     passes: list[RingPass]
     sync: Reaping

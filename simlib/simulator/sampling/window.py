@@ -3,7 +3,7 @@
 
 The chunk that CLEAR processes is simulated page by page, so that its holds of mmu_lock have their full duration. All
 other memory is represented by a background of some blocks, in which the same share of the accesses faults. Each page of
-the background represents n pages; as only one in n faults changes its page, it changes no faster than the memory.
+the background represents n pages; only one in n faults changes its page, so it changes no faster than the memory.
 """
 
 from __future__ import annotations
@@ -162,8 +162,7 @@ class WindowSpec(NamedTuple):
 
     - `memory`: state of the memory at GET.
     - `chunk`: the chunk that is cleared; None if a chunk is being sent.
-    - `faulting`, shape (3,): shares of the accesses that meet a write-protected page, an unsplit block, and a missing
-      page.
+    - `faulting`, shape (3,): shares of accesses that meet a write-protected page, an unsplit block, a missing page.
     - `times`: before the measurement, before CLEAR, and after it, s.
     - `accesses`: of the guest up to the beginning of CLEAR.
     - `logged`: minimum and maximum number of pages that a vCPU has logged since an interrupt emptied its buffer, when

@@ -4,7 +4,7 @@
 Each vCPU populates its region. Then, beginning at a random page, it accesses the pages of the region in order,
 again and again, until the rounds are over, and reads its stopwatch after every access; waits caused by enabling the log
 are not counted. The main thread enables dirty logging; in every round it sleeps for a while, then does GET and CLEAR,
-or has other threads CLEAR a part of the slot each. A vCPU that shares a CPU with the main thread waits while the main
+or leaves CLEAR to threads, one per part of the slot. A vCPU that shares a CPU with the main thread waits while the main
 thread is awake. At the end, every vCPU makes one more access.
 """
 
@@ -120,7 +120,7 @@ METRICS = (
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot while the guest writes.", rounds=True),
     Metric("longest_stall", "s", "Longest time that one access took after the first GET began.", "whole"),
     *(Metric(f"gap_p{digits}", "s",
-             f"{title} of the gaps between accesses of a vCPU, from the start of the first GET.")
+             f"{title} of the gaps between successive accesses of a vCPU, from the start of the first GET.")
       for digits, title in (("50", "Median"), ("99", "99th percentile"), ("999", "99.9th percentile"))),
     Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once."),
     *cpu_metrics("the end of populating", "the last CLEAR"),

@@ -37,7 +37,7 @@ class DirtyLog(KernelProgram):
         return super().faults_split and not self.splits_eagerly
 
     def enable_log(self) -> None:
-        """Enable dirty logging for the slot: set every bit; or split every block and write-protect every page.
+        """Enable dirty logging for the slot: set every bit, or write-protect every page (after an eager split).
 
         Source: arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags; arch/arm64/kvm/mmu.c kvm_arch_commit_memory_region. In
         Linux 3.11, arch/x86/kvm/mmu.c spte_write_protect dropped blocks.
@@ -228,12 +228,12 @@ class DirtyLog(KernelProgram):
 
     @property
     def clear_lock(self) -> Lock | None:
-        """Lock held while pages are write-protected; None: no lock."""
+        """Lock held while pages are cleared; None: no lock."""
         mode = self.policy.clear_lock
         return None if mode == "lockless" else self.lock(mode, regions=True)
 
     def clear_word(self, action: Scan = Scan.CLEAR) -> None:
-        """Write-protect the pages of the bitmap's word, and remove them from the log."""
+        """Write-protect the pages of the bitmap's word, or clear their dirty bits; remove them from the log."""
         costs = self.costs
         page = costs.value_or("lockless_page", "clear_page") if self.clear_lock is None else costs.clear_page
         self.program.scan(action, page, costs.clear_word, costs.clear_unsplit if self.faults_split else 0)

@@ -92,10 +92,11 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 
 
 def sample(scenario: Scenario, pages_per_vcpu: int, fraction: int = 1) -> tuple[Scenario, float]:
-    """Scenario with at most `pages_per_vcpu` pages per vCPU, or one in `fraction` of these, and its scale factor.
+    """Scenario with at most `pages_per_vcpu // fraction` pages per vCPU, and its scale factor.
 
-    In the steady state, times and counts are proportional to the pages; the start and the end are not. With dirty rings
-    the whole memory is simulated: the number of entries in them at the end of a round does not grow with the pages.
+    Pages are rounded down to whole blocks or bitmap words, but at least one. In the steady state, times and counts are
+    proportional to the pages; the start and the end are not. Dirty rings require a simulation of the whole memory: the
+    number of entries in them at the end of a round does not grow with the pages.
     """
     guest = scenario.guest
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES

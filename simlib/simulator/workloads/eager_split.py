@@ -28,7 +28,7 @@ from simlib.simulator.workloads.metrics import LOCKS, Metric, Values, WorkloadKi
 _GO, _DIRTIED = range(2)
 
 IPA_BITS = 48
-"""Bits of the guest's intermediate physical addresses, which determine the number of levels."""
+"""Size of the intermediate physical address (IPA) space, bits, which determines the number of levels."""
 
 
 def build(scenario: Scenario) -> Job:
@@ -118,11 +118,11 @@ class EagerSplit(DirtyLog):
             )  # fmt: skip
 
     def _visits(self, pages: int, height: int) -> int:
-        """Time of a walk over `pages` pages from the first page of a block, if the leaves have this height, ps."""
+        """Time in ps of a walk over `pages` pages from the first page of a block, with leaves at `height`."""
         return self.costs.walk_entry * self.table.walked(0, pages, height, self.levels)
 
     def _split_visits(self, pages: int, height: int) -> int:
-        """Time of such a walk that splits, ps."""
+        """Time in ps of such a walk that also splits."""
         walk = self.policy.split_walk
         return self.costs.walk_entry * self.table.split_walked(0, pages, height, walk, self.levels)
 

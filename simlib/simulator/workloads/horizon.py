@@ -21,7 +21,7 @@ def check_within_horizon(what: str, time: float, hint: str, cli_hint: str = "", 
 
 
 LONGEST_RUN = 10**13
-"""Number of accesses of all vCPUs (a week of computing) above which a run is refused."""
+"""Number of accesses of all vCPUs (at least two days of computing) above which a run is refused."""
 
 ACCESS_S, LONG_S = 20e-9, 10.0
 """Minimum time of the compiled engine per access without a fault, s; duration from which a run is announced, s."""
@@ -46,7 +46,7 @@ def undisturbed_accesses(scenario: Scenario) -> float:
 
 
 def check_length(scenario: Scenario) -> None:
-    """Refuse a run whose guest would access its memory for days before anything happens. Raises `HorizonError`."""
+    """Refuse a run whose warm-up and pauses would take days to simulate. Raises `HorizonError`."""
     accesses = undisturbed_accesses(scenario)
     if accesses > LONGEST_RUN:
         raise HorizonError(

@@ -238,7 +238,7 @@ class KernelProgram:
             self.read_stopwatch(of_kicks=True)
 
     def _flush_after_split(self) -> None:
-        """Flush TLBs once per block of the host's backing, even if several faults replace its mappings.
+        """Flush TLBs once per block of the guest's backing, even if several faults replace its mappings.
 
         The flush takes as long as with all vCPUs in the guest, although those that wait for the lock need no interrupt.
 

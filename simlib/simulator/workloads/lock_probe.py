@@ -81,7 +81,7 @@ def _main(kernel: DirtyLog) -> Thread:
 METRICS = (
     Metric("dirty_memory_time", "s", "From releasing the vCPUs until the end of the probe during which the last of "
            "them finishes accessing its memory.", "proportional", rounds=True),
-    Metric("lock_probes", "count", "Empty CLEARs that ran during this time.", "proportional", rounds=True),
+    Metric("lock_probes", "count", "Empty CLEARs that ran during `dirty_memory_time`.", "proportional", rounds=True),
     *LOCKS,
 )  # fmt: skip
 """Metrics of the probe."""

@@ -92,7 +92,7 @@ class WorkloadKind:
     - `default_metrics`: metrics that `simlib.predict` returns by default.
     - `measure`: (scenario, job, result) to `Values`.
     - `check_horizon`: raises `simlib._lib.errors.HorizonError` for a scenario that would exceed the simulated time.
-    - `sample`: (scenario, pages per vCPU, fraction of these to keep) to a scenario of less memory and its scale factor.
+    - `sample`: (scenario, pages per vCPU, divisor of these) to a scenario with less memory and its scale factor.
     - `warnings`: (scenario, job, result, scale factor) to warnings for a reader of the result.
     - `curve`: (scenario, job, result) to the guest's throughput over time, if the guest keeps running.
     - `dirtying_phase`: the phase in which the guest dirties its memory, if there is one.

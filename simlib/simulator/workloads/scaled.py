@@ -12,7 +12,7 @@ from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
 
 SAMPLE_PAGES = 2**18
-"""Minimum number of pages of a scaled migration: 1 GiB, with which the April 2024 mail's results do not change."""
+"""Minimum number of pages of a scaled migration: 1 GiB, with which predictions of the April 2024 mail do not change."""
 
 _TIMES = ("warm_up", "downtime", "timeout", "pause", "reap_every")
 _PER_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu", "interrupt", "kick")

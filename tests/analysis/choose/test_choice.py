@@ -98,8 +98,8 @@ def test_strategies_combine_names_and_conditions():
 @pytest.mark.parametrize(
     ("strategies", "message"),
     [(["every-64", "every-64"], "strategies = every-64: is given more than once; give each strategy once"),
-     (["every-64", "pages >= 64"], "strategies = every-64, pages >= 64: these strategies are identical for this"),
-     ([], "strategies = none: these strategies are identical"),
+     (["every-64", "pages >= 64"], "strategies = every-64, pages >= 64: at least two strategies must differ for this"),
+     ([], "strategies = none: at least two strategies must differ"),
      (["whole-ioctl", "every-64+evry-64"], "policy = evry-64: unknown policy; did you mean 'every-64'"),
      (["whole-ioctl", "every-65"], "policy = every-65: must drop the lock after a multiple of 64 pages"),
      (["whole-ioctl", "zap-batch-10"], "strategies = zap-batch-10: makes no CLEAR calls; give strategies for CLEAR"),

@@ -87,7 +87,7 @@ def test_choose_agrees_in_all_formats(ask, tmp_path, short):
     led = json.loads(text)
     assert led["answers"] == result["answers"]
     assert led["advice"][""].startswith(
-        "Leave KVM as it is (whole-ioctl): none of the 3 simulated strategies lowers CPU"
+        "Leave KVM as it is (whole-ioctl): none of the 3 simulated strategies lowers the CPU"
     )
     assert led["advice"] != result["advice"]
 

@@ -162,7 +162,7 @@ def test_a_dirty_limit_that_makes_vcpus_sleep_is_reported():
     limited = Settings(dirty_limit=True, vcpu_dirty_limit=30)
     answer = simlib.migrate(guest("600000/s over 8G", ring_entries=4096, settings=limited), options=quick(8))
     assert answer.row("current")["sleep_s_high"] > 0
-    assert "The dirty limit makes a vCPU sleep for up to" in answer._stalls(answer.row("current"))
+    assert "With the dirty limit, the longest sleep of a vCPU is" in answer._stalls(answer.row("current"))
 
 
 def test_a_rate_of_0_over_a_short_time_is_left_out():
