@@ -206,7 +206,7 @@ METRICS = (
              "proportional") for level in LEVELS),
     Metric("throttle", "percent", "Percentage of its time for which each vCPU sleeps at the end of the migration.",
            integer=True),
-    Metric("throttled_share", "share", "Share of their time before the switchover for which the vCPUs slept."),
+    Metric("throttled_share", "share", "Share of their time before the switchover for which throttled vCPUs slept."),
     *GUEST,
     *LOCKS,
 )  # fmt: skip
