@@ -27,7 +27,7 @@ GIB_PAGES = 2**18
 DRAWS, SEED = 4000, 1
 
 Costs = Callable[[str], NDArray[np.float64]]
-"""Function that returns draws of a cost by its name, ps."""
+"""Function that returns draws, in ps, of the cost with a given name."""
 
 
 class PublishedTime(NamedTuple):

@@ -33,7 +33,7 @@ def scenarios() -> Scenario:
 
 
 def migration_time(way: str, link: float, seed: int, check: parallel.Check | None = None) -> float:
-    """Time of a whole migration over a link of `link` bytes/s, s."""
+    """Time in s of a whole migration over a link of `link` bytes/s."""
     case = UncertainCosts.of(scenarios().variant(way)).central().changed({"workload": {"link": f"{round(link)}B/s"}})
     metrics = run_scenario(scaled(case, PART), seed=seed, progress=check).metrics
     idle_bytes = 4e9  # memory that the guest does not write, sent once: it has 24 GB and writes 20

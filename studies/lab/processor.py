@@ -18,7 +18,7 @@ WAITING = ("queued_spin_lock_slowpath", "queued_read_lock_slowpath",
 """Functions in which a CPU waits for mmu_lock, and functions of the patches' statistics that count the waiting."""
 
 TICK = (1000, 8000)
-"""Range of gaps in the quiet cells that are timer ticks, instructions. In longer gaps the clearing thread wakes up."""
+"""Range of the quiet cells' gaps that are timer ticks, instructions. In longer gaps the clearing thread wakes up."""
 
 
 def ticks(name: str) -> tuple[float, float]:
@@ -40,7 +40,7 @@ def ticks(name: str) -> tuple[float, float]:
 
 
 def waiting(name: str) -> tuple[float, float]:
-    """Costs of enqueueing for mmu_lock, and of a poll that finds it held, instructions.
+    """Numbers of instructions of enqueueing for mmu_lock, and of a poll that finds it held.
 
     In every cell, the instructions in `WAITING` are a linear combination of acquisitions, contended acquisitions and
     turns that a CPU gave away. The coefficients of the last two are returned.

@@ -77,7 +77,7 @@ def switch_effects(experiment: str) -> pd.DataFrame:
 
 
 def clear_instructions(experiment: str, name: str) -> float:
-    """Instructions that the clearing thread executes in all CLEARs of a cell of an experiment, as lab time, s.
+    """Lab time, s, of the instructions that the clearing thread executes in all CLEARs of a cell of an experiment.
 
     This is the number of pages times the cost of a page while the vCPUs are parked.
 

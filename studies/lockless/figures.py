@@ -42,7 +42,7 @@ def detectable_regression(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="change in run time by the series, %")
     figure.update_layout(height=380, margin_l=120)
-    subtitle = "measured times; after over before"
+    subtitle = "measured times; after relative to before"
     return style.titled(figure, "Kernbench: change in run time, and detectable slowdown", subtitle, entries_per_row=5)
 
 
@@ -60,9 +60,9 @@ def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
             hovertemplate="GET %{y:.3f}, dirty pages %{x:.3f}<extra>%{fullData.name}, simulated</extra>",
         )  # fmt: skip
     figure.add_hline(y=published, line={"color": style.INK, "width": 2, "dash": "dot"})
-    figure.update_xaxes(style.log_axis(rows["dirty_ratio"], "dirty pages of a GET: after over before"))
+    figure.update_xaxes(style.log_axis(rows["dirty_ratio"], "dirty pages of a GET: ratio of after to before"))
     ratios = [*rows["ratio"], *rows["ratio_lab"], published]
-    figure.update_yaxes(style.log_axis(ratios, "time of a GET: after over before"))
+    figure.update_yaxes(style.log_axis(ratios, "time of a GET: ratio of after to before"))
     subtitle = f"one point per simulated setting; dotted: published, {published:.3f}"
     return style.titled(figure, "Time of GET: ratio of after to before the 2013 series", subtitle, entries_per_row=3)
 

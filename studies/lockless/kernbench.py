@@ -126,7 +126,7 @@ def runs_needed(percent: float, ept: str) -> int:
 
 @dataclass(frozen=True)
 class Means:
-    """Two means of times, s, of `runs` runs each; the source does not state their spread."""
+    """Two means, in s, of the times of `runs` runs each; the source does not state their spread."""
 
     before: float
     after: float
@@ -144,7 +144,7 @@ class Means:
 
     @property
     def insignificant_sd(self) -> float:
-        """Smallest standard deviation of a run, s, equal before and after, at which the two-sided p is at least 5 %."""
+        """Smallest standard deviation of a run, s, if equal before and after, for a two-sided p of at least 5 %."""
         return self.saved / self._quantile / float(np.sqrt(2 / self.runs))
 
     @property
@@ -154,7 +154,7 @@ class Means:
 
     @property
     def outlier(self) -> float:
-        """Time of one run before, s, that would cause the whole difference if all others took as long as after."""
+        """Time, s, of one run before the series that explains the difference if all others took as long as after it."""
         return self.runs * self.before - (self.runs - 1) * self.after
 
     @property

@@ -17,7 +17,7 @@ from studies.x86.hosts import configurations
 from studies.x86.parked import parked_costs
 
 DRAWS = 15
-"""Draws of the costs for the intervals of the changes; the seconds of degradation use a third of them."""
+"""Number of draws of the costs for the intervals of the changes; the seconds of degradation use a third of them."""
 
 CHOSEN = len(settings.SETTINGS) + 4
 """Number of workload settings that were chosen: those that the April 2024 mail does not state, and the

@@ -2,7 +2,7 @@
 """The April 2024 mail: effect of the 64-page drop in three configurations of x86 and on LoongArch.
 
 The costs come from fits that used one number of a migration: the change of CLEAR's CPU time in configuration 1. The
-scenario file has the settings of the guest, the link and userspace that the mail does not state; the nine numbers
+scenario file contains the settings of the guest, the link and userspace that the mail does not state; the nine numbers
 were used to choose them.
 """
 

@@ -53,12 +53,12 @@ NUMBERS = tuple((number, metric) for number in (1, 2, 3) for metric in PUBLISHED
 
 
 def published() -> NDArray[np.float64]:
-    """Return the nine published changes as logarithms of after over before, in the order of `NUMBERS`."""
+    """Return the nine published changes as logarithms of the ratio of after to before, in the order of `NUMBERS`."""
     return np.array([np.log1p(published_change(*number) / 100) for number in NUMBERS])
 
 
 def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel.Check) -> list[float]:
-    """Simulate the logarithms of after over before for all `NUMBERS`, with a part of the memory."""
+    """Simulate the logarithms of the ratios of after to before for all `NUMBERS`, with a part of the memory."""
     logs = []
     for number in (1, 2, 3):
         variant = configurations().variants[f"config-{number}"]
@@ -81,7 +81,7 @@ def column(number: tuple[int, str]) -> str:
 
 
 def load_grid() -> pd.DataFrame:
-    """Load the grid: a column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before."""
+    """Load the grid: columns for `SETTINGS`, and for `NUMBERS` the logarithms of the ratios of after to before."""
     table = pd.read_csv(data_dir() / "fits" / "april-2024-settings.csv")
     for name, (values, _) in SETTINGS.items():
         table[name] = table[name].astype(type(values[0]))

@@ -202,7 +202,7 @@ class _Problem:
 def fit(
     machine: str = "AmpereOne", hypothesis: WalkHypothesis = HYPOTHESES[0], *, draws: int = 200, seed: int = 1
 ) -> WalkFit:
-    """Fit ratios of costs by least squares in units of the published standard deviations, with `draws` for intervals."""
+    """Fit ratios of costs by least squares in published standard deviations, with `draws` for intervals."""
     problem = _Problem(machine, hypothesis)
     best = problem.solve(problem.observed, problem.starts)
     starts, drawn = [best.x, problem.starts[0]], problem.draw_observations(draws, seed)

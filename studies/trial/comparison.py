@@ -50,7 +50,7 @@ OWN = (
 
 
 def own_patches(trials: dict[str, Trial]) -> pd.DataFrame:
-    """Ratios that trials of bundled patches and the lab's collections both have.
+    """Ratios that both the trials of bundled patches and the lab's collections contain.
 
     Returns: ``trial``, ``mmu_mode``, ``number``, ``tried`` (the ratio), ``low``, ``high``, ``collected`` (the ratio
     in other cells: their memory and vCPUs differ, so only direction and order of magnitude have to agree).

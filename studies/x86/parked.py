@@ -25,7 +25,7 @@ MACHINE = "x86-published"
 """Name of the host that the x86 tables are taken to describe."""
 
 ONE_SOCKET = 32
-"""Number of vCPUs up to which the shadow MMU's table has a constant time per GiB; the costs come from these rows."""
+"""Number of vCPUs up to which the shadow MMU's table shows a constant time per GiB; the costs come from these rows."""
 
 TOLERANCE_PERCENT = 15.0
 """Maximum deviation from a published time at which the model counts as agreeing, percent."""

@@ -41,7 +41,7 @@ REPEATS = (3, 20)
 """Minimum and maximum number of repeats of all cells."""
 
 BUSY_PERCENT = 10.0
-"""Maximum share of CPU time used by other programs, percent; a busier host needs `allow_busy`."""
+"""Maximum percentage of the CPU time that other programs use; a busier host needs `allow_busy`."""
 
 
 @dataclass(frozen=True)

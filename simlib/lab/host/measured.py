@@ -104,7 +104,7 @@ class HostData:
 
     @cached_property
     def kicks(self) -> list[Floats]:
-        """Interruptions of a vCPU that only reads: duration of each, including an access, by repeat, ps.
+        """Interruptions of a vCPU that only reads: durations in ps, each including an access, by repeat.
 
         These are the vCPU's longest gaps, one for each flush that interrupted a CPU (KVM's count); none if gaps or
         counts are missing.
@@ -121,7 +121,7 @@ class HostData:
 
     @cached_property
     def counted_holds(self) -> Floats:
-        """Mean hold of mmu_lock by a parked vCPU's fault, by repeat, ps; NaN without the kernel's statistics.
+        """Mean hold in ps of mmu_lock by a parked vCPU's fault, by repeat; NaN without the kernel's statistics.
 
         The faults are those after CLEAR's write-protection; if these take no lock, the faults that map pages.
         """

@@ -66,7 +66,7 @@ class Probe:
         return _costs(self.solution.x, self.values)
 
     def resampled_costs(self, values: Mapping[str, float], random: np.random.Generator) -> dict[str, float]:
-        """Costs for slightly different values, to first order, with a transfer time sampled from its prior, ps."""
+        """Costs in ps for slightly different values, to first order, with a transfer time sampled from its prior."""
         shift = (_targets_of(values) - self.targets) / _DEVIATIONS
         shift[2] = random.standard_normal()
         shift = shift[self.known]

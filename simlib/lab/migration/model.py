@@ -24,7 +24,7 @@ FULL_SPEED_S = 1e-6
 on it."""
 
 FAULT_S = 0.4e-3
-"""Time from a fault during postcopy to the arrival of its page, s, with both sides on one host. Assumed; it hardly
+"""Time in s from a fault during postcopy to the arrival of its page, with both sides on one host. Assumed; it hardly
 affects any result here."""
 
 LEVEL, DRAWS, _RESIDUAL_DRAWS = 0.9, 60, 50

@@ -117,7 +117,7 @@ class Trial(Result):
         return pd.DataFrame(rows, columns=["mmu_mode", "cell", "name", "ratio", "low", "high"])
 
     def json(self) -> str:
-        """Format the trial as JSON, for `load_trial`; ``differences`` has the values of every run."""
+        """Format the trial as JSON, for `load_trial`; ``differences`` contains the values of every run."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     def files(self, prefix: str = "") -> dict[str, str]:
