@@ -108,7 +108,7 @@ GUEST = (
     ),
     MigrationInput("link", "link", parse_bandwidth, "Bandwidth available to the migration, e.g. 25Gbit/s.", "RATE"),
     MigrationInput("architecture", "architecture", _text,
-                   "Architecture of the host, as in docs/scenario.md. Default: as QEMU reports, or x86-tdp.", "NAME"),
+                   "Architecture of the host (see docs/scenario.md). Default: as QEMU reports, or x86-tdp.", "NAME"),
     MigrationInput("dirty-tracking", "dirty_tracking", _text,
                    "How KVM tracks dirty pages: pml (default) or write_protect on x86 with EPT or NPT; write_protect "
                    "(default), dbm or hdbss on arm64; write_protect elsewhere.", "NAME"),
@@ -127,9 +127,9 @@ GUEST = (
 
 TARGETS = (
     MigrationInput("downtime-limit", "downtime_s", parse_time, "Target: maximum downtime, e.g. 300ms.", "TIME"),
-    MigrationInput("deadline", "deadline_s", parse_time, "Target: maximum total time, e.g. 15min.", "TIME"),
+    MigrationInput("deadline", "deadline_s", parse_time, "Target: maximum total migration time, e.g. 15min.", "TIME"),
     MigrationInput("min-guest-speed", "min_guest_speed", parse_share,
-                   "Target: minimum mean throughput of the guest during the migration, e.g. 80%.", "SHARE"),
+                   "Target: minimum mean guest throughput, relative to an undisturbed guest, e.g. 80%.", "SHARE"),
     MigrationInput("max-stall", "max_stall_s", parse_time,
                    "Target: maximum length of a stall of a vCPU other than the downtime, e.g. 50ms.", "TIME"),
 )  # fmt: skip

@@ -234,7 +234,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare policies at each given number of vCPUs, with intervals. All use the same costs and common random numbers.
 
-    change_percent is the change relative to the first policy, from paired runs. Examples: simlib compare
+    The column change_percent is the change relative to the first policy, from paired runs. Examples: simlib compare
     data/scenarios/lab-x86-shadow.toml whole-ioctl every-64 every-512 --vcpus 4,8
 
     simlib compare data/scenarios/x86-160-vcpus.toml baseline every-64 --variant before --vcpus 16
@@ -339,13 +339,14 @@ def explore(
     port: Annotated[int, Option(min=0, max=65535, help="TCP port on the loopback interface; 0: any free port.")] = 0,
     browser: Annotated[bool, Option(help="Open the page in a browser.")] = True,
     lab: Annotated[bool, Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
-    query: Annotated[str, Option(metavar="QUERY", help="Initial state of the page, as in the query of its URL.")] = "",
+    query: Annotated[str, Option(metavar="QUERY", help="Initial state of the page, as a URL query string.")] = "",
     scenario: Annotated[Path | None, from_file("FILE", "Scenario file with the initial state of the page.")] = None,
     table: Annotated[
         Path | None, into_file("OUT.csv", "Write the page's table to OUT.csv, and do not open the page.")
     ] = None,
 ) -> None:
-    """Open the explorer, a web page that simulates migrations, and serve the notebooks; only on loopback, with a token.
+    """Open the explorer, a web page that simulates migrations, and serve the notebooks. The server listens only on the
+    loopback interface, and requires a token.
 
     Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
     """

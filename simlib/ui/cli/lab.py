@@ -151,7 +151,7 @@ def lab_predict(
     *,
     experiment: ExperimentArgument,
     out: Annotated[Path, into_folder("DIR", "Folder for the table and its descriptor.")],
-    name: Annotated[str, Option(help="Prefix of the tables' names, also for collecting the experiment.")],
+    name: Annotated[str, Option(help="Prefix of the tables' names; collect the experiment under the same name.")],
 ) -> None:
     """Predict the lab's measurements of an experiment before it is run.
 
@@ -208,7 +208,7 @@ def lab_migrate(
     restart: RestartOption = False,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Migrate guests between two QEMU processes on this host, and record what QEMU does.
+    """Migrate guests between two QEMU processes on this host, and record passes, times and throttling.
 
     The guest runs firmware of 64 KiB that writes to memory at a known rate. Migrations run one after another; their
     times are valid only on an otherwise idle host. Results are kept: to resume an interrupted run, repeat the command.
@@ -247,7 +247,7 @@ class TryOptions:
         list[str] | None,
         Option("--arch", help="Architecture or MMU mode, e.g. x86_64/npt; may be repeated. Default: all affected."),
     ] = None
-    quick: Annotated[bool, Option("--quick", help="Run fewer cells; takes minutes on two cores.")] = False
+    quick: Annotated[bool, Option("--quick", help="Run fewer cells; this takes minutes on two cores.")] = False
     parameter: Annotated[
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="Parameter of kvm.ko, only for the kernel with the series."),
@@ -367,9 +367,7 @@ def _parameters(option: str, settings: list[str]) -> dict[str, str]:
 
 @app.command("costs")
 def lab_costs(
-    out: Annotated[
-        Path | None, into_folder("DIR", "Estimate the costs from data/collected, and write the fits to DIR.")
-    ] = None,
+    out: Annotated[Path | None, into_folder("DIR", "Estimate the costs from data/collected; write the fits.")] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Print the costs of KVM's actions on the lab's emulated machines, in instructions.

@@ -95,7 +95,7 @@ def migrate(
         ),
     ] = EmitFormat.VIRSH,
     kernel: Annotated[
-        bool, Option("--kernel", help="Also simulate the effect of patched kernels, which takes half a minute.")
+        bool, Option("--kernel", help="Also simulate the effect of patched kernels; this takes another half minute.")
     ] = False,
     draws: Annotated[int, Option(min=1, help="Number of working sets to simulate.")] = 64,
     seed: Annotated[int, Option(min=0, help="Random seed; the same seed gives the same result.")] = 1,
