@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Figures: one function per figure, from a tidy table to a Plotly figure.
 
-They only scale and sort values. Points are measured, lines are the model; simulated figures say so in their subtitle.
+They only scale and sort values. Points show measurements, lines the model; the subtitle names simulated values.
 Names are imported at their first use, because importing Plotly is slow.
 """
 

@@ -73,7 +73,7 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time agai
     figure.update_yaxes(style.time_axis([*rows["value"], *low, *rows["high"]], "dirty memory time"))
     _boundary(figure, rows)
     _key(figure, rows)
-    return style.titled(figure, title, "points are measured, lines are the model", entries_per_row=3)
+    return style.titled(figure, title, "points: measured, lines: model", entries_per_row=3)
 
 
 @reads("curves", COLUMNS)
@@ -113,7 +113,7 @@ def contentions(
         _boundary(figure, rows, at)
     _key(figure, rows)
     hidden = sorted(set(rows.loc[(rows["value"] <= 0) & (rows["kind"] == "measured"), "vcpus"]))
-    subtitle = "points are measured, lines are the model"
+    subtitle = "points: measured, lines: model"
     if hidden:
         counts = ", ".join(f"{v:g}" for v in hidden)
         subtitle += f"; points with 0 contentions are not shown (vCPUs: {counts})"
@@ -162,7 +162,7 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     laws = [law for kind, law in _BASELINES.items() if (rows["kind"] == kind).any()]
     entries = [(name, look, style.MODEL_COLOURS[name]) for name, look in laws]
     style.key(figure, [*_entries(rows, "model, "), *entries])
-    subtitle = "points are measured, lines are models; the thin dotted line is ideal"
+    subtitle = "points: measured, lines: models; thin dotted line: ideal"
     return style.titled(figure, title, subtitle, entries_per_row=3)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Degradation of the guest during migration, and passes of the migration.
 
-Lines are the model: dashed where a line predicts a measurement to which no cost was fitted, and solid elsewhere. Points
-are published.
+Lines show the model: dashed where a line predicts a measurement to which no cost was fitted, and solid elsewhere.
+Points show published measurements.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def degradation_over_time(
     figure.update_yaxes(title="degradation, %", col=1)
     figure.update_xaxes(title="time since the log was enabled, s", rangemode="tozero", col=1)
     figure.update_xaxes(title="time above that degradation, s", rangemode="tozero", col=2)
-    subtitle = "simulated" if measured is None else "lines are the model, points are published"
+    subtitle = "simulated" if measured is None else "lines: model, points: published"
     return titled(figure, title, subtitle, entries_per_row=3)
 
 

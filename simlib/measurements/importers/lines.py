@@ -45,7 +45,7 @@ def any_line(*patterns: re.Pattern[str]) -> Callable[[list[str]], bool]:
 
 
 class ForeignText(Exception):  # noqa: N818  # not an error yet: the caller recognises the text
-    """The text does not have the format of its reader; `expected` describes that format."""
+    """The text does not have the format that its reader expects; `expected` describes that format."""
 
     def __init__(self, expected: str) -> None:
         self.expected = expected

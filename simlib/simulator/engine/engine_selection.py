@@ -12,13 +12,13 @@ from simlib.simulator.engine import compiled, reference
 from simlib.simulator.engine.result import EngineResult, Progress
 
 MAX_REFERENCE_EVENTS = 20_000
-"""Maximum number of events of a run on the reference engine, which takes a quarter of a second for them."""
+"""Maximum number of events of a run on the reference engine, which simulates them in a quarter of a second."""
 
 COMPILE_AFTER_EVENTS = 500_000
 """Number of events of reference runs in this process (about six seconds) after which compiling pays off."""
 
 LOAD_AFTER_EVENTS = 10_000
-"""Number of events of these runs after which loading pays off, if the engine is already compiled."""
+"""Number of events of reference runs after which loading pays off, if the engine is already compiled."""
 
 
 class _ReferenceEvents:
@@ -32,7 +32,7 @@ class _TooLongError(Exception):
 
 
 def run(job: Job, seed: int = 1, *, trace: int = 0, progress: Progress | None = None) -> EngineResult:
-    """Run a job; the arguments, result and errors are those of `simlib.simulator.engine.compiled.run`."""
+    """Run a job; arguments (except `ledger`), result and errors are those of `simlib.simulator.engine.compiled.run`."""
     budget = 0
     if not (trace or compiled.is_loaded()):
         limit = LOAD_AFTER_EVENTS if compiled.is_compiled() else COMPILE_AFTER_EVENTS

@@ -15,7 +15,7 @@ MAX_THREADS = 1 << 10
 """Maximum number of threads of a job."""
 
 HORIZON_PS = (1 << 52) - 1
-"""Longest simulated time, about 75 minutes: a time and a thread's number fit into one 64-bit key."""
+"""Longest simulated time, about 75 minutes, so that a time and a thread's number fit into one 64-bit key."""
 
 MAX_PRIVATE_STEPS = 1 << 26
 """Maximum number of steps of a thread while its clock does not advance; more steps indicate an endless loop."""
@@ -97,13 +97,13 @@ def ring_overflow(now: int) -> HorizonError:
 
 
 def check_room(what: str, count: int, room: int) -> None:
-    """Refuse a record that is longer than requested. Raises `HorizonError`."""
+    """Refuse a run whose trace or ledger is longer than requested. Raises `HorizonError`."""
     if room and count > room:
         raise HorizonError(f"the run has {count} {what}, more than the {room} requested; trace a smaller scenario")
 
 
 def vcpu_pages(job: Job) -> int:
-    """Number of pages of the smallest region, a vCPU's, in which random pages are drawn."""
+    """Number of pages of the smallest region, a vCPU's; random pages are drawn from such regions."""
     return max(1, int((job.region[:, 1] - job.region[:, 0]).min()))
 
 

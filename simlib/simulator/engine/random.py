@@ -2,7 +2,7 @@
 """Counter-based random draws that every engine computes identically, bit for bit.
 
 A draw depends only on seed, thread and draw number, not on the engine, the worker or the order of events. Strategies
-can therefore be compared on common random numbers. The generator is SplitMix64 (Steele, Lea and Flood 2014, "Fast
+can therefore be compared with common random numbers. The generator is SplitMix64 (Steele, Lea and Flood 2014, "Fast
 splittable pseudorandom number generators"), used as a hash of the counter.
 
 Durations come from a table of 2048 equally likely values in fixed point: the conditional means of a gamma distribution
@@ -159,7 +159,7 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
 
 
 def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Classes of places by popularity with the density of `zipf_table`; each has twice as many places as the last one.
+    """Classes of places by popularity with the density of `zipf_table`, of sizes 1, 1, 2, 4 … and the remaining places.
 
     Returns: share of the accesses that go to each class, and its number of places, shape (classes,). Raises
     `InputError` as `zipf_table` does.

@@ -25,7 +25,7 @@ BINS = 512
 """Number of bins of every quantity recorded over time."""
 
 LAP_BITS = 5
-"""log2 of the number of bins of laps in each power of two: a bin is at most 3 % wide."""
+"""log2 of the number of lap bins per power of two: the width of a bin is at most 1/32 of its lower end."""
 
 LAP_BINS = (64 - LAP_BITS) << LAP_BITS
 """Number of bins of laps: see `lap_bin`."""
@@ -74,7 +74,7 @@ vCPU sleeps; the steps THROTTLE_CHECK, THROTTLE (if it pauses the vCPUs), DIRTY_
 
 
 def lap_bin(lap: int) -> int:
-    """Bin of a lap, from its number of bits and the five bits after the first bit. Below 64 ps, every lap has a bin.
+    """Bin of a lap, from its number of bits and the five bits after the first; below 64 ps, one value per bin.
 
     >>> lap_bin(63), lap_bin(64), lap_bin(65), lap_bin(1_000_000), lap_bin(2**63 - 1)
     (63, 64, 64, 509, 1887)
@@ -203,7 +203,7 @@ class EngineResult:
     __hash__ = None  # type: ignore[assignment]  # results are values to compare, not keys
 
     def differences(self, other: EngineResult) -> list[str]:
-        """Names of the fields in which two runs differ, for the message of a test."""
+        """Names of the fields in which two runs differ, for a test's message."""
         return [f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))]
 
     def locks(self, job: Job) -> pd.DataFrame:

@@ -6,7 +6,7 @@
 facts that `static_analysis` derives from the programs and the rounds that `fast_forward` learns), `access` the guest's
 memory accesses, `clock` the passing of time, `turns` the scheduling of an emulator's single processor, `locks` the lock
 disciplines, `throttling` the throttling of vCPUs, `memory` the page table and the dirty log, `logs` the log buffers
-and dirty rings, `statistics` the records. `interpreter` runs step after step.
+and dirty rings, `statistics` the records. `interpreter` runs one step after another.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _addresses: dict[bool, int] = {}
 """Addresses of `slow_path` for runs with records (True) and without (False), once the engine is compiled for them."""
 
 BUDGET = 500_000
-"""Number of events between checks for an interrupt and updates of the progress display; they take well below 0.1 s."""
+"""Number of events (well below 0.1 s) between two checks for an interrupt and updates of the progress display."""
 
 
 def run(job: Job, seed: int = 1, *, trace: int = 0, ledger: int = 0, progress: Progress | None = None) -> EngineResult:
     """Run a job with the compiled engine.
 
-    Raises `DeadlockError` if every thread that has not ended waits for another. Raises `HorizonError` if simulated time
-    passes 75 minutes, or the trace exceeds `trace`. Raises `InputError` if the job has more than 1024 threads.
+    Raises `DeadlockError` if no thread can continue. Raises `InputError` if the job has more than 1024 threads. Raises
+    `HorizonError` for an endless loop, a ring overflow, a time above 75 minutes, or too long a trace or ledger.
 
     - `job`: programs, threads and locks.
-    - `seed`: seed of the random numbers.
+    - `seed`: random seed.
     - `trace`: record up to this many trace events; 0: none.
-    - `ledger`: record up to this many entries of what happened to the guest's pages; 0: none.
+    - `ledger`: record up to this many entries on what happened to the guest's pages; 0: none.
     - `progress`: called with (events, simulated time in ps) several times a second.
 
     >>> from simlib.model.program import Lock, Program
@@ -101,7 +101,7 @@ def compile_ahead(*, recorded: bool = False, slow_path_only: bool = False) -> No
 
 
 def _minimal_run(records: int = 0) -> Run:
-    """A run of one thread and one step, before it begins."""
+    """A run of a minimal job (one thread, one RUN), before its first event."""
     program = Program()
     with program.thread():
         program.run(1000)

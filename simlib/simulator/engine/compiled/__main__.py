@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compile the engine ahead of the first run: ``python -m simlib.simulator.engine.compiled [plain|recorded]...``.
 
-By default, it is compiled for both kinds of runs.
+By default, the engine is compiled for both kinds of runs.
 
 Numba caches the machine code (``NUMBA_CACHE_DIR``), so that later commands need not compile it. Runs with records have
 separate machine code. With ``slow_path`` before the kinds, only the slow path is compiled.

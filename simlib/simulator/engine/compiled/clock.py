@@ -55,7 +55,7 @@ def sample(thread, quantiles, mean, table):
 
 @always_inline
 def random_page(thread, places, multiple, table):
-    """Random page of the region."""
+    """Random page of the thread's region."""
     choices = (thread.end[0] - thread.begin[0]) // multiple
     bits = next_bits(thread)
     number = np.int64(bits >> np.uint64(64 - SEEK_BITS))

@@ -36,7 +36,7 @@ UNKNOWN = -1
 
 @always_inline
 def quantity(pages, thread, step, time):
-    """Value of a quantity that TEST reads and only the thread itself changes."""
+    """Value of a quantity that TEST reads and that only the thread itself changes."""
     kind, argument = step.b, step.c
     if kind == Quantity.DONE:
         return int(thread.page >= thread.end[argument])
@@ -61,7 +61,7 @@ def in_guest(thread):
 
 @always_inline
 def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step):
-    """Value of a quantity that TEST reads and other threads change."""
+    """Value of a quantity that TEST reads and that other threads can change."""
     kind, argument = step.b, step.c
     if kind == Quantity.FLAG:
         return world.flags[argument]
@@ -152,7 +152,7 @@ def wait_at_barrier(run, thread, number, step):
 
 @outlined
 def wake_or_sleep(run, thread):
-    """Read the clock; before the alarm, sleep for the shortest time after which it may be due (all threads run)."""
+    """Read the clock; before the alarm, sleep until the alarm would be due if all threads ran meanwhile."""
     world = run.worlds[0]
     now = world.now
     remaining = thread.alarm - clock.shown_time(world, now)
@@ -173,7 +173,7 @@ def wake_or_sleep(run, thread):
 
 @outlined
 def kick_vcpus(run, thread, number, step):
-    """Interrupt all vCPUs that are in the guest."""
+    """Interrupt all other vCPUs that are in the guest."""
     world = run.worlds[0]
     time = clock.sample(thread, run.quantiles, step.a, step.c)
     for j in range(world.vcpus):

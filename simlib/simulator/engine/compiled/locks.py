@@ -28,7 +28,7 @@ def transfer(world, cpus, owner, number):
 
 @always_inline
 def use_lock_word(world, cpus, lock, number, at):
-    """Operate on the lock word, as requested at time `at`; returns the time at which the operation is done."""
+    """Perform an operation, requested at time `at`, on the lock word; returns the time at which it is done."""
     if lock.kind == Discipline.SERVER:
         return at
     done = max(at, lock.line_free) + transfer(world, cpus, lock.line_owner, number)
@@ -85,7 +85,7 @@ def successor(cpus, waiting, index, lock, by):
 
 @outlined
 def poll_sweep(world, cpus, waiting, index, lock, by, number):
-    """Time in which all waiters of a ticket lock read the word, `number` first."""
+    """Time that all waiters of a ticket lock take to read the word, beginning with thread `number`."""
     time = transfer(world, cpus, by, number)
     for place in range(lock.length):
         time += transfer(world, cpus, by, waiter(waiting, index, lock, place))
@@ -306,7 +306,7 @@ def grant_to(run, index, lock, place, number, thread, by, now, at):
 
 @always_inline
 def count_waiters_below(waiting, index, lock, below):
-    """Number of waiting threads whose number is below `below`."""
+    """Number of waiting threads whose thread number is below `below`."""
     count = 0
     for place in range(lock.length):
         if waiter(waiting, index, lock, place) < below:

@@ -12,7 +12,7 @@ from simlib.simulator.engine.compiled.memory import LOGGED, WORD_PAGES
 
 @always_inline
 def ring_is_full(world, thread):
-    """True if a thread's ring has so many entries that the thread must leave the guest."""
+    """True if a thread's ring has reached the number of entries at which the thread must leave the guest."""
     return 0 < world.ring_full <= thread.pushed - thread.reset
 
 

@@ -18,7 +18,7 @@ including the counters, is the same as if each step had been an event. This is e
 - A changer that clears an extent word by word reaches a thread's region, or the end of its extent, only after it has
   cleared the pages before it that are both in the log and in the bitmap. As long as it is the only changer, no page
   leaves the log or the bitmap earlier.
-- A bitmap that only one thread scans is private to that thread, which sends word by word.
+- A bitmap that only one thread scans is private to that thread, which may therefore run ahead as it sends pages.
 - A thread may stop anywhere and continue at its own time, so every step not known to be safe is an event.
 
 A *round* consists of the steps between two hits of one ACCESS. Rounds that differ only in page and time are

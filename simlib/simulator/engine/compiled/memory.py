@@ -20,7 +20,7 @@ _PROTECTS = (Scan.CLEAR, Scan.PROTECT, Scan.PROTECT_RUN)
 
 @always_inline
 def is_written(world, page):
-    """True if the guest writes this page: write_percent of the pages, evenly spread."""
+    """True if the guest writes this page; it writes `write_percent` % of all pages, evenly spread."""
     percent = world.write_percent
     return percent >= 100 or ((page + 1) * percent) // 100 != (page * percent) // 100
 
@@ -82,7 +82,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
 
 @outlined
 def scan_word(pages, first, action, in_table):
-    """Scan the 64 pages from `first`; returns how many matched, and by how many the pages in the bitmap increased."""
+    """Scan the 64 pages from `first`; returns the numbers of pages that matched and that the bitmap gained."""
     matched = added = 0
     for page in range(first, first + WORD_PAGES):
         bits = item(pages, page)

@@ -122,9 +122,9 @@ fields from `local_ps` to `slow_path` are constant during a run; `slow_path`: ad
 of page table entries, each of which can turn hits into faults; `sweep_at`: the SCAN whose pages to clear, up to
 `sweep_end`, are counted in `Run.sweep`, or -1; `sweep_page`: its next page; `fluid`: a serial clock whose turns have no
 length; `stream`, `bits`: random stream of the turns, as of a thread; `turn_of`: the thread whose turn it is, until
-`turn_end` (without turns: it never ends); `failed_polls`: consecutive threads that polled a lock in vain;
+`turn_end` (without turns: it never ends); `failed_polls`: number of consecutive failed polls of a lock;
 `overflow_at`: time at which a dirty ring had no room for a page, or -1; `throttle` of the vCPUs, percent; `fastest`:
-highest dirty rate of a vCPU, MiB/s; `pause_entry`: time per page of a log buffer before a vCPU sleeps; `Job.throttle`.
+highest dirty rate of a vCPU, MiB/s; `pause_entry`: time per page of a log buffer before a sleep. Then `Job.throttle`.
 """
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
@@ -174,7 +174,7 @@ class Run(NamedTuple):
 
 
 def initial_run(job: Job, seed: int, trace: int, ledger: int) -> Run:
-    """A run before its first event."""
+    """State of a run before its first event."""
     quantiles = tables(job.cvs)
     limits.check_times(job, quantiles)
     locks = aligned(len(job.locks), LOCK)

@@ -8,12 +8,12 @@ from simlib.simulator.engine.compiled.memory import WORD_PAGES
 
 NEVER, ALWAYS, PRIVATE_MEMORY, HIT, PRIVATE_BITMAP = range(5)
 """Values of a step's `ahead`, the condition under which a thread takes it ahead of the calendar: never; always; if no
-other thread touches its memory; then or if it is a hit; if no other thread uses the bitmap.
+other thread touches its memory; in that case or if it is a hit; if no other thread uses the bitmap.
 """
 
 _CHANGES, _ACCESSES, _TOUCHES, _SPLITS, _SCANS, _COUNTS, _LEAVES = (1 << i for i in range(7))
 """Bits of the effects that a thread can reach: change what others see, or observe what they did; access memory; access
-or map it; split a block; use the bitmap; count the bitmap's pages, which a TEST does at no fixed time; touch memory
+or map it; split a block; use the bitmap; count the bitmap's pages, which a TEST may do out of order; touch memory
 outside the thread's region.
 """
 
@@ -122,7 +122,7 @@ def find_steps_in_region(steps, locks, threads, inside_region):
 
 @outlined
 def find_reachable_effects(steps, locks, blocks, inside_region, effects):
-    """Compute for every step the effects of all steps that can follow it, as bits."""
+    """Compute for every step the effects of the step and of all steps that can follow it, as bits."""
     for pc in range(steps.shape[0]):
         if steps[pc].kind == Step.MAP and steps[pc].a == Map.BLOCK:
             blocks = 1

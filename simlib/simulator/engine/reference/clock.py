@@ -53,13 +53,13 @@ class Chance:
         return draw(thread.key, thread.draws - 1)
 
     def duration(self, thread: SimulatedThread, mean: int, table: int) -> int:
-        """The mean, or the mean times a random entry of a quantile table."""
+        """Draw a duration: the mean, or the mean times a random entry of a quantile table."""
         if table == 0:
             return mean
         return (mean * int(self.times[table, self.bits(thread) >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
 
     def page(self, thread: SimulatedThread, multiple: int, table: int) -> int:
-        """Random page of the region."""
+        """Random page of the thread's region."""
         first, places = thread.begin[0], (thread.end[0] - thread.begin[0]) // multiple
         bits = self.bits(thread)
         number = bits >> (64 - SEEK_BITS)

@@ -92,7 +92,7 @@ class Interpreter(World):
                 return sum(other.number < threads for other in lock.waiting)
 
     def test(self, thread: SimulatedThread, target: int, quantity: int, argument: int, threshold: int, _e: int) -> int:
-        """Test a quantity that other threads change."""
+        """Test a quantity that other threads can change."""
         value = self.quantity(thread, Quantity(quantity), argument, self.now)
         thread.pc = thread.pc + 1 if value >= threshold else target
         return self.now

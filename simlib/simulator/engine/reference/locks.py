@@ -32,7 +32,7 @@ class CacheLine:
         return job.near_ps if job.socket[owner] == job.socket[thread] else job.far_ps
 
     def use(self, thread: int, at: int) -> int:
-        """Operate on the line, as requested at time `at`; returns the time at which the operation is done."""
+        """Perform an operation, requested at time `at`, on the line; returns the time at which it is done."""
         self.free = max(at, self.free) + self.transfer(self.owner, thread)
         self.owner = thread
         return self.free

@@ -17,7 +17,7 @@ from simlib.simulator.engine.reference.memory import Memory
 
 @dataclass
 class Ring:
-    """A dirty ring: pages in the order of pushes, of which the first `harvested` are harvested; `pushed`: total."""
+    """A dirty ring: its pages in order, of which the first `harvested` are harvested; `pushed`: total pushes."""
 
     pages: deque[int] = field(default_factory=deque)
     harvested: int = 0
@@ -56,7 +56,7 @@ class Logs:
         self.rings = [Ring() for _ in job.entry]
 
     def must_leave_guest(self, owner: int, logs: bool) -> bool:
-        """True if a thread must leave the guest before its access: its ring or a log buffer that it needs is full."""
+        """True if a thread must leave the guest before its access: its ring or the log buffer that it needs is full."""
         buffer_is_full = self.job.buffer_entries > 0 and self.buffer_is_full(owner)
         return (logs and buffer_is_full) or 0 < self.job.ring_full <= len(self.rings[owner])
 

@@ -48,7 +48,7 @@ class Memory:
         return self.blocks[self.block_of(page)] in PERMISSION
 
     def is_written(self, page: int) -> bool:
-        """True if the guest writes this page: write_percent of the pages, evenly spread."""
+        """True if the guest writes this page; it writes `write_percent` % of all pages, evenly spread."""
         percent = self.job.write_percent
         return percent >= 100 or (page + 1) * percent // 100 != page * percent // 100
 

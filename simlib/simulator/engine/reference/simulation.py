@@ -82,7 +82,7 @@ class Simulation(LockSteps, ThrottleSteps, Access):
         return self.finish_step(thread, "signal", flag)
 
     def kick(self, thread: SimulatedThread, mean: int, stalls: int, table: int, entry: int, _e: int) -> int:
-        """Interrupt every vCPU that is in the guest, each for the same time."""
+        """Interrupt every other vCPU in the guest for a drawn time and the time to empty its log buffer."""
         time = self.chance.duration(thread, mean, table)
         for other in self.threads[: self.job.vcpus]:
             if other is not thread and other.in_guest:
@@ -129,4 +129,4 @@ SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
     for step in Step
     if step is Step.TEST or (step.shared and step is not Step.END)
 }
-"""Method of each step; all but two methods have the name of the step."""
+"""Method of each shared step; all but two methods have the name of the step."""

@@ -50,7 +50,7 @@ class SimulatedThread:
     """Time of that check, and number of checks with too many dirtied pages since the throttle was last raised."""
     pushed_at_update: int = 0
     limit_sleep_us: int = 0
-    """Entries pushed to its ring until DIRTY_LIMIT_UPDATE, and duration of its sleep when the ring is full, µs."""
+    """Entries pushed to its ring up to the last DIRTY_LIMIT_UPDATE, and duration of its sleep at a full ring, µs."""
     kick: int = 0
     kick_stalls: bool = False
     asleep: bool = False

@@ -9,7 +9,7 @@ from simlib.simulator.engine.reference.threads import IDLE, SimulatedThread
 
 
 class WaitSteps(Interpreter):
-    """Barriers and sleep: each step returns the thread's clock, or None if the thread sleeps."""
+    """Barriers and sleep: a step returns the thread's clock, or None if it parks at a barrier or yields its turn."""
 
     def barrier(self, thread: SimulatedThread, index: int, parties: int, *_: int) -> int | None:
         """Wait for the other threads; the last one wakes them and continues at once."""
@@ -40,7 +40,7 @@ class WaitSteps(Interpreter):
         return self.now
 
     def wake(self, thread: SimulatedThread, *_: int) -> int | None:
-        """Read the clock; before the alarm, sleep for the shortest time after which it may be due (all threads run)."""
+        """Read the clock; before the alarm, sleep until the alarm would be due if all threads ran meanwhile."""
         remaining = thread.alarm - self.clock.shown_time()
         if remaining <= 0:
             if thread.sleeping:

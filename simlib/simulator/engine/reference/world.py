@@ -68,7 +68,7 @@ class World:
             yield thread.roused
 
     def rouse(self, thread: SimulatedThread, at: int) -> None:
-        """Wake a sleeping thread at a time; at equal times the thread with the lower number comes first."""
+        """Wake a sleeping thread at time `at`; at equal times the thread with the lower number comes first."""
         event = thread.roused
         Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
 
@@ -79,5 +79,5 @@ class World:
         return self.now + time
 
     def ends_at(self) -> int:
-        """Time until which a thread's own clock is the world's, whatever other threads do."""
+        """Time up to which a thread may advance its own clock, whatever other threads do."""
         return self.turns.end if self.turns is not None else limits.HORIZON_PS
