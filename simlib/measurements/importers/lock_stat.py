@@ -181,4 +181,4 @@ def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:
         )
         return InputError(lines.where, f"lock classes: {len(names)}", "must include mmu_lock", hint, cli_hint)
     known = nearest(lock, list(names)[:40])
-    return InputError("lock", lock, f"no name of a lock class in {lines.where} contains it", known, flag="--lock")
+    return InputError("lock", lock, f"no lock class in {lines.where} has a name that contains it", known, flag="--lock")
