@@ -63,7 +63,7 @@ def engines(fit: Fit, seed: int) -> pd.DataFrame:
 
 
 def lock_loop(n: int, seed: int) -> dict[str, float]:
-    """Steady-state throughput of `n` threads that think and take a lock, per second, and the exact model's throughput.
+    """Steady-state throughput, per second, of `n` threads that think and take a lock, and the exact model's throughput.
 
     The throughput is measured between two stamps of the first thread; all other threads run longer.
 

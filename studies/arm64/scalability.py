@@ -54,7 +54,7 @@ def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> 
 
 
 def from_time_per_vcpu_work(n: ArrayLike, time: ArrayLike) -> _Vector:
-    """Throughput n / time of `n` vCPUs that each complete one unit of work within `time` seconds, units per second.
+    """Throughput n / time, in units per second, of `n` vCPUs that each complete one unit of work within `time` seconds.
 
     `time` is what `dirty_log_perf_test` reports with memory per vCPU held constant. Raises `InputError` if an element
     is not above 0 or the lengths differ.
@@ -80,9 +80,9 @@ class ScalabilityFit:
 
     @property
     def peak(self) -> float:
-        """Number of threads at the curve's maximum, sqrt((1 - alpha) / beta); infinite if the curve never falls.
+        """Number of threads at the curve's maximum, sqrt((1 - contention) / coherency); infinite if the curve never falls.
 
-        It is 1 if `contention` is 1 or more, as the curve then falls from the first thread on.
+        If `contention` is 1 or more, a curve that falls does so from the first thread on: the number is then 1.
         """
         if self.coherency == 0:
             return math.inf if self.contention <= 1 else 1.0

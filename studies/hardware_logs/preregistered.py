@@ -59,7 +59,7 @@ QUESTIONS = (
     "a vCPU held up in all, in such a minute",
     "a vCPU waiting for mmu_lock, in such passes",
 )
-"""Predicted quantities: times in s, and a ratio of times of ioctls."""
+"""Predicted quantities: times in s, and a ratio of ioctl times."""
 
 
 class PreregisteredQuestion(NamedTuple):

@@ -81,7 +81,7 @@ _ROUNDS = ("clear_dirty_log_time[1]", "clear_dirty_log_time[2]")
 
 
 def fit_walk() -> Walk:
-    """Fit the instructions per page of the walk without the lock, by least squares of logarithms over rounds and seeds.
+    """Fit the instructions per page of the walk without the lock, by least squares on logarithms over rounds and seeds.
 
     The interval combines the scatter of the observations with the model's error in the lab's other cells under load
     (the discrepancy of the shipped fit), which is common to all observations.
@@ -315,7 +315,7 @@ def hypotheses(requirements: Budget, ratio: tuple[float, float, float], simulate
         ("one slow run before", f"nine runs as short as after the series, and one of {1e3 * means.outlier:.0f} ms",
          "the mail does not state the spread", "open", "the twenty individual times"),
         ("other code holds mmu_lock for milliseconds (MMU notifier, zapping)",
-         f"such a hold at nearly every GET, of which {1e3 * saved:.1f} ms remain on average",
+         f"such a hold at nearly every GET, with {1e3 * saved:.1f} ms of it left on average",
          "no published hold of a fault is nearly as long; the mail does not state what else ran", "open",
          "lock_stat: longest hold by call site"),
     ]  # fmt: skip

@@ -67,7 +67,7 @@ def answer(findings: Migrations) -> Answer:
     published, model = (", ".join(f"{signed(value)} %" for value in rows[name]) for name in ("published", "predicted"))
     return Answer(
         "After a drop, CLEAR reacquires the lock at once in configuration 1, after one round of readers in 2, and "
-        f"after one writer after another in 3. The published changes of CLEAR's CPU time are {published}; the model's "
+        f"after one writer after another in 3. The published changes in CLEAR's CPU time are {published}; the model's "
         f"are {model}."
     )
 

@@ -135,7 +135,7 @@ def lab_test(fits: Sequence[WalkFit]) -> pd.DataFrame:
 
 
 def barrier_table(fit: WalkFit) -> pd.DataFrame:
-    """Minimum cost of the barrier within the walk that would explain the published reduction of CLEAR's time.
+    """Minimum cost of the barrier within the walk that would explain the published reduction in CLEAR's time.
 
     The barrier was executed for each split block, and since the change for each word, which is more often. So an old
     barrier must have cost at least the reduction over the number of splits.

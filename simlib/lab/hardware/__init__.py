@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The lab's machines as scenarios, their costs in instructions, and predictions of trials on hardware."""
+"""The lab's machines as scenarios, their costs as numbers of instructions, and predictions for hardware from trials."""

@@ -279,7 +279,7 @@ class _Watch:
         if self.unanswered:
             warnings.append(f"samples without an answer from QEMU within {TIMEOUT:g} s: {self.unanswered}")
         if self.statistics.decreased:
-            warnings.append(f"decreases of cumulative statistics, which are excluded: {self.statistics.decreased}")
+            warnings.append(f"decreases in cumulative statistics, which are excluded: {self.statistics.decreased}")
         return warnings
 
     def _summary(self) -> list[dict[str, Any]]:
