@@ -80,7 +80,7 @@ class ScalabilityFit:
 
     @property
     def peak(self) -> float:
-        """Number of threads at the curve's maximum, sqrt((1 - contention) / coherency); infinite if the curve never falls.
+        """Number of threads at the curve's maximum, sqrt((1 - contention) / coherency); infinite if it never falls.
 
         If `contention` is 1 or more, a curve that falls does so from the first thread on: the number is then 1.
         """
