@@ -113,7 +113,7 @@ class Values:
         return float(values.min()), float(values.max())
 
     def over(self, other: Values) -> Values:
-        """Return the ratios to another case at the same costs; a cost that only one case spends affects only it."""
+        """Return the ratios to another case at the same costs; a cost affects only the cases that spend it."""
         names = tuple(dict.fromkeys((*self.drawn, *other.drawn)))
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = self._ends_of(names) / other._ends_of(names)

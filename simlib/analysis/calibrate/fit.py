@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calibration of a problem: least squares in the logarithms, from several starts, with profile intervals."""
+"""Calibration of a problem: least squares on logarithmic scales, from several starts, with profile intervals."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _clip_to_bounds(
 def held_at_medians(
     objective: LogResiduals, estimate: CostEstimate, jacobian: FloatArray, weights: FloatArray
 ) -> tuple[tuple[str, ...], FloatArray]:
-    """Effect on the calibrated costs of the costs that were held at the medians of their priors.
+    """Effect of costs that were held at the medians of their priors on the calibrated costs.
 
     - `weights`, shape (calibrated costs,): weights of the squared changes of the calibrated costs relative to the
       squared residuals. They keep costs that the rows hardly distinguish within their bounds.

@@ -67,7 +67,7 @@ def assumed_ratios(train: pd.DataFrame) -> FloatArray:
 
 
 def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatArray, ratios: FloatArray) -> Noise:
-    """Estimate the deviations after a fit whose rows were weighted by `ratios`; return the next fit's ratios, too.
+    """Estimate the deviations after a fit whose rows were weighted by `ratios`, and the ratios for the next fit.
 
     The assumed ratios remain unless at least two deviations can be estimated separately. `residuals`, shape (rows,),
     are log(model / measured), and `jacobian`, shape (rows, costs), their derivatives by the logarithms of the costs.

@@ -186,7 +186,7 @@ def _check_metrics(scenario: Scenario, tables: Sequence[MeasurementTable]) -> No
 
 
 def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | FloatArray]:
-    """Return the metric of every row, with the iteration if there is one, and its value, NaN if it is missing."""
+    """Return each row's metric (with the iteration, if one is given) and value (NaN if it is missing)."""
     name, iteration = split_name(metric)
     values = table.column(name).astype(float) if name in table.frame.columns else table.seconds(name)
     if "iteration" not in table.frame.columns:

@@ -225,7 +225,7 @@ class Choice(Result):
                                                   f" (lowest 90 % bound: {least})", "")  # fmt: skip
         notes.append(f"Recommended if no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + names + more)}")
         rows = known.iloc[:, :5].itertuples(index=False, name=None)
-        costs = [f"{cost} ({saving} less {title} on average, with {other})" for title, cost, saving, _, other in rows]
+        costs = [f"{cost} ({title}: {saving} less on average, with {other})" for title, cost, saving, _, other in rows]
         return [*notes, f"The answer could change if these costs were known: {joined(costs, 'and')}" if costs else
                 "No single cost, if known, would change the answer"]  # fmt: skip
 

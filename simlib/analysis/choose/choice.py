@@ -285,7 +285,7 @@ def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[s
         flags.append(f"costs that were not calibrated are drawn from published or assumed priors: {priors}")
     flags += [
         f"computed as if {name} were {getattr(policy, name)!r}, although {facts.title} does not take mmu_lock there; "
-        f"in fact, CLEAR (or GET) drops the lock {facts.drop_points}"
+        f"actual drop points of CLEAR (or GET): {facts.drop_points}"
         for name in ("lock", "write_protect_fault", "translation_fault", "split_fault", "clear_lock")
         if getattr(facts, name) == "none"
     ]

@@ -191,7 +191,7 @@ def _type(axis: Axis) -> pa.DataType:
 
 
 def result_schema(grid: Grid) -> pa.Schema:
-    """Columns of the results; ``architecture`` is the name of a part's folder."""
+    """Columns of the results; ``architecture`` is stored in the name of a part's folder."""
     numbers = [(f"{name}{end}", pa.float64()) for name in grid.kept_metrics for end in ("", "_low", "_high")]
     return pa.schema([*_label_columns(grid), ("scenario", pa.string()), ("key", pa.string()), ("seed", pa.int64()),
                       ("version", pa.string()), ("replications", pa.int64()), *numbers])  # fmt: skip

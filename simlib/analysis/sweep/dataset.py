@@ -45,7 +45,7 @@ def load(folder: str | Path) -> xr.Dataset:
     shape = _dimensions(meta)
     sizes = tuple(len(labels) for labels in shape.values())
     if math.prod(sizes) != meta["points"]:
-        raise InputError("sweep", str(folder), f"it has {meta['points']:,} points, but its axes {math.prod(sizes):,}",
+        raise InputError("sweep", str(folder), f"its axes have {math.prod(sizes):,} points, not {meta['points']:,}",
                          "rewrite its description: run with resume=True",
                          "rewrite its description: simlib sweep … --resume")  # fmt: skip
     points = table["point"].to_numpy() if table is not None else np.empty(0, dtype=np.int64)

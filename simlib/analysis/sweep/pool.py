@@ -93,8 +93,8 @@ class Pool(AbstractContextManager["Pool"]):
         except OSError as error:
             raise SimlibError(
                 f"workers = {self.workers}: the processes cannot be started ({error.strerror or error})",
-                "use fewer workers=…, or start from a folder that exists",
-                "use fewer --workers, or start from a folder that exists",
+                "use fewer workers (workers=…), or start from a folder that exists",
+                "use fewer workers (--workers), or start from a folder that exists",
             ) from None  # fmt: skip
 
     def _end(self) -> None:

@@ -202,7 +202,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         isinstance(axis, dict) and axis.keys() >= {"column", "field", "unit", "values"} for axis in meta["axes"]
     )
     if not complete or not 0 < meta["points"] <= MAX_POINTS or meta["points"] % max(1, len(meta["architectures"])):
-        raise InputError("sweep", str(folder), f"has no {DESCRIPTION} of a sweep", "give the folder of a sweep")
+        raise InputError("sweep", str(folder), f"has no valid {DESCRIPTION}", "give the folder of a sweep")
     return meta
 
 

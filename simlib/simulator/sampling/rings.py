@@ -166,7 +166,7 @@ def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since:
 
 
 def reap_cost(scenario: Scenario, entries: float) -> Reaping:
-    """Cost of reaping `entries` entries, none within 64 pages of another; faults that take the lock move its line."""
+    """Cost of reaping `entries` entries, no two within 64 pages; faults that take the lock move its cache line."""
     cost, policy = partial(cost_of, scenario), scenario.policy.resolved()
     per_reap = cost("ring_exit", "flush", "interrupt") + scenario.guest.vcpus * cost("flush_per_vcpu")
     per_entry = cost("ring_entry", "reset_entry")

@@ -155,7 +155,7 @@ class KernelProgram:
         self.program.read_stopwatch(of_kicks)
 
     def faults(self, logging: bool, timed: bool = False) -> Sequence[Callable[[], None]]:
-        """Handlers of the four kinds of fault, in the order of `Step.ACCESS`; `timed`: with the stopwatch."""
+        """Handlers of the four kinds of fault, in the order of `Step.ACCESS`; `timed`: use the stopwatch."""
         costs, policy = self.costs, self.policy
         hold = costs.fault_hold
         # Without a log nothing is write-protected: the second and the third kind do not occur.
@@ -187,7 +187,7 @@ class KernelProgram:
         return handlers
 
     def access(self, logging: bool, timed: bool = False) -> None:
-        """Access the current page; `timed`: with the stopwatch for delays."""
+        """Access the current page; `timed`: measure delays with the stopwatch."""
         leave = self.leave(timed) if logging and self.hardware_dirty_bits else None
         # A vCPU whose fault fills the ring exits before it writes; the reset protects the page, which is logged again.
         retry = leave is not None and self.ring_entries > 0

@@ -96,7 +96,7 @@ def test_a_changed_description_is_rewritten(grid, undisturbed, out):
     meta = json.loads((out / "sweep.json").read_text())
     for change in ({"points": 32}, {"axes": [5]}, {"policies": []}):
         (out / "sweep.json").write_text(json.dumps(meta | change))
-        with pytest.raises(InputError, match=r"axes have .* points|has no sweep\.json of a sweep|damaged or does not"):
+        with pytest.raises(InputError, match=r"axes have .* points|has no valid sweep\.json|damaged or does not"):
             load(out)
     (out / "sweep.json").write_text(json.dumps(meta | {"points": 32, "columns": {}}))
     assert run(grid, out, resume=True).kept == 48
