@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 import simlib
 from simlib._lib import signals
-from simlib._lib.errors import SimlibError
+from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.extras import missing
 from simlib._lib.files import write_text, write_together
 from simlib._lib.parallel import MAX_WORKERS
@@ -302,10 +302,14 @@ def _offer_sample(case: ScenarioOptions) -> Callable[[str], None]:
 
 
 def _sample(case: ScenarioOptions, run: RunOptions, output: Output) -> None:
-    number, seed, costs = run.sample, run.seed, run.unknown.unknown_costs
+    given = [f"--{name}" for name in ("pages", "trace", "out") if getattr(run, name)]
+    given += ["--engine"] * (run.engine.value != "compiled")
+    if given:
+        raise InputError("--sample", run.sample, f"cannot be combined with {', '.join(given)}", "omit one of them")
+    costs = run.unknown.unknown_costs.value
     with progress_bar() as progress:
         result = simlib.sample(
-            **case.arguments(), replications=number, seed=seed, unknown_costs=costs.value, progress=progress
+            **case.arguments(), replications=run.sample, seed=run.seed, unknown_costs=costs, progress=progress
         )
     for flag in result.flags:
         say(flag)

@@ -276,10 +276,8 @@ class RunOptions:
         int, Option(min=0, help="Maximum number of pages to simulate per vCPU; results are scaled. 0: all pages.")
     ] = 0
     sample: Annotated[
-        int,
-        Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: no sampling. With "
-               "sampling, --pages, --engine, --trace and --out have no effect."),
-    ] = 0  # fmt: skip
+        int, Option(min=0, metavar="N", help="Estimate a migration from N sampled runs, e.g. 8; 0: no sampling.")
+    ] = 0
     engine: Annotated[
         EngineName, Option(help="Simulation engine; the reference engine is slower and gives the same results.")
     ] = EngineName.COMPILED

@@ -267,6 +267,9 @@ def test_errors_name_options(ask, tmp_path):
     code, _, err = ask("simulate", path)
     assert code == 1
     assert "or sample the pages (--pages)" in err
+    code, _, err = ask("simulate", path, "--sample", 2, "--pages", 64, "--engine", "reference")
+    assert code == 2
+    assert "--sample = 2: cannot be combined with --pages, --engine; omit one of them" in err
 
 
 @pytest.mark.parametrize("command", [("policies",), ("lab", "check"), ("data", "list"), ("choose-batch", "--help")])
