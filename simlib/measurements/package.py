@@ -169,5 +169,4 @@ def as_table(source: MeasurementTable | pd.DataFrame | str | Path) -> Measuremen
         return from_frame(source)
     if isinstance(source, str | Path):
         return read(source) if str(source).endswith(".csv") or os.path.exists(source) else load(str(source))
-    rule = "must be a table, a DataFrame, the path of a CSV file, or the name of a table of the data package"
-    raise InputError("measurements", type(source).__name__, rule)
+    raise InputError("measurements", type(source).__name__, "must be a table, its name, a DataFrame, or a CSV file")

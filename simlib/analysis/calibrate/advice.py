@@ -44,7 +44,7 @@ def _not_converged(fit: Fit, end: Minimum) -> str:
 
 def _starts_differ(fit: Fit) -> str:
     last = sorted(fit.starts["last"])
-    more = 100 * (last[1] / last[0] - 1) if len(last) > 1 and last[0] > 0 else None
+    more = 100 * (last[1] / last[0] - 1) if len(last) > 1 and 0 < last[0] <= last[1] < np.inf else None
     ratio = "" if more is None else f" (the next sum of squares is {more:.0f} % larger)"
     return (
         f"only one start (of {len(last)}) reached the best minimum{ratio}, so a better minimum may exist: try "

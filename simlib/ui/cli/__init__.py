@@ -306,10 +306,10 @@ def _sample(case: ScenarioOptions, run: RunOptions, output: Output) -> None:
     given += ["--engine"] * (run.engine.value != "compiled")
     if given:
         raise InputError("--sample", run.sample, f"cannot be combined with {', '.join(given)}", "omit one of them")
-    costs = run.unknown.unknown_costs.value
+    number, seed, costs = run.sample, run.seed, run.unknown.unknown_costs
     with progress_bar() as progress:
         result = simlib.sample(
-            **case.arguments(), replications=run.sample, seed=run.seed, unknown_costs=costs, progress=progress
+            **case.arguments(), replications=number, seed=seed, unknown_costs=costs.value, progress=progress
         )
     for flag in result.flags:
         say(flag)

@@ -415,7 +415,8 @@ def _readable_batches(choices: Choices) -> pd.DataFrame:
         return [f"{batch} ({format_seconds(value, 2)})" for batch, value in cells]
 
     rules = {
-        rule: frame[f"regret_{key}_share"].map("{:+.1%}".format) for key, rule in simlib.analysis.choose.RULES.items()
+        rule: frame[f"regret_{key}_share"].map(lambda share: f"{100 * share:+.1f} %")
+        for key, rule in simlib.analysis.choose.RULES.items()
     }
     return pd.DataFrame(
         {"architecture": frame["architecture"], "recommended": frame["recommended_pages"].map(_pages),

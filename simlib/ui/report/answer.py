@@ -70,7 +70,7 @@ def result_report(
     - `result`: one result, or several by name, which get a section each.
     - `command`: the command or the call that gave the result.
     - `scenario`: scenario of the result. Default: the result's own, if it has one.
-    - `seed`: seed of the random numbers. Default: the result's own, if it has one.
+    - `seed`: random seed. Default: the result's own, if it has one.
     """
     results = dict(result) if isinstance(result, Mapping) else {"": result}
     labels = [f"{name}: " if len(results) > 1 else "" for name in results]
