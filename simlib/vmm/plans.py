@@ -126,8 +126,7 @@ def _all_plans(guest: RunningGuest, targets: Targets) -> Iterator[Plan]:
     after = current.changed(postcopy_ram=True, multifd=False)  # QEMU 10.0 does not support both
     yield Plan("postcopy", f"{_SWITCH}, and change nothing else", after, postcopy=True)
     if lifted:
-        fast = after.changed(max_bandwidth=0)
-        yield Plan("unlimited postcopy", f"{_LIFT}, {_SWITCH}", fast, postcopy=True)
+        yield Plan("unlimited postcopy", f"{_LIFT}, {_SWITCH}", after.changed(max_bandwidth=0), postcopy=True)
 
 
 def _throttled_plans(guest: RunningGuest, targets: Targets, base: Settings, actions: list[str]) -> Iterator[Plan]:

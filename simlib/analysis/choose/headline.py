@@ -57,10 +57,9 @@ def _recommendation(choice: Choice, objective: str) -> str:
     answer = choice.answers.set_index("objective").loc[objective]
     as_it_is = table.loc[recommended, "as_it_is"]
     keep = f"Leave KVM as it is ({recommended})" if as_it_is else f"Use any strategy, such as {recommended}"
-    allowed = table["allowed"].sum()
-    none = (
-        f"{keep}: none of the {allowed} simulated strategies" if allowed > 1 else f"{keep}: no other simulated strategy"
-    )
+    count = table["allowed"].sum()
+    tested = f"none of the {count} simulated strategies" if count > 1 else "no other simulated strategy"
+    none = f"{keep}: {tested}"
     confidence = f"{_percent(choice.confidence)} confidence"
     if choice.nothing_to_do:
         share, below_floor = _largest_change(choice.pairs)

@@ -160,8 +160,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
             hint = f"measure first: simlib host measure --out {folder}"
             raise InputError("host", str(path), "does not exist", hint, flag="DIR")
     try:
-        kernels = tables["ioctls"].descriptor["setup"]["kernels"]
-        setup = next(iter(kernels.values()))
+        setup = next(iter(tables["ioctls"].descriptor["setup"]["kernels"].values()))
         facts, pilot = dict(setup["host"]), dict(setup["pilot"])
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
         rule = "does not identify its host"

@@ -62,8 +62,7 @@ def degradation(scenario: Scenario, job: Job, raw: EngineResult, end: Stamp = SW
 
 def guest_metrics(scenario: Scenario, raw: EngineResult, curve: pd.DataFrame) -> dict[str, float]:
     """Values of `GUEST`, from the curve that `degradation` returns."""
-    vcpus = scenario.guest.vcpus
-    longest = float(raw.lap_max_ps[:vcpus].max()) * PS
+    longest = float(raw.lap_max_ps[: scenario.guest.vcpus].max()) * PS
     return {
         "guest_throughput": float(np.average(curve["throughput"].to_numpy(), weights=curve["width_s"].to_numpy())),
         "longest_stall": longest,
