@@ -130,7 +130,7 @@ def _cpu_locations(monitor: Path, built: Built) -> str:
 
 
 def _parse_console(log: bytes, timeout: str, cell: Cell, command: str, wall_s: float) -> BootOutcome:
-    """Parse the frames of a console; `timeout`: report on the CPUs; empty if the guest ended in time."""
+    """Parse the tests' output in a console log; `timeout`: state of the CPUs, or empty if the guest ended in time."""
     log = log.replace(b"\r", b"")
     if panic := _PANIC.search(log):  # first: a panic is why the test failed
         line = log[log.rfind(b"\n", 0, panic.start()) + 1 :].partition(b"\n")[0]

@@ -177,7 +177,7 @@ def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
     >>> parse_dirty("200_000/s over 4G, zipf")
     DirtyingGuess(writes=200000.0, working_set=1048576.0, zipf=0.99, sweep=False)
     """
-    hint = "write 250000/s in 10s (distinct pages, measured), or 200000/s over 40G (writes to a working set)"
+    hint = "for example, 250000/s in 10s (distinct pages, measured) or 200000/s over 40G (writes to a working set)"
     match = _RATE.match(text.strip())
     if match is None:
         raise InputError("--dirty", text, "must be a dirty rate or a working-set model", hint)

@@ -31,7 +31,7 @@ MEASURED_AS = {"queued spinlock": "spinlock-old-test", "rwlock, faults for read"
 
 COLOURS = {name: VARIANT_COLOURS[variant] for name, variant in MEASURED_AS.items()}
 COLOURS |= {"ticket lock": "#CC79A7", "lockless faults": INK}
-"""Colours of the strategies; a measured strategy has its colour in the other figures."""
+"""Colours of the strategies; a measured strategy has the same colour as in the other figures."""
 
 _LINES = ({"width": 4.5, "dash": "solid"}, {"width": 2.5, "dash": "9px,5px"})
 

@@ -24,7 +24,7 @@ lost) is the sum of one term proportional to 1 / batch and one proportional to b
 
 the square-root law. As for the economic lot size (Harris 1913) and the checkpoint interval (Young 1974), a fixed cost
 of each drop is traded against a loss that grows with the time between drops. T* depends neither on the duration of a
-fault nor on the number of pages: the clearing thread's total wait for faults does not depend on the batch.
+fault nor on the number of pages, because the clearing thread waits for faults for the same total time at any batch.
 """
 
 from __future__ import annotations

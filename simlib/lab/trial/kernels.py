@@ -144,7 +144,7 @@ def build_kernel(source: Source, kernel: Kernel, target: Target, progress: StepR
 
 
 def build_provenance(source: Source, target: Target, kind: str) -> dict[str, str]:
-    """The configuration's hash and the compiler's version, which all kernels of a source share on a target."""
+    """Hash of the configuration and version of the compiler; all kernels of a source and target share them."""
     configuration = config_sha256(_objects(source, target, kind) / ".config")
     return {"configuration_sha256": configuration, "compiler": compiler_version(target)}
 

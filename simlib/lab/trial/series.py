@@ -103,7 +103,7 @@ def bundled_patches(series: Series, numbers: Sequence[int]) -> tuple[Patch, ...]
 
 
 def series_hash(patches: Sequence[Patch]) -> str:
-    """Hash of the patches' diffs of the kernel, in order."""
+    """Hash of the diffs of the patches, in order, without changes outside the kernel."""
     digest = hashlib.sha256()
     for patch in patches:
         digest.update(patch.kernel_diff.encode("utf-8", "surrogateescape") + b"\0")

@@ -94,7 +94,7 @@ def stage(
 
 
 def _added(after: Sequence[UncountedCall], before: Sequence[UncountedCall]) -> tuple[UncountedCall, ...]:
-    """Additional occurrences of calls whose text occurs more often than before."""
+    """Calls that a patch adds: of each call's text, the occurrences in `after` beyond their number in `before`."""
     known = Counter(call.text for call in before)
     added = []
     for call in after:

@@ -103,7 +103,7 @@ def check_room(what: str, count: int, room: int) -> None:
 
 
 def vcpu_pages(job: Job) -> int:
-    """Number of pages of the smallest region, a vCPU's; random pages are drawn from such regions."""
+    """Number of pages in a vCPU's region, which is the smallest kind of region; random pages are drawn from it."""
     return max(1, int((job.region[:, 1] - job.region[:, 0]).min()))
 
 

@@ -54,7 +54,7 @@ def next_throttle(
 
 @cached_njit(nogil=True)
 def next_sleep_us(sleep_us: int, quota: int, current: int, full_us: int) -> int:
-    """Next duration of a vCPU's sleep when its dirty ring is full, µs, from its measured dirty rate.
+    """Time in µs that a vCPU sleeps from now on when its dirty ring is full, computed from its measured dirty rate.
 
     Source: system/dirtylimit.c dirtylimit_adjust_throttle, dirtylimit_set_throttle.
 

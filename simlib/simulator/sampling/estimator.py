@@ -40,7 +40,7 @@ WANTED_FAULTS = 400
 """Target number of faults in a window without CLEAR; its accesses are limited to ten times `BEFORE_CLEAR`."""
 
 ENABLING = 0.0
-"""Time taken to enable dirty logging, s: every page is initially dirty (see `sampling.unsupported_reason`)."""
+"""Time to enable dirty logging, s; 0 because every page starts out dirty (see `sampling.unsupported_reason`)."""
 
 MIN_FAULTS = 20
 """Minimum number of faults in a window for an estimate of their duration."""

@@ -45,8 +45,8 @@ class Subject:
     dirty_tracking: Annotated[
         str,
         Option(metavar="NAME", help="How KVM tracks dirty pages: write_protect, pml, dbm or hdbss. Default for "
-               "a preset guest: write_protect; on x86 with EPT or NPT, the method of this machine's KVM if --from-qemu "
-               "names a socket, the method of the fit's host if --fit selects the architecture, or else pml."),
+               "a preset guest: write_protect; on x86 with EPT or NPT: pml, unless this machine's KVM (--from-qemu "
+               "with a socket) or the host of --fit uses another method."),
     ] = ""  # fmt: skip
     guest: Annotated[
         str,
