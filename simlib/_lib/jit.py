@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Functions that Numba compiles at their first call and caches on disk where possible.
 
-Numba is imported only here, so that it ignores a ``.numba_config.yaml`` in the current folder, which anybody may have
-put there and which could name a cache of foreign code. Environment variables ``NUMBA_…`` keep their effect.
+Import Numba only through this module: it makes Numba ignore a ``.numba_config.yaml`` in the current folder, which
+another user may have put there to name a cache of untrusted code. Environment variables ``NUMBA_…`` keep their effect.
 """
 
 from __future__ import annotations

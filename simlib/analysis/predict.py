@@ -67,7 +67,7 @@ class PredictionResult(Result):
         return "\n".join([f"Predicted, {100 * self.level:g} % intervals.", text_of(frame), *self.flags])
 
     def curves(self) -> pd.DataFrame:
-        """Return the table for figures that can also show measured points; all rows are predictions.
+        """Return the predictions in the columns that figures of measured and predicted points use.
 
         Returns: variant, vcpus, metric, kind, value, low, high, held_out.
         """

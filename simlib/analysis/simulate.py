@@ -407,7 +407,7 @@ def _with_ranges(scenario: Scenario, frame: pd.DataFrame, spread: Spread, scale:
 
 
 def programs(scenario: Scenario | str | Path, **options: Unpack[CaseKeywords]) -> Job:
-    """Return the programs that `simulate` would run; ``listing()`` prints them.
+    """Return the programs that `simulate` would run; ``listing()`` returns them as a string.
 
     A cost without a value is set to the median of its prior. Raises `InputError` if an argument is invalid.
 

@@ -276,7 +276,7 @@ class Step(IntEnum):
         "and restart it. With 2, do so only if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
     SIGNAL = 18, "Raise a flag, which then stays raised.", _FLAG
     SLEEP = 19, "Start to sleep until the clock has advanced by `time_ps`. WAKE must follow.", Argument("time_ps")
-    WAKE = 20, "Sleep until the end of the time that the previous step set."
+    WAKE = 20, "Wait until the sleep that the previous step started is over."
     KICK = 21, "Make every vCPU in the guest exit and re-enter once before its next ACCESS, and empty its log " \
         "buffer, as by DRAIN. If `stalls` is 1, the vCPU's stopwatch starts at the exit, and is read immediately " \
         "if no fault follows.", \

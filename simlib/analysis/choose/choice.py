@@ -47,7 +47,7 @@ LOOKS = (32, 64)
 """Numbers of replications after which the check may stop. It continues only if this may settle an uncertain answer."""
 
 STALL_LEVEL = 0.90
-"""Probability that a migration's longest stall is below the bound of a strategy."""
+"""Probability with which a migration's longest stall lies below the bound that is predicted for its strategy."""
 
 
 def choose(

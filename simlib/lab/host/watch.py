@@ -63,7 +63,7 @@ def watch_guest(
     Returns: All samples, also after Ctrl-C. Raises `InputError` if neither socket nor process is given, or the process
     cannot be sampled.
 
-    - `qmp`: a QMP socket of QEMU that has no other client.
+    - `qmp`: a QMP socket of QEMU to which no other client is connected.
     - `pid`: QEMU's process; the socket is taken from its command line. `qmp` or `pid` must be given.
     - `interval`: time between two samples, s.
     - `duration`: end after this time, s, even if a migration is active. By default wait for a migration and watch it

@@ -70,7 +70,7 @@ HEADER = "#include <linux/kvm_mmu_lock.h>"
 
 
 class UncountedCall(NamedTuple):
-    """Line in which a call without an accessor takes the lock."""
+    """Line that takes the lock directly, not through an accessor."""
 
     number: int
     function: str
@@ -82,7 +82,7 @@ class Rewritten:
     """A source file with accessors.
 
     - `sites`: the new sites that it needs, by function.
-    - `uncounted`: calls without an accessor, which the statistics do not count.
+    - `uncounted`: calls that take the lock directly, which the statistics do not count.
     """
 
     text: str

@@ -33,7 +33,7 @@ class Staged:
 
     - `touched`: their paths, relative to the kernel tree.
     - `sites`: the new sites, by the function that takes the lock there.
-    - `uncounted`: new calls of the tried series without an accessor, by file.
+    - `uncounted`: calls that the tried series adds and that take the lock directly, by file.
     """
 
     folder: Path

@@ -73,10 +73,11 @@ class TestRun:
         per_iteration = (f"Iteration {i} {step} time" for i in range(1, self.iterations + 1) for step in steps)
         required = itertools.chain(_PHASES, map(_total, ("Get", "Clear")[:totals]), per_iteration)
         missing = next((label for label in required if label not in self.times), "")
-        if not missing and len(self.times) > len(_PHASES) + totals + self.iterations * len(steps):
-            missing = f"Get dirty log over more than {self.iterations} iterations"
         if missing:
             raise lines.end_fault("the end of a run", f"the line {missing!r} must come before it")
+        if len(self.times) > len(_PHASES) + totals + self.iterations * len(steps):
+            rule = f"must have no times of iterations after the last one of its total ({self.iterations})"
+            raise lines.fault("the run", rule, "does the file contain two logs?")
 
 
 def _total(ioctl: str) -> str:

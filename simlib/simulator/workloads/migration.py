@@ -201,7 +201,7 @@ METRICS = (
     Metric("converged", "0 or 1", "1 if the dirty memory left could be sent within the downtime limit, else 0.",
            integer=True),
     Metric("dirty_left", "bytes", "Memory that is dirty at the switchover.", "proportional"),
-    Metric("downtime", "s", "Time from the switchover until the remaining dirty memory has been sent, including the last GET.", "proportional"),
+    Metric("downtime", "s", "Time of the last GET and of sending the remaining dirty memory.", "proportional"),
     *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover with more than {level} % degradation.",
              "proportional") for level in LEVELS),
     Metric("throttle", "percent", "Percentage of its time for which each vCPU sleeps at the end of the migration.",

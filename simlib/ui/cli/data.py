@@ -79,7 +79,7 @@ def data_import(
     ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Convert the output of another tool to tidy tables: lock_stat, traces, perf, selftests or KVM statistics.
+    """Convert output of lock_stat, trace-cmd, perf, KVM's selftests or KVM's statistics to tidy tables.
 
     Examples: simlib data import lock-stat /proc/lock_stat
 

@@ -109,7 +109,7 @@ def host_report(
 @app.command("watch")
 def host_watch(
     pid: Annotated[int | None, Argument(metavar="[PID]", help="Process ID of QEMU; required without --qmp.")] = None,
-    qmp: Annotated[Path | None, Option(metavar="SOCKET", help="QMP socket of QEMU that has no other client.")] = None,
+    qmp: Annotated[Path | None, Option(metavar="SOCKET", help="QMP socket of QEMU without another client.")] = None,
     interval: Annotated[float, Option(metavar="SECONDS", help="Time between successive samples.")] = 0.5,
     duration: Annotated[
         float, Option(metavar="SECONDS", help="Stop after this time; 0: when a migration has ended.")

@@ -127,7 +127,7 @@ def lab_compare(
 ) -> None:
     """Run an experiment, and compare its counts of lock acquisitions with the simulator's.
 
-    Exits with status 1 if a count differs in the rounds, in which vCPUs write and CLEAR runs. Differences in earlier
+    Exits with status 1 if a count differs from the simulator's while vCPUs write and CLEAR runs. Differences in earlier
     phases are printed, but do not affect the exit status: while memory is populated, the guest also accesses its code
     and its page tables.
     """
