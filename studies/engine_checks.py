@@ -32,8 +32,8 @@ def checks(seed: int) -> Section:
     """Return both checks as a section of the index. Raises `SimlibError` if the engines disagree."""
     exact = pd.DataFrame([{"vCPUs": n, **lock_loop(n, seed)} for n in (1, 2, 8, 32, 64)])
     introduction = (
-        "The compiled engine and the SimPy engine interpret the same programs, and their event traces must be equal to "
-        "the picosecond. Where exact theory exists, the compiled engine is also compared with it."
+        "The compiled engine and the SimPy engine interpret the same programs, and the times in their event traces "
+        "must agree to the picosecond. Where an exact result is known, the compiled engine is also compared with it."
     )
     identity = "Engine identity on a small instance of each variant (4 vCPUs, 2 MiB each)."
     loops = (

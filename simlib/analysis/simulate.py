@@ -77,7 +77,7 @@ class SimulationResult(Result):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The workload's metrics by name, over all iterations.
+        """The workload's metrics by name, each summed over all iterations.
 
         `simlib.simulator.workloads.KINDS` has their definitions.
         """

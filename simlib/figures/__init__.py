@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Figures: one function per figure, from a tidy table to a Plotly figure.
 
-They only scale and sort values. Points show measurements, lines the model; the subtitle names simulated values.
+They only scale and sort values. Points are measurements and lines are the model, unless the subtitle states otherwise.
 Names are imported at their first use, because importing Plotly is slow.
 """
 

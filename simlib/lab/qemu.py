@@ -98,8 +98,8 @@ def find_qemu(target: Target) -> Qemu:
     emulators, faults = list_qemu(target)
     oldest = ".".join(map(str, OLDEST_QEMU))
     hint = (
-        f"run simlib lab qemu, which unpacks the packages of {QEMU_PACKAGES_SUITE} into {private_root()}, "
-        f"or install {oldest} or later: {' '.join(target.qemu_packages)}"
+        f"run simlib lab qemu, which unpacks QEMU from {QEMU_PACKAGES_SUITE} into {private_root()}; "
+        f"or install QEMU {oldest} or later (packages {' '.join(target.qemu_packages)})"
     )
     if not emulators:
         rule = f"the lab's target {target.name} needs QEMU {oldest} or later"

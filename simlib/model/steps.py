@@ -206,8 +206,8 @@ class Quantity(IntEnum):
     BITMAP = 4, "pages in the thread's bitmap", None
     HELD = 5, "time since the thread last acquired a lock, ps", None
     SINCE_CHECK = 6, "time since THROTTLE_CHECK last restarted the thread's counts, ps", None
-    WAITERS = 7, "threads that wait for the lock; -1: for the region lock that was taken last", _LOCK._replace(least=-1)
-    VCPUS = 8, "vCPUs that wait for the lock; -1: for the region lock that was taken last", _LOCK._replace(least=-1)
+    WAITERS = 7, "threads that wait for the lock; -1: the region lock this thread took last", _LOCK._replace(least=-1)
+    VCPUS = 8, "vCPUs that wait for the lock; -1: the region lock this thread took last", _LOCK._replace(least=-1)
     CLOCK = 9, "time of the clock, ps", None
     FLAG = 10, "1 if the flag is raised, else 0", _FLAG
     BLOCK = 11, "1 if a block mapping covers the current page, else 0", None
@@ -275,7 +275,7 @@ class Step(IntEnum):
     LAP = 17, "With `reads` 0, start the thread's stopwatch, unless a KICK already did. With 1, record its time " \
         "and restart it. With 2, do so only if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
     SIGNAL = 18, "Raise a flag, which then stays raised.", _FLAG
-    SLEEP = 19, "Start to sleep until the clock has advanced by `time_ps`. WAKE must follow.", Argument("time_ps")
+    SLEEP = 19, "Begin a sleep until the clock has advanced by `time_ps`. WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Wait until the sleep that the previous step started is over."
     KICK = 21, "Make every vCPU in the guest exit and re-enter once before its next ACCESS, and empty its log " \
         "buffer, as by DRAIN. If `stalls` is 1, the vCPU's stopwatch starts at the exit, and is read immediately " \
@@ -293,10 +293,10 @@ class Step(IntEnum):
         "compared with those sent since the last check. If `begins` is 1, only restart the counts.", \
         Argument("begins", 0, 2)  # fmt: skip
     THROTTLE = 28, "With `pauses` 0, start to sleep for the time that vCPUs run between two sleeps. With 1, make " \
-        "each vCPU empty its log buffer, as by DRAIN, and sleep before its next ACCESS; also start to sleep for " \
+        "each vCPU empty its log buffer, as by DRAIN, and sleep before its next ACCESS; also begin a sleep for " \
         "the same time. WAKE must follow.", Argument("pauses", 0, 2), Argument("entry_ps")  # fmt: skip
     DIRTY_LIMIT_UPDATE = 29, "Measure each vCPU's dirty rate since the last update and set its next sleep."
-    DIRTY_LIMIT_SLEEP = 30, "Start to sleep for the time that DIRTY_LIMIT_UPDATE set. WAKE must follow."
+    DIRTY_LIMIT_SLEEP = 30, "Begin a sleep for the time that DIRTY_LIMIT_UPDATE set. WAKE must follow."
     END = 31, "End the thread."
 
     def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:

@@ -131,6 +131,6 @@ TARGETS = (
     MigrationInput("min-guest-speed", "min_guest_speed", parse_share,
                    "Target: minimum mean guest throughput, relative to an undisturbed guest, e.g. 80%.", "SHARE"),
     MigrationInput("max-stall", "max_stall_s", parse_time,
-                   "Target: maximum length of a stall of a vCPU other than the downtime, e.g. 50ms.", "TIME"),
+                   "Target: longest stall of a vCPU, not counting the downtime, e.g. 50ms.", "TIME"),
 )  # fmt: skip
 """Inputs that set bounds for the migration."""

@@ -38,7 +38,7 @@ def _inexpressible(plan: Plan, guest: RunningGuest, known: frozenset[str]) -> di
 
 
 def qmp(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
-    """Return the QMP commands to send to source and destination before ``migrate``."""
+    """Return the QMP commands: settings for both sides before ``migrate``, and the switch to post-copy, if any."""
     lines = _commands(plan.settings.changes_from(guest.settings))
     if plan.postcopy:
         lines.append('{"execute": "migrate-start-postcopy"}   # on the source, after the first pass')

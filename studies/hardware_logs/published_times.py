@@ -104,9 +104,9 @@ ROWS = (
     _clear("Skylake", "shadow MMU", "legacy", "CLEAR, PML not stated"),
     _clear("Haswell", "TDP MMU", "tdp", "CLEAR, no PML"),
     _clear("Haswell", "shadow MMU", "legacy", "CLEAR, no PML"),
-    PublishedTime("arm64-hardware-dirty-scan", "look at all entries, 64 GB", "DBM", "memory_gb == 64", "scan_time_ms",
+    PublishedTime("arm64-hardware-dirty-scan", "scan all entries, 64 GB", "DBM", "memory_gb == 64", "scan_time_ms",
         64e9 / 4096, lambda cost: cost("walk_entry"), HELD_OUT, "arm64"),
-    PublishedTime("arm64-hardware-dirty-scan", "look at all entries, 256 GB, many CPUs", "DBM", "memory_gb == 256",
+    PublishedTime("arm64-hardware-dirty-scan", "scan all entries, 256 GB, many CPUs", "DBM", "memory_gb == 256",
         "scan_time_ms", 256e9 / 4096, None, NOT_PREDICTED, "arm64"),
 )  # fmt: skip
 """Published times that are compared."""

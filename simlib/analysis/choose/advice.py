@@ -132,7 +132,7 @@ class Choice(Result):
         return ". ".join([sentences[""], *(f"{label}: {sentences[label]}" for label in labels)])
 
     def advice(self, objective: str = "") -> dict[str, str]:
-        """Return the recommendation, its settings, confidence and reasons: sentences by their labels.
+        """Return the recommendation, its settings, confidence and reasons, as a dict from label to sentence.
 
         - `objective`: objective to optimise; by default `Choice.objective`.
         """

@@ -24,7 +24,7 @@ MIN_SHARE = 1e-4
 
 
 def advice(choice: Choice, objective: str) -> dict[str, str]:
-    """Return sentences by their labels, in reading order; the first one has an empty label.
+    """Return a dict from label to sentence, in reading order; the label of the first sentence is empty.
 
     - `objective`: name of the objective to optimise.
     """
@@ -57,9 +57,9 @@ def _recommendation(choice: Choice, objective: str) -> str:
     answer = choice.answers.set_index("objective").loc[objective]
     as_it_is = table.loc[recommended, "as_it_is"]
     keep = f"Leave KVM as it is ({recommended})" if as_it_is else f"Use any strategy, such as {recommended}"
-    count = table["allowed"].sum()
+    count, within = table["allowed"].sum(), " within the stall limit" * (not table["allowed"].all())
     tested = f"none of the {count} simulated strategies" if count > 1 else "no other simulated strategy"
-    none = f"{keep}: {tested}"
+    none = f"{keep}: {tested}{within}"
     confidence = f"{_percent(choice.confidence)} confidence"
     if choice.nothing_to_do:
         share, below_floor = _largest_change(choice.pairs)
@@ -165,8 +165,8 @@ def _confidence(choice: Choice, objective: str) -> str:
     if choice.table.set_index("strategy").loc[answer["recommended"], "as_it_is"] or answer["all_equivalent"]:
         return ""  # the first sentence has it
     share = f" (by over {_share(answer['regret_at_most_s'], answer['value_s'])})" * bool(answer["regret_at_most_s"])
-    count = choice.table["allowed"].sum()
-    return f"{level} confidence that no other of the {count} simulated strategies gives a lower {title}{share}"
+    count, within = choice.table["allowed"].sum(), " within the stall limit" * (not choice.table["allowed"].all())
+    return f"{level} confidence that no other of the {count} simulated strategies{within} gives a lower {title}{share}"
 
 
 def _other_goals(choice: Choice, recommended: str) -> str:

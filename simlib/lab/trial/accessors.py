@@ -41,7 +41,7 @@ _TAKES = (
 """Calls that take the lock, and their replacements."""
 
 _UNGUARD = "static inline void kvm_mmu_{0}_unguard(struct kvm **kvm)\n{{\n\tkvm_mmu_{0}_unlock(*kvm);\n}}"
-"""Cleanup function of a guard, for a mode."""
+"""C source of a guard's cleanup function; ``{0}`` is the lock mode, read or write."""
 
 _RELEASES = (
     (r"\bKVM_MMU_UNLOCK\(\s*(?P<kvm>[\w>\-.]+)\s*\)", "kvm_mmu_write_unlock({kvm})"),

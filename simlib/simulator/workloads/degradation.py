@@ -18,8 +18,8 @@ LEVELS = (99, 50, 10)
 """Degradations, percent; the time above each is a metric."""
 
 GUEST = (
-    Metric("guest_throughput", "share", "Accesses of all vCPUs, relative to an undisturbed guest, from the end of the "
-           "warm-up to the end of the work."),
+    Metric("guest_throughput", "share", "Accesses of all vCPUs from the end of the warm-up to the end of the last "
+           "ioctl, relative to an undisturbed guest."),
     Metric("longest_stall", "s", "Longest time that one access took, including an interrupt just before it.",
            "whole"),
     Metric("stall_p999", "s", "99.9th percentile of the stalls (faults and interrupts).", "whole"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Unmapping of an arm64 stage 2 entry by entry, as programs: when a VM is destroyed, or while its guest runs.
 
-With mmu_lock held for write, each entry is cleared; as the policy requires, its TLB entry is invalidated by a
+With mmu_lock held for write, each entry is cleared. Depending on the policy, its TLB entry is then invalidated by a
 broadcast, which the interconnect serves one CPU at a time, and the memory that it mapped is cleaned from the data
 cache. A table is freed after its last entry. After each largest block, mmu_lock is dropped if a thread waits for it.
 

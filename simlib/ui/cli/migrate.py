@@ -50,12 +50,12 @@ else:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Sources of the guest's numbers."""
+    """Sources of the guest's size, settings and dirty rates."""
 
     from_qemu: Annotated[
         str,
-        Option(metavar="FILE|SOCKET|-", help="Read the guest's numbers from a QMP socket of QEMU, or from a file "
-               "with QEMU's replies to the queries in docs/migrate.md (-: standard input).", callback=read_file),
+        Option(metavar="FILE|SOCKET|-", help="Read the guest's size, settings and dirty rates from a QMP socket or a "
+               "file with QEMU's replies to the queries in docs/migrate.md (-: standard input).", callback=read_file),
     ] = ""  # fmt: skip
     from_watch: Annotated[
         str,

@@ -127,7 +127,7 @@ ScenarioArgument = Annotated[
 VariantOption = Annotated[str, Option(metavar="NAME", help="Simulate only this variant of the scenario.")]
 _POLICY = "Name of a policy (listed by 'simlib policies'), or a condition such as 'held >= 50us'."
 PolicyOption = Annotated[str, Option(metavar="POLICY", help=_POLICY)]
-_FIT = "Fit with calibrated costs. Default: the shipped fit for the scenario's host, if there is one."
+_FIT = "Fit file with calibrated costs. Default: the shipped fit for the scenario's host, if there is one."
 FitOption = Annotated[Path | None, from_file("FIT.json", _FIT)]
 SeedOption = Annotated[int, Option(help="Random seed; the same seed gives the same result.")]
 LEVEL = 0.90  # confidence level of intervals, the default of `simlib.calibrate`, `simlib.predict`, `simlib.compare`
@@ -204,7 +204,7 @@ class Output:
 
     plot: Annotated[
         Path | None,
-        Option("--plot", metavar="FILE.html", help="Also write the answer, with tables, figures and sources, as "
+        Option("--plot", metavar="FILE.html", help="Also write the result, with tables, figures and sources, as "
                "a self-contained HTML page.", callback=page_file),
     ] = None  # fmt: skip
     how: FormatOption = Format.TABLE

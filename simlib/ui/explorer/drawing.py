@@ -57,7 +57,7 @@ def draw(findings: Findings, part: str, others: bool = False) -> dict[str, go.Fi
 
 
 def measured(findings: Findings, others: bool) -> pd.DataFrame:
-    """Return the curves that were measured on the state's host with its kernel; `others`: with any kernel."""
+    """Return the curves measured on the state's host with its kernel; `others`: any kernel, else arm64's preset."""
     table = findings.theory.published
     if others:
         return table if len(table) else answers.published(preset("arm64").host.name)

@@ -142,9 +142,9 @@ def _model_gaps(fit: Fit, data: HostData) -> list[Block | str]:
     if not len(shares):
         return []
     text = (
-        "A flush interrupts a vCPU that is in guest mode, or is entering or leaving it. Whether the vCPU is in such a "
-        "state depends, to a tenth of a microsecond, on the timing of its faults. Where the counted share differs from "
-        "the predicted share, the times differ as well."
+        "A flush interrupts a vCPU that is in guest mode, or is entering or leaving it. A fault "
+        "that occurs a tenth of a microsecond earlier or later may change whether the flush interrupts the vCPU. Where "
+        "the counted share differs from the predicted share, the times differ as well."
     )
     table = shares.astype({"vcpus": int, "chunk_pages": int})
     table[["counted", "predicted"]] = table[["counted", "predicted"]].map(lambda share: f"{100 * share:.0f} %")

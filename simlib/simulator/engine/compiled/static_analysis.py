@@ -60,7 +60,7 @@ def effects_of(steps, pc, blocks, inside_region):
 
 @always_inline
 def successor_step(steps, locks, pc, which):
-    """Number of one of the steps that may follow `pc`, or `_NO_SUCCESSOR`."""
+    """Index of the `which`-th step that may follow step `pc`; `_NO_SUCCESSOR` if there is none."""
     step = steps[pc]
     kind = step.kind
     if which == 0:
