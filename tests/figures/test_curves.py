@@ -102,7 +102,7 @@ def test_contentions_a_page_are_the_count_over_vcpus_and_pages(curves: pd.DataFr
     np.testing.assert_array_equal(right.x, [1, 2, 4, 8])
     np.testing.assert_allclose(right.y, 1.01 * 1000 * np.array([0, 1, 3, 7]) / 500)
     assert (figure.layout.yaxis.type, figure.layout.yaxis2.type) == ("log", None)
-    assert "0 measured (vCPUs: 1)" in figure.layout.title.subtitle.text
+    assert "points with 0 contentions are not shown (vCPUs: 1)" in figure.layout.title.subtitle.text
     with pytest.raises(InputError, match="pages_per_vcpu = 0: must be at least 1"):
         figures.contentions(curves, pages_per_vcpu=0)
 

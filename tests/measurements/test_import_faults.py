@@ -184,7 +184,7 @@ def test_unknown_kinds_options_and_columns_are_refused(tmp_path):
         ({"vcpus": "-1"}, r"from 0 to 2\^53"),
         ({"vcpus": "nan"}, r"from 0 to 2\^53"),
         ({"clear_time": "1"}, "must end with a known unit"),
-        ({"host": ""}, "a number or a string"),
+        ({"host": ""}, "must be a number, or a string"),
     ):
         with pytest.raises(InputError, match=sentence):
             imported.with_columns(values)

@@ -90,7 +90,7 @@ def test_a_cycle_without_time_is_refused():
         (lambda: theory.birth_death([1.0], [1.0, 1.0]), r"len\(service_rates\) = 2: must be 1"),
         (lambda: theory.birth_death([1.0], [0.0]), r"service_rates\[0\] = 0.0: must be finite and above 0"),
         (lambda: theory.closed_lock(2, 0.0, lambda _: 0.0), r"service_of_state\(2\) = .*must not all be 0"),
-        (lambda: scalability.fit_amdahl([1, 2], [1.0]), r"len\(throughput\) = 1: must be 2, as len\(n\)"),
+        (lambda: scalability.fit_amdahl([1, 2], [1.0]), r"len\(throughput\) = 1: must equal len\(n\), 2"),
         (lambda: scalability.fit_amdahl([2, 2, 2], [1, 1, 1]), "at least 2 different values to fit 2 parameters"),
         (lambda: scalability.fit_universal_scalability([1, 2, 2], [1, 1, 1]), "at least 3 different values"),
     ],
