@@ -188,7 +188,7 @@ def test_unknown_kinds_options_and_columns_are_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=sentence):
             imported.with_columns(values)
-    with pytest.raises(InputError, match=r"name = \.\./x: must be lower"):
+    with pytest.raises(InputError, match=r"name = \.\./x: must begin with a lowercase letter or a digit"):
         write_imported(imported, tmp_path, "../x")
 
 
