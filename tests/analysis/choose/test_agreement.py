@@ -134,13 +134,16 @@ def check_words(choice):
         assert answers["all_equivalent"].all()
         assert answers["certain"].all()
         kept = (choice.table["as_it_is"] & choice.table["allowed"]).any()
-        none = r"none of the (\d+) simulated strategies changes any objective by more than (\S+) %"
-        words = re.match(rf"(Leave KVM as it is|Use any strategy, such as) .*: {none}", headline)
+        none = r"(?:none of the (\d+)|no other) simulated strateg(?:ies|y)( within the stall limit)? changes any"
+        words = re.match(
+            rf"(Leave KVM as it is|Use any strategy, such as) .*: {none} objective by more than (\S+) %", headline
+        )
         assert words[1] == ("Leave KVM as it is" if kept else "Use any strategy, such as")
-        assert int(words[2]) == choice.table["allowed"].sum()
+        assert int(words[2] or 1) == choice.table["allowed"].sum()
+        assert bool(words[3]) == (not choice.table["allowed"].all())
         value = allowed["objective"].map(answers.set_index("objective")["value_s"])
         floor = allowed["objective"].map({name: criterion.floor for name, criterion in OBJECTIVES.items()})
-        most = np.maximum(floor, float(words[3]) / 100 * value) * (1 + 1e-9)
+        most = np.maximum(floor, float(words[4]) / 100 * value) * (1 + 1e-9)
         assert (allowed["difference_high_s"] <= most).all()
         assert (allowed["difference_low_s"] >= -most).all()
         return
