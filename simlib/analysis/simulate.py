@@ -230,7 +230,7 @@ def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     if vcpus > cores:
         flags.append(f"{vcpus} vCPUs on {cores} core{'s' * (cores > 1)}: each vCPU is simulated on a separate core")
     if scale != 1.0:
-        flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
+        flags.append(f"one page in {scale:g} was simulated; metrics are scaled, statistics of locks are not")
     return tuple(flags)
 
 

@@ -83,7 +83,7 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     2 vCPUs: entries of query-cpus-fast
     architecture x86-tdp: target x86_64 of query-cpus-fast; QEMU does not report whether KVM uses the TDP MMU
     memory not known: no reply to query-migrate
-    link not known: no reply to query-migrate
+    link not known: no reply to query-migrate about a migration
     100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: by KVM's dirty log
     """
     notes: list[str] = []

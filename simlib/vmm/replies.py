@@ -246,7 +246,7 @@ def _memory(replies: Sequence[Any], summaries: Sequence[Any], notes: list[str]) 
 def _link(migration: Any, notes: list[str]) -> int:
     """Throughput that a migration reached, bit/s."""
     if migration is None:
-        notes.append(f"link not known: no reply to {MIGRATE}")
+        notes.append(f"link not known: no reply to {MIGRATE} about a migration")
         return 0
     status = one_line(migration.get("status", "none"))
     mbps = _number(_ram(migration), "mbps", MIGRATE, "ram.", whole=False)

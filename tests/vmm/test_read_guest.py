@@ -127,7 +127,7 @@ def test_what_is_missing_is_said():
         "1 vCPU: entries of query-cpus-fast",
         "architecture not known: target mips64 of query-cpus-fast is not modelled",
         "memory not known: no reply to query-migrate",
-        "link not known: no reply to query-migrate",
+        "link not known: no reply to query-migrate about a migration",
         "dirty rate not known: neither query-dirty-rate nor query-migrate has one",
     )
     refused = {"error": {"class": "CommandNotFound", "desc": "The command query-dirty-rate has not been found"}}

@@ -392,7 +392,7 @@ def _print_batch(choice: Choice, verbose: bool) -> None:
     table, rules = batches.readable(), batches.readable_regrets()
     main = ["batch", choice.objective, "worse by", "equivalent", "longest stall", "stall, 90 %", "CLEAR"]
     show(table if verbose else table[main], Format.TABLE)
-    shares = ", ".join(f"{rule} {share[:-1]} %" for rule, share in zip(rules["rule"], rules["share"], strict=True))
+    shares = ", ".join(f"{rule} {share}" for rule, share in zip(rules["rule"], rules["share"], strict=True))
     write("\n")
     for text in (batches.sentence, f"excess of the simple rules over the recommended batch: {shares}", batches.law):
         write(paragraph(f"{text[0].upper()}{text[1:]}.") + "\n")
