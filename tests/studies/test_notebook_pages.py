@@ -119,6 +119,6 @@ def test_the_error_names_the_failing_cell(root):
 
 def test_an_unknown_notebook_name_is_rejected(root, monkeypatch):
     monkeypatch.setattr(notebook_pages, "ROOT", root)
-    with pytest.raises(InputError, match=r"seven.*must be part of a name"):
+    with pytest.raises(InputError, match=r"seven.*must be part of a notebook's name"):
         notebook_pages.build_pages(root / "none", ["seven"])
     assert not (root / "none").exists()
