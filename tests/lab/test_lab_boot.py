@@ -254,7 +254,7 @@ def test_a_missing_or_old_qemu_has_a_hint(only, version, expected):
         program(only / X86.qemu, f"echo 'QEMU emulator version {version}'")
     with pytest.raises(InputError, match=expected) as caught:
         find_qemu(X86)
-    assert caught.value.hint.endswith("or later: qemu-system-x86 qemu-system-common qemu-system-data seabios")
+    assert caught.value.hint.endswith("(packages qemu-system-x86 qemu-system-common qemu-system-data seabios)")
     assert needs_qemu([X86])
 
 
