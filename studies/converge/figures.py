@@ -47,4 +47,4 @@ def predicted_times(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(title="measured, s", type="log")
     figure.update_layout(height=520)
     return titled(figure, "Total time of real migrations: measured against predicted",
-                  "points are measured; bars are predicted 90 % intervals", entries_per_row=2)  # fmt: skip
+                  "points: measured; bars: predicted 90 % intervals", entries_per_row=2)  # fmt: skip
