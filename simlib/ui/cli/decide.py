@@ -65,7 +65,7 @@ class Subject:
 class Numbers:
     """Values that replace those of the guest."""
 
-    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs; 0: as many as the guest has.")] = 0
+    vcpus: Annotated[int, Option(min=0, help="Number of vCPUs. 0: the guest's; with --fit, at most one per CPU.")] = 0
     memory: Annotated[str, Option(help="Total memory of the guest, e.g. 512G.")] = ""
     access_interval: Annotated[str, Option(help="Time between successive accesses of a vCPU, e.g. 20us.")] = ""
     link: Annotated[str, Option(help="Bandwidth available to the migration, e.g. 25Gbit/s.")] = ""
