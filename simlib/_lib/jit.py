@@ -99,7 +99,7 @@ def compiling_in_background(function: Any, arguments: tuple[Any, ...], *module: 
         return
     run, quiet = "from simlib._lib.signals import run_helper; run_helper()", subprocess.DEVNULL
     command = [sys.executable, "-P", "-c", run, *module]  # -P: import nothing from this folder
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as helper:  # noqa: S603  # no shell: a module of ours
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as helper:  # noqa: S603  # no shell: code of ours
         try:
             yield
             helper.wait()

@@ -64,7 +64,7 @@ class Pool(AbstractContextManager["Pool"]):
         """End the workers; after an exception end the fork server, too, which may still be importing."""
         self._end()
         server: Any = forkserver._forkserver  # the interface for ending it is private; the next pool starts another
-        cleanup: Any = util
+        cleanup: Any = util  # so is that for its folder
         if kind is not None and server._forkserver_pid is not None:
             os.kill(server._forkserver_pid, signal.SIGTERM)
             server._stop()
