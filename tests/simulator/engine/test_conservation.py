@@ -76,14 +76,14 @@ COSTS = {"fault_unlocked": "1us", "fault_hold": "800ns", "line_transfer": "50ns"
          "reacquire": "100ns", "flush": "5us", "flush_per_vcpu": "1us"}  # fmt: skip
 
 
-def sparse_migration(clear_drop_when, chunk, costs=None):
-    """Migrate in three passes a guest that writes a few pages in each."""
+def sparse_migration(clear_drop_when, chunk, costs=None, **more):
+    """Migrate in three passes a guest that writes a few pages in each; `more`: keys of the workload."""
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 2, "memory": "12M", "backing": "4k"},
             "policy": {"architecture": "x86-shadow-paging", "clear_drop_when": clear_drop_when},
             "workload": {"kind": "migration", "clear_chunk": chunk, "access": "uniform", "shared": True,
-                         "access_interval": "40us", "initially_set": False, "pass_limit": 3, "downtime": "0ps"},
+                         "access_interval": "40us", "initially_set": False, "pass_limit": 3, "downtime": "0ps", **more},
             "costs": costs or {},
         }
     )  # fmt: skip
@@ -123,8 +123,14 @@ def test_pre_copy_is_sending_and_clearing(clear_drop_when, chunk):
     assert metrics["precopy_duration"] == pytest.approx(enabling + sending + metrics["clear_cpu_time"], rel=1e-9)
 
 
-@pytest.mark.parametrize("when", ["lazy", "ring"])
-def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param({"clear_when": "lazy"}, id="faults"),
+     pytest.param({"clear_when": "ring", "ring_entries": 1024}, id="faults, ring"),
+     pytest.param({"throttle": "qemu", "throttle_initial": 80, "throttle_slice": "10us",
+                   "throttle_check_period": "0ps"}, id="sleeps")],
+)  # fmt: skip
+def test_a_vcpu_that_faults_or_sleeps_has_emptied_its_log_buffer(more):
     """Some blocks are split late, so that faults come while other pages are in a log buffer."""
     scenario = Scenario.parse(
         {
@@ -132,7 +138,7 @@ def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
             "policy": {"architecture": "x86-tdp", "dirty_tracking": "pml", "eager_split": False},
             "workload": {"kind": "migration", "clear_chunk": "4M", "access": "zipf", "shared": True,
                          "zipf_exponent": 1.5, "access_interval": "3us", "pass_limit": 6, "downtime": "0ps",
-                         "link": "40Gbit/s", "clear_when": when, "ring_entries": 1024},
+                         "link": "40Gbit/s", **more},
             "costs": COSTS | {"dirty_set": "80ns", "log_exit": "1us", "log_entry": "20ns", "kick": "1us"},
         }
     )  # fmt: skip
@@ -142,6 +148,14 @@ def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
         account, _ = examine(scenario, job, result)
         assert account.logged > 0
         assert account.faults > 0
+        assert (account.sleeps > 0) == ("throttle" in more)
+
+
+def test_helper_threads_clear_their_parts_before_they_are_sent():
+    """Each of two threads has four words of each chunk."""
+    account, _ = sparse_migration("pages >= 64", "2M", COSTS, access_interval="3us", clear_threads=2)
+    assert account.cleared[:3] == account.collected
+    assert min(account.cleared[1:3]) > 3072 / 8
 
 
 # -- the witness detects violations --------------------------------------------------------------------

@@ -13,6 +13,8 @@ from simlib.simulator.engine import compiled, reference
 from simlib.simulator.engine.result import EVENTS
 from simlib.simulator.workloads import build
 
+COSTS = {"fault_unlocked": "250ns", "fault_hold": "480ns", "clear_page": "43ns"}
+
 
 def assert_same(job, seed):
     slow, fast = (engine.run(job, seed, trace=TRACE, ledger=TRACE) for engine in (reference, compiled))
@@ -21,6 +23,12 @@ def assert_same(job, seed):
     ahead = compiled.run(job, seed)  # without records it runs ahead
     differences = set(ahead.differences(fast)) - {"trace", "ledger"}
     assert not differences, f"running ahead changes {differences}"
+
+
+def assert_runs_ahead_alike(scenario, seed=1):
+    job = build(scenario)
+    slow, fast = reference.run(job, seed), compiled.run(job, seed)
+    assert slow == fast, f"running ahead changes {slow.differences(fast)}"
 
 
 @given(scenario=scenarios(), seed=SEEDS)
@@ -48,9 +56,7 @@ def test_interrupts_are_alike():
 @given(scenario=busy_scenarios(), seed=SEEDS)
 @examples(100)
 def test_a_busy_guest_runs_ahead_alike(scenario, seed):
-    job = build(scenario)
-    slow, fast = reference.run(job, seed), compiled.run(job, seed)
-    assert slow == fast, f"running ahead changes {slow.differences(fast)}"
+    assert_runs_ahead_alike(scenario, seed)
 
 
 @given(job=jobs(), seed=SEEDS)
@@ -66,18 +72,29 @@ def test_vcpus_run_ahead_until_clear_reaches_their_memory():
             "guest": {"vcpus": 3, "memory_per_vcpu": "8M", "backing": "hugetlb_2mb"},
             "policy": {"architecture": "x86-tdp", "eager_split": False},
             "workload": {"kind": "clear_under_load", "iterations": 2, "pause": "500us"},
-            "costs": {
-                "fault_unlocked": "250ns",
-                "fault_hold": "480ns",
-                "guest_access": "1us",
-                "clear_page": "43ns",
-                "clear_unsplit": "40ns",
-            },
+            "costs": COSTS | {"guest_access": "1us", "clear_unsplit": "40ns"},
         }
     )
-    job = build(scenario)
-    slow, fast = reference.run(job), compiled.run(job)
-    assert slow == fast, f"running ahead changes {slow.differences(fast)}"
+    assert_runs_ahead_alike(scenario)
+
+
+def test_vcpus_run_ahead_until_a_waiting_thread_clears_their_memory():
+    """CLEAR waits for a lock that other vCPUs take, and protects half the pages of a guest that has only had hits."""
+    scenario = Scenario.parse(
+        {
+            "guest": {"vcpus": 3, "memory_per_vcpu": "1M", "backing": "4k"},
+            "policy": {"architecture": "x86-shadow-paging"},
+            "workload": {
+                "kind": "clear_under_load",
+                "iterations": 3,
+                "write_percent": 50,
+                "pause": "3ms",
+                "clear_chunk": "256K",
+            },
+            "costs": COSTS | {"guest_access": "1us"},
+        }
+    )
+    assert_runs_ahead_alike(scenario)
 
 
 def test_no_pages_are_sent_before_another_thread_has_scanned_for_them():

@@ -352,6 +352,7 @@ def test_a_guest_is_throttled_if_it_dirties_more_than_is_sent(engine):
     assert vmm((64, 1_000), (64, 1_000), (64, 1_000)) == 0
     assert vmm((65, 1_000)) == 0
     assert vmm((65, 1_000), (64, 1_000), (65, 1_000)) == 20
+    assert vmm((128, 1_000), (1, 1_000)) == 0  # 129 of 256 would be more than half
     assert vmm((65, 999), (65, 1_000)) == 0  # the first look comes too early, and both are judged as one
     assert vmm(*[(65, 1_000)] * 7) == 40
 
