@@ -102,7 +102,7 @@ def main(folder: Path) -> None:
         status, need = REFUSED.get(arguments, (0, ""))
         if done.returncode != status or need not in done.stderr or "Traceback" in done.stderr:
             raise SystemExit(f"simlib {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        print(f"simlib {' '.join(arguments)}: {f'needs: {need}' if need else 'runs'}", flush=True)
+        print(f"simlib {' '.join(arguments)}: {f'refused: {need}' if need else 'runs'}", flush=True)
 
 
 if __name__ == "__main__":
