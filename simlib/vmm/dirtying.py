@@ -46,11 +46,15 @@ class DirtyRate:
     - `pages`: number of 4 KiB pages, as QEMU counts them.
     - `seconds`: length of the period.
     - `error`: relative standard error of `pages`.
+    - `rounding`: the count was rounded down; the guest wrote `pages` to `pages` + `rounding` pages.
+    - `assumed`: True if the length of the period is not known, and `seconds` is an assumption.
     """
 
     pages: float
     seconds: float
     error: float = 0.02
+    rounding: float = 0.0
+    assumed: bool = False
 
     @property
     def description(self) -> str:

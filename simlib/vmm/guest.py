@@ -17,6 +17,7 @@ from simlib.vmm import qemu_rules
 from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, draw
 from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.qemu_rules import PAGE
+from simlib.vmm.samples import MigrationSample
 from simlib.vmm.settings import VMMS, Settings
 
 ARCHITECTURE = "x86-tdp"
@@ -52,6 +53,10 @@ class RunningGuest:
       memory.
     - `link`: bandwidth that the migration may use, or has reached, bit/s.
     - `dirty`: the guest's writes: several `DirtyRate`, the newest last, or one `DirtyingGuess`.
+    - `cpu`: mean use of a vCPU, as a share of its time (1: always busy).
+    - `resident`: memory that is not pages of zeros, bytes.
+    - `channel`: throughput of one stream or multifd channel, bit/s.
+    - `running`: states of a migration that runs or has ended, the newest last.
     - `settings`: migration settings that are in force.
     - `architecture`: a name of `simlib.model.architectures`. `dirty_tracking`: mechanism by which the host logs writes;
       the default is that of `simlib.preset_scenario` for the architecture (PML on x86).
@@ -67,6 +72,10 @@ class RunningGuest:
     memory: int = 0
     link: int = 0
     dirty: tuple[DirtyRate | DirtyingGuess, ...] = ()
+    cpu: float = 0.0
+    resident: int = 0
+    channel: int = 0
+    running: tuple[MigrationSample, ...] = ()
     settings: Settings = field(default_factory=lambda: Settings(max_bandwidth=0))
     architecture: str = ""
     dirty_tracking: str = ""

@@ -146,7 +146,9 @@ def guest_of(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> Runnin
         if not dirty:
             sources.append(f"dirty rate not known: neither {DIRTY_RATE} nor {MIGRATE} has one")
     settings = _settings(by_query[PARAMETERS], by_query[CAPABILITIES], sources)
-    return RunningGuest(vcpus, memory, link, dirty, settings, architecture, notes=(*sources, *notes))
+    return RunningGuest(
+        vcpus, memory, link, dirty, settings=settings, architecture=architecture, notes=(*sources, *notes)
+    )
 
 
 def _settings(parameters: Sequence[Any], capabilities: Sequence[Any], notes: list[str]) -> Settings:
