@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Read a running guest from QEMU: from pasted replies, or over a QMP socket.
+"""Read a running guest from QEMU's replies, from logs of migrations, from a recorded migration, or over a QMP socket.
 
 Supported queries of QEMU's machine protocol (QMP): ``query-migrate`` (memory, throughput, pages dirtied during the
 migration), ``query-dirty-rate`` (the measurement of ``calc-dirty-rate``), ``query-cpus-fast`` (vCPUs, architecture),
 ``query-migrate-parameters`` and ``query-migrate-capabilities`` (current settings), and ``query-memory-size-summary``
-(memory before a migration).
+(memory before a migration). `simlib.vmm.logs.readers` lists the formats of logs.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from pathlib import Path
 
 from simlib._lib.errors import InputError
 from simlib.vmm.guest import RunningGuest
+from simlib.vmm.logs.merge import guest_of_contents
+from simlib.vmm.logs.readers import READERS, read_logs
+from simlib.vmm.logs.text import LogText
 from simlib.vmm.qmp import TIMEOUT, Monitor, one_line, refusal
-from simlib.vmm.replies import ASK, CPUS, DIRTY_RATE, MIGRATE, QUERIES, guest_of, query_of, replies_in
+from simlib.vmm.replies import ASK, CPUS, DIRTY_RATE, MIGRATE, QUERIES, contents_of, query_of, replies_in
 
-_LIMIT = 2**22
-_HUMAN = re.compile(
-    r"^\s*(?:Migration status: |Status: |total ram: |throughput: |Throughput \(Mbps\): |Dirty rate: |\*? ?CPU #\d+:).*",
-    re.MULTILINE,
-)
+_LIMIT = 2**26
+_TABLE = re.compile(rb"(?:\xef\xbb\xbf)?[^\n]*\btime_s\b[^\n]*\bdirty_sync_count\b[^\n]*(?:\n|$)")
+"""Header of the table watch.csv of `simlib host watch`."""
 
 
 def read_guest(source: str | Path) -> RunningGuest:
-    """Read a guest from pasted replies, or query its QEMU.
+    """Read a guest from a file or standard input, or query its QEMU.
 
-    Raises `InputError` if the source cannot be read, does not answer, or has no valid reply to a supported query.
+    Raises `InputError` if the source cannot be read, does not answer, or has no supported content.
 
-    - `source`: a text file with replies (see `parse_guest`), ``"-"`` for standard input, or a unix domain socket of
-      QMP. Over the socket only `QUERIES` are sent; all must be answered within a total of `TIMEOUT` seconds.
+    - `source`: a text file with replies and logs (see `parse_guest`), ``"-"`` for standard input, the table watch.csv
+      of `simlib host watch`, or a unix domain socket of QMP. Over the socket only `QUERIES` are sent; all must be
+      answered within a total of `TIMEOUT` seconds.
 
     >>> read_guest("no-such-file")
     Traceback (most recent call last):
@@ -56,18 +58,23 @@ def read_guest(source: str | Path) -> RunningGuest:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(where, reason, "must be a readable text file or QMP socket") from None
     if len(data) > _LIMIT:
-        raise InputError(where, f"more than {_LIMIT} bytes", "is too long for QMP replies", ASK)
+        raise InputError(where, f"more than {_LIMIT} bytes", "is too long for replies or a log", "paste its end only")
+    if _TABLE.match(data):
+        if where == "standard input":
+            raise InputError(where, "a table", "must be a text: the table has a descriptor beside it", "give its path")
+        from simlib.vmm.watched_migration import read_watched_guest  # noqa: PLC0415  # imports pandas
+
+        return read_watched_guest(where)
     return parse_guest(data.decode("utf-8-sig", errors="replace"), where)
 
 
 def parse_guest(text: str, where: str = "text") -> RunningGuest:
-    """Read a guest from pasted QMP replies.
+    """Read a guest from QMP replies and logs of migrations.
 
-    Raises `InputError` if no reply is recognised, a reply is cut off, or a value is impossible or contradicts another.
+    Raises `InputError` if nothing is recognised, a reply is cut off, or a value is impossible or contradicts another.
 
-    - `text`: replies in any order, each a JSON value with or without its ``{"return": ...}``. Prompts, commands, events
-      and replies to other queries may lie between them. Of several replies to one query, the last one is used; for
-      query-dirty-rate, the last one of each measurement time.
+    - `text`: replies and records of any supported format, in any order. A reply is a JSON value with or without its
+      ``{"return": ...}``. Prompts, commands, events, other replies and other lines may lie between them.
     - `where`: name of the text in errors.
 
     >>> guest = parse_guest('''
@@ -87,14 +94,15 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: by KVM's dirty log
     """
     notes: list[str] = []
-    replies = list(replies_in(text, where, notes))
-    if not replies:
-        if human := _HUMAN.search(text):
-            rule = "is output of the human monitor, which rounds numbers and differs between versions"
-            raise InputError(where, one_line(human[0]), rule, ASK)
-        rule = "; ".join([f"has no reply to {MIGRATE}, {DIRTY_RATE} or {CPUS}", *notes])
+    contents = read_logs(LogText.clean(text))
+    replies = list(replies_in(text, where, notes, in_log=bool(contents)))
+    if replies:
+        contents = [*contents_of(replies), *contents]
+    if not contents:
+        formats = ", ".join(reader.title for reader in READERS)
+        rule = "; ".join([f"has no reply to {MIGRATE}, {DIRTY_RATE} or {CPUS}, and no {formats}", *notes])
         raise InputError(where, one_line(text) or "empty", rule, ASK)
-    return guest_of(replies, notes)
+    return guest_of_contents(contents, notes)
 
 
 def _ask(path: str) -> RunningGuest:
@@ -116,4 +124,4 @@ def _ask(path: str) -> RunningGuest:
                 raise InputError(f"{path}, {query}", one_line(reply), "is not a reply to this query", ASK)
     if not replies:
         raise InputError(path, "only errors", "; ".join(notes), ASK)
-    return guest_of(replies, notes)
+    return guest_of_contents(contents_of(replies), notes)

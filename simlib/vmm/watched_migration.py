@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from simlib._lib.errors import InputError
 from simlib.measurements import read
-from simlib.vmm.dirtying import DirtyRate
 from simlib.vmm.guest import RunningGuest
+from simlib.vmm.logs.passes import pool
 from simlib.vmm.qemu_rules import PAGE
-
-_SAME_TIME = 1.5
-"""Passes whose times differ by less than this factor are pooled."""
+from simlib.vmm.samples import MigrationSample
 
 _WATCH = "the watch.csv that simlib host watch --out wrote"
 
@@ -31,12 +30,13 @@ def read_watched_guest(path: str | Path) -> RunningGuest:
     - `path`: table ``watch.csv`` of `simlib host watch`.
     """
     if not Path(path).is_file():
-        raise InputError("--from-watch", str(path), "must be a file", f"give {_WATCH}")
+        raise InputError("watched migration", str(path), "must be a file", f"give {_WATCH}", flag="--from")
     try:
         frame = read(path).frame.dropna(subset=["dirty_sync_count", "dirty_pages_per_s", "total_bytes"])
     except (InputError, KeyError):
-        hint = f"give {_WATCH}; use --from-qemu for QEMU's replies"
+        hint = f"give {_WATCH}, with its descriptor"
         raise InputError(str(path), "another file", "must be a table of a watched migration", hint) from None
+    samples = tuple(_samples(frame))
     frame = frame[frame["throttle_percent"].fillna(0) == 0]
     synchronised = frame[frame["dirty_sync_count"].diff().fillna(0) == 1]
     times = synchronised["time_s"].diff()
@@ -46,18 +46,30 @@ def read_watched_guest(path: str | Path) -> RunningGuest:
         hint = "watch a migration over several passes, or measure with calc-dirty-rate"
         raise InputError(str(path), "no pass", "must have at least two synchronisations of an unthrottled guest", hint)
     interval = float(frame["time_s"].diff().median())
-    pooled = passes.groupby((np.log(passes["seconds"]) / np.log(_SAME_TIME)).round())
-    rates = tuple(
-        DirtyRate(float(rows["pages"].mean()), float(rows["seconds"].mean()), _relative_error(rows, interval))
-        for _, rows in pooled
-    )
+    rates = pool(list(zip(passes["seconds"], passes["pages"], strict=True)), interval)
     note = f"dirty rates ({len(rates)}): from the passes of {path}, in which the migration slowed the guest"
     throughput = frame["throughput_mbit_per_s"].max()
     link = round(throughput * 1e6) if throughput > 0 else 0
-    return RunningGuest(memory=int(frame["total_bytes"].iloc[-1]), link=link, dirty=rates, notes=(note,))
+    return RunningGuest(
+        memory=int(frame["total_bytes"].iloc[-1]), link=link, dirty=rates, running=samples, notes=(note,)
+    )
 
 
-def _relative_error(rows: pd.DataFrame, interval: float) -> float:
-    """Relative standard error of a mean number of pages; `interval`: time between two samples, s."""
-    spread = float(rows["pages"].std() / rows["pages"].mean()) if len(rows) > 1 else 0.0
-    return max(0.02, float(np.hypot(spread, interval / rows["seconds"].mean()) / np.sqrt(len(rows))))
+_COLUMNS = {
+    "time_s": "time_s", "total_bytes": "total_bytes", "sent_bytes": "transferred_bytes",
+    "remaining_bytes": "remaining_bytes", "normal_pages": "normal_pages", "zero_pages": "zero_pages",
+    "dirty_pages_per_s": "dirty_pages_per_s", "throttle": "throttle_percent",
+}  # fmt: skip
+"""Fields of a sample, and columns of watch.csv."""
+
+
+def _samples(frame: pd.DataFrame) -> Iterator[MigrationSample]:
+    """Samples of the recording; their times begin with the watch."""
+    for row in frame.to_dict("records"):
+        values: dict[str, Any] = {name: row[key] for name, key in _COLUMNS.items() if pd.notna(row.get(key))}
+        throughput, page = row.get("throughput_mbit_per_s"), row.get("page_size_bytes")
+        yield MigrationSample(
+            status=str(row.get("status", "")), passes=int(row["dirty_sync_count"]),
+            page_bytes=int(page) if pd.notna(page) else PAGE,
+            bits_per_s=throughput * 1e6 if pd.notna(throughput) else None, **values,
+        )  # fmt: skip

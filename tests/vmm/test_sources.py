@@ -38,9 +38,11 @@ def replies(*more):
 
 
 def test_every_time_that_was_measured_counts():
-    """Of two with the same time the later one. Sampled pages are as exact as their number."""
-    rates = parse_guest(replies(counted(1), counted(10), counted(60), counted(10))).dirty
-    assert [point.seconds for point in rates] == [1, 60, 10]  # the newest last
+    """A measurement that is printed twice counts once. Sampled pages are as exact as their number."""
+    again = {"return": counted(10)["return"] | {"start-time": 2}}
+    rates = parse_guest(replies(counted(1), counted(10), counted(60), counted(10), again)).dirty
+    assert [point.seconds for point in rates] == [1, 10, 60, 10]  # the newest last
+    assert [point.rounding for point in rates] == [256, 2560, 15360, 2560]
     for point in rates:
         assert point.pages == pytest.approx(distinct_pages(TRUE, point.seconds), rel=0.05)
     sampled = parse_guest(replies(counted(1, "page-sampling"))).dirty[0]
@@ -76,7 +78,7 @@ def test_the_command_combines_replies_and_options(tmp_path):
     file.write_text(replies(counted(1), counted(10), {"return": {"downtime-limit": 500, "max-bandwidth": 0}}))
     words = [
         "migrate",
-        "--from-qemu",
+        "--from",
         str(file),
         "--memory",
         "16G",

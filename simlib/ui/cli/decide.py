@@ -45,19 +45,19 @@ class Subject:
     dirty_tracking: Annotated[
         str,
         Option(metavar="NAME", help="How KVM tracks dirty pages: write_protect, pml, dbm or hdbss. Default for "
-               "a preset guest: write_protect; on x86 with EPT or NPT: pml, unless this machine's KVM (--from-qemu "
-               "with a socket) or the host of --fit uses another method."),
+               "a preset guest: write_protect; on x86 with EPT or NPT: pml, unless this machine's KVM (--from with "
+               "a socket) or the host of --fit uses another method."),
     ] = ""  # fmt: skip
     guest: Annotated[
         str,
         Option(metavar="NAME", help="Preset guest: database (default), web, idle, write-heavy, mysql-1g, "
                "mysql-8g, three-setups; docs/choose.md describes each."),
     ] = ""  # fmt: skip
-    from_qemu: Annotated[
+    from_: Annotated[
         str,
-        Option(metavar="FILE|SOCKET|-", help="Read the guest's size and dirty rate, and the bandwidth, from QEMU: from "
-               "a QMP socket, or from a file with its replies to the queries in docs/migrate.md (-: standard input).",
-               callback=read_file),
+        Option("--from", metavar="FILE|SOCKET|-", help="Read the guest's size and dirty rate, and the bandwidth, from "
+               "a QMP socket, or from a file with QEMU's replies or a migration log (docs/migrate.md; -: standard "
+               "input).", callback=read_file),
     ] = ""  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def choose(
 
     simlib choose --architecture x86-tdp --rings
 
-    simlib choose --from-qemu /run/qemu/qmp.sock
+    simlib choose --from /run/qemu/qmp.sock
 
     simlib choose --fit host/fit.json
     """
@@ -271,8 +271,8 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
     presets, changes = simlib.analysis.choose, numbers.changes()
     scenario, architecture, everything = subject.scenario, subject.architecture, subject.everything
     running = None
-    if subject.from_qemu:
-        running = _running(subject.from_qemu, numbers)
+    if subject.from_:
+        running = _running(subject.from_, numbers)
         architecture = architecture or ("" if scenario is not None or everything else running.architecture or "")
     host = None
     if fit is not None and scenario is None and not architecture and not everything:
@@ -295,7 +295,7 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
         names = presets.preset_architectures() if everything else (architecture,)
         cases = {name: guest.in_place_of(presets.preset_scenario(name)) for name in names}
         if host is not None:
-            cases = {name: _on_host(case, host, numbers, subject.from_qemu) for name, case in cases.items()}
+            cases = {name: _on_host(case, host, numbers, subject.from_) for name, case in cases.items()}
     cases = {name: _tracking(case, subject, host) for name, case in cases.items()}
     if running is not None:
         from simlib.vmm.guest_scenario import apply
@@ -311,7 +311,7 @@ def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenar
     """Return the scenario with the given method of dirty tracking or, without a file, this host's or the fit's."""
     method = subject.dirty_tracking
     if not method and subject.scenario is None and "pml" in case.policy.facts.dirty_tracking:
-        if subject.from_qemu and Path(subject.from_qemu).is_socket():
+        if subject.from_ and Path(subject.from_).is_socket():
             from simlib.lab.host.facts import detect_dirty_tracking
 
             method = detect_dirty_tracking()
@@ -322,11 +322,11 @@ def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenar
     return case.changed({"policy": {"dirty_tracking": method}}) if method else case
 
 
-def _on_host(case: Scenario, host: Scenario, numbers: Numbers, from_qemu: str) -> Scenario:
+def _on_host(case: Scenario, host: Scenario, numbers: Numbers, source: str) -> Scenario:
     """Return the guest on the calibrated host, with at most one vCPU per CPU unless a size is given."""
     case = replace(case, host=host.host)
     cpus, vcpus = host.host.cores * host.host.threads_per_core, case.guest.vcpus
-    if numbers.vcpus or from_qemu or vcpus <= cpus:
+    if numbers.vcpus or source or vcpus <= cpus:
         return case
     memory = numbers.memory or format_size(case.guest.pages_per_vcpu * case.guest.page_size * cpus)
     say(f"guest reduced to one vCPU per CPU of {host.host.name} (vCPUs: {cpus}, memory: {memory})")

@@ -50,35 +50,22 @@ else:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Sources of the guest's size, settings and dirty rates."""
+    """Source of the guest's size, settings and dirty rates."""
 
-    from_qemu: Annotated[
+    from_: Annotated[
         str,
-        Option(metavar="FILE|SOCKET|-", help="Read the guest's size, settings and dirty rates from a QMP socket or a "
-               "file with QEMU's replies to the queries in docs/migrate.md (-: standard input).", callback=read_file),
-    ] = ""  # fmt: skip
-    from_watch: Annotated[
-        str,
-        Option(metavar="FILE", help="Read the guest's memory size, the bandwidth and the dirty rates of the "
-               "passes from watch.csv, a table that 'simlib host watch' wrote."),
+        Option("--from", metavar="FILE|SOCKET|-", help="Read the guest's size, settings, dirty rates and migrations "
+               "from a QMP socket, from a file with QEMU's replies or a log of QEMU's monitor, libvirt, Proxmox VE, "
+               "Nova, KubeVirt or Cloud Hypervisor (docs/migrate.md; -: standard input), or from the table watch.csv "
+               "of 'simlib host watch'.", callback=read_file),
     ] = ""  # fmt: skip
 
     def read(self) -> simlib.analysis.migrate.RunningGuest:
-        """Return the guest as its sources describe it."""
-        from dataclasses import replace
-
+        """Return the guest as its source describes it."""
         from simlib.vmm.guest import RunningGuest
         from simlib.vmm.read_guest import read_guest
-        from simlib.vmm.watched_migration import read_watched_guest
 
-        guest = read_guest(self.from_qemu) if self.from_qemu else RunningGuest()
-        if self.from_watch:
-            watched = read_watched_guest(self.from_watch)
-            guest = replace(
-                guest, memory=watched.memory, link=watched.link or guest.link, dirty=watched.dirty,
-                notes=(*guest.notes, *watched.notes),
-            )  # fmt: skip
-        return guest
+        return read_guest(self.from_) if self.from_ else RunningGuest()
 
 
 @grouped
@@ -112,7 +99,7 @@ def migrate(
 
     Examples: simlib migrate --vcpus 64 --memory 512G --dirty '250000/s in 1s' --link 25Gbit/s --downtime-limit 300ms
 
-    simlib migrate --from-qemu guest.txt --link 10Gbit/s --deadline 15min --min-guest-speed 80% --emit kubevirt
+    simlib migrate --from guest.txt --link 10Gbit/s --deadline 15min --min-guest-speed 80% --emit kubevirt
     """
     from dataclasses import replace
 

@@ -10,7 +10,7 @@ import re
 
 from simlib._lib.errors import InputError
 from simlib.vmm.dirtying import DirtyRate
-from simlib.vmm.logs.content import EXACT, MIB, LogContent, Quantity, RateReading
+from simlib.vmm.logs.content import EXACT, MIB, LogContent, LogValue, RateReading
 from simlib.vmm.logs.text import NUMBER, LogText, number
 from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.samples import MigrationSample
@@ -67,11 +67,11 @@ def read(log: LogText) -> LogContent | None:
 
 def _numbers(pairs: str) -> dict[str, float]:
     """Numbers of a pass by their keys; empty if one is missing."""
-    found_units = {pair[1]: pair[3] for pair in _PAIR.finditer(pairs)}
+    given_units = {pair[1]: pair[3] for pair in _PAIR.finditer(pairs)}
     for key, unit in _UNITS.items():
-        if key in found_units and found_units[key] != unit:
+        if key in given_units and given_units[key] != unit:
             rule = f"must be in {unit}" if unit else "must be a number without a unit"
-            raise InputError(f"Cloud Hypervisor {key}", found_units[key] or "no unit", rule,
+            raise InputError(f"Cloud Hypervisor {key}", given_units[key] or "no unit", rule,
                              "this version is not known; give the numbers as options")  # fmt: skip
     values = {pair[1]: number(pair[2]) for pair in _PAIR.finditer(pairs)}
     complete = {*_UNITS} <= {*values} and all(0 <= values[key] < 1e12 for key in _UNITS)
@@ -81,7 +81,7 @@ def _numbers(pairs: str) -> dict[str, float]:
 def _add_pass(content: LogContent, values: dict[str, float], ends: dict[int, float]) -> None:
     order = int(values["iter"])
     if order == 0 and values["curr"]:
-        content.total.append(Quantity(values["curr"] * MIB, "curr of the first pass of Cloud Hypervisor", MIB))
+        content.total.append(LogValue(values["curr"] * MIB, "curr of the first pass of Cloud Hypervisor", MIB))
     ends[order] = values["elapsed"]
     begin, end = (0.0 if order == 1 else ends.get(order - 2)), ends.get(order - 1)
     if order and begin is not None and end is not None and end > begin:

@@ -20,7 +20,7 @@ EXACT = 0.02
 """Relative standard error of a rate if every dirtied page is counted: above 0, as no guest's rate is constant."""
 
 
-class Quantity(NamedTuple):
+class LogValue(NamedTuple):
     """Number from a log.
 
     - `value`: number in bytes or vCPUs.
@@ -56,7 +56,7 @@ class LogContent:
       display's and the firmware's memory.
     - `resident`: resident memory of the process.
     - `vcpus`: number of vCPUs. `cpu`: mean use of a vCPU, as a share of its time.
-    - `architecture`: a name of `simlib.model.architectures`.
+    - `architecture`: a name of `simlib.model.architectures`, and `architecture_note`: its source.
     - `rates`: dirty rates that were measured.
     - `settings`: migration settings, by QEMU's names.
     - `page_error`: rounding of the sizes of samples, bytes.
@@ -67,12 +67,13 @@ class LogContent:
 
     tool: str
     samples: list[MigrationSample] = field(default_factory=list)
-    total: list[Quantity] = field(default_factory=list)
-    configured: list[Quantity] = field(default_factory=list)
-    resident: list[Quantity] = field(default_factory=list)
-    vcpus: list[Quantity] = field(default_factory=list)
-    cpu: list[Quantity] = field(default_factory=list)
+    total: list[LogValue] = field(default_factory=list)
+    configured: list[LogValue] = field(default_factory=list)
+    resident: list[LogValue] = field(default_factory=list)
+    vcpus: list[LogValue] = field(default_factory=list)
+    cpu: list[LogValue] = field(default_factory=list)
     architecture: str = ""
+    architecture_note: str = ""
     rates: list[RateReading] = field(default_factory=list)
     settings: dict[str, int | bool] = field(default_factory=dict)
     page_error: float = 0.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 
-from simlib.vmm.logs.content import EXACT, LogContent, Quantity, RateReading, rounded_rate
+from simlib.vmm.logs.content import EXACT, LogContent, LogValue, RateReading, rounded_rate
 from simlib.vmm.logs.text import SECONDS, LogText
 
 MARKS = ("Dirty rate: ",)
@@ -83,5 +83,5 @@ def read(log: LogText) -> LogContent | None:
             mode = record.get("mode", "page-sampling")
             content.rates.append(rate_reading(float(match["rate"]), seconds, mode, record.get("pages", ""), source))
     if vcpus:
-        content.vcpus.append(Quantity(len(vcpus), "vCPUs of info dirty_rate"))
+        content.vcpus.append(LogValue(len(vcpus), "vCPUs of info dirty_rate"))
     return None if content.empty else content

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from simlib._lib.errors import InputError
-from simlib.vmm.logs.content import LogContent, Quantity
+from simlib.vmm.logs.content import LogContent, LogValue
 from simlib.vmm.logs.dirty_rate import rate_reading
 from simlib.vmm.logs.text import LogText, time_in
 
@@ -27,7 +27,7 @@ _LINE = re.compile(
 )
 
 
-class Statistics(NamedTuple):
+class DomstatsCall(NamedTuple):
     """Values of one call of ``virsh domstats``, and the time before them in the text."""
 
     values: dict[str, str]
@@ -58,27 +58,27 @@ def read(log: LogText) -> LogContent | None:
     return None if content.empty else content
 
 
-def _calls(log: LogText, content: LogContent, domains: set[str], sleeps: list[float]) -> Iterator[Statistics]:
+def _calls(log: LogText, content: LogContent, domains: set[str], sleeps: list[float]) -> Iterator[DomstatsCall]:
     values: dict[str, str] = {}
     stamp = None
     for match in _LINE.finditer(log.text):
         key = match["key"]
         if match["stat"]:
             target = content.resident if match["stat"] == "rss" else content.configured
-            target.append(Quantity(int(match["kib"]) * _KIB, f"{match['stat']} of virsh dommemstat"))
+            target.append(LogValue(int(match["kib"]) * _KIB, f"{match['stat']} of virsh dommemstat"))
         if match["sleep"]:
             sleeps.append(float(match["sleep"].split()[1]))
         if match["domain"] is not None:
             domains.add(match["domain"])
         if values and (match["domain"] is not None or match["stamp"] or (key and key in values)):
-            yield Statistics(values, stamp)
+            yield DomstatsCall(values, stamp)
             values, stamp = {}, None
         if match["stamp"]:
             stamp = time_in(match["stamp"])
         if key:
             values[key] = match["value"]
     if values:
-        yield Statistics(values, stamp)
+        yield DomstatsCall(values, stamp)
 
 
 def _add_rate(content: LogContent, values: dict[str, str], measured: set[tuple[str, ...]]) -> None:
@@ -105,14 +105,14 @@ def _add_rate(content: LogContent, values: dict[str, str], measured: set[tuple[s
 def _add_numbers(content: LogContent, values: dict[str, str]) -> None:
     vcpus = _whole(values, "vcpu.current")
     if vcpus:
-        content.vcpus.append(Quantity(vcpus, "vcpu.current of virsh domstats"))
+        content.vcpus.append(LogValue(vcpus, "vcpu.current of virsh domstats"))
     for key, target in (("balloon.rss", content.resident), ("balloon.current", content.configured)):
         kib = _whole(values, key)
         if kib:
-            target.append(Quantity(kib * _KIB, f"{key} of virsh domstats"))
+            target.append(LogValue(kib * _KIB, f"{key} of virsh domstats"))
 
 
-def _add_cpu_use(content: LogContent, calls: list[Statistics], sleeps: list[float]) -> None:
+def _add_cpu_use(content: LogContent, calls: list[DomstatsCall], sleeps: list[float]) -> None:
     """Add the use of the vCPUs between calls whose times are known."""
     busy = [
         (time, {key: ns for key in values if re.fullmatch(r"vcpu\.\d+\.time", key) and (ns := _whole(values, key))})
@@ -128,7 +128,7 @@ def _add_cpu_use(content: LogContent, calls: list[Statistics], sleeps: list[floa
             continue
         use = sum(after[key] - before[key] for key in shared) / 1e9 / seconds / len(shared)
         if 0 <= use <= 1.1:  # more is another clock, or another guest
-            content.cpu.append(Quantity(min(1.0, use), f"vcpu.N.time of virsh domstats over {seconds:g} s"))
+            content.cpu.append(LogValue(min(1.0, use), f"vcpu.N.time of virsh domstats over {seconds:g} s"))
     if len(busy) > 1 and not content.cpu:
         content.note("CPU use not known: vcpu.N.time needs the times of two calls (run date before each)")
 

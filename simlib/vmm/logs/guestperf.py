@@ -5,22 +5,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from simlib.vmm.logs.content import LogContent, Quantity, make_sample
+from simlib.vmm.logs.content import LogContent, LogValue, make_sample
 
 QUERY = "guestperf"
 """Name of the report among the replies of QEMU."""
 
-_KEYS = {"progress_history", "hardware", "scenario"}
+KEYS = frozenset({"progress_history", "hardware", "scenario"})
+"""Keys of a report by which it is recognised."""
+
+
 _NUMBERS = {
     "transferred_bytes": "sent_bytes", "remaining_bytes": "remaining_bytes", "total_bytes": "total_bytes",
     "duplicate_pages": "zero_pages", "normal_pages": "normal_pages", "dirty_rate_pps": "dirty_pages_per_s",
 }  # fmt: skip
 _SCENARIO = {"auto_converge": "auto-converge", "multifd": "multifd", "post_copy": "postcopy-ram"}
-
-
-def is_report(value: Any) -> bool:
-    """Return True if a JSON value is a report of guestperf."""
-    return isinstance(value, dict) and {*value} >= _KEYS and isinstance(value["progress_history"], list)
 
 
 def content_of_report(report: dict[str, Any]) -> LogContent:
@@ -31,7 +29,7 @@ def content_of_report(report: dict[str, Any]) -> LogContent:
     content = LogContent("guestperf")
     hardware, scenario = (report[key] if isinstance(report[key], dict) else {} for key in ("hardware", "scenario"))
     if _number(hardware.get("cpus")):
-        content.vcpus.append(Quantity(int(hardware["cpus"]), "cpus of guestperf"))
+        content.vcpus.append(LogValue(int(hardware["cpus"]), "cpus of guestperf"))
     for key, name in _SCENARIO.items():
         if isinstance(scenario.get(key), bool):
             content.settings[name] = scenario[key]
@@ -39,10 +37,11 @@ def content_of_report(report: dict[str, Any]) -> LogContent:
         content.settings["downtime-limit"] = round(limit)
     if channels := _number(scenario.get("multifd_channels")):
         content.settings["multifd-channels"] = round(channels)
-    for progress in report["progress_history"]:
+    history = report["progress_history"] if isinstance(report["progress_history"], list) else []
+    for progress in history:
         if isinstance(progress, dict) and isinstance(progress.get("ram"), dict):
             _add_progress(content, progress, progress["ram"])
-    _add_cpu_use(content, report)
+    _add_cpu_use(content, report.get("vcpu_timings"), history)
     return content
 
 
@@ -60,14 +59,13 @@ def _add_progress(content: LogContent, progress: dict[str, Any], ram: dict[str, 
     if sample is not None:
         content.samples.append(sample)
         if sample.total_bytes:
-            content.total.append(Quantity(sample.total_bytes, "total_bytes of guestperf"))
+            content.total.append(LogValue(sample.total_bytes, "total_bytes of guestperf"))
 
 
-def _add_cpu_use(content: LogContent, report: dict[str, Any]) -> None:
+def _add_cpu_use(content: LogContent, timings: Any, history: list[Any]) -> None:
     """Add the CPU use of the vCPU threads before the migration began."""
-    first = next((row for row in report["progress_history"] if isinstance(row, dict)), {})
+    first = next((row for row in history if isinstance(row, dict)), {})
     now, duration = _number(first.get("now")), _number(first.get("duration"))
-    timings = report.get("vcpu_timings")
     if now is None or duration is None or not isinstance(timings, list):
         return
     threads: dict[str, list[tuple[float, float]]] = {}
@@ -81,7 +79,7 @@ def _add_cpu_use(content: LogContent, report: dict[str, Any]) -> None:
         for rows in threads.values() if rows[-1][0] > rows[0][0]
     ]  # fmt: skip
     if uses and 0 <= sum(uses) / len(uses) <= 1.1:
-        content.cpu.append(Quantity(min(1.0, sum(uses) / len(uses)), "vcpu_timings of guestperf"))
+        content.cpu.append(LogValue(min(1.0, sum(uses) / len(uses)), "vcpu_timings of guestperf"))
 
 
 def _number(value: Any) -> float | None:

@@ -51,7 +51,7 @@ _KEYS = {
 }  # fmt: skip
 _GROUP = re.compile(
     r"^[^\n=]{0,80}?(?P<group>Time \(ms\)|Sizes \(KB\)|Sizes|Transfers|Channels|Page Types|Pages|Page Rates \(pps\)"
-    r"|Others|XBZRLE|Throughput \([Mm]bps\)|CPU Throttle \(%\)|Status): *(?P<rest>[^\n]*)$"
+    r"|Others|XBZRLE|Throughput \([Mm]bps\)|CPU Throttle \(%\)|Status): *(?P<pairs>[^\n]*)$"
     r"|^ *(?P<more>(?:[a-z_]+=[^\n]*))$",
     re.MULTILINE,
 )
@@ -73,16 +73,16 @@ def read(log: LogText) -> LogContent | None:
         for match in _LINE.finditer(log.text)
         if _UNITS.get(match[1]) in (None, match[3])
     )
-    found_any = False
+    has_samples = False
     for record in split_records(pairs, _STATUS):
         status = record.get(_STATUS, Value("")).text
         if len(record) > 1 and status not in ("none", "setup"):
-            found_any = add_record(content, record, _LINES) or found_any
+            has_samples = add_record(content, record, _LINES) or has_samples
         elif status:
             content.note(f"info migrate: status {status}, no numbers")
     for record in split_records(_groups(log), "Status"):
-        found_any = (len(record) > 1 and add_record(content, record, _KEYS)) or found_any
-    if found_any:
+        has_samples = (len(record) > 1 and add_record(content, record, _KEYS)) or has_samples
+    if has_samples:
         content.note(ROUNDED)
     return None if content.empty else content
 
@@ -94,14 +94,14 @@ def _groups(log: LogText) -> Iterator[tuple[str, Value]]:
         return
     for match in _GROUP.finditer(log.text):
         group = match["group"] or group
-        rest = (match["rest"] if match["group"] else match["more"]).strip()
+        remainder = (match["pairs"] if match["group"] else match["more"]).strip()
         if match["group"] in ("Status", "CPU Throttle (%)") or (match["group"] and group.startswith("Throughput")):
-            word = re.match(rf"{NUMBER}|[a-z-]+", rest)
+            word = re.match(rf"{NUMBER}|[a-z-]+", remainder)
             if (word and (group == "Status") == word[0][0].isalpha()) or (word and word[0] in ("nan", "-nan")):
                 name = "Throughput (Mbps)" if group.startswith("Throughput") else group
                 yield name, Value(word[0])
             continue
-        for pair in _PAIR.finditer(rest):
+        for pair in _PAIR.finditer(remainder):
             key = _TIMES.get(pair[1], pair[1]) if group == "Time (ms)" else pair[1]
             if group == "XBZRLE":
                 key = f"xbzrle_{key}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from simlib._lib.errors import InputError
-from simlib.vmm.logs.content import LogContent, Quantity, make_sample
+from simlib.vmm.logs.content import LogContent, LogValue, make_sample
 from simlib.vmm.logs.records import DISK, POSTCOPY
 from simlib.vmm.logs.text import LogText, number
 
@@ -56,7 +56,7 @@ def read(log: LogText) -> LogContent | None:
                       "remaining_bytes": number(match["left"]), "total_bytes": number(match["total"])}  # fmt: skip
             total = number(match["total"])
             if (0 < total < 2**62 and not content.total) or (content.total and total != content.total[-1].value):
-                content.total.append(Quantity(total, f"total of {content.tool}"))
+                content.total.append(LogValue(total, f"total of {content.tool}"))
             if match["disk"] and int(match["disk"]):
                 content.note(DISK)
         sample = make_sample(content, values | {"downtime_limit_s": None if limit is None else limit / 1000})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from simlib.vmm.logs.content import LogContent, Quantity, make_sample
+from simlib.vmm.logs.content import LogContent, LogValue, make_sample
 from simlib.vmm.logs.records import COMPRESSED, DEVICE
 from simlib.vmm.logs.text import NUMBER, LogText, digits_error, number, size
 from simlib.vmm.qemu_rules import PAGE
@@ -25,12 +25,14 @@ _LINE = re.compile(
     r"|migration (?:status: )?(?P<old>[a-z-]+) \(transferred (?P<sent>\d{1,20}), remaining (?P<left>\d{1,20})\), "
     r"total (?P<total>\d{1,20})\)"
     r"|(?P<begin>start migrate command to)"
-    r"|migration downtime limit: (?P<limit>\d{1,9}) ms|auto-increased downtime to continue migration: (?P<more>\d{1,9}) ms"
+    r"|migration downtime limit: (?P<limit>\d{1,9}) ms"
+    r"|auto-increased downtime to continue migration: (?P<more>\d{1,9}) ms"
     rf"|migration speed limit: {_SIZE}/s"
     r"|(?P<mean>average )?migration speed: [^\n]{1,30}/s - downtime (?P<downtime>\d{1,12}) ms"
     rf"|migration completed, transferred {_SIZE} VM-state"
     r"|migration status: (?P<end>completed|failed|cancelled)|(?P<xbzrle>xbzrle: send updates to [1-9])"
 )
+_MEAN_SPEED = "average migration speed of Proxmox VE is the memory over the time, not the bytes sent: ignored"
 
 
 def read(log: LogText) -> LogContent | None:
@@ -44,8 +46,6 @@ def read(log: LogText) -> LogContent | None:
     content = LogContent("the Proxmox VE task log", hidden_throttle=True)
     start: float | None = None
     downtime = limit = None
-    last: float | None = None
-    lines = 0
     for match in _LINE.finditer(log.text):
         time = log.time_at(match.start())
         if match["begin"]:
@@ -53,7 +53,6 @@ def read(log: LogText) -> LogContent | None:
             continue
         if match["xbzrle"]:
             content.note(COMPRESSED)
-            continue
         if match["limit"] or match["more"]:
             limit = int(match["limit"] or match["more"])
             content.settings["downtime-limit"] = limit
@@ -71,18 +70,14 @@ def read(log: LogText) -> LogContent | None:
         if start is None and time is not None:
             start = time - 1.0  # it logs the first line one second after the start
         elapsed = time - start if time is not None and start is not None else None
-        if elapsed is not None and last is not None and elapsed < last:
-            elapsed += 86400.0 if elapsed + 86400.0 > last else 0.0
-        last = elapsed if elapsed is not None else last
         values |= {"time_s": elapsed if elapsed is None or elapsed >= 0 else None}
         values |= {"downtime_limit_s": None if limit is None else limit / 1000}
         if values.get("status") == "completed":
             values["downtime_s"] = downtime
         sample = make_sample(content, values)
         if sample is not None:
-            lines += 1
             content.samples.append(sample)
-    if lines:
+    if content.samples:
         content.settings["auto-converge"] = True
         content.note("auto-converge on: Proxmox VE turns it on; its log does not show the throttle")
     if limit is not None:
@@ -118,6 +113,6 @@ def _values(content: LogContent, match: re.Match[str]) -> dict[str, object]:
 def _add_total(content: LogContent, total: float, error: float) -> None:
     if 0 < total < 2**62:
         content.page_error = max(content.page_error, error)
-        quantity = Quantity(total, f"VM-state of {content.tool}", error)
+        quantity = LogValue(total, f"VM-state of {content.tool}", error)
         if quantity not in content.total:
             content.total.append(quantity)

@@ -21,7 +21,7 @@ from simlib.vmm.logs.content import LogContent
 from simlib.vmm.logs.text import LogText
 
 
-class Reader(NamedTuple):
+class LogReader(NamedTuple):
     """Format of a log.
 
     - `title`: name of the tool, for people.
@@ -35,15 +35,15 @@ class Reader(NamedTuple):
 
 
 READERS = (
-    Reader("virsh domjobinfo", domjobinfo.MARKS, domjobinfo.read),
-    Reader("virsh domstats and dommemstat", domstats.MARKS, domstats.read),
-    Reader("QEMU's info migrate", info_migrate.MARKS, info_migrate.read),
-    Reader("QEMU's info migrate_parameters and migrate_capabilities", monitor_settings.MARKS, monitor_settings.read),
-    Reader("QEMU's info dirty_rate", dirty_rate.MARKS, dirty_rate.read),
-    Reader("Proxmox VE task log", proxmox.MARKS, proxmox.read),
-    Reader("Nova compute log", nova.MARKS, nova.read),
-    Reader("KubeVirt virt-launcher log", kubevirt.MARKS, kubevirt.read),
-    Reader("Cloud Hypervisor log", cloud_hypervisor.MARKS, cloud_hypervisor.read),
+    LogReader("virsh domjobinfo", domjobinfo.MARKS, domjobinfo.read),
+    LogReader("virsh domstats and dommemstat", domstats.MARKS, domstats.read),
+    LogReader("QEMU's info migrate", info_migrate.MARKS, info_migrate.read),
+    LogReader("QEMU's info migrate_parameters and migrate_capabilities", monitor_settings.MARKS, monitor_settings.read),
+    LogReader("QEMU's info dirty_rate", dirty_rate.MARKS, dirty_rate.read),
+    LogReader("Proxmox VE task log", proxmox.MARKS, proxmox.read),
+    LogReader("Nova compute log", nova.MARKS, nova.read),
+    LogReader("KubeVirt virt-launcher log", kubevirt.MARKS, kubevirt.read),
+    LogReader("Cloud Hypervisor log", cloud_hypervisor.MARKS, cloud_hypervisor.read),
 )
 """Formats of text; QMP's JSON and guestperf's reports are read by `simlib.vmm.replies`."""
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from simlib.vmm.logs.content import LogContent, Quantity, make_sample
+from simlib.vmm.logs.content import LogContent, LogValue, make_sample
 from simlib.vmm.logs.text import SECONDS, digits_error, number, size
 from simlib.vmm.qemu_rules import PAGE
 
@@ -94,7 +94,7 @@ def add_record(content: LogContent, record: Mapping[str, Value], fields: Mapping
             error = digits_error(value.text, value.unit)
             content.page_error = max(content.page_error, error)
             if 0 < amount < 2**62:
-                content.total.append(Quantity(amount, f"{key} of {content.tool}", error))
+                content.total.append(LogValue(amount, f"{key} of {content.tool}", error))
     page = values.pop("page_bytes", None)
     values["page_bytes"] = int(page) if page is not None and page in PAGE_SIZES else PAGE
     passes = values.pop("passes", None)

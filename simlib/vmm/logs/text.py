@@ -61,7 +61,7 @@ def size(text: str, unit: str) -> float:
     >>> size("1.5", "GiB"), size("4", "kbytes")
     (1610612736.0, 4096.0)
     """
-    return number(text) * BYTES.get(unit.lower().removesuffix("/s"), math.nan)
+    return float(number(text) * BYTES.get(unit.lower().removesuffix("/s"), math.nan))
 
 
 def digits_error(text: str, unit: str = "B") -> float:
@@ -71,7 +71,7 @@ def digits_error(text: str, unit: str = "B") -> float:
     1048.576
     """
     decimals = len(text.partition(".")[2])
-    return BYTES.get(unit.lower(), 1) / 10**decimals if decimals or unit.lower() not in ("b", "bytes") else 0.0
+    return float(BYTES.get(unit.lower(), 1) / 10**decimals) if decimals or unit.lower() not in ("b", "bytes") else 0.0
 
 
 @dataclass(frozen=True)

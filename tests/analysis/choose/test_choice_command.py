@@ -265,6 +265,6 @@ def test_the_command_is_brief_if_nothing_matters(ask, tmp_path):
 def test_replies_of_qemu_are_read_from_standard_input(ask, monkeypatch):
     replies = b'{"return": [{"cpu-index": 0, "target": "x86_64"}]}'
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(replies)))
-    code, _, messages = ask("choose", "--from-qemu", "-", "--strategy", "every-sixty")
+    code, _, messages = ask("choose", "--from", "-", "--strategy", "every-sixty")
     assert code == 2
     assert "policy = every-sixty: unknown policy" in messages

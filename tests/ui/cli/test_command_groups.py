@@ -95,7 +95,7 @@ def test_the_choices_take_the_same_options_in_the_same_order():
     commands = get_command(app).commands
     choose, batch = ([one.name for one in commands[name].params] for name in ("choose", "choose-batch"))
     assert " ".join(choose) == (
-        "strategy kernel rings scenario architecture everything dirty_tracking guest from_qemu fit vcpus memory "
+        "strategy kernel rings scenario architecture everything dirty_tracking guest from_ fit vcpus memory "
         "access_interval link chunk objective weight indifference confidence max_stall seed out workers cluster "
         "verbose plot how"
     )
