@@ -16,8 +16,7 @@ from simlib._lib.errors import InputError
 from simlib.vmm.logs import guestperf
 from simlib.vmm.logs.content import LogContent, LogValue, RateReading, make_sample
 from simlib.vmm.logs.dirty_rate import rate_reading
-from simlib.vmm.logs.records import COMPRESSED, DEVICE, DISK, PAGE_SIZES, POSTCOPY
-from simlib.vmm.qemu_rules import PAGE
+from simlib.vmm.logs.records import COMPRESSED, DEVICE, DISK, POSTCOPY, page_size
 from simlib.vmm.qmp import one_line, refusal
 from simlib.vmm.settings import NAMES
 
@@ -267,7 +266,7 @@ def _add_migration(content: LogContent, migration: Any) -> None:
         "time_s": None if time is None else max(0.0, time - (_seconds(migration, "setup-time") or 0.0)),
         "sent_bytes": _counter(ram, "transferred"), "remaining_bytes": _counter(ram, "remaining"),
         "normal_pages": _counter(ram, "normal"), "zero_pages": _counter(ram, "duplicate"),
-        "page_bytes": page if page in PAGE_SIZES else PAGE, "bits_per_s": mbps * 1e6 if mbps else None,
+        "page_bytes": page_size(page), "bits_per_s": mbps * 1e6 if mbps else None,
         "dirty_pages_per_s": _counter(ram, "dirty-pages-rate"),
         "passes": _number(ram, "dirty-sync-count", MIGRATE, "ram."),
         "throttle": _number(migration, "cpu-throttle-percentage", MIGRATE),

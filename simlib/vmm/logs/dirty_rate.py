@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 
-from simlib.vmm.logs.content import EXACT, LogContent, LogValue, RateReading, rounded_rate
+from simlib.vmm.logs.content import EXACT, LogContent, RateReading, rounded_rate
 from simlib.vmm.logs.text import SECONDS, LogText
 
 MARKS = ("Dirty rate: ",)
@@ -22,7 +22,7 @@ MODES = {
 _ENTRY = re.compile(
     r"(?P<status>Status: (?:unstarted|measuring|measured))|Sample Pages: (?P<pages>\d{1,9}) \(per GB\)"
     r"|Period: (?P<period>\d{1,9}) \((?P<unit>sec|ms)\)|Mode: (?P<mode>[a-z-]+)|Start Time: (?P<start>\d{1,18})"
-    r"|vcpu\[(?P<vcpu>\d{1,4})\], Dirty rate: \d+|Dirty rate: (?P<rate>\d{1,12}) \(MB/s\)"
+    r"|vcpu\[\d{1,4}\], Dirty rate: \d+|Dirty rate: (?P<rate>\d{1,12}) \(MB/s\)"
 )
 
 
@@ -61,15 +61,12 @@ def read(log: LogText) -> LogContent | None:
     """
     content = LogContent("info dirty_rate")
     record: dict[str, str] = {}
-    vcpus: set[str] = set()
     measured: set[tuple[str, ...]] = set()
     for match in _ENTRY.finditer(log.text):
         if match["status"]:
             record = {}
             if match["status"] != "Status: measured":
                 content.missing["dirty rate"] = "the measurement of calc_dirty_rate has not ended"
-        if match["vcpu"]:
-            vcpus.add(match["vcpu"])
         record |= {name: text for name, text in match.groupdict().items() if text}
         if not match["rate"]:
             continue
@@ -82,6 +79,4 @@ def read(log: LogText) -> LogContent | None:
             source = "Dirty rate and Period of info dirty_rate"
             mode = record.get("mode", "page-sampling")
             content.rates.append(rate_reading(float(match["rate"]), seconds, mode, record.get("pages", ""), source))
-    if vcpus:
-        content.vcpus.append(LogValue(len(vcpus), "vCPUs of info dirty_rate"))
     return None if content.empty else content

@@ -115,7 +115,14 @@ def _add_numbers(content: LogContent, values: dict[str, str]) -> None:
 def _add_cpu_use(content: LogContent, calls: list[DomstatsCall], sleeps: list[float]) -> None:
     """Add the use of the vCPUs between calls whose times are known."""
     busy = [
-        (time, {key: ns for key in values if re.fullmatch(r"vcpu\.\d+\.time", key) and (ns := _whole(values, key))})
+        (
+            time,
+            {
+                key: ns
+                for key in values
+                if re.fullmatch(r"vcpu\.\d+\.time", key) and (ns := _whole(values, key)) is not None
+            },
+        )
         for values, time in calls
     ]
     busy = [(time, counters) for time, counters in busy if counters]

@@ -104,7 +104,7 @@ Series = Sequence[tuple[LogContent, list[MigrationSample]]]
 
 
 def _link(series: Series, contents: Sequence[LogContent], notes: list[str]) -> int:
-    rates = [(sustained_bits(samples), content, len(samples)) for content, samples in series]
+    rates = [(sustained_bits(samples, content.page_error), content, len(samples)) for content, samples in series]
     bits, content, count = max(rates, key=lambda rate: rate[0], default=(0.0, None, 0))
     if content is None or not 1 <= bits < 1e15:
         notes.append(_missing(contents, "link", "no log has a throughput"))
@@ -162,7 +162,8 @@ def _settings(contents: Sequence[LogContent], notes: list[str]) -> Settings:
 def _joined(series: Series) -> tuple[MigrationSample, ...]:
     """Samples of all tools in the order of their times; if a time is not known, those of the longest series."""
     samples = [sample for _, part in series for sample in part]
-    used = [part for _, part in series if part]
+    used: list[list[MigrationSample]] = [part for _, part in series if part]
     if len(used) > 1 and any(sample.time_s is None for sample in samples):
-        return tuple(max(used, key=lambda part: len(part)))
+        longest: list[MigrationSample] = max(used, key=len)
+        return tuple(longest)
     return tuple(samples if len(used) <= 1 else sorted(samples, key=lambda sample: sample.time_s or 0.0))

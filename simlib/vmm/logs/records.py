@@ -19,8 +19,8 @@ COMPRESSED = (
 )
 POSTCOPY = "the migration switched to post-copy: samples after the switch say nothing about dirty rates"
 
-PAGE_SIZES = range(2**9, 2**31)
-"""Sizes of a page that are accepted, bytes."""
+_LARGEST_PAGE = 2**31
+"""Bound of a page's size, bytes."""
 
 
 class Field(NamedTuple):
@@ -35,6 +35,11 @@ class Field(NamedTuple):
     name: str
     kind: str = "count"
     note: str = ""
+
+
+def page_size(size: float | None) -> int:
+    """Return a reported size of a page, bytes; 4096 if it is not known or impossible."""
+    return int(size) if size is not None and PAGE // 8 <= size < _LARGEST_PAGE else PAGE
 
 
 class Value(NamedTuple):
@@ -95,8 +100,7 @@ def add_record(content: LogContent, record: Mapping[str, Value], fields: Mapping
             content.page_error = max(content.page_error, error)
             if 0 < amount < 2**62:
                 content.total.append(LogValue(amount, f"{key} of {content.tool}", error))
-    page = values.pop("page_bytes", None)
-    values["page_bytes"] = int(page) if page is not None and page in PAGE_SIZES else PAGE
+    values["page_bytes"] = page_size(values.get("page_bytes"))
     passes = values.pop("passes", None)
     if passes is not None and 0 <= passes < 2**31:
         values["passes"] = int(passes)

@@ -30,6 +30,9 @@ _SEEN = 0.98
 _SAME_RATE = 0.05
 """Relative difference of a dirty rate and the throughput that are equal."""
 
+_SHORTEST_S, _ROUNDINGS, _FEW = 0.5, 50, 3
+"""Shortest interval of a throughput, s; bytes sent in it, in rounding errors; intervals below which reports count."""
+
 _HUGE = 16 * MIB
 _LARGE = 2 * MIB
 
@@ -53,23 +56,29 @@ def last_migration(content: LogContent) -> list[MigrationSample]:
     return list(content.samples[begin:])
 
 
-def sustained_bits(samples: Samples) -> float:
+def sustained_bits(samples: Samples, rounding: float = 0.0) -> float:
     """Highest throughput that two successive intervals reached, bit/s; 0 if none is known.
 
     The bytes sent between two samples count; the reported throughput only if they are not known.
+
+    - `rounding`: rounding error of the bytes sent; an interval is so long that it is small.
     """
-    rates = [
-        (after.sent_bytes - before.sent_bytes) * 8 / (after.time_s - before.time_s)
-        for before, after in pairwise(samples)
-        if before.sent_bytes is not None and after.sent_bytes is not None
-        and before.time_s is not None and after.time_s is not None and after.time_s - before.time_s >= 0.5
-    ]  # fmt: skip
-    if len(rates) < 3:
+    rates: list[float] = []
+    first: tuple[float, float] | None = None
+    for sample in samples:
+        if sample.sent_bytes is None or sample.time_s is None:
+            continue
+        if first is None:
+            first = (sample.time_s, sample.sent_bytes)
+            continue
+        seconds, sent = sample.time_s - first[0], sample.sent_bytes - first[1]
+        if seconds >= _SHORTEST_S and sent >= _ROUNDINGS * rounding:
+            rates.append(sent * 8 / seconds)
+            first = (sample.time_s, sample.sent_bytes)
+    if len(rates) < _FEW:
         rates = [sample.bits_per_s for sample in samples if sample.bits_per_s] or rates
     rates = [rate for rate in rates if rate > 0]
-    if len(rates) < 2:
-        return rates[0] if rates else 0.0
-    return max(min(pair) for pair in pairwise(rates))
+    return max(min(pair) for pair in pairwise(rates)) if len(rates) > 1 else sum(rates)
 
 
 def zero_bytes(samples: Samples, memory: float, notes: list[str]) -> float:

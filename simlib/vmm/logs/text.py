@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
-_LONG = re.compile(r"Migration info for |migration \w+[ ,(]+transferred |Migration running for |Precopy: ?iter=")
+_LONG = re.compile(
+    r"Migration info for |migration \w+[ ,(]+transferred |Migration running for |Precopy: iter=|Migration completed after "
+)
 """Records that are longer than a terminal is wide."""
 
 _OWN_LINE = re.compile(r"\W*(?:\d{4}-\d\d-\d\d|[A-Z][a-z]{2} +\d|[A-Za-z][\w -]{0,40}: |\(qemu\)|$)|\{")
