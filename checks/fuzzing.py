@@ -16,6 +16,7 @@ import json
 import math
 import os
 import resource
+import runpy
 import shutil
 import signal
 import subprocess
@@ -445,6 +446,21 @@ def qemu(random: Random) -> bytes:
     return given
 
 
+@cache
+def log_pastes() -> tuple[str, ...]:
+    """Return the logs of migrations with which the readers are tested."""
+    texts = runpy.run_path(str(ROOT / "tests" / "vmm" / "logs" / "texts.py"))
+    return tuple(text for name in ("SERIES", "OTHERS") for text in texts[name].values())
+
+
+def paste(random: Random) -> bytes:
+    """Fuzz pasted logs of migrations: one or several, mutated."""
+    given = mutate("".join(random.choices(log_pastes(), k=random.choice((1, 1, 2, 3)))).encode(), random)
+    with expect_refusal(given):
+        parse_guest(given.decode("utf-8", "surrogateescape"))
+    return given
+
+
 LINES: tuple[tuple[str, ...], ...] = (
     ("simulate", "SCENARIO", "--listing"),
     ("simulate", "SCENARIO", "--vcpus", "0x2", "--out", "OUT"),
@@ -529,7 +545,7 @@ def expect_refusal(_given: bytes) -> Iterator[None]:
 
 
 TARGETS: dict[Callable[[Random], bytes], int] = {
-    scenario: 240, run: 30, fit: 60, experiment: 95, table: 5, log: 150, words: 385, qemu: 30, line: 5,
+    scenario: 240, run: 30, fit: 60, experiment: 95, table: 5, log: 150, words: 355, qemu: 30, paste: 30, line: 5,
 }  # fmt: skip
 """Targets with their frequencies per thousand inputs; slow targets are less frequent."""
 

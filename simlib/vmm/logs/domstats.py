@@ -114,18 +114,7 @@ def _add_numbers(content: LogContent, values: dict[str, str]) -> None:
 
 def _add_cpu_use(content: LogContent, calls: list[DomstatsCall], sleeps: list[float]) -> None:
     """Add the use of the vCPUs between calls whose times are known."""
-    busy = [
-        (
-            time,
-            {
-                key: ns
-                for key in values
-                if re.fullmatch(r"vcpu\.\d+\.time", key) and (ns := _whole(values, key)) is not None
-            },
-        )
-        for values, time in calls
-    ]
-    busy = [(time, counters) for time, counters in busy if counters]
+    busy = [(time, counters) for values, time in calls if (counters := _busy_times(values))]
     for (start, before), (end, after) in pairwise(busy):
         shared = before.keys() & after.keys()
         seconds = end - start if start is not None and end is not None else None
@@ -138,6 +127,12 @@ def _add_cpu_use(content: LogContent, calls: list[DomstatsCall], sleeps: list[fl
             content.cpu.append(LogValue(min(1.0, use), f"vcpu.N.time of virsh domstats over {seconds:g} s"))
     if len(busy) > 1 and not content.cpu:
         content.note("CPU use not known: vcpu.N.time needs the times of two calls (run date before each)")
+
+
+def _busy_times(values: dict[str, str]) -> dict[str, int]:
+    """CPU time of each vCPU, ns."""
+    times = {key: _whole(values, key) for key in values if re.fullmatch(r"vcpu\.\d+\.time", key)}
+    return {key: time for key, time in times.items() if time is not None}
 
 
 def _whole(values: dict[str, str], key: str) -> int | None:

@@ -12,7 +12,8 @@ from functools import cached_property
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 _LONG = re.compile(
-    r"Migration info for |migration \w+[ ,(]+transferred |Migration running for |Precopy: iter=|Migration completed after "
+    r"Migration info for |migration \w+[ ,(]+transferred |Migration running for |Precopy: iter=|"
+    r"Migration completed after "
 )
 """Records that are longer than a terminal is wide."""
 
@@ -159,15 +160,14 @@ def _unwrap(text: str) -> str:
     joined: list[str] = []
     row = 0
     while row < len(lines):
-        line, pieces = lines[row], 1
-        if len(line) == width and _LONG.search(line):
-            while len(lines[row]) == width and pieces < _MOST_PIECES and row + 1 < len(lines):
-                row += 1
-                if _LONG.search(lines[row]) or _OWN_LINE.match(lines[row]):
-                    row -= 1
-                    break
-                line += lines[row]
-                pieces += 1
+        line, row = lines[row], row + 1
+        whole = len(line) < width or row == len(lines) or not _LONG.search(line + lines[row])
+        pieces = _MOST_PIECES if whole or _LONG.search(lines[row]) else 0
+        while pieces < _MOST_PIECES and row < len(lines) and not _LONG.search(lines[row]):
+            if _OWN_LINE.match(lines[row]):
+                break
+            line, row, pieces = line + lines[row], row + 1, pieces + 1
+            if len(lines[row - 1]) < width:
+                break
         joined.append(line)
-        row += 1
     return "\n".join(joined)
