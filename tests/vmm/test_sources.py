@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +19,7 @@ from simlib.measurements.importers import Imported, write_imported
 from simlib.ui.cli import app
 from simlib.vmm.dirtying import DirtyingGuess
 from simlib.vmm.memory import distinct_pages
-from simlib.vmm.read_guest import parse_guest
+from simlib.vmm.read_guest import parse_guest, read_guest
 from simlib.vmm.read_inputs import read_options
 from simlib.vmm.watched_migration import read_watched_guest
 
@@ -126,6 +129,16 @@ def test_passes_of_a_migration_that_was_watched_are_points(tmp_path):
         assert 0.02 <= point.error < 0.5
     drawn, _, _ = replace(guest, vcpus=8).sample(np.random.default_rng(1))
     assert distinct_pages(drawn, 10.0) == pytest.approx(distinct_pages(TRUE, 10.0), rel=0.2)
+
+
+def test_a_recording_is_recognised_by_its_header(tmp_path, monkeypatch):
+    table = watched(tmp_path, [16, 10, 10.5, 4, 1.5, 1.5])
+    guest = read_guest(table)
+    assert guest == read_watched_guest(table)
+    assert (guest.running[0].passes, guest.running[-1].total_bytes) == (1, 16 * GIB)
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(table.read_bytes())))
+    with pytest.raises(InputError, match="the table has a descriptor beside it; give its path"):
+        read_guest("-")
 
 
 def test_a_watch_without_passes_is_refused(tmp_path):

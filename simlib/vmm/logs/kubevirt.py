@@ -30,8 +30,8 @@ _FIELDS = {
     "DiskMbps": Field("", "count", DISK), "DiskBps": Field("", "count", DISK),
     "CompressionRatio": Field("", "count", COMPRESSED),
 }  # fmt: skip
-_LAST = "ConstantPages"
-"""Key that a line must have at least: a shorter line is cut off."""
+_NEEDED = {"TimeElapsed", "MemoryTotal", "ConstantPages"}
+"""Keys of a line that is not cut off."""
 
 _FACTORS = (1.0, 8.0, 64.0)
 _CLOSE = 2.5
@@ -50,7 +50,7 @@ def read(log: LogText) -> LogContent | None:
     uids: set[str] = set()
     for match in _LINE.finditer(log.text):
         record = {pair[1]: Value(pair[2], pair[3]) for pair in _PAIR.finditer(match["pairs"])}
-        if _LAST not in record or "MemoryTotal" not in record:
+        if not {*record} >= _NEEDED:
             content.note("a line of virt-launcher that is cut off is ignored")
             continue
         uids.add(match["uid"])
