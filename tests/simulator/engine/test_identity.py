@@ -97,6 +97,29 @@ def test_vcpus_run_ahead_until_a_waiting_thread_clears_their_memory():
     assert_runs_ahead_alike(scenario)
 
 
+def test_a_throttled_vcpu_runs_ahead_until_it_sleeps():
+    scenario = Scenario.parse(
+        {
+            "guest": {"vcpus": 2, "memory_per_vcpu": "1M", "backing": "4k"},
+            "policy": {"architecture": "x86-shadow-paging"},
+            "workload": {
+                "kind": "migration",
+                "clear_chunk": "512K",
+                "access_interval": "1us",
+                "link": "10Gbit/s",
+                "pass_limit": 5,
+                "downtime": "0ps",
+                "throttle": "qemu",
+                "throttle_initial": 60,
+                "throttle_slice": "20us",
+                "throttle_check_period": "0ps",
+            },
+            "costs": COSTS,
+        }
+    )
+    assert_runs_ahead_alike(scenario)
+
+
 def test_no_pages_are_sent_before_another_thread_has_scanned_for_them():
     """One thread collects a page at 0 and sends it at 1 us; the other finds it at 500 ns, and is busy for 2 us."""
     p = Program()
