@@ -22,13 +22,18 @@ CELLS = 128
 
 
 class WorkingSet(NamedTuple):
-    """The pages of a guest by class; arrays of shape (classes,).
+    """The pages of a guest by class, arrays of shape (classes,), and the times at which it writes to them.
 
     - `number`: number of pages.
-    - `rate`: writes per second to each page, while the guest runs undisturbed.
+    - `rate`: writes per second to each page, while the guest is active and undisturbed.
     - `sweep`: 1: the pages are written one after another, each once in 1/`rate` seconds; 0: at random.
     - `first`, `last`: shares of the memory between which the pages lie.
     - `zero`: 1: pages of zeros, which have never been written.
+    - `cpu`: share of its time for which a vCPU is busy while the guest is active. The rest of the time it waits for
+      work; a throttled vCPU uses this rest to catch up.
+    - `burst_s`, `pause_s`: the guest is alternately active and inactive for these times, s. `pause_s` = 0: always
+      active.
+    - `phase_s`: time since the beginning of a burst when the migration begins, s.
     """
 
     number: Floats
@@ -37,6 +42,10 @@ class WorkingSet(NamedTuple):
     first: Floats
     last: Floats
     zero: Floats
+    cpu: float = 1.0
+    burst_s: float = 0.0
+    pause_s: float = 0.0
+    phase_s: float = 0.0
 
 
 class LinkModel(NamedTuple):
@@ -93,6 +102,19 @@ def distinct_pages(pages: WorkingSet, seconds: float) -> float:
         touches = pages.rate[kind] * seconds
         count += pages.number[kind] * (min(1.0, touches) if pages.sweep[kind] > 0 else -np.expm1(-touches))
     return count
+
+
+@cached_njit(nogil=True)
+def active_time(pages: WorkingSet, seconds: float) -> float:
+    """Time for which the undisturbed guest is active in the first `seconds` of a migration, s."""
+    if pages.pause_s <= 0:
+        return seconds
+    cycle = pages.burst_s + pages.pause_s
+    active = 0.0
+    for time, sign in ((pages.phase_s + seconds, 1.0), (pages.phase_s, -1.0)):
+        bursts = np.floor(time / cycle)
+        active += sign * (bursts * pages.burst_s + min(time - bursts * cycle, pages.burst_s))
+    return active
 
 
 @cached_njit(nogil=True)

@@ -59,7 +59,7 @@ class PlanOutcome(NamedTuple):
     - `throttle`: highest throttle, percent.
     - `guest_share`: mean throughput of the guest, as a share of its undisturbed throughput.
     - `sleep_s`: longest sleep that throttling causes. `fault_s`: wait of a fault after the switch to post-copy.
-    - `slow_s`: time after this switch during which the guest runs at less than half its speed.
+    - `slow_s`: time during which the guest does less than half of its work.
     - `left_bytes`, `left_s`: memory that is dirty after the last pass, and the time to send it.
     """
 
@@ -178,15 +178,16 @@ def _simulate(plan: Plan, guest: RunningGuest, targets: Targets, random: np.rand
     before = precopy_of(plan, guest, targets, pages, link)
     if before.completed or not plan.postcopy:
         left = float(before.passes[-1][LEFT])
-        share = before.guest_s / max(before.total_s - before.downtime_s, 1e-9)
+        share = before.guest_s / max(before.demand_s, 1e-9)
         return PlanOutcome(
             before.completed, before.total_s, before.downtime_s, before.synchronisations, float(before.throttle),
-            min(1.0, share), before.sleep_s, 0.0, 0.0, before.sent_bytes, left * qemu_rules.PAGE, left * link.page_s,
+            min(1.0, share), before.sleep_s, 0.0, before.slow_s, before.sent_bytes, left * qemu_rules.PAGE,
+            left * link.page_s,
         )  # fmt: skip
     bandwidth = float(plan.settings.max_postcopy_bandwidth)
     after = postcopy(pages, before.missing, float(guest.vcpus), link, bandwidth, wait_s)
     total = before.total_s + link.switch_s + after.total_s
-    share = (before.guest_s + after.total_s - after.lost_s) / total
+    share = (before.guest_s + after.total_s - after.lost_s) / (before.demand_s + link.switch_s + after.total_s)
     return PlanOutcome(
         True, total, link.switch_s, 2, 0.0, min(1.0, share), 0.0, wait_s + link.page_s, after.slow_s,
         before.sent_bytes + after.sent_bytes, 0.0, 0.0,

@@ -27,6 +27,7 @@ from simlib.vmm.memory import (
     Floats,
     LinkModel,
     WorkingSet,
+    active_time,
     distinct_pages,
     missing_shares,
     new_memory,
@@ -59,7 +60,9 @@ class PrecopyTrajectory(NamedTuple):
     - `throttle`: last throttle, percent.
     - `sleep_s`: longest sleep of a throttled vCPU, s.
     - `sent_bytes`: bytes sent.
-    - `guest_s`: time that the undisturbed guest would need for the work that it did, s.
+    - `guest_s`: time for which the undisturbed guest would be active for the work that it did, s. `demand_s`: time for
+      which the undisturbed guest would have been active until the switchover, s.
+    - `slow_s`: time during which the guest did less than half of its work, s.
     - `left_pages`: dirty pages at the switchover.
     - `missing`, shape (classes,): share of each class that the destination does not have at the end.
     - `passes`, shape (synchronisations, 6): state after each synchronisation: time, s; pages found newly dirty; pages
@@ -74,6 +77,8 @@ class PrecopyTrajectory(NamedTuple):
     sleep_s: float
     sent_bytes: float
     guest_s: float
+    demand_s: float
+    slow_s: float
     left_pages: float
     missing: Floats
     passes: Floats
@@ -100,11 +105,11 @@ class _Means(NamedTuple):
 
 
 _NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _CHECK, _CHECK_SENT, _CHECK_NEW, \
-    _NEXT_CHECK, _PERIOD, _LEAST, _MOST = range(16)  # fmt: skip
-"""Indices of the state, times in s: now, guest's time, bytes sent, pages left, share of the time in which the guest
-runs, longest sleep of a vCPU, bytes that may be left at the switchover; beginning of the window, and bytes sent by
+    _NEXT_CHECK, _PERIOD, _LEAST, _MOST, _SLOW = range(17)  # fmt: skip
+"""Indices of the state, times in s: now, guest's time, bytes sent, pages left, highest rate at which the guest's time
+can advance (above 1: it can catch up), longest sleep of a vCPU, bytes that may be left at the switchover; beginning of the window, and bytes sent by
 then; time of the last check, bytes sent by then, and pages dirtied since; next periodic synchronisation, and next
-update of the dirty limit; minimum and maximum of the recent pages left."""
+update of the dirty limit; minimum and maximum of the recent pages left; time at less than half speed."""
 
 _THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED = range(7)
 """Indices of the integer state: throttle, checks above the threshold, synchronisations, their number at the last
@@ -144,13 +149,13 @@ def precopy_trajectory(
 @cached_njit(nogil=True)
 def _precopy(
     pages: WorkingSet, link: LinkModel, means: _Means, limit_s: float, passes: Floats
-) -> tuple[bool, float, float, int, int, float, float, float, float, Floats]:
+) -> tuple[bool, float, float, int, int, float, float, float, float, float, float, Floats]:
     """Compiled part of `precopy_trajectory`."""
     by_get = link.chunk_pages == 0
     memory = new_memory(pages, by_get)
-    s, n = np.zeros(16), np.zeros(7, np.int64)
+    s, n = np.zeros(17), np.zeros(7, np.int64)
     s[_SENT], s[_WINDOW_SENT] = link.state_bytes, link.state_bytes
-    s[_LEFT], s[_RUNS], s[_NEXT_CHECK] = pages_left(memory), 1.0, means.sync_every_s
+    s[_LEFT], s[_RUNS], s[_NEXT_CHECK] = pages_left(memory), 1 / pages.cpu, means.sync_every_s
     s[_PERIOD], s[_LEAST], n[_SYNCS] = np.inf, np.inf, 1
     passes[0, LEFT] = s[_LEFT]
     down, completed = 0.0, False
@@ -159,10 +164,10 @@ def _precopy(
         if _is_due(means, s, n):
             new = _synchronise(pages, memory, link, s, n, by_get)
             if (s[_NOW] - s[_CHECK]) * PS_PER_S > means.rule.check_period:
-                _check_throttle(link, means, s, n)
+                _check_throttle(pages, link, means, s, n)
             _record(passes, s, n, new)
             if _is_stuck(means, s, n):
-                _pass_time(s, limit_s - s[_NOW])
+                _pass_time(pages, s, limit_s - s[_NOW])
                 break
             fits = s[_LEFT] < 0.5 or s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH]
             if means.whole_passes:
@@ -177,14 +182,20 @@ def _precopy(
             _iterate(pages, memory, link, means, s)
     missing = missing_shares(pages, memory, s[_GUEST])
     return (
-        completed, s[_NOW] + down, down, n[_SYNCS], n[_THROTTLE], s[_LONGEST], s[_SENT], s[_GUEST], s[_LEFT], missing
+        completed, s[_NOW] + down, down, n[_SYNCS], n[_THROTTLE], s[_LONGEST], s[_SENT], s[_GUEST],
+        active_time(pages, s[_NOW]), s[_SLOW], s[_LEFT], missing,
     )  # fmt: skip
 
 
 @cached_njit(nogil=True)
-def _pass_time(s: Floats, seconds: float) -> None:
+def _pass_time(pages: WorkingSet, s: Floats, seconds: float) -> None:
+    """Advance the time: the guest does the work that is due, or as much as its throttle permits."""
+    before, due = s[_GUEST], active_time(pages, s[_NOW])
     s[_NOW] += seconds
-    s[_GUEST] += seconds * s[_RUNS]
+    new = active_time(pages, s[_NOW])
+    s[_GUEST] = min(new, before + seconds * s[_RUNS])
+    if s[_GUEST] - before < (new - due) / 2 or (new == due and before < due and s[_RUNS] < 0.5):
+        s[_SLOW] += seconds
 
 
 @cached_njit(nogil=True)
@@ -207,12 +218,12 @@ def _synchronise(pages: WorkingSet, memory: BitmapState, link: LinkModel, s: Flo
     s[_LEFT] = pages_left(memory)
     s[_CHECK_NEW] += new
     n[_SYNCS] += 1
-    _pass_time(s, link.sync_s)
+    _pass_time(pages, s, link.sync_s)
     return float(new)
 
 
 @cached_njit(nogil=True)
-def _check_throttle(link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
+def _check_throttle(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
     """Throttle the guest if it dirtied too much in as many checks as the rule requires."""
     dirtied, sent = s[_CHECK_NEW] * qemu_rules.PAGE, s[_SENT] - s[_CHECK_SENT]
     if qemu_rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
@@ -227,7 +238,7 @@ def _check_throttle(link: LinkModel, means: _Means, s: Floats, n: Floats) -> Non
                 asleep = sleep_time(means.rule.slice, means.rule.window, n[_THROTTLE])
                 awake = means.rule.slice if means.rule.slice > 0 else means.rule.window - asleep
                 s[_LONGEST] = asleep / PS_PER_S + link.late_s
-                s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - link.late_s * PS_PER_S / awake)
+                s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - link.late_s * PS_PER_S / awake) / pages.cpu
             elif means.dirty_limit:
                 s[_PERIOD] = min(s[_PERIOD], s[_NOW] + means.x_vcpu_dirty_limit_period)
     s[_CHECK], s[_CHECK_NEW], s[_CHECK_SENT] = s[_NOW], 0.0, s[_SENT]
@@ -238,12 +249,13 @@ def _limit(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floa
     """Update the dirty limit: measure the vCPUs' rates, and set the sleep for a full ring."""
     period, ring = means.x_vcpu_dirty_limit_period, link.ring_entries
     s[_PERIOD] = s[_NOW] + period
-    now = dirty_rate_mib(int(distinct_pages(pages, period * s[_RUNS]) / link.vcpus), int(period * PS_PER_S))
+    runs = min(1.0, s[_RUNS])
+    now = dirty_rate_mib(int(distinct_pages(pages, period * runs) / link.vcpus), int(period * PS_PER_S))
     n[_FASTEST] = max(n[_FASTEST], now)
     n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, fill_time_us(int(ring), n[_FASTEST]))
     naps, fills = n[_SLEEP_US] * 1e-6, ring * link.vcpus * period / max(distinct_pages(pages, period), 1e-9)
     # The rings are emptied at each update, so that each vCPU fills its own once before it sleeps.
-    s[_RUNS] = max(fills / (fills + naps), min(1.0, fills / period))
+    s[_RUNS] = max(fills / (pages.cpu * fills + naps), min(1.0, fills / period))
     if s[_RUNS] < 1:
         s[_LONGEST] = max(s[_LONGEST], naps)
 
@@ -259,9 +271,9 @@ def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Me
         s[_SENT] += sent
         s[_LEFT] = max(0.0, s[_LEFT] - gone)
         room -= sent
-        _pass_time(s, took)
+        _pass_time(pages, s, took)
     if room <= 1e-3 and s[_NOW] < s[_WINDOW] + qemu_rules.WINDOW_S:
-        _pass_time(s, s[_WINDOW] + qemu_rules.WINDOW_S - s[_NOW])
+        _pass_time(pages, s, s[_WINDOW] + qemu_rules.WINDOW_S - s[_NOW])
     if s[_NOW] >= s[_WINDOW] + qemu_rules.WINDOW_S:
         speed = (s[_SENT] - s[_WINDOW_SENT]) / (s[_NOW] - s[_WINDOW])
         if means.avail_switchover_bandwidth > 0:
@@ -275,7 +287,7 @@ def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
     if n[_SYNCS] <= len(passes):
         row = passes[n[_SYNCS] - 1]
         row[TIME], row[NEW], row[LEFT], row[SENT], row[KEPT] = s[_NOW], new, s[_LEFT], s[_SENT], s[_GUEST]
-        row[LOST] = 100 * (1 - s[_RUNS])
+        row[LOST] = 100 * (1 - min(1.0, s[_RUNS]))
 
 
 @cached_njit(nogil=True)
