@@ -177,7 +177,7 @@ def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
       ``200000/s over 40G``, ``200000/s over 40G, zipf 0.8``: writes to a working set.
 
     >>> parse_dirty("250000/s in 10s")
-    DirtyRate(pages=2500000.0, seconds=10.0, error=0.02)
+    DirtyRate(pages=2500000.0, seconds=10.0, error=0.02, rounding=0.0, assumed=False)
     >>> parse_dirty("200_000/s over 4G, zipf")
     DirtyingGuess(writes=200000.0, working_set=1048576.0, zipf=0.99, sweep=False)
     """

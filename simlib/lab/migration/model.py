@@ -106,8 +106,10 @@ def working_set_of(row: Mapping[str, Any], host: EmulatedHost) -> WorkingSet:
     present = count > 0
     sweep = np.array([float(row["pattern"] == "sweep")] * 3)
     zero, rates = np.array([0.0, 0.0, 1.0]), writes / np.maximum(count, 1)
-    columns = (count, rates, sweep, first, last / row["memory_bytes"], zero)
-    return WorkingSet(*(column[present] for column in columns))
+    return WorkingSet(
+        count[present], rates[present], sweep[present], first[present], (last / row["memory_bytes"])[present],
+        zero[present],
+    )  # fmt: skip
 
 
 def expected(row: Mapping[str, Any], host: EmulatedHost) -> dict[str, float]:
