@@ -107,9 +107,10 @@ class _Means(NamedTuple):
 _NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _CHECK, _CHECK_SENT, _CHECK_NEW, \
     _NEXT_CHECK, _PERIOD, _LEAST, _MOST, _SLOW = range(17)  # fmt: skip
 """Indices of the state, times in s: now, guest's time, bytes sent, pages left, highest rate at which the guest's time
-can advance (above 1: it can catch up), longest sleep of a vCPU, bytes that may be left at the switchover; beginning of the window, and bytes sent by
-then; time of the last check, bytes sent by then, and pages dirtied since; next periodic synchronisation, and next
-update of the dirty limit; minimum and maximum of the recent pages left; time at less than half speed."""
+can advance (above 1: it can catch up), longest sleep of a vCPU, bytes that may be left at the switchover; beginning of
+the window, and bytes sent by then; time of the last check, bytes sent by then, and pages dirtied since; next periodic
+synchronisation, and next update of the dirty limit; minimum and maximum of the recent pages left; time at less than
+half speed."""
 
 _THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED = range(7)
 """Indices of the integer state: throttle, checks above the threshold, synchronisations, their number at the last
