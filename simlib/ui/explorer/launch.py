@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import runpy
 import shutil
@@ -27,8 +28,17 @@ def main(folder: str) -> None:
     from jupyter_core import paths  # noqa: PLC0415  # before other modules import this function from it
 
     paths.jupyter_config_path = lambda: [folder]
+    for name in ("ServerApp", "asyncio"):
+        logging.getLogger(name).addFilter(_asks_for_action)
     with lazy_imports.without_module("rfc3987_syntax"):
         runpy.run_module("jupyterlab", run_name="__main__")
+
+
+def _asks_for_action(record: logging.LogRecord) -> bool:
+    """Return False for two messages of an ordinary end: a signal stops the server, a page closes during an answer."""
+    error = record.exc_info[0] if record.exc_info else None
+    page_closed = error is not None and error.__name__ == "WebSocketClosedError"
+    return not page_closed and not str(record.msg).startswith("received signal")
 
 
 def _end_with(starter: int, folder: str) -> None:

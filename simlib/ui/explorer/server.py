@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Server of the explorer's page and of JupyterLab: on loopback only, with a token, without requests to other hosts.
 
-Voilà shows the page, a notebook with one cell, without its code. Voilà and JupyterLab are extensions of one server.
+Voilà shows the page, a notebook with one cell, without its code. Voilà and JupyterLab are extensions of one server;
+`kernels` ends the kernel of a closed page.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; fra
 _TEMPLATES = Path(__file__).with_name("jupyter")  # folder of the page's template for Voilà
 _SHOWN = ("anywidget", "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8")
 """Extensions of JupyterLab that the page needs; by default, all are loaded, including another copy of Plotly."""
+
+_IDLE_S, _CULL_S = 30, 5
+"""Time after which the idle kernel of a page without a browser ends, and period of the check, s. A page that loads
+connects to its kernel about a second after the kernel has run the notebook."""
 
 _GRACE_S = 0.5  # time for JupyterLab to stop its kernels and exit, s: the command must end within a second
 
@@ -133,10 +138,11 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
     """
     server = {
         "ip": ADDRESS, "port": port, "port_retries": 0, "allow_remote_access": False, "root_dir": str(served),
-        "open_browser": browser, "log_level": "WARN",
+        "open_browser": browser, "log_level": "ERROR",  # Jupyter's warnings ask for nothing that a reader could do
         "allow_root": os.geteuid() == 0,  # for containers: otherwise JupyterLab refuses to run as root
         "extra_static_paths": [str(resources.files("plotly").joinpath("package_data"))],  # for the template
-        "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
+        "jpserver_extensions": {"jupyterlab": True, "simlib.ui.explorer.kernels": True},
+        "kernel_manager_class": "simlib.ui.explorer.kernels.PageKernelManager",
         "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
     }  # fmt: skip
     # JupyterLab would otherwise query jupyter.org for news and for a newer version.
@@ -147,7 +153,9 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
     }  # fmt: skip
     return {
         "ServerApp": server,
-        "LabApp": {"log_level": "WARN", "default_url": first, **silent},
+        "LabApp": {"log_level": "ERROR", "default_url": first, **silent},
+        # Other users of the machine can connect to a kernel's TCP ports: without encryption, they could read outputs.
+        "PageKernelManager": {"transport_encryption": "auto", "cull_idle_timeout": _IDLE_S, "cull_interval": _CULL_S},
         "VoilaConfiguration": page,
         "IdentityProvider": {"token": token},
     }
