@@ -51,7 +51,7 @@ def load_voila(server: ServerApp) -> None:
 
 
 def _set_xsrf_cookie(handler: RequestHandler, **_: Any) -> None:
-    handler.xsrf_token  # noqa: B018  # Tornado sets the cookie when the token is read
+    _ = handler.xsrf_token  # Tornado sets the cookie when the token is read
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:

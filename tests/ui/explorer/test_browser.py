@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 from simlib.ui.explorer import server
 from simlib.ui.explorer.controls import KEYS
 from simlib.ui.explorer.drawing import TITLES
+from simlib.ui.explorer.launch import started_by
 from simlib.ui.explorer.state import ExplorerState
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -83,9 +85,27 @@ class Page:
         return str(self.page.inner_text(".simlib-explorer"))
 
 
+def kernels(server_id: int) -> list[int]:
+    """Process IDs of the kernels of a server."""
+    ids = []
+    for number in started_by(server_id):
+        with contextlib.suppress(OSError):
+            if b"ipykernel" in Path(f"/proc/{number}/cmdline").read_bytes():
+                ids.append(number)
+    return ids
+
+
+def wait_for_kernels(server_id: int, number: int, seconds: float) -> None:
+    """Wait until a server has so many kernels."""
+    end = time.monotonic() + seconds
+    while len(running := kernels(server_id)) != number:
+        assert time.monotonic() < end, f"{len(running)} kernels, not {number}, after {seconds} s"
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """The address of a server of its own."""
+def server_process(tmp_path_factory):
+    """The address of a server of its own, and its process ID."""
     folder = tmp_path_factory.mktemp("home")
     environment = os.environ | {
         "JUPYTER_CONFIG_DIR": str(folder),
@@ -99,10 +119,17 @@ def served(tmp_path_factory):
         process.stderr.readline()
         try:
             time.sleep(2)
-            yield found[1]
+            yield found[1], process.pid
         finally:
             process.send_signal(signal.SIGTERM)
-            process.communicate()
+            messages = process.communicate()[1]
+    assert [line for line in messages.splitlines() if not line.startswith("simlib: ")] == []
+
+
+@pytest.fixture(scope="module")
+def served(server_process):
+    """The address of the server."""
+    return server_process[0]
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +283,28 @@ def test_a_slider_asks_when_it_rests(shown):
     assert shown.page.get_by_label("vCPUs", exact=True).input_value() == str(vcpus)
 
 
+def test_a_closed_or_reloaded_page_ends_its_kernel(shown, server_process, browser):
+    """Ten visits leave the kernel of the page that stays open. Its request to end a kernel needs the token of xsrf."""
+    address, server_id = server_process
+    context = browser.new_context()
+    for _ in range(5):
+        page = context.new_page()
+        page.goto(address, timeout=PATIENCE_MS)
+        page.locator(".simlib-answer").wait_for(timeout=PATIENCE_MS)
+        page.reload()
+        page.locator(".simlib-answer").wait_for(timeout=PATIENCE_MS)
+        page.close(run_before_unload=True)
+    wait_for_kernels(server_id, 1, 10)  # less than the time after which the server culls
+    context.close()
+    forged = """async () => {
+        const {baseUrl, kernelId} = JSON.parse(document.querySelector("#jupyter-config-data").textContent);
+        return (await fetch(`${baseUrl}voila/api/shutdown/${kernelId}`, {method: "POST"})).status; }"""
+    assert shown.page.evaluate(forged) == 403
+    before = shown.generation()
+    shown.set("vCPUs", "6")
+    shown.wait("done", before)
+
+
 def test_a_first_visit_answers_in_a_sentence_and_fits_the_window(served, browser):
     page = browser.new_page(viewport={"width": 1280, "height": 720})
     page.goto(f"{served.partition('?')[0]}?token={served.rpartition('token=')[2]}", timeout=PATIENCE_MS)
@@ -307,6 +356,24 @@ def test_the_page_about_a_migration_answers_fits_and_is_a_button_away(shown):
     shown.page.wait_for_url(lambda url: url == before, timeout=PATIENCE_MS)
     shown.page.locator("h1", has_text="mmu_lock").wait_for()
     shown.wait()
+
+
+@pytest.mark.study
+def test_the_kernel_of_a_killed_browser_ends(shown, server_process, tmp_path):
+    """A page that stays open and idle meanwhile keeps its kernel."""
+    address, server_id = server_process
+    wait_for_kernels(server_id, 1, 60)  # Playwright closed pages of earlier tests with their contexts, unasked
+    line = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0"]
+    line += [f"--user-data-dir={tmp_path}", address]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
+        wait_for_kernels(server_id, 2, 60)
+        for number in (killed.pid, *started_by(killed.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+    wait_for_kernels(server_id, 1, 90)
+    before = shown.generation()
+    shown.set("vCPUs", "7")
+    shown.wait("done", before)
 
 
 def test_a_kernel_that_ended_is_told(shown, served):
