@@ -50,7 +50,7 @@ def load_voila(server: ServerApp) -> None:
     server_extension._load_jupyter_server_extension(server)
 
 
-def _set_xsrf_cookie(handler: RequestHandler, **_: Any) -> None:
+def _set_xsrf_cookie(handler: RequestHandler, **_voila: Any) -> None:
     _ = handler.xsrf_token  # Tornado sets the cookie when the token is read
 
 
