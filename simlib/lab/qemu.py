@@ -15,9 +15,10 @@ from pathlib import Path
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.files import write_text
-from simlib.lab.build import Built, read_symbols, run_logged
+from simlib.lab.build import Built, read_symbols
 from simlib.lab.cache import check_ownership, lab_dir, lab_lock, require_space
 from simlib.lab.experiment import Cell, Experiment
+from simlib.lab.packages import download_packages, require_sources, unpack_packages
 from simlib.lab.process import StepReport, build_once
 from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
@@ -181,36 +182,10 @@ def fetch_qemu(targets: Sequence[Target], progress: StepReport = print) -> Path:
     Returns: the folder with the unpacked packages. Raises `InputError` if the system is not Debian 12. Raises
     `SimlibError` if apt fails, or the fetched QEMU does not start.
     """
-    missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
-    sources = [] if missing else debian_sources(Path("/etc/apt"))
-    if not sources:
-        lacks = ", ".join(missing) or "a source of bookworm in /etc/apt"
-        hint = f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools"
-        raise InputError("QEMU", lacks, "not found: the packages can be fetched on Debian 12 only", hint)
+    hint = f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools"
+    sources = require_sources("QEMU", hint, QEMU_PACKAGES_SUITE)
     with lab_lock(exclusive=True):
         return _fetch(targets, sources, progress)
-
-
-def debian_sources(folder: Path) -> list[str]:
-    """Find this system's first package source of Debian 12, and list it for bookworm and for `QEMU_PACKAGES_SUITE`.
-
-    Returns: entries in the one-line format; empty on other systems.
-
-    `folder`: ``/etc/apt``; ``sources.list``, ``sources.list.d/*.list`` and ``sources.list.d/*.sources`` are read.
-    """
-    mirrors: list[tuple[str, str]] = []
-    for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))):
-        text = path.read_text("utf-8") if path.is_file() else ""
-        entries = re.findall(r"(?m)^deb[ \t]+(?:\[([^]\n]*)\][ \t]+)?(\S+)[ \t]+bookworm[ \t]", text)
-        mirrors += [(uri, options) for options, uri in entries]
-    for path in sorted((folder / "sources.list.d").glob("*.sources")):
-        for block in re.split(r"\n\s*\n", path.read_text("utf-8")):
-            fields = dict(re.findall(r"(?m)^([\w-]+):\s*(\S.*)$", block))
-            if "bookworm" in fields.get("Suites", "").split():
-                key = fields.get("Signed-By", "")
-                mirrors += [(uri, f"signed-by={key}" if key else "") for uri in fields.get("URIs", "").split()]
-    sources = [f"deb {f'[{options}] ' if options else ''}{uri}" for uri, options in mirrors[:1]]
-    return [f"{source} {suite} main" for source in sources for suite in ("bookworm", QEMU_PACKAGES_SUITE)]
 
 
 def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: StepReport) -> Path:
@@ -218,32 +193,16 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: StepRepo
     root = private_root()
     work = root.with_name("qemu-packages")
     require_space(work, 0.6, "QEMU")
-    lists, archives = work / "lists", work / "cache/archives"
-    for folder in (lists / "partial", archives / "partial"):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_text(work / "sources.list", "".join(f"{line}\n" for line in sources))
-    write_text(work / "status", "")  # as if nothing were installed: the copy must not rely on installed packages
-    options = [
-        *("-o", f"Dir::Etc::sourcelist={work / 'sources.list'}", "-o", "Dir::Etc::sourceparts=/dev/null"),
-        *("-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={work / 'cache'}"),
-        *("-o", f"Dir::State::status={work / 'status'}", "-o", "Debug::NoLocking=1"),
-    ]
-    log = work / "packages.log"
     progress(f"fetching QEMU from {QEMU_PACKAGES_SUITE}")
-    run_logged(["apt-get", *options, "update"], log)
-    for package in archives.glob("*.deb"):
-        package.unlink()
     names = sorted({name for target in targets for name in target.qemu_packages})
     suite = {name: f"/{QEMU_PACKAGES_SUITE}" if name.startswith("qemu") else "" for name in names}
-    install = ["install", "--yes", "--download-only", "--no-install-recommends", "-t", QEMU_PACKAGES_SUITE]
-    run_logged(["apt-get", *options, *install, *(name + suite[name] for name in names)], log)
+    packages = download_packages([name + suite[name] for name in names], sources, work, QEMU_PACKAGES_SUITE)
     part = root.with_name("qemu.part")
     shutil.rmtree(part, ignore_errors=True)
     if root.is_dir():  # keeps other targets' emulators; dpkg replaces hard-linked files instead of writing into them
         copy_tree(root, part, part)
-    for package in sorted(archives.glob("*.deb")):
-        if not package.name.startswith("libc6_"):  # the system's libc has the same build as its loader
-            run_logged(["dpkg", "-x", str(package), str(part)], log)
+    # The system's libc has the same build as its loader.
+    unpack_packages([package for package in packages if not package.name.startswith("libc6_")], part)
     for target in targets:
         wrapper = part / "bin" / target.qemu
         write_text(wrapper, _WRAPPER)

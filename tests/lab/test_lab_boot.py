@@ -19,7 +19,7 @@ from lab_fakes import OUTPUT, built, cell, console, program
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib.lab import boot as module
-from simlib.lab import find_target, needs_qemu, qemu
+from simlib.lab import find_target, needs_qemu, packages, qemu
 from simlib.lab.boot import boot
 from simlib.lab.build import cpio
 from simlib.lab.collect import Boot
@@ -296,8 +296,8 @@ def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypat
     script = "echo 'QEMU emulator version 10.0.3'"
 
     def apt(command, log):
-        folder = log.parent
         if "--download-only" in command:
+            folder = log.parent
             (folder / "cache/archives/one.deb").touch()
             (folder / "cache/archives/libc6_2.36-9_amd64.deb").touch()
         elif command[0] == "dpkg":
@@ -306,7 +306,7 @@ def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypat
             path.unlink(missing_ok=True)  # as dpkg does: the file may be a hard link
             program(path, script)
 
-    monkeypatch.setattr(qemu, "run_logged", apt)
+    monkeypatch.setattr(packages, "run_logged", apt)
     root = qemu._fetch([X86], ["deb x bookworm main"], lambda text: None)
     assert find_qemu(X86).command == str(root / "bin" / X86.qemu)
     assert find_qemu(arm64).command == str(other)
@@ -331,20 +331,23 @@ def test_the_private_qemu_comes_first_unless_it_is_too_old(only, lab):
 
 def test_debian_sources_are_read_in_both_formats(tmp_path):
     (tmp_path / "sources.list.d").mkdir()
-    assert qemu.debian_sources(tmp_path) == []
+    assert packages.debian_sources(tmp_path, "bookworm-backports") == []
     sources = tmp_path / "sources.list.d" / "debian.sources"
     sources.write_text(
         "Types: deb\nURIs: file:/d\nSuites: bookworm bookworm-updates\nComponents: main\nSigned-By: /k.gpg\n\n"
         "Types: deb\nURIs: file:/s\nSuites: bookworm-security\nComponents: main\n"
     )
-    assert qemu.debian_sources(tmp_path) == [
+    assert packages.debian_sources(tmp_path, "bookworm-backports") == [
         "deb [signed-by=/k.gpg] file:/d bookworm main", "deb [signed-by=/k.gpg] file:/d bookworm-backports main",
     ]  # fmt: skip
     sources.unlink()
     (tmp_path / "sources.list").write_text("# deb file:/x bookworm main\ndeb file:/d bookworm main contrib\n")
-    assert qemu.debian_sources(tmp_path) == ["deb file:/d bookworm main", "deb file:/d bookworm-backports main"]
+    assert packages.debian_sources(tmp_path, "bookworm-backports") == [
+        "deb file:/d bookworm main",
+        "deb file:/d bookworm-backports main",
+    ]
     (tmp_path / "sources.list").write_text("deb file:/d trixie main\n")
-    assert qemu.debian_sources(tmp_path) == []
+    assert packages.debian_sources(tmp_path, "bookworm-backports") == []
 
 
 def test_qemu_is_fetched_on_debian_only(only, monkeypatch):

@@ -13,7 +13,12 @@ import pytest
 from simlib._lib.errors import InputError, SimlibError
 from simlib.lab import collect_migrations, load_migrations, write_migrations
 from simlib.lab.migration import collect
-from simlib.lab.migration.guest import GAPS, Gap, WriteWorkload, read_counters, read_gaps
+from simlib.lab.migration.guest import GAPS, WriteWorkload, read_counters, read_gaps
+from simlib.lab.migration.initramfs import initramfs_files
+from simlib.lab.migration.linux import parse_linux
+from simlib.lab.migration.progress import Baseline, Gap
+from simlib.lab.migration.tables import RUNS
+from simlib.lab.migration.workloads import WORKLOADS
 from simlib.lab.qemu import Qemu
 from simlib.measurements import check
 
@@ -82,16 +87,16 @@ def test_results_are_kept_failures_are_reported_and_tables_are_valid(tmp_path, m
     path.write_text(HEAD + "[experiment.guest]\nrate = [1, 2]\n" + SETTINGS)
     ran = []
 
-    def migrate(cell, qemu, ticks, check):
+    def migrate(cell, qemu, ticks, check, before):
         check()
-        ran.append(cell.workload.rate)
-        if cell.workload.rate == 2:
+        ran.append(cell.guest.rate)
+        if cell.guest.rate == 2:
             raise SimlibError("it burned")
-        run = {column.name: 1.0 if column.kind == "number" else 1 for column in collect.RUNS} | {"outcome": "completed"}
+        run = {column.name: 1.0 if column.kind == "number" else 1 for column in RUNS} | {"outcome": "completed"}
         return {"runs": [run], "passes": [{"pass": 1, "began_s": 0.0}]}
 
     monkeypatch.setattr(collect, "find_qemu", lambda target: Qemu("/q/qemu-system-x86_64", (10, 0, 2)))
-    monkeypatch.setattr(collect, "ticks_per_s", lambda qemu, accelerator: 1e9)
+    monkeypatch.setattr(collect, "measure_ticks", lambda qemu, accelerator: 1e9)
     monkeypatch.setattr(collect, "migrate", migrate)
     for _ in range(2):
         migrated = collect_migrations(load_migrations(path))
@@ -102,3 +107,64 @@ def test_results_are_kept_failures_are_reported_and_tables_are_valid(tmp_path, m
     assert pd.read_csv(passes)["pass"].tolist() == [1]
     described = json.loads(runs.with_suffix(".json").read_text())
     assert "/q/" not in json.dumps(described)
+
+
+# -- Linux guests --------------------------------------------------------------------------------------
+
+LINUX = HEAD + SETTINGS + "[experiment.linux]\n"
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_workload_has_defaults_that_fit_a_guest(workload, tmp_path):
+    path = tmp_path / "e.toml"
+    path.write_text(HEAD + 'memory = "1G"\n' + SETTINGS + "[experiment.linux]\n" + f'workload = "{workload}"\n')
+    cell = load_migrations(path)[0]
+    lines = cell.guest.lines(1e9)
+    assert lines[0] == f"workload {workload}"
+    assert all(len(line) < 1024 for line in lines)  # the length of a line that workload.c reads
+    assert cell.keys["parameters"] == cell.guest.parameters
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("workload = 'uniform'\nsett = '1M'", "did you mean 'set'"), ("workload = 'unifrom'", "did you mean 'uniform'"),
+     ("workload = 'uniform'\nset = '100G'", "must be from"), ("workload = 'redis'\ncommand = 'reboot'", "one of set"),
+     ("workload = 'hot-cold'\nset = '8M'\nhot_set = '8M'", "must be smaller than the set"),
+     ("workload = 'uniform'\nset = '1G'", "must exceed set and fill")],
+)  # fmt: skip
+def test_a_linux_guest_that_cannot_run_is_refused(text, message, tmp_path):
+    path = tmp_path / "e.toml"
+    path.write_text(LINUX + text + "\n")
+    with pytest.raises(InputError, match=message):
+        load_migrations(path)
+
+
+def test_the_report_is_read_as_the_guest_writes_it():
+    """Two vCPUs, of which the second was delayed once; it did less than half of its work in the last second."""
+    memory = bytearray(2**17)
+    struct.pack_into("<8s4Q", memory, 0, b"simlibLG", 1, 3, 30, 100)
+    struct.pack_into("<3Q", memory, 64, 500, 9_000, 0)
+    struct.pack_into("<3Q", memory, 128, 600, 9_100, 1)
+    struct.pack_into("<2Q", memory, 64 + 4 * 64 + 512 * 16, 8_000, 70)
+    for number, sample in enumerate([(1_000, 0), (2_000, 100), (3_000, 110)]):
+        struct.pack_into("<2Q", memory, 64 + 4 * 64 + 4 * 512 * 16 + 16 * number, *sample)
+
+    def read(address, size):
+        return bytes(memory[address - 0x8000000 :][:size])
+
+    guest = parse_linux({"workload": "uniform", "vcpus": 2}, "e.toml: linux")
+    counters = guest.counters(read)
+    assert guest.is_ready(counters)
+    assert [(vcpu.operations, vcpu.gaps) for vcpu in counters] == [(500, 0), (600, 1)]
+    assert guest.gaps(read, counters) == [[], [Gap(8_000, 70)]]
+    start = [vcpu._replace(last=1_000) for vcpu in counters]
+    assert guest.outcome(read, start, Baseline(100, 1_000, 0.0)) == {"slow_percent": 50.0}
+
+
+@pytest.mark.skipif(not (shutil.which("gcc") and shutil.which("readelf")), reason="needs gcc and binutils")
+def test_the_initramfs_has_the_program_and_its_libraries(tmp_path, lab):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/busybox").write_bytes(b"box")
+    files = initramfs_files(tmp_path, [], "workload uniform\n")
+    assert {"init", "bin/busybox", "workload"} == set(files)
+    assert files["init"][:4] == b"\x7fELF"

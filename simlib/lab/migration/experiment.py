@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ from typing import Any
 from simlib._lib.errors import InputError, nearest
 from simlib._lib.reading import read_toml
 from simlib.lab.experiment import check_name, matrix_values, subtable
-from simlib.lab.migration.guest import BASE, MAX_VCPUS, WriteWorkload
+from simlib.lab.migration.guest import MAX_VCPUS, WriteWorkload
+from simlib.lab.migration.linux import parse_linux
+from simlib.lab.migration.progress import MigratedGuest
+from simlib.lab.migration.values import byte_count, number_within
 from simlib.vmm.qemu_rules import PAGE
 
 MAX_MIGRATIONS = 1000
@@ -30,8 +33,6 @@ PATTERNS = ("sweep", "random")
 ACCELERATORS = ("tcg", "kvm")
 
 _SETTING = re.compile(r"[a-z][a-z-]*[a-z]", re.ASCII)
-_SIZE = re.compile(r"([1-9]\d*)([KMG]?)", re.ASCII)
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZES = ("memory", "working_set", "hot_set")
 _BOOLEAN_PARAMETERS = ("cpu-throttle-tailslow",)
 """Migration parameters whose values are booleans."""
@@ -42,7 +43,7 @@ class MigrationCell:
     """One migration of a matrix.
 
     - `memory`: of the guest, bytes.
-    - `workload`: writes of the guest.
+    - `guest`: guest and its writes or workload.
     - `settings`: parameters and capabilities by QEMU's names.
     - `postcopy_after_s`: time after the start at which to switch to postcopy, s; 0: never.
     - `limit_s`: time after the start at which to give up, s.
@@ -52,7 +53,7 @@ class MigrationCell:
     experiment: str
     accelerator: str
     memory: int
-    workload: WriteWorkload
+    guest: MigratedGuest
     settings: tuple[tuple[str, int | bool], ...]
     postcopy_after_s: float
     limit_s: float
@@ -72,24 +73,18 @@ class MigrationCell:
     @property
     def keys(self) -> dict[str, Any]:
         """Columns that identify the migration in a table; sizes in bytes."""
-        workload = self.workload
         return {
             "experiment": self.experiment, "accelerator": self.accelerator, "repeat": self.repeat,
-            "vcpus": workload.vcpus, "memory_bytes": self.memory, "working_set_bytes": workload.working_set,
-            "pattern": workload.pattern, "writes_per_s": workload.rate, "hot_set_bytes": workload.hot_set,
-            "hot_percent": workload.hot_percent, "settings": settings_text(self.settings),
-            "postcopy_after_s": self.postcopy_after_s, "limit_s": self.limit_s,
+            "vcpus": self.guest.vcpus, "memory_bytes": self.memory, **self.guest.keys,
+            "settings": settings_text(self.settings), "postcopy_after_s": self.postcopy_after_s,
+            "limit_s": self.limit_s,
         }  # fmt: skip
 
     @property
     def label(self) -> str:
         """Description for progress messages."""
-        workload = self.workload
         after = f", postcopy after {self.postcopy_after_s:g} s" if self.postcopy_after_s else ""
-        return (
-            f"{self.experiment}: {workload.rate} writes/s over {workload.working_set >> 20}M, {workload.pattern}; "
-            f"{settings_text(self.settings)}{after} ({self.repeat})"
-        )
+        return f"{self.experiment}: {self.guest.label}; {settings_text(self.settings)}{after} ({self.repeat})"
 
     def key(self, qemu: str) -> str:
         """Hash of everything that determines the migration, except this machine."""
@@ -129,6 +124,9 @@ def load_migrations(path: str | Path) -> list[MigrationCell]:
     if len(cells) > MAX_MIGRATIONS:
         raise InputError(str(path), f"{len(cells)} migrations", f"must be at most {MAX_MIGRATIONS}", "list fewer")
     keys = [json.dumps(cell.keys) for cell in cells]
+    if len({type(cell.guest) for cell in cells}) > 1:
+        rule = "must have guests of one kind, because their tables differ"
+        raise InputError(str(path), ", ".join(_GUESTS), rule, "write two files")
     for cell, key in zip(cells, keys, strict=True):
         if keys.count(key) > 1:
             raise InputError(str(path), cell.label, "is listed twice", "give each experiment its own name")
@@ -137,39 +135,43 @@ def load_migrations(path: str | Path) -> list[MigrationCell]:
 
 def _parse(table: Mapping[str, Any], where: str) -> Iterator[MigrationCell]:
     """Yield the migrations of one table."""
-    known = [*_DEFAULTS, "guest", "settings"]
+    known = [*_DEFAULTS, *_GUESTS, "settings"]
     for key in table:
         if key not in known:
             raise InputError(f"{where}: {key}", table[key], "is not known", nearest(key, known))
     given = {key: table.get(key, value) for key, value in _DEFAULTS.items()}
     check_name(f"{where}: name", str(given.pop("name")))
     where = f"{where}: {table['name']}"
+    if len(kinds := [kind for kind in _GUESTS if kind in table]) > 1:
+        raise InputError(where, ", ".join(kinds), "are two guests", "write one of the tables")
+    kind = kinds[0] if kinds else "guest"
     axes = {("", key): matrix_values(value, f"{where}: {key}") for key, value in given.items()}
-    for part in ("guest", "settings"):
+    for part in (kind, "settings"):
         own = subtable(table, part, where)
         axes |= {(part, key): matrix_values(value, f"{where}.{part}.{key}") for key, value in own.items()}
     for values in itertools.product(*axes.values()):
-        chosen: dict[str, dict[str, Any]] = {"": {}, "guest": {}, "settings": {}}
+        chosen: dict[str, dict[str, Any]] = {"": {}, kind: {}, "settings": {}}
         for (part, key), value in zip(axes, values, strict=True):
             chosen[part][key] = value
-        yield from _migrations(table["name"], chosen, where)
+        guest = _GUESTS[kind](chosen[kind], where)
+        yield from _migrations(table["name"], guest, chosen, where)
 
 
-def _migrations(name: str, chosen: Mapping[str, Mapping[str, Any]], where: str) -> Iterator[MigrationCell]:
+def _migrations(
+    name: str, guest: MigratedGuest, chosen: Mapping[str, Mapping[str, Any]], where: str
+) -> Iterator[MigrationCell]:
     """Yield the repeats of one point of the matrix."""
     general = chosen[""]
     if general["accelerator"] not in ACCELERATORS:
         hint = f"one of {', '.join(ACCELERATORS)}"
         raise InputError(f"{where}: accelerator", general["accelerator"], "is not known", hint)
-    memory, workload = _bytes(general["memory"], f"{where}: memory"), _workload(chosen["guest"], where)
-    if workload.working_set + BASE > memory:
-        rule, hint = "must exceed the working set by at least 1 MiB", "give the guest more memory"
-        raise InputError(f"{where}: memory", general["memory"], rule, hint)
+    memory = byte_count(general["memory"], f"{where}: memory")
+    guest.check_memory(memory, f"{where}: memory")
     settings = tuple(sorted(_setting(key, value, where) for key, value in chosen["settings"].items()))
-    after = _number(general["postcopy_after_s"], f"{where}: postcopy_after_s", 0, 3600)
-    limit = _number(general["limit_s"], f"{where}: limit_s", 1, 3600)
-    for repeat in range(1, int(_number(general["repeats"], f"{where}: repeats", 1, 100)) + 1):
-        yield MigrationCell(name, general["accelerator"], memory, workload, settings, after, limit, repeat)
+    after = number_within(general["postcopy_after_s"], f"{where}: postcopy_after_s", 0, 3600)
+    limit = number_within(general["limit_s"], f"{where}: limit_s", 1, 3600)
+    for repeat in range(1, int(number_within(general["repeats"], f"{where}: repeats", 1, 100)) + 1):
+        yield MigrationCell(name, general["accelerator"], memory, guest, settings, after, limit, repeat)
 
 
 def _workload(given: Mapping[str, Any], where: str) -> WriteWorkload:
@@ -183,10 +185,10 @@ def _workload(given: Mapping[str, Any], where: str) -> WriteWorkload:
             if value not in PATTERNS:
                 raise InputError(name, value, "is not known", f"one of {', '.join(PATTERNS)}")
         elif key in _SIZES:
-            values[key] = _bytes(value, name)
+            values[key] = byte_count(value, name)
         else:
             maximum = {"vcpus": MAX_VCPUS, "hot_percent": 100, "rate": 10**8}[key]
-            values[key] = _number(value, name, 0 if key == "hot_percent" else 1, maximum)
+            values[key] = number_within(value, name, 0 if key == "hot_percent" else 1, maximum)
     workload = WriteWorkload(**values)
     if bool(workload.hot_set) != bool(workload.hot_percent) or workload.hot_set >= workload.working_set:
         rule, hint = "must be smaller than the working set and have a share of the writes", "also set hot_percent"
@@ -205,14 +207,8 @@ def _setting(key: str, value: Any, where: str) -> tuple[str, int | bool]:
     return key, value
 
 
-def _bytes(value: Any, what: str) -> int:
-    match = _SIZE.fullmatch(str(value))
-    if match is None:
-        raise InputError(what, value, "is not a size", "write 64M or 1G")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def _number(value: Any, what: str, minimum: int, maximum: int) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
-        raise InputError(what, value, f"must be from {minimum} to {maximum}", "docs/lab.md lists the keys")
-    return value
+_GUESTS: dict[str, Callable[[Mapping[str, Any], str], MigratedGuest]] = {
+    "guest": _workload,
+    "linux": lambda given, where: parse_linux(given, f"{where}: linux"),
+}
+"""Functions that check the table of a guest, by the table's name."""

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from simlib._lib.checkout import require_checkout
-from simlib.lab.migration.collect import KEYS
 from simlib.lab.migration.experiment import load_migrations
 from simlib.lab.migration.model import LEVEL, QUANTITIES, fit_host, predict_migrations
+from simlib.lab.migration.tables import KEYS
 from simlib.measurements import data_dir, load
 from simlib.measurements.importers.tables import Column, DescribedTable, predicted_files
 
