@@ -27,6 +27,10 @@ from simlib.vmm.qemu_rules import PAGE
 DEFAULT_S = 1.0
 """Measurement time of a rate that is given without a time, s."""
 
+_ASSUMED_S = (1.0, 600.0)
+"""Shortest and longest period of a rate whose period is not known, s: from QEMU's shortest measurement to a long pass
+over the memory. A prior."""
+
 RATES = 16
 """Number of write rates in a mixture that is fitted to several points."""
 
@@ -108,14 +112,29 @@ def classes(count: Floats, rate: Floats, memory: float, sweep: bool = False) -> 
     )  # fmt: skip
 
 
+def with_zeros(pages: WorkingSet, zeros: float) -> WorkingSet:
+    """Return a working set in which `zeros` of the pages that are not written, the last class, are pages of zeros.
+
+    >>> set_ = with_zeros(classes(np.array([10.0]), np.array([1.0]), 100), 60)
+    >>> set_.number.tolist(), set_.zero.tolist()
+    ([10.0, 30.0, 60.0], [0.0, 0.0, 1.0])
+    """
+    zeros = min(max(zeros, 0.0), float(pages.number[-1]))
+    number, zero = np.append(pages.number, zeros), np.append(pages.zero, 1.0)
+    number[-2] -= zeros
+    rate, sweep, first, last = (np.append(row, row[-1]) for row in (pages.rate, pages.sweep, pages.first, pages.last))
+    return pages._replace(number=number, rate=rate, sweep=sweep, first=first, last=last, zero=zero)
+
+
 def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generator) -> WorkingSet:
     """Sample a working set that is consistent with the measured rates.
 
     With one point, the size of the working set is log-uniform between the pages that were counted and the memory. With
     several points, the working set is a random mixture of write rates that passes through the points within their
-    errors.
+    errors. If points contradict each other, because the guest is not steady, each sample uses a random part of them
+    that agrees.
 
-    Raises `InputError` if more pages were dirtied than the memory has, or if two points contradict each other.
+    Raises `InputError` if more pages were dirtied than the memory has.
 
     - `measured`: at least one point.
     - `memory`: number of pages.
@@ -125,22 +144,61 @@ def draw(measured: Sequence[DirtyRate], memory: float, random: np.random.Generat
             raise InputError("--dirty", point.description, f"has more pages than fit into {size_text(memory * PAGE)}",
                              "measure over a shorter time, or correct --memory")  # fmt: skip
     ordered = sorted(measured, key=lambda point: point.seconds)
-    for before, after in pairwise(ordered):
-        low, high = before.pages * (1 - 3 * before.error), after.pages * (1 + 3 * after.error)
-        if before.seconds == after.seconds or low > high:
-            rule = "contradict each other: a longer measurement must count more pages"
-            raise InputError("--dirty", f"{before.description}; {after.description}", rule,
-                             "measure again while the guest does its usual work")  # fmt: skip
-    points = [
-        DirtyRate(min(memory, point.pages * np.exp(point.error * random.standard_normal())), point.seconds, point.error)
-        for point in ordered
-    ]
+    if unsteady(ordered):
+        ordered = _agreeing([ordered[at] for at in random.permutation(len(ordered))])
+    points = [_sampled(point, memory, random) for point in ordered]
+    if points[-1].pages <= 0:
+        return classes(np.zeros(0), np.zeros(0), memory)
     if len(points) == 1:
         counted, seconds = points[0].pages, points[0].seconds
         size = min(memory, max(counted * (memory / counted) ** random.random(), 1.0001 * counted))
         rate = scipy.optimize.brentq(lambda r: size * -np.expm1(-r * seconds) - counted, 1e-12, 50 / seconds)
         return classes(np.array([size]), np.array([rate]), memory)
     return _mixture(points, memory, random)
+
+
+def unsteady(measured: Sequence[DirtyRate]) -> str:
+    """Describe two measurements that contradict each other by more than their errors; empty if all agree.
+
+    A longer measurement must count at least as many pages. Two of the same length must count the same.
+
+    >>> unsteady([DirtyRate(100.0, 1.0), DirtyRate(50.0, 10.0)])
+    '100 distinct pages/s over 1s; 5 distinct pages/s over 10s'
+    >>> unsteady([DirtyRate(100.0, 1.0), DirtyRate(90.0, 1.0, rounding=20.0)])
+    ''
+    """
+    for before, after in pairwise(sorted(measured, key=lambda point: point.seconds)):
+        if not _agree(before, after) or (before.seconds == after.seconds and not _agree(after, before)):
+            return f"{before.description}; {after.description}"
+    return ""
+
+
+def _agree(shorter: DirtyRate, longer: DirtyRate) -> bool:
+    """True if the longer measurement counts at least as many pages, within three standard errors."""
+    most = (longer.pages + longer.rounding) * (1 + 3 * longer.error)
+    return longer.assumed or shorter.assumed or shorter.pages * (1 - 3 * shorter.error) <= most
+
+
+def _agreeing(measured: Sequence[DirtyRate]) -> list[DirtyRate]:
+    """Measurements that agree with those before them in the sequence, ordered by their times; one of each length."""
+    kept: list[DirtyRate] = []
+    for point in measured:
+        others = [other for other in kept if other.seconds != point.seconds]
+        pairs = [sorted((point, other), key=lambda rate: rate.seconds) for other in others]
+        if len(others) == len(kept) and all(_agree(*pair) for pair in pairs):
+            kept.append(point)
+    return sorted(kept, key=lambda point: point.seconds)
+
+
+def _sampled(point: DirtyRate, memory: float, random: np.random.Generator) -> DirtyRate:
+    """Sample the number of pages within its rounding and error, and the length of the period if it is assumed."""
+    pages, seconds = point.pages, point.seconds
+    if point.rounding:
+        pages += point.rounding * random.random()
+    if point.assumed:
+        seconds = float(np.exp(random.uniform(*np.log(_ASSUMED_S))))
+        pages *= seconds / point.seconds
+    return DirtyRate(min(memory, pages * np.exp(point.error * random.standard_normal())), seconds, point.error)
 
 
 def _mixture(points: Sequence[DirtyRate], memory: float, random: np.random.Generator) -> WorkingSet:
@@ -198,7 +256,7 @@ def parse_dirty(text: str) -> DirtyRate | DirtyingGuess:
         seconds = parse_duration(time, "--dirty") / PS_PER_S if condition else DEFAULT_S
         if seconds <= 0 or rate <= 0:
             raise InputError("--dirty", text, "must have a rate and a time above 0", hint)
-        return DirtyRate(rate * seconds, seconds)
+        return DirtyRate(rate * seconds, seconds, assumed=not condition)
     match = re.fullmatch(r"over ([^,]+)(?:,\s*(zipf|sweep)\s*([0-9.]*))?", condition)
     if match is None or rate <= 0:
         raise InputError("--dirty", text, "must be a dirty rate or a working-set model", hint)

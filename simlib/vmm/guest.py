@@ -14,7 +14,7 @@ from simlib._lib.errors import InputError, nearest
 from simlib.model.architectures import architecture
 from simlib.model.quantities import format_bandwidth, size_text
 from simlib.vmm import qemu_rules
-from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, draw
+from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, draw, with_zeros
 from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.samples import MigrationSample
@@ -28,6 +28,10 @@ _PAYLOAD = (0.94, 0.99)
 
 _STREAM_BITS = (8e9, 20e9)
 """Throughput of one migration stream of QEMU, which one thread sends, bit/s. A prior; we know of no source."""
+
+_ZERO_SCAN = 15e9
+"""Speed at which one thread of QEMU finds that pages are zero, bytes/s: about the bandwidth of a core's reads, and an
+estimate. Pages of zeros take 0.3 us each, so that the value hardly matters unless nearly all pages are."""
 
 _WAIT_S = (0.3e-3, 6e-3)
 """Time from a fault after the switch to post-copy to the arrival of its page, s: a prior, which includes the time for
@@ -136,8 +140,8 @@ class RunningGuest:
 
     @property
     def written(self) -> tuple[DirtyRate | DirtyingGuess, ...]:
-        """Rates in `dirty` that are above 0; QEMU reports rates below 1 MiB/s as 0."""
-        return tuple(rate for rate in self.dirty if isinstance(rate, DirtyingGuess) or rate.pages > 0)
+        """Rates in `dirty` that may be above 0; QEMU reports rates below 1 MiB/s as 0."""
+        return tuple(rate for rate in self.dirty if isinstance(rate, DirtyingGuess) or rate.pages + rate.rounding > 0)
 
     @property
     def description(self) -> str:
@@ -155,14 +159,19 @@ class RunningGuest:
             pages = first.pages(self.pages)
         else:
             pages = draw([rate for rate in self.written if isinstance(rate, DirtyRate)], self.pages, random)
+        if self.cpu:
+            pages = pages._replace(cpu=min(1.0, self.cpu))
+        if self.resident:
+            pages = with_zeros(pages, self.pages - self.resident / PAGE)
         bits = self.link * random.uniform(*_PAYLOAD)
-        stream = _log_uniform(random, *_STREAM_BITS)
+        stream = self.channel or _log_uniform(random, *_STREAM_BITS)
         channels = self.settings.multifd_channels if self.settings.multifd else 1
         bits = min(bits, stream * channels)
         chunk = 0.0 if self.ring_entries or VMMS[self.vmm].whole_passes else self.chunk / PAGE
         link = LinkModel(
-            page_s=qemu_rules.WHOLE_PAGE * 8 / bits, switch_s=_log_uniform(random, *_SWITCH_S), chunk_pages=chunk,
-            vcpus=float(self.vcpus), ring_entries=float(self.ring_entries), late_s=_log_uniform(random, *_LATE_S),
+            page_s=qemu_rules.WHOLE_PAGE * 8 / bits, zero_s=PAGE / _ZERO_SCAN, chunk_pages=chunk,
+            switch_s=_log_uniform(random, *_SWITCH_S), late_s=_log_uniform(random, *_LATE_S),
+            vcpus=float(self.vcpus), ring_entries=float(self.ring_entries),
         )  # fmt: skip
         return pages, link, _log_uniform(random, *_WAIT_S)
 

@@ -15,6 +15,7 @@ from simlib._lib.errors import InputError
 from simlib.analysis.migrate.lock import LockAnswer, lock_of, patched_kernel_answer
 from simlib.figures.results import Result, text_of
 from simlib.model.quantities import seconds_text, size_text
+from simlib.vmm.dirtying import DirtyRate, unsteady
 from simlib.vmm.guest import RunningGuest
 from simlib.vmm.paste import FORMATS, SETTABLE
 from simlib.vmm.plans import SURE, Plan, PlanOutcome, plans, precopy_of, simulate_plan, table_of
@@ -92,7 +93,12 @@ class Migration(Result):
             lines.append(f"It converges for {100 * planned['converges']:.0f} % of the working sets consistent with the "
                          f"measurements, and meets all targets for {100 * planned['meets_all']:.0f} %")  # fmt: skip
         lock = self.lock if isinstance(self.lock, str) else self.lock.summary()
-        return [*lines, *filter(None, (self._stalls(planned), lock, self.kernel, self._missed_targets(planned)))]
+        further = self._stalls(planned), lock, self.kernel, self._missed_targets(planned), self._unsteady()
+        return [*lines, *filter(None, further)]
+
+    def _unsteady(self) -> str:
+        pair = unsteady([rate for rate in self.guest.dirty if isinstance(rate, DirtyRate)])
+        return f"The guest is not steady, so the ranges are wide: {pair}" if pair else ""
 
     def _current_settings(self, current: dict[str, Any]) -> str:
         share = current["converges"]

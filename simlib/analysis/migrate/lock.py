@@ -134,6 +134,7 @@ def _scenario(guest: RunningGuest, chunk: int) -> Scenario:
     rate = min(guest.written, key=lambda rate: rate.seconds if isinstance(rate, DirtyRate) else 0.0)
     if not isinstance(rate, DirtyRate):
         rate = DirtyRate(distinct_pages(rate.pages(guest.pages), 1.0), 1.0)
+    rate = replace(rate, pages=rate.pages + rate.rounding / 2)
     case = preset_scenario(guest.architecture or ARCHITECTURE).changed({"workload": {"clear_chunk": chunk}})
     if guest.dirty_tracking:
         case = case.changed({"policy": {"dirty_tracking": guest.dirty_tracking}})
