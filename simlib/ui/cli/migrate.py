@@ -109,7 +109,7 @@ def migrate(
     texts = _texts(described)
     for text in texts["dirty"] or ():
         if text.strip().endswith("/s"):
-            say(f"--dirty {text}: assumed to be measured over 1 s; if it was measured over 10 s, write '{text} in 10s'")
+            say(f"--dirty {text}: the time is not known, which widens the ranges; add it, such as '{text} in 10s'")
     guest, targets = read_options(texts, sources.read()), read_targets(_texts(bounds))
     if emit is EmitFormat.CLOUD_HYPERVISOR:
         guest = replace(guest, vmm="cloud-hypervisor")

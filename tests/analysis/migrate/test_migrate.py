@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -46,6 +47,48 @@ def test_the_least_drastic_plan_that_meets_the_targets_is_recommended():
     assert answer.summary_lines()[0].startswith("The migration does not converge with the current settings")
     assert answer.recommended.settings.auto_converge
     assert answer.row(answer.recommended.name)["sleep_s_high"] <= 0.05
+
+
+def total_s(*dirty, **more):
+    """Ends of the interval of the total time with the current settings."""
+    row = simlib.migrate(guest(*dirty, **more), options=quick(32)).row("current")
+    return row["total_s_low"], row["total_s_high"]
+
+
+def test_pages_of_zeros_are_not_sent():
+    """An eighth of the memory, 4 GiB, takes 3.5 s at 9.4 to 9.9 Gbit/s, and 28 GiB are scanned at 15 GB/s in 2 s."""
+    low, high = total_s("100/s over 1M", resident=4 * GIB, channel=20 * 10**9)
+    assert 3.4 + 2 < low < high < 3.7 + 2.1
+
+
+def test_a_guest_with_idle_cpu_time_needs_more_throttling():
+    def throttle(cpu):
+        converging = Settings(max_bandwidth=0, auto_converge=True)
+        answer = simlib.migrate(guest("300000/s over 8G", cpu=cpu, settings=converging), options=quick(8))
+        return answer.row("current")["throttle"]
+
+    assert throttle(1.0) < 75 < throttle(0.2)
+
+
+def test_a_rate_without_a_time_widens_the_answer():
+    narrow, wide = total_s("100000/s in 1s"), total_s("100000/s")
+    assert wide[1] - wide[0] > narrow[1] - narrow[0]
+
+
+def test_measurements_that_contradict_each_other_are_used_and_reported():
+    rates = "60000/s in 1s", "6000/s in 1s", "500/s in 10s"
+    low, high = total_s(*rates)
+    assert low < total_s(*rates[1:])[0] * 1.05
+    assert high > total_s(rates[0])[0]
+    answer = simlib.migrate(guest(*rates), options=quick(4))
+    assert "The guest is not steady" in " ".join(answer.summary_lines())
+
+
+def test_a_rate_of_0_is_a_measurement():
+    """Less than 1 MiB/s over 10 s: the memory is sent once."""
+    zero = DirtyRate(0.0, 10.0, rounding=2560.0)
+    answer = simlib.migrate(replace(guest("1/s"), dirty=(zero,)), options=quick(8))
+    assert answer.row("current")["total_s_high"] < 1.02 * 32 * GIB * 8 / 0.94e10
 
 
 def test_missed_targets_are_reported_with_what_is_reached():
