@@ -56,9 +56,9 @@ def total_s(*dirty, **more):
 
 
 def test_pages_of_zeros_are_not_sent():
-    """An eighth of the memory, 4 GiB, takes 3.5 s at 9.4 to 9.9 Gbit/s, and 28 GiB are scanned at 15 GB/s in 2 s."""
+    """4 GiB take 3.5 to 3.7 s at 9.4 to 9.9 Gbit/s, 28 GiB are scanned at 15 GB/s in 2 s, and devices take 0.1 s."""
     low, high = total_s("100/s over 1M", resident=4 * GIB, channel=20 * 10**9)
-    assert 3.4 + 2 < low < high < 3.7 + 2.1
+    assert 3.4 + 2 < low < high < 3.7 + 2.1 + 0.1
 
 
 def test_a_guest_with_idle_cpu_time_needs_more_throttling():

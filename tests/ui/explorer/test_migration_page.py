@@ -81,7 +81,6 @@ def test_a_page_keeps_what_it_was_asked_while_another_is_shown(monkeypatch):
         ("memory=5Q", "memory = 5Q: unknown unit"),
         ("memory=2G", "dirty = over 40 GiB: is more than the guest's memory; give a smaller working set"),
         ("writes=1e999", "writes = 1e999: must be at most"),
-        ("writes-known=measured&more=1/s in 60s", "contradict each other"),
         ("current-downtime-limit=300ms", "current-downtime-limit = 300ms: must be a whole number"),
         ("min-guest-speed=120%25", "min-guest-speed = 1.2: must be above 0"),
         ("vcpu=8", "did you mean 'vcpus'"),
