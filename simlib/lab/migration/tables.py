@@ -11,20 +11,37 @@ from simlib.lab.migration.measurement import READINGS
 from simlib.lab.migration.progress import MigratedGuest
 from simlib.measurements.importers.tables import Column
 
-KEYS = (
+_MATRIX = (
     Column("experiment", "text", "name of the experiment in the file"),
     Column("accelerator", "text", "accelerator that ran the guest"),
     Column("repeat", "whole", "number of the repeat, from 1"),
+)
+_MEMORY = Column("memory_bytes", "whole", "memory of the guest")
+_SETTINGS = (
+    Column("settings", "text", "QEMU's parameters and capabilities"),
+    Column("postcopy_after_s", "number", "time at which postcopy was requested; 0: never"),
+    Column("limit_s", "number", "time after which the migration is given up"),
+)
+
+KEYS = (
+    *_MATRIX,
     Column("vcpus", "whole", "number of vCPUs; each writes to its own part of the working set"),
-    Column("memory_bytes", "whole", "memory of the guest"),
+    _MEMORY,
     Column("working_set_bytes", "whole", "memory to which the guest writes"),
     Column("pattern", "text", "sweep: one page after the other; random: any page"),
     Column("writes_per_s", "whole", "requested rate of writes, each to one page, total of all vCPUs", unit="1/s"),
     Column("hot_set_bytes", "whole", "hot part of the working set"),
     Column("hot_percent", "whole", "share of the writes that go to the hot part"),
-    Column("settings", "text", "QEMU's parameters and capabilities"),
-    Column("postcopy_after_s", "number", "time at which postcopy was requested; 0: never"),
-    Column("limit_s", "number", "time after which the migration is given up"),
+    *_SETTINGS,
+)
+
+LINUX_KEYS = (
+    *_MATRIX,
+    Column("vcpus", "whole", "number of vCPUs"),
+    _MEMORY,
+    Column("workload", "text", "workload of the guest: a name of simlib/lab/migration/workloads.py"),
+    Column("parameters", "text", "keys of the workload with their values; sizes in bytes"),
+    *_SETTINGS,
 )
 
 RUNS = (
@@ -58,17 +75,6 @@ PASSES = (
     Column("transferred_bytes", "whole", "ram.transferred", optional=True),
     Column("remaining_bytes", "whole", "ram.remaining", optional=True),
     Column("dirty_pages_per_s", "whole", "ram.dirty-pages-rate", unit="1/s", optional=True),
-)
-
-_GUEST_AT = next(number for number, column in enumerate(KEYS) if column.name == "working_set_bytes")
-_SETTINGS_AT = next(number for number, column in enumerate(KEYS) if column.name == "settings")
-LINUX_KEYS = (
-    *KEYS[: _GUEST_AT - 2],
-    Column("vcpus", "whole", "number of vCPUs"),
-    KEYS[_GUEST_AT - 1],
-    Column("workload", "text", "workload of the guest: a name of simlib/lab/migration/workloads.py"),
-    Column("parameters", "text", "keys of the workload with their values; sizes in bytes"),
-    *KEYS[_SETTINGS_AT:],
 )
 
 _LINUX_MEANINGS = {
