@@ -31,6 +31,10 @@ _ASSUMED_S = (1.0, 600.0)
 """Shortest and longest period of a rate whose period is not known, s: from QEMU's shortest measurement to a long pass
 over the memory. A prior."""
 
+_PASS_FACTOR = 3.0
+"""Largest ratio between the length of a pass and the mean length, which is assumed for a rate from a migration's log.
+A prior."""
+
 RATES = 16
 """Number of write rates in a mixture that is fitted to several points."""
 
@@ -196,7 +200,9 @@ def _sampled(point: DirtyRate, memory: float, random: np.random.Generator) -> Di
     if point.rounding:
         pages += point.rounding * random.random()
     if point.assumed:
-        seconds = float(np.exp(random.uniform(*np.log(_ASSUMED_S))))
+        known = point.seconds > DEFAULT_S  # the mean length of a pass
+        ends = (seconds / _PASS_FACTOR, seconds * _PASS_FACTOR) if known else _ASSUMED_S
+        seconds = float(np.exp(random.uniform(*np.log(ends))))
         pages *= seconds / point.seconds
     return DirtyRate(min(memory, pages * np.exp(point.error * random.standard_normal())), seconds, point.error)
 
