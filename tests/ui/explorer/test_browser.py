@@ -300,6 +300,7 @@ def test_a_closed_or_reloaded_page_ends_its_kernel(shown, server_process, browse
         const {baseUrl, kernelId} = JSON.parse(document.querySelector("#jupyter-config-data").textContent);
         return (await fetch(`${baseUrl}voila/api/shutdown/${kernelId}`, {method: "POST"})).status; }"""
     assert shown.page.evaluate(forged) == 403
+    shown.open_fold("Guest")
     before = shown.generation()
     shown.set("vCPUs", "6")
     shown.wait("done", before)
@@ -371,6 +372,7 @@ def test_the_kernel_of_a_killed_browser_ends(shown, server_process, tmp_path):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
     wait_for_kernels(server_id, 1, 90)
+    shown.open_fold("Guest")
     before = shown.generation()
     shown.set("vCPUs", "7")
     shown.wait("done", before)
