@@ -123,7 +123,8 @@ def server_process(tmp_path_factory):
         finally:
             process.send_signal(signal.SIGTERM)
             messages = process.communicate()[1]
-    assert [line for line in messages.splitlines() if not line.startswith("simlib: ")] == []
+    unasked = "\n".join(line for line in messages.splitlines() if not line.startswith("simlib: "))
+    assert not unasked, unasked
 
 
 @pytest.fixture(scope="module")
