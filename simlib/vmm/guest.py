@@ -7,6 +7,7 @@ Memory is in bytes, bandwidth in bit/s, and dirty rates are in pages and seconds
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from simlib._lib.errors import InputError, nearest
 from simlib.model.architectures import architecture
 from simlib.model.quantities import format_bandwidth, size_text
 from simlib.vmm import qemu_rules
-from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, draw, with_zeros
+from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, with_zeros
 from simlib.vmm.memory import LinkModel, WorkingSet
+from simlib.vmm.population import sample_guests
 from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.samples import MigrationSample
 from simlib.vmm.settings import VMMS, Settings
@@ -28,6 +30,22 @@ _PAYLOAD = (0.94, 0.99)
 
 _STREAM_BITS = (8e9, 20e9)
 """Throughput of one migration stream of QEMU, which one thread sends, bit/s. A prior; we know of no source."""
+
+_REACHED = (0.85, 1.0)
+"""Share of max-bandwidth that a migration reaches. A prior."""
+
+_CPU = (0.1, 1.0)
+"""Use of a vCPU that is not known, as a share of its time. A prior."""
+
+_FULL, _FULL_ZEROS, _ZEROS = 0.5, (0.0, 0.1), (0.1, 0.95)
+"""Share of the guests whose memory is nearly full of data, as that of one with a page cache is after some time; and
+share of the pages of zeros in the memory that such a guest, and another, does not write. A prior."""
+
+_OWN_BYTES = (20e6, 150e6)
+"""Resident memory of QEMU apart from the guest's memory, bytes. A prior."""
+
+_RESIDENT_ZEROS = (0.0, 0.1)
+"""Share of the resident memory that consists of pages of zeros, which the guest's kernel has cleared. A prior."""
 
 _ZERO_SCAN = 15e9
 """Speed at which one thread of QEMU finds that pages are zero, bytes/s: about the bandwidth of a core's reads, and an
@@ -49,6 +67,25 @@ _LATE_S = (5e-5, 5e-4)
 _DIRTY_HINT = "run calc-dirty-rate for 1, 10 and 60 s (docs/migrate.md), and give each as --dirty '250000/s in 10s'"
 
 
+class GuestSample(NamedTuple):
+    """A guest and a link that are consistent with the known values.
+
+    - `pages`: working set.
+    - `bits`: bandwidth of the link without headers, `stream_bits`: throughput of one stream, bit/s.
+    - `limit_share`: share of max-bandwidth that is reached.
+    - `switch_s`: downtime apart from the time to send memory. `late_s`: time by which a throttled vCPU oversleeps.
+      `wait_s`: time that a fault waits after the switch to post-copy; s.
+    """
+
+    pages: WorkingSet
+    bits: float
+    stream_bits: float
+    limit_share: float
+    switch_s: float
+    late_s: float
+    wait_s: float
+
+
 @dataclass(frozen=True)
 class RunningGuest:
     """A guest that runs under QEMU or another VMM. A value that is not known is 0 or empty.
@@ -58,7 +95,8 @@ class RunningGuest:
     - `link`: bandwidth that the migration may use, or has reached, bit/s.
     - `dirty`: the guest's writes: several `DirtyRate`, the newest last, or one `DirtyingGuess`.
     - `cpu`: mean use of a vCPU, as a share of its time (1: always busy).
-    - `resident`: memory that is not pages of zeros, bytes.
+    - `resident`: resident memory of the VMM's process, bytes.
+    - `zeros`: memory that consists of pages of zeros, bytes; None if not known.
     - `channel`: throughput of one stream or multifd channel, bit/s.
     - `running`: states of a migration that runs or has ended, the newest last.
     - `settings`: migration settings that are in force.
@@ -78,6 +116,7 @@ class RunningGuest:
     dirty: tuple[DirtyRate | DirtyingGuess, ...] = ()
     cpu: float = 0.0
     resident: int = 0
+    zeros: int | None = None
     channel: int = 0
     running: tuple[MigrationSample, ...] = ()
     settings: Settings = field(default_factory=lambda: Settings(max_bandwidth=0))
@@ -93,6 +132,9 @@ class RunningGuest:
             value = getattr(self, name)
             if value < 0:
                 raise InputError(name, value, "must not be negative", _HINTS[name], flag=f"--{name}")
+        if not 0 <= self.cpu <= 1:
+            rule, hint = "must be a share of the time from 0 to 100 %", "give the mean of the vCPUs, such as --cpu 20%"
+            raise InputError("cpu", f"{self.cpu:.0%}", rule, hint, flag="--cpu")
         self._check_vmm()
         self._check_host()
         if len(self.dirty) > 1 and any(isinstance(rate, DirtyingGuess) for rate in self.dirty):
@@ -149,31 +191,52 @@ class RunningGuest:
         size, rates = size_text(self.memory), "; ".join(rate.description for rate in self.dirty)
         return f"{self.vcpus} vCPU{'s' * (self.vcpus != 1)}, {size}, {format_bandwidth(self.link)}; {rates}"
 
-    def sample(self, random: np.random.Generator) -> tuple[WorkingSet, LinkModel, float]:
-        """Draw a working set and a link that are consistent with the known values.
+    def samples(self, count: int, seed: int = 1) -> list[GuestSample]:
+        """Sample guests and links that are consistent with the known values.
 
-        Returns: Working set, link, and the time that a fault waits after the switch to post-copy, s.
+        Raises `InputError` if more pages were dirtied than the memory has.
         """
-        first = self.dirty[0]
+        random = np.random.default_rng([17, seed])
+        first, most = self.dirty[0], self.pages - (self.zeros or 0) / PAGE
+        most = min(most, self.resident / PAGE or most)
         if isinstance(first, DirtyingGuess):
-            pages = first.pages(self.pages)
+            sampled = [first.pages(self.pages)] * count
         else:
-            pages = draw([rate for rate in self.written if isinstance(rate, DirtyRate)], self.pages, random)
-        if self.cpu:
-            pages = pages._replace(cpu=min(1.0, self.cpu))
-        if self.resident:
-            pages = with_zeros(pages, self.pages - self.resident / PAGE)
-        bits = self.link * random.uniform(*_PAYLOAD)
-        stream = self.channel or _log_uniform(random, *_STREAM_BITS)
-        channels = self.settings.multifd_channels if self.settings.multifd else 1
-        bits = min(bits, stream * channels)
-        chunk = 0.0 if self.ring_entries or VMMS[self.vmm].whole_passes else self.chunk / PAGE
-        link = LinkModel(
-            page_s=qemu_rules.WHOLE_PAGE * 8 / bits, zero_s=PAGE / _ZERO_SCAN, chunk_pages=chunk,
-            switch_s=_log_uniform(random, *_SWITCH_S), late_s=_log_uniform(random, *_LATE_S),
-            vcpus=float(self.vcpus), ring_entries=float(self.ring_entries),
+            rates = [rate for rate in self.written if isinstance(rate, DirtyRate)]
+            sampled = sample_guests(rates, self.pages, count, random, most)
+        return [self._sample(pages, random) for pages in sampled]
+
+    def _sample(self, pages: WorkingSet, random: np.random.Generator) -> GuestSample:
+        """Sample what the measured dirty rates do not determine."""
+        cpu = self.cpu or random.uniform(*_CPU)
+        if random.random() < 0.5:  # some vCPUs do more than others
+            cpu *= self.vcpus ** random.random()
+        active = pages.burst_s / (pages.burst_s + pages.pause_s) if pages.pause_s else 1.0
+        pages = pages._replace(cpu=min(1.0, cpu / active))
+        return GuestSample(
+            with_zeros(pages, self._zero_pages(float(pages.number[-1]), random)), self.link * random.uniform(*_PAYLOAD),
+            self.channel or _log_uniform(random, *_STREAM_BITS), random.uniform(*_REACHED),
+            _log_uniform(random, *_SWITCH_S), _log_uniform(random, *_LATE_S), _log_uniform(random, *_WAIT_S),
         )  # fmt: skip
-        return pages, link, _log_uniform(random, *_WAIT_S)
+
+    def _zero_pages(self, unwritten: float, random: np.random.Generator) -> float:
+        """Sample the number of pages of zeros, which are not written."""
+        if self.zeros is not None:
+            return self.zeros / PAGE
+        if not self.resident:
+            return unwritten * float(random.uniform(*(_FULL_ZEROS if random.random() < _FULL else _ZEROS)))
+        resident = max(0.0, self.resident - random.uniform(*_OWN_BYTES)) / PAGE
+        return max(0.0, self.pages - resident) + resident * random.uniform(*_RESIDENT_ZEROS)
+
+    def link_of(self, sample: GuestSample, settings: Settings) -> LinkModel:
+        """Return the link of a sample with these settings."""
+        bits = min(sample.bits, sample.stream_bits * (settings.multifd_channels if settings.multifd else 1))
+        chunk = 0.0 if self.ring_entries or VMMS[self.vmm].whole_passes else self.chunk / PAGE
+        return LinkModel(
+            page_s=qemu_rules.WHOLE_PAGE * 8 / bits, zero_s=PAGE / _ZERO_SCAN, chunk_pages=chunk,
+            switch_s=sample.switch_s, late_s=sample.late_s, vcpus=float(self.vcpus),
+            ring_entries=float(self.ring_entries), limit_share=sample.limit_share,
+        )  # fmt: skip
 
 
 _HINTS = {

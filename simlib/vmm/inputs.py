@@ -102,11 +102,20 @@ GUEST = (
     MigrationInput("memory", "memory", parse_size, "Total memory of the guest, e.g. 512G.", "SIZE"),
     MigrationInput(
         "dirty", "dirty", _text,
-        "Measured dirty rate (distinct pages) and its calc-time, e.g. '250000/s in 10s'; repeat the option for other "
-        "calc-times to narrow the answer. Or a model: rate of writes and working set, e.g. '200000/s over 40G, zipf'.",
+        "Measured dirty rate (distinct pages) and its calc-time, e.g. '250000/s in 10s', '25MB/s in 60s' or "
+        "'200Mbit/s in 1s'; repeat the option for other calc-times to narrow the answer. "
+        "Or a model: rate of writes and working set, e.g. '200000/s over 40G, zipf'.",
         "RATE", True,
     ),
     MigrationInput("link", "link", parse_bandwidth, "Bandwidth available to the migration, e.g. 25Gbit/s.", "RATE"),
+    MigrationInput("cpu", "cpu", parse_share,
+                   "Mean CPU use of a vCPU, e.g. 20%. A guest with idle CPU time catches up while it is throttled.",
+                   "SHARE"),
+    MigrationInput("resident", "resident", parse_size,
+                   "Resident memory of the VMM's process, e.g. 30G (rss of virsh dommemstat): pages that are not "
+                   "resident are zeros, which a migration does not send.", "SIZE"),
+    MigrationInput("channel", "channel", parse_bandwidth,
+                   "Measured throughput of one migration stream or multifd channel, e.g. 5.2Gbit/s.", "RATE"),
     MigrationInput("architecture", "architecture", _text,
                    "Architecture of the host (see docs/scenario.md). Default: as QEMU reports, or x86-tdp.", "NAME"),
     MigrationInput("dirty-tracking", "dirty_tracking", _text,

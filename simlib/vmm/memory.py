@@ -60,6 +60,7 @@ class LinkModel(NamedTuple):
     - `vcpus`: number of vCPUs of the guest.
     - `ring_entries`: size of each vCPU's dirty ring; 0: there are no rings.
     - `late_s`: time by which a throttled vCPU oversleeps, s.
+    - `limit_share`: share of max-bandwidth that is reached.
     """
 
     page_s: float
@@ -71,6 +72,7 @@ class LinkModel(NamedTuple):
     vcpus: float = 1.0
     ring_entries: float = 0.0
     late_s: float = 0.0
+    limit_share: float = 1.0
 
 
 class BitmapState(NamedTuple):

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ import pandas as pd
 from simlib.model.quantities import PS_PER_S
 from simlib.simulator.engine.throttle import sleep_time
 from simlib.vmm import qemu_rules
-from simlib.vmm.guest import SWITCH_MOST_S, RunningGuest
+from simlib.vmm.guest import SWITCH_MOST_S, GuestSample, RunningGuest
 from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.postcopy import postcopy
 from simlib.vmm.precopy import LEFT, TIME, PrecopyTrajectory, precopy_trajectory
@@ -21,7 +21,11 @@ from simlib.vmm.settings import QEMU, VMMS, Settings
 from simlib.vmm.targets import Targets
 
 SURE = 0.9
-"""Share of the sampled working sets for which a plan must meet the targets."""
+"""Share of the sampled guests for which a plan must meet the targets."""
+
+SURE_BELOW_CEILING = 0.95
+"""Share of the sampled guests whose migration must converge with a plan that limits the throttle. With a ceiling that
+is too low, a migration never ends, and without one it would."""
 
 LIMIT_S = 3600.0
 """Time after which a migration counts as not converging, s, unless twice the deadline is later."""
@@ -34,7 +38,9 @@ _QUOTAS = (200, 100, 50, 30)
 
 _LIFT, _SWITCH = "lift max-bandwidth", "switch to post-copy after the first pass"
 
-_INTERVALS = ("total_s", "downtime_s", "passes", "throttle", "guest_share", "sleep_s", "fault_s", "sent_bytes")
+_INTERVALS = (
+    "total_s", "downtime_s", "passes", "throttle", "guest_share", "sleep_s", "fault_s", "slow_s", "sent_bytes",
+)  # fmt: skip
 """Columns of an outcome whose medians and intervals a table lists."""
 
 
@@ -86,6 +92,12 @@ class PlanOutcome(NamedTuple):
             "max_stall": targets.max_stall_s is None or stall <= targets.max_stall_s,
         }
         return met | {"all": self.completed and all(met.values())}
+
+
+def is_sure(plan: Plan, row: Any) -> bool:
+    """Return True if enough of the sampled guests meet the targets with a plan; `row`: its row of `table_of`."""
+    limited = plan.settings.auto_converge and plan.settings.max_cpu_throttle < CEILINGS[-1]
+    return bool(row["meets_all"] >= SURE and (not limited or row["converges"] >= SURE_BELOW_CEILING))
 
 
 def plans(guest: RunningGuest, targets: Targets, settable: frozenset[str] | None = None) -> Iterator[Plan]:
@@ -167,14 +179,15 @@ def precopy_of(
     return precopy_trajectory(pages, link, settings, first, vmm)
 
 
-def simulate_plan(plan: Plan, guest: RunningGuest, targets: Targets, seeds: range) -> list[PlanOutcome]:
-    """Simulate the migration of one sampled working set for each seed."""
-    planned = replace(guest, settings=plan.settings)
-    return [_simulate(plan, planned, targets, np.random.default_rng([17, seed])) for seed in seeds]
+def simulate_plan(
+    plan: Plan, guest: RunningGuest, targets: Targets, samples: Sequence[GuestSample]
+) -> list[PlanOutcome]:
+    """Simulate the migration of each sampled guest."""
+    return [_simulate(plan, guest, targets, sample) for sample in samples]
 
 
-def _simulate(plan: Plan, guest: RunningGuest, targets: Targets, random: np.random.Generator) -> PlanOutcome:
-    pages, link, wait_s = guest.sample(random)
+def _simulate(plan: Plan, guest: RunningGuest, targets: Targets, sample: GuestSample) -> PlanOutcome:
+    pages, link, wait_s = sample.pages, guest.link_of(sample, plan.settings), sample.wait_s
     before = precopy_of(plan, guest, targets, pages, link)
     if before.completed or not plan.postcopy:
         left = float(before.passes[-1][LEFT])

@@ -41,11 +41,9 @@ from simlib.vmm.settings import QEMU, Settings, Vmm
 MOST_PASSES = 4096
 """Largest number of synchronisations that are recorded."""
 
-STUCK_AFTER_S = 300.0
-"""Time after which a migration may be judged endless, s."""
-
-STUCK_SYNCS = 100
-"""Number of synchronisations, each with nearly as many pages left, after which a migration is judged endless."""
+_STUCK_SYNCS, _STUCK_CYCLES, _STUCK_S = 50, 2.0, 30.0
+"""Least number of synchronisations, of the guest's cycles of bursts, and of seconds, in each of two periods. A
+migration is judged endless if no fewer pages were left in the second."""
 
 TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
 """Columns of `PrecopyTrajectory.passes`."""
@@ -105,16 +103,16 @@ class _Means(NamedTuple):
 
 
 _NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _CHECK, _CHECK_SENT, _CHECK_NEW, \
-    _NEXT_CHECK, _PERIOD, _LEAST, _MOST, _SLOW = range(17)  # fmt: skip
+    _NEXT_CHECK, _PERIOD, _LEAST, _LEAST_BEFORE, _COMPARED, _SLOW = range(18)  # fmt: skip
 """Indices of the state, times in s: now, guest's time, bytes sent, pages left, highest rate at which the guest's time
 can advance (above 1: it can catch up), longest sleep of a vCPU, bytes that may be left at the switchover; beginning of
 the window, and bytes sent by then; time of the last check, bytes sent by then, and pages dirtied since; next periodic
-synchronisation, and next update of the dirty limit; minimum and maximum of the recent pages left; time at less than
-half speed."""
+synchronisation, and next update of the dirty limit; minimum of the pages left in this period of `_is_stuck` and in the
+one before, and the beginning of this one; time at less than half speed."""
 
 _THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED = range(7)
 """Indices of the integer state: throttle, checks above the threshold, synchronisations, their number at the last
-periodic check, sleep at a full ring, highest rate of a vCPU, synchronisations that were compared."""
+periodic check, sleep at a full ring, highest rate of a vCPU, synchronisations in this period of `_is_stuck`."""
 
 
 def precopy_trajectory(
@@ -154,10 +152,10 @@ def _precopy(
     """Compiled part of `precopy_trajectory`."""
     by_get = link.chunk_pages == 0
     memory = new_memory(pages, by_get)
-    s, n = np.zeros(17), np.zeros(7, np.int64)
+    s, n = np.zeros(18), np.zeros(7, np.int64)
     s[_SENT], s[_WINDOW_SENT] = link.state_bytes, link.state_bytes
     s[_LEFT], s[_RUNS], s[_NEXT_CHECK] = pages_left(memory), 1 / pages.cpu, means.sync_every_s
-    s[_PERIOD], s[_LEAST], n[_SYNCS] = np.inf, np.inf, 1
+    s[_PERIOD], s[_LEAST], s[_LEAST_BEFORE], n[_SYNCS] = np.inf, np.inf, np.inf, 1
     passes[0, LEFT] = s[_LEFT]
     down, completed = 0.0, False
     while s[_NOW] < limit_s and not completed:
@@ -167,7 +165,7 @@ def _precopy(
             if (s[_NOW] - s[_CHECK]) * PS_PER_S > means.rule.check_period:
                 _check_throttle(pages, link, means, s, n)
             _record(passes, s, n, new)
-            if _is_stuck(means, s, n):
+            if _is_stuck(pages, means, s, n):
                 _pass_time(pages, s, limit_s - s[_NOW])
                 break
             fits = s[_LEFT] < 0.5 or s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH]
@@ -266,7 +264,7 @@ def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Me
     """Send until the bandwidth limit, the last page, or QEMU's MAX_WAIT; at the limit, wait for the window's end."""
     begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
-        room = qemu_rules.bytes_in_window(means.max_bandwidth) - (s[_SENT] - s[_WINDOW_SENT])
+        room = qemu_rules.bytes_in_window(means.max_bandwidth * link.limit_share) - (s[_SENT] - s[_WINDOW_SENT])
     while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < MAX_WAIT_S:
         sent, took, gone = send_cell(pages, memory, link, s[_GUEST], room, MAX_WAIT_S - (s[_NOW] - begun) + 1e-9)
         s[_SENT] += sent
@@ -292,13 +290,14 @@ def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
 
 
 @cached_njit(nogil=True)
-def _is_stuck(means: _Means, s: Floats, n: Floats) -> bool:
-    """True if the migration never ends: nearly as many pages are left each time, and the throttle cannot increase."""
-    s[_LEAST], s[_MOST] = min(s[_LEAST], s[_LEFT]), max(s[_MOST], s[_LEFT])
+def _is_stuck(pages: WorkingSet, means: _Means, s: Floats, n: Floats) -> bool:
+    """True if the migration never ends: no fewer pages are left than before, and the throttle cannot increase."""
+    s[_LEAST] = min(s[_LEAST], s[_LEFT])
     n[_UNCHANGED] += 1
-    if n[_UNCHANGED] < STUCK_SYNCS:
+    least_s = max(_STUCK_S, _STUCK_CYCLES * (pages.burst_s + pages.pause_s))
+    if n[_UNCHANGED] < _STUCK_SYNCS or s[_NOW] - s[_COMPARED] < least_s:
         return False
     spent = n[_THROTTLE] == means.max_cpu_throttle or not means.auto_converge
-    stuck = spent and s[_NOW] > STUCK_AFTER_S and s[_MOST] < 1.02 * s[_LEAST]
-    s[_LEAST], s[_MOST], n[_UNCHANGED] = np.inf, 0.0, 0
+    stuck = spent and s[_LEAST] > 0.98 * s[_LEAST_BEFORE]
+    s[_LEAST_BEFORE], s[_LEAST], s[_COMPARED], n[_UNCHANGED] = s[_LEAST], np.inf, s[_NOW], 0
     return bool(stuck)

@@ -64,6 +64,8 @@ def read_options(texts: Mapping[str, str | Sequence[str]], known: RunningGuest |
             values["settings"] = read_settings(given, guest.settings)
         elif isinstance(given, str):
             values[item.field] = item.read(given, item.option)
+    if "resident" in values:
+        values["zeros"] = None
     return replace(guest, **values)
 
 

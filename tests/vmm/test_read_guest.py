@@ -143,7 +143,7 @@ def test_without_a_measurement_the_migration_tells_the_rate():
     assert numbers(guest)[-2:] == (100.0 * MIB, 10.0)
     (note,) = (note for note in guest.notes if note.startswith("100 MiB/s dirtied over 10 s: dirty rate of query-mig"))
     assert "throttled by 20 %" in note
-    assert guest.dirty[0].assumed
+    assert guest.dirty[0].between_s
     done = MIGRATE | {"status": "completed", "ram": RAM | {"remaining": 0, "dirty-pages-rate": 0}}
     guest = parse_guest(json.dumps(done))
     assert guest.link == 940_500_000

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 
 from simlib._lib import parallel
@@ -16,9 +15,9 @@ from simlib.analysis.migrate.lock import LockAnswer, lock_of, patched_kernel_ans
 from simlib.figures.results import Result, text_of
 from simlib.model.quantities import seconds_text, size_text
 from simlib.vmm.dirtying import DirtyRate, unsteady
-from simlib.vmm.guest import RunningGuest
+from simlib.vmm.guest import GuestSample, RunningGuest
 from simlib.vmm.paste import FORMATS, SETTABLE
-from simlib.vmm.plans import SURE, Plan, PlanOutcome, plans, precopy_of, simulate_plan, table_of
+from simlib.vmm.plans import SURE, Plan, PlanOutcome, is_sure, plans, precopy_of, simulate_plan, table_of
 from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.settings import VMMS
 from simlib.vmm.targets import Targets
@@ -93,8 +92,22 @@ class Migration(Result):
             lines.append(f"It converges for {100 * planned['converges']:.0f} % of the working sets consistent with the "
                          f"measurements, and meets all targets for {100 * planned['meets_all']:.0f} %")  # fmt: skip
         lock = self.lock if isinstance(self.lock, str) else self.lock.summary()
-        further = self._stalls(planned), lock, self.kernel, self._missed_targets(planned), self._unsteady()
+        further = (
+            self._stalls(planned), lock, self.kernel, self._missed_targets(planned), self._unknown(), self._unsteady()
+        )  # fmt: skip
         return [*lines, *filter(None, further)]
+
+    def _unknown(self) -> str:
+        """Return the inputs that are not known, and therefore sampled."""
+        guest, rates = self.guest, [rate for rate in self.guest.dirty if isinstance(rate, DirtyRate)]
+        unknown = {
+            "the CPU use (--cpu)": not guest.cpu,
+            "the pages of zeros (--resident)": not guest.resident and guest.zeros is None,
+            "the time over which the rate was measured (--dirty 'RATE in TIME')": any(rate.between_s for rate in rates),
+            "further dirty rates (--dirty, over 1, 10 and 60 s)": bool(rates) and len(rates) < 3,
+        }
+        names = [name for name, missing in unknown.items() if missing]
+        return f"Not known, so that the ranges are wide: {', '.join(names)}" if names else ""
 
     def _unsteady(self) -> str:
         pair = unsteady([rate for rate in self.guest.dirty if isinstance(rate, DirtyRate)])
@@ -113,8 +126,7 @@ class Migration(Result):
         if share <= 1 - SURE:
             return f"The migration does not converge with the current settings: {why}"
         return (f"The measurements are not sufficient: with the current settings, the migration converges for "
-                f"{100 * share:.0f} % of the working sets that are consistent with them; for the others, {why}"
-                + ("" if len(self.guest.dirty) > 2 else ". Measure over 1, 10 and 60 s"))  # fmt: skip
+                f"{100 * share:.0f} % of the guests that are consistent with them; for the others, {why}")  # fmt: skip
 
     def _stalls(self, planned: dict[str, Any]) -> str:
         if self.recommended.postcopy:
@@ -122,8 +134,10 @@ class Migration(Result):
                     "page that has not arrived; if the network fails then, vCPUs wait until the migration is "
                     "recovered, and if either host fails, the guest is lost")  # fmt: skip
         if planned["throttle"] > 0:
+            slow = (f"; for {_range(planned, 'slow_s', seconds_text)}, the guest does less than half of its work"
+                    if planned["slow_s"] > 0 else "")  # fmt: skip
             return (f"{VMMS[self.guest.vmm].title} throttles vCPUs by {_range(planned, 'throttle', _whole)} %; the "
-                    f"longest sleep of a vCPU is {_range(planned, 'sleep_s', seconds_text)}")  # fmt: skip
+                    f"longest sleep of a vCPU is {_range(planned, 'sleep_s', seconds_text)}{slow}")  # fmt: skip
         if planned["sleep_s"] > 0:
             return f"With the dirty limit, the longest sleep of a vCPU is {_range(planned, 'sleep_s', seconds_text)}"
         return "Nothing throttles the guest"
@@ -225,18 +239,17 @@ def migrate(
     guest.check_complete()
     targets, options = targets or Targets(), options or MigrationOptions()
     seed, candidates = options.seed, tuple(plans(guest, targets, SETTABLE.get(options.emit)))
-    outcomes, seeds = dict[str, list[PlanOutcome]](), range(seed * 10_000, seed * 10_000 + options.draws)
+    outcomes, samples = dict[str, list[PlanOutcome]](), guest.samples(options.draws, seed)
     for number, plan in enumerate(candidates):
         if progress is not None:
             progress(f"migrating: {plan.name}", 0.4 * number / len(candidates))
-        outcomes[plan.name] = simulate_plan(plan, guest, targets, seeds)
+        outcomes[plan.name] = simulate_plan(plan, guest, targets, samples)
     frame = table_of(outcomes, targets)
     rows = frame.set_index("plan")
-    meets_all = rows["meets_all"]
-    meeting = [plan for plan in candidates if meets_all[plan.name] >= SURE]
+    meeting = [plan for plan in candidates if is_sure(plan, rows.loc[plan.name])]
     best = meeting[0] if meeting else max(candidates, key=lambda plan: _nearness(rows.loc[plan.name]))
     current = candidates[0]
-    passes = _passes([current, *([best] if best is not current else [])], guest, targets, seeds)
+    passes = _passes([current, *([best] if best is not current else [])], guest, targets, samples)
     lock: LockAnswer | str = ""
     if options.lock:
         dirtied = float(passes.groupby("guest")["new_bytes"].max().median() / PAGE)
@@ -254,14 +267,13 @@ def _nearness(row: Any) -> tuple[float, float, float]:
     return float(row["meets_all"]), float(row["converges"]), sum(shares)
 
 
-def _passes(shown: list[Plan], guest: RunningGuest, targets: Targets, seeds: range) -> pd.DataFrame:
-    """Return the pre-copy passes of some plans for at most eight working sets."""
+def _passes(shown: list[Plan], guest: RunningGuest, targets: Targets, samples: Sequence[GuestSample]) -> pd.DataFrame:
+    """Return the pre-copy passes of some plans for at most eight guests."""
     rows = []
     for plan in shown:
-        planned = replace(guest, settings=plan.settings)
-        for number, seed in enumerate(seeds[:: max(1, len(seeds) // 8)][:8]):
-            pages, link, _ = planned.sample(np.random.default_rng([17, seed]))
-            trajectory = precopy_of(plan, guest, targets, pages, link)
+        for number, sample in enumerate(samples[:: max(1, len(samples) // 8)][:8]):
+            link = guest.link_of(sample, plan.settings)
+            trajectory = precopy_of(plan, guest, targets, sample.pages, link)
             for time, new, left, lost, sent, _ in trajectory.passes:
                 rows.append((plan.name, number, time, new * PAGE, left * PAGE, lost, sent))
             if not trajectory.completed and not plan.postcopy:  # later passes would be like the last one

@@ -5,26 +5,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from simlib._lib.errors import SimlibError
 from simlib.lab.migration.progress import RunningQemu
 from simlib.lab.migration.report import ReportHead
 from simlib.measurements.importers.tables import Column
-
-WINDOWS_S = (1, 10, 60)
-"""Lengths of the measurements of the dirty rate, s."""
-
-QUERIES = (
-    "query-cpus-fast", "query-memory-size-summary", "query-migrate", "query-migrate-parameters",
-    "query-migrate-capabilities",
-)  # fmt: skip
-
-_POLL_S = 0.05
-_EXTRA_S = 60.0
-"""Time beyond a window after which QEMU must have answered, s; page sampling reads the sampled pages twice."""
+from simlib.vmm.measure import (
+    QUERIES,
+    WINDOWS_S,
+    cpu_time,
+    cpu_times,
+    resident_bytes,
+    start_dirty_rate,
+    wait_for_dirty_rate,
+)
 
 READINGS = (
     Column("reading", "whole", "number of the measurement, from 1"),
@@ -34,6 +30,7 @@ READINGS = (
     Column("vcpu_cpu_percent", "number", "CPU time of QEMU's vCPU threads, mean of the vCPUs"),
     Column("guest_cpu_percent", "number", "CPU time that is not idle in the guest's /proc/stat, mean of the vCPUs"),
     Column("operations_per_s", "number", "operations of the workload", unit="1/s"),
+    Column("other_cpu_percent", "number", "CPU time of this machine apart from QEMU's and the lab's, of one CPU"),
     Column("resident_bytes", "whole", "resident memory of QEMU (/proc/PID/statm) at the end"),
     Column("base_memory_bytes", "whole", "base-memory of query-memory-size-summary"),
 )
@@ -51,21 +48,22 @@ def measure_guest(machine: RunningQemu, head: Callable[[], ReportHead], check: C
     """
     log: list[dict[str, Any]] = []
 
-    def ask(command: str, **arguments: Any) -> Any:
+    def ask(command: str, arguments: dict[str, Any]) -> Any:
         answer = machine.query(command, **arguments)
-        log.append({"execute": command, "arguments": arguments, "return": answer})
+        if command != "query-dirty-rate" or answer["status"] == "measured":
+            log.append({"execute": command, "arguments": arguments, "return": answer})
         return answer
 
-    vcpus = ask("query-cpus-fast")
-    base = ask("query-memory-size-summary")["base-memory"]
+    vcpus = ask("query-cpus-fast", {})
+    base = ask("query-memory-size-summary", {})["base-memory"]
     threads, readings = list[dict[str, Any]](), list[dict[str, Any]]()
     for number, window_s in enumerate(WINDOWS_S, 1):
-        first, begun, before = head(), time.monotonic(), _cpu_times(machine.pid, vcpus)
-        ask("calc-dirty-rate", **{"calc-time": window_s, "mode": "page-sampling"})
+        first, begun, before = head(), time.monotonic(), cpu_times(machine.pid, vcpus)
+        others = OtherWork([machine.pid])
+        start_dirty_rate(ask, window_s, base)
         time.sleep(window_s)
-        last, ended, after = head(), time.monotonic(), _cpu_times(machine.pid, vcpus)
-        reply = _dirty_rate(machine, window_s, check)
-        log.append({"execute": "query-dirty-rate", "arguments": {}, "return": reply})
+        last, ended, after = head(), time.monotonic(), cpu_times(machine.pid, vcpus)
+        reply = wait_for_dirty_rate(ask, window_s, check)
         span_s = ended - begun
         used_s = sum(after.values()) - sum(before.values())
         operations = sum(b.operations - a.operations for a, b in zip(first.vcpus, last.vcpus, strict=True))
@@ -76,43 +74,43 @@ def measure_guest(machine: RunningQemu, head: Callable[[], ReportHead], check: C
             "dirty_rate_mib_per_s": reply["dirty-rate"],
             "vcpu_cpu_percent": round(100 * used_s / span_s / len(vcpus), 2),
             "guest_cpu_percent": round(100 * (last.busy - first.busy) / max(1, last.total - first.total), 2),
-            "operations_per_s": round(operations / span_s, 2), "resident_bytes": resident, "base_memory_bytes": base,
+            "operations_per_s": round(operations / span_s, 2), "other_cpu_percent": others.percent(),
+            "resident_bytes": resident, "base_memory_bytes": base,
         })  # fmt: skip
     for query in QUERIES:
-        ask(query)
+        ask(query, {})
     return {"readings": readings, "replies": log, "threads": threads, "resident_bytes": resident_bytes(machine.pid)}
 
 
-def _dirty_rate(machine: RunningQemu, window_s: float, check: Callable[[], None]) -> dict[str, Any]:
-    """Wait until QEMU has measured; return its answer."""
-    deadline = time.monotonic() + window_s + _EXTRA_S
-    while time.monotonic() < deadline:
-        check()
-        reply: dict[str, Any] = machine.query("query-dirty-rate")
-        if reply["status"] == "measured":
-            return reply
-        time.sleep(_POLL_S)
-    raise SimlibError(f"QEMU did not measure a dirty rate over {window_s} s within {window_s + _EXTRA_S:g} s")
+class OtherWork:
+    """CPU time of the whole machine since now, without that of some processes and of this one.
 
-
-def _cpu_times(pid: int, vcpus: list[dict[str, Any]]) -> dict[str, float]:
-    """CPU time of each vCPU thread by the vCPU's number, s."""
-    tasks = Path("/proc") / str(pid) / "task"
-    return {str(vcpu["cpu-index"]): cpu_time((tasks / str(vcpu["thread-id"]) / "stat").read_text()) for vcpu in vcpus}
-
-
-def cpu_time(stat: str) -> float:
-    """User and system time of a thread, s; `stat`: text of its /proc/PID/task/TID/stat (proc(5)).
-
-    >>> fields = "41 (CPU 0/TCG) S 1 41 41 0 -1 4194368 900 0 0 0 250 50 0 0 20 0 4 0"
-    >>> cpu_time(fields) * os.sysconf("SC_CLK_TCK")
-    300.0
+    - `pids`: process IDs of running processes.
     """
-    fields = stat.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = (*pids, os.getpid())
+        self._begun, self._before = time.monotonic(), self._spent()
+
+    def percent(self) -> float:
+        """CPU time of the other work, in percent of one CPU."""
+        span_s = max(time.monotonic() - self._begun, 1e-3)
+        return round(max(0.0, 100 * (self._spent() - self._before) / span_s), 1)
+
+    def _spent(self) -> float:
+        """CPU time of the other work since the machine started, s."""
+        with open("/proc/stat") as file:
+            busy = busy_time(file.readline())
+        return busy - sum(cpu_time((Path("/proc") / str(pid) / "stat").read_text()) for pid in self._pids)
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process (/proc/PID/statm), bytes."""
-    pages = int((Path("/proc") / str(pid) / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def busy_time(line: str) -> float:
+    """CPU time of all CPUs that was not idle, s, including time that the hypervisor took (steal).
+
+    - `line`: first line of /proc/stat (proc(5)).
+
+    >>> busy_time("cpu 100 0 50 900 30 0 10 40 0 0") * os.sysconf("SC_CLK_TCK")
+    200.0
+    """
+    user, nice, system, _, _, irq, softirq, steal = map(int, line.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

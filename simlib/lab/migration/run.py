@@ -12,6 +12,7 @@ from simlib._lib.errors import SimlibError
 from simlib._lib.parallel import Check
 from simlib.lab.migration.experiment import MigrationCell
 from simlib.lab.migration.machine import MigratingQemu, workspace
+from simlib.lab.migration.measurement import OtherWork
 from simlib.lab.migration.progress import Baseline, VcpuCounters
 from simlib.lab.qemu import Qemu
 
@@ -60,11 +61,13 @@ def migrate(
         destination = stack.enter_context(MigratingQemu(qemu, migration, folder, uri))
         _configure(destination, migration)
         _, at_start = source.counters()
+        others = OtherWork([source.pid, destination.pid])
         source.query("migrate", uri=uri)
         recording = _poll_migration(source, migration, check)
+        other_cpu = {"other_cpu_percent": others.percent()}
         row = _outcome(source, destination, recording, at_start, Baseline(rate, ticks, 0.0))
         return {
-            "runs": [row],
+            "runs": [row | other_cpu],
             "passes": [{"pass": number, **values} for number, values in sorted(recording.passes.items())],
             "measurement": measurement,
             "prediction": prediction,

@@ -86,6 +86,7 @@ _LINUX_MEANINGS = {
 LINUX_RUNS = (
     *(Column(c.name, c.kind, _LINUX_MEANINGS.get(c.name, c.description), c.optional, c.unit) for c in RUNS),
     Column("slow_percent", "number", "share of the migration with less than half of the operations before it"),
+    Column("other_cpu_percent", "number", "CPU time of this machine apart from both QEMUs' and the lab's, of one CPU"),
 )
 
 

@@ -11,8 +11,6 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import numpy as np
-
 from simlib._lib.errors import InputError, nearest
 from simlib.model.quantities import format_size, parse_size
 from simlib.ui.explorer.state import Key, parameters
@@ -151,7 +149,7 @@ class MigrationState:
             if self.matters(name):
                 number(name, text)
         try:
-            self.guest.sample(np.random.default_rng(1))  # measurements may contradict each other, or the memory
+            self.guest.samples(1)  # measurements may contradict each other, or the memory
             _ = self.targets
         except InputError as error:
             where, hint = (_OPTION.sub("", text) for text in (error.flag or error.what, error.hint))

@@ -93,15 +93,17 @@ class LogContent:
         return not any(getattr(self, name) for name in names)
 
 
-def rounded_rate(mib_per_s: float, seconds: float, error: float = EXACT) -> DirtyRate:
+def rounded_rate(mib_per_s: float, seconds: float, samples_per_gib: float = 0.0) -> DirtyRate:
     """Return a dirty rate that QEMU rounded down to whole MiB/s.
+
+    - `samples_per_gib`: number of pages in a GiB that QEMU sampled; 0: it counted all pages.
 
     >>> rate = rounded_rate(25, 10.0)
     >>> rate.pages, rate.rounding
     (64000.0, 2560.0)
     """
     mib = MIB * seconds / PAGE
-    return DirtyRate(mib_per_s * mib, seconds, error, rounding=mib)
+    return DirtyRate(mib_per_s * mib, seconds, EXACT, rounding=mib, samples_per_gib=samples_per_gib)
 
 
 def make_sample(content: LogContent, values: dict[str, Any]) -> MigrationSample | None:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 
-from simlib.vmm.logs.content import EXACT, LogContent, RateReading, rounded_rate
+from simlib.vmm.logs.content import LogContent, RateReading, rounded_rate
 from simlib.vmm.logs.text import SECONDS, LogText
 
 MARKS = ("Dirty rate: ",)
@@ -26,30 +25,20 @@ _ENTRY = re.compile(
 )
 
 
-def sampling_error(mib_per_s: float, seconds: float, mode: str, sample_pages: float = SAMPLE_PAGES) -> float:
-    """Relative standard error of a rate: 1/√k for k sampled pages that changed.
-
-    >>> sampling_error(100, 10, "dirty-bitmap"), round(sampling_error(200, 10, "page-sampling"), 3)
-    (0.02, 0.032)
-    """
-    if mode != "page-sampling":
-        return EXACT
-    changed = mib_per_s * seconds / 1024 * (sample_pages or SAMPLE_PAGES)
-    return max(EXACT, 1 / math.sqrt(max(changed, 1.0)))
-
-
 def rate_reading(mib_per_s: float, seconds: float, mode: str, pages: str, source: str) -> RateReading:
     """Return a reading of calc-dirty-rate with its note.
 
     - `pages`: number of pages that are sampled in each GiB, as printed; empty if not known.
     - `source`: fields and tool that report it.
     """
-    error = sampling_error(mib_per_s, seconds, mode, float(pages) if pages.isascii() and pages.isdigit() else 0)
+    samples = 0.0
+    if mode == "page-sampling":
+        samples = float(pages if pages.isascii() and pages.isdigit() else SAMPLE_PAGES)
     shown = f"{mib_per_s:g}" if mib_per_s else "less than 1"
     method = MODES.get(mode, "")
     note = f"{shown} MiB/s dirtied over {seconds:g} s: {source}, mode {mode}"
     note += f": {method.format(pages=pages or 'some')}" if method else ""
-    return RateReading(rounded_rate(mib_per_s, seconds, error), note, mode)
+    return RateReading(rounded_rate(mib_per_s, seconds, samples), note, mode)
 
 
 def read(log: LogText) -> LogContent | None:

@@ -41,13 +41,14 @@ def guest_of_contents(contents: Sequence[LogContent], more: Sequence[str] = ()) 
     cpu = [quantity for content in contents for quantity in content.cpu]
     if cpu:
         notes.append(f"CPU use {100 * cpu[-1].value:.0f} % of each vCPU: {cpu[-1].source}")
-    resident = _resident(series, memory, notes)
+    zeros = _zeros(series, memory)
+    resident = 0 if zeros is not None else _resident(contents, memory, notes)
     settings = _settings(contents, notes)
     for content in contents:
         notes += [note for note in content.notes if note not in notes]
     return RunningGuest(
         vcpus, memory, link, tuple(reading.rate for reading in dirty), cpu=cpu[-1].value if cpu else 0.0,
-        resident=resident, running=_joined(series), settings=settings, architecture=architecture,
+        resident=resident, zeros=zeros, running=_joined(series), settings=settings, architecture=architecture,
         notes=(*notes, *more),
     )  # fmt: skip
 
@@ -118,8 +119,8 @@ def _rates(series: Series, memory: float, notes: list[str]) -> list[RateReading]
     readings = [reading for content, _ in series for reading in content.rates]
     passes = [reading for content, samples in series for reading in pass_rates(samples, content)]
     passes = [reading for reading in passes if not memory or reading.rate.pages * 4096 <= 1.001 * memory]
-    if any(not reading.rate.assumed for reading in (*passes, *readings)):
-        passes = [reading for reading in passes if not reading.rate.assumed]
+    if any(reading.rate.between_s is None for reading in (*passes, *readings)):
+        passes = [reading for reading in passes if reading.rate.between_s is None]
     readings = [*passes, *readings]
     if (
         len(readings) >= _ZEROS
@@ -135,11 +136,13 @@ def _rates(series: Series, memory: float, notes: list[str]) -> list[RateReading]
     return readings
 
 
-def _resident(series: Series, memory: int, notes: list[str]) -> int:
-    for content, samples in series:
-        if value := zero_bytes(samples, memory, content.notes):
-            return min(round(value), memory)
-    sizes = [quantity for content, _ in series for quantity in content.resident]
+def _zeros(series: Series, memory: int) -> int | None:
+    values = [zero_bytes(samples, memory, content.notes) for content, samples in series]
+    return next((round(value) for value in values if value is not None), None)
+
+
+def _resident(contents: Sequence[LogContent], memory: int, notes: list[str]) -> int:
+    sizes = [quantity for content in contents for quantity in content.resident]
     if not sizes:
         return 0
     notes.append(f"resident memory {size_text(round(sizes[-1].value))}: {sizes[-1].source}, including QEMU's own")

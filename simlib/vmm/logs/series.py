@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from simlib.model.quantities import size_text
-from simlib.vmm.dirtying import DirtyRate
+from simlib.vmm.dirtying import ASSUMED_S, DEFAULT_S, DirtyRate
 from simlib.vmm.logs.content import MIB, LogContent, RateReading
 from simlib.vmm.logs.passes import pool
 from simlib.vmm.logs.records import COMPRESSED
@@ -32,6 +32,10 @@ _SAME_RATE = 0.05
 
 _SHORTEST_S, _ROUNDINGS, _FEW = 0.5, 50, 3
 """Shortest interval of a throughput, s; bytes sent in it, in rounding errors; intervals below which reports count."""
+
+_PASS_FACTOR = 3.0
+"""Largest ratio between the length of a pass and the mean length, which is assumed for a rate without a length. A
+prior."""
 
 _HUGE = 16 * MIB
 _LARGE = 2 * MIB
@@ -81,8 +85,8 @@ def sustained_bits(samples: Samples, rounding: float = 0.0) -> float:
     return max(min(pair) for pair in pairwise(rates)) if len(rates) > 1 else sum(rates)
 
 
-def zero_bytes(samples: Samples, memory: float, notes: list[str]) -> float:
-    """Memory that is not pages of zeros, bytes; 0 if not known.
+def zero_bytes(samples: Samples, memory: float, notes: list[str]) -> float | None:
+    """Memory that consists of pages of zeros, bytes; None if not known.
 
     The pages of the first pass are all pages of the memory; later passes send few pages of zeros.
     """
@@ -94,12 +98,12 @@ def zero_bytes(samples: Samples, memory: float, notes: list[str]) -> float:
         if seen < _SEEN * memory / sample.page_bytes:
             notes.append("normal and zero pages are fewer than the pages of the memory (free-page hinting?): the share "
                          "of zeros is not known")  # fmt: skip
-            return 0.0
+            return None
         zeros = min(1.0, (sample.zero_pages or 0.0) * sample.page_bytes / memory)
         notes.append(f"{100 * zeros:.0f} % of the memory are pages of zeros: zero pages beside normal pages after the "
                      "first pass")  # fmt: skip
-        return memory * (1 - zeros) or 1.0
-    return 0.0
+        return memory * zeros
+    return None
 
 
 def pass_rates(samples: Samples, content: LogContent) -> list[RateReading]:
@@ -174,12 +178,12 @@ def _assumed_rate(samples: Samples, content: LogContent) -> list[RateReading]:
     rate = (sample.dirty_pages_per_s or 0.0) * sample.page_bytes
     bits = sample.bits_per_s or 0.0
     if sample.time_s and sample.passes:
-        seconds = max(1.0, sample.time_s / sample.passes)
+        seconds = max(DEFAULT_S, sample.time_s / sample.passes)
     elif bits and sample.total_bytes:
-        seconds = max(1.0, sample.total_bytes * 8 / bits)
+        seconds = max(DEFAULT_S, sample.total_bytes * 8 / bits)
     else:
-        content.note(f"dirty rate of {content.tool}: the length of the pass is not known, 1 s is assumed")
-        seconds = 1.0
+        content.note(f"dirty rate of {content.tool}: the length of the pass is not known")
+        seconds = DEFAULT_S
     left = sample.remaining_bytes
     if bits and rate * 8 > 2 * bits and left is not None and left * 8 < bits and (sample.passes or 0) > 1:
         content.note(f"{rate / MIB:.4g} MiB/s of {content.tool} is the rate of a short last pass on "
@@ -194,7 +198,8 @@ def _assumed_rate(samples: Samples, content: LogContent) -> list[RateReading]:
     pages = rate * seconds / PAGE
     if sample.total_bytes and pages > sample.total_bytes / PAGE:
         pages, seconds = sample.total_bytes / PAGE / 2, sample.total_bytes / 2 / rate
-    return [RateReading(DirtyRate(pages, seconds, assumed=True), note)]
+    between_s = (seconds / _PASS_FACTOR, seconds * _PASS_FACTOR) if seconds > DEFAULT_S else ASSUMED_S
+    return [RateReading(DirtyRate(pages, seconds, between_s=between_s), note)]
 
 
 def traps(samples: Samples, content: LogContent) -> None:

@@ -101,12 +101,12 @@ def test_an_unknown_unit_is_not_used():
 
 
 def test_no_migration_is_judged_by_numbers_that_are_not_sure():
-    assert parse_guest(changed(qmp(120), duplicate=7)).resident == 0  # free-page hinting
+    assert parse_guest(changed(qmp(120), duplicate=7)).zeros is None  # free-page hinting
     assert parse_guest(TRAPS["underflow, JSON"][0]).running[0].remaining_bytes is None
-    assert parse_guest(old_monitor(50)).resident == 0  # the first pass has not ended
+    assert parse_guest(old_monitor(50)).zeros is None  # the first pass has not ended
     throttled = "".join(old_monitor(seconds) + "cpu throttle percentage: 20\n" for seconds in TIMES)
     (rate,) = parse_guest(throttled).dirty
-    assert rate.assumed  # no pass of an unthrottled guest
+    assert rate.between_s  # no pass of an unthrottled guest
 
 
 def rate_of(mib, mode="dirty-bitmap", start=1):
