@@ -59,13 +59,27 @@ class SourceOptions:
                "Nova, KubeVirt or Cloud Hypervisor (docs/migrate.md; -: standard input), or from the table watch.csv "
                "of 'simlib host watch'.", callback=read_file),
     ] = ""  # fmt: skip
+    measure: Annotated[
+        bool,
+        Option("--measure", help="First measure the guest of the QMP socket for 75 s: dirty rates over 1, 10 and 60 s, "
+               "CPU use and resident memory. This changes nothing in the guest; --out saves it as measurement.txt."),
+    ] = False  # fmt: skip
 
-    def read(self) -> simlib.analysis.migrate.RunningGuest:
-        """Return the guest as its source describes it."""
+    def read(self) -> tuple[simlib.analysis.migrate.RunningGuest, str]:
+        """Return the guest as its source describes it, and the text of its measurement, empty if it is not measured."""
         from simlib.vmm.guest import RunningGuest
-        from simlib.vmm.read_guest import read_guest
+        from simlib.vmm.read_guest import parse_guest, read_guest
 
-        return read_guest(self.from_) if self.from_ else RunningGuest()
+        if not self.measure:
+            return read_guest(self.from_) if self.from_ else RunningGuest(), ""
+        if not self.from_ or not Path(self.from_).is_socket():
+            rule, hint = "must be a QMP socket to measure", "docs/migrate.md has libvirt's commands"
+            raise simlib.InputError("--from", self.from_ or "nothing", rule, hint)
+        from simlib.vmm.measure import measure
+
+        with progress_bar() as progress:
+            text = measure(self.from_, progress)
+        return parse_guest(text, self.from_), text
 
 
 @grouped
@@ -99,7 +113,7 @@ def migrate(
 
     Examples: simlib migrate --vcpus 64 --memory 512G --dirty '250000/s in 1s' --link 25Gbit/s --downtime-limit 300ms
 
-    simlib migrate --from guest.txt --link 10Gbit/s --deadline 15min --min-guest-speed 80% --emit kubevirt
+    simlib migrate --from qmp.sock --measure --link 10Gbit/s --deadline 15min --min-guest-speed 80% --emit kubevirt
     """
     from dataclasses import replace
 
@@ -110,7 +124,9 @@ def migrate(
     for text in texts["dirty"] or ():
         if text.strip().endswith("/s"):
             say(f"--dirty {text}: the time is not known, which widens the ranges; add it, such as '{text} in 10s'")
-    guest, targets = read_options(texts, sources.read()), read_targets(_texts(bounds))
+    targets = read_targets(_texts(bounds))
+    known, measured = sources.read()
+    guest = read_options(texts, known)
     if emit is EmitFormat.CLOUD_HYPERVISOR:
         guest = replace(guest, vmm="cloud-hypervisor")
     for note in guest.notes:
@@ -120,6 +136,7 @@ def migrate(
         answer = simlib.migrate(guest, targets, options=options, progress=progress)
     if out is not None:
         files = {"plans.csv": answer.frame.to_csv(index=False), "passes.csv": answer.passes.to_csv(index=False)}
+        files |= {"measurement.txt": measured} if measured else {}
         write_together(out, {"migrate.json": json.dumps(answer.to_dict(), indent=1) + "\n"} | files)
         say(f"written to {out}")
     output.write_page(answer)
