@@ -127,8 +127,8 @@ def test_passes_of_a_migration_that_was_watched_are_points(tmp_path):
     for point in guest.dirty:
         assert point.pages == pytest.approx(distinct_pages(TRUE, point.seconds), rel=0.08)
         assert 0.02 <= point.error < 0.5
-    drawn, _, _ = replace(guest, vcpus=8).sample(np.random.default_rng(1))
-    assert distinct_pages(drawn, 10.0) == pytest.approx(distinct_pages(TRUE, 10.0), rel=0.2)
+    sampled = [distinct_pages(one.pages, 10.0) for one in replace(guest, vcpus=8).samples(100) if not one.pages.pause_s]
+    assert np.median(sampled) == pytest.approx(distinct_pages(TRUE, 10.0), rel=0.2)
 
 
 def test_a_recording_is_recognised_by_its_header(tmp_path, monkeypatch):
