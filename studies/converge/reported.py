@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Migrations that others reported, with `simlib migrate`'s prediction of each from its reported inputs.
+
+No value in `simlib.vmm` was chosen by these migrations, apart from those of `studies.converge.published`. A migration
+is predicted with the settings that it had (plan ``current``), from options as the command reads them. Most reports do
+not state the rate of a stress program, and column ``inputs`` of the table says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simlib._lib.errors import InputError
+from simlib._lib.parallel import Progress
+from simlib.measurements import load
+from simlib.vmm.guest import RunningGuest
+from simlib.vmm.plans import SURE, Plan, PlanOutcome, simulate_plan
+from simlib.vmm.read_inputs import read_options
+from simlib.vmm.targets import Targets
+
+TABLE = "migrations-reported"
+
+DRAWS = 64
+"""Number of sampled guests, as `simlib migrate` samples by default."""
+
+YES, NO, NONE = VERDICTS = ("completes", "does not complete", "none")
+"""Verdicts: at least `SURE` of the sampled guests complete, at most 1 - `SURE`, or neither."""
+
+_OPTIONS = ("link", "vcpus", "ring_entries", "cpu_percent")
+
+
+def migrations() -> pd.DataFrame:
+    """Return one row for each reported migration, with the median ``total_s`` of its runs.
+
+    >>> rows = migrations()
+    >>> rows.loc["random-24g", ["total_s", "runs"]].tolist()
+    [53.0, 6]
+    """
+    runs = load(TABLE).frame.groupby("migration", sort=False)
+    return runs.first().assign(total_s=runs["total_ms"].median() / 1e3, runs=runs.size())
+
+
+def guest_of(row: Any, *, reached: bool = False) -> RunningGuest:
+    """Return the guest of a row of `migrations`, read as `simlib migrate` reads its options.
+
+    Raises `InputError` if an input is missing or impossible.
+
+    - `reached`: take the throughput that the migration reached for that of the link and of a stream. It was not known
+      before the migration; with it, errors of the link are not counted.
+
+    >>> guest_of(migrations().loc["random-24g"]).description
+    '8 vCPUs, 24 GiB, 10Gbit/s; 195,312 writes/s over 20 GiB'
+    """
+    texts = {name: _text(row[name]) for name in _OPTIONS}
+    texts |= {"memory": f"{_text(row['memory_kib'])}KiB", "ring": texts.pop("ring_entries")}
+    share = texts.pop("cpu_percent")
+    texts["cpu"] = f"{share}%" if share else ""
+    settings, rate = _text(row["settings"]).split(), _text(row["dirty"])
+    if not texts["vcpus"] and not any(name in " ".join(settings) for name in ("auto-converge", "dirty-limit")):
+        texts["vcpus"] = "1"  # without throttling, the number of vCPUs has no effect
+    if reached and (throughput := _text(row["throughput"])):
+        texts["link"] = texts["channel"] = throughput
+    lists = {"dirty": [rate] if rate else [], "current": settings}
+    zeros = None if pd.isna(row["zero_kib"]) else int(row["zero_kib"]) * 1024
+    guest = read_options({**texts, **lists}, RunningGuest(vmm=row["vmm"], zeros=zeros))
+    guest.check_complete()
+    return guest
+
+
+def _text(value: Any) -> str:
+    """Return a cell as the text of an option; empty if it is missing."""
+    return "" if pd.isna(value) or value == "" else value if isinstance(value, str) else f"{value:.15g}"
+
+
+def judge(
+    seed: int = 1, draws: int = DRAWS, *, reached: bool = False, progress: Progress | None = None
+) -> pd.DataFrame:
+    """Predict all reported migrations, and compare them with their outcomes.
+
+    Returns: one row for each migration: ``source``, ``inputs``, ``outcome``, ``total_s`` as published, ``share`` of the
+    sampled guests that complete, ``verdict`` (one of `VERDICTS`), ``right`` (None without a verdict), ``low_s``,
+    ``middle_s`` and ``high_s`` (5th, 50th and 95th percentile of the total time of those that complete), ``inside``
+    (None if the migration did not complete), ``refused`` (the error, if simlib refuses the inputs). Migrations
+    whose inputs are missing are left out.
+
+    An ``active`` migration was not over when it was printed; its share counts the guests that complete by then.
+
+    - `seed`, `draws`: as those of `simlib migrate`.
+    - `reached`: see `guest_of`.
+    """
+    rows = migrations().query("inputs != 'missing'")
+    judged = []
+    for number, (name, row) in enumerate(rows.iterrows()):
+        if progress is not None:
+            progress(str(name), number / len(rows))
+        reported = {"migration": name, **row[["source", "inputs", "outcome", "total_s"]]}
+        try:
+            guest = guest_of(row, reached=reached)
+            plan = Plan("current", "", guest.settings)
+            outcomes = simulate_plan(plan, guest, Targets(), guest.samples(draws, seed))
+        except InputError as error:
+            judged.append({**reported, "verdict": NONE, "refused": str(error)})
+            continue
+        judged.append({**reported, **_compare(outcomes, str(row["outcome"]), float(row["total_s"]))})
+    frame = pd.DataFrame(judged).set_index("migration")
+    return frame.assign(refused=frame["refused"].fillna("") if "refused" in frame else "")
+
+
+def _compare(outcomes: list[PlanOutcome], outcome: str, total_s: float) -> dict[str, Any]:
+    """Compare outcomes of the sampled guests with the reported one."""
+    until = total_s if outcome == "active" else np.inf
+    times = np.array([run.total_s for run in outcomes if run.completed and run.total_s <= until])
+    share = len(times) / len(outcomes)
+    verdict = YES if share >= SURE else NO if share <= 1 - SURE else NONE
+    done = outcome == "completed"
+    low, middle, high = np.quantile(times, [0.05, 0.5, 0.95]) if len(times) else (np.nan, np.nan, np.nan)
+    return {
+        "share": share, "verdict": verdict, "right": None if verdict == NONE else (verdict == YES) == done,
+        "low_s": low, "middle_s": middle, "high_s": high, "inside": bool(low <= total_s <= high) if done else None,
+    }  # fmt: skip
+
+
+def score(judged: pd.DataFrame) -> pd.DataFrame:
+    """Count right verdicts and times within their intervals, of all migrations, by inputs and by source.
+
+    Returns: ``migrations``, ``verdicts`` given, ``right`` of them, ``completed`` migrations, ``inside`` of them.
+
+    - `judged`: rows of `judge`.
+
+    >>> rows = pd.DataFrame({"inputs": "stated", "source": "s", "right": [True, None], "inside": [False, None]})
+    >>> score(rows).loc["all"].tolist()
+    [2, 1, 1, 1, 0]
+    """
+    groups = {"all": judged}
+    for column in ("inputs", "source"):
+        groups |= {str(name): group for name, group in judged.groupby(column, sort=False)}
+    counts = {
+        name: (len(group), group["right"].notna().sum(), (group["right"] == True).sum(),  # noqa: E712  # may be None
+               group["inside"].notna().sum(), (group["inside"] == True).sum())  # noqa: E712  # the same
+        for name, group in groups.items()
+    }  # fmt: skip
+    columns = ["migrations", "verdicts", "right", "completed", "inside"]
+    return pd.DataFrame.from_dict(counts, orient="index", columns=columns).astype(int)
