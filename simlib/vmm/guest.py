@@ -31,8 +31,8 @@ _PAYLOAD = (0.94, 0.99)
 _STREAM_BITS = (8e9, 20e9)
 """Throughput of one migration stream of QEMU, which one thread sends, bit/s. A prior; we know of no source."""
 
-_REACHED = (0.85, 1.0)
-"""Share of max-bandwidth that a migration reaches. A prior."""
+_MISSED = 0.2
+"""Largest share of max-bandwidth that a migration misses; usually it misses little. A prior."""
 
 _CPU = (0.1, 1.0)
 """Use of a vCPU that is not known, as a share of its time. A prior."""
@@ -41,8 +41,9 @@ _FULL, _FULL_ZEROS, _ZEROS = 0.5, (0.0, 0.1), (0.1, 0.95)
 """Share of the guests whose memory is nearly full of data, as that of one with a page cache is after some time; and
 share of the pages of zeros in the memory that such a guest, and another, does not write. A prior."""
 
-_OWN_BYTES = (20e6, 150e6)
-"""Resident memory of QEMU apart from the guest's memory, bytes. A prior."""
+_OWN_BYTES = {False: (20e6, 100e6), True: (100e6, 160e6)}
+"""Resident memory of QEMU apart from the guest's memory, bytes: with KVM, and with TCG, which also has the translated
+code. A prior."""
 
 _RESIDENT_ZEROS = (0.0, 0.1)
 """Share of the resident memory that consists of pages of zeros, which the guest's kernel has cleared. A prior."""
@@ -104,7 +105,7 @@ class RunningGuest:
       the default is that of `simlib.preset_scenario` for the architecture (PML on x86).
     - `ring_entries`: size of each vCPU's dirty ring; 0: QEMU uses the dirty bitmap.
     - `chunk`: memory that one CLEAR covers, bytes (QEMU's x-clear-bitmap-shift).
-    - `vmm`: a name of `simlib.vmm.settings.VMMS`.
+    - `vmm`: a name of `simlib.vmm.settings.VMMS`. `emulated`: True if QEMU runs the guest without KVM (TCG).
     - `notes`: sources of the numbers, and numbers that are missing.
 
     Raises `InputError` if a value is impossible, or contradicts another.
@@ -125,6 +126,7 @@ class RunningGuest:
     ring_entries: int = 0
     chunk: int = 2**30
     vmm: str = "qemu"
+    emulated: bool = False
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -215,7 +217,7 @@ class RunningGuest:
         pages = pages._replace(cpu=min(1.0, cpu / active))
         return GuestSample(
             with_zeros(pages, self._zero_pages(float(pages.number[-1]), random)), self.link * random.uniform(*_PAYLOAD),
-            self.channel or _log_uniform(random, *_STREAM_BITS), random.uniform(*_REACHED),
+            self.channel or _log_uniform(random, *_STREAM_BITS), 1 - _MISSED * random.random() ** 3,
             _log_uniform(random, *_SWITCH_S), _log_uniform(random, *_LATE_S), _log_uniform(random, *_WAIT_S),
         )  # fmt: skip
 
@@ -225,7 +227,7 @@ class RunningGuest:
             return self.zeros / PAGE
         if not self.resident:
             return unwritten * float(random.uniform(*(_FULL_ZEROS if random.random() < _FULL else _ZEROS)))
-        resident = max(0.0, self.resident - random.uniform(*_OWN_BYTES)) / PAGE
+        resident = max(0.0, self.resident - random.uniform(*_OWN_BYTES[self.emulated])) / PAGE
         return max(0.0, self.pages - resident) + resident * random.uniform(*_RESIDENT_ZEROS)
 
     def link_of(self, sample: GuestSample, settings: Settings) -> LinkModel:

@@ -19,10 +19,11 @@ from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.parallel import Progress, subprogress
 from simlib.vmm.qmp import TIMEOUT, Monitor, refusal
 
-WINDOWS_S = (1, 10, 60)
-"""Lengths of the measurements of the dirty rate, s."""
+WINDOWS_S = (0.3, 1.0, 3.0, 10.0, 60.0)
+"""Lengths of the measurements of the dirty rate, s: from QEMU's default downtime limit to its longest measurement."""
 
-QUERIES = ("query-migrate", "query-migrate-parameters", "query-migrate-capabilities", "query-memory-size-summary")
+QUERIES = ("query-migrate", "query-migrate-parameters", "query-migrate-capabilities",
+           "query-memory-size-summary", "query-kvm")  # fmt: skip
 """Queries whose replies belong to a measurement, in addition to those on which it depends."""
 
 Ask = Callable[[str, dict[str, Any]], Any]
@@ -33,6 +34,9 @@ _SAMPLES = 2**17
 
 _LEAST_SAMPLES, _MOST_SAMPLES = 512, 16_384
 """QEMU's default of sample-pages, and its maximum, in a GiB (migration/dirtyrate.h)."""
+
+_MILLISECONDS = {"calc-time-unit": "millisecond"}
+"""Arguments for a time below 1 s; QEMU 8.2 and newer."""
 
 _POLL_S = 0.05
 _EXTRA_S = 60.0
@@ -48,12 +52,15 @@ def sample_pages(memory: float) -> int:
     return int(min(_MOST_SAMPLES, max(_LEAST_SAMPLES, _SAMPLES * 2**30 / memory)))
 
 
-def start_dirty_rate(ask: Ask, window_s: int, memory: float) -> None:
-    """Start the measurement of a dirty rate. Raises the errors of `ask`."""
-    ask("calc-dirty-rate", {"calc-time": window_s, "mode": "page-sampling", "sample-pages": sample_pages(memory)})
+def start_dirty_rate(ask: Ask, window_s: float, memory: float) -> None:
+    """Start the measurement of a dirty rate. Raises the errors of `ask`, for example if QEMU refuses a unit."""
+    time_s: dict[str, Any] = {"calc-time": round(window_s)} if window_s >= 1 else {
+        "calc-time": round(1000 * window_s), **_MILLISECONDS
+    }  # fmt: skip
+    ask("calc-dirty-rate", {**time_s, "mode": "page-sampling", "sample-pages": sample_pages(memory)})
 
 
-def wait_for_dirty_rate(ask: Ask, window_s: int, check: Callable[[], None]) -> dict[str, Any]:
+def wait_for_dirty_rate(ask: Ask, window_s: float, check: Callable[[], None]) -> dict[str, Any]:
     """Wait until QEMU has measured a dirty rate; return its reply to query-dirty-rate.
 
     Raises `SimlibError` if QEMU does not answer in time.
@@ -63,11 +70,11 @@ def wait_for_dirty_rate(ask: Ask, window_s: int, check: Callable[[], None]) -> d
     deadline = time.monotonic() + window_s + _EXTRA_S
     while time.monotonic() < deadline:
         check()
-        reply: dict[str, Any] = ask("query-dirty-rate", {})
+        reply: dict[str, Any] = ask("query-dirty-rate", {} if window_s >= 1 else _MILLISECONDS)
         if reply["status"] == "measured":
             return reply
         time.sleep(_POLL_S)
-    raise SimlibError(f"QEMU did not measure a dirty rate over {window_s} s within {window_s + _EXTRA_S:g} s")
+    raise SimlibError(f"QEMU did not measure a dirty rate over {window_s:g} s within {window_s + _EXTRA_S:g} s")
 
 
 def cpu_times(pid: int, vcpus: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -120,18 +127,23 @@ def measure(path: str, progress: Progress | None = None) -> str:
         size = ask("query-memory-size-summary", {})
         memory = float(size["base-memory"] + size.get("plugged-memory", 0))
         parts = [_reply(vcpus), _process_state(monitor.pid, vcpus)]
-        total, done = sum(WINDOWS_S), 0
+        total, done = sum(WINDOWS_S), 0.0
         for window_s in WINDOWS_S:
             part = subprogress(progress, done / total, (done + window_s) / total)
             begun = time.monotonic()
 
-            def check(part: Progress | None = part, begun: float = begun, window_s: int = window_s) -> None:
+            def check(part: Progress | None = part, begun: float = begun, window_s: float = window_s) -> None:
                 if part is not None:
-                    part(f"measuring for {window_s} s", min(1.0, (time.monotonic() - begun) / window_s))
+                    part(f"measuring for {window_s:g} s", min(1.0, (time.monotonic() - begun) / window_s))
 
-            start_dirty_rate(ask, window_s, memory)
-            parts.append(_reply(wait_for_dirty_rate(ask, window_s, check)))
             done += window_s
+            try:
+                start_dirty_rate(ask, window_s, memory)
+            except InputError:
+                if window_s >= 1:
+                    raise
+                continue  # QEMU before 8.2
+            parts.append(_reply(wait_for_dirty_rate(ask, window_s, check)))
         parts.append(_process_state(monitor.pid, vcpus))
         return "\n".join([*parts, *(_reply(ask(query, {}) or {"status": "none"}) for query in QUERIES)]) + "\n"
 

@@ -43,11 +43,11 @@ _RATE = (1e-3, 30.0)
 _DECADES = 3.0
 """Range of the sizes of a guest's kinds of pages, in decades."""
 
-_SWEEP, _BURSTS, _CONTIGUOUS = 0.25, 0.3, 0.5
+_SWEEP, _BURSTS, _CONTIGUOUS = 0.25, 0.15, 0.5
 """Share of the kinds that are written in order, of the guests that write in bursts, and of the kinds that are
 contiguous."""
 
-_STREAMS, _STREAM_SHARE = 0.2, (0.3, 1.0)
+_STREAMS, _STREAM_SHARE = 0.1, (0.3, 1.0)
 """Share of the guests that write their memory in order, and the share of the memory that they write."""
 
 _CYCLE_S = (0.5, 60.0)
@@ -56,7 +56,7 @@ _CYCLE_S = (0.5, 60.0)
 _ACTIVE = (0.05, 0.9)
 """Share of the time for which a guest with bursts writes."""
 
-_WOBBLE = (0.01, 0.5)
+_WOBBLE = (0.005, 0.2)
 """Standard deviation of the logarithm of a guest's activity, from one measurement to the next."""
 
 _FEWEST = 64.0

@@ -20,9 +20,9 @@ from simlib.vmm.logs.records import COMPRESSED, DEVICE, DISK, POSTCOPY, page_siz
 from simlib.vmm.qmp import one_line, refusal
 from simlib.vmm.settings import NAMES
 
-MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY = QUERIES = (
+MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY, KVM = QUERIES = (
     "query-migrate", "query-dirty-rate", "query-cpus-fast", "query-migrate-parameters", "query-migrate-capabilities",
-    "query-memory-size-summary",
+    "query-memory-size-summary", "query-kvm",
 )  # fmt: skip
 """Queries that are sent over a socket; they are read-only."""
 
@@ -49,6 +49,7 @@ _IDLE = {"none", "setup", "wait-unplug"}
 _BY_KEYS = (
     (PARAMETERS, {"downtime-limit", "max-bandwidth"}),
     (MEMORY, {"base-memory"}),
+    (KVM, {"enabled", "present"}),
     (guestperf.QUERY, guestperf.KEYS),
 )
 _VALUE = re.compile(r'\{\s*"|\[\s*[{\[]')
@@ -162,6 +163,10 @@ def _content_of(replies: Sequence[tuple[str, Any]]) -> LogContent:
     for reply in by_query[MEMORY][-1:]:
         memory = sum(_number(reply, key, MEMORY) or 0 for key in ("base-memory", "plugged-memory"))
         content.configured += [LogValue(memory, f"base-memory and plugged-memory of {MEMORY}")] if memory else []
+    for reply in by_query[KVM][-1:]:
+        content.emulated = reply["enabled"] is False
+        if content.emulated:
+            content.note(f"the guest runs without KVM: {KVM}")
     distinct = {str(reply): reply for reply in measured}  # start-time distinguishes measurements
     content.rates += [_dirty_rate(reply) for reply in distinct.values()]
     _add_missing(content, by_query)

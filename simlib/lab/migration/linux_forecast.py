@@ -43,7 +43,8 @@ def measured_guest(measurement: Mapping[str, Any]) -> RunningGuest:
     """Return the guest that a measurement (`simlib.lab.migration.measurement.measure_guest`) describes."""
     guest = parse_guest("\n".join(json.dumps({"return": reply["return"]}) for reply in measurement["replies"]))
     cpu = np.mean([reading["vcpu_cpu_percent"] for reading in measurement["readings"]]) / 100
-    return replace(guest, link=LINK, cpu=min(1.0, float(cpu)), resident=measurement["resident_bytes"])
+    return replace(guest, link=LINK, cpu=min(1.0, float(cpu)), resident=measurement["resident_bytes"],
+                   emulated=measurement["keys"]["accelerator"] == "tcg")  # fmt: skip
 
 
 def predict_linux(measurement: Mapping[str, Any], draws: int = DRAWS) -> dict[str, float]:

@@ -20,6 +20,10 @@ EXACT = 0.02
 """Relative standard error of a rate if every dirtied page is counted: above 0, as no guest's rate is constant."""
 
 
+_PROPERTIES = frozenset({"tool", "hidden_throttle", "page_error", "emulated"})
+"""Fields of a content that say nothing of the guest by themselves."""
+
+
 class LogValue(NamedTuple):
     """Number from a log.
 
@@ -56,6 +60,7 @@ class LogContent:
       display's and the firmware's memory.
     - `resident`: resident memory of the process.
     - `vcpus`: number of vCPUs. `cpu`: mean use of a vCPU, as a share of its time.
+    - `emulated`: True if QEMU runs the guest without KVM (TCG).
     - `architecture`: a name of `simlib.model.architectures`, and `architecture_note`: its source.
     - `rates`: dirty rates that were measured.
     - `settings`: migration settings, by QEMU's names.
@@ -72,6 +77,7 @@ class LogContent:
     resident: list[LogValue] = field(default_factory=list)
     vcpus: list[LogValue] = field(default_factory=list)
     cpu: list[LogValue] = field(default_factory=list)
+    emulated: bool = False
     architecture: str = ""
     architecture_note: str = ""
     rates: list[RateReading] = field(default_factory=list)
@@ -89,7 +95,7 @@ class LogContent:
     @property
     def empty(self) -> bool:
         """True if the log has no number, setting or note."""
-        names = (item.name for item in fields(self) if item.name not in ("tool", "hidden_throttle", "page_error"))
+        names = (item.name for item in fields(self) if item.name not in _PROPERTIES)
         return not any(getattr(self, name) for name in names)
 
 
