@@ -3,8 +3,10 @@
 
 Two pages, shown by `server` or in a notebook cell: `page` compares strategies for mmu_lock, `migration_page` plans a
 migration, and `tabs` contains both. `base` has what they share: the controls (`fields`), the figures (`canvas`) and
-the thread that simulates. `state` and `migration_state` hold a page's state and convert it to and from a URL. `answers`
-computes, `findings` keeps the results, `drawing` draws them, and `words` writes the sentences.
+the thread that simulates. `state` and `migration_state` hold a page's state and convert it to and from a URL.
+`migration_inputs` derives the controls of the migration page from the inputs of the command, and `pasted_log` and
+`log_area` accept a log. `answers` computes, `findings` keeps the results, `drawing` draws them, and `words` writes the
+sentences.
 
 Names are imported when they are first used, so that the server starts without the simulator.
 """

@@ -179,9 +179,9 @@ def auto() -> widgets.Layout:
     return widgets.Layout(width="auto")
 
 
-def wide() -> dict[str, Any]:
+def wide(label_px: int = 118) -> dict[str, Any]:
     """Return options of a control that takes the width of its column, with its label."""
-    return {"style": {"description_width": "118px"}, "layout": auto()}
+    return {"style": {"description_width": f"{label_px}px"}, "layout": auto()}
 
 
 def note(**layout: str) -> widgets.HTML:
@@ -203,10 +203,10 @@ def widget_of(key: Key) -> Any:
     name = {"description": key.label, "tooltip": key.help or key.label}
     if not key.words:
         narrow = {"layout": widgets.Layout(width="200px", flex="0 0 auto")} if key.steps else {}
-        return widgets.Text(continuous_update=False, **name, **(wide() | narrow))
+        return widgets.Text(continuous_update=False, **name, **(wide(key.label_px) | narrow))
     labels = {True: "yes", False: "no"}
     options = [
         word if isinstance(word, tuple) else (labels[word] if isinstance(word, bool) else word, word)
         for word in key.words
     ]
-    return widgets.Dropdown(options=options, **name, **wide())
+    return widgets.Dropdown(options=options, **name, **wide(key.label_px))

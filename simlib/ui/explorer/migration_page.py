@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import ipywidgets as widgets
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from simlib._lib.errors import InputError
 from simlib._lib.parallel import Check
 from simlib.analysis.migrate import Migration
 from simlib.figures.explorer import empty
@@ -19,7 +20,20 @@ from simlib.ui.explorer.base import ExplorerPage
 from simlib.ui.explorer.drawing import WAITING
 from simlib.ui.explorer.fields import Fields, nearest
 from simlib.ui.explorer.findings import MigrationFindings, migration_answer
-from simlib.ui.explorer.migration_state import BY_NAME, GUEST, ROWS, SETTINGS, TARGETS, MigrationState, number
+from simlib.ui.explorer.log_area import LogArea
+from simlib.ui.explorer.migration_inputs import (
+    BY_NAME,
+    EMIT_PART,
+    GUEST_PART,
+    MORE_PART,
+    NOT_GIVEN,
+    PARTS,
+    ROWS,
+    SETTINGS_PART,
+    TARGETS_PART,
+    number,
+)
+from simlib.ui.explorer.migration_state import LOG_FILE, MigrationState, first_texts
 from simlib.ui.explorer.state import Key
 from simlib.vmm.paste import SETTABLE
 
@@ -27,7 +41,7 @@ FIGURE = "migration_passes"
 
 
 class MigrationControls(Fields[MigrationState]):
-    """Controls of the page, one for each row of `ROWS`.
+    """Controls of the page: one for each row of `ROWS`, and the log.
 
     >>> states = []
     >>> controls = MigrationControls(MigrationState(), states.append)
@@ -42,27 +56,43 @@ class MigrationControls(Fields[MigrationState]):
     OWN_KEYS = tuple(BY_NAME.values())
 
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
-        self._make()
+        self._make({"log": LogArea()})
         parts = {title: self._shown(*(key.path for key in keys)) for title, keys in ROWS.items()}
-        folds = [widgets.VBox(parts[title]) for title in (TARGETS, SETTINGS)]
-        self.paste = widgets.VBox(parts["Paste"])
-        return widgets.VBox(parts[GUEST]), widgets.Accordion(folds, titles=(TARGETS, SETTINGS), selected_index=0)
+        titles = (TARGETS_PART, MORE_PART, SETTINGS_PART)
+        folds = [widgets.VBox(parts[title]) for title in titles]
+        self.paste = widgets.VBox(parts[EMIT_PART])
+        choice = widgets.VBox([*self._shown("log"), *parts[GUEST_PART]])
+        return choice, widgets.Accordion(folds, titles=titles, selected_index=0)
+
+    def show(self, state: MigrationState) -> None:
+        """Set every control to a state, and name a missing value below its control."""
+        super().show(state)
+        if state.missing is not None:
+            (first, *_) = PARTS.get(state.missing.what) or (BY_NAME[state.missing.what],)
+            self._notes[first.path].value = escape(str(state.missing))
 
     def _fill(self, state: MigrationState) -> None:
-        super()._fill(state)
-        for name in self._keys:
+        self._widgets["log"].value = state.log
+        for name, key in self._keys.items():
+            known, widget = state.known_text(name) or NOT_GIVEN[0], self._widgets[name]
+            if not key.words:
+                widget.placeholder = known
+            elif key.words[0] == NOT_GIVEN:
+                widget.options = [(known, ""), *((word, word) for word in key.words[1:])]
             for part in self._rows[name]:
                 part.layout.display = None if state.matters(name) else "none"
+        super()._fill(state)
 
     def _asked(self, state: MigrationState, name: str, value: Any) -> MigrationState:
-        return MigrationState({**state.texts, name: value})
+        return state.with_log(value) if name == "log" else MigrationState({**state.texts, name: value}, state.log)
 
     def _value(self, state: MigrationState, key: Key) -> str:
         return state.texts[key.name]
 
     def _step(self, state: MigrationState, key: Key) -> int:
-        value, *steps = (number(key.name, str(text)) or 0 for text in (state.texts[key.name], *key.steps))
-        return nearest(value, steps)
+        if not state.matters(key.name):  # its string may break a rule
+            return 0
+        return nearest(state.value(key.name) or 0, (number(key.name, str(step)) or 0 for step in key.steps))
 
 
 class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
@@ -78,8 +108,8 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
     ASKS, FINDS, CONTROLS = MigrationState, MigrationFindings, MigrationControls
     TITLE = "Will this migration converge, and which settings should I use?"
     ABOUT = (
-        "Describe the guest's writes, and set targets. The page shows how long the migration takes, how fast the guest "
-        "runs meanwhile, and which QEMU settings to choose."
+        "Paste the log of a migration, or describe the guest, and set targets. The page shows how long the migration "
+        "takes, how fast the guest runs meanwhile, and which settings to choose."
     )
     controls: MigrationControls
     FIGURES: ClassVar = {FIGURE: "Passes of the migration"}
@@ -91,7 +121,21 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
         """Change the state as the controls do; the parameters are those of `MigrationState.changed`."""
         self.load(self.state.changed(**texts))
 
+    def calls(self) -> str:
+        """Return the Python call and the command that give this page's table; both read a log from `LOG_FILE`."""
+        if not self.state.log:
+            return super().calls()
+        first = first_texts(self.state.log)
+        texts = {name: text for name, text in self.state.texts.items() if text != first[name]}
+        return (
+            "from pathlib import Path\nfrom simlib.ui.explorer import MigrationState, find_migration\n"
+            f"find_migration(MigrationState({texts!r}, Path({LOG_FILE!r}).read_text(encoding='utf-8'))).table()\n\n"
+            f"{self.state.command}"
+        )
+
     def _stages(self, state: MigrationState, check: Check) -> Iterator[tuple[str, object]]:
+        if state.missing is not None:
+            raise state.missing
         result = self._answered
         question = state.guest, state.targets, SETTABLE.get(state.texts["emit"])
         if result is None or (result.guest, result.targets, SETTABLE.get(result.emit)) != question:
@@ -101,6 +145,9 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
     def _show(self, part: str) -> None:
         result: Migration | None = self.findings.parts.get("answer")
         drawn = {}
+        if part == "first":
+            notes = self.findings.state.known.notes
+            self._log_notes.value = rendered("simlib.ui.explorer", "log_notes.html.j2", notes=notes)
         if result is not None:
             self._words.value = rendered("simlib.ui.explorer", "migration.html.j2", lines=result.summary_lines())
             self._plans.value = html_of(result.readable())
@@ -114,14 +161,28 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
         self.canvas.show(drawn, generation=self.findings.generation, part=part, stale=stale)
 
     def _build(self) -> widgets.Widget:
-        self._plans, self._pasted = widgets.HTML(), widgets.HTML()
+        self._plans, self._pasted, self._log_notes = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self._log_notes.add_class("simlib-notes")
         files: dict[str, tuple[str, Callable[[], bytes]]] = {
             "plans (CSV)": ("plans.csv", lambda: self.findings.table().to_csv(index=False).encode()),
             "answer (JSON)": (
                 "migrate.json",
-                lambda: json.dumps(self.findings.parts["answer"].to_dict(), indent=1).encode(),
+                lambda: json.dumps(self._answer().to_dict(), indent=1).encode(),
             ),
+            "log (text)": (LOG_FILE, self._log_bytes),
         }
         keep = widgets.Accordion([self._exports(files)], titles=("Save",), selected_index=None)
         paste = widgets.VBox([self.controls.paste, self._pasted])
-        return self._laid_out([self.controls.choice, self.controls.folds, keep], [], [paste, self.canvas, self._plans])
+        main = [paste, self._log_notes, self.canvas, self._plans]
+        return self._laid_out([self.controls.choice, self.controls.folds, keep], [], main)
+
+    def _answer(self) -> Migration:
+        answer: Migration | None = self.findings.parts.get("answer")
+        if answer is None:
+            raise InputError("answer", "none", "is not simulated", "wait until it is simulated, or correct the input")
+        return answer
+
+    def _log_bytes(self) -> bytes:
+        if not self.state.log:
+            raise InputError("log", "empty", "there is nothing to save", "paste a log")
+        return self.state.log.encode()

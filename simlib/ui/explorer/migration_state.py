@@ -1,131 +1,60 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""State of the page about a migration: a string for each input of `simlib.vmm.inputs`, as on the command line."""
+"""State of the page about a migration: strings as on the command line, and a pasted log."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from simlib._lib.errors import InputError, nearest
-from simlib.model.quantities import format_size, parse_size
-from simlib.ui.explorer.state import Key, parameters
-from simlib.vmm import inputs
-from simlib.vmm.dirtying import DirtyRate, parse_dirty
+from simlib.model.quantities import parse_bandwidth, parse_size, size_text
+from simlib.ui.explorer.migration_inputs import BY_NAME, CURRENT, KNOWN, PARTS, PATTERNS, VMM_OF, number
+from simlib.ui.explorer.pasted_log import checked_log, pack, unpack
+from simlib.ui.explorer.state import parameters
 from simlib.vmm.guest import RunningGuest
-from simlib.vmm.inputs import MigrationInput, parse_time, parse_whole
-from simlib.vmm.paste import FORMATS
+from simlib.vmm.inputs import GUEST, TARGETS, parse_share
+from simlib.vmm.read_guest import parse_guest
 from simlib.vmm.read_inputs import read_options, read_targets
 from simlib.vmm.targets import Targets
 
 DRAWS = 16  # number of sampled working sets; the command samples more, but here a user waits
-MAX_RATE = 10**15  # maximum dirty rate, pages/s: no memory is that fast
-PATTERNS = {
-    "measured": "{distinct}/s in {over}; {more}", "uniform": "{writes}/s over {working-set}",
-    "zipf": "{writes}/s over {working-set}, zipf", "sweep": "{writes}/s over {working-set}, sweep",
-}  # fmt: skip
-"""Templates of ``--dirty`` by what is known about the writes; a name in braces is replaced by that control's value."""
-
-CURRENT = "current-"  # prefix of the names of QEMU's current settings
-_RATES = tuple(digit * 10**power for power in range(3, 7) for digit in (1, 2, 5))
-_SIZES = tuple(format_size(2**k) for k in range(27, 44))
+LOG_FILE = "log.txt"  # name of the saved log, which the page's command reads
 _OPTION = re.compile(r"(?<![\w-])--(?=[a-z])")
 
 
-def _rate(text: str, name: str) -> float:
-    hint = "write pages per second, such as 250000 or 250k, or memory per second, such as 900MiB"
-    try:
-        rate = parse_dirty(f"{text}/s in 1s")
-    except InputError:
-        raise InputError(name, text, "must be a rate", hint) from None
-    if not isinstance(rate, DirtyRate) or rate.pages > MAX_RATE:
-        raise InputError(name, text, f"must be at most {MAX_RATE:,} pages/s", hint)
-    return rate.pages
+@lru_cache(maxsize=4)
+def known_guest(log: str) -> RunningGuest:
+    """Return the guest that a log describes; of an empty log, one of which nothing is known.
 
-
-def _row(
-    name: str, label: str, first: str, read: Callable[[str, str], Any] | None, steps: tuple[Any, ...], about: str
-) -> Key:
-    return Key("", name, label, help=about, steps=steps, first=first, read=read)
-
-
-def _input(declared: MigrationInput, label: str, first: str, steps: tuple[Any, ...]) -> Key:
-    """Return the control of an input that is also an option of the command."""
-    return _row(declared.name, label, first, declared.read, steps, declared.help)
-
-
-def _choice(name: str, label: str, first: str, words: tuple[Any, ...], about: str) -> Key:
-    return Key("", name, label, words, about, first=first)
-
-
-_VCPUS, _MEMORY, _LINK = (item for item in inputs.GUEST if item.name in ("vcpus", "memory", "link"))
-_DOWNTIME, _DEADLINE, _SPEED, _STALL = inputs.TARGETS
-
-ROWS: dict[str, tuple[Key, ...]] = {
-    "Guest": (
-        _input(_VCPUS, "vCPUs", "64", tuple(2**k for k in range(11))),
-        _input(_MEMORY, "memory", "512G", _SIZES[3:]),
-        _input(_LINK, "link", "25Gbit/s",
-               tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
-        _choice("writes-known", "writes given as", "uniform",
-                (("measured: distinct pages", "measured"), ("writes, uniform over the pages", "uniform"),
-                 ("writes, Zipf-distributed", "zipf"), ("writes, pages in order", "sweep")),
-                "what is known about the guest's writes"),
-        _row("distinct", "distinct pages/s", "250000", _rate, _RATES, "distinct 4 KiB pages, or memory such as 900MiB"),
-        _row("over", "measured for", "10s", parse_time, ("1s", "2s", "5s", "10s", "20s", "30s", "60s"),
-             "time over which distinct pages were counted"),
-        _row("more", "also measured", "", None, (), "rates over other times, e.g. 400000/s in 1s; 90000/s in 60s"),
-        _row("writes", "writes/s", "900000", _rate, _RATES, "total of all vCPUs; each writes one page"),
-        _row("working-set", "working set", "40G", parse_size, _SIZES[:-3], "memory to which the guest writes"),
-    ),
-    "Targets": (
-        _input(_DOWNTIME, "downtime limit", "300ms",
-               ("", "50ms", "100ms", "200ms", "300ms", "500ms", "1s", "2s", "5s")),
-        _input(_DEADLINE, "deadline", "15min", ("", "1min", "2min", "5min", "10min", "15min", "30min", "60min")),
-        _input(_SPEED, "guest speed", "80%", ("", *(f"{share}%" for share in range(10, 100, 10)), "95%")),
-        _input(_STALL, "longest stall", "",
-               ("", "2ms", "5ms", "10ms", "20ms", "50ms", "100ms", "200ms", "500ms", "1s")),
-    ),
-    "QEMU's current settings": (
-        _row(f"{CURRENT}downtime-limit", "downtime, ms", "300", parse_whole,
-             (50, 100, 200, 300, 500, 1000, 2000, 5000), "migration parameter downtime-limit"),
-        _choice(f"{CURRENT}auto-converge", "auto-converge", "off", ("off", "on"),
-                "throttle vCPUs if the guest dirties memory too fast"),
-        _row(f"{CURRENT}max-cpu-throttle", "max. throttle, %", "99", parse_whole,
-             (20, 30, 40, 50, 60, 70, 80, 90, 99), "migration parameter max-cpu-throttle"),
-    ),
-    "Paste": (
-        _choice("emit", "paste into", "virsh", tuple(sorted(FORMATS["qemu"], reverse=True)), "output format"),
-    ),
-}  # fmt: skip
-"""All controls by heading."""
-
-GUEST, TARGETS, SETTINGS, _ = ROWS
-BY_NAME = {key.name: key for keys in ROWS.values() for key in keys}
-
-
-def number(name: str, text: str) -> Any:
-    """Return the value of a control's string; None for an empty target, and if the control has no parser.
-
-    Raises `InputError` if it breaks a rule.
-
-    >>> number("memory", "4G"), number("deadline", ""), number("min-guest-speed", "80%")
-    (4294967296, None, 0.8)
+    Raises `InputError` if nothing in the log is recognised, or a value is impossible.
     """
-    read, required = BY_NAME[name].read, name not in {item.name for item in inputs.TARGETS}
-    return read(text, name) if read is not None and (text or required) else None
+    return parse_guest(log, "log") if log else RunningGuest()
+
+
+def first_texts(log: str) -> dict[str, str]:
+    """Return the strings of the first visit; with a log, those of the guest are empty.
+
+    >>> first_texts("")["vcpus"], first_texts("a log")["vcpus"], first_texts("a log")["deadline"]
+    ('64', '', '15min')
+    """
+    texts = {name: key.first for name, key in BY_NAME.items()}
+    if log:
+        texts |= {item.name: "" for item in GUEST if item.name in texts} | {"writes-known": KNOWN}
+    return texts
 
 
 @dataclass(frozen=True)
 class MigrationState:
     """State of the page about a migration. Two states are equal if all of their strings are.
 
-    - `texts`: strings by the names of `BY_NAME`; the defaults are those of the first visit, whose guest converges only
-      if QEMU throttles it a little.
+    - `texts`: strings by the names of `BY_NAME`; the defaults are those of `first_texts`, whose guest converges only if
+      QEMU throttles it a little.
+    - `log`: log of a migration, or QEMU's replies; a value that it gives applies where the string is empty.
 
     >>> state = MigrationState({"vcpus": "128", "writes-known": "zipf"})
     >>> state.query, state.guest.vcpus, state.dirty
@@ -133,6 +62,7 @@ class MigrationState:
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)
+    log: str = ""
 
     def __post_init__(self) -> None:
         """Check the rules; errors name the controls instead of the command's options."""
@@ -142,18 +72,19 @@ class MigrationState:
                 raise InputError(name, text, "unknown parameter", nearest(name, BY_NAME))
             words = [word[1] if isinstance(word, tuple) else word for word in key.words]
             if words and text not in words:
-                raise InputError(name, text, "must be a listed value", nearest(text, words))
-        texts = {name: self.texts.get(name, key.first).strip() for name, key in BY_NAME.items()}
+                raise InputError(name, text, "must be a listed value", nearest(text, filter(None, words)))
+        object.__setattr__(self, "log", checked_log(self.log))
+        texts = {name: self.texts.get(name, first).strip() for name, first in first_texts(self.log).items()}
         object.__setattr__(self, "texts", texts)
         for name, text in texts.items():
             if self.matters(name):
                 number(name, text)
         try:
-            self.guest.samples(1)  # measurements may contradict each other, or the memory
+            if self.missing is None:
+                self.guest.samples(1)  # a rate may have more pages than the memory
             _ = self.targets
         except InputError as error:
-            where, hint = (_OPTION.sub("", text) for text in (error.flag or error.what, error.hint))
-            raise InputError(where, error.value, error.rule, hint) from None
+            raise _of_page(error) from None
 
     def changed(self, **texts: str) -> MigrationState:
         """Return the state with some strings replaced; write ``_`` for ``-`` in their names.
@@ -161,7 +92,21 @@ class MigrationState:
         >>> MigrationState().changed(min_guest_speed="90%").targets.min_guest_speed
         0.9
         """
-        return MigrationState({**self.texts, **{name.replace("_", "-"): text for name, text in texts.items()}})
+        named = {name.replace("_", "-"): text for name, text in texts.items()}
+        return MigrationState({**self.texts, **named}, self.log)
+
+    def with_log(self, log: str) -> MigrationState:
+        """Return the state with another log: its values replace strings, as do those of the first visit their own.
+
+        Raises `InputError` if the log cannot be read.
+        """
+        log = checked_log(log)
+        known, old, new = known_guest(log), first_texts(self.log), first_texts(log)
+        given = {item.name for item in GUEST if item.name in new and _is_known(known, item.field)}
+        given |= {f"{CURRENT}{name}" for name in known.settings.changes_from(RunningGuest().settings)}
+        given |= {"writes-known"} if known.dirty else set()
+        texts = {name: new[name] if name in given or text == old[name] else text for name, text in self.texts.items()}
+        return MigrationState(texts, log)
 
     def matters(self, name: str) -> bool:
         """True if a control applies to what is known about the guest's writes.
@@ -179,24 +124,82 @@ class MigrationState:
         rates = PATTERNS[self.texts["writes-known"]].format_map(self.texts)
         return [rate.strip() for rate in rates.split(";") if rate.strip()]
 
+    @property
+    def _settings(self) -> list[str]:
+        texts = {key.name.removeprefix(CURRENT): self.texts[key.name] for key in PARTS["current"]}
+        return [f"{name}={text}" for name, text in texts.items() if text]
+
+    @cached_property
+    def options(self) -> dict[str, str | list[str]]:
+        """Strings by the names of the inputs in `simlib.vmm.inputs`, without those that are empty.
+
+        >>> MigrationState().changed(cpu="20%", deadline="", current_multifd="on").options
+        {'vcpus': '64', 'memory': '512G', 'dirty': ['900000/s over 40G'], 'link': '25Gbit/s', 'cpu': '20%',
+         'current': ['multifd=on'], 'downtime-limit': '300ms', 'min-guest-speed': '80%'}
+        """
+        several = {"dirty": self.dirty, "current": self._settings}
+        options: dict[str, str | list[str]] = {}
+        for item in (*GUEST, *TARGETS):
+            text = several[item.name] if item.name in several else self.texts[item.name]
+            options[item.name] = [text] if item.repeated and isinstance(text, str) and text else text
+        return {name: text for name, text in options.items() if text}
+
+    @cached_property
+    def known(self) -> RunningGuest:
+        """The guest that the log describes."""
+        return known_guest(self.log)
+
     @cached_property
     def guest(self) -> RunningGuest:
-        """The guest that the strings describe."""
-        texts = {name: self.texts[name] for name in ("vcpus", "memory", "link")}
-        return read_options({**texts, "dirty": self.dirty, "current": self._settings()})
+        """The guest that the log and the strings describe."""
+        return replace(read_options(self.options, self.known), vmm=VMM_OF[self.texts["emit"]])
 
     @cached_property
     def targets(self) -> Targets:
         """The targets."""
-        return read_targets(self.texts)
+        texts = {item.name: self.texts[item.name] for item in TARGETS}
+        return read_targets(texts)
 
-    def _settings(self) -> list[str]:
-        return [f"{key.name.removeprefix(CURRENT)}={self.texts[key.name]}" for key in ROWS[SETTINGS]]
+    @cached_property
+    def missing(self) -> InputError | None:
+        """Error about the first value without which nothing can be simulated; None if there is none."""
+        known = {"vcpus": self.guest.vcpus, "memory": self.guest.memory, "link": self.guest.link,
+                 "dirty": self.guest.written}  # fmt: skip
+        try:
+            self.guest.check_complete()
+        except InputError as error:
+            if known.get(error.what, True):
+                raise
+            rule = "is not in the log" if self.log else "must be given"
+            return InputError(error.what, "not known", rule, _OPTION.sub("", error.hint))
+        return None
+
+    def known_text(self, name: str) -> str:
+        """Value that holds if a control is empty, for people; an empty string if there is none.
+
+        >>> MigrationState().known_text("current-downtime-limit"), MigrationState().known_text("chunk")
+        ('300', '1 GiB')
+        """
+        if name.startswith(CURRENT):
+            value = getattr(self.known.settings, name.removeprefix(CURRENT).replace("-", "_"))
+            return ("off", "on")[value] if isinstance(value, bool) else str(value)
+        declared = next((item for item in GUEST if item.name == name), None)
+        value = getattr(self.known, declared.field) if declared is not None else ""
+        return _SHOWN.get(BY_NAME[name].read, str)(value) if value else ""
+
+    def value(self, name: str) -> Any:
+        """Value of a control, or the value that holds if it is empty; None if there is none."""
+        declared = next((item for item in GUEST if item.name == name), None)
+        if self.texts[name] or declared is None:
+            return number(name, self.texts[name])
+        return getattr(self.known, declared.field) or None
 
     @property
     def query(self) -> str:
-        """The state as the query of a URL: the strings that differ from those of the first visit."""
-        rows = [(name, text) for name, text in self.texts.items() if text != BY_NAME[name].first]
+        """The state as the query of a URL: the log, if it is short, and the strings that differ from `first_texts`."""
+        first = first_texts(self.log)
+        rows = [("log", pack(self.log))] if self.log else []
+        rows += [(name, text) for name, text in self.texts.items() if text != first[name]]
         return urlencode([("page", "migration"), *rows], quote_via=quote, safe="/,()[]")
 
     @classmethod
@@ -207,14 +210,35 @@ class MigrationState:
         >>> MigrationState.from_query(state.query) == state
         True
         """
-        return cls({name: text for name, text in parameters(query, blank=True) if name != "page"})
+        texts = {name: text for name, text in parameters(query, blank=True) if name != "page"}
+        return cls(texts, unpack(texts.pop("log", "")))
 
     @property
     def command(self) -> str:
-        """The command that gives the same answer."""
-        options = {name: self.texts[name] for name in ("vcpus", "memory", "link")}
-        options |= {item.name: self.texts[item.name] for item in inputs.TARGETS if self.texts[item.name]}
-        words = [word for name, text in options.items() for word in (f"--{name}", text)]
-        words += [word for text in self.dirty for word in ("--dirty", text)]
-        words += [word for text in self._settings() for word in ("--current", text)]
+        """The command that gives the same answer; it reads the log from `LOG_FILE`."""
+        words = ["--from", LOG_FILE] if self.log else []
+        for name, given in self.options.items():
+            words += [word for text in ([given] if isinstance(given, str) else given) for word in (f"--{name}", text)]
         return shlex.join(["simlib", "migrate", *words, "--emit", self.texts["emit"], "--draws", str(DRAWS)])
+
+
+def _is_known(guest: RunningGuest, name: str) -> bool:
+    return bool(getattr(guest, name) != getattr(RunningGuest(), name))
+
+
+def _of_page(error: InputError) -> InputError:
+    """Return an error that names controls instead of options."""
+    where, hint = (_OPTION.sub("", text) for text in (error.flag or error.what, error.hint))
+    return InputError(where, error.value, error.rule, hint)
+
+
+def _bandwidth_text(bits: int) -> str:
+    unit, size = next(((unit, size) for unit, size in (("Gbit/s", 10**9), ("Mbit/s", 10**6)) if bits >= size),
+                      ("kbit/s", 10**3))  # fmt: skip
+    return f"{bits / size:.3g}{unit}"
+
+
+_SHOWN: dict[Any, Callable[[Any], str]] = {
+    parse_size: size_text, parse_bandwidth: _bandwidth_text, parse_share: "{:.0%}".format,
+}  # fmt: skip
+"""Functions that format a value for people, by its parser."""

@@ -26,6 +26,9 @@ _OTHERS = ("token", "voila-theme", "voila-template")  # parameters of a URL that
 PAGES = {"": ("ExplorerState", "find"), "migration": ("MigrationState", "find_migration")}
 """Names in `simlib.ui.explorer` of each page's state class and answer function, keyed by the URL's ``page``."""
 
+FIRST_PAGE = "strategies"
+"""Name of the page that a URL without ``page`` selects."""
+
 
 class Key(NamedTuple):
     """A value with a control: a key of a scenario file, or a parameter of the URL.
@@ -34,7 +37,8 @@ class Key(NamedTuple):
     - `words`: allowed values, or pairs of label and value; empty: any string, as in the file.
     - `steps`: values of its slider, as in the file; empty: it has no slider.
     - `first`: string on the first visit, of a parameter of the URL.
-    - `read`: function of its string and the name for errors, which returns a number; None: the string is used as it is.
+    - `read`: function of its string and the name for errors, which returns a value; None: the string is used as it is.
+    - `label_px`: width of its label, px.
     """
 
     table: str
@@ -45,6 +49,7 @@ class Key(NamedTuple):
     steps: tuple[Any, ...] = ()
     first: str = ""
     read: Callable[[str, str], Any] | None = None
+    label_px: int = 118
 
     @property
     def path(self) -> str:
@@ -180,7 +185,9 @@ class ExplorerState:
         >>> ExplorerState.from_query(asked.query) == asked
         True
         """
-        rows = parameters(query)
+        if name := page_of(query):
+            raise InputError("page", name, "is another page", f"omit it, or write page={FIRST_PAGE}")
+        rows = [(key, text) for key, text in parameters(query) if key != "page"]
         if not rows:
             return cls.first()
         named = dict(rows)
@@ -218,23 +225,26 @@ class ExplorerState:
 def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
     """Return the parameters of a URL's query that are not for the server; `blank`: also those with an empty value.
 
-    >>> parameters("?token=secret&page=migration&deadline=", blank=True)
-    [('page', 'migration'), ('deadline', '')]
+    A query without ``=`` is the name of a page.
+
+    >>> parameters("?token=secret&page=migration&deadline=", blank=True), parameters("migration")
+    ([('page', 'migration'), ('deadline', '')], [('page', 'migration')])
     """
-    rows = parse_qsl(query.removeprefix("?"), keep_blank_values=blank)
+    text = query.removeprefix("?").removeprefix("#")
+    rows = parse_qsl(text if "=" in text or not text else f"page={text}", keep_blank_values=blank)
     return [(key, text) for key, text in rows if key not in _OTHERS]
 
 
 def page_of(query: str) -> str:
     """Name in `PAGES` of the page that a URL's query selects; raises `InputError` if there is no such page.
 
-    >>> page_of("page=migration&vcpus=8"), page_of("guest.vcpus=8")
-    ('migration', '')
+    >>> page_of("page=migration&vcpus=8"), page_of("migration"), page_of("strategies"), page_of("guest.vcpus=8")
+    ('migration', 'migration', '', '')
     """
-    name = dict(parameters(query)).get("page", "")
-    if name not in PAGES:
-        raise InputError("page", name, "no such page", nearest(name, filter(None, PAGES)))
-    return name
+    name = dict(parameters(query)).get("page", FIRST_PAGE)
+    if name != FIRST_PAGE and name not in PAGES:
+        raise InputError("page", name, "no such page", nearest(name, (FIRST_PAGE, *filter(None, PAGES))))
+    return "" if name == FIRST_PAGE else name
 
 
 def preset(architecture: str) -> Scenario:

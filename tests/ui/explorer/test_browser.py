@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from test_migration_page import LOG
 
 from simlib.ui.explorer import server
 from simlib.ui.explorer.controls import KEYS
@@ -358,6 +359,43 @@ def test_the_page_about_a_migration_answers_fits_and_is_a_button_away(shown):
     shown.page.wait_for_url(lambda url: url == before, timeout=PATIENCE_MS)
     shown.page.locator("h1", has_text="mmu_lock").wait_for()
     shown.wait()
+
+
+def test_a_pasted_log_is_read_and_shown(served, browser):
+    """A fragment opens the page; the log may be long, and one that is too long is not sent to the kernel."""
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(f"{served.partition('?')[0]}?token={served.rpartition('token=')[2]}#migration", timeout=PATIENCE_MS)
+    page.locator("h1", has_text="Will this migration converge").wait_for(timeout=PATIENCE_MS)
+    visit = Page(page, [], [])
+    visit.wait()
+    area = page.get_by_label("Paste a log")
+    before = visit.generation()
+    area.fill("x" * 2**20 + "y")
+    page.get_by_text("The log has 1,048,577 bytes").wait_for()
+    area.fill("nothing of use")
+    page.get_by_text("log = nothing of use: has no reply to query-migrate").wait_for()
+    assert visit.generation() == before
+    area.fill("a line of a terminal\n" * 40_000 + LOG)
+    page.locator(".simlib-notes li", has_text="memory 8.004 GiB").wait_for(timeout=PATIENCE_MS)
+    page.get_by_text("vcpus = not known: is not in the log").first.wait_for()
+    before = visit.generation()
+    visit.set("vCPUs", "2")
+    visit.wait("done", before)
+    before = visit.generation()
+    area.fill(LOG)
+    visit.wait("done", before)
+    assert page.get_by_label("vCPUs", exact=True).input_value() == "2"
+    page.reload()
+    page.locator(".simlib-notes li", has_text="memory 8.004 GiB").wait_for(timeout=PATIENCE_MS)
+    assert page.get_by_label("Paste a log").input_value() == LOG
+    for title in ("More about the guest", "QEMU's current settings"):
+        visit.open_fold(title)
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            wide = page.locator("html, .widget-label:visible")
+            cut = wide.evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.title)")
+            assert cut == []
+    page.close(run_before_unload=True)
 
 
 @pytest.mark.study

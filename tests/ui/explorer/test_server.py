@@ -123,6 +123,28 @@ def test_serves_with_the_token_only_and_ends(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("simlib-explore-*"))
 
 
+def test_the_browser_opens_the_page_that_a_query_names(tmp_path: Path) -> None:
+    """The program in BROWSER is given a local file, which has the page's URL with its token."""
+    opened = tmp_path / "opened"
+    (tmp_path / "browser").write_text(f'#!/bin/sh\ncp "${{1#file://}}" {opened}.part && mv {opened}.part {opened}\n')
+    (tmp_path / "browser").chmod(0o700)
+    start = START.replace("browser=False", "query='page=migration&vcpus=8'")
+    environment = os.environ | {"TMPDIR": str(tmp_path), "BROWSER": f"{tmp_path / 'browser'} %s"}
+    environment |= {"JUPYTER_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", start], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stderr is not None
+            address = re.search(r"explorer: (\S+)", process.stderr.readline())
+            assert address is not None
+            while not opened.exists():
+                assert process.poll() is None
+                time.sleep(0.1)
+            assert f"url={address[1]}".replace("&", "&amp;") in opened.read_text()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+
+
 @pytest.mark.parametrize("lab", [False, True])
 def test_a_server_whose_command_was_killed_ends(tmp_path: Path, lab: bool) -> None:
     """Its kernels end, too, and nothing is left in the folder of temporary files."""
