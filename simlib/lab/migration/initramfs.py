@@ -22,7 +22,7 @@ KERNEL_PACKAGES = ("linux-image-cloud-amd64", "busybox-static")
 _LIST = "packages.txt"
 _LOADER = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
 _LIBRARIES = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu")
-_FOLDERS = ("bin", "dev", "lib", "lib64", "proc", "tmp")
+_FOLDERS = ("bin", "cache", "dev", "lib", "lib64", "proc", "tmp")
 _NEEDED = re.compile(r"\(NEEDED\).*\[(\S+)\]")
 
 

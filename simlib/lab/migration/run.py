@@ -56,6 +56,8 @@ def migrate(
         measurement = {"keys": migration.keys, **migration.guest.measure(source, check)}
         ended, last = source.counters()
         rate = _work(first, last) / (ended - begun)
+        if rate <= 0:
+            raise SimlibError(f"{migration.label}: the workload did nothing while it was measured")
         prediction = before(measurement) if before else {}
         uri = f"unix:{folder / 'stream'}"
         destination = stack.enter_context(MigratingQemu(qemu, migration, folder, uri))

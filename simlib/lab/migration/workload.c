@@ -193,9 +193,9 @@ static void write_sweep(struct writer *writer)
 /* A file that grows to the size of the set, is truncated, and grows again. */
 static void prepare_file(struct writer *writer)
 {
-	char name[] = "/file0";
+	char name[] = "/cache/file0";
 
-	name[5] += writer->number;
+	name[11] += writer->number;
 	writer->file = open(name, O_RDWR | O_CREAT, 0600);
 	if (writer->file < 0)
 		fail("open", name);
@@ -207,11 +207,11 @@ static void write_file(struct writer *writer)
 
 	memset(page, 1 + writer->stamp++ % 255, PAGE);
 	if (pwrite(writer->file, page, PAGE, (off_t)(writer->position * PAGE)) != (ssize_t)PAGE)
-		fail("write", "/file");
+		fail("write", "/cache/file");
 	if (++writer->position == writer->pages) {
 		writer->position = 0;
 		if (ftruncate(writer->file, 0))
-			fail("truncate", "/file");
+			fail("truncate", "/cache/file");
 	}
 }
 
@@ -581,8 +581,9 @@ int main(void)
 {
 	int memory;
 
-	if (mount("proc", "/proc", "proc", 0, NULL) || mount("devtmpfs", "/dev", "devtmpfs", 0, NULL))
-		fail("mount", "/proc or /dev");
+	if (mount("proc", "/proc", "proc", 0, NULL) || mount("devtmpfs", "/dev", "devtmpfs", 0, NULL) ||
+	    mount("tmpfs", "/cache", "tmpfs", 0, "size=100%"))
+		fail("mount", "/proc, /dev or /cache");
 	read_config();
 	setenv("PATH", "/bin", 1);
 	memory = open("/dev/mem", O_RDWR);

@@ -103,12 +103,15 @@ def _stress(values: Values) -> list[str]:
     return [f"run {stress} -t 0 --temp-path /tmp -q", "counter faults"]
 
 
+# With its full path, a program runs instead of busybox's applet of the same name.
+
+
 def _compress(values: Values) -> list[str]:
-    return [f"run while :; do xz -{values['level']} -T1 -c >/dev/null; done", "counter input"]
+    return [f"run while :; do /bin/xz -{values['level']} -T1 -c >/dev/null; done", "counter input"]
 
 
 def _sort(values: Values) -> list[str]:
-    sort = f"head -c {values['set']} | sort -S {values['set'] // 2} -T /tmp >/dev/null"
+    sort = f"head -c {values['set']} | /bin/sort -S {values['set'] // 2} -T /tmp >/dev/null"
     return [f"run while :; do {sort}; sleep {values['pause_ms'] / 1000:g}; done", "counter input"]
 
 
