@@ -202,7 +202,7 @@ def widget_of(key: Key) -> Any:
     """Return the control of a key: a list of its values if it has any, or a text field."""
     name = {"description": key.label, "tooltip": key.help or key.label}
     if not key.words:
-        narrow = {"layout": widgets.Layout(width="200px", flex="0 0 auto")} if key.steps else {}
+        narrow = {"layout": widgets.Layout(width="222px", flex="0 0 auto")} if key.steps else {}
         return widgets.Text(continuous_update=False, **name, **(wide(key.label_px) | narrow))
     labels = {True: "yes", False: "no"}
     options = [

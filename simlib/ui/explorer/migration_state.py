@@ -24,7 +24,8 @@ from simlib.vmm.targets import Targets
 
 DRAWS = 16  # number of sampled working sets; the command samples more, but here a user waits
 LOG_FILE = "log.txt"  # name of the saved log, which the page's command reads
-_OPTION = re.compile(r"(?<![\w-])--(?=[a-z])")
+_OPTION, _NAMED = re.compile(r"(?<![\w-])--(?=[a-z])"), re.compile(r"(?<![\w-])--[a-z-]+ ")
+"""The dashes of an option in a hint for the command, and an option with its name."""
 
 
 @lru_cache(maxsize=4)
@@ -171,7 +172,7 @@ class MigrationState:
             if known.get(error.what, True):
                 raise
             rule = "is not in the log" if self.log else "must be given"
-            return InputError(error.what, "not known", rule, _OPTION.sub("", error.hint))
+            return InputError(error.what, "not known", rule, _NAMED.sub("", error.hint))
         return None
 
     def known_text(self, name: str) -> str:
