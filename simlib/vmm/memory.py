@@ -96,6 +96,21 @@ class BitmapState(NamedTuple):
     at: NDArray[np.int64]
 
 
+class PassState(NamedTuple):
+    """State of a pass that is under way.
+
+    - `position`: share of the memory's pages that the pass has gone through.
+    - `ahead`, `behind`, shape (classes,): share of each class that has yet to be sent, in the memory that the pass has
+      not reached, and in the memory that it has gone through.
+    - `seconds`: time since the dirty bitmap was synchronised, s.
+    """
+
+    position: float
+    ahead: Floats
+    behind: Floats
+    seconds: float
+
+
 @cached_njit(nogil=True)
 def distinct_pages(pages: WorkingSet, seconds: float) -> float:
     """Expected number of distinct pages that the guest writes within `seconds`."""
@@ -135,6 +150,60 @@ def new_memory(pages: WorkingSet, by_get: bool) -> BitmapState:
         held, np.ones((CELLS, kinds)), clean, 1 - clean, np.zeros((CELLS, kinds)), np.ones(CELLS, np.bool_),
         np.zeros(1, np.int64),
     )  # fmt: skip
+
+
+def memory_in_pass(pages: WorkingSet, chunk_pages: float, state: PassState) -> BitmapState:
+    """State of the memory during a pass.
+
+    - `chunk_pages`: as in `LinkModel`.
+
+    >>> pages = WorkingSet(*(np.array([float(x)]) for x in (1000, 0.1, 0, 0, 1, 0)))
+    >>> memory = memory_in_pass(pages, 0.0, PassState(0.25, np.ones(1), np.zeros(1), 10.0))
+    >>> round(float(pages_left(memory))), int(memory.at[0])
+    (750, 32)
+    """
+    memory: BitmapState = new_memory(pages, chunk_pages == 0)
+    sent = np.concatenate(([0.0], memory.held.sum(axis=1).cumsum()))
+    cells, place = np.arange(CELLS), float(np.interp(state.position * sent[-1], sent, np.arange(CELLS + 1)))
+    ahead = np.clip(cells + 1 - place, 0.0, 1.0)[:, None]
+    memory.bitmap[:] = ahead * state.ahead + (1 - ahead) * state.behind
+    memory.at[0] = min(int(place), CELLS - 1)
+    memory.since[:] = -state.seconds
+    if chunk_pages == 0:
+        return memory
+    chunk = max(1, round(chunk_pages * CELLS / float(pages.number.sum())))
+    first = cells // chunk * chunk
+    passed = first < place  # CLEAR has cleared the chunk, when the pass reached its first page
+    waits = (passed & (cells >= place))[:, None]
+    memory.taken[:] = np.where(waits, 0.0, memory.bitmap)
+    memory.clean[:] = 1 - memory.taken
+    memory.since[passed] *= (1 - first[passed] / place)[:, None]
+    memory.fresh[:] = ~passed
+    return memory
+
+
+def dirty_shares(pages: WorkingSet, seconds: float, count: float) -> Floats:
+    """Share of each class that is dirty, shape (classes,), if a total of `count` pages are.
+
+    Each class has a share in proportion to the share of its pages that the guest writes in `seconds`. If all pages that
+    are ever written do not suffice, others are dirty, too.
+
+    >>> pages = WorkingSet(*(np.array(x, float) for x in ([100, 900], [9, 0.01], [0, 0], [0, 0], [1, 1], [0, 0])))
+    >>> dirty_shares(pages, 1.0, 100.0).round(2).tolist()
+    [0.92, 0.01]
+    """
+    written = np.where(pages.sweep > 0, np.minimum(1.0, pages.rate * seconds), -np.expm1(-pages.rate * seconds))
+    shares = np.where(written > 0, 1.0, 0.0)
+    held = float((pages.number * shares).sum())
+    if count >= held:
+        others = max(float(pages.number.sum()) - held, 1e-9)
+        return np.where(written > 0, 1.0, min(1.0, (count - held) / others))
+    low, high = 0.0, 1 / float(written[written > 0].min())
+    for _ in range(60):
+        factor = (low + high) / 2
+        few = float((pages.number * np.minimum(1.0, factor * written)).sum()) < count
+        low, high = (factor, high) if few else (low, factor)
+    return np.minimum(1.0, high * written)
 
 
 @cached_njit(nogil=True)

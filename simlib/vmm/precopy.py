@@ -26,9 +26,11 @@ from simlib.vmm.memory import (
     BitmapState,
     Floats,
     LinkModel,
+    PassState,
     WorkingSet,
     active_time,
     distinct_pages,
+    memory_in_pass,
     missing_shares,
     new_memory,
     pages_left,
@@ -42,19 +44,39 @@ MOST_PASSES = 4096
 """Largest number of synchronisations that are recorded."""
 
 _STUCK_SYNCS, _STUCK_CYCLES, _STUCK_S = 50, 2.0, 30.0
+_LONG_SYNCS, _LONG_CYCLES, _LONG_S = 12, 4.0, 120.0
 """Least number of synchronisations, of the guest's cycles of bursts, and of seconds, in each of two periods. A
-migration is judged endless if no fewer pages were left in the second."""
+migration is judged endless if no fewer pages were left in the second. If passes are long, fewer of them suffice."""
 
 TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
 """Columns of `PrecopyTrajectory.passes`."""
 
 
+class PrecopyStart(NamedTuple):
+    """State from which a migration is simulated; by default its beginning.
+
+    - `state`: the pass that is under way; None: no page has been sent.
+    - `synchronisations`: their number so far, as QEMU counts them.
+    - `throttle`: present throttle, percent.
+    - `sent_bytes`: bytes sent since the last synchronisation.
+    """
+
+    state: PassState | None = None
+    synchronisations: int = 1
+    throttle: int = 0
+    sent_bytes: float = 0.0
+
+
+BEGINNING = PrecopyStart()
+"""Beginning of a migration."""
+
+
 class PrecopyTrajectory(NamedTuple):
-    """Outcome of a simulated pre-copy phase.
+    """Outcome of a simulated pre-copy phase. Times and bytes count from its start.
 
     - `completed`: True if the migration switched over before the limit.
     - `total_s`, `downtime_s`: times.
-    - `synchronisations`: their number, as QEMU counts them.
+    - `synchronisations`: their number, as QEMU counts them, with those before the start.
     - `throttle`: last throttle, percent.
     - `sleep_s`: longest sleep of a throttled vCPU, s.
     - `sent_bytes`: bytes sent.
@@ -110,18 +132,21 @@ the window, and bytes sent by then; time of the last check, bytes sent by then, 
 synchronisation, and next update of the dirty limit; minimum of the pages left in this period of `_is_stuck` and in the
 one before, and the beginning of this one; time at less than half speed."""
 
-_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED = range(7)
+_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED, _FIRST = range(8)
 """Indices of the integer state: throttle, checks above the threshold, synchronisations, their number at the last
-periodic check, sleep at a full ring, highest rate of a vCPU, synchronisations in this period of `_is_stuck`."""
+periodic check, sleep at a full ring, highest rate of a vCPU, synchronisations in this period of `_is_stuck`, and those
+before the start."""
 
 
 def precopy_trajectory(
-    pages: WorkingSet, link: LinkModel, settings: Settings, limit_s: float, vmm: Vmm = QEMU
-) -> PrecopyTrajectory:
+    pages: WorkingSet, link: LinkModel, settings: Settings, limit_s: float, vmm: Vmm = QEMU,
+    start: PrecopyStart = BEGINNING,
+) -> PrecopyTrajectory:  # fmt: skip
     """Simulate the pre-copy phase of a migration.
 
     - `limit_s`: time after which the simulation stops, s.
     - `vmm`: VMM whose rules are followed.
+    - `start`: state of a migration that is already running.
 
     >>> columns = (2**18, 0.1, 0, 0, 1, 0)  # 1 GiB, of which 10 % is written per second
     >>> pages = WorkingSet(*(np.array([float(value)]) for value in columns))
@@ -140,23 +165,37 @@ def precopy_trajectory(
                   "max_cpu_throttle": rule.most}  # fmt: skip
     sync_every_s = rule.sync_every / PS_PER_S if rule.sync_every else np.inf
     means = _Means(**named, rule=rule, whole_passes=vmm.whole_passes, sync_every_s=sync_every_s)
+    state = start.state
+    memory = new_memory(pages, link.chunk_pages == 0) if state is None else memory_in_pass(
+        pages, link.chunk_pages, state
+    )  # fmt: skip
+    checked = (0.0 if state is None else float(state.seconds), float(start.sent_bytes))
+    counts = (int(start.synchronisations), int(start.throttle))
     passes = np.zeros((MOST_PASSES, 6))
-    outcome = _precopy(pages, link, means, float(limit_s), passes)
-    return PrecopyTrajectory._make((*outcome, passes[: min(outcome[3], MOST_PASSES)]))
+    outcome = _precopy(pages, link, means, float(limit_s), passes, memory, checked, counts)
+    return PrecopyTrajectory._make((*outcome, passes[: min(outcome[3] - counts[0] + 1, MOST_PASSES)]))
 
 
 @cached_njit(nogil=True)
 def _precopy(
-    pages: WorkingSet, link: LinkModel, means: _Means, limit_s: float, passes: Floats
-) -> tuple[bool, float, float, int, int, float, float, float, float, float, float, Floats]:
-    """Compiled part of `precopy_trajectory`."""
+    pages: WorkingSet, link: LinkModel, means: _Means, limit_s: float, passes: Floats, memory: BitmapState,
+    checked: tuple[float, float], counts: tuple[int, int],
+) -> tuple[bool, float, float, int, int, float, float, float, float, float, float, Floats]:  # fmt: skip
+    """Compiled part of `precopy_trajectory`.
+
+    - `checked`: time since the last synchronisation before the start, s, and bytes sent since then.
+    - `counts`: number of synchronisations, and throttle, at the start.
+    """
     by_get = link.chunk_pages == 0
-    memory = new_memory(pages, by_get)
-    s, n = np.zeros(18), np.zeros(7, np.int64)
+    s, n = np.zeros(18), np.zeros(8, np.int64)
     s[_SENT], s[_WINDOW_SENT] = link.state_bytes, link.state_bytes
+    s[_CHECK], s[_CHECK_SENT] = -checked[0], -checked[1]
     s[_LEFT], s[_RUNS], s[_NEXT_CHECK] = pages_left(memory), 1 / pages.cpu, means.sync_every_s
-    s[_PERIOD], s[_LEAST], s[_LEAST_BEFORE], n[_SYNCS] = np.inf, np.inf, np.inf, 1
-    passes[0, LEFT] = s[_LEFT]
+    s[_PERIOD], s[_LEAST], s[_LEAST_BEFORE] = np.inf, np.inf, np.inf
+    n[_SYNCS], n[_FIRST], n[_THROTTLE] = counts[0], counts[0], counts[1]
+    if n[_THROTTLE] > 0:
+        _throttle_vcpus(pages, link, means, s, n)
+    passes[0, LEFT], passes[0, LOST] = s[_LEFT], 100 * (1 - min(1.0, s[_RUNS]))
     down, completed = 0.0, False
     while s[_NOW] < limit_s and not completed:
         fits = not means.whole_passes and (s[_LEFT] < 0.5 or s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH])
@@ -234,13 +273,19 @@ def _check_throttle(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats
                     n[_THROTTLE], dirtied, sent * means.throttle_trigger_threshold / 100, means.cpu_throttle_initial,
                     means.cpu_throttle_increment, means.cpu_throttle_tailslow, means.max_cpu_throttle,
                 )  # fmt: skip
-                asleep = sleep_time(means.rule.slice, means.rule.window, n[_THROTTLE])
-                awake = means.rule.slice if means.rule.slice > 0 else means.rule.window - asleep
-                s[_LONGEST] = asleep / PS_PER_S + link.late_s
-                s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - link.late_s * PS_PER_S / awake) / pages.cpu
+                _throttle_vcpus(pages, link, means, s, n)
             elif means.dirty_limit:
                 s[_PERIOD] = min(s[_PERIOD], s[_NOW] + means.x_vcpu_dirty_limit_period)
     s[_CHECK], s[_CHECK_NEW], s[_CHECK_SENT] = s[_NOW], 0.0, s[_SENT]
+
+
+@cached_njit(nogil=True)
+def _throttle_vcpus(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
+    """Apply the present throttle to the guest's rate and to the longest sleep."""
+    asleep = sleep_time(means.rule.slice, means.rule.window, n[_THROTTLE])
+    awake = means.rule.slice if means.rule.slice > 0 else means.rule.window - asleep
+    s[_LONGEST] = max(s[_LONGEST], asleep / PS_PER_S + link.late_s)
+    s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - link.late_s * PS_PER_S / awake) / pages.cpu
 
 
 @cached_njit(nogil=True)
@@ -283,8 +328,8 @@ def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Me
 
 @cached_njit(nogil=True)
 def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
-    if n[_SYNCS] <= len(passes):
-        row = passes[n[_SYNCS] - 1]
+    if n[_SYNCS] - n[_FIRST] < len(passes):
+        row = passes[n[_SYNCS] - n[_FIRST]]
         row[TIME], row[NEW], row[LEFT], row[SENT], row[KEPT] = s[_NOW], new, s[_LEFT], s[_SENT], s[_GUEST]
         row[LOST] = 100 * (1 - min(1.0, s[_RUNS]))
 
@@ -294,8 +339,9 @@ def _is_stuck(pages: WorkingSet, means: _Means, s: Floats, n: Floats) -> bool:
     """True if the migration never ends: no fewer pages are left than before, and the throttle cannot increase."""
     s[_LEAST] = min(s[_LEAST], s[_LEFT])
     n[_UNCHANGED] += 1
-    least_s = max(_STUCK_S, _STUCK_CYCLES * (pages.burst_s + pages.pause_s))
-    if n[_UNCHANGED] < _STUCK_SYNCS or s[_NOW] - s[_COMPARED] < least_s:
+    period, cycle = s[_NOW] - s[_COMPARED], pages.burst_s + pages.pause_s
+    many = n[_UNCHANGED] >= _STUCK_SYNCS and period >= max(_STUCK_S, _STUCK_CYCLES * cycle)
+    if not many and (n[_UNCHANGED] < _LONG_SYNCS or period < max(_LONG_S, _LONG_CYCLES * cycle)):
         return False
     spent = n[_THROTTLE] == means.max_cpu_throttle or not means.auto_converge
     stuck = spent and s[_LEAST] > 0.98 * s[_LEAST_BEFORE]

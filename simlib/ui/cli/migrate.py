@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, make_dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +25,8 @@ class EmitFormat(StrEnum):
     QMP = "qmp"
     VIRSH = "virsh"
     KUBEVIRT = "kubevirt"
+    PROXMOX = "proxmox"
+    NOVA = "nova"
     CLOUD_HYPERVISOR = "cloud-hypervisor"
 
 
@@ -61,7 +64,7 @@ class SourceOptions:
     ] = ""  # fmt: skip
     measure: Annotated[
         bool,
-        Option("--measure", help="First measure the guest of the QMP socket for 75 s: dirty rates over 1, 10 and 60 s, "
+        Option("--measure", help="First measure the guest of the QMP socket for 75 s: dirty rates over 0.3 to 60 s, "
                "CPU use and resident memory. This changes nothing in the guest; --out saves it as measurement.txt."),
     ] = False  # fmt: skip
 
@@ -92,7 +95,8 @@ def migrate(
         EmitFormat,
         Option(
             "--emit",
-            help="Format of the settings: virsh, qmp or kubevirt, or cloud-hypervisor (simulated instead of QEMU).",
+            help="Format of the settings: virsh, qmp, kubevirt, proxmox or nova; settings that this tool cannot "
+            "express are not tried. cloud-hypervisor is simulated instead of QEMU.",
         ),
     ] = EmitFormat.VIRSH,
     kernel: Annotated[
@@ -111,13 +115,19 @@ def migrate(
     measured dirty rates, and prints ranges that contain 90 % of the results. docs/migrate.md describes how to measure
     a guest, and explains the answer.
 
+    If the log of --from ends while the migration runs, the answer is about this migration: how long it still takes, and
+    commands that help now. Its times, and --deadline, then count from now.
+
     Examples: simlib migrate --vcpus 64 --memory 512G --dirty '250000/s in 1s' --link 25Gbit/s --downtime-limit 300ms
 
     simlib migrate --from qmp.sock --measure --link 10Gbit/s --deadline 15min --min-guest-speed 80% --emit kubevirt
     """
     from dataclasses import replace
 
+    from simlib._lib.parallel import subprogress
     from simlib.analysis.migrate import MigrationOptions
+    from simlib.analysis.migrate.answer import add_kernel, add_lock
+    from simlib.analysis.migrate.sentences import lock_line
     from simlib.vmm.read_inputs import read_options, read_targets
 
     texts = _texts(described)
@@ -131,9 +141,15 @@ def migrate(
         guest = replace(guest, vmm="cloud-hypervisor")
     for note in guest.notes:
         say(note)
+    options = MigrationOptions(draws=draws, seed=seed, lock=False, emit=str(emit.value))
     with progress_bar() as progress:
-        options = MigrationOptions(draws=draws, seed=seed, kernel=kernel, emit=str(emit.value))
         answer = simlib.migrate(guest, targets, options=options, progress=progress)
+    if output.how is Format.TABLE:  # before the part about mmu_lock, which takes most of the time
+        _print_answer(answer, emit)
+    with progress_bar() as progress:
+        answer = add_lock(answer, subprogress(progress, 0.0, 0.4 if kernel else 1.0))
+        if kernel:
+            answer = add_kernel(answer, subprogress(progress, 0.4, 1.0))
     if out is not None:
         files = {"plans.csv": answer.frame.to_csv(index=False), "passes.csv": answer.passes.to_csv(index=False)}
         files |= {"measurement.txt": measured} if measured else {}
@@ -145,9 +161,16 @@ def migrate(
     elif output.how is Format.CSV:
         show(answer.frame, output.how)
     else:
-        for text in answer.summary_lines():
-            write(paragraph(f"{text}.") + "\n")
-        if answer.recommended.name != "current":
-            write(f"\n{answer.paste(emit)}\n")
-        write("\n")
-        show(answer.readable(), output.how)
+        for text in filter(None, (lock_line(answer), answer.kernel)):
+            write(f"\n{paragraph(f'{text}.')}\n")
+
+
+def _print_answer(answer: simlib.analysis.migrate.Migration, emit: EmitFormat) -> None:
+    """Print the verdict, the commands and the table of plans."""
+    for text in answer.summary_lines():
+        write(paragraph(f"{text}.") + "\n")
+    if answer.recommended.name != "current":
+        write(f"\n{answer.paste(emit)}\n")
+    write("\n")
+    show(answer.readable(), Format.TABLE)
+    sys.stdout.flush()
