@@ -296,7 +296,7 @@ def _throttled_plans(guest: RunningGuest, targets: Targets, base: Settings, acti
         )
         severity, action = _severity_of_sleep(sleep / PS_PER_S), f"throttle vCPUs by up to {ceiling} %"
         yield Plan(f"throttle <= {ceiling} %", ", ".join([*actions, action]), throttled, severity=severity)
-        if ceiling > 50:
+        if ceiling > 50 and targets.deadline_s is not None:
             fast = throttled.changed(cpu_throttle_initial=50, cpu_throttle_increment=20)
             action = f"throttle vCPUs by 50 % at first, and up to {ceiling} %"
             yield Plan(f"fast throttle <= {ceiling} %", ", ".join([*actions, action]), fast, severity=severity)

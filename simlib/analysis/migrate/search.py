@@ -28,7 +28,7 @@ from simlib.vmm.plans import (
 from simlib.vmm.precopy import PrecopyStart
 from simlib.vmm.targets import Targets
 
-_FEW, _HOPELESS = 16, 0.5
+_FEW, _HOPELESS = 16, 0.65
 """Number of samples that are simulated first, and share of them that meets the targets at most if the others are not
 simulated."""
 

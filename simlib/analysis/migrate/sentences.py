@@ -43,7 +43,7 @@ def _present_state(state: RunningMigration) -> str:
     left = f"{size_text(state.left_bytes)} remain" if state.left_bytes else "the log does not have what remains"
     if state.in_first_pass:
         return f"The migration {time}: it is in its first pass, and has passed {percent(state.position)} of the memory"
-    passes = f" after {state.synchronisations} synchronisations of the bitmap" if state.synchronisations else ""
+    passes = f", after {state.synchronisations} synchronisations of the bitmap" if state.synchronisations else ""
     throttle = f", with vCPUs throttled by {state.throttle} %" if state.throttle else ""
     return f"The migration {time}: {left}{passes}{throttle}"
 
@@ -115,8 +115,8 @@ def _alternative(answer: Migration) -> str:
     longer = [plan for plan in answer.plans if plan.severity in LONGER_DOWNTIMES and plan is not answer.recommended]
     for plan in longer if drastic else ():
         row = answer.row(plan.name)
-        if row["converges"] >= SURE:
-            throttle = row["throttle_high"]
+        throttle = row["throttle_high"]
+        if row["converges"] >= SURE and throttle <= planned["throttle_high"] / 2:
             how = f"throttles vCPUs by at most {throttle:.0f} %" if throttle else "converges without throttling"
             return f"Alternatively, with a downtime limit of {plan.settings.downtime_limit} ms, the migration {how}"
     return ""

@@ -52,7 +52,7 @@ def test_a_migration_that_will_end_is_left_alone():
     assert answer.recommended.name == "current"
     assert 1.6 < answer.row("current")["total_s_low"] < answer.row("current")["total_s_high"] < 2.1
     first = answer.summary_lines()[0]
-    assert first == "The migration has run for 60 s: 2 GiB remain after 5 synchronisations of the bitmap"
+    assert first == "The migration has run for 60 s: 2 GiB remain, after 5 synchronisations of the bitmap"
     assert answer.lock == ""
 
 
@@ -107,7 +107,7 @@ def test_the_command_answers_on_the_migration_in_the_log(tmp_path, emit, command
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     shown = re.sub(r"\s+", " ", result.stdout)
-    assert "has run for 304 s: 1.204 GiB remain after 16 synchronisations" in shown
+    assert "has run for 304 s: 1.204 GiB remain, after 16 synchronisations" in shown
     assert "does not converge with its present settings" in shown
     assert command in result.stdout
     assert "time from now" in result.stdout
