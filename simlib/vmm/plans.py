@@ -96,6 +96,7 @@ class Plan:
     - `postcopy`: True if the migration switches to post-copy. `switch_s`: time at which it does, s; None: after the
       first pass.
     - `severity`: least severity that the plan can have.
+    - `ceiling`: highest throttle of plans that differ in it, percent; 0: another plan.
     - `running`: True if the settings are changed while the migration runs. `restart`: True if a running migration is
       cancelled, and started again.
     """
@@ -106,6 +107,7 @@ class Plan:
     postcopy: bool = False
     switch_s: float | None = None
     severity: Severity = Severity.KEEP
+    ceiling: int = 0
     running: bool = False
     restart: bool = False
 
@@ -295,11 +297,13 @@ def _throttled_plans(guest: RunningGuest, targets: Targets, base: Settings, acti
             auto_converge=True, dirty_limit=False, max_cpu_throttle=ceiling, cpu_throttle_initial=initial
         )
         severity, action = _severity_of_sleep(sleep / PS_PER_S), f"throttle vCPUs by up to {ceiling} %"
-        yield Plan(f"throttle <= {ceiling} %", ", ".join([*actions, action]), throttled, severity=severity)
+        name, text = f"throttle <= {ceiling} %", ", ".join([*actions, action])
+        yield Plan(name, text, throttled, severity=severity, ceiling=ceiling)
         if ceiling > 50 and targets.deadline_s is not None:
             fast = throttled.changed(cpu_throttle_initial=50, cpu_throttle_increment=20)
             action = f"throttle vCPUs by 50 % at first, and up to {ceiling} %"
-            yield Plan(f"fast throttle <= {ceiling} %", ", ".join([*actions, action]), fast, severity=severity)
+            name, text = f"fast throttle <= {ceiling} %", ", ".join([*actions, action])
+            yield Plan(name, text, fast, severity=severity, ceiling=ceiling)
     if guest.ring_entries:
         for quota in _QUOTAS:
             action = f"limit each vCPU's dirty rate to {quota} MiB/s"

@@ -15,6 +15,7 @@ from simlib.vmm.guest import GuestSample, RunningGuest
 from simlib.vmm.plans import (
     LONGER_DOWNTIMES,
     SURE,
+    SURE_BELOW_CEILING,
     Plan,
     PlanOutcome,
     Severity,
@@ -49,17 +50,18 @@ class SimulatedPlans(NamedTuple):
 
 
 class _Simulated(NamedTuple):
-    """A plan with its outcomes; `row`: its row of the table."""
+    """A plan with its outcomes; `number`: its position among the plans, `row`: its row of the table."""
 
+    number: int
     plan: Plan
     outcomes: list[PlanOutcome]
     row: dict[str, Any]
 
     @property
-    def rank(self) -> tuple[bool, Severity]:
+    def rank(self) -> tuple[bool, Severity, int]:
         """Sort key by severity."""
         severity = Severity.KEEP if self.plan.name == "current" else impact(self.plan, self.row)
-        return self.plan.restart, severity
+        return self.plan.restart, severity, self.number
 
 
 def simulate_plans(
@@ -74,15 +76,15 @@ def simulate_plans(
     """
     simulated, candidates = list[_Simulated](), list(plans(guest, targets, emit))
     best: _Simulated | None = None
-    for number, plan in enumerate(candidates):
-        if best is not None and _is_dominated(plan, best, simulated):
+    for number, plan in _in_order(candidates):
+        if (best is not None and _is_dominated((number, plan), best, simulated)) or _is_hopeless(plan, simulated):
             continue
         if progress is not None:
             progress(f"migrating: {plan.name}", number / len(candidates))
         outcomes = _outcomes(plan, guest, targets, samples, starts)
         row: dict[str, Any] = dict(table_of({plan.name: outcomes}, targets).iloc[0])
         row |= {"cost": cost_of(plan, row, guest.settings), "running": plan.running, "restart": plan.restart}
-        result = _Simulated(plan, outcomes, row)
+        result = _Simulated(number, plan, outcomes, row)
         simulated.append(result)
         if is_sure(plan, row) and (best is None or result.rank < best.rank):
             best = result
@@ -119,14 +121,34 @@ def _part(
     return simulate_plan(plan, guest, targets, samples, starts)
 
 
-def _is_dominated(plan: Plan, best: _Simulated, simulated: Sequence[_Simulated]) -> bool:
+def _in_order(candidates: Sequence[Plan]) -> list[tuple[int, Plan]]:
+    """Return the plans, numbered, in the order of simulation: by severity, and the highest ceiling of each early."""
+    highest: dict[Severity, int] = {}
+    for plan in candidates:
+        highest[plan.severity] = max(plan.ceiling, highest.get(plan.severity, 0))
+
+    def key(item: tuple[int, Plan]) -> tuple[bool, Severity, bool]:
+        plan = item[1]
+        return plan.restart, plan.severity, 0 < plan.ceiling < highest[plan.severity]
+
+    return sorted(enumerate(candidates), key=key)
+
+
+def _is_hopeless(plan: Plan, simulated: Sequence[_Simulated]) -> bool:
+    """True if the migration does not surely converge with this ceiling, or a higher one."""
+    return plan.ceiling > 0 and any(
+        done.plan.ceiling >= plan.ceiling and done.row["converges"] < SURE_BELOW_CEILING for done in simulated
+    )
+
+
+def _is_dominated(numbered: tuple[int, Plan], best: _Simulated, simulated: Sequence[_Simulated]) -> bool:
     """True if a plan cannot be less severe than the best one, and is no alternative to it that is worth showing."""
-    severity = impact(best.plan, best.row)
+    (number, plan), severity = numbered, impact(best.plan, best.row)
     if plan.restart or severity <= Severity.ADJUST:
         return True
     if plan.severity in LONGER_DOWNTIMES:  # alternatives to throttling: up to the shortest that converges
         return any(done.plan.severity in LONGER_DOWNTIMES and done.row["converges"] >= SURE for done in simulated)
-    return plan.severity is not Severity.POSTCOPY and severity <= plan.severity
+    return plan.severity is not Severity.POSTCOPY and (severity, best.number) <= (plan.severity, number)
 
 
 def _nearness(row: Any) -> tuple[float, float, float]:
