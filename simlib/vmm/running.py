@@ -73,7 +73,8 @@ def running_migration(guest: RunningGuest) -> RunningMigration | None:
         return None
     memory = guest.memory or last.total_bytes or 0.0
     position = _position(guest.running, float(memory), guest.settings)
-    throttle = None if last.throttle is None and last.passes is None else round(last.throttle or 0.0)
+    hidden = last.throttle is None and (last.passes is None or VMMS[guest.vmm].whole_passes)
+    throttle = None if hidden else round(last.throttle or 0.0)
     return RunningMigration(
         last.time_s, last.remaining_bytes, position, last.passes, throttle, _pass_s(guest, position)
     )  # fmt: skip
@@ -145,7 +146,7 @@ def _until_now(
 ) -> list[PrecopyTrajectory | None]:
     """Simulate the migration of each sampled guest up to now, unless nothing follows from it."""
     settings, vmm = guest.settings, VMMS[guest.vmm]
-    hidden = state.left_bytes is None or state.synchronisations is None
+    hidden = None in (state.left_bytes, state.synchronisations, state.throttle)
     if not state.time_s or (state.in_first_pass and not hidden):
         return [None] * len(samples)
     return [

@@ -89,6 +89,6 @@ ANY_TOOL = Tool("QEMU")
 
 
 def first_pass_s(guest: RunningGuest, settings: Settings) -> float:
-    """Time to send all of the memory once, s."""
+    """Time to send all of the memory once, without pages that are known to be zeros, s."""
     bits = min(guest.link, settings.max_bandwidth * 8) if settings.max_bandwidth else guest.link
-    return guest.memory * 8 / (_LINK_SHARE * bits)
+    return max(guest.memory - (guest.zeros or 0), 1) * 8 / (_LINK_SHARE * bits)
