@@ -217,7 +217,7 @@ def _binomial(most: Floats, samples: float, share: Floats) -> Floats:
     binomial and negative-binomial data") is 100 times as fast as the exact sum, and its error is below 0.01.
     """
     if most.max() <= _EXACT_COUNT:
-        return np.asarray(scipy.special.bdtr(most, samples, share))
+        return np.asarray(scipy.special.bdtr(most, int(samples), share))
     changed = np.arcsin(np.sqrt(np.minimum(1.0, (most + 0.75) / (samples + 0.5))))
     return np.asarray(scipy.special.ndtr(2 * np.sqrt(samples + 0.5) * (changed - np.arcsin(np.sqrt(share)))))
 
