@@ -166,6 +166,7 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
                 timeout=pick((10**12, 10**12, 10**12, 10**12, 0, 200 * US)),
                 slow_fault_every=pick((0, 0, 2)),
                 clear_threads=helpers,
+                cpu_use=pick((1.0, 1.0, 0.5, 0.1)) if migrates else 1.0,
             ),
             **(throttled(pick, when, interval, page_size) if migrates else {}),
         ),
@@ -201,6 +202,8 @@ def setting_of(scenario: Scenario) -> Setting:
         buffer=kernel.buffer_entries,
         rings=kernel.ring_entries > 0,
         throttle_rule=throttle_rule(scenario),
+        interval=workload.access_interval if workload.cpu_use < 1 else 0,
+        work=round(workload.cpu_use * workload.access_interval),
     )
 
 
@@ -255,7 +258,7 @@ CLASSES = (
     "switched over for the downtime", "clear_under_load", "dirty_log_perf_test", "log buffers", "full log buffers",
     "dirty bits alone", "full rings", "runs of several entries", "rings behind log buffers", "throttled",
     "throttled again", "throttled by windows", "GET within a pass", "sleeping vCPUs", "dirty limit",
-    "sleeps at a full ring",
+    "sleeps at a full ring", "idle vCPUs", "vCPUs that catch up", "sleeps of idle vCPUs",
 )  # fmt: skip
 """Classes of scenarios that are counted."""
 
@@ -320,6 +323,9 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
         "sleeping vCPUs": account.sleeps > 0,
         "dirty limit": rule is not None and rule.limit > 0 and account.throttle > 0,
         "sleeps at a full ring": account.ring_sleeps > 0,
+        "idle vCPUs": account.idles > 0,
+        "vCPUs that catch up": account.late > 0 and account.idles > 0,
+        "sleeps of idle vCPUs": account.idle_sleeps > 0,
     }  # fmt: skip
     return (name for name, holds in facts.items() if holds)
 

@@ -33,7 +33,7 @@ MAX_FAILURES = "1"
 LIMIT_S = 400
 """Time limit of a test run; a mutation that exceeds it counts as caught."""
 
-TESTS = ["test_rules.py", "test_turns.py", "test_identity.py", "test_lines.py",
+TESTS = ["test_rules.py", "test_turns.py", "test_identity.py", "test_lines.py", "test_pace.py",
          "test_conservation.py::test_helper_threads_clear_their_parts_before_they_are_sent",
          "test_conservation.py::test_no_scenario_breaks_an_invariant",
          "test_conservation.py::test_a_vcpu_that_faults_or_sleeps_has_emptied_its_log_buffer",
@@ -51,15 +51,17 @@ class Edit(NamedTuple):
     wrong: str
 
 
-(REF_ACCESS, REF_INTERPRETER, REF_LOCKING, REF_LOCKS, REF_LOGS, REF_MEMORY, REF_THREADS, REF_THROTTLING) = (
+(REF_ACCESS, REF_INTERPRETER, REF_LOCKING, REF_LOCKS, REF_LOGS, REF_MEMORY, REF_THREADS, REF_THROTTLING,
+ REF_WAITING) = (
     f"simulator/engine/reference/{module}.py"
-    for module in ("access", "interpreter", "locking", "locks", "logs", "memory", "threads", "throttling")
-)
+    for module in ("access", "interpreter", "locking", "locks", "logs", "memory", "threads", "throttling",
+                   "waiting")
+)  # fmt: skip
 WORKLOADS = "simulator/workloads/"
-ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, LOOKAHEAD, FAST_FORWARD, THROTTLING, STATISTICS, TURNS = (
+ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, LOOKAHEAD, FAST_FORWARD, THROTTLING, STATISTICS, TURNS, WAITING = (
     f"simulator/engine/compiled/{module}.py"
     for module in ("access", "locks", "logs", "memory", "interpreter", "clock", "lookahead", "fast_forward",
-                   "throttling", "statistics", "turns")
+                   "throttling", "statistics", "turns", "waiting")
 )  # fmt: skip
 
 MUTATIONS: dict[str, list[Edit]] = {
@@ -127,7 +129,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(INTERPRETER, "thread.asleep == 0 and thread.holds == 0 and", "thread.asleep == 0 and")
     ],
     "a vCPU on the way back from an interrupt is interrupted again": [
-        Edit(REF_THREADS, "not (self.asleep or self.holds or self.interrupted)", "not (self.asleep or self.holds)")
+        Edit(REF_THREADS, "not (self.asleep or self.holds or self.interrupted or", "not (self.asleep or self.holds or")
     ],
     "a vCPU that held a lock once is never in the guest again": [Edit(LOCKS, "        thread.holds -= 1\n", "")],
     "a nested lock resets the acquisition time of the outer one": [
@@ -146,7 +148,7 @@ MUTATIONS: dict[str, list[Edit]] = {
     "SEEK goes one place too far": [Edit(CLOCK, "rank = min(rank, choices - 1)", "rank = min(rank + 1, choices - 1)")],
     "a barrier wakes one too few": [
         Edit(
-            INTERPRETER,
+            WAITING,
             "for j in range(run.threads.shape[0]):\n        other",
             "for j in range(1, run.threads.shape[0]):\n        other",
         )
@@ -259,6 +261,23 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(
             WORKLOADS + "migration.py", "        program.back(REGION)\n        _get(kernel)\n", "        _get(kernel)\n"
         )
+    ],
+    # -- a guest with idle CPU time
+    "an idle vCPU sleeps only before its next access": [
+        Edit(THROTTLING, "if vcpu.idle > 0 and time > 0:", "if vcpu.idle > 9:")
+    ],
+    "an idle vCPU is kicked": [Edit(INTERPRETER, " and thread.interrupted == 0 and thread.idle == 0", "")],
+    "in both engines the due time does not advance": [
+        Edit(REF_WAITING, "else thread.due + interval", "else thread.due"),
+        Edit(WAITING, "else thread.due + step.a", "else thread.due"),
+    ],
+    "in both engines a late vCPU idles": [
+        Edit(REF_WAITING, "else thread.due + interval", "else max(shown, thread.due) + interval"),
+        Edit(WAITING, "else thread.due + step.a", "else max(shown, thread.due) + step.a"),
+    ],
+    "in both engines a vCPU does not catch up after a throttle's sleep": [
+        Edit(REF_WAITING, "        thread.throttled += pause\n", "        thread.due = thread.alarm\n"),
+        Edit(WAITING, "    thread.throttled += pause\n", "    thread.due = thread.alarm\n"),
     ],
     # -- in both engines alike
     "in both engines CLEAR leaves the page writable": [

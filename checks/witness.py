@@ -21,6 +21,9 @@ checks that a migration loses no page. The rules for a memslot:
 - A VMM may compare the pages dirtied since its last check with the pages sent, and throttle the guest: then the vCPUs
   sleep repeatedly before their next accesses. Or the VMM limits each vCPU by its ring: if the ring is full, the vCPU
   sleeps.
+- A vCPU may have idle time: each of its accesses is due at a time, one interval after the one before. It computes for
+  some time before each access, and idles until that time begins. A vCPU that is late does not idle. It leaves the guest
+  to idle, so that its log buffer is emptied, and if it must sleep then, it does so at once.
 - A block (huge page) has a single entry. Protecting a page of the block protects all its pages. Handling a write to it
   replaces the block by a table that maps only the written page, unless KVM has split the block eagerly, which changes
   no permission.
@@ -52,6 +55,7 @@ NON_SCANS = (
     "throttle",
     "dirty_limit_update",
     "dirty_limit_sleep",
+    "pace",
 )
 """Kinds of entries that are not scans."""
 
@@ -67,11 +71,11 @@ class Entry(NamedTuple):
     thread: int
     kind: str
     """``write``, or a scan: ``set protect collect clear send all protect_run take sync``; or ``drain harvest reset``,
-    or ``pause throttle_check throttle dirty_limit_update dirty_limit_sleep``.
+    or ``pause throttle_check throttle dirty_limit_update dirty_limit_sleep pace``.
     """
     page: int
-    """Page of a write or scan; thread of ``drain harvest reset dirty_limit_update dirty_limit_sleep``, by the buffer,
-    ring or sleep; the throttle of ``throttle_check throttle``; the time of the kick before ``pause``.
+    """Page of a write or scan; thread of ``drain harvest reset dirty_limit_update dirty_limit_sleep pace``, by the
+    buffer, ring or sleep; the throttle of ``throttle_check throttle``; the time of the kick before ``pause``.
     """
     count: int
     """Number: for a write, 1 after a fault, 2 if hardware logged it; for a scan, pages that match; for ``drain harvest
@@ -151,6 +155,10 @@ class Setting(NamedTuple):
     """Capacity of a vCPU's log buffer, pages."""
     rings: bool = False
     throttle_rule: ThrottleRule | None = None
+    interval: int = 0
+    """Time between two accesses of a vCPU that has idle time; 0: it has none."""
+    work: int = 0
+    """Part of this time that it computes."""
 
     @property
     def downtime_pages(self) -> int:
@@ -197,6 +205,11 @@ class Account:
     """Throttle at the end, percent; 1: vCPUs are limited."""
     sleeps: int = 0
     ring_sleeps: int = 0
+    idles: int = 0
+    late: int = 0
+    """Accesses for which a vCPU idled, and accesses that were late."""
+    idle_sleeps: int = 0
+    """Sleeps that began while the vCPU was idle."""
 
     @property
     def passes(self) -> int:
@@ -232,6 +245,7 @@ class Witness:
         self.expected_sleeps: list[set[int]] = [set() for _ in range(setting.vcpus)]  # durations of sleep
         self.must_sleep = [0] * setting.vcpus  # 1: after the fault that it may be in; 2: at once
         self.until, self.sleep_us, self.pushed, self.pushed_at_update = ([0] * setting.vcpus for _ in range(4))
+        self.next_due, self.idle_until = [-1] * setting.vcpus, [0] * setting.vcpus
         self.due = ("start", 0)
         self.entry: Entry | None = None
 
@@ -260,6 +274,8 @@ class Witness:
             entry.thread < setting.vcpus and (setting.shared or own_page), "a page of another vCPU was written"
         )
         self.require(entry.time >= self.until[entry.thread], "a vCPU wrote in its sleep")
+        ready = self.idle_until[entry.thread] + setting.work
+        self.require(not setting.interval or entry.time >= ready, "a vCPU wrote before it had computed")
         late = self.must_sleep[entry.thread]
         self.require(not late or (late == 1 and entry.count == 1), "a vCPU wrote before it slept")
         self.must_sleep[entry.thread] = 2 * (late > 0)
@@ -404,7 +420,8 @@ class Witness:
         for vcpu, durations in enumerate(self.expected_sleeps):
             durations.add(time)
             if time and self.until[vcpu] <= entry.time:
-                self.must_sleep[vcpu] = max(1, self.must_sleep[vcpu])
+                idle = self.idle_until[vcpu] > entry.time
+                self.must_sleep[vcpu] = 2 if idle else max(1, self.must_sleep[vcpu])
 
     def pause(self, entry: Entry) -> None:
         """Let a vCPU sleep after the time of a kick."""
@@ -413,6 +430,18 @@ class Witness:
         self.must_sleep[entry.thread] = 0
         self.until[entry.thread] = entry.time + entry.page + entry.count
         self.account.sleeps += 1
+        self.account.idle_sleeps += self.idle_until[entry.thread] > entry.time
+
+    def pace(self, entry: Entry) -> None:
+        """Let a vCPU idle until it must compute for its next access; one that is late continues at once."""
+        vcpu, interval = entry.thread, self.setting.interval
+        self.require(interval > 0 and entry.page == vcpu < self.setting.vcpus, "not a vCPU with idle time")
+        self.require(entry.time >= max(self.until[vcpu], self.idle_until[vcpu]), "a vCPU went on in its sleep")
+        due = self.next_due[vcpu] if self.next_due[vcpu] >= 0 else entry.time
+        self.require(entry.count == max(0, due - entry.time), f"its next access is due at {due} ps")
+        self.next_due[vcpu], self.idle_until[vcpu] = due + interval, entry.time + entry.count
+        self.account.idles += entry.count > 0
+        self.account.late += due < entry.time
 
     def dirty_limit_update(self, entry: Entry) -> None:
         """Measure a vCPU's dirty rate in MiB (256 pages of 4 KiB)."""

@@ -28,6 +28,9 @@ def check(host: Host, policy: Policy, workload: Workload, vcpus: int, memory: in
     if workload.keeps_accessing and not workload.access_interval:
         hint = "without time between accesses, simulated time would not advance"
         raise InputError("workload.access_interval", format_duration(0), "must be more than 0", hint)
+    if workload.cpu_use < 1 and not workload.keeps_accessing:
+        rule = f"{workload.kind} models vCPUs without idle CPU time, unless they keep running"
+        raise InputError("workload.cpu_use", workload.cpu_use, rule, 'remove cpu_use, or use kind = "migration"')
     if (facts.keeps_accessing or (workload.kind == "teardown" and workload.guest_runs)) and host.clock != "wall":
         rule = f"{workload.kind} measures the guest's speed over time, which needs a clock shared by all vCPUs"
         raise InputError("host.clock", host.clock, rule, 'use clock = "wall"')

@@ -360,6 +360,13 @@ class Program:
         self.add(Step.SLEEP, time_ps)
         self.add(Step.WAKE)
 
+    def pace(self, interval_ps: int, entry_ps: int = 0) -> None:
+        """Idle until the time that is due, which each time is `interval_ps` later; a thread that is late does not idle.
+
+        - `entry_ps`: time for each page of the thread's log buffer, which it empties before it idles.
+        """
+        self.add(Step.PACE, interval_ps, entry_ps)
+
     def throttle_check(self, begins: bool = False) -> None:
         """Throttle the vCPUs if they dirtied too many pages; `begins`: only restart the counts."""
         self.add(Step.THROTTLE_CHECK, begins)

@@ -49,6 +49,13 @@ def number(low: float, high: float) -> Parser:
     return parse
 
 
+def share(value: Any, what: str) -> float:
+    """A number above 0, and at most 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise InputError(what, value, "must be a number above 0, and at most 1")
+    return float(value)
+
+
 def steps_up(low: int, high: int) -> Parser:
     """A list of pairs of a whole number within bounds, which increases from pair to pair, and a number above 0."""
 

@@ -297,7 +297,10 @@ class Step(IntEnum):
         "the same time. WAKE must follow.", Argument("pauses", 0, 2), Argument("entry_ps")  # fmt: skip
     DIRTY_LIMIT_UPDATE = 29, "Measure each vCPU's dirty rate since the last update and set its next sleep."
     DIRTY_LIMIT_SLEEP = 30, "Begin a sleep for the time that DIRTY_LIMIT_UPDATE set. WAKE must follow."
-    END = 31, "End the thread."
+    PACE = 31, "Advance the thread's due time by `interval_ps`; the first PACE sets it to the clock. If it is in the " \
+        "future, leave the guest, empty the log buffer, as by DRAIN, and idle until then. A throttle's sleep during " \
+        "this time begins at once.", Argument("interval_ps"), Argument("entry_ps")  # fmt: skip
+    END = 32, "End the thread."
 
     def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:
         """Create a member with its meaning and arguments."""

@@ -72,7 +72,9 @@ class Workload(rules.Checked):
       ``sequential``, cyclically from a random page; ``uniform``, a random page each time; ``zipf``, by Zipf's law.
     - `shared`: each such vCPU accesses all memory instead of its own part.
     - `zipf_exponent`: the r-th most popular page has a share of the accesses proportional to r^-`zipf_exponent`.
-    - `access_interval`: picoseconds of a vCPU's own work between two accesses.
+    - `access_interval`: picoseconds between two accesses of a vCPU that is not delayed.
+    - `cpu_use`: share of this time for which the vCPU computes. It is idle for the rest, so that a vCPU that a fault, a
+      kick or a throttle delayed can catch up.
     - `warm_up`: picoseconds for which the guest of ``migration`` and ``zap`` runs undisturbed.
     - `link`: bits per second that a migration can send.
     - `clear_when`: ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
@@ -118,6 +120,7 @@ class Workload(rules.Checked):
     shared: bool = rules.rule(rules.flag, False)
     zipf_exponent: float = rules.rule(rules.number(0, 4), 0.99)
     access_interval: int = rules.duration("1us")
+    cpu_use: float = rules.rule(rules.share, 1.0)
     warm_up: int = rules.duration("100ms")
     link: int = rules.bandwidth("25Gbit/s")
     clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get", "ring"), "lazy")
@@ -150,6 +153,15 @@ class Workload(rules.Checked):
     def keeps_accessing(self) -> bool:
         """True if the guest accesses a page once per ``access_interval`` while userspace works."""
         return self.facts.keeps_accessing or self.guest_runs or (self.kind == "eager_split" and not self.parked)
+
+    @property
+    def access_work(self) -> int:
+        """Time that a vCPU computes between two accesses, ps.
+
+        >>> Workload(access_interval=1_000_000, cpu_use=0.2).access_work
+        200000
+        """
+        return round(self.cpu_use * self.access_interval)
 
     @property
     def rings(self) -> bool:

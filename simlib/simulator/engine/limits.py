@@ -20,7 +20,7 @@ HORIZON_PS = (1 << 52) - 1
 MAX_PRIVATE_STEPS = 1 << 26
 """Maximum number of steps of a thread while its clock does not advance; more steps indicate an endless loop."""
 
-_BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
+_BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET, Step.PACE)
 """Steps that take time for each entry of a log buffer or of dirty rings."""
 
 _TIMED = step_mask(Step.RUN, Step.HOLD, Step.SCAN, Step.SLEEP, *_BY_ENTRY)
@@ -48,10 +48,10 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     jittered = runs & (b > 0)
     limits[jittered] = np.minimum(HORIZON_PS, 2**62 // draws.max(axis=1)[b[jittered]])
     # In floating point, because a product may overflow int64; it then exceeds the limit anyway.
-    worst = np.where(runs | (kinds == Step.SLEEP), a.astype(float), 0.0)
+    worst = np.where(runs | (kinds == Step.SLEEP) | (kinds == Step.PACE), a.astype(float), 0.0)
     worst[scans] = 64.0 * (b[scans].astype(float) + d[scans]) + c[scans]
-    for kind, argument in zip(_BY_ENTRY, (d, a, a, b), strict=True):
-        worst[kinds == kind] = float(entries) * argument[kinds == kind]
+    for kind, argument in zip(_BY_ENTRY, (d, a, a, b, b), strict=True):
+        worst[kinds == kind] = np.maximum(worst, float(entries) * argument)[kinds == kind]
     if (worst > limits).any():
         index = int(np.argmax(worst > limits))
         raise HorizonError(

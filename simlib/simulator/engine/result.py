@@ -66,10 +66,11 @@ EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", 
 """Kinds of trace event, by number. ``poll``: a thread found the lock free in its turn, without a hand-off."""
 
 LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset", "pause", "throttle_check",
-          "throttle", "dirty_limit_update", "dirty_limit_sleep")  # fmt: skip
+          "throttle", "dirty_limit_update", "dirty_limit_sleep", "pace")  # fmt: skip
 """Kinds of ledger entry, by number: the guest wrote a page; a scan visited a word (`simlib.model.steps.Scan`); a log
 buffer was emptied; new entries of a dirty ring were harvested; a run of entries was taken out of the ring; a throttled
-vCPU sleeps; the steps THROTTLE_CHECK, THROTTLE (if it pauses the vCPUs), DIRTY_LIMIT_UPDATE and DIRTY_LIMIT_SLEEP.
+vCPU sleeps; the steps THROTTLE_CHECK, THROTTLE (if it pauses the vCPUs), DIRTY_LIMIT_UPDATE, DIRTY_LIMIT_SLEEP and
+PACE.
 """
 
 
@@ -161,14 +162,17 @@ class EngineResult:
       for it so far; time by activity includes a wait only after it has ended.
     - `lap_histogram`, shape (1888,): laps (`Step.LAP`) of all threads by `lap_bin`.
     - `lap_max_ps`, shape (n_threads,): longest lap of each thread; if laps are accesses to memory, its longest stall.
+    - `throttled_ps`, shape (n_threads,): part of a vCPU's idle time for which it slept because of a throttle or of its
+      dirty limit; a sleep that began while the vCPU was idle counts in full.
     - `throttle`: throttle of the vCPUs at the end, percent; 1 if the dirty limit has started.
     - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and mode (of lock events); empty unless
       requested.
     - `ledger`, shape (n_entries, 5): time, thread, `LEDGER` number, page (of a scan: the first), and a count: for a
       write, 1 after a fault, 2 if hardware logged it, else 0; for a scan, the pages that matched. The last two are,
       for log buffers and dirty rings, their owner and the number of entries; for the steps that slow vCPUs down, the
-      throttle (for DIRTY_LIMIT_UPDATE and DIRTY_LIMIT_SLEEP the vCPU, for a sleep the kick before it) and a duration
-      (µs for the dirty limit's steps; for THROTTLE_CHECK, whether it only begins a period). Empty unless requested.
+      throttle (for DIRTY_LIMIT_UPDATE, DIRTY_LIMIT_SLEEP and PACE the thread, for a sleep the kick before it) and a
+      duration (µs for the dirty limit's steps; for PACE, 0 if the thread is late; for THROTTLE_CHECK, whether it only
+      begins a period). Empty unless requested.
     """
 
     end_ps: int
@@ -190,6 +194,7 @@ class EngineResult:
     stamp_waits: NDArray[np.int64]
     lap_histogram: NDArray[np.int64]
     lap_max_ps: NDArray[np.int64]
+    throttled_ps: NDArray[np.int64]
     throttle: int
     trace: NDArray[np.int64]
     ledger: NDArray[np.int64]

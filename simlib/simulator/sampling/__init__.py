@@ -60,6 +60,7 @@ def unsupported_reason(scenario: Scenario) -> str:
         and guest.pages <= workload.downtime // page_time(scenario),
         "a throttled guest cannot be sampled; simlib migrate computes pre-copy (workload.throttle)": workload.throttle
         != "none",
+        "a guest that catches up after delays cannot be sampled (workload.cpu_use)": workload.cpu_use < 1,
         "threads that only run CLEAR cannot be sampled (workload.clear_threads)": workload.clear_threads > 0,
         "enabling page by page cannot be sampled (workload.initially_set)": not (workload.initially_set or rings),
         "scanning all entries for dirty bits cannot be sampled (policy.dirty_tracking)": policy.dirty_tracking == "dbm",

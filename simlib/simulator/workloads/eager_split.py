@@ -270,7 +270,7 @@ METRICS = (
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """Values of `METRICS`."""
     workload, parked = scenario.workload, scenario.host_costs.guest_access or 0
-    access = parked if workload.parked else workload.access_interval
+    access = parked if workload.parked else workload.access_work
     return {
         "enable_time": phase_seconds(job, raw, "enabled"),
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),

@@ -80,7 +80,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "get_dirty_log_time": phase_seconds(job, raw, "got"),
         "get_wait_time": waits,
         "dirty_pages": [float(raw.stamp_thread[i, _BITMAP]) for i in ends],
-        **cpu_times(scenario, job, raw, (UNDISTURBED, job.stamps[-1]), scenario.workload.access_interval),
+        **cpu_times(scenario, job, raw, (UNDISTURBED, job.stamps[-1]), scenario.workload.access_work),
         **guest_metrics(scenario, raw, curve(scenario, job, raw)),
         **lock_metrics(scenario, raw),
     }

@@ -242,7 +242,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     times, link = raw.stamp_ps, page_time(scenario)
     enabled, after = stamps[Stamp("enabled")], stamps[Stamp("left")]
     return {
-        **cpu_times(scenario, job, raw, (UNDISTURBED, SWITCHOVER), scenario.workload.access_interval),
+        **cpu_times(scenario, job, raw, (UNDISTURBED, SWITCHOVER), scenario.workload.access_work),
         "clear_cpu_time": work + wait + other,
         "clear_work_time": work,
         "clear_wait_time": wait,
@@ -255,7 +255,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "downtime": float(times[after] - times[switchover] + pages_left * link) * PS,
         **above,
         "throttle": 0.0 if job.throttle is None or job.throttle.limit else float(raw.throttle),
-        "throttled_share": float(raw.thread_ps[:vcpus, _IDLE].sum() / max(1, raw.thread_end_ps[:vcpus].sum())),
+        "throttled_share": float(raw.throttled_ps[:vcpus].sum() / max(1, raw.thread_end_ps[:vcpus].sum())),
         **guest_metrics(scenario, raw, curve),
         **lock_metrics(scenario, raw),
     }

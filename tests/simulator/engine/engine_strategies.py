@@ -73,6 +73,8 @@ LINES = 2
 QUANTILES = tuple(np.concatenate([np.linspace(0, 0.1, 3000, endpoint=False), np.linspace(0.1, 1, 1097)]).tolist())
 """Places: three quarters of them in the first tenth."""
 RUNNING = ("clear_under_load", "get_dirty_log", "migration", "migration", "zap")
+WITH_INTERVAL = ("get_dirty_log", "migration", "zap")
+"""Kinds whose guest has a time between accesses, and may be idle for a part of it."""
 KINDS = ("dirty_log_perf_test", *RUNNING)
 
 
@@ -179,6 +181,7 @@ def scenarios(draw, kinds=KINDS):
             pause=draw(st.sampled_from([0, 30_000_000])),
             access=draw(st.sampled_from(["sequential", "uniform", "zipf"])),
             access_interval=access,
+            cpu_use=draw(st.sampled_from([1.0, 1.0, 0.5, 0.07])) if kind in WITH_INTERVAL else 1.0,
             shared=draw(st.booleans()),
             warm_up=draw(st.sampled_from([0, 70_000_000])),
             link=draw(st.sampled_from([10**11, 10**13])),
@@ -260,6 +263,7 @@ def busy_scenarios(draw):
             pause=draw(st.sampled_from([0, 2_000_000, 20_000_000])),
             access=draw(st.sampled_from(["sequential", "sequential", "uniform", "zipf"])),
             access_interval=access,
+            cpu_use=draw(st.sampled_from([1.0, 1.0, 1.0, 0.9, 0.3])) if kind in WITH_INTERVAL else 1.0,
             shared=draw(st.sampled_from([False, False, True])),
             warm_up=draw(st.sampled_from([0, 10_000_000])),
             link=draw(st.sampled_from([10**13, 10**14])),
@@ -288,6 +292,10 @@ class _Writer:
 
     def run(self):
         self.program.run(self.draw(TIMES), self.draw(st.integers(0, 2)))
+
+    def pace(self):
+        self.program.pace(self.draw(TIMES), self.draw(TIMES))
+        self.run()
 
     def hold(self):
         self.program.hold(self.draw(TIMES), self.draw(st.integers(0, 2)))
@@ -367,8 +375,11 @@ class _Writer:
         actions = (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER, Map.ZAP, Map.NONE])), Map.BLOCK)
         faults = [fault(action) for action in actions]
         stride, batch = self.draw(st.sampled_from([7, 16, 64])), self.draw(st.sampled_from([64, 100, ALL]))
+        paced = self.draw(st.booleans())
         with p.loop(until=REGION.done()), p.extent(batch, aligned=self.draw(st.booleans())) as part:
             with p.loop(until=part.done()):
+                if paced:
+                    self.pace()
                 p.access(*faults, on_full=self.draw(st.sampled_from([None, self.leave])) if self.roomy else self.leave)
                 if self.draw(st.integers(0, 3)) == 0:
                     p.read_stopwatch()
@@ -502,7 +513,7 @@ class _Writer:
                     self.run()
                     for part in range(self.draw(st.integers(0, 3))):
                         what = self.draw(
-                            st.sampled_from(["section", "section", "walk", "scan", "migrate", "loop", "slow"])
+                            st.sampled_from(["section", "section", "walk", "scan", "migrate", "loop", "slow", "pace"])
                         )
                         if what == "loop" and part < 2:
                             with p.repeat(self.draw(st.integers(2, 20))):

@@ -262,6 +262,28 @@ def test_the_witness_detects_a_missing_sleep(change, invariant):
         Witness(setting).replay(ledger, marks)
 
 
+def write_early(ledger, marks):
+    """Move the write after a time of idleness to its end."""
+    at, (time, vcpu, _, _, idle) = next((n, e) for n, e in enumerate(ledger) if e[2] == "pace" and e[4] > 0)
+    row = next(n for n, e in enumerate(ledger) if n > at and e[1:3] == (vcpu, "write"))
+    ledger[row] = (time + idle, *ledger[row][1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "invariant"),
+    [
+        pytest.param(alter("pace", count=1), "its next access is due at", id="another due time"),
+        pytest.param(forget("pace"), "its next access is due at", id="an access without a due time"),
+        pytest.param(write_early, "before it had computed", id="a write without computing"),
+    ],
+)
+def test_the_witness_detects_a_vcpu_that_idles_too_little_or_too_much(change, invariant):
+    setting, ledger, marks = a_run(cpu_use=0.3)
+    change(ledger, marks)
+    with pytest.raises(InvariantError, match=invariant):
+        Witness(setting).replay(ledger, marks)
+
+
 def test_the_witness_knows_no_steps():
     """The witness does not repeat errors of the model, of a program or of an engine: it imports none of them."""
     modules = {

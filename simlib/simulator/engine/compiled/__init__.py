@@ -5,8 +5,8 @@
 `state` holds the records of a run, `calendar` the order of wake-ups, `lookahead` the steps that need no event (with the
 facts that `static_analysis` derives from the programs and the rounds that `fast_forward` learns), `access` the guest's
 memory accesses, `clock` the passing of time, `turns` the scheduling of an emulator's single processor, `locks` the lock
-disciplines, `throttling` the throttling of vCPUs, `memory` the page table and the dirty log, `logs` the log buffers
-and dirty rings, `statistics` the records. `interpreter` runs one step after another.
+disciplines, `waiting` barriers, sleep and idling, `throttling` the throttling of vCPUs, `memory` the page table and the
+dirty log, `logs` the log buffers and dirty rings, `statistics` the records. `interpreter` runs one step after another.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def _engine_result(state: Run) -> EngineResult:
         faults=threads["faults"].copy(),
         bin_ps=1 << int(world["shift"]),
         lap_max_ps=threads["lap_max"].copy(),
+        throttled_ps=threads["throttled"].copy(),
         throttle=int(world["throttle"]),
         **counters._replace(trace=trace, ledger=ledger)._asdict(),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from simlib._lib.jit import cached_njit
-from simlib.model.steps import Adapt, Clock, Page, Quantity, Step
+from simlib.model.steps import Adapt, Page, Quantity, Step
 from simlib.simulator.engine.compiled import (
     calendar,
     clock,
@@ -23,6 +23,7 @@ from simlib.simulator.engine.compiled import (
     statistics,
     throttling,
     turns,
+    waiting,
 )
 from simlib.simulator.engine.compiled.access import access, interrupt, must_leave_for_interrupt
 from simlib.simulator.engine.compiled.inline import always_inline, call_at, inlined_at_caller, item, noinline, outlined
@@ -55,8 +56,10 @@ def quantity(pages, thread, step, time):
 
 @always_inline
 def in_guest(thread):
-    """True if a vCPU is in, entering or leaving the guest: without a lock, not waiting for one and not interrupted."""
-    return thread.asleep == 0 and thread.holds == 0 and thread.interrupted == 0
+    """True if a vCPU is in, entering or leaving the guest: without a lock, not waiting for one, neither interrupted nor
+    idle.
+    """
+    return thread.asleep == 0 and thread.holds == 0 and thread.interrupted == 0 and thread.idle == 0
 
 
 @always_inline
@@ -123,55 +126,6 @@ def private_step(run, thread, number, step, time):
 
 
 @outlined
-def wait_at_barrier(run, thread, number, step):
-    """Wait for the other threads at a barrier; the last one wakes them. Returns the thread's clock, or ASLEEP."""
-    world, barrier = run.worlds[0], step.a
-    now = world.now
-    thread.pc += 1
-    statistics.record_event(world, run.counters.trace, now, number, statistics.BARRIER, barrier)
-    run.arrived[barrier] += 1
-    if run.arrived[barrier] < step.b:
-        thread.parked = barrier
-        thread.tried = now
-        clock.change_running(world, now, -1)
-        thread.asleep = 1
-        return ASLEEP
-    clock.change_running(world, now, run.arrived[barrier] - 1)
-    run.arrived[barrier] = 0
-    for j in range(run.threads.shape[0]):
-        other = run.threads[j]
-        if other.parked == barrier:
-            other.parked = -1
-            other.asleep = 0
-            other.spent[clock.IDLE] += now - other.tried
-            if world.turn_ps == 0:
-                time = clock.run_ahead(run.steps, run.quantiles, other, now)
-                calendar.wake(run.tree, j, calendar.key_of(time, j))
-    return now
-
-
-@outlined
-def wake_or_sleep(run, thread):
-    """Read the clock; before the alarm, sleep until the alarm would be due if all threads ran meanwhile."""
-    world = run.worlds[0]
-    now = world.now
-    remaining = thread.alarm - clock.shown_time(world, now)
-    if remaining <= 0:
-        if thread.sleeping:
-            thread.spent[clock.IDLE] += now - thread.tried
-        thread.sleeping = 0
-        clock.change_running(world, now, 1)
-        thread.pc += 1
-        return now
-    if world.turn_ps > 0:
-        thread.sleeping, thread.tried = 1, now
-        return ASLEEP
-    wait = -(-remaining // (1 if world.clock == Clock.WALL else run.threads.shape[0]))
-    thread.spent[clock.IDLE] += wait
-    return now + wait
-
-
-@outlined
 def kick_vcpus(run, thread, number, step):
     """Interrupt all other vCPUs that are in the guest."""
     world = run.worlds[0]
@@ -194,9 +148,11 @@ def rare_step(run, thread, number, step):
     if kind == Step.TAKE:
         return locks.poll(run, thread, number, step)
     if kind == Step.BARRIER:
-        return wait_at_barrier(run, thread, number, step)
+        return waiting.wait_at_barrier(run, thread, number, step)
     if kind == Step.WAKE:
-        return wake_or_sleep(run, thread)
+        return waiting.wake_or_sleep(run, thread)
+    if kind == Step.PACE:
+        return waiting.pace(run, thread, number, step)
     if Step.DRAIN <= kind <= Step.LOG:
         return logs.log_maintenance(run, thread, number, step)
     if Step.THROTTLE_CHECK <= kind <= Step.DIRTY_LIMIT_SLEEP:

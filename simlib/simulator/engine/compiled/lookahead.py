@@ -18,6 +18,8 @@ including the counters, is the same as if each step had been an event. This is e
 - A changer that clears an extent word by word reaches a thread's region, or the end of its extent, only after it has
   cleared the pages before it that are both in the log and in the bitmap. As long as it is the only changer, no page
   leaves the log or the bitmap earlier.
+- A thread that idles (PACE) concerns others only by where they see it, out of the guest, and only a THROTTLE prolongs
+  its idle time. It looks again when its time is over, so a THROTTLE at or after the horizon finds it idle.
 - A bitmap that only one thread scans is private to that thread, which may therefore run ahead as it sends pages.
 - A thread may stop anywhere and continue at its own time, so every step not known to be safe is an event.
 
@@ -61,7 +63,7 @@ def prepare(run):
     static_analysis.find_sharers(world, threads, run.effects, run.changers)
     static_analysis.find_full_barriers(steps, threads, run.full_barriers)
     for step in steps:
-        step.ahead = static_analysis.lookahead_condition(steps, locks, threads.shape[0], step)
+        step.ahead = static_analysis.lookahead_condition(steps, locks, threads.shape[0], world.buffer_entries, step)
     learn_rounds(world, steps, run.rounds)
     static_analysis.find_clear_sweeps(steps, world.block_shift, run.rounds)
 

@@ -214,11 +214,13 @@ def locks_are_private(steps, locks, count, lock):
 
 
 @always_inline
-def lookahead_condition(steps, locks, count, step):
-    """Condition under which a thread may take a step ahead of the calendar."""
+def lookahead_condition(steps, locks, count, buffers, step):
+    """Condition under which a thread may take a step ahead of the calendar; `buffers`: pages of a log buffer."""
     kind = step.kind
     if kind == Step.LAP:
         return ALWAYS
+    if kind == Step.PACE:  # empties the log buffer; only changers make an idle thread sleep, or tell that it is idle
+        return PRIVATE_MEMORY if buffers > 0 else ALWAYS
     if kind == Step.ACCESS:
         return HIT
     if kind == Step.MAP or kind == Step.DRAIN or kind == Step.LOG:

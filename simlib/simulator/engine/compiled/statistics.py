@@ -15,8 +15,8 @@ from simlib.simulator.engine.result import ACTIVITIES, BINS, EVENTS, LAP_BITS, L
 WRITE = LEDGER.index("write")
 FIRST_SCAN = WRITE + 1  # a scan's kind is this plus its number
 DRAINED, HARVESTED, TAKEN = (LEDGER.index(name) for name in ("drain", "harvest", "reset"))
-PAUSED, THROTTLE_CHECKED, THROTTLED, DIRTY_LIMIT_UPDATED, DIRTY_LIMIT_SLEPT = (
-    LEDGER.index(name) for name in ("pause", "throttle_check", "throttle", "dirty_limit_update", "dirty_limit_sleep")
+PAUSED, THROTTLE_CHECKED, THROTTLED, DIRTY_LIMIT_UPDATED, DIRTY_LIMIT_SLEPT, PACED = range(
+    LEDGER.index("pause"), len(LEDGER)
 )
 
 _ACTIVITIES, _FAULTS = len(ACTIVITIES), 5

@@ -2,7 +2,7 @@
 """Steps that throttle the vCPUs."""
 
 from simlib.model.steps import Step
-from simlib.simulator.engine.compiled import clock, statistics
+from simlib.simulator.engine.compiled import clock, statistics, waiting
 from simlib.simulator.engine.compiled.inline import outlined
 from simlib.simulator.engine.compiled.statistics import record_entry, record_event
 from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_sleep_us, next_throttle, sleep_time
@@ -35,10 +35,14 @@ def throttle_vcpus(run, thread, number, pauses, entry):
     time = sleep_time(world.slice, world.window, world.throttle)
     if pauses:
         world.pause_entry = entry
-        for j in range(world.vcpus):
-            run.threads[j].pause = time
         record_event(world, run.counters.trace, world.now, number, statistics.THROTTLE, time)
         record_entry(world, run.counters.ledger, number, statistics.THROTTLED, world.throttle, time)
+        for j in range(world.vcpus):
+            vcpu = run.threads[j]
+            if vcpu.idle > 0 and time > 0:
+                waiting.sleep_idle(run, vcpu, j, time, 0)
+            else:
+                vcpu.pause = time
     else:
         time = world.slice if world.slice > 0 else world.window - time
     clock.fall_asleep(world, thread, time)
@@ -74,5 +78,6 @@ def throttle_step(run, thread, number, step):
         update_dirty_limit(run, number)
     else:
         record_entry(world, counters.ledger, number, statistics.DIRTY_LIMIT_SLEPT, number, thread.limit_sleep_us)
+        thread.throttled += thread.limit_sleep_us * 1_000_000
         clock.fall_asleep(world, thread, thread.limit_sleep_us * 1_000_000)
     return world.now

@@ -62,6 +62,12 @@ class SimulatedThread:
     """Number of locks held, excluding servers, and of lockless updates under way."""
     pause: int = 0
     """Duration of a throttle's sleep, pending or under way."""
+    throttled: int = 0
+    """Total duration of its sleeps because of a throttle or a dirty limit."""
+    due: int = -1
+    """Time of its last PACE's end unless it is late; -1: before its first PACE."""
+    idle: int = 0
+    """1 while it leaves the guest to idle in a PACE, 2 while it idles."""
     interrupted: int = 0
     """1 while it returns from an interrupt, 2 while it returns from a sleep."""
     kicked: bool = False
@@ -80,8 +86,10 @@ class SimulatedThread:
 
     @property
     def in_guest(self) -> bool:
-        """True if it is in, entering or leaving the guest: without a lock, not waiting for one and not interrupted."""
-        return not (self.asleep or self.holds or self.interrupted)
+        """True if it is in, entering or leaving the guest: without a lock, not waiting for one, neither interrupted nor
+        idle.
+        """
+        return not (self.asleep or self.holds or self.interrupted or self.idle)
 
 
 def initial_thread(job: Job, number: int, key: int, roused: simpy.Event) -> SimulatedThread:

@@ -35,10 +35,13 @@ class ThrottleSteps(WaitSteps):
         time = sleep_time(rule.slice, rule.window, self.throttle)
         if pauses:
             self.pause_entry = entry
-            for vcpu in self.threads[: self.job.vcpus]:
-                vcpu.pause = time
             self.record_event(self.now, thread, "throttle", time)
             self.record_entry(self.now, thread, "throttle", self.throttle, time)
+            for vcpu in self.threads[: self.job.vcpus]:
+                if vcpu.idle and time:
+                    self.sleep_idle(vcpu, time)
+                else:
+                    vcpu.pause = time
         else:
             time = rule.slice or rule.window - time
         return self.fall_asleep(thread, time)
@@ -61,4 +64,5 @@ class ThrottleSteps(WaitSteps):
     def dirty_limit_sleep(self, thread: SimulatedThread, *_: int) -> int:
         """Fall asleep for the time that the last DIRTY_LIMIT_UPDATE set."""
         self.record_entry(self.now, thread, "dirty_limit_sleep", thread.number, thread.limit_sleep_us)
+        thread.throttled += thread.limit_sleep_us * 10**6
         return self.fall_asleep(thread, thread.limit_sleep_us * 10**6)
