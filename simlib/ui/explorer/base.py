@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import ipywidgets as widgets
 import plotly.graph_objects as go
+from IPython import get_ipython
 from markupsafe import Markup, escape
 
 from simlib._lib.errors import InputError, RunInterruptedError, SimlibError
@@ -81,6 +82,8 @@ class ExplorerPage(ABC, Generic[Q, K]):
         self._figure = widgets.Dropdown(options=[(title, name) for name, title in self.FIGURES.items()], layout=auto())
         self.findings: K = self.FINDS(first, 0)
         self.widget = self._build()
+        if (shell := get_ipython()) is not None:  # the kernel exits: it would wait for the simulation
+            shell.observe(lambda _change: self._cancelled.set(), "exit_now")
         self._ask(first)
 
     @abstractmethod
@@ -158,6 +161,8 @@ class ExplorerPage(ABC, Generic[Q, K]):
             text = str(error)
             self._later(findings, lambda: self._say(text, error=True))
         except Exception as error:  # otherwise, an error in a thread would not be shown
+            if cancelled.is_set():  # such as a pool of threads that starts no task because the kernel exits
+                return
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
             self._later(findings, lambda: self._say(f"this is a bug in simlib; please report it: {text}", error=True))

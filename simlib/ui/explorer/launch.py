@@ -28,7 +28,7 @@ def main(folder: str) -> None:
     from jupyter_core import paths  # noqa: PLC0415  # before other modules import this function from it
 
     paths.jupyter_config_path = lambda: [folder]
-    for name in ("ServerApp", "asyncio"):
+    for name in ("ServerApp", "asyncio", "tornado.general", "tornado.application"):  # a child's records pass its parent
         logging.getLogger(name).addFilter(_asks_for_action)
     with lazy_imports.without_module("rfc3987_syntax"):
         runpy.run_module("jupyterlab", run_name="__main__")

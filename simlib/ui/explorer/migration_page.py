@@ -35,7 +35,7 @@ from simlib.ui.explorer.migration_inputs import (
 )
 from simlib.ui.explorer.migration_state import LOG_FILE, MigrationState, first_texts
 from simlib.ui.explorer.state import Key
-from simlib.vmm.paste import SETTABLE
+from simlib.vmm.plans import tool_of
 
 FIGURE = "migration_passes"
 
@@ -114,8 +114,8 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
     controls: MigrationControls
     FIGURES: ClassVar = {FIGURE: "Passes of the migration"}
     STANDARD = "the first example"
-    _answered: Migration | None = None
-    """The last answer; it is simulated again for another output format only if this format has other settings."""
+    _answered: tuple[Any, Migration] | None = None
+    """The last question and its answer, which also holds for another output format with the same tool."""
 
     def change(self, **texts: str) -> None:
         """Change the state as the controls do; the parameters are those of `MigrationState.changed`."""
@@ -136,11 +136,10 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
     def _stages(self, state: MigrationState, check: Check) -> Iterator[tuple[str, object]]:
         if state.missing is not None:
             raise state.missing
-        result = self._answered
-        question = state.guest, state.targets, SETTABLE.get(state.texts["emit"])
-        if result is None or (result.guest, result.targets, SETTABLE.get(result.emit)) != question:
-            result = self._answered = migration_answer(state, check)
-        yield "answer", result
+        question = state.guest, state.targets, tool_of(state.texts["emit"])
+        if self._answered is None or self._answered[0] != question:
+            self._answered = question, migration_answer(state, check)
+        yield "answer", self._answered[1]
 
     def _show(self, part: str) -> None:
         result: Migration | None = self.findings.parts.get("answer")

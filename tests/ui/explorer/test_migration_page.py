@@ -9,6 +9,7 @@ from itertools import pairwise
 from urllib.parse import urlencode
 
 import pytest
+import traitlets
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
@@ -163,6 +164,21 @@ def test_a_log_too_long_for_a_url_is_asked_for_again():
         MigrationState.from_query(state.query)
     with pytest.raises(InputError, match="must have at most 1 MiB"):
         MigrationState.from_query(f"page=migration&log={pack('x' * (2 * LOG_LIMIT))}")  # a small URL
+
+
+def test_a_kernel_that_exits_cancels_the_simulation(monkeypatch, capsys):
+    """Pools of threads then start no task, which is not an error of the page."""
+    shell = type("Shell", (traitlets.HasTraits,), {"exit_now": traitlets.Bool()})()
+
+    def stages(*_arguments):
+        shell.exit_now = True
+        raise RuntimeError("cannot schedule new futures after shutdown")
+        yield
+
+    monkeypatch.setattr("simlib.ui.explorer.base.get_ipython", lambda: shell)
+    monkeypatch.setattr(MigrationPage, "_stages", stages)
+    page = MigrationPage("", background=False)
+    assert (capsys.readouterr().err, page._status.value) == ("", "Simulating …")
 
 
 def test_one_goes_from_page_to_page():
