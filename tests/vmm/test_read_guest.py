@@ -251,7 +251,8 @@ def by_name(command):
     known = {"qmp_capabilities": {}, "query-migrate": MIGRATE, "query-dirty-rate": DIRTY, "query-cpus-fast": cpus(8),
              "query-migrate-parameters": {"downtime-limit": 500, "max-bandwidth": 0},
              "query-migrate-capabilities": [{"capability": "multifd", "state": True}],
-             "query-memory-size-summary": {"base-memory": 4 * GIB, "plugged-memory": 0}}  # fmt: skip
+             "query-memory-size-summary": {"base-memory": 4 * GIB, "plugged-memory": 0},
+             "query-kvm": {"enabled": True, "present": True}}  # fmt: skip
     return {"return": known[command["execute"]]} if command["execute"] in known else refused
 
 
@@ -264,7 +265,7 @@ def test_asking_qemu(tmp_path, monkeypatch, indent):
     assert asked == [("qmp_capabilities", None), ("query-migrate", None), ("query-dirty-rate", None),
                      ("query-dirty-rate", {"calc-time-unit": "millisecond"}), ("query-cpus-fast", None),
                      ("query-migrate-parameters", None), ("query-migrate-capabilities", None),
-                     ("query-memory-size-summary", None)]  # fmt: skip
+                     ("query-memory-size-summary", None), ("query-kvm", None)]  # fmt: skip
     assert (guest.settings.downtime_limit, guest.settings.max_bandwidth, guest.settings.multifd) == (500, 0, True)
 
 
