@@ -219,7 +219,7 @@ def lookahead_condition(steps, locks, count, buffers, step):
     kind = step.kind
     if kind == Step.LAP:
         return ALWAYS
-    if kind == Step.PACE:  # empties the log buffer; only changers make an idle thread sleep, or tell that it is idle
+    if kind == Step.PACE:  # empties the log buffer; only changers see that a thread is idle, or make it sleep
         return PRIVATE_MEMORY if buffers > 0 else ALWAYS
     if kind == Step.ACCESS:
         return HIT
