@@ -22,10 +22,10 @@ from simlib.vmm.guest import SWITCH_MOST_S, GuestSample, RunningGuest
 from simlib.vmm.memory import LinkModel
 from simlib.vmm.postcopy import postcopy
 from simlib.vmm.precopy import BEGINNING, LEFT, TIME, PrecopyStart, PrecopyTrajectory, precopy_trajectory
-from simlib.vmm.running import running_migration
+from simlib.vmm.running import page_time_s, running_migration
 from simlib.vmm.settings import QEMU, VMMS, Settings
 from simlib.vmm.targets import Targets
-from simlib.vmm.tools import ANY_TOOL, TOOLS, Tool, first_pass_s
+from simlib.vmm.tools import ANY_TOOL, TOOLS, Tool
 
 SURE = 0.9
 """Share of the sampled guests for which a plan must meet the targets."""
@@ -58,8 +58,8 @@ _SWITCHOVER_SHARE = 0.9
 _SHORT_SLEEP_S, _LONG_SLEEP_S = 0.0125, 0.5
 """Longest sleep of a mildly throttled vCPU (50 %: 10 ms), and shortest sleep of about a second (99 %: 990 ms), s."""
 
-_LATE = 3.0
-"""Factor of its expected time within which a first pass ends, even if streams are slow or guests busy."""
+_LATE = 1.1
+"""Factor of its expected time within which a first pass ends."""
 
 _LIFT = "lift max-bandwidth"
 
@@ -377,7 +377,9 @@ def precopy_of(
         return precopy_trajectory(pages, link, settings, 0.0, vmm, start)
     if not plan.postcopy:
         return precopy_trajectory(pages, link, settings, limit, vmm, start)
-    limit = min(limit, _LATE * first_pass_s(guest, settings))
+    zeros = float((pages.number * pages.zero).sum())
+    once_s = (float(pages.number.sum()) - zeros) * page_time_s(link, settings) + zeros * link.zero_s
+    limit = min(limit, _LATE * once_s + 1.0)
     trajectory = precopy_trajectory(pages, link, settings, limit, vmm, start)
     passes = trajectory.synchronisations - start.synchronisations
     if len(trajectory.passes) < 2 or (trajectory.completed and passes <= 2):  # over before the switch

@@ -180,7 +180,7 @@ def _start(
     if left is None:
         known = until is not None and not until.completed
         left = float(until.left_pages) if known and until else distinct_pages(pages, state.pass_s or 1.0)
-    page_s, throttle, synchronisations = _page_s(link, settings), throttle or 0, synchronisations or 1
+    page_s, throttle, synchronisations = page_time_s(link, settings), throttle or 0, synchronisations or 1
     if not state.in_first_pass:
         return _later_start(pages, page_s, left, state.pass_s, (max(2, synchronisations), throttle))
     seconds = state.time_s or position * guest.pages * page_s
@@ -207,7 +207,7 @@ def _later_start(
     return PrecopyStart(PassState(0.0, shares, shares, sent * page_s), *counts, sent_bytes=sent * WHOLE_PAGE)
 
 
-def _page_s(link: LinkModel, settings: Settings) -> float:
+def page_time_s(link: LinkModel, settings: Settings) -> float:
     """Time to send a page with these settings, s."""
     limit = settings.max_bandwidth * link.limit_share
     return max(link.page_s, WHOLE_PAGE / limit if limit > 0 else 0.0)
