@@ -28,11 +28,14 @@ ARCHITECTURE = "x86-tdp"
 _PAYLOAD = (0.94, 0.99)
 """Share of a link's bandwidth that remains after Ethernet, IP and TCP headers, with frames of 1500 to 9000 bytes."""
 
-_STREAM_BITS = (8e9, 20e9)
+_STREAM_BITS = (4e9, 20e9)
 """Throughput of one migration stream of QEMU, which one thread sends, bit/s. A prior; we know of no source."""
 
-_MISSED = 0.2
-"""Largest share of max-bandwidth that a migration misses; usually it misses little. A prior."""
+_MISSED_LIMIT, _MISSED_LINK = 0.2, 0.4
+"""Largest share of max-bandwidth, and of a link, that a migration misses; usually it misses little. A prior."""
+
+_MODEL_SPREAD = 0.15
+"""Standard deviation of the logarithm of the rate of writes, if the user gives a working-set model. A prior."""
 
 _CPU = (0.1, 1.0)
 """Use of a vCPU that is not known, as a share of its time. A prior."""
@@ -48,9 +51,9 @@ code. A prior."""
 _RESIDENT_ZEROS = (0.0, 0.1)
 """Share of the resident memory that consists of pages of zeros, which the guest's kernel has cleared. A prior."""
 
-_ZERO_SCAN = 15e9
-"""Speed at which one thread of QEMU finds that pages are zero, bytes/s: about the bandwidth of a core's reads, and an
-estimate. Pages of zeros take 0.3 us each, so that the value hardly matters unless nearly all pages are."""
+_ZERO_SCAN = (3e9, 15e9)
+"""Speed at which one thread of QEMU finds that pages are zero, bytes/s: at most the bandwidth of a core's reads. It
+hardly matters unless nearly all pages are zeros. A prior."""
 
 _WAIT_S = (0.3e-3, 6e-3)
 """Time from a fault after the switch to post-copy to the arrival of its page, s: a prior, which includes the time for
@@ -73,7 +76,7 @@ class GuestSample(NamedTuple):
 
     - `pages`: working set.
     - `bits`: bandwidth of the link without headers, `stream_bits`: throughput of one stream, bit/s.
-    - `limit_share`: share of max-bandwidth that is reached.
+    - `limit_share`: share of max-bandwidth that is reached. `zero_s`: time to scan a page of zeros, s.
     - `switch_s`: downtime apart from the time to send memory. `late_s`: time by which a throttled vCPU oversleeps.
       `wait_s`: time that a fault waits after the switch to post-copy; s.
     """
@@ -82,6 +85,7 @@ class GuestSample(NamedTuple):
     bits: float
     stream_bits: float
     limit_share: float
+    zero_s: float
     switch_s: float
     late_s: float
     wait_s: float
@@ -202,7 +206,9 @@ class RunningGuest:
         first, most = self.dirty[0], self.pages - (self.zeros or 0) / PAGE
         most = min(most, self.resident / PAGE or most)
         if isinstance(first, DirtyingGuess):
-            sampled = [first.pages(self.pages)] * count
+            pages = first.pages(self.pages)
+            spread = np.exp(_MODEL_SPREAD * random.standard_normal(count))
+            sampled = [pages._replace(rate=pages.rate * factor) for factor in spread]
         else:
             rates = [rate for rate in self.written if isinstance(rate, DirtyRate)]
             sampled = sample_guests(rates, self.pages, count, random, most)
@@ -212,14 +218,19 @@ class RunningGuest:
         """Sample what the measured dirty rates do not determine."""
         cpu = self.cpu or random.uniform(*_CPU)
         if random.random() < 0.5:  # some vCPUs do more than others
-            cpu *= self.vcpus ** random.random()
+            cpu *= max(1, self.vcpus) ** random.random()
         active = pages.burst_s / (pages.burst_s + pages.pause_s) if pages.pause_s else 1.0
         pages = pages._replace(cpu=min(1.0, cpu / active))
         return GuestSample(
-            with_zeros(pages, self._zero_pages(float(pages.number[-1]), random)), self.link * random.uniform(*_PAYLOAD),
-            self.channel or _log_uniform(random, *_STREAM_BITS), 1 - _MISSED * random.random() ** 3,
-            _log_uniform(random, *_SWITCH_S), _log_uniform(random, *_LATE_S), _log_uniform(random, *_WAIT_S),
-        )  # fmt: skip
+            pages=with_zeros(pages, self._zero_pages(float(pages.number[-1]), random)),
+            bits=self.link * random.uniform(*_PAYLOAD) * _reached(_MISSED_LINK, random),
+            stream_bits=self.channel or _log_uniform(random, *_STREAM_BITS),
+            limit_share=_reached(_MISSED_LIMIT, random),
+            zero_s=PAGE / _log_uniform(random, *_ZERO_SCAN),
+            switch_s=_log_uniform(random, *_SWITCH_S),
+            late_s=_log_uniform(random, *_LATE_S),
+            wait_s=_log_uniform(random, *_WAIT_S),
+        )
 
     def _zero_pages(self, unwritten: float, random: np.random.Generator) -> float:
         """Sample the number of pages of zeros, which are not written."""
@@ -235,7 +246,7 @@ class RunningGuest:
         bits = min(sample.bits, sample.stream_bits * (settings.multifd_channels if settings.multifd else 1))
         chunk = 0.0 if self.ring_entries or VMMS[self.vmm].whole_passes else self.chunk / PAGE
         return LinkModel(
-            page_s=qemu_rules.WHOLE_PAGE * 8 / bits, zero_s=PAGE / _ZERO_SCAN, chunk_pages=chunk,
+            page_s=qemu_rules.WHOLE_PAGE * 8 / bits, zero_s=sample.zero_s, chunk_pages=chunk,
             switch_s=sample.switch_s, late_s=sample.late_s, vcpus=float(self.vcpus),
             ring_entries=float(self.ring_entries), limit_share=sample.limit_share,
         )  # fmt: skip
@@ -246,6 +257,11 @@ _HINTS = {
     "link": "give the bandwidth of the link, such as --link 25Gbit/s", "dirty": _DIRTY_HINT,
 }  # fmt: skip
 """Hints for missing values on which a migration depends."""
+
+
+def _reached(missed: float, random: np.random.Generator) -> float:
+    """Share of a bandwidth that is reached: near 1 for most migrations, and at least 1 - `missed`."""
+    return float(1 - missed * random.random() ** 3)
 
 
 def _log_uniform(random: np.random.Generator, low: float, high: float) -> float:
