@@ -293,15 +293,35 @@ def _limit(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floa
     """Update the dirty limit: measure the vCPUs' rates, and set the sleep for a full ring."""
     period, ring = means.x_vcpu_dirty_limit_period, link.ring_entries
     s[_PERIOD] = s[_NOW] + period
-    runs = min(1.0, s[_RUNS])
-    now = dirty_rate_mib(int(distinct_pages(pages, period * runs) / link.vcpus), int(period * PS_PER_S))
+    runs, fills = min(1.0, s[_RUNS]), _fill_time(pages, ring * link.vcpus, period)
+    entries = ring * period / fills if fills < period else distinct_pages(pages, period) / link.vcpus
+    now = dirty_rate_mib(int(entries * runs), int(period * PS_PER_S))
     n[_FASTEST] = max(n[_FASTEST], now)
     n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, fill_time_us(int(ring), n[_FASTEST]))
-    naps, fills = n[_SLEEP_US] * 1e-6, ring * link.vcpus * period / max(distinct_pages(pages, period), 1e-9)
+    naps = n[_SLEEP_US] * 1e-6
     # The rings are emptied at each update, so that each vCPU fills its own once before it sleeps.
     s[_RUNS] = max(fills / (pages.cpu * fills + naps), min(1.0, fills / period))
     if s[_RUNS] < 1:
         s[_LONGEST] = max(s[_LONGEST], naps)
+
+
+@cached_njit(nogil=True)
+def _fill_time(pages: WorkingSet, entries: float, period: float) -> float:
+    """Time in which the undisturbed guest fills the rings, s; if it takes longer than `period`, at its mean rate.
+
+    All pages in the rings are reset when one is full, so that the guest fills them with distinct pages from then on.
+    """
+    distinct = distinct_pages(pages, period)
+    if distinct <= entries:
+        return entries * period / max(distinct, 1e-9)
+    low, high = 0.0, period
+    for _ in range(40):
+        middle = (low + high) / 2
+        if distinct_pages(pages, middle) < entries:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 @cached_njit(nogil=True)
