@@ -276,8 +276,16 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(WAITING, "else thread.due + step.a", "else max(shown, thread.due) + step.a"),
     ],
     "in both engines a vCPU does not catch up after a throttle's sleep": [
-        Edit(REF_WAITING, "        thread.throttled += pause\n", "        thread.due = thread.alarm\n"),
-        Edit(WAITING, "    thread.throttled += pause\n", "    thread.due = thread.alarm\n"),
+        Edit(
+            REF_WAITING,
+            "max(thread.alarm, self.now + kick + pause)\n",
+            "max(thread.alarm, self.now + kick + pause)\n        thread.due = thread.alarm\n",
+        ),
+        Edit(
+            WAITING,
+            "max(thread.alarm, world.now + kick + pause)\n",
+            "max(thread.alarm, world.now + kick + pause)\n    thread.due = thread.alarm\n",
+        ),
     ],
     # -- in both engines alike
     "in both engines CLEAR leaves the page writable": [

@@ -50,18 +50,21 @@ def test_the_trajectory_is_that_of_single_pages(rate, sweep, auto, chunk):
 
 
 @pytest.mark.parametrize("vmm", VMMS)
-@pytest.mark.parametrize("rate", [3000, 9000, 20000, 60000])
-def test_the_trajectory_is_that_of_the_engine(vmm, rate):
+@pytest.mark.parametrize(
+    ("rate", "cpu_use"), [*((rate, 1.0) for rate in (3000, 9000, 20000, 60000)), (20000, 0.3), (60000, 0.3)]
+)
+def test_the_trajectory_is_that_of_the_engine(vmm, rate, cpu_use):
     """64 MiB at 40 MB/s, simulated access by access, with the throttle as a thread that has the vCPU sleep."""
     scenario = Scenario.parse(
         {"guest": {"vcpus": 1, "memory": "64M"}, "policy": {"architecture": "x86-tdp"},
          "workload": {"kind": "migration", "link": "320Mbit/s", "access": "uniform", "clear_when": "at_get",
-                      "access_interval": f"{1e6 / rate}us", "downtime": "20ms", "warm_up": "0ms", "pass_limit": 100,
-                      "throttle": vmm}}
+                      "access_interval": f"{1e6 / rate}us", "cpu_use": cpu_use, "downtime": "20ms", "warm_up": "0ms",
+                      "pass_limit": 100, "throttle": vmm}}
     )  # fmt: skip
     single = run_scenario(scenario).metrics
     settings = Settings(max_bandwidth=0, downtime_limit=20, auto_converge=True)
-    found = precopy_trajectory(pages(rate), LinkModel(page_s=4096 / 40e6), settings, 90.0, VMMS[vmm])
+    guest = pages(rate)._replace(cpu=cpu_use)
+    found = precopy_trajectory(guest, LinkModel(page_s=4096 / 40e6), settings, 90.0, VMMS[vmm])
     assert found.completed == single["converged"] == 1
     assert abs(found.throttle - single["throttle"]) <= 10
     assert found.total_s - found.downtime_s == pytest.approx(single["precopy_duration"], rel=0.05)

@@ -124,6 +124,7 @@ class Counters(NamedTuple):
     stamp_thread: NDArray[np.int64]
     stamp_waits: NDArray[np.int64]
     lap_histogram: NDArray[np.int64]
+    throttled_ps: NDArray[np.int64]
     trace: NDArray[np.int64] | None = None
     ledger: NDArray[np.int64] | None = None
 
@@ -132,7 +133,7 @@ def empty_counters(job: Job) -> Counters:
     """Counters before the first event, without records."""
     threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
     of_stamps = (), (locks, 2, 2), (len(ACTIVITIES) + 6,), (len(ACTIVITIES) + 1,), ()
-    shapes = (locks, BINS), (threads, BINS), *((stamps, *shape) for shape in of_stamps), (LAP_BINS,)
+    shapes = (locks, BINS), (threads, BINS), *((stamps, *shape) for shape in of_stamps), (LAP_BINS,), (threads,)
     return Counters(*(np.zeros(shape, dtype=np.int64) for shape in shapes))
 
 

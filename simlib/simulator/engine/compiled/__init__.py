@@ -144,7 +144,6 @@ def _engine_result(state: Run) -> EngineResult:
         faults=threads["faults"].copy(),
         bin_ps=1 << int(world["shift"]),
         lap_max_ps=threads["lap_max"].copy(),
-        throttled_ps=threads["throttled"].copy(),
         throttle=int(world["throttle"]),
         **counters._replace(trace=trace, ledger=ledger)._asdict(),
     )

@@ -22,7 +22,7 @@ def interrupt(run, thread, number):
         kick += logs.drain(run, thread, number) * world.pause_entry
     thread.spent[RUN] += kick
     thread.spent[IDLE] += pause
-    thread.throttled += pause
+    counters.throttled_ps[number] += pause
     thread.kick = 0
     thread.interrupted = 2 if pause else 1
     if thread.kick_stalls or pause:

@@ -68,7 +68,7 @@ _SELDOM = record(
     "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
     "hits_from", "hits_to", "hits_since", "version_read", "kick_stalls", "unspent", "sleeping", "tick_at",
     "harvested", "run_first", "run_mask", "pause", "newly_dirty", "pages_sent", "checked_at", "high_checks",
-    "pushed_at_update", "limit_sleep_us", "throttled", "due", "idle",
+    "pushed_at_update", "limit_sleep_us", "due", "idle",
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
@@ -85,9 +85,9 @@ in its log buffer; `pushed`, `harvested`, `reset`: total entries of its dirty ri
 that it last took out of a ring. `pause`: duration of a throttle's sleep, pending or under way. `newly_dirty`,
 `pages_sent`: pages that entered its bitmap and pages sent since its last throttle check, at `checked_at`;
 `high_checks`: checks at which too many pages were dirtied. `pushed_at_update`: `pushed` at the last DIRTY_LIMIT_UPDATE;
-`limit_sleep_us`: duration of its sleep when its ring is full. `throttled`: total of its sleeps for a throttle or a
-dirty limit. `due`: end of its last PACE unless it is late, or -1; `idle`: 1 while it leaves the guest to idle, 2 while
-it idles. `version_read`: version of a lockless lock before its update.
+`limit_sleep_us`: duration of its sleep when its ring is full. `due`: end of its last PACE unless it is late, or -1;
+`idle`: 1 while it leaves the guest to idle, 2 while it idles. `version_read`: version of a lockless lock before its
+update. The record's size is a multiple of a cache line.
 """
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65

@@ -78,6 +78,6 @@ def throttle_step(run, thread, number, step):
         update_dirty_limit(run, number)
     else:
         record_entry(world, counters.ledger, number, statistics.DIRTY_LIMIT_SLEPT, number, thread.limit_sleep_us)
-        thread.throttled += thread.limit_sleep_us * 1_000_000
+        counters.throttled_ps[number] += thread.limit_sleep_us * 1_000_000
         clock.fall_asleep(world, thread, thread.limit_sleep_us * 1_000_000)
     return world.now

@@ -61,7 +61,7 @@ def sleep_idle(run, thread, number, pause, kick):
     """Let an idle vCPU sleep for a throttle after the time of a kick; it idles until the later of both ends."""
     world, counters = run.worlds[0], run.counters
     thread.alarm = max(thread.alarm, world.now + kick + pause)
-    thread.throttled += pause
+    counters.throttled_ps[number] += pause
     statistics.record_event(world, counters.trace, world.now, number, statistics.PAUSE, pause)
     statistics.record_entry(world, counters.ledger, number, statistics.PAUSED, kick, pause)
 

@@ -53,7 +53,7 @@ class Access(World):
         thread.interrupted = SLEPT if thread.pause else KICKED
         thread.spent[RUN] += kick
         thread.spent[IDLE] += thread.pause
-        thread.throttled += thread.pause
+        self.statistics.counters.throttled_ps[thread.number] += thread.pause
         if thread.pause or thread.kick_stalls:
             thread.kicked, thread.lap_from = True, self.clock.shown_time()
         if thread.pause:

@@ -118,7 +118,6 @@ class Simulation(LockSteps, ThrottleSteps, Access):
             faults=np.array([t.faults for t in self.threads]),
             bin_ps=1 << self.statistics.shift,
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
-            throttled_ps=np.array([t.throttled for t in self.threads]),
             throttle=self.throttle,
             **counters._replace(trace=trace_rows, ledger=ledger_rows)._asdict(),
         )

@@ -62,8 +62,6 @@ class SimulatedThread:
     """Number of locks held, excluding servers, and of lockless updates under way."""
     pause: int = 0
     """Duration of a throttle's sleep, pending or under way."""
-    throttled: int = 0
-    """Total duration of its sleeps because of a throttle or a dirty limit."""
     due: int = -1
     """Time of its last PACE's end unless it is late; -1: before its first PACE."""
     idle: int = 0

@@ -64,5 +64,5 @@ class ThrottleSteps(WaitSteps):
     def dirty_limit_sleep(self, thread: SimulatedThread, *_: int) -> int:
         """Fall asleep for the time that the last DIRTY_LIMIT_UPDATE set."""
         self.record_entry(self.now, thread, "dirty_limit_sleep", thread.number, thread.limit_sleep_us)
-        thread.throttled += thread.limit_sleep_us * 10**6
+        self.statistics.counters.throttled_ps[thread.number] += thread.limit_sleep_us * 10**6
         return self.fall_asleep(thread, thread.limit_sleep_us * 10**6)

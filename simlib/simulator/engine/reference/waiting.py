@@ -95,6 +95,6 @@ class WaitSteps(Interpreter, Access):
     def sleep_idle(self, thread: SimulatedThread, pause: int, kick: int = 0) -> None:
         """Let an idle vCPU sleep for a throttle after the time of a kick; it idles until the later of both ends."""
         thread.alarm = max(thread.alarm, self.now + kick + pause)
-        thread.throttled += pause
+        self.statistics.counters.throttled_ps[thread.number] += pause
         self.record_event(self.now, thread, "pause", pause)
         self.record_entry(self.now, thread, "pause", kick, pause)
