@@ -20,7 +20,7 @@ from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.population import sample_guests
 from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.samples import MigrationSample
-from simlib.vmm.settings import VMMS, Settings
+from simlib.vmm.settings import PERIODIC_SINCE, QEMU_BEFORE_9_2, VMMS, Settings, Vmm
 
 ARCHITECTURE = "x86-tdp"
 """Architecture that is assumed if the host's architecture is not known."""
@@ -51,9 +51,12 @@ code. A prior."""
 _RESIDENT_ZEROS = (0.0, 0.1)
 """Share of the resident memory that consists of pages of zeros, which the guest's kernel has cleared. A prior."""
 
-_ZERO_SCAN = (3e9, 15e9)
-"""Speed at which one thread of QEMU finds that pages are zero, bytes/s: at most the bandwidth of a core's reads. It
-hardly matters unless nearly all pages are zeros. A prior."""
+_ZERO_SCAN = (8e9, 20e9)
+"""Speed at which one thread of QEMU finds that pages are zero, bytes/s: a guest of 1 TiB with 1007.6 GiB of zeros took
+72 to 83 s (J. Quintela, 2 Aug 2022, 20220802063907.18882-1-quintela@redhat.com). A prior."""
+
+_FAULT_S = (0.3e-6, 4e-6)
+"""Time that a vCPU needs to log a page: an entry of the PML buffer, or a write-protection fault, s. A prior."""
 
 _WAIT_S = (0.3e-3, 6e-3)
 """Time from a fault after the switch to post-copy to the arrival of its page, s: a prior, which includes the time for
@@ -76,18 +79,21 @@ class GuestSample(NamedTuple):
 
     - `pages`: working set.
     - `bits`: bandwidth of the link without headers, `stream_bits`: throughput of one stream, bit/s.
+    - `vmm`: the VMM's rules.
     - `limit_share`: share of max-bandwidth that is reached. `zero_s`: time to scan a page of zeros, s.
     - `switch_s`: downtime apart from the time to send memory. `late_s`: time by which a throttled vCPU oversleeps.
-      `wait_s`: time that a fault waits after the switch to post-copy; s.
+    - `fault_s`: time that a vCPU needs to log a page. `wait_s`: time that a fault waits after the switch to post-copy.
     """
 
     pages: WorkingSet
+    vmm: Vmm
     bits: float
     stream_bits: float
     limit_share: float
     zero_s: float
     switch_s: float
     late_s: float
+    fault_s: float
     wait_s: float
 
 
@@ -109,7 +115,8 @@ class RunningGuest:
       the default is that of `simlib.preset_scenario` for the architecture (PML on x86).
     - `ring_entries`: size of each vCPU's dirty ring; 0: QEMU uses the dirty bitmap.
     - `chunk`: memory that one CLEAR covers, bytes (QEMU's x-clear-bitmap-shift).
-    - `vmm`: a name of `simlib.vmm.settings.VMMS`. `emulated`: True if QEMU runs the guest without KVM (TCG).
+    - `vmm`: a name of `simlib.vmm.settings.VMMS`. `version`: first two numbers of QEMU's version; None
+      if not known. `emulated`: True if QEMU runs the guest without KVM (TCG).
     - `notes`: sources of the numbers, and numbers that are missing.
 
     Raises `InputError` if a value is impossible, or contradicts another.
@@ -130,6 +137,7 @@ class RunningGuest:
     ring_entries: int = 0
     chunk: int = 2**30
     vmm: str = "qemu"
+    version: tuple[int, int] | None = None
     emulated: bool = False
     notes: tuple[str, ...] = ()
 
@@ -223,14 +231,21 @@ class RunningGuest:
         pages = pages._replace(cpu=min(1.0, cpu / active))
         return GuestSample(
             pages=with_zeros(pages, self._zero_pages(float(pages.number[-1]), random)),
+            vmm=self._sample_vmm(random),
             bits=self.link * random.uniform(*_PAYLOAD) * _reached(_MISSED_LINK, random),
             stream_bits=self.channel or _log_uniform(random, *_STREAM_BITS),
             limit_share=_reached(_MISSED_LIMIT, random),
             zero_s=PAGE / _log_uniform(random, *_ZERO_SCAN),
             switch_s=_log_uniform(random, *_SWITCH_S),
             late_s=_log_uniform(random, *_LATE_S),
+            fault_s=_log_uniform(random, *_FAULT_S),
             wait_s=_log_uniform(random, *_WAIT_S),
         )
+
+    def _sample_vmm(self, random: np.random.Generator) -> Vmm:
+        """Sample the rules of the VMM; if the version of QEMU is not known, half of the samples are old."""
+        periodic = random.random() < 0.5 if self.version is None else self.version >= PERIODIC_SINCE
+        return VMMS[self.vmm] if periodic or self.vmm != "qemu" else QEMU_BEFORE_9_2
 
     def _zero_pages(self, unwritten: float, random: np.random.Generator) -> float:
         """Sample the number of pages of zeros, which are not written."""
@@ -249,6 +264,7 @@ class RunningGuest:
             page_s=qemu_rules.WHOLE_PAGE * 8 / bits, zero_s=sample.zero_s, chunk_pages=chunk,
             switch_s=sample.switch_s, late_s=sample.late_s, vcpus=float(self.vcpus),
             ring_entries=float(self.ring_entries), limit_share=sample.limit_share,
+            fault_s=sample.fault_s,
         )  # fmt: skip
 
 

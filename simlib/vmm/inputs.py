@@ -53,6 +53,20 @@ def parse_share(text: str, name: str) -> float:
     return float(share[1]) / (100 if share[2] else 1)
 
 
+def parse_version(text: str, name: str) -> tuple[int, int]:
+    """Parse a version such as ``7.2`` or ``10.0.2``, to its first two numbers.
+
+    Raises `InputError` if the string is not a version.
+
+    >>> parse_version("10.0.2", "--qemu")
+    (10, 0)
+    """
+    numbers = re.match(r"(\d{1,3})\.(\d{1,3})(?![0-9])", text, re.ASCII)
+    if numbers is None:
+        raise InputError(name, text, "must be a version of QEMU", "such as 7.2")
+    return int(numbers[1]), int(numbers[2])
+
+
 def parse_whole(text: str, name: str) -> int:
     """Parse a whole number.
 
@@ -116,6 +130,8 @@ GUEST = (
                    "resident are zeros, which a migration does not send.", "SIZE"),
     MigrationInput("channel", "channel", parse_bandwidth,
                    "Measured throughput of one migration stream or multifd channel, e.g. 5.2Gbit/s.", "RATE"),
+    MigrationInput("qemu", "version", parse_version,
+                   "Version of QEMU, e.g. 7.2. Before 9.2, QEMU throttles only at the end of a pass.", "VERSION"),
     MigrationInput("architecture", "architecture", _text,
                    "Architecture of the host (see docs/scenario.md). Default: as QEMU reports, or x86-tdp.", "NAME"),
     MigrationInput("dirty-tracking", "dirty_tracking", _text,

@@ -23,7 +23,7 @@ WINDOWS_S = (0.3, 1.0, 3.0, 10.0, 60.0)
 """Lengths of the measurements of the dirty rate, s: from QEMU's default downtime limit to its longest measurement."""
 
 QUERIES = ("query-migrate", "query-migrate-parameters", "query-migrate-capabilities",
-           "query-memory-size-summary", "query-kvm")  # fmt: skip
+           "query-memory-size-summary", "query-kvm", "query-version")  # fmt: skip
 """Queries whose replies belong to a measurement, in addition to those on which it depends."""
 
 Ask = Callable[[str, dict[str, Any]], Any]

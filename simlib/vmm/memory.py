@@ -61,6 +61,7 @@ class LinkModel(NamedTuple):
     - `ring_entries`: size of each vCPU's dirty ring; 0: there are no rings.
     - `late_s`: time by which a throttled vCPU oversleeps, s.
     - `limit_share`: share of max-bandwidth that is reached.
+    - `fault_s`: time that a vCPU needs to log a page, s; it limits how fast a dirty ring fills.
     """
 
     page_s: float
@@ -73,6 +74,7 @@ class LinkModel(NamedTuple):
     ring_entries: float = 0.0
     late_s: float = 0.0
     limit_share: float = 1.0
+    fault_s: float = 0.0
 
 
 class BitmapState(NamedTuple):

@@ -368,7 +368,7 @@ def precopy_of(
     - `start`: present state of a migration that is running; a plan that starts it again ignores it.
     """
     pages, link = sample.pages, guest.link_of(sample, plan.settings)
-    settings, vmm, limit = plan.settings, VMMS[guest.vmm], max(LIMIT_S, 2 * (targets.deadline_s or 0.0))
+    settings, vmm, limit = plan.settings, sample.vmm, max(LIMIT_S, 2 * (targets.deadline_s or 0.0))
     if plan.restart or not plan.running:
         start = BEGINNING
     if plan.postcopy and plan.switch_s is not None:

@@ -96,7 +96,8 @@ class _Candidates(NamedTuple):
     def distinct_pages(self, active_s: Floats) -> Floats:
         """Number of distinct pages that each guest writes in an active time."""
         touches = self.rate * active_s[:, None]
-        return (self.size * np.where(self.sweep, np.minimum(1.0, touches), -np.expm1(-touches))).sum(axis=1)
+        shares = np.where(self.sweep, np.minimum(1.0, touches), -np.expm1(-touches))
+        return np.asarray((self.size * shares).sum(axis=1))
 
 
 def sample_guests(

@@ -293,14 +293,14 @@ def _limit(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floa
     """Update the dirty limit: measure the vCPUs' rates, and set the sleep for a full ring."""
     period, ring = means.x_vcpu_dirty_limit_period, link.ring_entries
     s[_PERIOD] = s[_NOW] + period
-    runs, fills = min(1.0, s[_RUNS]), _fill_time(pages, ring * link.vcpus, period)
-    entries = ring * period / fills if fills < period else distinct_pages(pages, period) / link.vcpus
-    now = dirty_rate_mib(int(entries * runs), int(period * PS_PER_S))
+    work = _fill_time(pages, ring * link.vcpus, period)
+    fills = max(work, ring * link.fault_s)
+    now = dirty_rate_mib(int(ring * period * min(s[_RUNS] / work, 1 / work, 1 / fills)), int(period * PS_PER_S))
     n[_FASTEST] = max(n[_FASTEST], now)
     n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, fill_time_us(int(ring), n[_FASTEST]))
     naps = n[_SLEEP_US] * 1e-6
     # The rings are emptied at each update, so that each vCPU fills its own once before it sleeps.
-    s[_RUNS] = max(fills / (pages.cpu * fills + naps), min(1.0, fills / period))
+    s[_RUNS] = max(work / (pages.cpu * fills + naps), min(1.0, work / period))
     if s[_RUNS] < 1:
         s[_LONGEST] = max(s[_LONGEST], naps)
 
@@ -313,7 +313,7 @@ def _fill_time(pages: WorkingSet, entries: float, period: float) -> float:
     """
     distinct = distinct_pages(pages, period)
     if distinct <= entries:
-        return entries * period / max(distinct, 1e-9)
+        return float(entries * period / max(distinct, 1e-9))
     low, high = 0.0, period
     for _ in range(40):
         middle = (low + high) / 2

@@ -20,9 +20,9 @@ from simlib.vmm.logs.records import COMPRESSED, DEVICE, DISK, POSTCOPY, page_siz
 from simlib.vmm.qmp import one_line, refusal
 from simlib.vmm.settings import NAMES
 
-MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY, KVM = QUERIES = (
+MIGRATE, DIRTY_RATE, CPUS, PARAMETERS, CAPABILITIES, MEMORY, KVM, VERSION = QUERIES = (
     "query-migrate", "query-dirty-rate", "query-cpus-fast", "query-migrate-parameters", "query-migrate-capabilities",
-    "query-memory-size-summary", "query-kvm",
+    "query-memory-size-summary", "query-kvm", "query-version",
 )  # fmt: skip
 """Queries that are sent over a socket; they are read-only."""
 
@@ -50,6 +50,7 @@ _BY_KEYS = (
     (PARAMETERS, {"downtime-limit", "max-bandwidth"}),
     (MEMORY, {"base-memory"}),
     (KVM, {"enabled", "present"}),
+    (VERSION, {"qemu", "package"}),
     (guestperf.QUERY, guestperf.KEYS),
 )
 _VALUE = re.compile(r'\{\s*"|\[\s*[{\[]')
@@ -167,6 +168,12 @@ def _content_of(replies: Sequence[tuple[str, Any]]) -> LogContent:
         content.emulated = reply["enabled"] is False
         if content.emulated:
             content.note(f"the guest runs without KVM: {KVM}")
+    for reply in by_query[VERSION][-1:]:
+        numbers = reply["qemu"] if isinstance(reply["qemu"], dict) else {}
+        major, minor = (_number(numbers, part, VERSION, "qemu.") for part in ("major", "minor"))
+        if major is not None and minor is not None:
+            content.version = (major, minor)
+            content.note(f"QEMU {major}.{minor}: {VERSION}")
     distinct = {str(reply): reply for reply in measured}  # start-time distinguishes measurements
     content.rates += [_dirty_rate(reply) for reply in distinct.values()]
     _add_missing(content, by_query)

@@ -145,12 +145,12 @@ def _until_now(
     guest: RunningGuest, state: RunningMigration, samples: Sequence[GuestSample], check: parallel.Check
 ) -> list[PrecopyTrajectory | None]:
     """Simulate the migration of each sampled guest up to now, unless nothing follows from it."""
-    settings, vmm = guest.settings, VMMS[guest.vmm]
+    settings = guest.settings
     hidden = None in (state.left_bytes, state.synchronisations, state.throttle)
     if not state.time_s or (state.in_first_pass and not hidden):
         return [None] * len(samples)
     return [
-        precopy_trajectory(sample.pages, guest.link_of(sample, settings), settings, state.time_s, vmm)
+        precopy_trajectory(sample.pages, guest.link_of(sample, settings), settings, state.time_s, sample.vmm)
         for sample in samples
     ]
 
@@ -188,7 +188,7 @@ def _start(
     if synchronisations > 1:  # periodic ones found pages that the pass had already sent
         others = max(0.0, left - (1 - position) * guest.pages)
         behind = dirty_shares(pages, seconds, others / max(position, 1e-9))
-        seconds = min(seconds, VMMS[guest.vmm].throttle.sync_every / PS_PER_S / 2)
+        seconds = min(seconds, VMMS["qemu"].throttle.sync_every / PS_PER_S / 2)
     now = PassState(position, np.ones(len(behind)), behind, seconds)
     return PrecopyStart(now, synchronisations, throttle, seconds / page_s * WHOLE_PAGE)
 

@@ -30,6 +30,12 @@ class Vmm(NamedTuple):
 
 
 QEMU, QEMU_1_6 = Vmm(throttle.QEMU), Vmm(throttle.QEMU_1_6)
+QEMU_BEFORE_9_2 = Vmm(throttle.QEMU._replace(sync_every=0))
+"""QEMU that synchronises the bitmap, and checks the throttle, only at the end of a pass: without periodic
+synchronisation (migration/cpu-throttle.c cpu_throttle_dirty_sync_timer, QEMU 9.2)."""
+
+PERIODIC_SINCE = (9, 2)
+"""First version of QEMU with periodic synchronisation."""
 CLOUD_HYPERVISOR = Vmm(
     throttle.CLOUD_HYPERVISOR,
     True,

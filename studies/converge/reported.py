@@ -40,13 +40,16 @@ from simlib.vmm.targets import Targets
 
 TABLE = "migrations-reported"
 
+_YEAR_OF_9_2 = "2024"
+"""Year at whose end QEMU 9.2 was released."""
+
 DRAWS = 64
 """Number of sampled guests, as `simlib migrate` samples by default."""
 
 YES, NO, NONE = VERDICTS = ("completes", "does not complete", "none")
 """Verdicts: at least `SURE` of the sampled guests complete, at most 1 - `SURE`, or neither."""
 
-_OPTIONS = ("link", "vcpus", "ring_entries", "cpu_percent")
+_OPTIONS = ("link", "vcpus", "ring_entries", "cpu_percent", "version")
 
 
 def migrations() -> pd.DataFrame:
@@ -70,7 +73,10 @@ def guest_of(row: Any) -> RunningGuest:
     """
     texts = {name: _text(row[name]) for name in _OPTIONS}
     texts |= {"memory": f"{_text(row['memory_kib'])}KiB", "ring": texts.pop("ring_entries")}
-    share = texts.pop("cpu_percent")
+    share, version = texts.pop("cpu_percent"), texts.pop("version")
+    if not version and str(row["date"])[:4] < _YEAR_OF_9_2:
+        version = "9.1"  # or older
+    texts["qemu"] = version if row["vmm"] == "qemu" else ""
     texts["cpu"] = f"{share}%" if share else ""
     settings, rate = _text(row["settings"]).split(), _text(row["dirty"])
     if not texts["vcpus"] and not any(name in " ".join(settings) for name in ("auto-converge", "dirty-limit")):

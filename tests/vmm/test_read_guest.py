@@ -252,7 +252,8 @@ def by_name(command):
              "query-migrate-parameters": {"downtime-limit": 500, "max-bandwidth": 0},
              "query-migrate-capabilities": [{"capability": "multifd", "state": True}],
              "query-memory-size-summary": {"base-memory": 4 * GIB, "plugged-memory": 0},
-             "query-kvm": {"enabled": True, "present": True}}  # fmt: skip
+             "query-kvm": {"enabled": True, "present": True},
+             "query-version": {"qemu": {"micro": 2, "minor": 0, "major": 10}, "package": "Debian"}}  # fmt: skip
     return {"return": known[command["execute"]]} if command["execute"] in known else refused
 
 
@@ -265,7 +266,7 @@ def test_asking_qemu(tmp_path, monkeypatch, indent):
     assert asked == [("qmp_capabilities", None), ("query-migrate", None), ("query-dirty-rate", None),
                      ("query-dirty-rate", {"calc-time-unit": "millisecond"}), ("query-cpus-fast", None),
                      ("query-migrate-parameters", None), ("query-migrate-capabilities", None),
-                     ("query-memory-size-summary", None), ("query-kvm", None)]  # fmt: skip
+                     ("query-memory-size-summary", None), ("query-kvm", None), ("query-version", None)]  # fmt: skip
     assert (guest.settings.downtime_limit, guest.settings.max_bandwidth, guest.settings.multifd) == (500, 0, True)
 
 

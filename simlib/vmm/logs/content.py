@@ -60,7 +60,7 @@ class LogContent:
       display's and the firmware's memory.
     - `resident`: resident memory of the process.
     - `vcpus`: number of vCPUs. `cpu`: mean use of a vCPU, as a share of its time.
-    - `emulated`: True if QEMU runs the guest without KVM (TCG).
+    - `version`: first two numbers of QEMU's version. `emulated`: True if QEMU runs the guest without KVM (TCG).
     - `architecture`: a name of `simlib.model.architectures`, and `architecture_note`: its source.
     - `rates`: dirty rates that were measured.
     - `settings`: migration settings, by QEMU's names.
@@ -77,6 +77,7 @@ class LogContent:
     resident: list[LogValue] = field(default_factory=list)
     vcpus: list[LogValue] = field(default_factory=list)
     cpu: list[LogValue] = field(default_factory=list)
+    version: tuple[int, int] | None = None
     emulated: bool = False
     architecture: str = ""
     architecture_note: str = ""

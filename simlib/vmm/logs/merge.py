@@ -48,7 +48,8 @@ def guest_of_contents(contents: Sequence[LogContent], more: Sequence[str] = ()) 
         notes += [note for note in content.notes if note not in notes]
     return RunningGuest(
         vcpus, memory, link, tuple(reading.rate for reading in dirty), cpu=cpu[-1].value if cpu else 0.0,
-        resident=resident, zeros=zeros, emulated=any(content.emulated for content in contents),
+        resident=resident, zeros=zeros, version=next((c.version for c in contents if c.version), None),
+        emulated=any(content.emulated for content in contents),
         running=_joined(series), settings=settings, architecture=architecture,
         notes=(*notes, *more),
     )  # fmt: skip
