@@ -4,12 +4,15 @@
 import numpy as np
 import pytest
 
+from simlib._lib.errors import InputError
 from simlib.model.job import Job
 from simlib.model.program import REGION, Program, in_guest, raised
+from simlib.model.scenario import Scenario
 from simlib.model.steps import Map, Scan, Stamp
 from simlib.model.throttle import CLOUD_HYPERVISOR, QEMU
 from simlib.simulator.engine import compiled, reference
 from simlib.simulator.engine.result import ACTIVITIES, EVENTS
+from simlib.simulator.workloads import build
 from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.precopy import LOST, precopy_trajectory
 from simlib.vmm.settings import Settings
@@ -127,6 +130,33 @@ def test_a_vcpu_empties_its_log_buffer_to_idle(engine):
     assert result.thread_ps[0].tolist() == [230, 0, 0, 0, 0, 870]
     assert result.end_ps == 1_100
     assert result.ledger[:, [0, 4]].tolist() == [[0, 0], [100, 900], [100, 3]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "workload"),
+    [({"architecture": "arm64", "teardown_tlb": "entry"}, {"kind": "teardown", "guest_runs": True}),
+     ({"architecture": "arm64"}, {"kind": "eager_split", "parked": False}),
+     ({"architecture": "x86-shadow"}, {"kind": "zap"}), ({"architecture": "x86-shadow"}, {"kind": "get_dirty_log"})],
+    ids=["teardown", "eager_split", "zap", "get_dirty_log"],
+)  # fmt: skip
+def test_every_guest_that_keeps_running_may_have_idle_time(policy, workload):
+    scenario = Scenario.parse(
+        {"guest": {"vcpus": 2, "memory_per_vcpu": "2M"}, "policy": policy,
+         "workload": workload | {"warm_up": "20us", "pause": "20us", "access_interval": "2us", "cpu_use": 0.2},
+         "costs": {"fault_unlocked": "1us", "fault_hold": "800ns", "clear_page": "30ns", "others": "0ns"}}
+    )  # fmt: skip
+    job = build(scenario)
+    slow, fast = reference.run(job), compiled.run(job)
+    assert slow == fast, slow.differences(fast)
+    assert (fast.thread_ps[:2, IDLE] > 0).all()
+
+
+def test_a_guest_that_does_not_keep_running_has_no_idle_time():
+    with pytest.raises(InputError, match=r"workload\.cpu_use = 0\.5: dirty_log_perf_test models vCPUs without idle"):
+        Scenario.parse({"workload": {"cpu_use": 0.5}})
+    for wrong in (0, 1.01, -1, "20%", True):
+        with pytest.raises(InputError, match=f"workload.cpu_use = {wrong}: must be a number above 0, and at most 1"):
+            Scenario.parse({"workload": {"kind": "migration", "cpu_use": wrong}})
 
 
 def share_done(percent, cpu_use, rule):

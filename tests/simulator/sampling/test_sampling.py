@@ -516,6 +516,7 @@ REASONS = {
     "a guest that can be sent within the downtime limit": {"workload": {"clear_when": "ring", "downtime": "1s"}},
     "threads that only run CLEAR cannot be sampled": {"workload": {"clear_threads": 2}},
     "enabling page by page cannot be sampled": {"workload": {"initially_set": False}},
+    "a guest that catches up after delays cannot be sampled": {"workload": {"cpu_use": 0.5}},
     "locks by region cannot be sampled": {"policy": {"lock_regions": 4}},
     "a chunk must be a multiple of 2M": {"workload": {"clear_chunk": "3M"}},
 }

@@ -11,10 +11,10 @@ from simlib.analysis.simulate import run_scenario as simulate
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Page, Stamp
 from simlib.simulator.engine import compiled, reference
-from simlib.simulator.engine.result import PS
+from simlib.simulator.engine.result import FAULTS, PS
 from simlib.simulator.engine.timeline import timeline
 from simlib.simulator.workloads import build
-from simlib.simulator.workloads.degradation import degradation
+from simlib.simulator.workloads.degradation import SWITCHOVER, degradation
 from simlib.simulator.workloads.migration import page_time
 
 COSTS = {
@@ -153,6 +153,36 @@ def test_a_vcpu_that_is_kicked_loses_that_time_in_a_stall(engine):
     )
     assert kicked["guest_throughput"] < 0.95 * spared["guest_throughput"]
     assert kicked["longest_stall"] == pytest.approx(200e-6 + spared["longest_stall"])  # faults wait for nobody
+
+
+def test_idle_time_is_neither_cpu_time_nor_throttling():
+    """Each fault takes 1.8 us of a vCPU, and nobody waits; the guest computes for a quarter of its time otherwise."""
+    costs = {"fault_unlocked": "1us", "fault_hold": "800ns", "others": "0ns"}
+    busy, idle = (
+        simulate(scenario({"architecture": "x86-tdp"}, costs, access_interval="10us", access="uniform", cpu_use=use))
+        for use in (1.0, 0.25)
+    )
+    assert busy.metrics["guest_throughput"] < 0.97
+    assert idle.metrics["guest_throughput"] == pytest.approx(1, abs=1e-3)
+    for result in (busy, idle):
+        assert result.metrics["throttled_share"] == 0
+        faults = int(result.raw.stamp_sums[result.job.stamps.index(SWITCHOVER), FAULTS].sum())
+        assert result.metrics["fault_cpu_time"] == pytest.approx(1.8e-6 * faults, rel=0.01)
+
+
+@pytest.mark.parametrize("cpu_use", [1.0, 0.25])
+def test_the_throttled_share_is_that_of_the_sleeps(cpu_use):
+    """Half of the time, once the first pass has ended; also of a guest that does all its work nevertheless."""
+    case = scenario(
+        guest={"vcpus": 2, "memory": "8M"}, link="1Gbit/s", pass_limit=6, access_interval="10us", cpu_use=cpu_use,
+        throttle="qemu", throttle_initial=50, throttle_most=50, throttle_slice="500us", throttle_check_period="0ps",
+    )  # fmt: skip
+    result = simulate(case)
+    (begins,) = (time for stamp, time in zip(result.job.stamps, result.raw.stamp_ps, strict=True)
+                 if stamp == Stamp("collected", 3))  # fmt: skip
+    expected = 0.5 * (1 - begins / result.raw.end_ps)
+    assert result.metrics["throttle"] == 50
+    assert result.metrics["throttled_share"] == pytest.approx(expected, rel=0.03)
 
 
 def test_the_curve_adds_up():
