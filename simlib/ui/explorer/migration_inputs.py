@@ -72,6 +72,7 @@ LOOKS: Mapping[str, Look] = {
     "cpu": Look("CPU use", "", ("", *_SHARES, "100%")),
     "resident": Look("resident memory", "", ("", *_SIZES)),
     "channel": Look("one channel", "", ("", *_LINKS[:-2])),
+    "qemu": Look("QEMU version"),
     "architecture": Look("architecture", words=(NOT_GIVEN, *sorted(ARCHITECTURES))),
     "dirty-tracking": Look("dirty tracking", words=(NOT_GIVEN, *_TRACKING)),
     "chunk": Look("chunk of a CLEAR", "", ("", *(format_size(2**k) for k in range(21, 35)))),

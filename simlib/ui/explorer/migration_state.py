@@ -17,7 +17,7 @@ from simlib.ui.explorer.migration_inputs import BY_NAME, CURRENT, KNOWN, PARTS, 
 from simlib.ui.explorer.pasted_log import checked_log, pack, unpack
 from simlib.ui.explorer.state import parameters
 from simlib.vmm.guest import RunningGuest
-from simlib.vmm.inputs import GUEST, TARGETS, parse_share
+from simlib.vmm.inputs import GUEST, TARGETS, parse_share, parse_version
 from simlib.vmm.read_guest import parse_guest
 from simlib.vmm.read_inputs import read_options, read_targets
 from simlib.vmm.targets import Targets
@@ -241,5 +241,6 @@ def _bandwidth_text(bits: int) -> str:
 
 _SHOWN: dict[Any, Callable[[Any], str]] = {
     parse_size: size_text, parse_bandwidth: _bandwidth_text, parse_share: "{:.0%}".format,
+    parse_version: lambda version: ".".join(map(str, version)),
 }  # fmt: skip
 """Functions that format a value for people, by its parser."""
