@@ -343,6 +343,7 @@ def explore(
     port: Annotated[int, Option(min=0, max=65535, help="TCP port on the loopback interface; 0: any free port.")] = 0,
     browser: Annotated[bool, Option(help="Open the page in a browser.")] = True,
     lab: Annotated[bool, Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
+    page: Annotated[str, Option(metavar="NAME", help="Page to open: strategies (default) or migration.")] = "",
     query: Annotated[str, Option(metavar="QUERY", help="Initial state of the page, as a URL query string.")] = "",
     scenario: Annotated[Path | None, from_file("FILE", "Scenario file with the initial state of the page.")] = None,
     table: Annotated[
@@ -353,10 +354,13 @@ def explore(
     loopback interface, and requires a token.
 
     Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
+
+    simlib explore --page migration
     """
     from simlib.ui import explorer
     from simlib.ui.explorer.server import explore as run
 
+    query = "&".join(filter(None, [page and f"page={page}", query]))
     if not query and scenario is None and table is None:  # nothing to check, which would import half of simlib
         raise Exit(run(port=port, browser=browser, lab=lab))
     from simlib.ui.explorer.state import PAGES, ExplorerState, page_of
