@@ -212,7 +212,7 @@ class Quantity(IntEnum):
     FLAG = 10, "1 if the flag is raised, else 0", _FLAG
     BLOCK = 11, "1 if a block mapping covers the current page, else 0", None
     DIRTY = 12, "pages in KVM's dirty log, from the current page to the extent's end", _ANY_EXTENT
-    VCPUS_IN_GUEST = 13, "vCPUs that neither hold a lock nor wait for one, and are neither interrupted nor idle (PACE)", None
+    VCPUS_IN_GUEST = 13, "vCPUs that neither hold a lock nor wait for one, and are neither interrupted nor idle", None
     LOGGED = 14, "pages in the thread's log buffer", None
     RING = 15, "entries of the thread's dirty ring that have not been reset", None
 
