@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -13,53 +13,22 @@ from simlib._lib import parallel
 from simlib._lib.errors import InputError
 from simlib.analysis.migrate import sentences
 from simlib.analysis.migrate.search import simulate_plans
+from simlib.analysis.migrate.simulated import SimulatedMigration
 from simlib.figures.results import Result, text_of
 from simlib.vmm.guest import GuestSample, RunningGuest
 from simlib.vmm.paste import FORMATS
-from simlib.vmm.plans import Plan, PlanOutcome, precopy_of, tool_of
+from simlib.vmm.plans import Plan, precopy_of, tool_of
 from simlib.vmm.precopy import PrecopyStart
 from simlib.vmm.qemu_rules import PAGE
-from simlib.vmm.running import RunningMigration, running_migration, running_starts
+from simlib.vmm.running import running_migration, running_starts
 from simlib.vmm.targets import Targets
-
-if TYPE_CHECKING:
-    from simlib.analysis.migrate.lock import LockAnswer
 
 
 @dataclass(frozen=True, repr=False)
-class Migration(Result):
-    """Simulated outcomes of the plans for a guest's migration, and the recommended plan.
-
-    - `frame`: one row per plan: medians, ends of 90 % intervals, shares of the working sets that meet each target, and
-      the plan's cost as a clause.
-    - `passes`: passes of the recommended plan and of the current settings, for some working sets: plan, guest, time_s,
-      new_bytes, left_bytes, lost_percent, sent_bytes.
-    - `plans`: the plans that were simulated, the least severe first.
-    - `recommended`: the least severe plan that meets the targets, or the one that comes nearest.
-    - `meets_targets`: True if the recommended plan meets them.
-    - `lock`: effect of mmu_lock, or why it is not simulated; empty if not requested.
-    - `kernel`: effect of a patched kernel; empty if not requested.
-    - `emit`: output format that the settings must have; empty: any.
-    """
-
-    guest: RunningGuest
-    targets: Targets
-    plans: tuple[Plan, ...]
-    outcomes: Mapping[str, list[PlanOutcome]]
-    frame: pd.DataFrame
-    passes: pd.DataFrame
-    recommended: Plan
-    meets_targets: bool
-    seed: int
-    lock: LockAnswer | str = ""
-    kernel: str = ""
-    emit: str = ""
+class Migration(SimulatedMigration, Result):
+    """Answer about a guest's migration: the simulated plans, in sentences, tables and commands to paste."""
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"migration_passes": lambda result: result.passes}
-
-    def row(self, plan: str) -> dict[str, Any]:
-        """Return a plan's row of `frame`."""
-        return {str(name): value for name, value in self.frame.set_index("plan").loc[plan].items()}
 
     def paste(self, emit: str) -> str:
         """Return the recommended plan in an output format of the guest's VMM (`simlib.vmm.paste.FORMATS`).
@@ -71,11 +40,6 @@ class Migration(Result):
             rule, hint = f"is not a format for {self.guest.vmm}", f"use one of {', '.join(known)}"
             raise InputError("emit", emit, rule, hint, flag="--emit")
         return known[emit](self.recommended, self.guest, self.targets)
-
-    @property
-    def running(self) -> RunningMigration | None:
-        """State of the migration that is running; None if the answer is about a new one."""
-        return running_migration(self.guest)
 
     def summary(self) -> str:
         """Return the answer and the table of plans as text."""

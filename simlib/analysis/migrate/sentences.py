@@ -4,24 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from simlib.analysis.migrate.simulated import SimulatedMigration
 from simlib.model.quantities import seconds_text, size_text
 from simlib.vmm.dirtying import DirtyRate, unsteady
 from simlib.vmm.plans import LONGER_DOWNTIMES, SURE, Plan
 from simlib.vmm.running import RunningMigration
 from simlib.vmm.settings import VMMS
 
-if TYPE_CHECKING:
-    from simlib.analysis.migrate.answer import Migration
-
 _SAME_SPEED = 0.15
 """Relative difference of a throughput and max-bandwidth that are equal."""
 
 
-def summary_lines(answer: Migration) -> list[str]:
+def summary_lines(answer: SimulatedMigration) -> list[str]:
     """Return the answer in sentences, the most important ones first."""
     current, planned, state = answer.row("current"), answer.row(answer.recommended.name), answer.running
     begin = _present_state(state) if state is not None else _in_postcopy(answer)
@@ -48,7 +46,7 @@ def _present_state(state: RunningMigration) -> str:
     return f"The migration {time}: {left}{passes}{throttle}"
 
 
-def _in_postcopy(answer: Migration) -> str:
+def _in_postcopy(answer: SimulatedMigration) -> str:
     last = answer.guest.running[-1] if answer.guest.running else None
     if last is None or not last.status.startswith("postcopy"):
         return ""
@@ -60,7 +58,7 @@ def _in_postcopy(answer: Migration) -> str:
             "max-postcopy-bandwidth can shorten this. What follows is about a new migration")  # fmt: skip
 
 
-def _current_settings(answer: Migration, current: dict[str, Any]) -> str:
+def _current_settings(answer: SimulatedMigration, current: dict[str, Any]) -> str:
     running, share = answer.running is not None, current["converges"]
     if share >= SURE:
         if running:
@@ -81,7 +79,7 @@ def _current_settings(answer: Migration, current: dict[str, Any]) -> str:
             f"{100 * share:.0f} % of the guests that are consistent with them; for the others, {why}")  # fmt: skip
 
 
-def _recommendation(answer: Migration) -> str:
+def _recommendation(answer: SimulatedMigration) -> str:
     plan = answer.recommended
     targets = f" ({answer.targets.description})" if answer.targets.description else ""
     if plan.name == "current":
@@ -92,7 +90,7 @@ def _recommendation(answer: Migration) -> str:
     return f"No setting that was tried meets the targets{targets}. Nearest: {plan.actions}"
 
 
-def _subject(answer: Migration, plan: Plan) -> str:
+def _subject(answer: SimulatedMigration, plan: Plan) -> str:
     return "It then ends" if answer.running is not None and not plan.restart else "The migration then takes"
 
 
@@ -108,7 +106,7 @@ def _expected(row: Any, with_speed: bool = True) -> str:
     return f"{text}, the downtime is {downtime}, and the guest runs at {speed} of its speed"
 
 
-def _alternative(answer: Migration) -> str:
+def _alternative(answer: SimulatedMigration) -> str:
     """Return the longer downtime that makes throttling unnecessary, if the recommended plan throttles the guest."""
     planned = answer.row(answer.recommended.name)
     drastic = answer.recommended.postcopy or planned["sleep_s_high"] > 0 or not answer.meets_targets
@@ -122,7 +120,7 @@ def _alternative(answer: Migration) -> str:
     return ""
 
 
-def _suspension(answer: Migration) -> str:
+def _suspension(answer: SimulatedMigration) -> str:
     """Return how long a suspended guest takes, if nothing else ends the running migration."""
     recommended = answer.recommended
     if answer.running is None or (answer.meets_targets and not recommended.restart):
@@ -132,7 +130,7 @@ def _suspension(answer: Migration) -> str:
     return f"Suspending the guest ends the present migration; the guest then stops for about {seconds_text(seconds)}"
 
 
-def stalls(answer: Migration, planned: dict[str, Any]) -> str:
+def stalls(answer: SimulatedMigration, planned: dict[str, Any]) -> str:
     """Return for how long vCPUs stall with the recommended plan."""
     if answer.recommended.postcopy:
         return (f"After the switch to post-copy, a vCPU waits {interval(planned, 'fault_s', seconds_text)} for each "
@@ -148,7 +146,7 @@ def stalls(answer: Migration, planned: dict[str, Any]) -> str:
     return "Nothing throttles the guest"
 
 
-def _downtime_parts(answer: Migration, planned: dict[str, Any]) -> str:
+def _downtime_parts(answer: SimulatedMigration, planned: dict[str, Any]) -> str:
     if not planned["converges"]:
         return ""
     devices = interval(planned, "devices_s", seconds_text)
@@ -159,7 +157,7 @@ def _downtime_parts(answer: Migration, planned: dict[str, Any]) -> str:
             "which is assumed; VFIO and vhost-user devices add time that is not predicted")  # fmt: skip
 
 
-def lock_line(answer: Migration) -> str:
+def lock_line(answer: SimulatedMigration) -> str:
     """Return the sentence on mmu_lock, if there is something to set or a target is missed; else an empty string."""
     lock = answer.lock
     if isinstance(lock, str) or (lock.meets_target and lock.recommended == lock.current):
@@ -167,7 +165,7 @@ def lock_line(answer: Migration) -> str:
     return lock.summary()
 
 
-def _missed_targets(answer: Migration, planned: dict[str, Any]) -> str:
+def _missed_targets(answer: SimulatedMigration, planned: dict[str, Any]) -> str:
     """Return the values reached instead of the missed targets, or what the migration needs to converge."""
     if answer.meets_targets:
         return ""
@@ -188,7 +186,7 @@ def _missed_targets(answer: Migration, planned: dict[str, Any]) -> str:
     return f"Instead of the missed targets, it reaches {', '.join(texts)}" if texts else ""
 
 
-def _unknown(answer: Migration) -> str:
+def _unknown(answer: SimulatedMigration) -> str:
     """Return the inputs that are not known, and therefore sampled."""
     guest, rates = answer.guest, [rate for rate in answer.guest.dirty if isinstance(rate, DirtyRate)]
     limit = guest.settings.max_bandwidth * 8
@@ -205,12 +203,12 @@ def _unknown(answer: Migration) -> str:
     return f"Not known, so that the ranges are wide: {', '.join(names)}" if names else ""
 
 
-def _unsteady(answer: Migration) -> str:
+def _unsteady(answer: SimulatedMigration) -> str:
     pair = unsteady([rate for rate in answer.guest.dirty if isinstance(rate, DirtyRate)])
     return f"The guest is not steady, so the ranges are wide: {pair}" if pair else ""
 
 
-def readable(answer: Migration) -> pd.DataFrame:
+def readable(answer: SimulatedMigration) -> pd.DataFrame:
     """Return the plans as a table of strings, without those whose outcome equals that of an earlier plan."""
     rows, outcomes = [], set[tuple[Any, ...]]()
     for row in answer.frame.to_dict("records"):
