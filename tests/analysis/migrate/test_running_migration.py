@@ -47,10 +47,10 @@ def migrate(left, dirty, targets=None, emit="", **more):
 
 
 def test_a_migration_that_will_end_is_left_alone():
-    """2 GiB remain at 10 Gbit/s, and little is written: 1.7 to 1.9 s."""
+    """2 GiB remain at 5.6 to 9.9 Gbit/s, and little is written: 1.7 to 3.2 s."""
     answer = migrate(2 * GIB, "1000/s over 1G")
     assert answer.recommended.name == "current"
-    assert 1.6 < answer.row("current")["total_s_low"] < answer.row("current")["total_s_high"] < 2.1
+    assert 1.6 < answer.row("current")["total_s_low"] < answer.row("current")["total_s_high"] < 3.3
     first = answer.summary_lines()[0]
     assert first == "The migration has run for 60 s: 2 GiB remain, after 5 synchronisations of the bitmap"
     assert answer.lock == ""
@@ -79,7 +79,7 @@ def test_what_needs_a_capability_starts_again_and_comes_last():
     assert allowed.recommended.name == "postcopy"
     assert allowed.paste("virsh") == "virsh migrate-postcopy DOMAIN"
     assert allowed.row("postcopy")["total_s_high"] < 5  # 4 GiB at 10 Gbit/s
-    throttled = migrate(4 * GIB, "300000/s over 4G", targets, settings={"auto_converge": True}, throttle=30)
+    throttled = migrate(4 * GIB, "100000/s over 4G", targets, settings={"auto_converge": True}, throttle=30)
     assert not throttled.recommended.restart
     assert throttled.row("current")["throttle_low"] >= 30
 
@@ -115,13 +115,13 @@ def test_the_command_answers_on_the_migration_in_the_log(tmp_path, emit, command
 
 
 def test_the_first_pass_goes_on_where_it_is():
-    """12 of 16 GiB remain at 10 Gbit/s: 10.4 to 11.0 s."""
+    """12 of 16 GiB remain at 5.6 to 9.9 Gbit/s: 10.4 to 18.4 s."""
     sample = MigrationSample("active", 3.5, 16.0 * GIB, 4.3e9, 12.0 * GIB, 2.0**20, 0.0, passes=1)
     guest = RunningGuest(8, 16 * GIB, 10**10, (parse_dirty("100/s over 1M"),), zeros=0, channel=10**10,
                          settings=Settings(max_bandwidth=0), running=(sample,))  # fmt: skip
     answer = simlib.migrate(guest, options=MigrationOptions(draws=8))
     row = answer.row("current")
-    assert 10.3 < row["total_s_low"] < row["total_s_high"] < 11.3
+    assert 10.3 < row["total_s_low"] < row["total_s_high"] < 18.5
     assert "has passed 25 % of the memory" in answer.summary_lines()[0]
     ended = replace(guest, running=(replace(sample, status="completed", remaining_bytes=0.0),))
     again = simlib.migrate(ended, options=MigrationOptions(draws=4, lock=False))
