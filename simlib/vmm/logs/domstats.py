@@ -105,11 +105,11 @@ def _add_rate(content: LogContent, values: dict[str, str], measured: set[tuple[s
 def _add_numbers(content: LogContent, values: dict[str, str]) -> None:
     vcpus = _whole(values, "vcpu.current")
     if vcpus:
-        content.vcpus.append(LogValue(vcpus, "vcpu.current of virsh domstats"))
+        content.vcpus.append(LogValue(vcpus, "vcpu.current, as in virsh domstats"))
     for key, target in (("balloon.rss", content.resident), ("balloon.current", content.configured)):
         kib = _whole(values, key)
         if kib:
-            target.append(LogValue(kib * _KIB, f"{key} of virsh domstats"))
+            target.append(LogValue(kib * _KIB, f"{key}, as in virsh domstats"))
 
 
 def _add_cpu_use(content: LogContent, calls: list[DomstatsCall], sleeps: list[float]) -> None:
@@ -124,7 +124,7 @@ def _add_cpu_use(content: LogContent, calls: list[DomstatsCall], sleeps: list[fl
             continue
         use = sum(after[key] - before[key] for key in shared) / 1e9 / seconds / len(shared)
         if 0 <= use <= 1.1:  # more is another clock, or another guest
-            content.cpu.append(LogValue(min(1.0, use), f"vcpu.N.time of virsh domstats over {seconds:g} s"))
+            content.cpu.append(LogValue(min(1.0, use), f"vcpu.N.time, as in virsh domstats, over {seconds:.3g} s"))
     if len(busy) > 1 and not content.cpu:
         content.note("CPU use not known: vcpu.N.time needs the times of two calls (run date before each)")
 
