@@ -13,7 +13,7 @@ from simlib.vmm.memory import LinkModel, PassState, WorkingSet, dirty_shares, me
 from simlib.vmm.precopy import PrecopyStart, precopy_trajectory
 from simlib.vmm.running import running_migration, running_starts
 from simlib.vmm.samples import MigrationSample
-from simlib.vmm.settings import Settings
+from simlib.vmm.settings import QEMU, Settings
 
 GIB = 2**30
 COUNT = 2**18
@@ -40,7 +40,7 @@ def continued(pages, link, settings, share):
     guest = RunningGuest(1, COUNT * 4096, round(4104 * 8 / link.page_s), settings=settings,
                          running=(earlier, later, sample))  # fmt: skip
     object.__setattr__(guest, "link_of", lambda *_: link)
-    start = running_starts(guest, [type("Sample", (), {"pages": pages})()])[1][0]
+    start = running_starts(guest, [type("Sample", (), {"pages": pages, "vmm": QEMU})()])[1][0]
     rest = precopy_trajectory(pages, link, settings, 3000.0, start=start)
     return whole, now, rest
 
