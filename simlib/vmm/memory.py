@@ -136,20 +136,14 @@ def active_time(pages: WorkingSet, seconds: float) -> float:
     return active
 
 
-@cached_njit(nogil=True)
 def new_memory(pages: WorkingSet, by_get: bool) -> BitmapState:
     """State at the beginning of a migration: no page has been sent, and the log has just been enabled."""
-    kinds = len(pages.number)
-    held = np.zeros((CELLS, kinds))
-    for kind in range(kinds):
-        width = pages.last[kind] - pages.first[kind]
-        for cell in range(CELLS):
-            part = min((cell + 1) / CELLS, pages.last[kind]) - max(cell / CELLS, pages.first[kind])
-            if part > 0:
-                held[cell, kind] = pages.number[kind] * part / width
-    clean = np.full((CELLS, kinds), 1.0 if by_get else 0.0)
+    ends = np.arange(CELLS + 1)[:, None] / CELLS
+    part = np.minimum(ends[1:], pages.last) - np.maximum(ends[:-1], pages.first)
+    held = pages.number * np.maximum(part, 0.0) / (pages.last - pages.first)
+    clean = np.full(held.shape, 1.0 if by_get else 0.0)
     return BitmapState(
-        held, np.ones((CELLS, kinds)), clean, 1 - clean, np.zeros((CELLS, kinds)), np.ones(CELLS, np.bool_),
+        held, np.ones(held.shape), clean, 1 - clean, np.zeros(held.shape), np.ones(CELLS, np.bool_),
         np.zeros(1, np.int64),
     )  # fmt: skip
 
@@ -164,7 +158,7 @@ def memory_in_pass(pages: WorkingSet, chunk_pages: float, state: PassState) -> B
     >>> round(float(pages_left(memory))), int(memory.at[0])
     (750, 32)
     """
-    memory: BitmapState = new_memory(pages, chunk_pages == 0)
+    memory = new_memory(pages, chunk_pages == 0)
     sent = np.concatenate(([0.0], memory.held.sum(axis=1).cumsum()))
     cells, place = np.arange(CELLS), float(np.interp(state.position * sent[-1], sent, np.arange(CELLS + 1)))
     ahead = np.clip(cells + 1 - place, 0.0, 1.0)[:, None]
@@ -173,7 +167,7 @@ def memory_in_pass(pages: WorkingSet, chunk_pages: float, state: PassState) -> B
     memory.since[:] = -state.seconds
     if chunk_pages == 0:
         return memory
-    chunk = max(1, round(chunk_pages * CELLS / float(pages.number.sum())))
+    chunk = chunk_cells(pages, chunk_pages)
     first = cells // chunk * chunk
     passed = first < place  # CLEAR has cleared the chunk, when the pass reached its first page
     waits = (passed & (cells >= place))[:, None]
@@ -182,6 +176,11 @@ def memory_in_pass(pages: WorkingSet, chunk_pages: float, state: PassState) -> B
     memory.since[passed] *= (1 - first[passed] / place)[:, None]
     memory.fresh[:] = ~passed
     return memory
+
+
+def chunk_cells(pages: WorkingSet, chunk_pages: float) -> int:
+    """Number of cells that one CLEAR of `chunk_pages` covers."""
+    return max(1, round(chunk_pages * CELLS / float(pages.number.sum())))
 
 
 def dirty_shares(pages: WorkingSet, seconds: float, count: float) -> Floats:
@@ -211,7 +210,19 @@ def dirty_shares(pages: WorkingSet, seconds: float, count: float) -> Floats:
 @cached_njit(nogil=True)
 def pages_left(memory: BitmapState) -> float:
     """Pages that have yet to be sent, according to the dirty bitmap."""
-    return float((memory.bitmap * memory.held).sum())
+    left = 0.0
+    for cell in range(memory.held.shape[0]):
+        left += waiting_pages(memory, cell)
+    return left
+
+
+@cached_njit(nogil=True)
+def waiting_pages(memory: BitmapState, cell: int) -> float:
+    """Pages of a cell that have yet to be sent."""
+    waits = 0.0
+    for kind in range(memory.held.shape[1]):
+        waits += memory.bitmap[cell, kind] * memory.held[cell, kind]
+    return waits
 
 
 @cached_njit(nogil=True)
@@ -236,6 +247,7 @@ def synchronise(pages: WorkingSet, memory: BitmapState, guest: float, by_get: bo
     new = 0.0
     for cell in range(CELLS):
         _age(pages, memory, cell, guest)
+        memory.fresh[cell] = True
     for kind in range(len(pages.number)):
         waits, everywhere = 0.0, 0.0
         for cell in range(CELLS):
@@ -254,7 +266,6 @@ def synchronise(pages: WorkingSet, memory: BitmapState, guest: float, by_get: bo
                 clean[cell, kind] = 1.0
             else:
                 taken[cell, kind] = 1 - clean[cell, kind]
-    memory.fresh[:] = True
     return new
 
 
@@ -262,7 +273,7 @@ def synchronise(pages: WorkingSet, memory: BitmapState, guest: float, by_get: bo
 def _clear(pages: WorkingSet, memory: BitmapState, chunk_cells: int, guest: float) -> None:
     """CLEAR the chunk that contains the next cell, before the first page of the chunk is sent."""
     at = int(memory.at[0])
-    if not memory.fresh[at] or (memory.bitmap[at] * memory.held[at]).sum() == 0:
+    if not memory.fresh[at] or waiting_pages(memory, at) == 0:
         return
     first = at // chunk_cells * chunk_cells
     for cell in range(first, min(CELLS, first + chunk_cells)):
@@ -275,11 +286,15 @@ def _clear(pages: WorkingSet, memory: BitmapState, chunk_cells: int, guest: floa
 
 @cached_njit(nogil=True)
 def send_cell(
-    pages: WorkingSet, memory: BitmapState, link: LinkModel, guest: float, room_bytes: float, room_s: float
-) -> tuple[float, float, float]:
-    """Send the waiting pages of the next cell, within `room_bytes` and `room_s`; return bytes, time in s, and pages."""
+    pages: WorkingSet, memory: BitmapState, link: LinkModel, chunk_cells: int, guest: float,
+    room: tuple[float, float],
+) -> tuple[float, float, float]:  # fmt: skip
+    """Send the waiting pages of the next cell; return bytes, time in s, and pages.
+
+    - `chunk_cells`: cells that one CLEAR covers; `room`: number of bytes, and time in s, that are left.
+    """
     if link.chunk_pages > 0:
-        _clear(pages, memory, max(1, round(link.chunk_pages * CELLS / pages.number.sum())), guest)
+        _clear(pages, memory, chunk_cells, guest)
     at, normal, zeros = int(memory.at[0]), 0.0, 0.0
     for kind in range(len(pages.number)):
         waits = memory.bitmap[at, kind] * memory.held[at, kind]
@@ -289,22 +304,17 @@ def send_cell(
             normal += waits
     own_bytes = normal * qemu_rules.WHOLE_PAGE + zeros * qemu_rules.ZERO_PAGE
     own_s = normal * link.page_s + zeros * link.zero_s
-    part = min(1.0, room_bytes / own_bytes if own_bytes > 0 else 1.0, room_s / own_s if own_s > 0 else 1.0)
-    if part < 1:
-        memory.bitmap[at] *= 1 - part
-    else:
-        memory.bitmap[at] = 0.0
+    part = min(1.0, room[0] / own_bytes if own_bytes > 0 else 1.0, room[1] / own_s if own_s > 0 else 1.0)
+    for kind in range(len(pages.number)):
+        memory.bitmap[at, kind] *= 1 - part
+    if part >= 1:
         memory.at[0] = (at + 1) % CELLS
     return part * own_bytes, part * own_s, part * (normal + zeros)
 
 
-@cached_njit(nogil=True)
 def missing_shares(pages: WorkingSet, memory: BitmapState, guest: float) -> Floats:
     """Share of each class that the destination does not have at the guest's time `guest`, shape (classes,)."""
-    missing = np.zeros(len(pages.number))
-    for cell in range(CELLS):
-        _age(pages, memory, cell, guest)
-        for kind in range(len(pages.number)):
-            arrived = (1 - memory.bitmap[cell, kind]) * min(1.0, memory.clean[cell, kind] + memory.taken[cell, kind])
-            missing[kind] += (1 - arrived) * memory.held[cell, kind]
-    return missing / np.maximum(pages.number, 1.0)
+    passed = pages.rate * np.maximum(guest - memory.since, 0.0)
+    clean = np.where(pages.sweep > 0, np.maximum(0.0, memory.clean - passed), memory.clean * np.exp(-passed))
+    arrived = (1 - memory.bitmap) * np.minimum(1.0, clean + memory.taken)
+    return np.asarray(((1 - arrived) * memory.held).sum(axis=0) / np.maximum(pages.number, 1.0))

@@ -29,6 +29,7 @@ from simlib.vmm.memory import (
     PassState,
     WorkingSet,
     active_time,
+    chunk_cells,
     distinct_pages,
     memory_in_pass,
     missing_shares,
@@ -132,10 +133,10 @@ the window, and bytes sent by then; time of the last check, bytes sent by then, 
 synchronisation, and next update of the dirty limit; minimum of the pages left in this period of `_is_stuck` and in the
 one before, and the beginning of this one; time at less than half speed."""
 
-_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED, _FIRST = range(8)
+_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED, _FIRST, _CHUNK_CELLS = range(9)
 """Indices of the integer state: throttle, checks above the threshold, synchronisations, their number at the last
-periodic check, sleep at a full ring, highest rate of a vCPU, synchronisations in this period of `_is_stuck`, and those
-before the start."""
+periodic check, sleep at a full ring, highest rate of a vCPU, synchronisations in this period of `_is_stuck`, those
+before the start, and cells that one CLEAR covers."""
 
 
 def precopy_trajectory(
@@ -170,29 +171,30 @@ def precopy_trajectory(
         pages, link.chunk_pages, state
     )  # fmt: skip
     checked = (0.0 if state is None else float(state.seconds), float(start.sent_bytes))
-    counts = (int(start.synchronisations), int(start.throttle))
+    counts = (int(start.synchronisations), int(start.throttle), chunk_cells(pages, link.chunk_pages))
     passes = np.zeros((MOST_PASSES, 6))
     outcome = _precopy(pages, link, means, float(limit_s), passes, memory, checked, counts)
-    return PrecopyTrajectory._make((*outcome, passes[: min(outcome[3] - counts[0] + 1, MOST_PASSES)]))
+    missing = missing_shares(pages, memory, outcome[7])
+    return PrecopyTrajectory._make((*outcome, missing, passes[: min(outcome[3] - counts[0] + 1, MOST_PASSES)]))
 
 
 @cached_njit(nogil=True)
 def _precopy(
     pages: WorkingSet, link: LinkModel, means: _Means, limit_s: float, passes: Floats, memory: BitmapState,
-    checked: tuple[float, float], counts: tuple[int, int],
-) -> tuple[bool, float, float, int, int, float, float, float, float, float, float, Floats]:  # fmt: skip
+    checked: tuple[float, float], counts: tuple[int, int, int],
+) -> tuple[bool, float, float, int, int, float, float, float, float, float, float]:  # fmt: skip
     """Compiled part of `precopy_trajectory`.
 
     - `checked`: time since the last synchronisation before the start, s, and bytes sent since then.
-    - `counts`: number of synchronisations, and throttle, at the start.
+    - `counts`: number of synchronisations, and throttle, at the start; cells that one CLEAR covers.
     """
     by_get = link.chunk_pages == 0
-    s, n = np.zeros(18), np.zeros(8, np.int64)
+    s, n = np.zeros(18), np.zeros(9, np.int64)
     s[_SENT], s[_WINDOW_SENT] = link.state_bytes, link.state_bytes
     s[_CHECK], s[_CHECK_SENT] = -checked[0], -checked[1]
     s[_LEFT], s[_RUNS], s[_NEXT_CHECK] = pages_left(memory), 1 / pages.cpu, means.sync_every_s
     s[_PERIOD], s[_LEAST], s[_LEAST_BEFORE] = np.inf, np.inf, np.inf
-    n[_SYNCS], n[_FIRST], n[_THROTTLE] = counts[0], counts[0], counts[1]
+    n[_SYNCS], n[_FIRST], n[_THROTTLE], n[_CHUNK_CELLS] = counts[0], counts[0], counts[1], counts[2]
     if n[_THROTTLE] > 0:
         _throttle_vcpus(pages, link, means, s, n)
     passes[0, LEFT], passes[0, LOST] = s[_LEFT], 100 * (1 - min(1.0, s[_RUNS]))
@@ -217,11 +219,10 @@ def _precopy(
         else:
             if s[_NOW] >= s[_PERIOD]:
                 _limit(pages, link, means, s, n)
-            _iterate(pages, memory, link, means, s)
-    missing = missing_shares(pages, memory, s[_GUEST])
+            _iterate(pages, memory, link, means, s, n)
     return (
         completed, s[_NOW] + down, down, n[_SYNCS], n[_THROTTLE], s[_LONGEST], s[_SENT], s[_GUEST],
-        active_time(pages, s[_NOW]), s[_SLOW], s[_LEFT], missing,
+        active_time(pages, s[_NOW]), s[_SLOW], s[_LEFT],
     )  # fmt: skip
 
 
@@ -325,13 +326,14 @@ def _fill_time(pages: WorkingSet, entries: float, period: float) -> float:
 
 
 @cached_njit(nogil=True)
-def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Means, s: Floats) -> None:
+def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
     """Send until the bandwidth limit, the last page, or QEMU's MAX_WAIT; at the limit, wait for the window's end."""
     begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
         room = qemu_rules.bytes_in_window(means.max_bandwidth * link.limit_share) - (s[_SENT] - s[_WINDOW_SENT])
     while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < MAX_WAIT_S:
-        sent, took, gone = send_cell(pages, memory, link, s[_GUEST], room, MAX_WAIT_S - (s[_NOW] - begun) + 1e-9)
+        left = (room, MAX_WAIT_S - (s[_NOW] - begun) + 1e-9)
+        sent, took, gone = send_cell(pages, memory, link, n[_CHUNK_CELLS], s[_GUEST], left)
         s[_SENT] += sent
         s[_LEFT] = max(0.0, s[_LEFT] - gone)
         room -= sent

@@ -36,7 +36,7 @@ class PageKernelManager(AsyncMappingKernelManager):
 
     async def cull_kernel_if_idle(self, kernel_id: str) -> None:
         """End a page's kernel that is idle for ``cull_idle_timeout`` and has no connection to a browser."""
-        if kernel_id in self._of_pages:
+        if kernel_id in self._of_pages and kernel_id in self:  # its page may have ended it since the server listed it
             await super().cull_kernel_if_idle(kernel_id)
 
 
