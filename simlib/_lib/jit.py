@@ -8,11 +8,14 @@ another user may have put there to name a cache of untrusted code. Environment v
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from simlib._lib.signals import write_lock
@@ -42,6 +45,35 @@ config, njit, types = _numba.config, _numba.njit, _numba.types
 intrinsic: Callable[[Callable[..., Any]], Any] = _numba.extending.intrinsic
 
 
+@cache
+def _sources(name: str) -> frozenset[str]:
+    """Files of a module of simlib, and of those from which it imports functions, classes or modules, directly or not.
+
+    Code and types from all of them may be compiled into a function; Numba compares only the function's own file.
+
+    >>> import simlib.vmm.precopy
+    >>> {"precopy.py", "memory.py"} <= {os.path.basename(path) for path in _sources("simlib.vmm.precopy")}
+    True
+    """
+    module = sys.modules.get(name)
+    files = {str(getattr(module, "__file__", ""))}
+    for value in list(vars(module).values()) if module else ():
+        other = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+        if str(other).startswith("simlib.") and other != name and other in sys.modules:
+            files |= _sources(other)
+    return frozenset(files)
+
+
+@cache
+def _stamp(path: str) -> tuple[str, int, int]:
+    """Name, time of change and size of a file; zeros if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.path.basename(path), 0, 0
+    return os.path.basename(path), status.st_mtime_ns, status.st_size
+
+
 def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return ``numba.njit`` with its cache on disk.
 
@@ -61,9 +93,10 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
             dispatcher = njit(cache=True, **options)(function)
         except RuntimeError:  # neither the package's folder nor the user's is writable
             return njit(**options)(function)
-        cache = dispatcher._cache  # Numba has no public name for it
-        cache.save_overload = _none_on_error(cache.save_overload, OSError, write_lock)  # `force_exit` waits for it
-        cache.load_overload = _none_on_error(cache.load_overload, Exception, nullcontext())
+        stored = dispatcher._cache  # Numba has no public name for it, nor for the stamp below
+        stored._cache_file._source_stamp = sorted(map(_stamp, _sources(function.__module__)))
+        stored.save_overload = _none_on_error(stored.save_overload, OSError, write_lock)  # `force_exit` waits for it
+        stored.load_overload = _none_on_error(stored.load_overload, Exception, nullcontext())
         return dispatcher
 
     return decorate
