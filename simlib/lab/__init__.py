@@ -11,6 +11,7 @@ from simlib.lab.experiment import check_name, load_experiment
 from simlib.lab.findings import check_host
 from simlib.lab.migration.collect import MigrationResults, collect_migrations, write_migrations
 from simlib.lab.migration.experiment import has_migrations, load_migrations
+from simlib.lab.migration.linux_forecast import predict_linux
 from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.record_tables import tables, write_tables
 from simlib.lab.targets import TARGETS, Target, find_target
@@ -43,6 +44,7 @@ __all__ = [
     "load_migrations",
     "load_trial",
     "needs_qemu",
+    "predict_linux",
     "tables",
     "try_each_patch",
     "try_series",

@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 
 from simlib._lib.errors import InputError, SimlibError
-from simlib.lab import collect_migrations, load_migrations, write_migrations
+from simlib.lab import collect_migrations, load_migrations, predict_linux, write_migrations
 from simlib.lab.migration import collect
 from simlib.lab.migration.guest import GAPS, WriteWorkload, read_counters, read_gaps
 from simlib.lab.migration.initramfs import initramfs_files
 from simlib.lab.migration.linux import parse_linux
+from simlib.lab.migration.measurement import READINGS
 from simlib.lab.migration.progress import Baseline, Gap
-from simlib.lab.migration.tables import RUNS
+from simlib.lab.migration.tables import LINUX_RUNS, RUNS
 from simlib.lab.migration.workloads import WORKLOADS
 from simlib.lab.qemu import Qemu
 from simlib.measurements import check
@@ -162,6 +163,39 @@ def test_the_report_is_read_as_the_guest_writes_it():
 
 
 @pytest.mark.skipif(not (shutil.which("gcc") and shutil.which("readelf")), reason="needs gcc and binutils")
+def test_a_linux_guest_is_predicted_from_its_measurement(tmp_path, monkeypatch, lab):
+    """Values of a guest whose migration took 5.1 s (workload zipf, 150 MB/s); the prediction has a table of its own."""
+    path = tmp_path / "e.toml"
+    path.write_text(HEAD + 'memory = "1G"\nlimit_s = 60\n' + SETTINGS + "[experiment.linux]\nworkload = 'zipf'\n")
+    rates = {1: 20, 10: 24, 60: 7}
+    replies = [
+        {"status": "measured", "sample-pages": 512, "dirty-rate": rate, "mode": "page-sampling", "calc-time": seconds}
+        for seconds, rate in rates.items()
+    ]
+    replies += [[{"cpu-index": 0, "target": "x86_64"}], {"base-memory": 2**30, "plugged-memory": 0},
+                {"downtime-limit": 300, "max-bandwidth": 150_000_000}]  # fmt: skip
+    columns = {column.name: 1 if column.kind == "whole" else 1.0 for column in READINGS} | {"mode": "page-sampling"}
+    readings = [columns | {"reading": number, "vcpu_cpu_percent": 12.0} for number in (1, 2, 3)]
+
+    def migrate(cell, qemu, ticks, check, before):
+        measurement = {"keys": cell.keys, "readings": readings, "resident_bytes": 752_828_416,
+                       "replies": [{"return": reply} for reply in replies]}  # fmt: skip
+        run = {column.name: 1.0 if column.kind == "number" else 1 for column in LINUX_RUNS} | {"outcome": "completed"}
+        return {"runs": [run], "passes": [], "measurement": measurement, "prediction": before(measurement)}
+
+    monkeypatch.setattr(collect, "find_qemu", lambda target: Qemu("/q/qemu-system-x86_64", (10, 0, 2)))
+    monkeypatch.setattr(collect, "measure_ticks", lambda qemu, accelerator: 1e9)
+    monkeypatch.setattr(collect, "migrate", migrate)
+    migrated = collect_migrations(load_migrations(path), before_migration=predict_linux)
+    files = {table.stem: table for table in write_migrations(migrated, tmp_path, "mine")}
+    assert set(files) == {"mine-runs", "mine-passes", "mine-measured", "mine-forecast"}
+    assert check(files["mine-forecast"])[0].startswith("mine-forecast: 1 row,")
+    assert json.loads(files["mine-forecast"].with_suffix(".json").read_text())["kind"] == "simulated"
+    row = pd.read_csv(files["mine-forecast"]).iloc[0]
+    assert row["completed_share_ratio"] > 0.9
+    assert row["low_total_ms"] < 5062 < row["high_total_ms"] < 2 * row["low_total_ms"]
+
+
 def test_the_initramfs_has_the_program_and_its_libraries(tmp_path, lab):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/busybox").write_bytes(b"box")

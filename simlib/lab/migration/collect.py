@@ -19,6 +19,7 @@ from simlib.lab.cache import lab_dir, lab_lock, translate_os_errors
 from simlib.lab.experiment import check_name
 from simlib.lab.migration.experiment import MigrationCell
 from simlib.lab.migration.guest import assembled
+from simlib.lab.migration.linux_forecast import COLUMNS, LEVEL, SEED
 from simlib.lab.migration.machine import command_line, measure_ticks
 from simlib.lab.migration.run import BeforeMigration, migrate
 from simlib.lab.migration.tables import TABLE_SETS
@@ -26,7 +27,7 @@ from simlib.lab.native import host_provenance
 from simlib.lab.process import silent
 from simlib.lab.qemu import Qemu, find_qemu, portable_command
 from simlib.lab.targets import find_target
-from simlib.measurements.importers.tables import measured_files
+from simlib.measurements.importers.tables import Column, DescribedTable, measured_files, predicted_files
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def collect_migrations(
 
 
 def write_migrations(collected: MigrationResults, folder: Path, name: str) -> list[Path]:
-    """Write ``<name>-runs`` and ``<name>-passes`` with their descriptors; on failure, write none.
+    """Write ``<name>-runs``, ``<name>-passes`` and, for Linux guests, ``<name>-measured`` and the predictions that were
+    made before the migrations, ``<name>-forecast``, with their descriptors; on failure, write none.
 
     Returns: The CSV files. Raises `InputError` if the name is invalid, or the folder cannot be written. Raises
     `SimlibError` if there is nothing to write.
@@ -124,7 +126,25 @@ def write_migrations(collected: MigrationResults, folder: Path, name: str) -> li
         text = frame.to_csv(index=False, lineterminator="\n")
         stem, key = f"{name}-{table}", [*names, *extra_keys]
         texts |= measured_files(stem, f"{name}: one row per {title}", about, (*kind.keys, *columns), key, text)
+    predictions = [{**cell.keys, **content["prediction"]} for cell, content in collected.results
+                   if content.get("prediction")]  # fmt: skip
+    if predictions:
+        texts |= _prediction_files(predictions, kind.keys, name)
     return [path for path in write_together(folder, texts) if path.suffix == ".csv"]
+
+
+def _prediction_files(predictions: list[dict[str, Any]], keys: Sequence[Column], name: str) -> dict[str, str]:
+    """Return the files of the predictions that were made before the migrations began."""
+    about = {
+        "source": {"subject": "simlib lab migrate --predict", "author": "simlib"}, "level": LEVEL, "seeds": [SEED],
+        "command": "simlib lab migrate EXPERIMENT.toml --predict --out DIR --name NAME", "answers": [f"{name}-runs"],
+        "notes": [f"Each migration was predicted from its measurement ({name}-measured), before it began."],
+    }  # fmt: skip
+    columns = (*keys, *COLUMNS)
+    frame = pd.DataFrame(predictions, columns=[column.name for column in columns])
+    title = f"{name}: real migrations of Linux guests, predicted before they began"
+    key = tuple(column.name for column in keys)
+    return predicted_files(DescribedTable(f"{name}-forecast", title, columns, key, frame), about, ())
 
 
 def _rows(content: dict[str, Any], table: str) -> list[dict[str, Any]]:

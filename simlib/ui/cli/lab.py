@@ -205,20 +205,28 @@ def lab_migrate(
     experiment: ExperimentArgument,
     out: Annotated[Path | None, into_folder("DIR", "Also write tables with descriptors.")] = None,
     name: Annotated[str, Option(help="Prefix of the tables' names.")] = "migrate",
+    predict: Annotated[
+        bool,
+        Option("--predict", help="Predict the migration of each Linux guest from its measurement, before it begins."),
+    ] = False,
     restart: RestartOption = False,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Migrate guests between two QEMU processes on this host, and record passes, times and throttling.
 
-    The guest runs firmware of 64 KiB that writes to memory at a known rate. Migrations run one after another; their
-    times are valid only on an otherwise idle host. Results are kept: to resume an interrupted run, repeat the command.
+    The guest runs firmware of 64 KiB that writes to memory at a known rate, or a Debian kernel with a workload, which
+    is measured first. Migrations run one after another; their times are valid only on an otherwise idle host.
+    Results are kept: to resume an interrupted run, repeat the command.
 
     Example: simlib lab migrate data/experiments/migrate-smoke.toml
     """
     simlib.lab.check_name("--name", name)
     migrations = simlib.lab.load_migrations(experiment)
     with progress_bar() as progress:
-        migrated = simlib.lab.collect_migrations(migrations, restart=restart, progress=progress)
+        before = simlib.lab.predict_linux if predict else None
+        migrated = simlib.lab.collect_migrations(
+            migrations, restart=restart, progress=progress, before_migration=before
+        )
     if migrated.results:
         show(migrated.readable() if how is Format.TABLE else migrated.frame(), how)
     if out is not None:
