@@ -34,6 +34,9 @@ _STREAM_BITS = (4e9, 20e9)
 _MISSED_LIMIT, _MISSED_LINK = 0.2, 0.4
 """Largest share of max-bandwidth, and of a link, that a migration misses; usually it misses little. A prior."""
 
+_SAME = (0.95, 1.05)
+"""Ratio of the throughput of a migration to that which it, or another one of the guest, has reached. A prior."""
+
 _MODEL_SPREAD = 0.15
 """Standard deviation of the logarithm of the rate of writes, if the user gives a working-set model. A prior."""
 
@@ -103,7 +106,7 @@ class RunningGuest:
 
     - `vcpus`: number of vCPUs. `memory`: bytes that a migration sends, including the display's and the firmware's
       memory.
-    - `link`: bandwidth that the migration may use, or has reached, bit/s.
+    - `link`: bandwidth that the migration may use, bit/s. `reached`: True if it is the throughput that one has reached.
     - `dirty`: the guest's writes: several `DirtyRate`, the newest last, or one `DirtyingGuess`.
     - `cpu`: mean use of a vCPU, as a share of its time (1: always busy).
     - `resident`: resident memory of the VMM's process, bytes.
@@ -129,6 +132,7 @@ class RunningGuest:
     cpu: float = 0.0
     resident: int = 0
     zeros: int | None = None
+    reached: bool = False
     channel: int = 0
     running: tuple[MigrationSample, ...] = ()
     settings: Settings = field(default_factory=lambda: Settings(max_bandwidth=0))
@@ -232,7 +236,7 @@ class RunningGuest:
         return GuestSample(
             pages=with_zeros(pages, self._zero_pages(float(pages.number[-1]), random)),
             vmm=self._sample_vmm(random),
-            bits=self.link * random.uniform(*_PAYLOAD) * _reached(_MISSED_LINK, random),
+            bits=self.link * self._link_share(random),
             stream_bits=self.channel or _log_uniform(random, *_STREAM_BITS),
             limit_share=_reached(_MISSED_LIMIT, random),
             zero_s=PAGE / _log_uniform(random, *_ZERO_SCAN),
@@ -241,6 +245,12 @@ class RunningGuest:
             fault_s=_log_uniform(random, *_FAULT_S),
             wait_s=_log_uniform(random, *_WAIT_S),
         )
+
+    def _link_share(self, random: np.random.Generator) -> float:
+        """Sample the share of the bandwidth that sends memory."""
+        if self.reached:
+            return float(random.uniform(*_SAME))
+        return float(random.uniform(*_PAYLOAD) * _reached(_MISSED_LINK, random))
 
     def _sample_vmm(self, random: np.random.Generator) -> Vmm:
         """Sample the rules of the VMM; if the version of QEMU is not known, half of the samples are old."""

@@ -74,6 +74,9 @@ def qmp(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
     Commands for a running migration are for the source only.
     """
     lines = [*_cancelled(plan, '{"execute": "migrate_cancel"}'), *_commands(_changes(plan, guest))]
+    if plan.restart:
+        where = "# with the same settings on the destination"
+        lines.append(f'{{"execute": "migrate", "arguments": {{"uri": "tcp:HOST:PORT"}}}}   {where}')
     if plan.postcopy:
         state = running_migration(guest) if _is_live(plan) else None
         first = state is None or state.in_first_pass

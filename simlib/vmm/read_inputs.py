@@ -66,14 +66,17 @@ def read_options(texts: Mapping[str, str | Sequence[str]], known: RunningGuest |
             values[item.field] = item.read(given, item.option)
     if "resident" in values:
         values["zeros"] = None
+    if "link" in values:
+        values["reached"] = False
     return replace(guest, **values)
 
 
 def _other_times(
     known: Sequence[DirtyRate | DirtyingGuess], given: Sequence[DirtyRate | DirtyingGuess]
-) -> list[DirtyRate | DirtyingGuess]:
-    """Known rates whose times are not among those given; empty if a working-set model is given."""
+) -> list[DirtyRate]:
+    """Known rates of other times than those given, without rates whose time is assumed; none if a model is given."""
     if any(isinstance(rate, DirtyingGuess) for rate in given):
         return []
     times = {rate.seconds for rate in given if isinstance(rate, DirtyRate)}
-    return [rate for rate in known if not isinstance(rate, DirtyRate) or rate.seconds not in times]
+    measured = [rate for rate in known if isinstance(rate, DirtyRate) and rate.between_s is None]
+    return [rate for rate in measured if rate.seconds not in times]

@@ -66,7 +66,8 @@ def _current_settings(answer: SimulatedMigration, current: dict[str, Any]) -> st
         return f"The migration converges with the current settings: {_expected(current, with_speed=False)}"
     settings = answer.guest.settings
     stuck = pd.DataFrame([outcome for outcome in answer.outcomes["current"] if not outcome.completed])
-    left, seconds = float(stuck["left_bytes"].median()), float(stuck["left_s"].median())
+    typical = stuck.sort_values("left_bytes").iloc[len(stuck) // 2]
+    left, seconds = float(typical["left_bytes"]), float(typical["left_s"])
     judged = ""
     if (settings.max_bandwidth or settings.avail_switchover_bandwidth) and seconds > 0:
         judged = f" at {size_text(left / seconds)}/s, the bandwidth by which QEMU judges"

@@ -85,6 +85,10 @@ class SourceOptions:
         return parse_guest(text, self.from_), text
 
 
+_GIVEN = {"vCPUs": "vcpus", "memory": "memory", "link": "link", "dirty rate": "dirty"}
+"""Options that give what a note reports as not known."""
+
+
 @grouped
 def migrate(
     *,
@@ -140,7 +144,8 @@ def migrate(
     if emit is EmitFormat.CLOUD_HYPERVISOR:
         guest = replace(guest, vmm="cloud-hypervisor")
     for note in guest.notes:
-        say(note)
+        if not any(note.startswith(f"{name} not known") and texts[option] for name, option in _GIVEN.items()):
+            say(note)
     options = MigrationOptions(draws=draws, seed=seed, lock=False, emit=str(emit.value))
     with progress_bar() as progress:
         answer = simlib.migrate(guest, targets, options=options, progress=progress)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -48,7 +49,8 @@ def guest_of_contents(contents: Sequence[LogContent], more: Sequence[str] = ()) 
         notes += [note for note in content.notes if note not in notes]
     return RunningGuest(
         vcpus, memory, link, tuple(reading.rate for reading in dirty), cpu=cpu[-1].value if cpu else 0.0,
-        resident=resident, zeros=zeros, version=next((c.version for c in contents if c.version), None),
+        reached=link > 0, resident=resident, zeros=zeros,
+        version=next((content.version for content in contents if content.version), None),
         emulated=any(content.emulated for content in contents),
         running=_joined(series), settings=settings, architecture=architecture,
         notes=(*notes, *more),
@@ -113,7 +115,8 @@ def _link(series: Series, contents: Sequence[LogContent], notes: list[str]) -> i
         notes.append(_missing(contents, "link", "no log has a throughput"))
         return 0
     how = "highest throughput that was sustained in" if count > 1 else "throughput of"
-    notes.append(f"link {format_bandwidth(round(bits))}: {how} {content.tool}; the link may be faster")
+    shown = format_bandwidth(int(round(bits, 2 - int(math.log10(bits)))))
+    notes.append(f"link {shown}: {how} {content.tool}; the link may be faster")
     return round(bits)
 
 

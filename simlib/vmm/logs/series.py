@@ -33,9 +33,9 @@ _SAME_RATE = 0.05
 _SHORTEST_S, _ROUNDINGS, _FEW = 0.5, 50, 3
 """Shortest interval of a throughput, s; bytes sent in it, in rounding errors; intervals below which reports count."""
 
-_PASS_FACTOR = 3.0
-"""Largest ratio between the length of a pass and the mean length, which is assumed for a rate without a length. A
-prior."""
+_LAST_PASSES, _LATER_PASSES, _ANY_PASS = 1.3, 2.0, 3.0
+"""Largest ratio between the length of a pass and the mean length, which is assumed for a rate without a length: of the
+passes between two samples, of all but the first, and of all. A prior."""
 
 _HUGE = 16 * MIB
 _LARGE = 2 * MIB
@@ -140,6 +140,28 @@ def _note_of(rate: DirtyRate, tool: str) -> str:
     return f"{amount}: passes of {tool}; the migration slowed the guest"
 
 
+def _mean_pass(samples: Samples) -> tuple[float, float]:
+    """Mean length of the last passes, s, and the largest ratio of one to it; a length of 0 if it is not known.
+
+    Between two samples or, if there is only one, without the first pass, which sends all memory.
+    """
+    timed = [sample for sample in samples if sample.time_s and sample.passes]
+    if not timed:
+        return 0.0, _ANY_PASS
+    last = timed[-1]
+    for before in reversed(timed[:-1]):
+        if (last.passes or 0) > (before.passes or 0):
+            passed = (last.passes or 0) - (before.passes or 0)
+            return ((last.time_s or 0) - (before.time_s or 0)) / passed, _LAST_PASSES
+    time_s, passes, first_s = last.time_s or 0.0, last.passes or 1, 0.0
+    if passes > 2 and last.total_bytes and last.bits_per_s:
+        zeros = (last.zero_pages or 0.0) * last.page_bytes
+        first_s = max(0.0, last.total_bytes - zeros) * 8 / last.bits_per_s
+    if 0 < first_s < time_s:
+        return (time_s - first_s) / (passes - 1), _LATER_PASSES
+    return time_s / passes, _ANY_PASS
+
+
 def _pass_numbers(samples: Samples) -> list[int]:
     """Number of the pass of each sample: as reported, or counted where the remainder or the dirty rate jumps."""
     if any(sample.passes is not None for sample in samples):
@@ -177,8 +199,9 @@ def _assumed_rate(samples: Samples, content: LogContent) -> list[RateReading]:
     sample = next((row for row in reversed(rated) if not row.throttle), rated[-1])
     rate = (sample.dirty_pages_per_s or 0.0) * sample.page_bytes
     bits = sample.bits_per_s or 0.0
-    if sample.time_s and sample.passes:
-        seconds = max(DEFAULT_S, sample.time_s / sample.passes)
+    pass_s, factor = _mean_pass(samples)
+    if pass_s:
+        seconds = max(DEFAULT_S, pass_s)
     elif bits and sample.total_bytes:
         seconds = max(DEFAULT_S, sample.total_bytes * 8 / bits)
     else:
@@ -198,7 +221,7 @@ def _assumed_rate(samples: Samples, content: LogContent) -> list[RateReading]:
     pages = rate * seconds / PAGE
     if sample.total_bytes and pages > sample.total_bytes / PAGE:
         pages, seconds = sample.total_bytes / PAGE / 2, sample.total_bytes / 2 / rate
-    between_s = (seconds / _PASS_FACTOR, seconds * _PASS_FACTOR) if seconds > DEFAULT_S else ASSUMED_S
+    between_s = (seconds / factor, seconds * factor) if seconds > DEFAULT_S else ASSUMED_S
     return [RateReading(DirtyRate(pages, seconds, between_s=between_s), note)]
 
 

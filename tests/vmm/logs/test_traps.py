@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from texts import (
@@ -23,7 +24,10 @@ from texts import (
 )
 
 from simlib._lib.errors import InputError
+from simlib.vmm.logs.content import LogContent
+from simlib.vmm.logs.series import pass_rates
 from simlib.vmm.read_guest import parse_guest
+from simlib.vmm.samples import MigrationSample
 
 BANDWIDTH_RATE = round(SPEED / 4096)
 
@@ -127,3 +131,16 @@ def test_zeros_are_measurements_unless_this_qemu_does_not_count():
 def test_a_version_of_cloud_hypervisor_with_other_units_is_refused():
     with pytest.raises(InputError, match="Cloud Hypervisor transfer = ms: must be in s; this version is not known"):
         parse_guest("Precopy: iter=0 total=1MiB curr=1MiB bw=1.0MiB/s transfer=16ms elapsed=16.00s")
+
+
+def test_the_passes_between_two_samples_have_their_own_mean_length():
+    """The first pass, which sends all memory, took 100 s; the four passes between the samples 17 s each."""
+    last = MigrationSample(
+        "active", 480.0, 2.0**36, bits_per_s=3.78e9, dirty_pages_per_s=1e5, zero_pages=5e6, passes=21
+    )
+    content = LogContent("a log", samples=[replace(last, time_s=412.0, passes=17), last])
+    (rate,) = (reading.rate for reading in pass_rates(content.samples, content))
+    assert rate.seconds == 17.0
+    assert rate.pages == 17e5
+    (alone,) = (reading.rate for reading in pass_rates(content.samples[1:], content))
+    assert alone.seconds == pytest.approx((480 - (2**36 - 5e6 * 4096) * 8 / 3.78e9) / 20)
