@@ -134,7 +134,7 @@ def test_a_version_of_cloud_hypervisor_with_other_units_is_refused():
 
 
 def test_the_passes_between_two_samples_have_their_own_mean_length():
-    """The first pass, which sends all memory, took 100 s; the four passes between the samples 17 s each."""
+    """The first pass, which sends all memory, took 102 s; the four passes between the samples 17 s each."""
     last = MigrationSample(
         "active", 480.0, 2.0**36, bits_per_s=3.78e9, dirty_pages_per_s=1e5, zero_pages=5e6, passes=21
     )
