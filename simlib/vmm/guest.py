@@ -6,6 +6,7 @@ Memory is in bytes, bandwidth in bit/s, and dirty rates are in pages and seconds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from simlib.model.quantities import format_bandwidth, size_text
 from simlib.vmm import qemu_rules
 from simlib.vmm.dirtying import DirtyingGuess, DirtyRate, with_zeros
 from simlib.vmm.memory import LinkModel, WorkingSet
-from simlib.vmm.population import sample_guests
+from simlib.vmm.population import log_uniform, sample_guests
 from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.samples import MigrationSample
 from simlib.vmm.settings import PERIODIC_SINCE, QEMU_BEFORE_9_2, VMMS, Settings, Vmm
@@ -28,7 +29,7 @@ ARCHITECTURE = "x86-tdp"
 _PAYLOAD = (0.94, 0.99)
 """Share of a link's bandwidth that remains after Ethernet, IP and TCP headers, with frames of 1500 to 9000 bytes."""
 
-_STREAM_BITS = (4e9, 20e9)
+STREAM_BITS = (4e9, 20e9)
 """Throughput of one migration stream of QEMU, which one thread sends, bit/s. A prior; we know of no source."""
 
 _MISSED_LIMIT, _MISSED_LINK = 0.2, 0.4
@@ -215,16 +216,21 @@ class RunningGuest:
         Raises `InputError` if more pages were dirtied than the memory has.
         """
         random = np.random.default_rng([17, seed])
-        first, most = self.dirty[0], self.pages - (self.zeros or 0) / PAGE
-        most = min(most, self.resident / PAGE or most)
+        first = self.dirty[0]
         if isinstance(first, DirtyingGuess):
             pages = first.pages(self.pages)
             spread = np.exp(_MODEL_SPREAD * random.standard_normal(count))
             sampled = [pages._replace(rate=pages.rate * factor) for factor in spread]
         else:
             rates = [rate for rate in self.written if isinstance(rate, DirtyRate)]
-            sampled = sample_guests(rates, self.pages, count, random, most)
+            sampled = sample_guests(rates, self.pages, count, random, self._most_written(rates))
         return [self._sample(pages, random) for pages in sampled]
+
+    def _most_written(self, rates: Sequence[DirtyRate]) -> float:
+        """Number of pages that may be written: those with contents, and those that were zeros and are written since."""
+        if self.resident:
+            return min(self.pages, self.resident / PAGE)
+        return max(self.pages - (self.zeros or 0) / PAGE, *(rate.pages for rate in rates))
 
     def _sample(self, pages: WorkingSet, random: np.random.Generator) -> GuestSample:
         """Sample what the measured dirty rates do not determine."""
@@ -233,17 +239,19 @@ class RunningGuest:
             cpu *= max(1, self.vcpus) ** random.random()
         active = pages.burst_s / (pages.burst_s + pages.pause_s) if pages.pause_s else 1.0
         pages = pages._replace(cpu=min(1.0, cpu / active))
+        bits = self.link * self._link_share(random)
+        reached = bits / self.settings.streams if self.reached else 0.0
         return GuestSample(
             pages=with_zeros(pages, self._zero_pages(float(pages.number[-1]), random)),
             vmm=self._sample_vmm(random),
-            bits=self.link * self._link_share(random),
-            stream_bits=self.channel or _log_uniform(random, *_STREAM_BITS),
+            bits=bits,
+            stream_bits=self.channel or max(reached, float(log_uniform(random, STREAM_BITS))),
             limit_share=_reached(_MISSED_LIMIT, random),
-            zero_s=PAGE / _log_uniform(random, *_ZERO_SCAN),
-            switch_s=_log_uniform(random, *_SWITCH_S),
-            late_s=_log_uniform(random, *_LATE_S),
-            fault_s=_log_uniform(random, *_FAULT_S),
-            wait_s=_log_uniform(random, *_WAIT_S),
+            zero_s=PAGE / float(log_uniform(random, _ZERO_SCAN)),
+            switch_s=float(log_uniform(random, _SWITCH_S)),
+            late_s=float(log_uniform(random, _LATE_S)),
+            fault_s=float(log_uniform(random, _FAULT_S)),
+            wait_s=float(log_uniform(random, _WAIT_S)),
         )
 
     def _link_share(self, random: np.random.Generator) -> float:
@@ -268,7 +276,7 @@ class RunningGuest:
 
     def link_of(self, sample: GuestSample, settings: Settings) -> LinkModel:
         """Return the link of a sample with these settings."""
-        bits = min(sample.bits, sample.stream_bits * (settings.multifd_channels if settings.multifd else 1))
+        bits = min(sample.bits, sample.stream_bits * settings.streams)
         chunk = 0.0 if self.ring_entries or VMMS[self.vmm].whole_passes else self.chunk / PAGE
         return LinkModel(
             page_s=qemu_rules.WHOLE_PAGE * 8 / bits, zero_s=sample.zero_s, chunk_pages=chunk,
@@ -288,7 +296,3 @@ _HINTS = {
 def _reached(missed: float, random: np.random.Generator) -> float:
     """Share of a bandwidth that is reached: near 1 for most migrations, and at least 1 - `missed`."""
     return float(1 - missed * random.random() ** 3)
-
-
-def _log_uniform(random: np.random.Generator, low: float, high: float) -> float:
-    return float(np.exp(random.uniform(np.log(low), np.log(high))))

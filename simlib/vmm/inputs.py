@@ -126,8 +126,9 @@ GUEST = (
                    "Mean CPU use of a vCPU, e.g. 20%. A guest with idle CPU time catches up while it is throttled.",
                    "SHARE"),
     MigrationInput("resident", "resident", parse_size,
-                   "Resident memory of the VMM's process, e.g. 30G (rss of virsh dommemstat): pages that are not "
-                   "resident are zeros, which a migration does not send.", "SIZE"),
+                   "Memory of the VMM's process that has contents, e.g. 30G: rss of virsh dommemstat, plus swap and "
+                   "huge pages (hugetlbfs), which it does not count. The remainder are zeros, which are not sent.",
+                   "SIZE"),
     MigrationInput("channel", "channel", parse_bandwidth,
                    "Measured throughput of one migration stream or multifd channel, e.g. 5.2Gbit/s.", "RATE"),
     MigrationInput("qemu", "version", parse_version,

@@ -17,20 +17,20 @@ from typing import Any
 
 from simlib._lib.errors import InputError, SimlibError
 from simlib._lib.parallel import Progress, subprogress
+from simlib.vmm import replies
 from simlib.vmm.qmp import TIMEOUT, Monitor, refusal
 
 WINDOWS_S = (0.3, 1.0, 3.0, 10.0, 60.0)
 """Lengths of the measurements of the dirty rate, s: from QEMU's default downtime limit to its longest measurement."""
 
-QUERIES = ("query-migrate", "query-migrate-parameters", "query-migrate-capabilities",
-           "query-memory-size-summary", "query-kvm", "query-version")  # fmt: skip
-"""Queries whose replies belong to a measurement, in addition to those on which it depends."""
+QUERIES = tuple(query for query in replies.QUERIES if query not in (replies.CPUS, replies.DIRTY_RATE))
+"""Queries whose replies belong to a measurement, in addition to those that measure."""
 
 Ask = Callable[[str, dict[str, Any]], Any]
 """Send a QMP command with its arguments; return the value of its ``return``."""
 
 _SAMPLES = 2**17
-"""Number of pages that QEMU samples in all; it takes about 0.2 s of one CPU."""
+"""Number of pages that QEMU samples in all, and reads twice: a total of 1 GiB."""
 
 _LEAST_SAMPLES, _MOST_SAMPLES = 512, 16_384
 """QEMU's default of sample-pages, and its maximum, in a GiB (migration/dirtyrate.h)."""
@@ -98,9 +98,15 @@ def cpu_time(stat: str) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process (``/proc/PID/statm``), bytes. Raises `OSError` if there is no such process."""
-    pages = int((Path("/proc") / str(pid) / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """Memory of a process that has contents, bytes: resident, in huge pages, or swapped out (``/proc/PID/status``).
+
+    Raises `OSError` if there is no such process.
+
+    >>> 2**22 < resident_bytes(os.getpid()) < 2**40
+    True
+    """
+    lines = (line.split() for line in (Path("/proc") / str(pid) / "status").read_text().splitlines())
+    return sum(int(words[1]) << 10 for words in lines if words[0] in ("VmRSS:", "HugetlbPages:", "VmSwap:"))
 
 
 def measure(path: str, progress: Progress | None = None) -> str:

@@ -6,6 +6,7 @@ A plan for a migration that is running changes only what QEMU changes then (`sim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -18,7 +19,7 @@ import pandas as pd
 from simlib.model.quantities import PS_PER_S, format_bandwidth, seconds_text
 from simlib.simulator.engine.throttle import sleep_time
 from simlib.vmm import qemu_rules
-from simlib.vmm.guest import SWITCH_MOST_S, GuestSample, RunningGuest
+from simlib.vmm.guest import STREAM_BITS, SWITCH_MOST_S, GuestSample, RunningGuest
 from simlib.vmm.memory import LinkModel
 from simlib.vmm.postcopy import postcopy
 from simlib.vmm.precopy import BEGINNING, LEFT, TIME, PrecopyStart, PrecopyTrajectory, precopy_trajectory
@@ -49,8 +50,8 @@ _SHORT_DOWNTIME_MS = 1000
 _QUOTAS = (200, 100, 50, 30)
 """Values of vcpu-dirty-limit that are tried, MiB/s."""
 
-_STREAM_BITS = 8e9
-"""Throughput of one migration stream that is expected at least, bit/s, as in `simlib.vmm.guest`."""
+_STREAM_BITS = math.sqrt(math.prod(STREAM_BITS))
+"""Throughput that is expected of one migration stream, bit/s: the median of its prior."""
 
 _SWITCHOVER_SHARE = 0.9
 """Share of the link that avail-switchover-bandwidth promises."""
@@ -226,9 +227,7 @@ def _new_plans(guest: RunningGuest, targets: Targets, tool: Tool, settable: froz
     yield Plan("current", "keep the current settings", current)
     steps = list(_relaxed(guest, targets, settable))
     throttles_by_default = current.auto_converge or current.dirty_limit or VMMS[guest.vmm].whole_passes
-    for number, (name, actions, settings) in enumerate(steps, 1):
-        if number == len(steps):
-            name = "same throttle" if throttles_by_default else "no throttle"  # noqa: PLW2901
+    for name, actions, settings in steps:
         yield Plan(name, ", ".join(actions), settings, severity=Severity.ADJUST)
     if not throttles_by_default and "auto-converge" in settable:
         throttled, action = current.changed(auto_converge=True), "turn auto-converge on, and change nothing else"
@@ -266,7 +265,7 @@ def _relaxed(
             base, actions = base.changed(downtime_limit=limit), [f"set downtime-limit to {limit} ms"]
             yield "downtime", actions, base
     if _is_limited(guest):
-        bits = min(guest.link, stream * (base.multifd_channels if base.multifd else 1))
+        bits = min(guest.link, stream * base.streams)
         speed = int(_SWITCHOVER_SHARE * bits / 8 / 1e6) * 10**6
         if "avail-switchover-bandwidth" in settable and speed > max(base.max_bandwidth, 1):
             judged = f"set avail-switchover-bandwidth to {format_bandwidth(8 * speed)}"

@@ -16,8 +16,8 @@ from simlib.vmm.guest import GuestSample, RunningGuest
 from simlib.vmm.memory import LinkModel, PassState, WorkingSet, dirty_shares, distinct_pages
 from simlib.vmm.precopy import BEGINNING, PrecopyStart, PrecopyTrajectory, precopy_trajectory
 from simlib.vmm.qemu_rules import PAGE, WHOLE_PAGE
-from simlib.vmm.samples import MigrationSample
-from simlib.vmm.settings import VMMS, Settings
+from simlib.vmm.samples import MigrationSample, mean_pass
+from simlib.vmm.settings import QEMU, VMMS, Settings
 
 _RUNNING = frozenset({"", "setup", "active", "device", "pre-switchover"})
 """States of a migration whose guest still runs on the source; empty: the tool does not report it."""
@@ -106,19 +106,10 @@ def _position(samples: Sequence[MigrationSample], memory: float, settings: Setti
 
 
 def _pass_s(guest: RunningGuest, position: float) -> float | None:
-    """Length of the last pass, s: between synchronisations in the samples, or the mean of the later passes."""
-    last, begins = guest.running[-1], list[tuple[int, float]]()
-    for before, after in pairwise(guest.running):
-        if before.passes is not None and after.passes is not None and after.passes > before.passes and after.time_s:
-            begins.append((after.passes, after.time_s))
-    if len(begins) > 1:
-        (first, begin), (second, end) = begins[-2:]
-        return (end - begin) / (second - first)
-    if position < 1 or last.time_s is None:
-        return None
+    """Mean length of the last passes, s; None if it is not known."""
     once_s = (guest.memory - (guest.zeros or 0)) * 8 / guest.link if guest.link else 0.0
-    later = (last.passes or 2) - 1.5
-    return max(0.0, last.time_s - once_s) / later if later > 0.5 else once_s
+    mean = mean_pass(guest.running, once_s)
+    return mean.seconds or None if mean.between or position >= 1 else None
 
 
 def running_starts(guest: RunningGuest, samples: Sequence[GuestSample]) -> tuple[list[GuestSample], list[PrecopyStart]]:
@@ -188,7 +179,7 @@ def _start(
     if synchronisations > 1:  # periodic ones found pages that the pass had already sent
         others = max(0.0, left - (1 - position) * guest.pages)
         behind = dirty_shares(pages, seconds, others / max(position, 1e-9))
-        seconds = min(seconds, VMMS["qemu"].throttle.sync_every / PS_PER_S / 2)
+        seconds = min(seconds, QEMU.throttle.sync_every / PS_PER_S / 2)
     now = PassState(position, np.ones(len(behind)), behind, seconds)
     return PrecopyStart(now, synchronisations, throttle, seconds / page_s * WHOLE_PAGE)
 

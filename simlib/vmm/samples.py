@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simlib.vmm.qemu_rules import PAGE
 
@@ -51,3 +53,33 @@ class MigrationSample:
         if self.normal_pages is None or self.zero_pages is None or not self.normal_pages + self.zero_pages:
             return None
         return self.zero_pages / (self.normal_pages + self.zero_pages)
+
+
+class MeanPass(NamedTuple):
+    """Mean length of the last passes, s, 0 if not known; `between`: True if it is that between two samples."""
+
+    seconds: float
+    between: bool
+
+
+def mean_pass(samples: Sequence[MigrationSample], first_s: float) -> MeanPass:
+    """Return the mean length of the last passes: between two samples or, if there is only one, without the first pass.
+
+    - `first_s`: time to send all of the memory once, which the first pass takes, s; 0 if not known.
+
+    >>> before, after = MigrationSample(time_s=412.0, passes=17), MigrationSample(time_s=480.0, passes=21)
+    >>> mean_pass([before, after], 100.0).seconds, round(mean_pass([after], 100.0).seconds, 1)
+    (17.0, 19.5)
+    """
+    timed = [(sample.time_s, sample.passes) for sample in samples if sample.time_s and sample.passes]
+    if not timed:
+        return MeanPass(0.0, False)
+    time_s, passes = timed[-1]
+    for before_s, number in reversed(timed[:-1]):
+        if passes > number:
+            return MeanPass((time_s - before_s) / (passes - number), True)
+    if not 0 < first_s < time_s:
+        return MeanPass(time_s / passes, False)
+    return MeanPass(
+        (time_s - first_s) / (passes - 1.5) if passes > 2 else first_s, False
+    )  # half of the last one is over

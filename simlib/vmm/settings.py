@@ -36,6 +36,7 @@ synchronisation (migration/cpu-throttle.c cpu_throttle_dirty_sync_timer, QEMU 9.
 
 PERIODIC_SINCE = (9, 2)
 """First version of QEMU with periodic synchronisation."""
+
 CLOUD_HYPERVISOR = Vmm(
     throttle.CLOUD_HYPERVISOR,
     True,
@@ -101,6 +102,11 @@ class Settings:
     max_postcopy_bandwidth: int = _setting(0, 0, 2**62, "bytes/s in post-copy; 0: no limit")
     multifd: bool = _truth("several streams")
     multifd_channels: int = _setting(2, 1, 255, "number of streams")
+
+    @property
+    def streams(self) -> int:
+        """Number of streams that send memory."""
+        return self.multifd_channels if self.multifd else 1
 
     def check(self) -> Settings:
         """Return the settings if QEMU accepts them.

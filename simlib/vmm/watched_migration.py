@@ -51,7 +51,12 @@ def read_watched_guest(path: str | Path) -> RunningGuest:
     throughput = frame["throughput_mbit_per_s"].max()
     link = round(throughput * 1e6) if throughput > 0 else 0
     return RunningGuest(
-        memory=int(frame["total_bytes"].iloc[-1]), link=link, dirty=rates, running=samples, notes=(note,)
+        memory=int(frame["total_bytes"].iloc[-1]),
+        link=link,
+        dirty=rates,
+        reached=link > 0,
+        running=samples,
+        notes=(note,),
     )
 
 

@@ -158,8 +158,8 @@ def score(judged: pd.DataFrame) -> pd.DataFrame:
     for column in ("inputs", "source"):
         groups |= {str(name): group for name, group in judged.groupby(column, sort=False)}
     counts = {
-        name: (len(group), group["right"].notna().sum(), (group["right"] == True).sum(),  # noqa: E712  # may be None
-               group["inside"].notna().sum(), (group["inside"] == True).sum())  # noqa: E712  # the same
+        name: (len(group), group["right"].notna().sum(), group["right"].eq(True).sum(),
+               group["inside"].notna().sum(), group["inside"].eq(True).sum())
         for name, group in groups.items()
     }  # fmt: skip
     columns = ["migrations", "verdicts", "right", "completed", "inside"]

@@ -141,8 +141,8 @@ def test_what_is_missing_is_said():
 def test_without_a_measurement_the_migration_tells_the_rate():
     guest = parse_guest(json.dumps({"return": MIGRATE | {"cpu-throttle-percentage": 20}}))
     first_s = (RAM["total"] - RAM["duplicate"] * 4096) * 8 / (RAM["mbps"] * 1e6)
-    assert numbers(guest)[-2:] == (100.0 * MIB, pytest.approx((40 - first_s) / 3))  # of four passes
-    (note,) = (note for note in guest.notes if note.startswith("100 MiB/s dirtied over 3.95 s: dirty rate of query-m"))
+    assert numbers(guest)[-2:] == (100.0 * MIB, pytest.approx((40 - first_s) / 2.5))  # of four passes
+    (note,) = (note for note in guest.notes if note.startswith("100 MiB/s dirtied over 4.74 s: dirty rate of query-m"))
     assert "throttled by 20 %" in note
     assert guest.dirty[0].between_s
     done = MIGRATE | {"status": "completed", "ram": RAM | {"remaining": 0, "dirty-pages-rate": 0}}

@@ -13,7 +13,7 @@ from simlib.vmm.logs.content import MIB, LogContent, RateReading
 from simlib.vmm.logs.passes import pool
 from simlib.vmm.logs.records import COMPRESSED
 from simlib.vmm.qemu_rules import PAGE
-from simlib.vmm.samples import MigrationSample
+from simlib.vmm.samples import MigrationSample, mean_pass
 
 Samples = Sequence[MigrationSample]
 
@@ -140,28 +140,6 @@ def _note_of(rate: DirtyRate, tool: str) -> str:
     return f"{amount}: passes of {tool}; the migration slowed the guest"
 
 
-def _mean_pass(samples: Samples) -> tuple[float, float]:
-    """Mean length of the last passes, s, and the largest ratio of one to it; a length of 0 if it is not known.
-
-    Between two samples or, if there is only one, without the first pass, which sends all memory.
-    """
-    timed = [sample for sample in samples if sample.time_s and sample.passes]
-    if not timed:
-        return 0.0, _ANY_PASS
-    last = timed[-1]
-    for before in reversed(timed[:-1]):
-        if (last.passes or 0) > (before.passes or 0):
-            passed = (last.passes or 0) - (before.passes or 0)
-            return ((last.time_s or 0) - (before.time_s or 0)) / passed, _LAST_PASSES
-    time_s, passes, first_s = last.time_s or 0.0, last.passes or 1, 0.0
-    if passes > 2 and last.total_bytes and last.bits_per_s:
-        zeros = (last.zero_pages or 0.0) * last.page_bytes
-        first_s = max(0.0, last.total_bytes - zeros) * 8 / last.bits_per_s
-    if 0 < first_s < time_s:
-        return (time_s - first_s) / (passes - 1), _LATER_PASSES
-    return time_s / passes, _ANY_PASS
-
-
 def _pass_numbers(samples: Samples) -> list[int]:
     """Number of the pass of each sample: as reported, or counted where the remainder or the dirty rate jumps."""
     if any(sample.passes is not None for sample in samples):
@@ -199,9 +177,14 @@ def _assumed_rate(samples: Samples, content: LogContent) -> list[RateReading]:
     sample = next((row for row in reversed(rated) if not row.throttle), rated[-1])
     rate = (sample.dirty_pages_per_s or 0.0) * sample.page_bytes
     bits = sample.bits_per_s or 0.0
-    pass_s, factor = _mean_pass(samples)
-    if pass_s:
-        seconds = max(DEFAULT_S, pass_s)
+    last = samples[-1]
+    first_s = 0.0
+    if last.total_bytes and last.bits_per_s:
+        first_s = max(0.0, last.total_bytes - (last.zero_pages or 0.0) * last.page_bytes) * 8 / last.bits_per_s
+    mean = mean_pass(samples, first_s)
+    factor = _LAST_PASSES if mean.between else _LATER_PASSES if first_s else _ANY_PASS
+    if mean.seconds:
+        seconds = max(DEFAULT_S, mean.seconds)
     elif bits and sample.total_bytes:
         seconds = max(DEFAULT_S, sample.total_bytes * 8 / bits)
     else:
