@@ -100,7 +100,7 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
 
     >>> page = MigrationPage("page=migration&memory=8G&working-set=1G", background=False)
     >>> page.findings.parts["answer"].recommended.name
-    'multifd'
+    'throttle <= 70 %'
     """
 
     NAME = "migration"
