@@ -93,8 +93,9 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
             dispatcher = njit(cache=True, **options)(function)
         except RuntimeError:  # neither the package's folder nor the user's is writable
             return njit(**options)(function)
-        stored = dispatcher._cache  # Numba has no public name for it, nor for the stamp below
-        stored._cache_file._source_stamp = sorted(map(_stamp, _sources(function.__module__)))
+        stored = dispatcher._cache  # Numba has no public name for it, nor for the version below
+        # Numba compares a stamp of the file after it has read the index, which may need classes that are gone.
+        stored._cache_file._version = [stored._cache_file._version, *sorted(map(_stamp, _sources(function.__module__)))]
         stored.save_overload = _none_on_error(stored.save_overload, OSError, write_lock)  # `force_exit` waits for it
         stored.load_overload = _none_on_error(stored.load_overload, Exception, nullcontext())
         return dispatcher

@@ -62,8 +62,7 @@ class DirtyRate:
 class DirtyingGuess:
     """A working-set model that the user gives instead of measurements.
 
-    >>> from simlib.vmm.memory import distinct_pages
-    >>> round(distinct_pages(DirtyingGuess(1000, 1000).pages(1e6), 1.0))  # 1000 writes to 1000 pages, at random
+    >>> round(DirtyingGuess(1000, 1000).pages(1e6).distinct_pages(1.0))  # 1000 writes to 1000 pages, at random
     632
 
     - `writes`: writes per second of all vCPUs, each to one page.

@@ -6,7 +6,7 @@ Memory is in bytes, bandwidth in bit/s, and dirty rates are in pages and seconds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -121,7 +121,9 @@ class RunningGuest:
     - `chunk`: memory that one CLEAR covers, bytes (QEMU's x-clear-bitmap-shift).
     - `vmm`: a name of `simlib.vmm.settings.VMMS`. `version`: first two numbers of QEMU's version; None
       if not known. `emulated`: True if QEMU runs the guest without KVM (TCG).
-    - `notes`: sources of the numbers, and numbers that are missing.
+    - `emit`: output format of the tool whose log describes the guest; empty if it is not known.
+    - `names`: names of the guest and the destination, by placeholder (`simlib.vmm.logs.names`).
+    - `notes`: sources of the numbers. `missing`: why a number is not known, by the name of its option.
 
     Raises `InputError` if a value is impossible, or contradicts another.
     """
@@ -144,7 +146,10 @@ class RunningGuest:
     vmm: str = "qemu"
     version: tuple[int, int] | None = None
     emulated: bool = False
+    emit: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("vcpus", "memory", "link"):

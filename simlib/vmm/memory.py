@@ -7,7 +7,7 @@ are means: with many pages, the randomness of single writes averages out.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from simlib._lib.jit import cached_njit
 from simlib.vmm import qemu_rules
 
 Floats = NDArray[np.float64]
+Records = Any
+"""A NumPy record, or an array of records, whose fields mypy does not know. Compiled functions take it as one argument,
+and a tuple as one argument a field, which takes twice the time to compile."""
 
 CELLS = 128
 """Number of cells into which the memory is divided."""
@@ -47,6 +50,20 @@ class WorkingSet(NamedTuple):
     pause_s: float = 0.0
     phase_s: float = 0.0
 
+    def distinct_pages(self, seconds: float) -> float:
+        """Expected number of distinct pages that the guest writes in an active time.
+
+        >>> pages = WorkingSet(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
+        >>> round(pages.distinct_pages(1.0))
+        632
+        """
+        return float((self.number * _written(self, seconds)).sum())
+
+
+def _written(pages: WorkingSet, seconds: float) -> Floats:
+    """Share of each class that the guest writes in an active time, shape (classes,)."""
+    return np.where(pages.sweep > 0, np.minimum(1.0, pages.rate * seconds), -np.expm1(-pages.rate * seconds))
+
 
 class LinkModel(NamedTuple):
     """Times of the link and of the source host. A time that is not given is 0.
@@ -77,25 +94,12 @@ class LinkModel(NamedTuple):
     fault_s: float = 0.0
 
 
-class BitmapState(NamedTuple):
-    """Pages by cell and class, shape (cells, classes) unless another shape is given.
+_MEMORY = np.dtype([(name, np.float64) for name in ("held", "bitmap", "clean", "taken", "since", "fresh")])
+"""Pages of a class in a cell: their number; the share that has yet to be sent; the share that has not been written
+since the log was cleared; the share that GET has returned and CLEAR has not cleared yet; the guest's time up to which
+`clean` holds; 1 until CLEAR has cleared the cell after the last GET."""
 
-    - `held`: number of pages.
-    - `bitmap`: share that has yet to be sent.
-    - `clean`: share that has not been written since the log was cleared.
-    - `taken`: share that GET has returned and CLEAR has not cleared yet.
-    - `since`: the guest's time up to which `clean` holds.
-    - `fresh`, shape (cells,): True until CLEAR has cleared the cell after the last GET.
-    - `at`, shape (1,): the cell that is sent next.
-    """
-
-    held: Floats
-    bitmap: Floats
-    clean: Floats
-    taken: Floats
-    since: Floats
-    fresh: NDArray[np.bool_]
-    at: NDArray[np.int64]
+_CLASS = np.dtype([(name, np.float64) for name in ("number", "rate", "sweep", "zero")])
 
 
 class PassState(NamedTuple):
@@ -114,68 +118,78 @@ class PassState(NamedTuple):
 
 
 @cached_njit(nogil=True)
-def distinct_pages(pages: WorkingSet, seconds: float) -> float:
-    """Expected number of distinct pages that the guest writes within `seconds`."""
+def distinct_pages(classes: Records, seconds: float) -> float:
+    """Expected number of distinct pages that the guest writes in an active time; compiled."""
     count = 0.0
-    for kind in range(len(pages.number)):
-        touches = pages.rate[kind] * seconds
-        count += pages.number[kind] * (min(1.0, touches) if pages.sweep[kind] > 0 else -np.expm1(-touches))
+    for kind in range(len(classes)):
+        touches = classes[kind].rate * seconds
+        share = min(1.0, touches) if classes[kind].sweep > 0 else -np.expm1(-touches)
+        count += classes[kind].number * share
     return count
 
 
 @cached_njit(nogil=True)
-def active_time(pages: WorkingSet, seconds: float) -> float:
-    """Time for which the undisturbed guest is active in the first `seconds` of a migration, s."""
-    if pages.pause_s <= 0:
+def active_time(seconds: float, rhythm: Records) -> float:
+    """Time for which the undisturbed guest is active in the first `seconds` of a migration, s.
+
+    - `rhythm`: fields ``burst_s``, ``pause_s`` and ``phase_s`` as in `WorkingSet`.
+    """
+    if rhythm.pause_s <= 0:
         return seconds
-    cycle = pages.burst_s + pages.pause_s
+    cycle = rhythm.burst_s + rhythm.pause_s
     active = 0.0
-    for time, sign in ((pages.phase_s + seconds, 1.0), (pages.phase_s, -1.0)):
+    for time, sign in ((rhythm.phase_s + seconds, 1.0), (rhythm.phase_s, -1.0)):
         bursts = np.floor(time / cycle)
-        active += sign * (bursts * pages.burst_s + min(time - bursts * cycle, pages.burst_s))
+        active += sign * (bursts * rhythm.burst_s + min(time - bursts * cycle, rhythm.burst_s))
     return active
 
 
-def new_memory(pages: WorkingSet, by_get: bool) -> BitmapState:
-    """State at the beginning of a migration: no page has been sent, and the log has just been enabled."""
+def classes_of(pages: WorkingSet) -> Records:
+    """Return the classes of a working set as an array of records, shape (classes,), for compiled functions."""
+    table = np.zeros(len(pages.number), _CLASS).view(np.recarray)
+    for name in _CLASS.names or ():
+        table[name] = getattr(pages, name)
+    return table
+
+
+def new_memory(pages: WorkingSet, by_get: bool) -> Records:
+    """State at the beginning of a migration, shape (cells, classes): no page has been sent, and the log has just been
+    enabled."""
     ends = np.arange(CELLS + 1)[:, None] / CELLS
     part = np.minimum(ends[1:], pages.last) - np.maximum(ends[:-1], pages.first)
-    held = pages.number * np.maximum(part, 0.0) / (pages.last - pages.first)
-    clean = np.full(held.shape, 1.0 if by_get else 0.0)
-    return BitmapState(
-        held, np.ones(held.shape), clean, 1 - clean, np.zeros(held.shape), np.ones(CELLS, np.bool_),
-        np.zeros(1, np.int64),
-    )  # fmt: skip
+    memory = np.zeros(part.shape, _MEMORY).view(np.recarray)
+    memory.held = pages.number * np.maximum(part, 0.0) / (pages.last - pages.first)
+    memory.bitmap, memory.clean, memory.taken, memory.fresh = 1.0, float(by_get), 1.0 - by_get, 1.0
+    return memory
 
 
-def memory_in_pass(pages: WorkingSet, chunk_pages: float, state: PassState) -> BitmapState:
-    """State of the memory during a pass.
+def memory_in_pass(pages: WorkingSet, chunk_pages: float, state: PassState) -> tuple[Records, int]:
+    """State of the memory during a pass, and the cell that is sent next.
 
     - `chunk_pages`: as in `LinkModel`.
 
     >>> pages = WorkingSet(*(np.array([float(x)]) for x in (1000, 0.1, 0, 0, 1, 0)))
-    >>> memory = memory_in_pass(pages, 0.0, PassState(0.25, np.ones(1), np.zeros(1), 10.0))
-    >>> round(float(pages_left(memory))), int(memory.at[0])
+    >>> memory, cell = memory_in_pass(pages, 0.0, PassState(0.25, np.ones(1), np.zeros(1), 10.0))
+    >>> round(float(pages_left(memory))), cell
     (750, 32)
     """
     memory = new_memory(pages, chunk_pages == 0)
     sent = np.concatenate(([0.0], memory.held.sum(axis=1).cumsum()))
     cells, place = np.arange(CELLS), float(np.interp(state.position * sent[-1], sent, np.arange(CELLS + 1)))
-    ahead = np.clip(cells + 1 - place, 0.0, 1.0)[:, None]
-    memory.bitmap[:] = ahead * state.ahead + (1 - ahead) * state.behind
-    memory.at[0] = min(int(place), CELLS - 1)
-    memory.since[:] = -state.seconds
+    ahead, cell = np.clip(cells + 1 - place, 0.0, 1.0)[:, None], min(int(place), CELLS - 1)
+    memory.bitmap = ahead * state.ahead + (1 - ahead) * state.behind
+    memory.since = -state.seconds
     if chunk_pages == 0:
-        return memory
+        return memory, cell
     chunk = chunk_cells(pages, chunk_pages)
     first = cells // chunk * chunk
     passed = first < place  # CLEAR has cleared the chunk, when the pass reached its first page
     waits = (passed & (cells >= place))[:, None]
-    memory.taken[:] = np.where(waits, 0.0, memory.bitmap)
-    memory.clean[:] = 1 - memory.taken
+    memory.taken = np.where(waits, 0.0, memory.bitmap)
+    memory.clean = 1 - memory.taken
     memory.since[passed] *= (1 - first[passed] / place)[:, None]
-    memory.fresh[:] = ~passed
-    return memory
+    memory.fresh = ~passed[:, None]
+    return memory, cell
 
 
 def chunk_cells(pages: WorkingSet, chunk_pages: float) -> int:
@@ -193,7 +207,7 @@ def dirty_shares(pages: WorkingSet, seconds: float, count: float) -> Floats:
     >>> dirty_shares(pages, 1.0, 100.0).round(2).tolist()
     [0.92, 0.01]
     """
-    written = np.where(pages.sweep > 0, np.minimum(1.0, pages.rate * seconds), -np.expm1(-pages.rate * seconds))
+    written = _written(pages, seconds)
     shares = np.where(written > 0, 1.0, 0.0)
     held = float((pages.number * shares).sum())
     if count >= held:
@@ -208,111 +222,109 @@ def dirty_shares(pages: WorkingSet, seconds: float, count: float) -> Floats:
 
 
 @cached_njit(nogil=True)
-def pages_left(memory: BitmapState) -> float:
+def pages_left(memory: Records) -> float:
     """Pages that have yet to be sent, according to the dirty bitmap."""
     left = 0.0
-    for cell in range(memory.held.shape[0]):
+    for cell in range(memory.shape[0]):
         left += waiting_pages(memory, cell)
     return left
 
 
 @cached_njit(nogil=True)
-def waiting_pages(memory: BitmapState, cell: int) -> float:
+def waiting_pages(memory: Records, cell: int) -> float:
     """Pages of a cell that have yet to be sent."""
     waits = 0.0
-    for kind in range(memory.held.shape[1]):
-        waits += memory.bitmap[cell, kind] * memory.held[cell, kind]
+    for kind in range(memory.shape[1]):
+        waits += memory[cell, kind].bitmap * memory[cell, kind].held
     return waits
 
 
 @cached_njit(nogil=True)
-def _age(pages: WorkingSet, memory: BitmapState, cell: int, guest: float) -> None:
+def _age(classes: Records, memory: Records, cell: int, guest: float) -> None:
     """Update the clean shares of a cell to the guest's time `guest`."""
-    clean, since = memory.clean, memory.since
-    for kind in range(len(pages.number)):
-        passed = guest - since[cell, kind]
-        if passed <= 0 or pages.rate[kind] == 0:
+    for kind in range(len(classes)):
+        part, rate = memory[cell, kind], classes[kind].rate
+        passed = guest - part.since
+        if passed <= 0 or rate == 0:
             continue
-        if pages.sweep[kind] == 0:
-            clean[cell, kind] *= np.exp(-pages.rate[kind] * passed)
+        if classes[kind].sweep == 0:
+            part.clean *= np.exp(-rate * passed)
         else:  # each page is written once per sweep, at a constant rate
-            clean[cell, kind] = max(0.0, clean[cell, kind] - pages.rate[kind] * passed)
-        since[cell, kind] = guest
+            part.clean = max(0.0, part.clean - rate * passed)
+        part.since = guest
 
 
 @cached_njit(nogil=True)
-def synchronise(pages: WorkingSet, memory: BitmapState, guest: float, by_get: bool) -> float:
+def synchronise(classes: Records, memory: Records, guest: float, by_get: bool) -> float:
     """Get the log, and clear it if GET does so; return the number of pages that are new in the bitmap."""
-    held, bitmap, clean, taken = memory.held, memory.bitmap, memory.clean, memory.taken
     new = 0.0
     for cell in range(CELLS):
-        _age(pages, memory, cell, guest)
-        memory.fresh[cell] = True
-    for kind in range(len(pages.number)):
+        _age(classes, memory, cell, guest)
+    for kind in range(len(classes)):
         waits, everywhere = 0.0, 0.0
         for cell in range(CELLS):
-            waits += (bitmap[cell, kind] - taken[cell, kind]) * held[cell, kind]
-            everywhere += (1 - taken[cell, kind]) * held[cell, kind]
+            part = memory[cell, kind]
+            waits += (part.bitmap - part.taken) * part.held
+            everywhere += (1 - part.taken) * part.held
         # A sweep does not return soon to the pages that wait to be sent, which it has just written.
-        apart = 1 / max(1 - waits / everywhere, 1e-9) if pages.sweep[kind] > 0 and everywhere > 0 else 1.0
+        apart = 1 / max(1 - waits / everywhere, 1e-9) if classes[kind].sweep > 0 and everywhere > 0 else 1.0
         for cell in range(CELLS):
-            logged = 1 - clean[cell, kind] - taken[cell, kind]  # written since the last CLEAR, and not known yet
-            old = bitmap[cell, kind] - taken[cell, kind]
-            share = logged * apart * (1 - old / (1 - taken[cell, kind])) if taken[cell, kind] < 1 else 0.0
-            share = min(max(share, 0.0), 1 - bitmap[cell, kind])
-            new += share * held[cell, kind]
-            bitmap[cell, kind] += share
+            part = memory[cell, kind]
+            logged = 1 - part.clean - part.taken  # written since the last CLEAR, and not known yet
+            old = part.bitmap - part.taken
+            share = logged * apart * (1 - old / (1 - part.taken)) if part.taken < 1 else 0.0
+            share = min(max(share, 0.0), 1 - part.bitmap)
+            new += share * part.held
+            part.bitmap += share
+            part.fresh = 1.0
             if by_get:
-                clean[cell, kind] = 1.0
+                part.clean = 1.0
             else:
-                taken[cell, kind] = 1 - clean[cell, kind]
+                part.taken = 1 - part.clean
     return new
 
 
 @cached_njit(nogil=True)
-def _clear(pages: WorkingSet, memory: BitmapState, chunk_cells: int, guest: float) -> None:
-    """CLEAR the chunk that contains the next cell, before the first page of the chunk is sent."""
-    at = int(memory.at[0])
-    if not memory.fresh[at] or waiting_pages(memory, at) == 0:
+def _clear(classes: Records, memory: Records, at: int, chunk_cells: int, guest: float) -> None:
+    """CLEAR the chunk that contains a cell, before the first page of the chunk is sent."""
+    if memory[at, 0].fresh == 0 or waiting_pages(memory, at) == 0:
         return
     first = at // chunk_cells * chunk_cells
     for cell in range(first, min(CELLS, first + chunk_cells)):
-        _age(pages, memory, cell, guest)
-        for kind in range(len(pages.number)):
-            memory.clean[cell, kind] += memory.taken[cell, kind]
-            memory.taken[cell, kind] = 0.0
-        memory.fresh[cell] = False
+        _age(classes, memory, cell, guest)
+        for kind in range(len(classes)):
+            part = memory[cell, kind]
+            part.clean += part.taken
+            part.taken = part.fresh = 0.0
 
 
 @cached_njit(nogil=True)
 def send_cell(
-    pages: WorkingSet, memory: BitmapState, link: LinkModel, chunk_cells: int, guest: float,
-    room: tuple[float, float],
-) -> tuple[float, float, float]:  # fmt: skip
-    """Send the waiting pages of the next cell; return bytes, time in s, and pages.
+    classes: Records, memory: Records, at: int, link: Records, guest: float, room: tuple[float, float]
+) -> tuple[float, float, float, bool]:
+    """Send the waiting pages of a cell; return bytes, time in s, pages, and whether all of them were sent.
 
-    - `chunk_cells`: cells that one CLEAR covers; `room`: number of bytes, and time in s, that are left.
+    - `at`: the cell. `link`: fields as those of `LinkModel`, and ``chunk_cells``: cells that one CLEAR covers.
+    - `room`: number of bytes, and time in s, that are left.
     """
     if link.chunk_pages > 0:
-        _clear(pages, memory, chunk_cells, guest)
-    at, normal, zeros = int(memory.at[0]), 0.0, 0.0
-    for kind in range(len(pages.number)):
-        waits = memory.bitmap[at, kind] * memory.held[at, kind]
-        if pages.zero[kind] > 0:
+        _clear(classes, memory, at, link.chunk_cells, guest)
+    normal, zeros = 0.0, 0.0
+    for kind in range(len(classes)):
+        waits = memory[at, kind].bitmap * memory[at, kind].held
+        if classes[kind].zero > 0:
             zeros += waits
         else:
             normal += waits
     own_bytes = normal * qemu_rules.WHOLE_PAGE + zeros * qemu_rules.ZERO_PAGE
     own_s = normal * link.page_s + zeros * link.zero_s
     part = min(1.0, room[0] / own_bytes if own_bytes > 0 else 1.0, room[1] / own_s if own_s > 0 else 1.0)
-    for kind in range(len(pages.number)):
-        memory.bitmap[at, kind] *= 1 - part
-    if part >= 1:
-        memory.at[0] = (at + 1) % CELLS
-    return part * own_bytes, part * own_s, part * (normal + zeros)
+    for kind in range(len(classes)):
+        memory[at, kind].bitmap *= 1 - part
+    return part * own_bytes, part * own_s, part * (normal + zeros), part >= 1
 
 
-def missing_shares(pages: WorkingSet, memory: BitmapState, guest: float) -> Floats:
+def missing_shares(pages: WorkingSet, memory: Records, guest: float) -> Floats:
     """Share of each class that the destination does not have at the guest's time `guest`, shape (classes,)."""
     passed = pages.rate * np.maximum(guest - memory.since, 0.0)
     clean = np.where(pages.sweep > 0, np.maximum(0.0, memory.clean - passed), memory.clean * np.exp(-passed))

@@ -73,6 +73,9 @@ def qmp(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
 
     Commands for a running migration are for the source only.
     """
+    if plan.suspends:
+        return ('{"execute": "stop"}   # on the source; when the migration has completed, on the destination:\n'
+                '{"execute": "cont"}')  # fmt: skip
     lines = [*_cancelled(plan, '{"execute": "migrate_cancel"}'), *_commands(_changes(plan, guest))]
     if plan.restart:
         where = "# with the same settings on the destination"
@@ -102,6 +105,8 @@ def virsh(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
 
     ``virsh migrate`` gets ``--bandwidth`` wherever a limit applies, since libvirt removes the limit without it.
     """
+    if plan.suspends:
+        return "virsh suspend DOMAIN   # libvirt starts it on the destination, as it ran when the migration began"
     live = _is_live(plan)
     lines = [*_cancelled(plan, "virsh domjobabort DOMAIN"), *_monitor_lines(plan, guest)]
     if "downtime-limit" in _changes(plan, guest):
@@ -181,6 +186,8 @@ def proxmox(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
     It reads the VM's options when a migration begins, and locks the VM, so that only QEMU's monitor changes a running
     migration. It turns auto-converge on, and all other capabilities that are modelled off.
     """
+    if plan.suspends:
+        return f"{_hmp('stop')}\n# if it does not run on the destination then: qm resume VMID"
     changes, words, lines = _changes(plan, guest), list[str](), _cancelled(plan, _hmp("migrate_cancel"))
     if _is_live(plan):
         parameters = {name: value for name, value in changes.items() if name not in CAPABILITIES}
@@ -248,6 +255,9 @@ def nova(plan: Plan, guest: RunningGuest, targets: Targets) -> str:
 
 def _running_nova(plan: Plan, guest: RunningGuest) -> list[str]:
     changes, lines = _changes(plan, guest), list[str]()
+    if plan.suspends:
+        pauses = "# pauses the guest, unless post-copy is permitted"
+        lines.append(f"openstack server migration force complete SERVER MIGRATION   {pauses}")
     if plan.postcopy:
         lines.append("openstack server migration force complete SERVER MIGRATION   # switches to post-copy")
     if changes:

@@ -82,6 +82,7 @@ class Severity(IntEnum):
     POSTCOPY = 5
     LONG_DOWNTIME = 6
     LONG_SLEEPS = 7  # sleeps of about a second
+    SUSPENSION = 8  # the guest stops until all of its memory has been sent
 
 
 LONGER_DOWNTIMES = (Severity.DOWNTIME, Severity.LONG_DOWNTIME)
@@ -99,7 +100,7 @@ class Plan:
     - `severity`: least severity that the plan can have.
     - `ceiling`: highest throttle of plans that differ in it, percent; 0: another plan.
     - `running`: True if the settings are changed while the migration runs. `restart`: True if a running migration is
-      cancelled, and started again.
+      cancelled, and started again. `suspends`: True if the guest is suspended until a running migration ends.
     """
 
     name: str
@@ -111,6 +112,12 @@ class Plan:
     ceiling: int = 0
     running: bool = False
     restart: bool = False
+    suspends: bool = False
+
+    @property
+    def order(self) -> int:
+        """Sort key before the severity: a new migration is better than a guest that stops, but worse than others."""
+        return 2 if self.suspends else int(self.restart)
 
 
 class PlanOutcome(NamedTuple):
@@ -181,6 +188,7 @@ def cost_of(plan: Plan, row: Any, current: Settings) -> str:
     limit_ms = plan.settings.downtime_limit
     lower = limit_ms < current.downtime_limit
     clauses = (
+        (plan.suspends, "the guest stops until all memory has been sent"),
         (plan.postcopy, "if the network fails, the guest stops until it is recovered"),
         (row["sleep_s_high"] > 0, f"vCPUs sleep {seconds_text(row['sleep_s_high'], 2)} at a time"),
         ("downtime-limit" in changes and not lower, f"the guest stops for {seconds_text(limit_ms / 1e3)}"),
@@ -201,7 +209,7 @@ def tool_of(emit: str) -> Tool:
 def plans(guest: RunningGuest, targets: Targets, emit: str = "") -> Iterator[Plan]:
     """Generate the plans by their least severity; the first plan keeps the current settings.
 
-    Plans that start a running migration again are last.
+    Plans that start a running migration again, or suspend the guest, are last.
 
     - `emit`: output format; what its tool cannot set is not tried.
     """
@@ -216,6 +224,9 @@ def plans(guest: RunningGuest, targets: Targets, emit: str = "") -> Iterator[Pla
         if tried and not plan.settings.changes_from(guest.settings).keys() <= tool.running:
             name, actions = f"restart: {plan.name}", f"start it again, and {plan.actions}"
             yield replace(plan, name=name, actions=actions, restart=True)
+    if tool.suspends:
+        text, severity = "suspend the guest until the migration ends", Severity.SUSPENSION
+        yield Plan("suspend", text, guest.settings, severity=severity, running=True, suspends=True)
 
 
 _SEVERITY = attrgetter("severity")
@@ -370,6 +381,8 @@ def precopy_of(
     settings, vmm, limit = plan.settings, sample.vmm, max(LIMIT_S, 2 * (targets.deadline_s or 0.0))
     if plan.restart or not plan.running:
         start = BEGINNING
+    if plan.suspends:  # of no use to the throttle, which keeps its value
+        pages, settings = pages._replace(cpu=np.inf), settings.changed(auto_converge=False, dirty_limit=False)
     if plan.postcopy and plan.switch_s is not None:
         return precopy_trajectory(pages, link, settings, plan.switch_s, vmm, start)
     if plan.postcopy and start.state is not None and start.state.position == 0:  # in a later pass: at once
@@ -407,10 +420,11 @@ def _simulate(
     if before.completed or not plan.postcopy:
         left = float(before.passes[-1][LEFT]) * qemu_rules.PAGE
         share = before.guest_s / max(before.demand_s, 1e-9)
+        downtime_s = before.total_s if plan.suspends else before.downtime_s
         return PlanOutcome(
-            before.completed, before.total_s, before.downtime_s, passes, float(before.throttle), min(1.0, share),
+            before.completed, before.total_s, downtime_s, passes, float(before.throttle), min(1.0, share),
             before.sleep_s, 0.0, before.slow_s, before.sent_bytes, left,
-            left / judged_bytes_per_s(guest, plan.settings, link), max(0.0, before.downtime_s - link.switch_s),
+            left / judged_bytes_per_s(guest, plan.settings, link), max(0.0, downtime_s - link.switch_s),
             link.switch_s,
         )  # fmt: skip
     bandwidth = float(plan.settings.max_postcopy_bandwidth)

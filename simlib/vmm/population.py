@@ -115,9 +115,8 @@ def sample_guests(
 
     >>> rates = [DirtyRate(20_000.0, 1.0), DirtyRate(100_000.0, 10.0)]
     >>> guests = sample_guests(rates, 2**18, 200, np.random.default_rng(1))
-    >>> from simlib.vmm.memory import distinct_pages
     >>> steady = [guest for guest in guests if not guest.pause_s]
-    >>> bool(0.8 < np.median([distinct_pages(guest, 10.0) for guest in steady]) / 1e5 < 1.2)
+    >>> bool(0.8 < np.median([guest.distinct_pages(10.0) for guest in steady]) / 1e5 < 1.2)
     True
     """
     most = most or memory

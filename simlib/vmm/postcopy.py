@@ -34,7 +34,6 @@ class Postcopy(NamedTuple):
     sent_bytes: float
 
 
-@cached_njit(nogil=True)
 def postcopy(
     pages: WorkingSet, missing: Floats, vcpus: float, link: LinkModel, bandwidth: float, wait_s: float
 ) -> Postcopy:
@@ -51,18 +50,32 @@ def postcopy(
     >>> round(phase.total_s, 2), round(phase.requests)  # 1000 pages in a tenth of a second, of which few are requested
     (0.1, 30)
     """
-    held, rate, zeros = pages.number * (1 - pages.zero), pages.rate, float((missing * pages.number * pages.zero).sum())
+    held, zeros = pages.number * (1 - pages.zero), float((missing * pages.number * pages.zero).sum())
     normal = float((missing * held).sum())
     sent_bytes = normal * qemu_rules.WHOLE_PAGE + zeros * qemu_rules.ZERO_PAGE
-    share = missing.copy()
     page_s = max(link.page_s, qemu_rules.WHOLE_PAGE / bandwidth if bandwidth > 0 else 0.0)
-    time, requests, lost, slow = zeros * link.zero_s, 0.0, 0.0, 0.0
+    total, requests, lost, slow = _postcopy(
+        held, pages.rate, missing.copy(), vcpus, page_s, wait_s, zeros * link.zero_s
+    )  # fmt: skip
+    return Postcopy(total, requests, lost, slow, sent_bytes)
+
+
+@cached_njit(nogil=True)
+def _postcopy(
+    held: Floats, rate: Floats, share: Floats, vcpus: float, page_s: float, wait_s: float, time: float
+) -> tuple[float, float, float, float]:
+    """Compiled part of `postcopy`; return the first four values of its result.
+
+    - `held`: number of pages with contents of each class; `share`: share that has yet to be sent.
+    - `time`: time so far, s.
+    """
+    requests, lost, slow = 0.0, 0.0, 0.0
     while True:
         left = 0.0
         for kind in range(len(held)):
             left += share[kind] * held[kind]
         if left < 0.5 or time > 1e5:
-            return Postcopy(time, requests, lost, slow, sent_bytes)
+            return time, requests, lost, slow
         faults = 0.0  # faults per second of a guest that never waits
         for kind in range(len(held)):
             faults += share[kind] * held[kind] * rate[kind]

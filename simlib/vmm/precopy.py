@@ -13,23 +13,26 @@ migration/ram.c ram_save_iterate, migration_bitmap_sync.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simlib._lib.jit import cached_njit
 from simlib.model.quantities import PS_PER_S
-from simlib.model.throttle import Throttle
 from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_sleep_us, next_throttle, sleep_time
 from simlib.vmm import qemu_rules
 from simlib.vmm.memory import (
-    BitmapState,
+    CELLS,
     Floats,
     LinkModel,
     PassState,
+    Records,
     WorkingSet,
     active_time,
     chunk_cells,
+    classes_of,
     distinct_pages,
     memory_in_pass,
     missing_shares,
@@ -40,6 +43,8 @@ from simlib.vmm.memory import (
 )
 from simlib.vmm.qemu_rules import MAX_WAIT_S
 from simlib.vmm.settings import QEMU, Settings, Vmm
+
+Counts = NDArray[np.int64]
 
 MOST_PASSES = 4096
 """Largest number of synchronisations that are recorded."""
@@ -105,25 +110,18 @@ class PrecopyTrajectory(NamedTuple):
     passes: Floats
 
 
-class _Means(NamedTuple):
-    """Settings and rules that the model uses, as numbers."""
-
-    max_bandwidth: float
-    downtime_limit: float
-    avail_switchover_bandwidth: float
-    auto_converge: bool
-    throttle_trigger_threshold: int
-    cpu_throttle_initial: int
-    cpu_throttle_increment: int
-    cpu_throttle_tailslow: bool
-    max_cpu_throttle: int
-    dirty_limit: bool
-    vcpu_dirty_limit: int
-    x_vcpu_dirty_limit_period: float
-    rule: Throttle
-    whole_passes: bool
-    sync_every_s: float
-
+_RULES = np.dtype(
+    [(name, np.float64) for name in (
+        *LinkModel._fields, "cpu", "burst_s", "pause_s", "phase_s", "max_bandwidth", "downtime_limit",
+        "avail_switchover_bandwidth", "x_vcpu_dirty_limit_period", "sync_every_s",
+    )]
+    + [(name, np.int64) for name in (
+        "auto_converge", "throttle_trigger_threshold", "cpu_throttle_initial", "cpu_throttle_increment",
+        "cpu_throttle_tailslow", "max_cpu_throttle", "dirty_limit", "vcpu_dirty_limit", "times", "check_period",
+        "slice", "window", "whole_passes", "chunk_cells",
+    )]
+)  # fmt: skip
+"""Constants of a migration, as numbers: link, rhythm of the guest, settings, and rules of the VMM."""
 
 _NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _CHECK, _CHECK_SENT, _CHECK_NEW, \
     _NEXT_CHECK, _PERIOD, _LEAST, _LEAST_BEFORE, _COMPARED, _SLOW = range(18)  # fmt: skip
@@ -133,10 +131,10 @@ the window, and bytes sent by then; time of the last check, bytes sent by then, 
 synchronisation, and next update of the dirty limit; minimum of the pages left in this period of `_is_stuck` and in the
 one before, and the beginning of this one; time at less than half speed."""
 
-_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED, _FIRST, _CHUNK_CELLS = range(9)
+_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _UNCHANGED, _FIRST, _AT = range(9)
 """Indices of the integer state: throttle, checks above the threshold, synchronisations, their number at the last
 periodic check, sleep at a full ring, highest rate of a vCPU, synchronisations in this period of `_is_stuck`, those
-before the start, and cells that one CLEAR covers."""
+before the start, and the cell that is sent next."""
 
 
 def precopy_trajectory(
@@ -155,170 +153,172 @@ def precopy_trajectory(
     >>> result.completed, round(result.total_s, 2), result.synchronisations
     (True, 1.11, 4)
     """
-    named = {name: getattr(settings, name) for name in _Means._fields if hasattr(settings, name)}
-    named |= {name: float(named[name]) for name in ("max_bandwidth", "avail_switchover_bandwidth")}
-    named |= {name: named[name] / 1000 for name in ("downtime_limit", "x_vcpu_dirty_limit_period")}
-    named["dirty_limit"] = settings.dirty_limit and link.ring_entries > 0
+    state = start.state
+    if state is None:
+        memory, at = new_memory(pages, link.chunk_pages == 0), 0
+    else:
+        memory, at = memory_in_pass(pages, link.chunk_pages, state)
+    s, n = np.zeros(18), np.zeros(9, np.int64)
+    s[_CHECK], s[_CHECK_SENT] = 0.0 if state is None else -state.seconds, -start.sent_bytes
+    n[_SYNCS], n[_FIRST], n[_THROTTLE], n[_AT] = start.synchronisations, start.synchronisations, start.throttle, at
+    passes, rules = np.zeros((MOST_PASSES, 6)), _rules(pages, link, settings, vmm)
+    completed, downtime_s = _precopy(classes_of(pages), memory, rules, s, n, float(limit_s), passes)
+    return PrecopyTrajectory(
+        bool(completed), float(s[_NOW]) + downtime_s, downtime_s, int(n[_SYNCS]), int(n[_THROTTLE]), float(s[_LONGEST]),
+        float(s[_SENT]), float(s[_GUEST]), active_time(s[_NOW], rules), float(s[_SLOW]), float(s[_LEFT]),
+        missing_shares(pages, memory, s[_GUEST]), passes[: min(n[_SYNCS] - n[_FIRST] + 1, MOST_PASSES)],
+    )  # fmt: skip
+
+
+def _rules(pages: WorkingSet, link: LinkModel, settings: Settings, vmm: Vmm) -> Records:
+    """Return a record with the fields of `_RULES`."""
     rule = vmm.throttle
+    named = {**asdict(settings), **rule._asdict(), **pages._asdict(), **link._asdict()}
+    for name in ("downtime_limit", "x_vcpu_dirty_limit_period"):
+        named[name] /= 1000
+    named |= {"dirty_limit": settings.dirty_limit and link.ring_entries > 0, "whole_passes": vmm.whole_passes,
+              "sync_every_s": rule.sync_every / PS_PER_S if rule.sync_every else np.inf,
+              "chunk_cells": chunk_cells(pages, link.chunk_pages)}  # fmt: skip
     if vmm.whole_passes:
         named |= {"auto_converge": True, "dirty_limit": False, "throttle_trigger_threshold": rule.trigger,
                   "cpu_throttle_initial": rule.initial, "cpu_throttle_increment": rule.increment,
                   "max_cpu_throttle": rule.most}  # fmt: skip
-    sync_every_s = rule.sync_every / PS_PER_S if rule.sync_every else np.inf
-    means = _Means(**named, rule=rule, whole_passes=vmm.whole_passes, sync_every_s=sync_every_s)
-    state = start.state
-    memory = new_memory(pages, link.chunk_pages == 0) if state is None else memory_in_pass(
-        pages, link.chunk_pages, state
-    )  # fmt: skip
-    checked = (0.0 if state is None else float(state.seconds), float(start.sent_bytes))
-    counts = (int(start.synchronisations), int(start.throttle), chunk_cells(pages, link.chunk_pages))
-    passes = np.zeros((MOST_PASSES, 6))
-    outcome = _precopy(pages, link, means, float(limit_s), passes, memory, checked, counts)
-    missing = missing_shares(pages, memory, outcome[7])
-    return PrecopyTrajectory._make((*outcome, missing, passes[: min(outcome[3] - counts[0] + 1, MOST_PASSES)]))
+    rules = np.zeros(1, _RULES).view(np.recarray)[0]
+    for name in _RULES.names or ():
+        rules[name] = named[name]
+    return rules
 
 
 @cached_njit(nogil=True)
 def _precopy(
-    pages: WorkingSet, link: LinkModel, means: _Means, limit_s: float, passes: Floats, memory: BitmapState,
-    checked: tuple[float, float], counts: tuple[int, int, int],
-) -> tuple[bool, float, float, int, int, float, float, float, float, float, float]:  # fmt: skip
-    """Compiled part of `precopy_trajectory`.
+    classes: Records, memory: Records, rules: Records, s: Floats, n: Counts, limit_s: float, passes: Floats
+) -> tuple[bool, float]:
+    """Compiled part of `precopy_trajectory`; return whether the migration completes, and its downtime, s.
 
-    - `checked`: time since the last synchronisation before the start, s, and bytes sent since then.
-    - `counts`: number of synchronisations, and throttle, at the start; cells that one CLEAR covers.
+    - `s`, `n`: state; the caller sets what a running migration has.
     """
-    by_get = link.chunk_pages == 0
-    s, n = np.zeros(18), np.zeros(9, np.int64)
-    s[_SENT], s[_WINDOW_SENT] = link.state_bytes, link.state_bytes
-    s[_CHECK], s[_CHECK_SENT] = -checked[0], -checked[1]
-    s[_LEFT], s[_RUNS], s[_NEXT_CHECK] = pages_left(memory), 1 / pages.cpu, means.sync_every_s
+    s[_SENT], s[_WINDOW_SENT] = rules.state_bytes, rules.state_bytes
+    s[_LEFT], s[_RUNS], s[_NEXT_CHECK] = pages_left(memory), 1 / rules.cpu, rules.sync_every_s
     s[_PERIOD], s[_LEAST], s[_LEAST_BEFORE] = np.inf, np.inf, np.inf
-    n[_SYNCS], n[_FIRST], n[_THROTTLE], n[_CHUNK_CELLS] = counts[0], counts[0], counts[1], counts[2]
     if n[_THROTTLE] > 0:
-        _throttle_vcpus(pages, link, means, s, n)
+        _throttle_vcpus(rules, s, n)
     passes[0, LEFT], passes[0, LOST] = s[_LEFT], 100 * (1 - min(1.0, s[_RUNS]))
-    down, completed = 0.0, False
-    while s[_NOW] < limit_s and not completed:
-        fits = not means.whole_passes and (s[_LEFT] < 0.5 or s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH])
-        if _is_due(means, s, n):
-            new = _synchronise(pages, memory, link, s, n, by_get)
-            if (s[_NOW] - s[_CHECK]) * PS_PER_S > means.rule.check_period:
-                _check_throttle(pages, link, means, s, n)
+    while s[_NOW] < limit_s:
+        fits = not rules.whole_passes and (s[_LEFT] < 0.5 or s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH])
+        if _is_due(rules, s, n):
+            new = _synchronise(classes, memory, rules, s, n)
+            if (s[_NOW] - s[_CHECK]) * PS_PER_S > rules.check_period:
+                _check_throttle(rules, s, n)
             _record(passes, s, n, new)
-            if _is_stuck(pages, means, s, n):
-                _pass_time(pages, s, limit_s - s[_NOW])
+            if _is_stuck(rules, s, n):
+                _pass_time(rules, s, limit_s - s[_NOW])
                 break
             fits = s[_LEFT] < 0.5 or s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH]
-            if means.whole_passes:
-                fits = s[_LEFT] * link.page_s <= means.downtime_limit
+            if rules.whole_passes:
+                fits = s[_LEFT] * rules.page_s <= rules.downtime_limit
         if fits:
-            _record(passes, s, n, _synchronise(pages, memory, link, s, n, by_get))
+            _record(passes, s, n, _synchronise(classes, memory, rules, s, n))
             s[_SENT] += s[_LEFT] * qemu_rules.WHOLE_PAGE
-            down, completed = link.switch_s + s[_LEFT] * link.page_s, True
-        else:
-            if s[_NOW] >= s[_PERIOD]:
-                _limit(pages, link, means, s, n)
-            _iterate(pages, memory, link, means, s, n)
-    return (
-        completed, s[_NOW] + down, down, n[_SYNCS], n[_THROTTLE], s[_LONGEST], s[_SENT], s[_GUEST],
-        active_time(pages, s[_NOW]), s[_SLOW], s[_LEFT],
-    )  # fmt: skip
+            return True, rules.switch_s + s[_LEFT] * rules.page_s
+        if s[_NOW] >= s[_PERIOD]:
+            _limit(classes, rules, s, n)
+        _iterate(classes, memory, rules, s, n)
+    return False, 0.0
 
 
 @cached_njit(nogil=True)
-def _pass_time(pages: WorkingSet, s: Floats, seconds: float) -> None:
+def _pass_time(rules: Records, s: Floats, seconds: float) -> None:
     """Advance the time: the guest does the work that is due, or as much as its throttle permits."""
-    before, due = s[_GUEST], active_time(pages, s[_NOW])
+    before, due = s[_GUEST], active_time(s[_NOW], rules)
     s[_NOW] += seconds
-    new = active_time(pages, s[_NOW])
+    new = active_time(s[_NOW], rules)
     s[_GUEST] = min(new, before + seconds * s[_RUNS])
     if s[_GUEST] - before < (new - due) / 2 or (new == due and before < due and s[_RUNS] < 0.5):
         s[_SLOW] += seconds
 
 
 @cached_njit(nogil=True)
-def _is_due(means: _Means, s: Floats, n: Floats) -> bool:
+def _is_due(rules: Records, s: Floats, n: Counts) -> bool:
     """True if the bitmap is synchronised now: little is left, or a periodic check finds no recent synchronisation."""
-    if means.whole_passes:
+    if rules.whole_passes:
         return bool(s[_LEFT] < 0.5)
     due = s[_LEFT] * qemu_rules.PAGE < s[_MAY_SWITCH]
-    if means.auto_converge and s[_NOW] >= s[_NEXT_CHECK]:
+    if rules.auto_converge and s[_NOW] >= s[_NEXT_CHECK]:
         due = due or (n[_SYNCS] > 1 and n[_SYNCS] == n[_SEEN])
         n[_SEEN] = n[_SYNCS] + int(due)
-        s[_NEXT_CHECK] += means.sync_every_s
+        s[_NEXT_CHECK] += rules.sync_every_s
     return bool(due)
 
 
 @cached_njit(nogil=True)
-def _synchronise(pages: WorkingSet, memory: BitmapState, link: LinkModel, s: Floats, n: Floats, by_get: bool) -> float:
+def _synchronise(classes: Records, memory: Records, rules: Records, s: Floats, n: Counts) -> float:
     """Synchronise the bitmap; return the number of pages that are new in it."""
-    new = synchronise(pages, memory, s[_GUEST], by_get)
+    new = synchronise(classes, memory, s[_GUEST], rules.chunk_pages == 0)
     s[_LEFT] = pages_left(memory)
     s[_CHECK_NEW] += new
     n[_SYNCS] += 1
-    _pass_time(pages, s, link.sync_s)
+    _pass_time(rules, s, rules.sync_s)
     return float(new)
 
 
 @cached_njit(nogil=True)
-def _check_throttle(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
+def _check_throttle(rules: Records, s: Floats, n: Counts) -> None:
     """Throttle the guest if it dirtied too much in as many checks as the rule requires."""
     dirtied, sent = s[_CHECK_NEW] * qemu_rules.PAGE, s[_SENT] - s[_CHECK_SENT]
-    if qemu_rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
+    if qemu_rules.is_high(dirtied, sent, rules.throttle_trigger_threshold):
         n[_HIGH] += 1
-        if n[_HIGH] >= means.rule.times:
+        if n[_HIGH] >= rules.times:
             n[_HIGH] = 0
-            if means.auto_converge:
+            if rules.auto_converge:
                 n[_THROTTLE] = next_throttle(
-                    n[_THROTTLE], dirtied, sent * means.throttle_trigger_threshold / 100, means.cpu_throttle_initial,
-                    means.cpu_throttle_increment, means.cpu_throttle_tailslow, means.max_cpu_throttle,
+                    n[_THROTTLE], dirtied, sent * rules.throttle_trigger_threshold / 100, rules.cpu_throttle_initial,
+                    rules.cpu_throttle_increment, rules.cpu_throttle_tailslow, rules.max_cpu_throttle,
                 )  # fmt: skip
-                _throttle_vcpus(pages, link, means, s, n)
-            elif means.dirty_limit:
-                s[_PERIOD] = min(s[_PERIOD], s[_NOW] + means.x_vcpu_dirty_limit_period)
+                _throttle_vcpus(rules, s, n)
+            elif rules.dirty_limit:
+                s[_PERIOD] = min(s[_PERIOD], s[_NOW] + rules.x_vcpu_dirty_limit_period)
     s[_CHECK], s[_CHECK_NEW], s[_CHECK_SENT] = s[_NOW], 0.0, s[_SENT]
 
 
 @cached_njit(nogil=True)
-def _throttle_vcpus(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
+def _throttle_vcpus(rules: Records, s: Floats, n: Counts) -> None:
     """Apply the present throttle to the guest's rate and to the longest sleep."""
-    asleep = sleep_time(means.rule.slice, means.rule.window, n[_THROTTLE])
-    awake = means.rule.slice if means.rule.slice > 0 else means.rule.window - asleep
-    s[_LONGEST] = max(s[_LONGEST], asleep / PS_PER_S + link.late_s)
-    s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - link.late_s * PS_PER_S / awake) / pages.cpu
+    asleep = sleep_time(rules.slice, rules.window, n[_THROTTLE])
+    awake = rules.slice if rules.slice > 0 else rules.window - asleep
+    s[_LONGEST] = max(s[_LONGEST], asleep / PS_PER_S + rules.late_s)
+    s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - rules.late_s * PS_PER_S / awake) / rules.cpu
 
 
 @cached_njit(nogil=True)
-def _limit(pages: WorkingSet, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
+def _limit(classes: Records, rules: Records, s: Floats, n: Counts) -> None:
     """Update the dirty limit: measure the vCPUs' rates, and set the sleep for a full ring."""
-    period, ring = means.x_vcpu_dirty_limit_period, link.ring_entries
+    period, ring = rules.x_vcpu_dirty_limit_period, rules.ring_entries
     s[_PERIOD] = s[_NOW] + period
-    work = _fill_time(pages, ring * link.vcpus, period)
-    fills = max(work, ring * link.fault_s)
+    work = _fill_time(classes, ring * rules.vcpus, period)
+    fills = max(work, ring * rules.fault_s)
     now = dirty_rate_mib(int(ring * period * min(s[_RUNS] / work, 1 / work, 1 / fills)), int(period * PS_PER_S))
     n[_FASTEST] = max(n[_FASTEST], now)
-    n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, fill_time_us(int(ring), n[_FASTEST]))
+    n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], rules.vcpu_dirty_limit, now, fill_time_us(int(ring), n[_FASTEST]))
     naps = n[_SLEEP_US] * 1e-6
     # The rings are emptied at each update, so that each vCPU fills its own once before it sleeps.
-    s[_RUNS] = max(work / (pages.cpu * fills + naps), min(1.0, work / period))
+    s[_RUNS] = max(work / (rules.cpu * fills + naps), min(1.0, work / period))
     if s[_RUNS] < 1:
         s[_LONGEST] = max(s[_LONGEST], naps)
 
 
 @cached_njit(nogil=True)
-def _fill_time(pages: WorkingSet, entries: float, period: float) -> float:
+def _fill_time(classes: Records, entries: float, period: float) -> float:
     """Time in which the undisturbed guest fills the rings, s; if it takes longer than `period`, at its mean rate.
 
     All pages in the rings are reset when one is full, so that the guest fills them with distinct pages from then on.
     """
-    distinct = distinct_pages(pages, period)
+    distinct = distinct_pages(classes, period)
     if distinct <= entries:
         return float(entries * period / max(distinct, 1e-9))
     low, high = 0.0, period
     for _ in range(40):
         middle = (low + high) / 2
-        if distinct_pages(pages, middle) < entries:
+        if distinct_pages(classes, middle) < entries:
             low = middle
         else:
             high = middle
@@ -326,30 +326,32 @@ def _fill_time(pages: WorkingSet, entries: float, period: float) -> float:
 
 
 @cached_njit(nogil=True)
-def _iterate(pages: WorkingSet, memory: BitmapState, link: LinkModel, means: _Means, s: Floats, n: Floats) -> None:
+def _iterate(classes: Records, memory: Records, rules: Records, s: Floats, n: Counts) -> None:
     """Send until the bandwidth limit, the last page, or QEMU's MAX_WAIT; at the limit, wait for the window's end."""
     begun, room = s[_NOW], np.inf
-    if means.max_bandwidth > 0:
-        room = qemu_rules.bytes_in_window(means.max_bandwidth * link.limit_share) - (s[_SENT] - s[_WINDOW_SENT])
+    if rules.max_bandwidth > 0:
+        room = qemu_rules.bytes_in_window(rules.max_bandwidth * rules.limit_share) - (s[_SENT] - s[_WINDOW_SENT])
     while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < MAX_WAIT_S:
         left = (room, MAX_WAIT_S - (s[_NOW] - begun) + 1e-9)
-        sent, took, gone = send_cell(pages, memory, link, n[_CHUNK_CELLS], s[_GUEST], left)
+        sent, took, gone, over = send_cell(classes, memory, n[_AT], rules, s[_GUEST], left)
+        if over:
+            n[_AT] = (n[_AT] + 1) % CELLS
         s[_SENT] += sent
         s[_LEFT] = max(0.0, s[_LEFT] - gone)
         room -= sent
-        _pass_time(pages, s, took)
+        _pass_time(rules, s, took)
     if room <= 1e-3 and s[_NOW] < s[_WINDOW] + qemu_rules.WINDOW_S:
-        _pass_time(pages, s, s[_WINDOW] + qemu_rules.WINDOW_S - s[_NOW])
+        _pass_time(rules, s, s[_WINDOW] + qemu_rules.WINDOW_S - s[_NOW])
     if s[_NOW] >= s[_WINDOW] + qemu_rules.WINDOW_S:
         speed = (s[_SENT] - s[_WINDOW_SENT]) / (s[_NOW] - s[_WINDOW])
-        if means.avail_switchover_bandwidth > 0:
-            speed = means.avail_switchover_bandwidth
-        s[_MAY_SWITCH] = speed * means.downtime_limit
+        if rules.avail_switchover_bandwidth > 0:
+            speed = rules.avail_switchover_bandwidth
+        s[_MAY_SWITCH] = speed * rules.downtime_limit
         s[_WINDOW], s[_WINDOW_SENT] = s[_NOW], s[_SENT]
 
 
 @cached_njit(nogil=True)
-def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
+def _record(passes: Floats, s: Floats, n: Counts, new: float) -> None:
     if n[_SYNCS] - n[_FIRST] < len(passes):
         row = passes[n[_SYNCS] - n[_FIRST]]
         row[TIME], row[NEW], row[LEFT], row[SENT], row[KEPT] = s[_NOW], new, s[_LEFT], s[_SENT], s[_GUEST]
@@ -357,15 +359,15 @@ def _record(passes: Floats, s: Floats, n: Floats, new: float) -> None:
 
 
 @cached_njit(nogil=True)
-def _is_stuck(pages: WorkingSet, means: _Means, s: Floats, n: Floats) -> bool:
+def _is_stuck(rules: Records, s: Floats, n: Counts) -> bool:
     """True if the migration never ends: no fewer pages are left than before, and the throttle cannot increase."""
     s[_LEAST] = min(s[_LEAST], s[_LEFT])
     n[_UNCHANGED] += 1
-    period, cycle = s[_NOW] - s[_COMPARED], pages.burst_s + pages.pause_s
+    period, cycle = s[_NOW] - s[_COMPARED], rules.burst_s + rules.pause_s
     many = n[_UNCHANGED] >= _STUCK_SYNCS and period >= max(_STUCK_S, _STUCK_CYCLES * cycle)
     if not many and (n[_UNCHANGED] < _LONG_SYNCS or period < max(_LONG_S, _LONG_CYCLES * cycle)):
         return False
-    spent = n[_THROTTLE] == means.max_cpu_throttle or not means.auto_converge
+    spent = n[_THROTTLE] == rules.max_cpu_throttle or not rules.auto_converge
     stuck = spent and s[_LEAST] > 0.98 * s[_LEAST_BEFORE]
     s[_LEAST_BEFORE], s[_LEAST], s[_COMPARED], n[_UNCHANGED] = s[_LEAST], np.inf, s[_NOW], 0
     return bool(stuck)

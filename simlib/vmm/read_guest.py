@@ -13,11 +13,13 @@ import os
 import re
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from simlib._lib.errors import InputError
 from simlib.vmm.guest import RunningGuest
 from simlib.vmm.logs.merge import guest_of_contents
+from simlib.vmm.logs.names import names_in
 from simlib.vmm.logs.readers import READERS, read_logs
 from simlib.vmm.logs.text import LogText
 from simlib.vmm.qmp import TIMEOUT, Monitor, one_line, refusal
@@ -86,15 +88,16 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     ... ''')
     >>> guest.vcpus, guest.architecture, guest.dirty[0].pages, guest.dirty[0].seconds, guest.link
     (2, 'x86-tdp', 51200.0, 2.0, 0)
-    >>> for note in guest.notes: print(note)
+    >>> for note in (*guest.notes, *guest.missing.values()): print(note)
     2 vCPUs: entries of query-cpus-fast
     architecture x86-tdp: target x86_64 of query-cpus-fast; QEMU does not report whether KVM uses the TDP MMU
+    100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: by KVM's dirty log
     memory not known: no reply to query-migrate
     link not known: no reply to query-migrate about a migration
-    100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: by KVM's dirty log
     """
     notes: list[str] = []
-    contents = read_logs(LogText.clean(text))
+    log = LogText.clean(text)
+    contents = read_logs(log)
     replies = list(replies_in(text, where, notes, in_log=bool(contents)))
     if replies:
         contents = [*contents_of(replies), *contents]
@@ -102,7 +105,7 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
         formats = ", ".join(reader.title for reader in READERS)
         rule = "; ".join([f"has no reply to {MIGRATE}, {DIRTY_RATE} or {CPUS}, and no {formats}", *notes])
         raise InputError(where, one_line(text) or "empty", rule, ASK)
-    return guest_of_contents(contents, notes)
+    return replace(guest_of_contents(contents, notes), names=names_in(log.text))
 
 
 def _ask(path: str) -> RunningGuest:

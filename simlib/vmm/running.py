@@ -13,7 +13,7 @@ import numpy as np
 from simlib._lib import parallel
 from simlib.model.quantities import PS_PER_S
 from simlib.vmm.guest import GuestSample, RunningGuest
-from simlib.vmm.memory import LinkModel, PassState, WorkingSet, dirty_shares, distinct_pages
+from simlib.vmm.memory import LinkModel, PassState, WorkingSet, dirty_shares
 from simlib.vmm.precopy import BEGINNING, PrecopyStart, PrecopyTrajectory, precopy_trajectory
 from simlib.vmm.qemu_rules import PAGE, WHOLE_PAGE
 from simlib.vmm.samples import MigrationSample, mean_pass
@@ -170,7 +170,7 @@ def _start(
         left = (1 - position) * guest.pages
     if left is None:
         known = until is not None and not until.completed
-        left = float(until.left_pages) if known and until else distinct_pages(pages, state.pass_s or 1.0)
+        left = float(until.left_pages) if known and until else pages.distinct_pages(state.pass_s or 1.0)
     page_s, throttle, synchronisations = page_time_s(link, settings), throttle or 0, synchronisations or 1
     if not state.in_first_pass:
         return _later_start(pages, page_s, left, state.pass_s, (max(2, synchronisations), throttle))
@@ -193,7 +193,7 @@ def _later_start(
     then give the time since the last synchronisation.
     """
     seconds = max(pass_s or 0.0, left * page_s, 0.1)
-    sent = max(0.0, min(distinct_pages(pages, seconds), seconds / page_s) - left)
+    sent = max(0.0, min(pages.distinct_pages(seconds), seconds / page_s) - left)
     shares = dirty_shares(pages, seconds, left)
     return PrecopyStart(PassState(0.0, shares, shares, sent * page_s), *counts, sent_bytes=sent * WHOLE_PAGE)
 

@@ -35,6 +35,7 @@ class Tool(NamedTuple):
     - `auto_converge`: True if it always turns auto-converge on.
     - `timeout_unit`: unit of its completion timeout, at which it switches to post-copy; empty: it has none.
     - `exclusive_postcopy`: True if it turns auto-converge off where post-copy is permitted.
+    - `suspends`: True if it, or the monitor below it, can suspend a guest that migrates.
     """
 
     title: str
@@ -43,6 +44,7 @@ class Tool(NamedTuple):
     auto_converge: bool = False
     timeout_unit: str = ""
     exclusive_postcopy: bool = False
+    suspends: bool = True
 
     def timeout_units(self, memory: int) -> float:
         """Number of units for which the completion timeout counts.
@@ -70,7 +72,8 @@ class Tool(NamedTuple):
 
 TOOLS = {
     "kubevirt": Tool(
-        "KubeVirt", frozenset({"auto-converge", "postcopy-ram", "max-bandwidth"}), frozenset(), timeout_unit=UNIT_GB
+        "KubeVirt", frozenset({"auto-converge", "postcopy-ram", "max-bandwidth"}), frozenset(), timeout_unit=UNIT_GB,
+        suspends=False,
     ),
     "proxmox": Tool("Proxmox VE", PARAMETERS, auto_converge=True),
     "nova": Tool(
@@ -80,7 +83,7 @@ TOOLS = {
         }),
         frozenset({"downtime-limit", "max-bandwidth"}), timeout_unit=UNIT_GIB, exclusive_postcopy=True,
     ),
-    "cloud-hypervisor": Tool("Cloud Hypervisor", running=frozenset()),
+    "cloud-hypervisor": Tool("Cloud Hypervisor", running=frozenset(), suspends=False),
 }  # fmt: skip
 """Tools by the names of their output formats; QEMU's and libvirt's monitors can express all settings."""
 

@@ -56,10 +56,10 @@ def answer(findings: StudyFindings) -> Answer:
         f"real migrations, it was predicted correctly, before they ran, whether they converge. For the "
         f"{len(findings.tables[AGAIN])} predicted after the first had run, the median error of the time is "
         f"{100 * time['value, again']:.1f} %; {100 * time['inside, again']:.0f} % of the times are within their 90 % "
-        f"interval. If dirty rates are measured in {len(findings.tables['linux'])} Linux guests: a verdict was given for "
-        f"{100 * guests['verdict given']:.0f} %, of which {100 * guests['verdict right, where one is given']:.0f} % were "
-        f"right; the median error of the time is {100 * guests['total time, median error']:.0f} %, with a median "
-        f"interval of ± {100 * guests['total time, median half width']:.0f} %, and "
+        f"interval. If dirty rates are measured in {len(findings.tables['linux'])} Linux guests: a verdict was given "
+        f"for {100 * guests['verdict given']:.0f} %, and {100 * guests['verdict right, where one is given']:.0f} % of "
+        f"these were right; the median error of the time is {100 * guests['total time, median error']:.0f} %, with a "
+        f"median interval of ± {100 * guests['total time, median half width']:.0f} %, and "
         f"{100 * guests['total time inside its interval']:.0f} % of the times are inside."
     )
 

@@ -11,7 +11,7 @@ import pytest
 from simlib._lib.errors import InputError
 from simlib.vmm.dirtying import DirtyingGuess, DirtyRate
 from simlib.vmm.guest import RunningGuest
-from simlib.vmm.memory import active_time, distinct_pages
+from simlib.vmm.memory import active_time
 from simlib.vmm.population import sample_guests
 from simlib.vmm.qemu_rules import PAGE
 
@@ -29,21 +29,21 @@ def reported(pages, seconds, samples_per_gib, random):
 
 
 def written(guest, seconds):
-    return distinct_pages(guest, active_time(guest, seconds))
+    return guest.distinct_pages(active_time.py_func(seconds, guest))
 
 
 @pytest.mark.parametrize("zipf", [0.0, 0.9])
 def test_sampled_guests_write_as_much_as_was_measured(zipf):
     true = DirtyingGuess(50_000, 2e5, zipf=zipf).pages(MEMORY)
-    measured = [DirtyRate(distinct_pages(true, t), t) for t in (1.0, 10.0, 60.0)]
+    measured = [DirtyRate(true.distinct_pages(t), t) for t in (1.0, 10.0, 60.0)]
     guests = sample_guests(measured, MEMORY, 200, np.random.default_rng(1))
     assert all(guest.number.sum() == pytest.approx(MEMORY) for guest in guests)
     steady = [guest for guest in guests if not guest.pause_s]
     assert len(steady) > 100
     for seconds in (1.0, 4.0, 10.0, 30.0, 60.0):
-        low, middle, high = np.quantile([distinct_pages(guest, seconds) for guest in steady], [0.05, 0.5, 0.95])
-        assert low <= 1.02 * distinct_pages(true, seconds) <= 1.04 * high
-        assert middle == pytest.approx(distinct_pages(true, seconds), rel=0.15)
+        low, middle, high = np.quantile([guest.distinct_pages(seconds) for guest in steady], [0.05, 0.5, 0.95])
+        assert low <= 1.02 * true.distinct_pages(seconds) <= 1.04 * high
+        assert middle == pytest.approx(true.distinct_pages(seconds), rel=0.15)
 
 
 def test_the_range_of_sampled_guests_contains_the_guest_that_was_measured():

@@ -13,7 +13,7 @@ from simlib._lib.errors import InputError
 from simlib.analysis.simulate import run_scenario
 from simlib.model.scenario import Scenario
 from simlib.vmm.dirtying import parse_dirty
-from simlib.vmm.memory import LinkModel, WorkingSet, distinct_pages
+from simlib.vmm.memory import LinkModel, WorkingSet
 from simlib.vmm.postcopy import postcopy
 from simlib.vmm.precopy import LEFT, LOST, NEW, SENT, TIME, precopy_trajectory
 from simlib.vmm.settings import QEMU, VMMS, Settings
@@ -119,8 +119,8 @@ def test_a_dirty_limit_holds_each_vcpu_to_its_quota():
     assert limited.completed
     assert limited.sleep_s > 0
     runs = 1 - limited.passes[:, LOST].max() / 100
-    each = distinct_pages(guest, runs) * 4096 / 2**20 / 4  # MiB/s of a vCPU, where it is limited most
-    assert distinct_pages(guest, 1.0) * 4096 / 2**20 / 4 > 300
+    each = guest.distinct_pages(runs) * 4096 / 2**20 / 4  # MiB/s of a vCPU, where it is limited most
+    assert guest.distinct_pages(1.0) * 4096 / 2**20 / 4 > 300
     assert each <= 50 + 25  # QEMU leaves alone what is within 25 MiB/s of the quota
 
 

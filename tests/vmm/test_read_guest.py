@@ -126,13 +126,15 @@ def test_what_is_missing_is_said():
     assert guest.notes == (
         "1 vCPU: entries of query-cpus-fast",
         "architecture not known: target mips64 of query-cpus-fast is not modelled",
-        "memory not known: no reply to query-migrate",
-        "link not known: no reply to query-migrate about a migration",
-        "dirty rate not known: neither query-dirty-rate nor query-migrate has one",
     )
+    assert guest.missing == {
+        "memory": "memory not known: no reply to query-migrate",
+        "link": "link not known: no reply to query-migrate about a migration",
+        "dirty": "dirty rate not known: neither query-dirty-rate nor query-migrate has one",
+    }
     refused = {"error": {"class": "CommandNotFound", "desc": "The command query-dirty-rate has not been found"}}
     guest = parse_guest('{"return": {"status": "none"}} (QEMU) query-dirty-rate\n' + json.dumps(refused))
-    assert "link not known: nothing is being migrated, or not for long enough (status none)" in guest.notes
+    assert guest.missing["link"] == "link not known: nothing is being migrated, or not for long enough (status none)"
     assert guest.notes[-1] == "QEMU refused a query: The command query-dirty-rate has not been found"
     guest = parse_guest(json.dumps(DIRTY | {"status": "unstarted"}))
     assert "query-dirty-rate: the measurement (calc-dirty-rate) was not started" in guest.notes

@@ -70,9 +70,9 @@ def test_the_state_has_as_many_dirty_pages_as_are_reported(hot, rate, seconds, l
     assert ((shares >= 0) & (shares <= 1)).all()
     assert (pages.number * shares).sum() == pytest.approx(left * COUNT, rel=1e-6, abs=1e-3)
     whole = np.ones(3)
-    first = memory_in_pass(pages, chunk, PassState(position, whole, 0 * whole, seconds))
+    first, _ = memory_in_pass(pages, chunk, PassState(position, whole, 0 * whole, seconds))
     assert pages_left(first) == pytest.approx((1 - position) * COUNT, rel=1e-6)
-    later = memory_in_pass(pages, chunk, PassState(0.0, shares, shares, seconds))
+    later, _ = memory_in_pass(pages, chunk, PassState(0.0, shares, shares, seconds))
     assert pages_left(later) == pytest.approx(left * COUNT, rel=1e-6, abs=1e-3)
     for state in (first, later):
         assert ((state.clean >= 0) & (state.clean + state.taken <= 1 + 1e-12)).all()

@@ -18,7 +18,6 @@ from simlib.lab.host.migration import MigrationWatch
 from simlib.measurements.importers import Imported, write_imported
 from simlib.ui.cli import app
 from simlib.vmm.dirtying import DirtyingGuess
-from simlib.vmm.memory import distinct_pages
 from simlib.vmm.read_guest import parse_guest, read_guest
 from simlib.vmm.read_inputs import read_options
 from simlib.vmm.watched_migration import read_watched_guest
@@ -30,7 +29,7 @@ TRUE = DirtyingGuess(100_000, 2e5, zipf=0.9).pages(4e6)
 
 def counted(seconds, mode="dirty-bitmap"):
     """The reply of query-dirty-rate about it."""
-    mib = round(distinct_pages(TRUE, seconds) / 256 / seconds)
+    mib = round(TRUE.distinct_pages(seconds) / 256 / seconds)
     return {"return": {"status": "measured", "dirty-rate": mib, "calc-time": seconds, "mode": mode, "sample-pages": 512,
                        "start-time": 1}}  # fmt: skip
 
@@ -47,7 +46,7 @@ def test_every_time_that_was_measured_counts():
     assert [point.seconds for point in rates] == [1, 10, 60, 10]  # the newest last
     assert [point.rounding for point in rates] == [256, 2560, 15360, 2560]
     for point in rates:
-        assert point.pages == pytest.approx(distinct_pages(TRUE, point.seconds), rel=0.05)
+        assert point.pages == pytest.approx(TRUE.distinct_pages(point.seconds), rel=0.05)
     sampled = parse_guest(replies(counted(1, "page-sampling"))).dirty[0]
     changed = sampled.pages / 2**18 * 512
     assert sampled.relative_error == pytest.approx(1 / np.sqrt(changed), rel=0.05)
@@ -106,7 +105,7 @@ def watched(folder, passes, throttle=0):
     migration, now, sample = MigrationWatch(), 0.0, 0
     for number, seconds in enumerate(passes, 1):
         before = passes[number - 2] if number > 1 else 0.0
-        rate = round(distinct_pages(TRUE, before) / before) if before else 0
+        rate = round(TRUE.distinct_pages(before) / before) if before else 0
         for at in np.arange(now, now + seconds, 0.5):
             ram = {"dirty-sync-count": number, "transferred": round(at * 1e9), "total": 16 * GIB, "page-size": 4096,
                    "dirty-pages-rate": rate, "mbps": 9000.0}  # fmt: skip
@@ -125,10 +124,10 @@ def test_passes_of_a_migration_that_was_watched_are_points(tmp_path):
     assert guest.link == 9_000_000_000
     assert [point.seconds for point in guest.dirty] == [1.5, 4.0, 10.25]  # when the first one began nobody knows
     for point in guest.dirty:
-        assert point.pages == pytest.approx(distinct_pages(TRUE, point.seconds), rel=0.08)
+        assert point.pages == pytest.approx(TRUE.distinct_pages(point.seconds), rel=0.08)
         assert 0.02 <= point.error < 0.5
-    sampled = [distinct_pages(one.pages, 10.0) for one in replace(guest, vcpus=8).samples(100) if not one.pages.pause_s]
-    assert np.median(sampled) == pytest.approx(distinct_pages(TRUE, 10.0), rel=0.2)
+    sampled = [one.pages.distinct_pages(10.0) for one in replace(guest, vcpus=8).samples(100) if not one.pages.pause_s]
+    assert np.median(sampled) == pytest.approx(TRUE.distinct_pages(10.0), rel=0.2)
 
 
 def test_a_recording_is_recognised_by_its_header(tmp_path, monkeypatch):

@@ -33,13 +33,18 @@ class Migration(SimulatedMigration, Result):
     def paste(self, emit: str) -> str:
         """Return the recommended plan in an output format of the guest's VMM (`simlib.vmm.paste.FORMATS`).
 
+        Names that the log states replace the placeholders.
+
         Raises `InputError` if the VMM does not have this format.
         """
         known = FORMATS[self.guest.vmm]
         if emit not in known:
             rule, hint = f"is not a format for {self.guest.vmm}", f"use one of {', '.join(known)}"
             raise InputError("emit", emit, rule, hint, flag="--emit")
-        return known[emit](self.recommended, self.guest, self.targets)
+        text = known[emit](self.recommended, self.guest, self.targets)
+        for placeholder, name in self.guest.names.items():
+            text = text.replace(placeholder, name)
+        return text
 
     def summary(self) -> str:
         """Return the answer and the table of plans as text."""
@@ -151,8 +156,9 @@ def add_kernel(answer: Migration, progress: parallel.Progress | None = None) -> 
 
 
 def _as_set_by_tool(guest: RunningGuest, emit: str) -> RunningGuest:
-    """Return the guest with the settings that the tool of an output format always makes."""
-    if not tool_of(emit).auto_converge or guest.settings.dirty_limit:
+    """Return the guest with the settings that the tool of an output format always makes for a new migration."""
+    running = running_migration(guest) is not None
+    if not tool_of(emit).auto_converge or guest.settings.dirty_limit or running:
         return guest
     return replace(guest, settings=guest.settings.changed(auto_converge=True))
 

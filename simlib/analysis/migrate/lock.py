@@ -22,7 +22,6 @@ from simlib.model.scenario import Scenario
 from simlib.vmm.dirtying import DirtyRate
 from simlib.vmm.guest import ARCHITECTURE, RunningGuest
 from simlib.vmm.guest_scenario import apply
-from simlib.vmm.memory import distinct_pages
 from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.settings import VMMS
 
@@ -133,7 +132,7 @@ def _scenario(guest: RunningGuest, chunk: int) -> Scenario:
     """Return the guest's migration as a scenario whose writes are spread over all of the memory."""
     rate = min(guest.written, key=lambda rate: rate.seconds if isinstance(rate, DirtyRate) else 0.0)
     if not isinstance(rate, DirtyRate):
-        rate = DirtyRate(distinct_pages(rate.pages(guest.pages), 1.0), 1.0)
+        rate = DirtyRate(rate.pages(guest.pages).distinct_pages(1.0), 1.0)
     rate = replace(rate, pages=rate.pages + rate.rounding / 2)
     case = preset_scenario(guest.architecture or ARCHITECTURE).changed({"workload": {"clear_chunk": chunk}})
     if guest.dirty_tracking:

@@ -58,10 +58,10 @@ class _Simulated(NamedTuple):
     row: dict[str, Any]
 
     @property
-    def rank(self) -> tuple[bool, Severity, int]:
+    def rank(self) -> tuple[int, Severity, int]:
         """Sort key by severity."""
         severity = Severity.KEEP if self.plan.name == "current" else impact(self.plan, self.row)
-        return self.plan.restart, severity, self.number
+        return self.plan.order, severity, self.number
 
 
 def simulate_plans(
@@ -89,7 +89,7 @@ def simulate_plans(
         if is_sure(plan, row) and (best is None or result.rank < best.rank):
             best = result
     simulated.sort(key=lambda result: result.rank)
-    chosen = best or max(simulated, key=lambda result: _nearness(result.row))
+    chosen = best or max(simulated, key=lambda result: (not result.plan.suspends, *_nearness(result.row)))
     return SimulatedPlans(
         tuple(result.plan for result in simulated), {result.plan.name: result.outcomes for result in simulated},
         pd.DataFrame([result.row for result in simulated]), chosen.plan, best is not None,
@@ -127,9 +127,9 @@ def _in_order(candidates: Sequence[Plan]) -> list[tuple[int, Plan]]:
     for plan in candidates:
         highest[plan.severity] = max(plan.ceiling, highest.get(plan.severity, 0))
 
-    def key(item: tuple[int, Plan]) -> tuple[bool, Severity, bool]:
+    def key(item: tuple[int, Plan]) -> tuple[int, Severity, bool]:
         plan = item[1]
-        return plan.restart, plan.severity, 0 < plan.ceiling < highest[plan.severity]
+        return plan.order, plan.severity, 0 < plan.ceiling < highest[plan.severity]
 
     return sorted(enumerate(candidates), key=key)
 
@@ -144,6 +144,8 @@ def _is_hopeless(plan: Plan, simulated: Sequence[_Simulated]) -> bool:
 def _is_dominated(numbered: tuple[int, Plan], best: _Simulated, simulated: Sequence[_Simulated]) -> bool:
     """True if a plan cannot be less severe than the best one, and is no alternative to it that is worth showing."""
     (number, plan), severity = numbered, impact(best.plan, best.row)
+    if plan.suspends:  # an alternative to a new migration
+        return not best.plan.restart
     if plan.restart or severity <= Severity.ADJUST:
         return True
     if plan.severity in LONGER_DOWNTIMES:  # alternatives to throttling: up to the shortest that converges

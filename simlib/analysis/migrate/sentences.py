@@ -15,6 +15,9 @@ from simlib.vmm.plans import LONGER_DOWNTIMES, SURE, Plan
 from simlib.vmm.running import RunningMigration
 from simlib.vmm.settings import VMMS
 
+_FEW = 5
+"""Number of guests below which a range of their times is not an interval."""
+
 _SAME_SPEED = 0.15
 """Relative difference of a throughput and max-bandwidth that are equal."""
 
@@ -22,7 +25,7 @@ _SAME_SPEED = 0.15
 def summary_lines(answer: SimulatedMigration) -> list[str]:
     """Return the answer in sentences, the most important ones first."""
     current, planned, state = answer.row("current"), answer.row(answer.recommended.name), answer.running
-    begin = _present_state(state) if state is not None else _in_postcopy(answer)
+    begin = _present_state(state) if state is not None else _unknown_state(answer)
     lines = [begin, _current_settings(answer, current), _recommendation(answer)]
     if answer.recommended.name != "current":
         lines.append(f"{_subject(answer, answer.recommended)} {_expected(planned)}" if planned["converges"] else
@@ -46,8 +49,12 @@ def _present_state(state: RunningMigration) -> str:
     return f"The migration {time}: {left}{passes}{throttle}"
 
 
-def _in_postcopy(answer: SimulatedMigration) -> str:
+def _unknown_state(answer: SimulatedMigration) -> str:
+    """Return why the answer is about a new migration, although the log is about one that runs."""
     last = answer.guest.running[-1] if answer.guest.running else None
+    if last is not None and last.status == "active" and last.remaining_bytes != 0:
+        return ("The log does not have what remains of the migration that runs; it may be cut off. What follows is "
+                "about a new migration")  # fmt: skip
     if last is None or not last.status.startswith("postcopy"):
         return ""
     left = ""
@@ -122,17 +129,18 @@ def _alternative(answer: SimulatedMigration) -> str:
 
 
 def _suspension(answer: SimulatedMigration) -> str:
-    """Return how long a suspended guest takes, if nothing else ends the running migration."""
-    recommended = answer.recommended
-    if answer.running is None or (answer.meets_targets and not recommended.restart):
+    """Return for how long a suspended guest stops, if no setting of the running migration ends it."""
+    plan = next((plan for plan in answer.plans if plan.suspends), None)
+    if plan is None or answer.recommended.suspends:
         return ""
-    outcomes = pd.DataFrame(answer.outcomes["current"])
-    seconds = outcomes["left_s"][~outcomes["completed"].astype(bool)].median()
-    return f"Suspending the guest ends the present migration; the guest then stops for about {seconds_text(seconds)}"
+    stops = interval(answer.row(plan.name), "downtime_s", seconds_text)
+    return f"Suspending the guest ends the present migration; the guest then stops for {stops}"
 
 
 def stalls(answer: SimulatedMigration, planned: dict[str, Any]) -> str:
     """Return for how long vCPUs stall with the recommended plan."""
+    if answer.recommended.suspends:
+        return ""
     if answer.recommended.postcopy:
         return (f"After the switch to post-copy, a vCPU waits {interval(planned, 'fault_s', seconds_text)} for each "
                 "page that has not arrived; if the network fails then, vCPUs wait until the migration is "
@@ -217,17 +225,23 @@ def readable(answer: SimulatedMigration) -> pd.DataFrame:
         if key in outcomes and row["plan"] != answer.recommended.name:
             continue
         outcomes.add(key)
-        ends = row["converges"] > 0
+        ended = sum(outcome.completed for outcome in answer.outcomes[row["plan"]])
+        total = f"{interval(row, 'total_s', seconds_text, '–')}{_of_few(ended)}" if ended else "no end"
         rows.append(
             {"plan": row["plan"], "converges": f"{100 * row['converges']:.0f} %",
-             "total time": interval(row, "total_s", seconds_text, "–") if ends else "no end",
-             "downtime": interval(row, "downtime_s", seconds_text, "–") if ends else "",
+             "total time": total,
+             "downtime": interval(row, "downtime_s", seconds_text, "–") if ended else "",
              "guest speed": interval(row, "guest_share", percent, "–"),
              "longest stall": seconds_text(max(row["sleep_s_high"], row["fault_s_high"]), 2),
              "meets targets": f"{100 * row['meets_all']:.0f} %", "cost": row["cost"]}
         )  # fmt: skip
     table = pd.DataFrame(rows)
     return table if answer.running is None else table.rename(columns={"total time": "time from now"})
+
+
+def _of_few(guests: int) -> str:
+    """Return the number of guests behind a range that is no interval yet."""
+    return f" ({guests} guest{'s' * (guests > 1)})" if guests < _FEW else ""
 
 
 def interval(row: Any, column: str, shown: Callable[[float], str], to: str = " to ") -> str:

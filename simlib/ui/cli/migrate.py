@@ -85,10 +85,6 @@ class SourceOptions:
         return parse_guest(text, self.from_), text
 
 
-_GIVEN = {"vCPUs": "vcpus", "memory": "memory", "link": "link", "dirty rate": "dirty"}
-"""Options that give what a note reports as not known."""
-
-
 @grouped
 def migrate(
     *,
@@ -96,13 +92,14 @@ def migrate(
     described: GuestOptions,
     bounds: TargetOptions,
     emit: Annotated[
-        EmitFormat,
+        EmitFormat | None,
         Option(
             "--emit",
             help="Format of the settings: virsh, qmp, kubevirt, proxmox or nova; settings that this tool cannot "
-            "express are not tried. cloud-hypervisor is simulated instead of QEMU.",
+            "express are not tried. cloud-hypervisor is simulated instead of QEMU. By default, that of the tool whose "
+            "log --from is, else virsh.",
         ),
-    ] = EmitFormat.VIRSH,
+    ] = None,
     kernel: Annotated[
         bool, Option("--kernel", help="Also simulate the effect of patched kernels; this takes another half minute.")
     ] = False,
@@ -141,11 +138,10 @@ def migrate(
     targets = read_targets(_texts(bounds))
     known, measured = sources.read()
     guest = read_options(texts, known)
-    if emit is EmitFormat.CLOUD_HYPERVISOR:
-        guest = replace(guest, vmm="cloud-hypervisor")
-    for note in guest.notes:
-        if not any(note.startswith(f"{name} not known") and texts[option] for name, option in _GIVEN.items()):
-            say(note)
+    emit = emit or EmitFormat(guest.emit or "virsh")
+    guest = replace(guest, vmm="cloud-hypervisor" if emit is EmitFormat.CLOUD_HYPERVISOR else "qemu")
+    for note in (*guest.notes, *(note for option, note in guest.missing.items() if not texts[option])):
+        say(note)
     options = MigrationOptions(draws=draws, seed=seed, lock=False, emit=str(emit.value))
     with progress_bar() as progress:
         answer = simlib.migrate(guest, targets, options=options, progress=progress)

@@ -145,7 +145,8 @@ class MigrationPage(ExplorerPage[MigrationState, MigrationFindings]):
         result: Migration | None = self.findings.parts.get("answer")
         drawn = {}
         if part == "first":
-            notes = self.findings.state.known.notes
+            known = self.findings.state.known
+            notes = [*known.notes, *known.missing.values()]
             self._log_notes.value = rendered("simlib.ui.explorer", "log_notes.html.j2", notes=notes)
         if result is not None:
             self._words.value = rendered("simlib.ui.explorer", "migration.html.j2", lines=result.summary_lines())

@@ -107,7 +107,7 @@ class MigrationState:
         given |= {f"{CURRENT}{name}" for name in known.settings.changes_from(RunningGuest().settings)}
         given |= {"writes-known"} if known.dirty else set()
         texts = {name: new[name] if name in given or text == old[name] else text for name, text in self.texts.items()}
-        return MigrationState(texts, log)
+        return MigrationState(texts | ({"emit": known.emit} if known.emit else {}), log)
 
     def matters(self, name: str) -> bool:
         """True if a control applies to what is known about the guest's writes.

@@ -60,8 +60,6 @@ def read(log: LogText) -> LogContent | None:
             ends = {}  # another migration
             content.rates.clear()
         _add_pass(content, values, ends)
-    if content.samples:
-        content.note("logged by Cloud Hypervisor: give --emit cloud-hypervisor to simulate its rules instead of QEMU's")
     return None if content.empty else content
 
 

@@ -20,7 +20,7 @@ EXACT = 0.02
 """Relative standard error of a rate if every dirtied page is counted: above 0, as no guest's rate is constant."""
 
 
-_PROPERTIES = frozenset({"tool", "hidden_throttle", "page_error", "emulated"})
+_PROPERTIES = frozenset({"tool", "emit", "hidden_throttle", "page_error", "emulated"})
 """Fields of a content that say nothing of the guest by themselves."""
 
 
@@ -55,6 +55,7 @@ class LogContent:
     """Numbers that one tool reports. A value that is not reported is empty.
 
     - `tool`: name of the tool and its command, for notes.
+    - `emit`: output format of this tool; empty if it is not known.
     - `samples`: states of one or more migrations, in the order of the text.
     - `total`: memory that a migration sends. `configured`: memory of the guest as configured, which excludes the
       display's and the firmware's memory.
@@ -71,6 +72,7 @@ class LogContent:
     """
 
     tool: str
+    emit: str = ""
     samples: list[MigrationSample] = field(default_factory=list)
     total: list[LogValue] = field(default_factory=list)
     configured: list[LogValue] = field(default_factory=list)

@@ -27,6 +27,9 @@ _FIELDS = {
     "Auto converge throttle": Field("throttle"),
     "File total": Field("", "size", DISK), "Compressed pages": Field("", "count", COMPRESSED),
 }  # fmt: skip
+_STOPPED = re.compile(
+    r"\bvirsh [^\n]*\bmigrate(?= )[^\n]*\n(?:[^\n]*\n){0,4}?[^\n]*\^Z|\bStopped +virsh [^\n]*\bmigrate "
+)
 _UNITS = {"Dirty rate": "pages/s", "Page size": "bytes"}
 _LINE = re.compile(
     rf"^.*?\b({'|'.join([*_FIELDS, _OPERATION])}): +([A-Za-z]+|-?[\d.]+)(?: +([A-Za-z/]+))?.*$", re.MULTILINE
@@ -57,4 +60,7 @@ def read(log: LogText) -> LogContent | None:
             continue
         record[_JOB] = Value(status)
         add_record(content, record, _FIELDS)
+    if content.samples and _STOPPED.search(log.text):
+        content.note("virsh migrate was stopped (^Z): continue it with fg, since without --p2p it is virsh that starts "
+                     "the guest on the destination")  # fmt: skip
     return None if content.empty else content

@@ -31,20 +31,23 @@ def guest_of_contents(contents: Sequence[LogContent], more: Sequence[str] = ()) 
     - `more`: notes to append to the guest's notes.
     """
     notes: list[str] = []
-    vcpus = _vcpus(contents, notes)
+    missing: dict[str, str] = {}
+    vcpus = _vcpus(contents, notes, missing)
     architecture = _architecture(contents, notes)
-    memory = _memory(contents, notes)
+    memory = _memory(contents, notes, missing)
     series = [(content, last_migration(content)) for content in contents]
+    limits_ms = [content.settings["downtime-limit"] for content in contents if "downtime-limit" in content.settings]
     for content, samples in series:
-        traps(samples, content)
-    link = _link(series, contents, notes)
-    dirty = _rates(series, memory, notes)
+        traps(samples, content, limits_ms[-1] / 1000 if limits_ms else None)
+    link = _link(series, notes, missing)
+    dirty = _rates(series, memory, notes, missing)
     cpu = [quantity for content in contents for quantity in content.cpu]
     if cpu:
         notes.append(f"CPU use {100 * cpu[-1].value:.0f} % of each vCPU: {cpu[-1].source}")
     zeros = _zeros(series, memory)
     resident = 0 if zeros is not None else _resident(contents, memory, notes)
     settings = _settings(contents, notes)
+    emit = next((content.emit for content in contents if content.emit), "")
     for content in contents:
         notes += [note for note in content.notes if note not in notes]
     return RunningGuest(
@@ -53,22 +56,23 @@ def guest_of_contents(contents: Sequence[LogContent], more: Sequence[str] = ()) 
         version=next((content.version for content in contents if content.version), None),
         emulated=any(content.emulated for content in contents),
         running=_joined(series), settings=settings, architecture=architecture,
-        notes=(*notes, *more),
+        vmm="cloud-hypervisor" if emit == "cloud-hypervisor" else "qemu", emit=emit,
+        notes=(*notes, *more), missing=missing,
     )  # fmt: skip
 
 
-def _missing(contents: Sequence[LogContent], name: str, otherwise: str) -> str:
+def _reason(contents: Sequence[LogContent], name: str, otherwise: str) -> str:
     reasons = [content.missing[name] for content in contents if name in content.missing]
     return f"{name} not known: {reasons[-1] if reasons else otherwise}"
 
 
-def _vcpus(contents: Sequence[LogContent], notes: list[str]) -> int:
+def _vcpus(contents: Sequence[LogContent], notes: list[str], missing: dict[str, str]) -> int:
     counts = [quantity for content in contents for quantity in content.vcpus]
     if len({quantity.value for quantity in counts}) > 1:
         given = " and ".join(sorted({f"{quantity.value:.0f}" for quantity in counts}))
         raise InputError("vCPUs", given, "the replies contradict each other", _ONE_GUEST)
     if not counts:
-        notes.append(_missing(contents, "vCPUs", "no query-cpus-fast, and no vcpu.current of virsh domstats"))
+        missing["vcpus"] = _reason(contents, "vCPUs", "no query-cpus-fast, and no vcpu.current of virsh domstats")
         return 0
     plural = "vCPU" if counts[0].value == 1 else "vCPUs"
     notes.append(f"{counts[0].value:.0f} {plural}: {counts[0].source}")
@@ -81,13 +85,13 @@ def _architecture(contents: Sequence[LogContent], notes: list[str]) -> str:
     return names[0] if names else ""
 
 
-def _memory(contents: Sequence[LogContent], notes: list[str]) -> int:
+def _memory(contents: Sequence[LogContent], notes: list[str], missing: dict[str, str]) -> int:
     """Memory, bytes: of the most precise source; all must agree within their digits."""
     totals = sorted((quantity for content in contents for quantity in content.total), key=attrgetter("error"))
     configured = [quantity for content in contents for quantity in content.configured]
     best = totals[0] if totals else configured[-1] if configured else None
     if best is None:
-        notes.append(_missing(contents, "memory", "no log of a migration has it"))
+        missing["memory"] = _reason(contents, "memory", "no log of a migration has it")
         return 0
     for quantity in totals:
         if abs(quantity.value - best.value) > quantity.error + best.error + 1:
@@ -108,11 +112,11 @@ def _contradict(first: LogValue, second: LogValue) -> None:
 Series = Sequence[tuple[LogContent, list[MigrationSample]]]
 
 
-def _link(series: Series, contents: Sequence[LogContent], notes: list[str]) -> int:
+def _link(series: Series, notes: list[str], missing: dict[str, str]) -> int:
     rates = [(sustained_bits(samples, content.page_error), content, len(samples)) for content, samples in series]
     bits, content, count = max(rates, key=lambda rate: rate[0], default=(0.0, None, 0))
     if content is None or not 1 <= bits < 1e15:
-        notes.append(_missing(contents, "link", "no log has a throughput"))
+        missing["link"] = _reason([content for content, _ in series], "link", "no log has a throughput")
         return 0
     how = "highest throughput that was sustained in" if count > 1 else "throughput of"
     shown = format_bandwidth(int(round(bits, 2 - int(math.log10(bits)))))
@@ -120,7 +124,7 @@ def _link(series: Series, contents: Sequence[LogContent], notes: list[str]) -> i
     return round(bits)
 
 
-def _rates(series: Series, memory: float, notes: list[str]) -> list[RateReading]:
+def _rates(series: Series, memory: float, notes: list[str], missing: dict[str, str]) -> list[RateReading]:
     readings = [reading for content, _ in series for reading in content.rates]
     passes = [reading for content, samples in series for reading in pass_rates(samples, content)]
     passes = [reading for reading in passes if not memory or reading.rate.pages * 4096 <= 1.001 * memory]
@@ -131,13 +135,12 @@ def _rates(series: Series, memory: float, notes: list[str]) -> list[RateReading]
         len(readings) >= _ZEROS
         and all(not reading.rate.pages and reading.mode == "dirty-bitmap" for reading in readings)
     ):  # fmt: skip
-        notes.append(f"dirty rate not known: {len(readings)} rates of 0 in mode dirty-bitmap: this QEMU does not count "
-                     "(TCG); measure in mode page-sampling")  # fmt: skip
+        missing["dirty"] = (f"dirty rate not known: {len(readings)} rates of 0 in mode dirty-bitmap: this QEMU does "
+                            "not count (TCG); measure in mode page-sampling")  # fmt: skip
         return []
     notes += [reading.note for reading in readings]
     if not readings:
-        contents = [content for content, _ in series]
-        notes.append(_missing(contents, "dirty rate", "no log has one"))
+        missing["dirty"] = _reason([content for content, _ in series], "dirty rate", "no log has one")
     return readings
 
 

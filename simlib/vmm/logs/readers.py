@@ -27,11 +27,13 @@ class LogReader(NamedTuple):
     - `title`: name of the tool, for people.
     - `marks`: strings of which a text in this format has at least one.
     - `read`: function that returns the content, or None if there is none.
+    - `emit`: output format of the tool (`simlib.vmm.paste.FORMATS`); empty if several can have written the text.
     """
 
     title: str
     marks: tuple[str, ...]
     read: Callable[[LogText], LogContent | None]
+    emit: str = ""
 
 
 READERS = (
@@ -40,10 +42,10 @@ READERS = (
     LogReader("QEMU's info migrate", info_migrate.MARKS, info_migrate.read),
     LogReader("QEMU's info migrate_parameters and migrate_capabilities", monitor_settings.MARKS, monitor_settings.read),
     LogReader("QEMU's info dirty_rate", dirty_rate.MARKS, dirty_rate.read),
-    LogReader("Proxmox VE task log", proxmox.MARKS, proxmox.read),
-    LogReader("Nova compute log", nova.MARKS, nova.read),
-    LogReader("KubeVirt virt-launcher log", kubevirt.MARKS, kubevirt.read),
-    LogReader("Cloud Hypervisor log", cloud_hypervisor.MARKS, cloud_hypervisor.read),
+    LogReader("Proxmox VE task log", proxmox.MARKS, proxmox.read, "proxmox"),
+    LogReader("Nova compute log", nova.MARKS, nova.read, "nova"),
+    LogReader("KubeVirt virt-launcher log", kubevirt.MARKS, kubevirt.read, "kubevirt"),
+    LogReader("Cloud Hypervisor log", cloud_hypervisor.MARKS, cloud_hypervisor.read, "cloud-hypervisor"),
 )
 """Formats of text; QMP's JSON and guestperf's reports are read by `simlib.vmm.replies`."""
 
@@ -54,5 +56,10 @@ def read_logs(log: LogText) -> list[LogContent]:
     >>> [content.tool for content in read_logs(LogText("Dirty rate: 5 (MB/s)\\nvcpu.current=4\\n"))]
     ['virsh domstats', 'info dirty_rate']
     """
-    contents = (reader.read(log) for reader in READERS if any(mark in log.text for mark in reader.marks))
-    return [content for content in contents if content is not None]
+    contents = []
+    for reader in READERS:
+        content = reader.read(log) if any(mark in log.text for mark in reader.marks) else None
+        if content is not None:
+            content.emit = reader.emit
+            contents.append(content)
+    return contents

@@ -208,8 +208,11 @@ def _assumed_rate(samples: Samples, content: LogContent) -> list[RateReading]:
     return [RateReading(DirtyRate(pages, seconds, between_s=between_s), note)]
 
 
-def traps(samples: Samples, content: LogContent) -> None:
-    """Add notes on numbers of the samples that are easily misread."""
+def traps(samples: Samples, content: LogContent, limit_s: float | None = None) -> None:
+    """Add notes on numbers of the samples that are easily misread.
+
+    - `limit_s`: downtime limit where a sample has none, s.
+    """
     for sample in samples:
         rate, bits = (sample.dirty_pages_per_s or 0.0) * sample.page_bytes * 8, sample.bits_per_s or 0.0
         if rate and bits and abs(rate - bits) < _SAME_RATE * bits:
@@ -218,7 +221,7 @@ def traps(samples: Samples, content: LogContent) -> None:
         normal = (sample.normal_pages or 0.0) * sample.page_bytes
         if sample.sent_bytes and normal > 1.02 * sample.sent_bytes + MIB:
             content.note(COMPRESSED)
-        limit, expected = sample.downtime_limit_s, sample.expected_downtime_s
+        limit, expected = sample.downtime_limit_s or limit_s, sample.expected_downtime_s
         if limit and expected and expected < limit and sample.status == "active" and (sample.passes or 0) > 1:
             content.note("expected downtime is below the limit, but QEMU does not switch over: it uses another "
                          "estimate of the bandwidth")  # fmt: skip

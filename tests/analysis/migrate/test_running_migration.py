@@ -13,6 +13,7 @@ import simlib
 from simlib.analysis.migrate import MigrationOptions, RunningGuest, Targets
 from simlib.ui.cli import app
 from simlib.vmm.dirtying import parse_dirty
+from simlib.vmm.read_guest import parse_guest
 from simlib.vmm.samples import MigrationSample
 from simlib.vmm.settings import Settings
 
@@ -71,8 +72,15 @@ def test_what_needs_a_capability_starts_again_and_comes_last():
     targets = Targets(downtime_s=0.3)
     answer = migrate(4 * GIB, "5000000/s over 4G", targets)
     assert answer.recommended.restart
-    restarts = [plan.restart for plan in answer.plans]
-    assert restarts == sorted(restarts)
+    orders = [plan.order for plan in answer.plans]
+    assert orders == sorted(orders)
+    suspended = answer.row(
+        "suspend"
+    )  # 4 GiB, and what was written since the last synchronisation, at 5.6 to 9.9 Gbit/s
+    assert 3.4 < suspended["downtime_s_low"] < suspended["downtime_s_high"] < 6.5
+    assert suspended["converges"] == 1
+    assert suspended["guest_share_high"] < 0.01
+    assert any("Suspending the guest ends the present migration" in line for line in answer.summary_lines())
     assert answer.paste("virsh").startswith("virsh domjobabort DOMAIN")
     assert "all memory is sent again" in answer.row(answer.recommended.name)["cost"]
     allowed = migrate(4 * GIB, "5000000/s over 4G", targets, settings={"postcopy_ram": True})
@@ -93,7 +101,7 @@ def test_a_tool_that_cannot_change_a_migration_starts_it_again():
 @pytest.mark.parametrize(
     ("emit", "command"),
     [
-        ("virsh", "virsh migrate-setmaxdowntime DOMAIN"),
+        ("virsh", "virsh migrate-setmaxdowntime vm1 "),
         ("qmp", '{"execute": "migrate-set-parameters", "arguments": {"downtime-limit"'),
         ("proxmox", "migrate_set_parameter downtime-limit"),
         ("nova", "virsh migrate-setmaxdowntime INSTANCE"),
@@ -112,6 +120,21 @@ def test_the_command_answers_on_the_migration_in_the_log(tmp_path, emit, command
     assert command in result.stdout
     assert "time from now" in result.stdout
     assert "mmu_lock" not in result.stdout
+
+
+def test_a_suspension_ends_what_nothing_else_ends():
+    answer = migrate(4 * GIB, "5000000/s over 4G", Targets(downtime_s=0.3))
+    answer = replace(answer, recommended=next(plan for plan in answer.plans if plan.suspends))
+    commands = {"virsh": "virsh suspend", "qmp": '"cont"', "proxmox": "stop", "nova": "force complete"}
+    for emit, command in commands.items():
+        assert command in answer.paste(emit)
+
+
+def test_a_log_that_is_cut_off_is_no_new_migration_without_saying_so():
+    guest = replace(parse_guest(DOMJOBINFO[: DOMJOBINFO.index("Memory processed")]), vcpus=8, link=10**10)
+    guest = replace(guest, memory=16 * GIB, dirty=(parse_dirty("1000/s over 1G"),))
+    lines = simlib.migrate(guest, options=MigrationOptions(draws=4, lock=False)).summary_lines()
+    assert "it may be cut off. What follows is about a new migration" in lines[0]
 
 
 def test_the_first_pass_goes_on_where_it_is():

@@ -34,7 +34,8 @@ BANDWIDTH_RATE = round(SPEED / 4096)
 
 def noted(text, part):
     guest = parse_guest(text)
-    assert any(part in note for note in guest.notes), guest.notes
+    notes = [*guest.notes, *guest.missing.values()]
+    assert any(part in note for note in notes), notes
     return guest
 
 
@@ -78,6 +79,11 @@ TRAPS = {
     "low watermark": (
         nova([60]) + "Data remaining 800000000 bytes, low watermark 2000000 bytes 12 seconds ago\n", "is the remainder"
     ),
+    "expected downtime below the limit": (
+        domjobinfo(120).replace("5400", "200") + "downtime-limit: 300 milliseconds\n", "but QEMU does not switch over"),
+    "virsh was stopped": (
+        f"# virsh migrate --live vm7 qemu+ssh://node4/system\nMigration: [ 71 %]\n^Z\n{domjobinfo(120)}",
+        "was stopped (^Z)"),
     "huge pages": (changed(qmp(120), remaining=4 * GIB), "whole number of 16 MiB"),
     "bytes/s divided by 8": (kubevirt(120, 1), "multiplied by 64"),
     "bytes/s as Mbps": (kubevirt(120).replace("Bandwidth:983", "Bandwidth:122"), "multiplied by 8"),
