@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simlib._lib.jit import cached_njit
+import numpy as np
+
+from simlib._lib.jit import address_of, cached_njit
 from simlib.vmm import qemu_rules
 from simlib.vmm.memory import Floats, LinkModel, WorkingSet
 
@@ -44,7 +46,6 @@ def postcopy(
     - `bandwidth`: max-postcopy-bandwidth, bytes/s; 0: no limit.
     - `wait_s`: time from a fault to the arrival of its page, s, apart from the time to send the page.
 
-    >>> import numpy as np
     >>> pages = WorkingSet(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
     >>> phase = postcopy(pages, np.array([1.0]), 1.0, LinkModel(page_s=1e-4), 0.0, 1e-3)
     >>> round(phase.total_s, 2), round(phase.requests)  # 1000 pages in a tenth of a second, of which few are requested
@@ -58,6 +59,12 @@ def postcopy(
         held, pages.rate, missing.copy(), vcpus, page_s, wait_s, zeros * link.zero_s
     )  # fmt: skip
     return Postcopy(total, requests, lost, slow, sent_bytes)
+
+
+def compile_ahead() -> None:
+    """Compile the model, or load its machine code from the cache."""
+    one = np.ones(1)
+    address_of(_postcopy, (one, one, one, 1.0, 1.0, 1.0, 0.0))
 
 
 @cached_njit(nogil=True)

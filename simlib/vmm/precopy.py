@@ -13,13 +13,15 @@ migration/ram.c ram_save_iterate, migration_bitmap_sync.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NamedTuple
+from inspect import signature
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib._lib.jit import cached_njit
+from simlib._lib.jit import address_of, cached_njit, compiling_in_background
 from simlib.model.quantities import PS_PER_S
 from simlib.simulator.engine.throttle import dirty_rate_mib, fill_time_us, next_sleep_us, next_throttle, sleep_time
 from simlib.vmm import qemu_rules
@@ -162,12 +164,42 @@ def precopy_trajectory(
     s[_CHECK], s[_CHECK_SENT] = 0.0 if state is None else -state.seconds, -start.sent_bytes
     n[_SYNCS], n[_FIRST], n[_THROTTLE], n[_AT] = start.synchronisations, start.synchronisations, start.throttle, at
     passes, rules = np.zeros((MOST_PASSES, 6)), _rules(pages, link, settings, vmm)
-    completed, downtime_s = _precopy(classes_of(pages), memory, rules, s, n, float(limit_s), passes)
+    ringed = rules if link.ring_entries > 0 else None
+    completed, downtime_s = _precopy(classes_of(pages), memory, rules, ringed, s, n, float(limit_s), passes)
     return PrecopyTrajectory(
         bool(completed), float(s[_NOW]) + downtime_s, downtime_s, int(n[_SYNCS]), int(n[_THROTTLE]), float(s[_LONGEST]),
         float(s[_SENT]), float(s[_GUEST]), active_time(s[_NOW], rules), float(s[_SLOW]), float(s[_LEFT]),
         missing_shares(pages, memory, s[_GUEST]), passes[: min(n[_SYNCS] - n[_FIRST] + 1, MOST_PASSES)],
     )  # fmt: skip
+
+
+def compile_model(ringed: bool = False) -> None:
+    """Compile the model with the help of another process, or load its machine code from the cache.
+
+    Numba compiles at the first call, too, but not in parallel, and more slowly if several threads wait for it.
+
+    - `ringed`: for guests with dirty rings.
+    """
+    with compiling_in_background(_precopy, _example(_precopy, ringed), "simlib.vmm"):
+        compile_functions(_COMPILED_HERE)
+    address_of(_precopy, _example(_precopy, ringed))
+
+
+def compile_functions(functions: Sequence[Any]) -> None:
+    """Compile functions of this module, or load their machine code from the cache."""
+    for function in functions:
+        address_of(function, _example(function))
+
+
+def _example(function: Any, ringed: bool = False) -> tuple[Any, ...]:
+    """Arguments of a compiled function, by the names of its parameters."""
+    pages, link = WorkingSet(*np.array([[1.0], [1.0], [0.0], [0.0], [1.0], [0.0]])), LinkModel(1.0)
+    rules = _rules(pages, link, Settings(), QEMU)
+    examples = {
+        "classes": classes_of(pages), "memory": new_memory(pages, True), "rules": rules,
+        "ringed": rules if ringed else None, "s": np.zeros(18), "n": np.zeros(9, np.int64), "passes": np.zeros((1, 6)),
+    }  # fmt: skip
+    return tuple(examples.get(name, 0.0) for name in signature(function.py_func).parameters)
 
 
 def _rules(pages: WorkingSet, link: LinkModel, settings: Settings, vmm: Vmm) -> Records:
@@ -191,10 +223,12 @@ def _rules(pages: WorkingSet, link: LinkModel, settings: Settings, vmm: Vmm) -> 
 
 @cached_njit(nogil=True)
 def _precopy(
-    classes: Records, memory: Records, rules: Records, s: Floats, n: Counts, limit_s: float, passes: Floats
-) -> tuple[bool, float]:
+    classes: Records, memory: Records, rules: Records, ringed: Records | None, s: Floats, n: Counts, limit_s: float,
+    passes: Floats,
+) -> tuple[bool, float]:  # fmt: skip
     """Compiled part of `precopy_trajectory`; return whether the migration completes, and its downtime, s.
 
+    - `ringed`: the rules if the guest has dirty rings; else None, and the dirty limit is not compiled.
     - `s`, `n`: state; the caller sets what a running migration has.
     """
     s[_SENT], s[_WINDOW_SENT] = rules.state_bytes, rules.state_bytes
@@ -220,8 +254,8 @@ def _precopy(
             _record(passes, s, n, _synchronise(classes, memory, rules, s, n))
             s[_SENT] += s[_LEFT] * qemu_rules.WHOLE_PAGE
             return True, rules.switch_s + s[_LEFT] * rules.page_s
-        if s[_NOW] >= s[_PERIOD]:
-            _limit(classes, rules, s, n)
+        if ringed is not None and s[_NOW] >= s[_PERIOD]:
+            _limit(classes, ringed, s, n)
         _iterate(classes, memory, rules, s, n)
     return False, 0.0
 
@@ -371,3 +405,9 @@ def _is_stuck(rules: Records, s: Floats, n: Counts) -> bool:
     stuck = spent and s[_LEAST] > 0.98 * s[_LEAST_BEFORE]
     s[_LEAST_BEFORE], s[_LEAST], s[_COMPARED], n[_UNCHANGED] = s[_LEAST], np.inf, s[_NOW], 0
     return bool(stuck)
+
+
+COMPILED_BESIDE = (_iterate,)
+"""Functions that another process compiles, since Numba uses one processor."""
+
+_COMPILED_HERE = (_synchronise, _check_throttle, _is_stuck, _is_due, _record)

@@ -18,7 +18,7 @@ from simlib.figures.results import Result, text_of
 from simlib.vmm.guest import GuestSample, RunningGuest
 from simlib.vmm.paste import FORMATS
 from simlib.vmm.plans import Plan, precopy_of, tool_of
-from simlib.vmm.precopy import PrecopyStart
+from simlib.vmm.precopy import PrecopyStart, compile_model
 from simlib.vmm.qemu_rules import PAGE
 from simlib.vmm.running import running_migration, running_starts
 from simlib.vmm.targets import Targets
@@ -118,6 +118,7 @@ def migrate(
     guest.check_complete()
     targets, options = targets or Targets(), options or MigrationOptions()
     guest = _as_set_by_tool(guest, options.emit)
+    compile_model(guest.ring_entries > 0)
     samples, starts = running_starts(guest, guest.samples(options.draws, options.seed))
     with_lock = options.lock and running_migration(guest) is None
     part = parallel.subprogress(progress, 0.0, 0.4 if with_lock or options.kernel else 1.0)
