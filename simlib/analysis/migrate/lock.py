@@ -19,6 +19,7 @@ from simlib.measurements.fits.choice import choose_fit
 from simlib.measurements.fits.uncertain import UncertainCosts
 from simlib.model.quantities import PS_PER_S, format_size, seconds_text, size_text
 from simlib.model.scenario import Scenario
+from simlib.simulator.engine.compiled import compile_in_background
 from simlib.vmm.dirtying import DirtyRate
 from simlib.vmm.guest import ARCHITECTURE, RunningGuest
 from simlib.vmm.guest_scenario import apply
@@ -83,6 +84,7 @@ def lock_of(
     """
     if VMMS[guest.vmm].whole_passes:
         return _whole_slot(guest, dirtied, seed)
+    compile_in_background()
     allowed = 0.001 if max_stall_s is None else max_stall_s
     rows: list[tuple[int, float, float, float, float, float, float]] = []
     current = min(guest.chunk, guest.memory)

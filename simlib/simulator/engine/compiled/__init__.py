@@ -11,7 +11,7 @@ dirty log, `logs` the log buffers and dirty rings, `statistics` the records. `in
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from threading import Lock
 
 import numpy as np
@@ -26,6 +26,9 @@ from simlib.simulator.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAW
 from simlib.simulator.engine.result import EngineResult, Progress
 
 _compiling = Lock()
+_background: list[ExitStack] = []
+"""The process that compiles the larger part of the engine, if `compile_in_background` has begun one."""
+
 _addresses: dict[bool, int] = {}
 """Addresses of `slow_path` for runs with records (True) and without (False), once the engine is compiled for them."""
 
@@ -95,6 +98,20 @@ def compiling_engine() -> AbstractContextManager[None]:
     return compiling_in_background(advance, (_minimal_run(), BUDGET), "simlib.simulator.engine.compiled", "plain")
 
 
+def compile_in_background() -> None:
+    """Begin to compile the larger part of the engine in another process, unless it is cached; the first run waits."""
+    process = ExitStack()
+    command = "simlib.simulator.engine.compiled", "advance"
+    process.enter_context(compiling_in_background(advance, (_minimal_run(), BUDGET), *command))
+    _background.append(process)
+
+
+def compile_advance() -> None:
+    """Compile the larger part of the engine, for runs without records."""
+    with loops_as_written():
+        address_of(advance, (_minimal_run(), BUDGET))
+
+
 def compile_ahead(*, recorded: bool = False, slow_path_only: bool = False) -> None:
     """Compile the engine, or only its slow path, before its first run, for runs with or without records."""
     compile_for(_minimal_run(8 if recorded else 0), slow_path_only=slow_path_only)
@@ -117,6 +134,9 @@ def compile_for(state: Run, *, slow_path_only: bool = False) -> None:
     """
     recorded = state.counters.trace is not None
     with _compiling, loops_as_written():
+        while _background:
+            address_of(slow_path, (state, -1))
+            _background.pop().close()
         if recorded not in _addresses:
             if not slow_path_only:
                 command = "simlib.simulator.engine.compiled", "slow_path", "recorded" if recorded else "plain"
