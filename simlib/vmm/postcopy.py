@@ -63,8 +63,8 @@ def postcopy(
 
 def compile_ahead() -> None:
     """Compile the model, or load its machine code from the cache."""
-    one = np.ones(1)
-    address_of(_postcopy, (one, one, one, 1.0, 1.0, 1.0, 0.0))
+    pages = np.ones(1)
+    address_of(_postcopy, (pages, pages, pages, 1.0, 1.0, 1.0, 0.0))
 
 
 @cached_njit(nogil=True)

@@ -50,6 +50,21 @@ def test_the_course_expects_what_it_was_built_on():
     assert found["total_ms, median error"] < 0.03
 
 
+def test_linux_guests_that_were_measured_came_out_as_predicted():
+    guests = converge.linux.held_out()
+    found = converge.linux.score(guests).set_index("what")["value"]
+    assert len(guests) == 30
+    assert found["verdict given"] >= 0.8
+    assert found["verdict right, where one is given"] >= 0.95
+    assert 0.8 <= found["total time inside its interval"] <= 0.97
+    assert found["total time, median error"] <= 0.15
+    assert found["total time, median half width"] <= 0.35
+    assert found["passes inside"] >= 0.8
+    assert found["last throttle within 10 points"] >= 0.9
+    keys = ["workload", "parameters", "settings"]
+    assert guests[keys].merge(load(f"{converge.linux.DEVELOPED}-runs").frame[keys], on=keys).empty
+
+
 def test_the_published_migration_has_no_end_without_throttling_and_one_with_it():
     rows = with_errors(published.published_numbers(draws=12)).set_index("metric")
     assert rows.loc["ends within 1487.5 s", "predicted"] < 0.5

@@ -139,6 +139,7 @@ def _prediction_files(predictions: list[dict[str, Any]], keys: Sequence[Column],
         "source": {"subject": "simlib lab migrate --predict", "author": "simlib"}, "level": LEVEL, "seeds": [SEED],
         "command": "simlib lab migrate EXPERIMENT.toml --predict --out DIR --name NAME", "answers": [f"{name}-runs"],
         "notes": [f"Each migration was predicted from its measurement ({name}-measured), before it began."],
+        "caveats": ["Of this host: both sides on it."],
     }  # fmt: skip
     columns = (*keys, *COLUMNS)
     frame = pd.DataFrame(predictions, columns=[column.name for column in columns])
