@@ -46,6 +46,10 @@ included_in_others = ["guest_access", "line_local"]
 """The published curve of the old test under a spinlock: seven numbers of vCPUs."""
 
 
+GUEST = ("--vcpus", "64", "--memory", "512G", "--dirty", "900000/s over 40G", "--link", "25Gbit/s")
+"""A guest that `migrate` of all commits accepts."""
+
+
 @dataclass(frozen=True)
 class TimedCommand:
     """Command, and the largest accepted time (`limit`), s.
@@ -69,6 +73,7 @@ def commands(folder: Path) -> list[TimedCommand]:
     selection = ("--select", "series == 'spinlock-old-test'", "--out", str(folder / "fit.json"))
     return [
         TimedCommand("first simulate, nothing compiled yet", ("simulate", str(small)), 8, compiles=True),
+        TimedCommand("first migrate, nothing compiled yet", ("migrate", *GUEST), 20, compiles=True),
         TimedCommand("calibrate, 7 points, 4 costs: CPU time",
              ("calibrate", str(curve), "arm64-dirty-memory-time", *selection), 10, cpu=True),
         TimedCommand("choose, 64 vCPUs, 256 GiB, arm64", ("choose", "--architecture", "arm64"), 20),

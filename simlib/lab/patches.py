@@ -235,15 +235,15 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     return touched
 
 
-def apply_patch(text: str, stage: Path, fuzz: int = 0) -> str:
-    """Apply a patch to copies of files; up to `fuzz` lines of context may differ.
+def apply_patch(text: str, stage: Path, fuzz: int = 0, *, reverse: bool = False) -> str:
+    """Apply a patch to copies of files, or take it back; up to `fuzz` lines of context may differ.
 
     Returns: an empty string. If the patch does not apply, no file is changed, and the output of ``patch`` is returned.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-patch-") as folder:
         path = Path(folder) / "given.patch"
         path.write_text(text, "utf-8", errors="surrogateescape")
-        command = [*_PATCH, f"--fuzz={fuzz}", f"--input={path}"]
+        command = [*_PATCH, f"--fuzz={fuzz}", f"--input={path}", *["--reverse"] * reverse]
         for options in (["--dry-run"], []):
             done = run([*command, *options], cwd=stage, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                        env={**os.environ, "LC_ALL": "C"})  # fmt: skip

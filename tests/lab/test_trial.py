@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import quopri
 import subprocess
 
 import pytest
@@ -16,7 +17,7 @@ from simlib.lab.trial.accessors import sites_in, to_accessors
 from simlib.lab.trial.cells import mmu_modes_for
 from simlib.lab.trial.kernels import stage_kernels
 from simlib.lab.trial.series import SELFTESTS, bundled_numbers, bundled_patches, read_patches, series_hash
-from simlib.lab.trial.tree import stage
+from simlib.lab.trial.tree import is_applied, select_patches, stage
 
 PLAIN = """#include <linux/kvm_host.h>
 
@@ -47,6 +48,16 @@ def test_calls_become_accessors_and_unknown_functions_get_new_sites():
     assert "#include <linux/kvm_mmu_lock.h>" in made.text
     assert to_accessors(made.text, {}).text == made.text
     assert sites_in(made.text) == {"clear": ["KVM_MMU_LOCK_CLEAR"], "age": ["KVM_MMU_LOCK_IN_AGE"]}
+
+
+def test_the_accessors_are_included_before_their_first_use_and_a_label_is_no_function():
+    """arch/x86/kvm/mmu/mmu.c includes paging_tmpl.h in its middle; a label in the first column precedes an ``if``."""
+    take = "{\nmmu_unlock:\n\tif (locked)\n\t\tread_lock(&kvm->mmu_lock);\n}\n"
+    made = to_accessors(f'#include <a.h>\n\nvoid age(struct kvm *kvm)\n{take}#include "paging_tmpl.h"\n', {})
+    assert made.text.startswith("#include <a.h>\n#include <linux/kvm_mmu_lock.h>\n")
+    assert made.sites == {"age": "KVM_MMU_LOCK_IN_AGE"}
+    header = f"#ifndef A_H\n#define A_H\n#include <a.h>\nstatic inline void f(struct kvm *kvm)\n{take}#endif\n"
+    assert "#include <a.h>\n#include <linux/kvm_mmu_lock.h>" in to_accessors(header, {}).text
 
 
 def test_a_guard_takes_the_lock_at_a_site_and_drops_it_at_the_end_of_its_block():
@@ -145,7 +156,49 @@ def test_a_series_is_a_folder_a_mailbox_or_a_range_of_commits(tmp_path):
     assert series_hash(by_range[:1]) != series_hash(by_range)
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert read_patches(str(empty)) == ()
+    with pytest.raises(InputError, match=r"has no file \*\.patch"):
+        read_patches(str(empty))
+    git("format-patch", "-q", "--cover-letter", "-o", str(empty), "HEAD~2..HEAD")
+    assert [patch.name for patch in read_patches(str(empty))] == ["step 1", "step 2"]
+
+
+def test_a_series_that_is_already_in_the_tree_is_recognised(pristine, tmp_path):
+    (tmp_path / "mine.patch").write_text(TRIED)
+    patches = read_patches(str(tmp_path / "mine.patch"))
+    assert not is_applied(pristine, patches)
+    stage(pristine, patches, select_patches(bundled(tmp_path), ()), tmp_path / "applied")
+    assert is_applied(tmp_path / "applied", patches)
+    assert not is_applied(tmp_path / "applied", ())
+
+
+def mail(subject, body, *headers):
+    lines = ("From mboxrd@z Thu Jan  1 00:00:00 1970", "From: a <a@b>", f"Subject: {subject}", *headers)
+    return "\n".join(lines) + f"\n\n{body}\n"
+
+
+def test_a_posted_series_is_its_last_version_without_cover_letters_and_replies(tmp_path):
+    box, part = tmp_path / "box.mbx", diff("int a;\n", "int b; /* = */\n")
+    coded = quopri.encodestring(part.encode()).decode()
+    encoding = ("Content-Type: text/plain; charset=UTF-8", "Content-Transfer-Encoding: quoted-printable")
+    mails = (
+        mail("[PATCH 1/2] KVM: one", diff("int a;\n", "int old;\n")), mail("[PATCH v2 0/2] KVM: both", "Text"),
+        mail("[PATCH v2 2/2] KVM: two", diff("int c;\n", "int d;\n")),
+        mail("Re: [PATCH v2 1/2] KVM: one", f"Better:\n{part}"), mail("[PATCH v2 1/2] KVM: one", coded, *encoding),
+    )  # fmt: skip
+    box.write_text("".join(mails))
+    first, second = read_patches(str(box))
+    assert (first.name, second.name) == ("KVM: one", "KVM: two")
+    assert "+int b; /* = */" in first.kernel_diff
+    for text, refusal in (
+        (mails[1], "only a cover letter"),
+        ("".join(part.replace("2/2]", "3/3]").replace("1/2]", "1/3]") for part in mails[2:]), "lacks patch 2/3"),
+    ):  # fmt: skip
+        box.write_text(text)
+        with pytest.raises(InputError, match=refusal):
+            read_patches(str(box))
+    box.write_text("--- linux.orig/virt/a.c\t2026-01-01\n+++ linux/virt/a.c\n@@ -1 +1 @@\n-int a;\n+int b;\n")
+    [plain] = read_patches(str(box))
+    assert (plain.name, plain.files) == ("box.mbx", ("virt/a.c",))
 
 
 @pytest.mark.parametrize("name", ["no-such-thing", "HEAD~1..HEAD"])

@@ -64,8 +64,8 @@ _HARMLESS = re.compile(r"lockdep_\w+|(?:rwlock|spin)_needbreak|rwlock_init|spin_
 _SITE = re.compile(
     r"\bkvm_mmu_(?:write|read)_lock(?:_irqsave)?\(\s*[^,;]+,\s*(KVM_MMU_LOCK_\w+|[^,;]*?\?[^,;]*?\w+)\s*[,)]"
 )
-_FUNCTION = re.compile(r"^(?![#\s}/*])[^;={}]*?\b(\w+)\s*\((?!\()", re.MULTILINE)
-_INCLUDE = re.compile(r"^#include .*$", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?![#\s}/*]|\w+:\s)[^;={}]*?\b(\w+)\s*\((?!\()", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^#\s*(if|endif|include)\w*.*$", re.MULTILINE)
 HEADER = "#include <linux/kvm_mmu_lock.h>"
 
 
@@ -160,10 +160,26 @@ def to_accessors(text: str, known: Mapping[str, Sequence[str]]) -> Rewritten:
     added = [HEADER] if matches and HEADER not in changed else []
     cleanups = (_UNGUARD.format(mode) for mode in ("write", "read") if f"(kvm_mmu_{mode}_unguard)" in changed)
     if added := [*added, *(cleanup for cleanup in cleanups if cleanup not in changed)]:
-        includes = list(_INCLUDE.finditer(changed))
-        position = includes[-1].end() if includes else 0
+        position = _end_of_includes(changed, min((match.start() for match, _ in matches), default=0))
         changed = "\n".join([changed[:position], *added]) + changed[position:]
     return Rewritten(changed, new_sites, uncounted)
+
+
+def _end_of_includes(text: str, before: int) -> int:
+    """Position after the last ``#include`` before a position, of those in the fewest ``#if``.
+
+    A file may include another one in its middle, as arch/x86/kvm/mmu/mmu.c does paging_tmpl.h.
+
+    >>> _end_of_includes("#include <a.h>\\n#ifdef B\\n#include <b.h>\\n#endif\\nint c;\\n#include <d.h>\\n", 45)
+    14
+    """
+    ends, depth = [(0, 0)], 0
+    for line in _DIRECTIVE.finditer(text, 0, before):
+        depth += {"if": 1, "endif": -1}.get(line[1], 0)
+        if line[1] == "include":
+            ends.append((depth, line.end()))
+    fewest = min((depth for depth, _ in ends[1:]), default=0)
+    return max(end for depth, end in ends if depth == fewest)
 
 
 def _in_macro(text: str, match: re.Match[str]) -> bool:

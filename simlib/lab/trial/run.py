@@ -22,6 +22,7 @@ from simlib.lab.trial.kernels import STATISTICS_KERNEL, Kernel, open_source, sta
 from simlib.lab.trial.mode_trial import ModeTrial, TrialOptions, report_steps
 from simlib.lab.trial.result import Trial
 from simlib.lab.trial.series import Patch, base_commit, bundled_numbers, bundled_patches, read_patches, series_hash
+from simlib.lab.trial.tree import is_applied
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class Request:
             raise InputError("SERIES", series, rule, f"omit {flag}")
         tree = None if options.source is None else Path(options.source)
         patches = bundled_patches(read_series(), numbers) if numbers else read_patches(series, tree)
+        if tree is not None and not numbers and ".." not in series and is_applied(tree, patches):
+            rule = f"is already in {tree}, so that both kernels would have it"
+            raise InputError("SERIES", series, rule, "give its range of commits, such as HEAD~3..HEAD")
         modes = _selected_modes(options.mmu_modes, _touched_modes(patches))
         emulators = {mode: find_qemu(target_of(mode)) for mode in modes}
         for mode in modes:

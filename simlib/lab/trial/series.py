@@ -13,9 +13,8 @@ from typing import NamedTuple
 from simlib._lib.errors import InputError
 from simlib.lab.patches import Series
 from simlib.lab.process import require_programs, run
+from simlib.lab.trial.mails import Mail, posted_series, read_mail, split_box
 
-_MAILS = re.compile(r"^(?=From [0-9a-f]{40} |From \S+@\S+ )", re.MULTILINE)
-_SUBJECT = re.compile(r"^Subject: (?:\[[^\]]*\] *)?(.+(?:\n .+)*)", re.MULTILINE)
 _DIFF = re.compile(r"^(?=diff --git )", re.MULTILINE)
 _HEADER = re.compile(r"diff --git a/(\S+) b/(\S+)")
 _NAMED = re.compile(r"^(?:---|\+\+\+|rename (?:from|to)|copy (?:from|to)) (\S+)", re.MULTILINE)
@@ -60,20 +59,21 @@ class Patch(NamedTuple):
 
 
 def read_patches(series: str, tree: Path | None = None) -> tuple[Patch, ...]:
-    """Read the patches of a series, in order; an empty folder has none.
+    """Read the patches of a series, in order; cover letters and replies are left out.
 
-    Raises `InputError` if the series does not exist, or one of its patches changes nothing.
+    Raises `InputError` if the series does not exist, has no patch, or lacks one.
 
-    - `series`: a folder of ``*.patch`` in the order of their names, a mailbox or a single patch, or a range of commits
-      of `tree`, such as ``HEAD~3..HEAD``.
+    - `series`: a folder of ``*.patch`` in the order of their names; a mailbox, of which the last version counts, or a
+      single patch; or a range of commits of `tree`, such as ``HEAD~3..HEAD``.
     """
     path = Path(series)
     if path.is_dir():
-        return tuple(_checked(Patch(file.name, _read(file))) for file in sorted(path.glob("*.patch")))
+        return _in_folder(path)
     if path.is_file():
-        return _split_mails(_read(path), path.name)
+        return _named(posted_series(split_box(_read(path)), series), path.name)
     if ".." in series and tree is not None:
-        return _split_mails(git(tree, series, "format-patch", "--stdout", "--no-signature", series, "--"), series)
+        text = git(tree, series, "format-patch", "--stdout", "--no-signature", series, "--")
+        return _named(posted_series(split_box(text), series), series)
     hint = "give a folder or mailbox of git format-patch, or a range of commits such as HEAD~3..HEAD with --source TREE"
     raise InputError("SERIES", series, "is not a folder, a file or a range of commits of a tree", hint)
 
@@ -99,7 +99,7 @@ def bundled_patches(series: Series, numbers: Sequence[int]) -> tuple[Patch, ...]
             switches = [known for known in paths if known not in MEASURING_PATCHES]
             hint = f"choose {switches[0]} to {switches[-1]}"
             raise InputError("SERIES", number, "is not a bundled patch that adds a switch", hint)
-    return tuple(Patch(_title(text, paths[n].name), text) for n in numbers for text in [_read(paths[n])])
+    return tuple(Patch(read_mail(text).title, text) for n in numbers for text in [_read(paths[n])])
 
 
 def series_hash(patches: Sequence[Patch]) -> str:
@@ -132,9 +132,19 @@ def git(tree: Path, series: str, *words: str) -> str:
     return text
 
 
-def _split_mails(text: str, name: str) -> tuple[Patch, ...]:
-    """Split a mailbox into patches; a patch without a subject is called `name`."""
-    return tuple(_checked(Patch(_title(mail, name), mail)) for mail in _MAILS.split(text) if mail.strip())
+def _in_folder(folder: Path) -> tuple[Patch, ...]:
+    """Read the patches in a folder, in the order of their names, without a cover letter."""
+    mails = [(path, read_mail(_read(path))) for path in sorted(folder.glob("*.patch"))]
+    patches = [(path, mail) for path, mail in mails if mail.is_patch or not mail.is_cover_letter]
+    if not patches:
+        rule = "has no patch, only a cover letter" if mails else "has no file *.patch"
+        raise InputError("SERIES", str(folder), rule, "create the patches with git format-patch -o FOLDER")
+    return tuple(patch for path, mail in patches for patch in _named([mail], path.name))
+
+
+def _named(mails: Sequence[Mail], name: str) -> tuple[Patch, ...]:
+    """Return the patches of mails; one without a subject is called `name`."""
+    return tuple(_checked(Patch(mail.title or name, mail.text)) for mail in mails)
 
 
 def _read(path: Path) -> str:
@@ -144,18 +154,12 @@ def _read(path: Path) -> str:
     return data.decode("utf-8", errors="surrogateescape")
 
 
-def _title(mail: str, default: str) -> str:
-    match = _SUBJECT.search(mail)
-    title = " ".join(match[1].split()) if match else default
-    return title.encode("utf-8", "replace").decode()  # printable, whatever the mail's encoding
-
-
 def _checked(patch: Patch) -> Patch:
     """Raise `InputError` for a patch that changes nothing, or names a file outside of the tree."""
     paths = [name for names, part in file_diffs(patch.text) for name in (*names, *_NAMED.findall(part))]
     if not paths:
         hint = "create it with git format-patch"
-        raise InputError("SERIES", patch.name, "changes nothing: it has no line 'diff --git'", hint)
+        raise InputError("SERIES", patch.name, "changes nothing: it has no line 'diff --git' or '--- a/FILE'", hint)
     for name in paths:
         path = name.removeprefix("a/").removeprefix("b/")
         if name != "/dev/null" and (path.startswith("/") or ".." in path.split("/")):

@@ -93,6 +93,24 @@ def stage(
     return Staged(folder, tuple(sorted({*bundled, *names})), sites, uncounted)
 
 
+def is_applied(tree: Path, patches: Sequence[Patch]) -> bool:
+    """True if a tree already has the changes of all patches: they can be taken back, the last one first."""
+    with tempfile.TemporaryDirectory(prefix="simlib-applied-") as folder:
+        _copy(tree, Path(folder), [name for patch in patches for name in patch.files])
+        changing = [patch for patch in patches if patch.kernel_diff]
+        return bool(changing) and not any(
+            apply_patch(patch.kernel_diff, Path(folder), reverse=True) for patch in reversed(changing)
+        )
+
+
+def _copy(tree: Path, folder: Path, names: Sequence[str]) -> None:
+    """Copy those files of a tree that exist."""
+    for name in names:
+        if (tree / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / name, folder / name)
+
+
 def _added(after: Sequence[UncountedCall], before: Sequence[UncountedCall]) -> tuple[UncountedCall, ...]:
     """Calls that a patch adds: of each call's text, the occurrences in `after` beyond their number in `before`."""
     known = Counter(call.text for call in before)
@@ -111,10 +129,7 @@ def _text(path: Path) -> str:
 def _apply_tried(pristine: Path, patches: Sequence[Patch], folder: Path, by_rule: Sequence[str]) -> list[str]:
     """Apply the tried patches to copies of the files that they touch and of `by_rule`; return these files' names."""
     touched = list(dict.fromkeys([*by_rule, *(name for patch in patches for name in patch.files)]))
-    for name in touched:
-        if (pristine / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(pristine / name, folder / name)
+    _copy(pristine, folder, touched)
     for patch in patches:
         if patch.kernel_diff and (output := apply_patch(patch.kernel_diff, folder)):
             hint = "rebase it onto the kernel that is built, or give its own tree with --source"
