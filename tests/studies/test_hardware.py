@@ -94,6 +94,29 @@ def test_changes_of_mode_and_lock_imply_policies():
     assert "clear_page" not in gone.costs
 
 
+def test_a_lock_that_moves_to_another_function_is_not_gone():
+    """The lock of CLEAR, or of faults, is taken in a function of its own; nothing else changes."""
+    before = numbers(clear_write=2, fault_slow_write=9)
+    before |= numbers(enable_write=1)
+    gone = {"clear_write": 0, "in_helper_write": 2}, {"fault_slow_write": 0, "in_helper_write": 9}
+    known = {"clear_write": 0, "enable_write": 3}  # a function that has a site for another operation
+    for change in (*gone, known):
+        moved = numbers(**({"clear_write": 2, "fault_slow_write": 9, "enable_write": 1} | change))
+        effect = effect_of(trial("x86_64/shadow", before, moved), "x86_64/shadow")
+        assert effect.empty, effect
+        assert not effect.refusal
+    batch = effect_of(trial("x86_64/shadow", before, numbers(in_masked_write=32, fault_slow_write=9)), "x86_64/shadow")
+    assert batch.policies[1]["clear_drop_when"] == "pages >= 128"
+    assert batch.policies[1]["clear_lock"] == "write"
+    read = effect_of(trial("x86_64/shadow", before, numbers(in_masked_read=2, fault_slow_write=9)), "x86_64/shadow")
+    assert read.policies[1]["clear_lock"] == "read"
+    both = trial("x86_64/shadow", before, numbers(in_helper_write=11))
+    assert "clear and fault_slow moved to in_helper (+11)" in effect_of(both, "x86_64/shadow").refusal
+    assert "is not counted" in " ".join(on_hardware(both, vcpus=[1]).notes)
+    more = trial("x86_64/shadow", before, before | numbers(clear_write=2, fault_slow_write=9, in_age_write=5))
+    assert "in_age (+5) takes mmu_lock in addition" in effect_of(more, "x86_64/shadow").refusal
+
+
 def test_drops_only_under_load_imply_a_condition_on_waiters():
     before, after = numbers(clear_write=2, fault_slow_write=9), numbers(clear_write=40, fault_slow_write=9)
     effect = effect_of(trial("x86_64/shadow", before, after, ["load"]), "x86_64/shadow")

@@ -3,6 +3,10 @@
 
 The lab measures when a changed kernel takes `mmu_lock`, in which mode and for how many pages, and how many instructions
 it executes. Acquisitions and their modes become the model's policy; instructions become differences in costs.
+
+If CLEAR, or faults, take the lock less often at their own call sites, and another one takes it more often, such as one
+in a new function (``in_FUNCTION``), the lock has moved there. An operation is lockless only if its acquisitions are
+gone, and no other site has taken them over.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -20,12 +24,15 @@ from simlib.lab import Trial
 from simlib.lab.hardware.machines import LAB_HOSTS
 from simlib.lab.hardware.translation import KINDS, instruction_times
 from simlib.lab.records import FAULT_SITES
-from simlib.lab.trial.differences import CHANGED, MIN_CHANGE, Difference, welch
+from simlib.lab.trial.differences import CHANGED, EQUAL, MIN_CHANGE, Difference, welch
 from simlib.lab.trial.kernels import STATISTICS_KERNEL
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.strategy import every
 
 MODES = ("write", "read")
+_PHASES = ("populate", "rounds")
+_NEW_SITE = "in_"
+"""Beginning of the name of a call site in a function that the bundled patches do not know."""
 
 UNSEEN = {
     "drop": "each time that CLEAR drops mmu_lock, its cache line moves to a waiter and back, at the calibrated cost "
@@ -63,12 +70,14 @@ class Effect:
     - `costs`: increases in instructions, by cost.
     - `lockless_ratio`: instructions per page of a walk without mmu_lock over a walk with it; 0: the walk takes it.
     - `unseen`: keys of `UNSEEN`.
+    - `refusal`: why the counts cannot be expressed in terms of the model; empty if they can.
     """
 
     policies: tuple[Mapping[str, Any], Mapping[str, Any]]
     costs: Mapping[str, Increase] = field(default_factory=dict)
     lockless_ratio: float = 0.0
     unseen: tuple[str, ...] = ()
+    refusal: str = ""
 
     @property
     def empty(self) -> bool:
@@ -88,7 +97,11 @@ def effect_of(trial: Trial, mmu_mode: str) -> Effect:
     """
     if trial.kernel != STATISTICS_KERNEL:
         return Effect(({}, {}))
-    parked, loaded, single = (TrialCell.of(trial, mmu_mode, cell) for cell in ("parked", "load", "blocks"))
+    cells = [TrialCell.of(trial, mmu_mode, cell) for cell in ("parked", "load", "blocks")]
+    parked, loaded, single = (cell.with_moved_sites() for cell in cells)
+    refusals = [refusal for cell in cells if (refusal := cell.refusal())]
+    if refusals:
+        return Effect(({}, {}), refusal=refusals[0])
     before, after = ({**_clear_policy(parked, side), **_fault_policy(parked, side)} for side in (0, 1))
     idle, contended = ([cell.sum(["clear"], "acquisitions", side) for side in (0, 1)] for cell in (parked, loaded))
     if idle[0] == idle[1] and contended[1] > contended[0]:  # more drops only under contention
@@ -131,6 +144,60 @@ class TrialCell:
         """Sum a quantity in the rounds over call sites and modes."""
         return sum(self.value(f"{site} {mode} (rounds)", what, side) for site in sites for mode in MODES)
 
+    def other_sites(self) -> dict[str, float]:
+        """Return how much more often other call sites than those of CLEAR and of faults take the lock."""
+        sites: dict[str, float] = {}
+        for (of, what), number in self.numbers.items():
+            site = of.partition(" ")[0]
+            more = statistics.median(number.changed) - statistics.median(number.base)
+            if (
+                what == "acquisitions"
+                and number.verdict == CHANGED
+                and more > 0
+                and site not in ("clear", *FAULT_SITES)
+            ):
+                sites[site] = sites.get(site, 0.0) + more
+        return sites
+
+    def _owners(self) -> list[str]:
+        """Return the call sites of CLEAR and of faults that take the lock less often than before."""
+
+        def count(site: str, side: int) -> float:
+            sites = (f"{site} {mode} ({phase})" for mode in MODES for phase in _PHASES)
+            return sum(self.value(of, "acquisitions", side) for of in sites)
+
+        return [site for site in ("clear", *FAULT_SITES) if count(site, 1) < count(site, 0)]
+
+    def refusal(self) -> str:
+        """Return why the call sites of a lock cannot be expressed in terms of the model; empty if they can."""
+        sites, owners = self.other_sites(), self._owners()
+        shown = ", ".join(f"{site} (+{count:.0f})" for site, count in sites.items())
+        if not owners and any(site.startswith(_NEW_SITE) for site in sites):
+            return f"{shown} takes mmu_lock in addition, which the model does not have"
+        if sites and len(owners) > 1:
+            return f"{' and '.join(owners)} moved to {shown}: which of them takes the lock there is not counted"
+        return ""
+
+    def with_moved_sites(self) -> TrialCell:
+        """Return the cell with what other call sites took on added to the site from which the lock moved to them."""
+        sites, owners = self.other_sites(), self._owners()
+        if not sites or len(owners) != 1:
+            return self
+        numbers = dict(self.numbers)
+        for (of, what), number in self.numbers.items():
+            site, _, mode = of.partition(" ")
+            if site not in sites:
+                continue
+            key = (f"{owners[0]} {mode}", what)
+            zeros, quantity = (0.0,) * len(number.base), number.quantity._replace(of=key[0])
+            kept = numbers.get(key) or replace(number, quantity=quantity, base=zeros, changed=zeros)
+            remaining = statistics.median(kept.changed if kept.verdict == CHANGED else kept.base)
+            before = statistics.median(number.base)
+            changed = tuple(remaining + max(0.0, value - before) for value in number.changed)
+            numbers[key] = replace(kept, changed=changed, verdict=EQUAL if set(kept.base) == set(changed) else CHANGED)
+            numbers[of, what] = replace(number, changed=number.base, verdict=EQUAL)
+        return TrialCell(numbers)
+
     def increase(self, *keys: tuple[str, str]) -> Increase:
         """Return the increase in a sum of numbers that the series causes."""
         numbers = [self.numbers[key] for key in keys if key in self.numbers and self.numbers[key].verdict == CHANGED]
@@ -166,7 +233,7 @@ def _fault_policy(cell: TrialCell, side: int) -> dict[str, Any]:
 def _lock_mode(cell: TrialCell, site: str, side: int) -> str:
     """Return the mode in which a call site takes the lock; ``lockless`` if it does not."""
     taken = dict.fromkeys(MODES, 0.0)
-    for mode, phase in product(MODES, ("populate", "rounds")):
+    for mode, phase in product(MODES, _PHASES):
         taken[mode] += cell.value(f"{site} {mode} ({phase})", "acquisitions", side)
     return max(taken, key=lambda mode: taken[mode]) if any(taken.values()) else "lockless"
 

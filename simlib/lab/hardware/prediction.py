@@ -133,7 +133,7 @@ def on_hardware(
             continue
         notes += [f"Not in the lab's counts: {UNSEEN[kind]}." for kind in effect.unseen]
         if effect.empty:
-            notes.append(f"{mode}: nothing to predict, because {_empty_reason(trial, mode)}.")
+            notes.append(f"{mode}: nothing to predict, because {effect.refusal or _empty_reason(trial, mode)}.")
             continue
         for workload, case, metrics in cases:
             options = PredictionOptions(fit=fit, metrics=metrics, seed=seed, progress=share)
