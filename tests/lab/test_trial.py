@@ -159,7 +159,7 @@ def test_a_series_is_a_folder_a_mailbox_or_a_range_of_commits(tmp_path):
     with pytest.raises(InputError, match=r"has no file \*\.patch"):
         read_patches(str(empty))
     git("format-patch", "-q", "--cover-letter", "-o", str(empty), "HEAD~2..HEAD")
-    assert [patch.name for patch in read_patches(str(empty))] == ["step 1", "step 2"]
+    assert [patch.name for patch in read_patches(str(empty))] == ["0001-step-1.patch", "0002-step-2.patch"]
 
 
 def test_a_series_that_is_already_in_the_tree_is_recognised(pristine, tmp_path):

@@ -139,7 +139,7 @@ def _in_folder(folder: Path) -> tuple[Patch, ...]:
     if not patches:
         rule = "has no patch, only a cover letter" if mails else "has no file *.patch"
         raise InputError("SERIES", str(folder), rule, "create the patches with git format-patch -o FOLDER")
-    return tuple(patch for path, mail in patches for patch in _named([mail], path.name))
+    return tuple(_checked(Patch(path.name, mail.text)) for path, mail in patches)
 
 
 def _named(mails: Sequence[Mail], name: str) -> tuple[Patch, ...]:
