@@ -100,6 +100,7 @@ since the log was cleared; the share that GET has returned and CLEAR has not cle
 `clean` holds; 1 until CLEAR has cleared the cell after the last GET."""
 
 _CLASS = np.dtype([(name, np.float64) for name in ("number", "rate", "sweep", "zero")])
+"""Fields of `WorkingSet` that compiled functions read."""
 
 
 class PassState(NamedTuple):
