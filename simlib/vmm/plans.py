@@ -100,7 +100,7 @@ class Plan:
     - `severity`: least severity that the plan can have.
     - `ceiling`: highest throttle of plans that differ in it, percent; 0: another plan.
     - `running`: True if the settings are changed while the migration runs. `restart`: True if a running migration is
-      cancelled, and started again. `suspends`: True if the guest is suspended until a running migration ends.
+      cancelled, and started again.
     """
 
     name: str
@@ -112,7 +112,11 @@ class Plan:
     ceiling: int = 0
     running: bool = False
     restart: bool = False
-    suspends: bool = False
+
+    @property
+    def suspends(self) -> bool:
+        """True if the guest is suspended until a running migration ends."""
+        return self.severity is Severity.SUSPENSION
 
     @property
     def order(self) -> int:
@@ -226,7 +230,7 @@ def plans(guest: RunningGuest, targets: Targets, emit: str = "") -> Iterator[Pla
             yield replace(plan, name=name, actions=actions, restart=True)
     if tool.suspends:
         text, severity = "suspend the guest until the migration ends", Severity.SUSPENSION
-        yield Plan("suspend", text, guest.settings, severity=severity, running=True, suspends=True)
+        yield Plan("suspend", text, guest.settings, severity=severity, running=True)
 
 
 _SEVERITY = attrgetter("severity")

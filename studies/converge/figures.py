@@ -12,7 +12,7 @@ from simlib.figures.style import PALETTE, titled
 
 _COLUMNS = {
     "experiment": TEXT, "settings": TEXT, "completed": number(0), "completed_expected": number(0),
-    "total_ms": number(0), "total_ms_expected": number(0, gaps=True), "total_ms_low_expected": number(0, gaps=True),
+    "total_ms": number(0), "total_ms_expected": number(0), "total_ms_low_expected": number(0, gaps=True),
     "total_ms_high_expected": number(0, gaps=True),
 }  # fmt: skip
 

@@ -130,6 +130,7 @@ def migrate(
     from simlib.analysis.migrate.answer import add_kernel, add_lock
     from simlib.analysis.migrate.sentences import lock_line
     from simlib.vmm.read_inputs import read_options, read_targets
+    from simlib.vmm.settings import VMMS
 
     texts = _texts(described)
     for text in texts["dirty"] or ():
@@ -139,7 +140,7 @@ def migrate(
     known, measured = sources.read()
     guest = read_options(texts, known)
     emit = emit or EmitFormat(guest.emit or "virsh")
-    guest = replace(guest, vmm="cloud-hypervisor" if emit is EmitFormat.CLOUD_HYPERVISOR else "qemu")
+    guest = replace(guest, vmm=emit.value if emit.value in VMMS else "qemu")
     for note in (*guest.notes, *(note for option, note in guest.missing.items() if not texts[option])):
         say(note)
     options = MigrationOptions(draws=draws, seed=seed, lock=False, emit=str(emit.value))

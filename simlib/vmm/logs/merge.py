@@ -13,7 +13,7 @@ from simlib.vmm.guest import RunningGuest
 from simlib.vmm.logs.content import LogContent, LogValue, RateReading
 from simlib.vmm.logs.series import last_migration, pass_rates, sustained_bits, traps, zero_bytes
 from simlib.vmm.samples import MigrationSample
-from simlib.vmm.settings import Settings
+from simlib.vmm.settings import VMMS, Settings
 
 _ONE_GUEST = "paste the replies of one guest only"
 _ZEROS = 3
@@ -56,7 +56,7 @@ def guest_of_contents(contents: Sequence[LogContent], more: Sequence[str] = ()) 
         version=next((content.version for content in contents if content.version), None),
         emulated=any(content.emulated for content in contents),
         running=_joined(series), settings=settings, architecture=architecture,
-        vmm="cloud-hypervisor" if emit == "cloud-hypervisor" else "qemu", emit=emit,
+        vmm=emit if emit in VMMS else "qemu", emit=emit,
         notes=(*notes, *more), missing=missing,
     )  # fmt: skip
 
