@@ -57,12 +57,15 @@ class WorkingSet(NamedTuple):
         >>> round(pages.distinct_pages(1.0))
         632
         """
-        return float((self.number * _written(self, seconds)).sum())
+        return float((self.number * written_share(self.rate * seconds, self.sweep)).sum())
 
 
-def _written(pages: WorkingSet, seconds: float) -> Floats:
-    """Share of each class that the guest writes in an active time, shape (classes,)."""
-    return np.where(pages.sweep > 0, np.minimum(1.0, pages.rate * seconds), -np.expm1(-pages.rate * seconds))
+def written_share(writes: Floats, sweep: NDArray[Any]) -> Floats:
+    """Share of some pages that is written at least once.
+
+    - `writes`: mean number of writes to each page; `sweep`: as in `WorkingSet`; arrays of one shape.
+    """
+    return np.where(sweep > 0, np.minimum(1.0, writes), -np.expm1(-writes))
 
 
 class LinkModel(NamedTuple):
@@ -208,7 +211,7 @@ def dirty_shares(pages: WorkingSet, seconds: float, count: float) -> Floats:
     >>> dirty_shares(pages, 1.0, 100.0).round(2).tolist()
     [0.92, 0.01]
     """
-    written = _written(pages, seconds)
+    written = written_share(pages.rate * seconds, pages.sweep)
     shares = np.where(written > 0, 1.0, 0.0)
     held = float((pages.number * shares).sum())
     if count >= held:

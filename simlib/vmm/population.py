@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from simlib._lib.errors import InputError
 from simlib.model.quantities import size_text
 from simlib.vmm.dirtying import DirtyRate, classes
-from simlib.vmm.memory import Floats, WorkingSet
+from simlib.vmm.memory import Floats, WorkingSet, written_share
 from simlib.vmm.qemu_rules import PAGE
 
 CANDIDATES = 2**15
@@ -95,9 +95,7 @@ class _Candidates(NamedTuple):
 
     def distinct_pages(self, active_s: Floats) -> Floats:
         """Number of distinct pages that each guest writes in an active time."""
-        touches = self.rate * active_s[:, None]
-        shares = np.where(self.sweep, np.minimum(1.0, touches), -np.expm1(-touches))
-        return np.asarray((self.size * shares).sum(axis=1))
+        return np.asarray((self.size * written_share(self.rate * active_s[:, None], self.sweep)).sum(axis=1))
 
 
 def sample_guests(

@@ -8,24 +8,12 @@ import pandas as pd
 from simlib._lib.parallel import Progress
 from simlib.figures.results import Answer
 from simlib.lab.migration import model
-from simlib.lab.migration.forecast import FIT_TABLES, load_collected
-from simlib.measurements import load
+from simlib.lab.migration.forecast import FIT_TABLES, load_collected, load_predicted
 from studies.converge import linux, published
 from studies.study import Study, StudyFindings
 
 FIRST, AGAIN = HELD_OUT = ("migrate-held-out", "migrate-again")
 """Migrations that were predicted before they ran: the first ones, and others predicted after the first had run."""
-
-
-def held_out(name: str = AGAIN) -> pd.DataFrame:
-    """Migrations that were predicted before they ran, with their predictions; `name`: one of `HELD_OUT`."""
-    runs, forecast = load(f"{name}-runs").frame, load(f"{name}-forecast").frame
-    keys = [column for column in forecast if column in runs]
-    keys = keys[: keys.index("limit_s") + 1]
-    names = {f"{end}_{what}": f"{what}_{end}" for what in model.QUANTITIES for end in ("low", "high")}
-    names |= {"completed_share_ratio": "completed_share"}
-    expected = runs[keys].merge(forecast, on=keys, how="left").drop(columns=keys).rename(columns=names)
-    return model.compare_with_expected(runs, expected.set_index(runs.index))
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings:
@@ -36,7 +24,10 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> StudyFindings
     """
     built = load_collected(FIT_TABLES[0])
     expected = model.predict_migrations(built, model.fit_host(built), seed)
-    tables = {"built": model.compare_with_expected(built, expected), **{name: held_out(name) for name in HELD_OUT}}
+    tables = {
+        "built": model.compare_with_expected(built, expected),
+        **{name: load_predicted(name) for name in HELD_OUT},
+    }
     first, again = (model.score(tables[name]).set_index("what").add_suffix(f", {when}") for name, when in
                     ((FIRST, "first"), (AGAIN, "again")))  # fmt: skip
     tables["score"] = first.join(again).reset_index()

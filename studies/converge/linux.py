@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
+from simlib.lab.migration.forecast import load_predicted
 from simlib.measurements import load
 from simlib.vmm.plans import SURE
 
@@ -20,29 +21,16 @@ HELD_OUT, DEVELOPED = "linux-held-out", "linux-train"
 STEP = 10
 """Increment of the throttle (cpu-throttle-increment), percent."""
 
-_KEYS = ["experiment", "repeat", "vcpus", "memory_bytes", "workload", "parameters", "settings"]
-
 
 def held_out() -> pd.DataFrame:
-    """Return the held-out migrations with their predictions.
+    """Return the held-out migrations with their predictions (`load_predicted`).
 
-    Columns: those of ``linux-held-out-runs``; ``completed``; those of ``linux-held-out-forecast`` with the suffix
-    ``_expected``, ``_low_expected`` or ``_high_expected``; ``completed_share``; ``completed_expected``: 1 if more than
-    half of the sampled guests complete; ``verdict``: True if at least `SURE` of them do or do not.
+    More columns: ``completed_expected``: 1 if more than half of the sampled guests complete; ``verdict``: True if at
+    least `SURE` of them do or do not.
     """
-    runs, forecast = load(f"{HELD_OUT}-runs").frame, load(f"{HELD_OUT}-forecast").frame
-    names = {"completed_share_ratio": "completed_share"}
-    for name in forecast.columns.difference([*_KEYS, *names]):
-        end, _, what = name.partition("_")
-        names[name] = f"{what}_{end}_expected" if end in ("low", "high") else f"{name}_expected"
-    expected = forecast.drop(columns=["accelerator", "postcopy_after_s", "limit_s"]).rename(columns=names)
-    rows = runs.merge(expected, on=_KEYS, validate="one_to_one")
-    share = rows["completed_share"]
-    return rows.assign(
-        completed=(rows["outcome"] == "completed").astype(float),
-        completed_expected=(share > 0.5).astype(float),
-        verdict=(share >= SURE) | (share <= 1 - SURE),
-    )
+    rows = load_predicted(HELD_OUT)
+    share = rows["completed_share_expected"]
+    return rows.assign(completed_expected=(share > 0.5).astype(float), verdict=(share >= SURE) | (share <= 1 - SURE))
 
 
 def score(rows: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from simlib.lab.migration import model
-from simlib.lab.migration.forecast import FIT_TABLES
+from simlib.lab.migration.forecast import FIT_TABLES, load_predicted
 from simlib.measurements import load
 from studies import converge
 from studies.converge import published
@@ -16,7 +16,7 @@ from studies.study import with_errors
 
 @pytest.mark.parametrize(("name", "migrations"), [(converge.FIRST, 48), (converge.AGAIN, 42)])
 def test_predictions_stand_as_they_were_and_most_came_true(name, migrations):
-    both = converge.held_out(name)
+    both = load_predicted(name)
     found = model.score(both).set_index("what")["value"]
     assert len(both) == migrations
     assert not both["total_ms_expected"].isna().any()
@@ -29,7 +29,7 @@ def test_predictions_stand_as_they_were_and_most_came_true(name, migrations):
 
 def test_intervals_that_know_what_was_left_over_hold_what_they_should():
     """Those of the first ones did not: 65 % of the times."""
-    inside = model.score(converge.held_out()).set_index("what")["inside"]
+    inside = model.score(load_predicted(converge.AGAIN)).set_index("what")["inside"]
     assert 0.8 <= inside["total_ms, median error"] <= 0.97
     assert 0.8 <= inside["transferred_bytes, median error"] <= 0.97
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from simlib._lib.checkout import require_checkout
 from simlib.lab.migration.experiment import load_migrations
-from simlib.lab.migration.model import LEVEL, QUANTITIES, fit_host, predict_migrations
+from simlib.lab.migration.model import LEVEL, QUANTITIES, compare_with_expected, fit_host, predict_migrations
 from simlib.lab.migration.tables import KEYS
 from simlib.measurements import data_dir, load
 from simlib.measurements.importers.tables import Column, DescribedTable, predicted_files
@@ -36,6 +36,23 @@ COLUMNS = (
 def load_collected(*names: str) -> pd.DataFrame:
     """Load collected migrations by the names of their tables."""
     return pd.concat([load(f"{name}-runs").frame for name in names], ignore_index=True)
+
+
+def load_predicted(name: str) -> pd.DataFrame:
+    """Load migrations with the predictions that were made before they ran, whose columns end in ``_expected``.
+
+    Source: tables ``<name>-runs`` and ``<name>-forecast``.
+
+    >>> "total_ms_low_expected" in load_predicted("migrate-again")
+    True
+    """
+    runs, predicted = load(f"{name}-runs").frame, load(f"{name}-forecast").frame
+    keys = [column for column in predicted if column in runs]
+    keys = keys[: keys.index("limit_s") + 1]
+    names = {f"{end}_{what}": f"{what}_{end}" for what in QUANTITIES for end in ("low", "high")}
+    names |= {"completed_share_ratio": "completed_share"}
+    expected = runs[keys].merge(predicted, on=keys, how="left").drop(columns=keys).rename(columns=names)
+    return compare_with_expected(runs, expected.set_index(runs.index))
 
 
 def forecast(experiment: Path) -> pd.DataFrame:
