@@ -110,6 +110,11 @@ def test_a_lock_that_moves_to_another_function_is_not_gone():
     assert batch.policies[1]["clear_lock"] == "write"
     read = effect_of(trial("x86_64/shadow", before, numbers(in_masked_read=2, fault_slow_write=9)), "x86_64/shadow")
     assert read.policies[1]["clear_lock"] == "read"
+    split = numbers(clear_write=2, fault_slow_write=5, enable_write=5)  # fewer faults, since blocks are split before
+    holds = {"fault_slow_write_holds": 9000.0}
+    tried = trial("x86_64/shadow", before | numbers(clear_write=2, fault_slow_write=9, **holds), split)
+    effect = effect_of(tried, "x86_64/shadow")
+    assert "fault_hold" not in effect.costs
     both = trial("x86_64/shadow", before, numbers(in_helper_write=11))
     assert "clear and fault_slow moved to in_helper (+11)" in effect_of(both, "x86_64/shadow").refusal
     assert "is not counted" in " ".join(on_hardware(both, vcpus=[1]).notes)

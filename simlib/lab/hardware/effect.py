@@ -4,8 +4,8 @@
 The lab measures when a changed kernel takes `mmu_lock`, in which mode and for how many pages, and how many instructions
 it executes. Acquisitions and their modes become the model's policy; instructions become differences in costs.
 
-If CLEAR, or faults, take the lock less often at their own call sites, and another one takes it more often, such as one
-in a new function (``in_FUNCTION``), the lock has moved there. An operation is lockless only if its acquisitions are
+If CLEAR, or faults, take the lock less often at their own call sites, and one in a new function (``in_FUNCTION``) takes
+it, the lock has moved there. An operation is lockless only if its acquisitions are
 gone, and no other site has taken them over.
 """
 
@@ -31,6 +31,7 @@ from simlib.model.strategy import every
 
 MODES = ("write", "read")
 _PHASES = ("populate", "rounds")
+_OWN_SITES = ("clear", *FAULT_SITES)
 _NEW_SITE = "in_"
 """Beginning of the name of a call site in a function that the bundled patches do not know."""
 
@@ -145,28 +146,29 @@ class TrialCell:
         return sum(self.value(f"{site} {mode} (rounds)", what, side) for site in sites for mode in MODES)
 
     def other_sites(self) -> dict[str, float]:
-        """Return how much more often other call sites than those of CLEAR and of faults take the lock."""
+        """Return how much more often call sites to which a lock can have moved take it.
+
+        They are new sites, and known ones only if CLEAR or faults take the lock at theirs no more.
+        """
+        gone = any(not self._count(site, 1) for site in self._owners())
         sites: dict[str, float] = {}
         for (of, what), number in self.numbers.items():
             site = of.partition(" ")[0]
+            if what != "acquisitions" or number.verdict != CHANGED or site in _OWN_SITES:
+                continue
             more = statistics.median(number.changed) - statistics.median(number.base)
-            if (
-                what == "acquisitions"
-                and number.verdict == CHANGED
-                and more > 0
-                and site not in ("clear", *FAULT_SITES)
-            ):
+            if more > 0 and (gone or site.startswith(_NEW_SITE)):
                 sites[site] = sites.get(site, 0.0) + more
         return sites
 
+    def _count(self, site: str, side: int) -> float:
+        """Acquisitions at a call site, in both phases and modes."""
+        names = (f"{site} {mode} ({phase})" for mode in MODES for phase in _PHASES)
+        return sum(self.value(name, "acquisitions", side) for name in names)
+
     def _owners(self) -> list[str]:
         """Return the call sites of CLEAR and of faults that take the lock less often than before."""
-
-        def count(site: str, side: int) -> float:
-            sites = (f"{site} {mode} ({phase})" for mode in MODES for phase in _PHASES)
-            return sum(self.value(of, "acquisitions", side) for of in sites)
-
-        return [site for site in ("clear", *FAULT_SITES) if count(site, 1) < count(site, 0)]
+        return [site for site in _OWN_SITES if self._count(site, 1) < self._count(site, 0)]
 
     def refusal(self) -> str:
         """Return why the call sites of a lock cannot be expressed in terms of the model; empty if they can."""
