@@ -3,7 +3,8 @@
 
 A plan for a running migration becomes commands that change it; a plan that starts it again begins by cancelling it.
 
-Sources: QEMU's qapi/migration.json (10.0) and migration/migration-hmp-cmds.c; virsh(1) and libvirt-domain.h; KubeVirt's
+Sources: QEMU's qapi/migration.json (10.0) and migration/migration-hmp-cmds.c; virsh(1), libvirt-domain.h, and libvirt's
+src/libvirt-domain.c, which sets VIR_MIGRATE_PAUSED for a guest that is paused when its migration begins; KubeVirt's
 MigrationPolicy (migrations.kubevirt.io/v1alpha1); qm(1) of Proxmox VE; nova.conf(5) and the commands ``openstack server
 migration``; cloud-hypervisor's API, SendMigrationData.
 """
